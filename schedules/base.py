@@ -1,0 +1,62 @@
+"""The contract between kernels and the rules that schedule them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from tvm import s_tir, tirx
+
+from tvm_edge.devices import DeviceSpec
+
+__all__ = ["Origin", "ScheduleRule", "Scheduled", "apply_first"]
+
+Origin = Literal["tuned", "transferred", "heuristic", "fallback"]
+"""Where a kernel's schedule came from.
+
+``tuned``: a record of this device; ``transferred``: a record of a like device; ``heuristic``: a
+template that knows the operator, with knobs from a rule; ``fallback``: the generic loop schedule
+that any kernel gets when no template takes it.
+"""
+
+
+class ScheduleRule(Protocol):
+    """One family of kernels and how to schedule it.
+
+    A rule says "not mine" by returning ``None``; rules are tried in order.
+    """
+
+    name: str
+    origin: Origin
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> s_tir.Schedule | None:
+        """Return a schedule of `func` for the device, or ``None`` if another rule should try."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A scheduled kernel and which rule did it."""
+
+    func: tirx.PrimFunc
+    rule: str
+    origin: Origin
+
+
+def apply_first(
+    rules: Sequence[ScheduleRule], func: tirx.PrimFunc, spec: DeviceSpec
+) -> Scheduled | None:
+    """Schedule `func` with the first rule that takes it; ``None`` if none does.
+
+    A kernel that says ``tirx.is_scheduled`` was written with its loops in place and stays as it is.
+    """
+    if func.attrs is not None and func.attrs.get("tirx.is_scheduled", False):
+        return Scheduled(func, "handwritten", "heuristic")
+    for rule in rules:
+        schedule = rule.apply(func, spec)
+        if schedule is not None:
+            # A rule works on the module of one function that Schedule() made of it, whose name is
+            # "main"; the attributes (global symbol, target, noalias) are the kernel's own.
+            return Scheduled(schedule.mod["main"].with_attrs(func.attrs), rule.name, rule.origin)
+    return None

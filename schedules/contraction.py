@@ -1,0 +1,200 @@
+"""Sums of products and pooling windows, recognised by how they index memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
+
+from tvm_edge.schedules.analysis import constant, uses
+
+__all__ = ["Contraction", "is_product", "match_contraction", "match_pooling"]
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """``out[...] += data[...] * weight[...]`` with `data` contiguous along the output's last axis.
+
+    A convolution in NCHW, a product with a matrix stored [K, N] (`data`) or a batch of those.
+    Variables are given by their position in the block, which is that of their loop.
+
+    Attributes
+    ----------
+    data : TensorLoad
+        The operand whose neighbouring elements are the lanes of a vector.
+    weight : TensorLoad or None
+        The operand of which all lanes use one element; ``None`` for pooling.
+    columns : int
+        The output's last variable, which also moves along the last axis of `data`.
+    lines : int or None
+        The variable of the axis before that, if `weight` does not depend on it.
+    channels : int or None
+        The variable of `weight` that `data` does not depend on, or only by groups.
+    outer : tuple[int, ...]
+        The other spatial variables: batch, channels of a depthwise convolution, depth.
+    reduction : tuple[int, ...]
+        Variables summed over.
+    group : int
+        Consecutive channels that use the same elements of `data`.
+    strides : tuple[int, int]
+        Elements of `data` per line and column of the output.
+    window : tuple[int, ...]
+        Those of `reduction` that move along the lines and columns of `data`.
+    """
+
+    data: ir.TensorLoad
+    weight: ir.TensorLoad | None
+    columns: int
+    lines: int | None
+    channels: int | None
+    outer: tuple[int, ...]
+    reduction: tuple[int, ...]
+    group: int
+    strides: tuple[int, int]
+    window: tuple[int, ...]
+
+    @property
+    def channel_sum(self) -> tuple[int, ...]:
+        """Variables summed over that are not part of the window: input channels, K."""
+        return tuple(p for p in self.reduction if p not in self.window)
+
+    def uses_data(self, var: tirx.Var) -> bool:
+        """Whether a variable of the block indexes `data`."""
+        return uses(list(self.data.indices), var)
+
+    def with_fused_lines(self) -> Contraction:
+        """The contraction once lines and columns, neighbours in that order, are one variable."""
+        assert self.lines is not None and self.columns == self.lines + 1
+
+        def shift(positions: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(p - 1 if p > self.columns else p for p in positions)
+
+        channels = self.channels
+        return replace(
+            self,
+            lines=None,
+            columns=self.lines,
+            channels=channels if channels is None else shift((channels,))[0],
+            outer=shift(self.outer),
+            reduction=shift(self.reduction),
+            window=shift(self.window),
+            strides=(1, 1),
+        )
+
+
+def _size(block: s_tir.SBlock, position: int) -> int:
+    return constant(block.iter_vars[position].dom.extent) or 0
+
+
+def match_contraction(block: s_tir.SBlock) -> Contraction | None:
+    """Recognise a sum of products that a register tile computes; ``None`` for anything else."""
+    if not is_product(block):
+        return None
+    term = get_reduction_expr(block)
+    factors = [_load(term.a), _load(term.b)]
+    columns = _columns(block)
+    if columns is None or None in factors:
+        return None
+    for data, weight in (factors, reversed(factors)):
+        if not uses(list(weight.indices), block.iter_vars[columns].var):
+            return _match_operands(block, data, weight, columns)
+    return None
+
+
+def is_product(block: s_tir.SBlock) -> bool:
+    """Whether a reduction sums products of two loads."""
+    term = get_reduction_expr(block)
+    return isinstance(term, tirx.Mul) and None not in (_load(term.a), _load(term.b))
+
+
+def match_pooling(block: s_tir.SBlock) -> Contraction | None:
+    """Recognise a sum, maximum or minimum of loads; ``None`` for anything else."""
+    body = block.body
+    if not isinstance(body, tirx.BufferStore):
+        return None
+    if not isinstance(body.value, tirx.Add | tirx.Max | tirx.Min):
+        return None
+    total, data = _load(body.value.a), _load(body.value.b)
+    columns = _columns(block)
+    if columns is None or total is None or data is None or not total.source.same_as(body.buffer):
+        return None
+    return _match_operands(block, data, None, columns)
+
+
+def _load(expr: tirx.Expr) -> ir.TensorLoad | None:
+    value = expr.value if isinstance(expr, tirx.Cast) else expr
+    return value if isinstance(value, ir.TensorLoad) else None
+
+
+def _columns(block: s_tir.SBlock) -> int | None:
+    """Position of the variable that is the last index of the output of a static block."""
+    if any(constant(v.dom.extent) is None for v in block.iter_vars):
+        return None
+    last = block.body.indices[-1]
+    return next((p for p, v in enumerate(block.iter_vars) if v.var.same_as(last)), None)
+
+
+def _match_operands(
+    block: s_tir.SBlock, data: ir.TensorLoad, weight: ir.TensorLoad | None, columns: int
+) -> Contraction | None:
+    variables = [v.var for v in block.iter_vars]
+    reduction = tuple(
+        p for p, v in enumerate(block.iter_vars) if v.iter_type == tirx.IterVar.CommReduce
+    )
+    column_stride = _coefficient(data.indices[-1], variables[columns])
+    if not column_stride or any(uses(i, variables[columns]) for i in list(data.indices)[:-1]):
+        return None
+    lines, line_stride = None, 1
+    window_axes = [data.indices[-1]]
+    channels, group = None, 1
+    for p, var in enumerate(variables):
+        if p in reduction or p == columns:
+            continue
+        if weight is None or not uses(list(weight.indices), var):
+            if len(data.indices) > 1 and (step := _coefficient(data.indices[-2], var)):
+                lines, line_stride = p, step
+                window_axes.append(data.indices[-2])
+        elif not uses(list(data.indices), var):
+            if channels is None or _size(block, p) > 1:
+                channels, group = p, _size(block, p)
+        elif (per_group := _group(data, var)) > 1:
+            channels, group = p, per_group
+    window = tuple(p for p in reduction if any(uses(axis, variables[p]) for axis in window_axes))
+    taken = {columns, lines, channels, *reduction}
+    outer = tuple(p for p in range(len(variables)) if p not in taken)
+    return Contraction(
+        data,
+        weight,
+        columns,
+        lines,
+        channels,
+        outer,
+        reduction,
+        group,
+        (line_stride, column_stride),
+        window,
+    )
+
+
+def _coefficient(index: tirx.Expr, var: tirx.Var) -> int | None:
+    """Coefficient of `var` in an index; ``None`` if it is not there or not linear."""
+    if not uses(index, var):
+        return None
+    coefficients = sym.detect_linear_equation(index, [var])
+    return constant(coefficients[0]) if len(coefficients) else None
+
+
+def _group(data: ir.TensorLoad, var: tirx.Var) -> int:
+    """`g` where `var` indexes `data` as ``var // g``, 1 where it does so itself."""
+    found = [1]
+
+    def visit(node: tirx.FloorDiv) -> Any:
+        size = constant(node.b)
+        if node.a.same_as(var) and size is not None:
+            found.append(size)
+
+    tvm_ffi.structural_walk(list(data.indices), (tirx.FloorDiv, visit))
+    return max(found)

@@ -1,0 +1,86 @@
+"""Convolution in NCHW: register tiles of output channels by pixels.
+
+Lanes run along a row of the output, so weights need no packing: each is one scalar, broadcast.
+The input is read through a copy that is contiguous for the lanes:
+
+* padding is materialised once, in a parallel loop of its own;
+* a stride also sorts the copy's columns by phase, ``[w % s, w // s]``;
+* a 1x1 kernel needs no copy, or with a stride one of the pixels it uses. Its rows are fused into
+  one axis of pixels.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tvm import s_tir, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+
+from tvm_edge.devices import DeviceSpec
+from tvm_edge.schedules.analysis import constant, open_schedule
+from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.contraction import Contraction, match_contraction
+from tvm_edge.schedules.cpu.microkernel import schedule_contraction
+from tvm_edge.schedules.cpu.stages import (
+    drop_window,
+    epilogue_of,
+    fuse_lines,
+    gather_pixels,
+    isolate,
+    schedule_phases,
+    schedule_rest,
+    sole_reduction,
+    split_phases,
+)
+
+__all__ = ["Conv2d"]
+
+
+class Conv2d:
+    """Dense and grouped convolutions of one to three dimensions, transposed ones too."""
+
+    name = "conv2d"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
+        """Schedule `func` if its one reduction is a convolution that is not depthwise."""
+        sch = open_schedule(func)
+        block = sole_reduction(sch)
+        conv = None if block is None else match_contraction(sch.get(block))
+        if block is None or conv is None or (conv.lines is None and not conv.window):
+            return None
+        sizes = [constant(var.dom.extent) for var in sch.get(block).iter_vars]
+        if conv.channels is None and prod(sizes[p] or 0 for p in conv.channel_sum) == 1:
+            return None  # depthwise: channels have nothing to share
+        stage = isolate(sch, block, conv.data.source)
+        epilogue = epilogue_of(sch, block)
+        conv = match_contraction(sch.get(block))
+        assert conv is not None, "inlining a copy keeps the pattern"
+        if stage is None and _is_pointwise(sch.get(block), conv):
+            conv = drop_window(sch, block, conv)
+            if conv.strides != (1, 1):
+                gather_pixels(sch, block, conv)
+            conv = fuse_lines(sch, block, epilogue, conv)
+        done = [block, epilogue]
+        if conv.strides[1] > 1:
+            copy = split_phases(sch, block, conv.data.source, conv.strides[1])
+            schedule_phases(sch, copy, stage, spec)
+            done += [copy] if stage is None else [copy, stage]
+        schedule_contraction(sch, block, epilogue, conv, spec)
+        schedule_rest(sch, done, spec)
+        return sch
+
+
+def _is_pointwise(block: s_tir.SBlock, conv: Contraction) -> bool:
+    """Whether the kernel is 1x1 without padding, and can run over all pixels as one axis."""
+    sizes = [constant(var.dom.extent) for var in block.iter_vars]
+    if conv.lines is None or conv.columns != conv.lines + 1:
+        return False
+    if any(sizes[p] != 1 for p in conv.window):
+        return False
+    if conv.strides == (1, 1):
+        image = [constant(dim) for dim in conv.data.source.shape[-2:]]
+        return image == [sizes[conv.lines], sizes[conv.columns]]
+    # With a stride the pixels are gathered once, for all channels: not for groups of them.
+    return conv.channels is None or conv.group == sizes[conv.channels]

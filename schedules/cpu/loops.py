@@ -1,0 +1,168 @@
+"""Parallel and vector loops on a CPU, and the schedule of a single block made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tvm import s_tir, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvm_edge.devices import DeviceSpec
+from tvm_edge.schedules.analysis import (
+    accepts,
+    accesses,
+    branch_conditions,
+    constant,
+    divisors,
+    extent,
+    stride,
+    trailing_contiguous,
+    uses,
+)
+
+__all__ = [
+    "MIN_PARALLEL_WORK",
+    "fuse",
+    "lanes_of",
+    "peel_remainder",
+    "schedule_spatial",
+    "split_vectors",
+    "vector_length",
+    "vectorize_rows",
+]
+
+MIN_PARALLEL_WORK = 4096
+"""Vector operations below which a kernel stays on one core: launching a parallel loop costs
+1.7 µs, and the second core has to win that back."""
+
+_PEEL = "pragma_loop_partition_hint"
+
+
+def fuse(sch: Schedule, loops: Sequence[LoopRV]) -> LoopRV:
+    """One loop out of a chain of one or more."""
+    return sch.fuse(*loops) if len(loops) > 1 else loops[0]
+
+
+def lanes_of(block: s_tir.SBlock, spec: DeviceSpec) -> int:
+    """Lanes of one vector register for the widest type a block reads or writes."""
+    widest = max((a.buffer.dtype.bits for a in accesses(block)[0]), default=32)
+    return spec.lanes((widest + 7) // 8)
+
+
+def vector_length(sch: Schedule, loop: LoopRV, lanes: int) -> int:
+    """Lanes to vectorise a loop by: `lanes` where the remainder can be peeled, else a divisor.
+
+    Peeling needs 32-bit loops, see :func:`tvm_edge.schedules.analysis.narrow_indices`. Without it
+    a vector loop with a remainder would run lane by lane.
+    """
+    size = extent(sch, loop)
+    if size is None:
+        return 1
+    if size <= lanes or sch.get(loop).loop_var.ty.dtype == "int32":
+        return min(size, lanes)
+    return max(d for d in divisors(size) if d <= lanes)
+
+
+def peel_remainder(sch: Schedule, loops: Sequence[LoopRV]) -> None:
+    """Have loops cut where a condition on them changes, so that vectors are free of it.
+
+    `loops` are all those the condition depends on; none may be fused with others.
+    """
+    for loop in loops:
+        sch.annotate(loop, _PEEL, 1)
+
+
+def split_vectors(
+    sch: Schedule, loop: LoopRV, vectors: int, lanes: int, *, peel: bool = False
+) -> list[LoopRV]:
+    """Split a loop into (tiles, `vectors`, `lanes`) and have the remainder peeled off.
+
+    The peeled part is vector code with fewer vectors, then fewer lanes. The outermost of the
+    three must stay a loop of its own: fused with another, the remainder could not be told apart.
+
+    Parameters
+    ----------
+    peel : bool
+        Peel even if nothing remains: the border of a padding, where a condition changes its
+        value. The condition must not depend on another loop, or the peeled extents do.
+    """
+    size = extent(sch, loop)
+    parts = sch.split(loop, factors=[None, vectors, lanes])
+    if peel or size is None or size % (vectors * lanes):
+        peel_remainder(sch, parts)
+    return list(parts)
+
+
+def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
+    """Schedule a plain block without reduction: contiguous loops become vectors, the rest threads.
+
+    Degrades by itself: without a contiguous direction the loop along the output is vectorised
+    (loads are then gathered lane by lane), symbolic extents stay scalar, small blocks serial.
+    """
+    stmt = sch.get(block)
+    loops = list(sch.get_loops(block))
+    sizes = [extent(sch, loop) for loop in loops]
+    if not loops or 0 in sizes:
+        return
+    found, _ = accesses(stmt)
+    taken = trailing_contiguous(stmt)
+    if taken == 0:
+        along_output = _output_axis(stmt)
+        if along_output is not None and along_output != len(loops) - 1:
+            loops.append(loops.pop(along_output))
+            if not accepts(sch.reorder, *loops):
+                return
+        taken = 1
+    border = _border(stmt, stmt.iter_vars[-1].var)
+    body = fuse(sch, loops[len(loops) - taken :])
+    outer = loops[: len(loops) - taken]
+    size = extent(sch, body)
+    lanes = 1 if border is None else vector_length(sch, body, lanes_of(stmt, spec))
+    exact = size is not None and size % lanes == 0 and not border
+    if lanes > 1:
+        body, _, lane = split_vectors(sch, body, 1, lanes, peel=bool(border))
+        accepts(sch.vectorize, lane)
+    total = prod(s for s in sizes if s is not None)
+    if None not in sizes and total * len(found) < MIN_PARALLEL_WORK * lanes:
+        return
+    rows = prod(s or spec.cores for s in sizes[: len(loops) - taken])
+    if rows == 1 or (rows < spec.cores and not exact):
+        accepts(sch.parallel, body)
+    elif rows < 4 * spec.cores and exact and size is not None and size > lanes:
+        accepts(sch.parallel, fuse(sch, [*outer, body]))
+    else:
+        accepts(sch.parallel, fuse(sch, outer))
+
+
+def vectorize_rows(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
+    """Vectorise the innermost loop of a spatial block that already has its place."""
+    stmt = sch.get(block)
+    loop = sch.get_loops(block)[-1]
+    border = _border(stmt, stmt.iter_vars[-1].var)
+    lanes = 1 if border is None else vector_length(sch, loop, lanes_of(stmt, spec))
+    if lanes > 1:
+        sch.vectorize(split_vectors(sch, loop, 1, lanes, peel=bool(border))[-1])
+
+
+def _border(block: s_tir.SBlock, var: tirx.Var) -> bool | None:
+    """Whether branches of a block depend on `var`; ``None`` if on other variables besides.
+
+    A vector loop over a branch that differs between lanes is emitted lane by lane. If `var` alone
+    decides, the loop can be peeled where the branch changes.
+    """
+    conditions = [c for c in branch_conditions(block) if uses(c, var)]
+    others = [v.var for v in block.iter_vars if not v.var.same_as(var)]
+    if any(uses(c, other) for c in conditions for other in others):
+        return None
+    return bool(conditions)
+
+
+def _output_axis(block: s_tir.SBlock) -> int | None:
+    """Position of the variable along which a block's output is contiguous."""
+    stores = [a for a in accesses(block)[0] if a.is_store]
+    for position, var in reversed(list(enumerate(block.iter_vars))):
+        if constant(var.dom.extent) != 1 and all(stride(s, var.var) == 1 for s in stores):
+            return position
+    return None

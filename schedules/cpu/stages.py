@@ -1,0 +1,194 @@
+"""The stages around a reduction: the copy its input is read through, what follows its sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tvm import s_tir, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+
+from tvm_edge.devices import DeviceSpec
+from tvm_edge.schedules.analysis import (
+    Access,
+    accesses,
+    constant,
+    inline_spatial,
+    is_copy,
+    is_plain,
+    plain_blocks,
+    root_blocks,
+)
+from tvm_edge.schedules.contraction import Contraction, match_contraction
+from tvm_edge.schedules.cpu.loops import fuse, schedule_spatial, vectorize_rows
+
+__all__ = [
+    "drop_window",
+    "epilogue_of",
+    "fuse_lines",
+    "gather_pixels",
+    "isolate",
+    "read_index",
+    "schedule_rest",
+    "sole_reduction",
+    "schedule_phases",
+    "split_phases",
+]
+
+
+def sole_reduction(sch: Schedule) -> SBlockRV | None:
+    """The one reduction of a function whose other blocks are all spatial."""
+    infos = plain_blocks(sch)
+    if infos is None:
+        return None
+    reductions = [info for info in infos if not info.is_injective()]
+    return reductions[0].block_rv if len(reductions) == 1 else None
+
+
+def read_index(block: s_tir.SBlock, buffer: tirx.Buffer) -> int:
+    """Position of `buffer` among the reads of a block."""
+    return next(i for i, region in enumerate(block.reads) if region.source.same_as(buffer))
+
+
+def isolate(sch: Schedule, block: SBlockRV, data: tirx.Buffer) -> SBlockRV | None:
+    """Inline all spatial blocks but the last before and the first after the reduction `block`.
+
+    Returns the block that pads `data`, ``None`` if `data` then is a parameter of the function.
+    """
+    stage = None
+    for producer in sch.get_producers(block):
+        if sch.get(producer).writes[0].source.same_as(data):
+            stage = producer
+    inline_spatial(sch, keep=[] if stage is None else [sch.get(stage).name_hint])
+    if stage is not None and is_copy(sch.get(stage)):
+        # topi emits a padding by zero as a copy.
+        sch.compute_inline(stage)
+        return None
+    return stage
+
+
+def epilogue_of(sch: Schedule, block: SBlockRV) -> SBlockRV:
+    """The block that takes a reduction's sums out of their buffer, over the same axes.
+
+    That is the reduction's consumer (bias, residual and activation inlined into it) or, where it
+    has none of that form, a copy made for the purpose.
+    """
+    sums = sch.get(block).writes[0].source
+    consumers = sch.get_consumers(block)
+    if len(consumers) == 1 and is_plain(sch, consumers[0]):
+        stmt = sch.get(consumers[0])
+        reads = [a for a in accesses(stmt)[0] if a.buffer.same_as(sums)]
+        if all(_indexed_by(access, stmt) for access in reads):
+            return consumers[0]
+    return sch.cache_write(block, 0, "local")
+
+
+def _indexed_by(access: Access, block: s_tir.SBlock) -> bool:
+    return len(access.indices) == len(block.iter_vars) and all(
+        index.same_as(var.var) or constant(var.dom.extent) == 1
+        for index, var in zip(access.indices, block.iter_vars, strict=True)
+    )
+
+
+Mapping = Callable[[list[tirx.Expr]], list[tirx.Expr]]
+
+
+def _index_map(block: s_tir.SBlock, rank: int, mapping: Mapping) -> tirx.IndexMap:
+    dtype = str(block.iter_vars[0].var.ty.dtype)
+    return tirx.IndexMap.from_func(lambda *v: mapping(list(v)), ndim=rank, index_dtype=dtype)
+
+
+def drop_window(sch: Schedule, block: SBlockRV, conv: Contraction) -> Contraction:
+    """Remove the variables of a 1x1 window from a block."""
+    stmt = sch.get(block)
+    kept = [p for p in range(len(stmt.iter_vars)) if p not in conv.window]
+    mapping = _index_map(stmt, len(stmt.iter_vars), lambda v: [v[p] for p in kept])
+    sch.transform_block_layout(block, mapping)
+    without = match_contraction(sch.get(block))
+    assert without is not None, "a unit variable is not part of the pattern"
+    return without
+
+
+def gather_pixels(sch: Schedule, block: SBlockRV, conv: Contraction) -> None:
+    """Copy the elements of `data` that a strided pointwise contraction uses, pixels last."""
+    stmt = sch.get(block)
+    used = [p for p, v in enumerate(stmt.iter_vars) if conv.uses_data(v.var)]
+    stage = sch.reindex(block, ("read", read_index(stmt, conv.data.source)))
+    pixels = (conv.lines, conv.columns)
+    order = [p for p in used if p in conv.outer]
+    order += [p for p in used if p not in order and p not in pixels]
+    order += [p for p in used if p in pixels]
+
+    def pixels_last(v: list[tirx.Expr]) -> list[tirx.Expr]:
+        return [v[used.index(p)] for p in order]
+
+    index_map = _index_map(stmt, len(used), pixels_last)
+    sch.transform_layout(stage, ("write", 0), index_map)
+    sch.transform_block_layout(stage, index_map)
+
+
+def fuse_lines(
+    sch: Schedule, block: SBlockRV, epilogue: SBlockRV, conv: Contraction
+) -> Contraction:
+    """Fuse lines and columns of a pointwise contraction and its epilogue into one axis."""
+    first = conv.lines
+    assert first is not None
+    width = constant(sch.get(block).iter_vars[conv.columns].dom.extent)
+
+    def fused(v: list[tirx.Expr]) -> list[tirx.Expr]:
+        return [*v[:first], v[first] * width + v[first + 1], *v[first + 2 :]]
+
+    for which in (block, epilogue):
+        stmt = sch.get(which)
+        sch.transform_block_layout(which, _index_map(stmt, len(stmt.iter_vars), fused))
+    stmt = sch.get(block)
+    rank = len(stmt.writes[0].source.shape)
+    sch.transform_layout(block, ("write", 0), _index_map(stmt, rank, fused))
+    return conv.with_fused_lines()
+
+
+def split_phases(
+    sch: Schedule, block: SBlockRV, data: tirx.Buffer, step: int
+) -> SBlockRV:
+    """Have `block` read a copy of `data` whose last axis is stored ``[w % step, w // step]``.
+
+    A window that moves by `step` then reads contiguous elements. Returns the copying block.
+    """
+    copy = sch.cache_read(block, read_index(sch.get(block), data), "global")
+    stmt = sch.get(copy)
+    rank = len(data.shape)
+
+    def phases(v: list[tirx.Expr]) -> list[tirx.Expr]:
+        return [*v[:-1], v[-1] % step, v[-1] // step]
+
+    index_map = _index_map(stmt, rank, phases)
+    # Where `step` does not divide the width, the new layout has elements that nobody reads.
+    sch.transform_layout(copy, ("write", 0), index_map, pad_value=tirx.const(0, data.dtype))
+    if len(sch.get(copy).iter_vars) == rank:
+        sch.transform_block_layout(copy, index_map)
+    return copy
+
+
+def schedule_phases(
+    sch: Schedule, copy: SBlockRV, padding: SBlockRV | None, spec: DeviceSpec
+) -> None:
+    """Schedule the copy of :func:`split_phases`, with the padding before it row by row.
+
+    Padding and splitting in one pass takes four times as long (90 against 22 µs for
+    128x58x58): its condition changes between the lanes. The copy's innermost loop stays serial,
+    LLVM turns the strided loads into shuffles.
+    """
+    *rows, _, _ = sch.get_loops(copy)
+    row = fuse(sch, rows)
+    sch.parallel(row)
+    if padding is not None:
+        sch.compute_at(padding, row, preserve_unit_loops=True)
+        vectorize_rows(sch, padding, spec)
+
+
+def schedule_rest(sch: Schedule, done: Sequence[SBlockRV], spec: DeviceSpec) -> None:
+    """Schedule the spatial blocks that are not in `done`, each by itself."""
+    names = {sch.get(block).name_hint for block in done}
+    for block in root_blocks(sch):
+        if sch.get(block).name_hint not in names and is_plain(sch, block):
+            schedule_spatial(sch, block, spec)

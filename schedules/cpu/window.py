@@ -1,0 +1,127 @@
+"""Depthwise convolution and pooling: each output element is made from a window of one channel.
+
+There is no weight or input to share between channels, so a core takes a channel at a time. Its
+padded and phase-sorted copy stays in the core's cache; the kernel's taps are unrolled, so rows
+loaded for one line of a tile serve the lines below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from tvm import s_tir, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+
+from tvm_edge.devices import DeviceSpec
+from tvm_edge.schedules.analysis import constant, open_schedule
+from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.contraction import Contraction, match_contraction, match_pooling
+from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, lanes_of, vectorize_rows
+from tvm_edge.schedules.cpu.microkernel import Axes, choose_tile, schedule_tile
+from tvm_edge.schedules.cpu.stages import (
+    epilogue_of,
+    isolate,
+    schedule_phases,
+    schedule_rest,
+    sole_reduction,
+    split_phases,
+)
+
+__all__ = ["Depthwise", "Pool"]
+
+Match = Callable[[s_tir.SBlock], Contraction | None]
+
+
+class Depthwise:
+    """Convolutions whose output channels each read one input channel of their own."""
+
+    name = "depthwise"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
+        """Schedule `func` if its one reduction is a depthwise convolution."""
+        sch = open_schedule(func)
+        block = sole_reduction(sch)
+        conv = None if block is None else match_contraction(sch.get(block))
+        if block is None or conv is None or conv.channels is not None or not conv.window:
+            return None
+        if _extent(sch.get(block), conv.channel_sum) > 1:
+            return None
+        return _schedule(sch, block, match_contraction, conv, spec)
+
+
+class Pool:
+    """Maximum, minimum and average over windows that leave an image of more than one column."""
+
+    name = "pool"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
+        """Schedule `func` if its one reduction pools."""
+        sch = open_schedule(func)
+        block = sole_reduction(sch)
+        pool = None if block is None else match_pooling(sch.get(block))
+        if block is None or pool is None or not pool.window:
+            return None
+        if _extent(sch.get(block), (pool.columns,)) == 1:
+            return None
+        return _schedule(sch, block, match_pooling, pool, spec)
+
+
+def _extent(block: s_tir.SBlock, positions: tuple[int, ...]) -> int:
+    return prod(constant(block.iter_vars[p].dom.extent) or 0 for p in positions)
+
+
+def _schedule(
+    sch: Schedule, block: SBlockRV, match: Match, pool: Contraction, spec: DeviceSpec
+) -> Schedule:
+    padding = isolate(sch, block, pool.data.source)
+    epilogue = epilogue_of(sch, block)
+    stmt = sch.get(block)
+    inlined = match(stmt)
+    assert inlined is not None, "inlining a copy keeps the pattern"
+    pool = inlined
+    copies = [] if padding is None else [padding]
+    if pool.strides[1] > 1:
+        copies.append(split_phases(sch, block, pool.data.source, pool.strides[1]))
+    loops = sch.get_loops(block)
+    sizes = [constant(var.dom.extent) or 1 for var in stmt.iter_vars]
+    channels = prod(sizes[p] for p in pool.outer)
+    # A window across channels (LRN) would have neighbours repeat each other's copies.
+    per_channel = channels >= spec.cores and all(sizes[p] == 1 for p in pool.channel_sum)
+    lanes = lanes_of(stmt, spec)
+    task = schedule_tile(
+        sch,
+        block,
+        Axes(
+            [loops[p] for p in pool.outer],
+            None,
+            None if pool.lines is None else loops[pool.lines],
+            loops[pool.columns],
+            [loops[p] for p in pool.reduction],
+        ),
+        choose_tile(
+            spec,
+            lanes,
+            channels=1,
+            lines=1 if pool.lines is None else sizes[pool.lines],
+            columns=sizes[pool.columns],
+            outer=channels,
+        ),
+        epilogue=epilogue,
+        lines_serial=per_channel and bool(copies),
+        parallel=prod(sizes) >= MIN_PARALLEL_WORK * lanes,
+    )
+    if per_channel:
+        for copy in reversed(copies):
+            sch.compute_at(copy, task, preserve_unit_loops=True)
+        if padding is not None:
+            vectorize_rows(sch, padding, spec)
+    elif pool.strides[1] > 1:
+        schedule_phases(sch, copies[-1], padding, spec)
+    else:
+        copies = []  # the padding is a block like any other
+    schedule_rest(sch, [block, epilogue, *copies], spec)
+    return sch

@@ -1,0 +1,1 @@
+"""Kernels of vision operators (ICPP'19 §3.1.1)."""

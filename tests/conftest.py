@@ -1,0 +1,21 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+import tvm_edge
+from tests.onnx_models import conv_relu
+
+
+@pytest.fixture(scope="session")
+def small_model() -> onnx.ModelProto:
+    """A convolution, a ReLU and a pool with random weights."""
+    return conv_relu()
+
+
+@pytest.fixture(scope="session")
+def compiled_small(small_model: onnx.ModelProto) -> tvm_edge.CompiledModel:
+    """`small_model` compiled for this machine."""
+    return tvm_edge.compile(small_model, "llvm")

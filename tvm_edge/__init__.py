@@ -1,0 +1,124 @@
+"""Compile CNNs for edge GPUs and CPUs beside the stock ``apache-tvm`` wheel.
+
+>>> import tvm_edge
+>>> model = tvm_edge.compile("model.onnx", "llvm")          # doctest: +SKIP
+>>> outputs = model.run({"data": image})                    # doctest: +SKIP
+>>> model.export("model.tvme")                              # doctest: +SKIP
+>>> model = tvm_edge.load("model.tvme")                     # doctest: +SKIP
+
+Names load at first use (PEP 562): importing this package costs no TVM, and loading an artifact
+needs neither the compiler nor onnx.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tvm_edge._version import __version__
+
+if TYPE_CHECKING:
+    from tvm_edge.compiler import analyze, compile
+    from tvm_edge.diagnosis import Diagnosis, doctor
+    from tvm_edge.errors import (
+        ArtifactError,
+        DeviceLost,
+        DeviceUnavailableError,
+        InputError,
+        InvalidLaunch,
+        InvalidModelError,
+        MeasureTimeout,
+        MemoryBudgetError,
+        MissingDependencyError,
+        PlacementError,
+        RecordError,
+        TuningError,
+        TvmEdgeError,
+        TvmEdgeWarning,
+        UnsupportedOperatorError,
+        WrongResult,
+    )
+    from tvm_edge.hardware import Device, DeviceSpec, devices
+    from tvm_edge.report import CompileReport, TensorSpec
+    from tvm_edge.runtime import BenchmarkResult, CompiledModel, Profile, load
+
+_HOME = {
+    "analyze": "compiler",
+    "compile": "compiler",
+    "Diagnosis": "diagnosis",
+    "doctor": "diagnosis",
+    "ArtifactError": "errors",
+    "DeviceLost": "errors",
+    "DeviceUnavailableError": "errors",
+    "InputError": "errors",
+    "InvalidLaunch": "errors",
+    "InvalidModelError": "errors",
+    "MeasureTimeout": "errors",
+    "MemoryBudgetError": "errors",
+    "MissingDependencyError": "errors",
+    "PlacementError": "errors",
+    "RecordError": "errors",
+    "TuningError": "errors",
+    "TvmEdgeError": "errors",
+    "TvmEdgeWarning": "errors",
+    "UnsupportedOperatorError": "errors",
+    "WrongResult": "errors",
+    "Device": "hardware",
+    "DeviceSpec": "hardware",
+    "devices": "hardware",
+    "CompileReport": "report",
+    "TensorSpec": "report",
+    "BenchmarkResult": "runtime",
+    "CompiledModel": "runtime",
+    "Profile": "runtime",
+    "load": "runtime",
+}
+_SUBPACKAGES = ("zoo",)
+
+__all__ = [  # noqa: RUF022 - the five functions first, as a reader meets them
+    "compile",
+    "load",
+    "analyze",
+    "devices",
+    "doctor",
+    "ArtifactError",
+    "BenchmarkResult",
+    "CompileReport",
+    "CompiledModel",
+    "Device",
+    "DeviceLost",
+    "DeviceSpec",
+    "DeviceUnavailableError",
+    "Diagnosis",
+    "InputError",
+    "InvalidLaunch",
+    "InvalidModelError",
+    "MeasureTimeout",
+    "MemoryBudgetError",
+    "MissingDependencyError",
+    "PlacementError",
+    "Profile",
+    "RecordError",
+    "TensorSpec",
+    "TuningError",
+    "TvmEdgeError",
+    "TvmEdgeWarning",
+    "UnsupportedOperatorError",
+    "WrongResult",
+    "__version__",
+    "zoo",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"tvm_edge.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'tvm_edge' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"tvm_edge.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,72 @@
+"""``tvm-edge bench`` and ``tvm-edge profile``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tvm_edge.cli import common
+
+
+@click.command("bench")
+@click.argument("model")
+@click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option("--warmup", type=click.IntRange(min=0), default=3, show_default=True)
+@common.target_option
+@common.input_shapes_option
+@common.threads_option
+@common.json_option
+def bench_command(
+    model: str,
+    repeat: int,
+    warmup: int,
+    target: Any,
+    input_shapes: Any,
+    num_threads: int | None,
+    as_json: bool,
+) -> None:
+    """Measure the latency of MODEL (an ONNX file, zoo:NAME, or an artifact)."""
+    compiled = common.open_model(model, target, input_shapes, num_threads)
+    with common.progress(f"measuring {model}"):
+        result = compiled.benchmark(warmup=warmup, repeat=repeat)
+    common.emit(as_json, result.to_dict(), str(result))
+
+
+@click.command("profile")
+@click.argument("model")
+@click.option("--repeat", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option(
+    "--print-top",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Kernels to show, longest first.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a timeline for chrome://tracing or Perfetto.",
+)
+@common.target_option
+@common.input_shapes_option
+@common.threads_option
+@common.json_option
+def profile_command(
+    model: str,
+    repeat: int,
+    print_top: int,
+    trace: Path | None,
+    target: Any,
+    input_shapes: Any,
+    num_threads: int | None,
+    as_json: bool,
+) -> None:
+    """Measure each kernel of MODEL (an ONNX file, zoo:NAME, or an artifact)."""
+    compiled = common.open_model(model, target, input_shapes, num_threads)
+    with common.progress(f"profiling {model}"):
+        profile = compiled.profile(repeat=repeat)
+    if trace:
+        profile.to_chrome_trace(trace)
+    common.emit(as_json, profile.to_dict(), profile.table(print_top))

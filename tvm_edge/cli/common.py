@@ -1,0 +1,143 @@
+"""Options, loading and output that several commands share."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tvm_edge.errors import InputError
+
+__all__ = [
+    "emit",
+    "input_shapes_option",
+    "json_option",
+    "open_model",
+    "progress",
+    "target_option",
+    "threads_option",
+]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _parse_target(_ctx: click.Context, _param: click.Parameter, value: str) -> Any:
+    """A name, or a JSON object for what TVM takes as a dict."""
+    if not value.lstrip().startswith("{"):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError as err:
+        raise click.BadParameter(f"not valid JSON: {err}") from err
+
+
+def _parse_shapes(
+    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for value in values:
+        name, colon, dims = value.rpartition(":")
+        try:
+            if not colon or not name:
+                raise ValueError("no name")
+            shapes[name] = tuple(int(d) for d in dims.strip("[]()").split(","))
+        except ValueError as err:
+            raise click.BadParameter(
+                f"{value!r} is not NAME:DIM,DIM,… (for example data:1,3,224,224)"
+            ) from err
+    return shapes
+
+
+def target_option(command: _F) -> _F:
+    """``--target``: a name or a JSON object."""
+    return click.option(
+        "--target",
+        default="llvm",
+        show_default=True,
+        callback=_parse_target,
+        help='A target: llvm, a TVM tag, or JSON such as {"kind": "llvm", "mcpu": "znver4"}.',
+    )(command)
+
+
+def input_shapes_option(command: _F) -> _F:
+    """``--input-shapes NAME:DIMS``, repeatable."""
+    return click.option(
+        "--input-shapes",
+        multiple=True,
+        callback=_parse_shapes,
+        metavar="NAME:DIMS",
+        help="Shape of an input with dynamic dimensions, as data:1,3,224,224. Repeatable.",
+    )(command)
+
+
+def threads_option(command: _F) -> _F:
+    """``--num-threads``."""
+    return click.option(
+        "--num-threads",
+        type=click.IntRange(min=1),
+        help="CPU threads; default TVM_NUM_THREADS, else all physical cores.",
+    )(command)
+
+
+def json_option(command: _F) -> _F:
+    """``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(
+        command
+    )
+
+
+@contextmanager
+def progress(message: str) -> Iterator[None]:
+    """A spinner on standard error for as long as the block runs; nothing if not a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(message):
+        yield
+
+
+def open_model(source: str, target: Any, shapes: Any, num_threads: int | None) -> Any:
+    """An artifact loaded, or a model compiled.
+
+    Raises
+    ------
+    InputError
+        `source` is an artifact and compile options were given.
+    """
+    import tvm_edge
+
+    if Path(source).suffix == ".tvme":
+        if shapes:
+            raise InputError(
+                "an artifact's shapes are fixed; leave out --input-shapes, or compile again",
+                name="input_shapes",
+            )
+        with progress(f"loading {source}"):
+            return tvm_edge.load(source, num_threads=num_threads)
+    with progress(f"compiling {source}"), plain_warnings():
+        return tvm_edge.compile(source, target, input_shapes=shapes, num_threads=num_threads)
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Show warnings as one line each, without source lines."""
+
+    def show(message: Warning | str, *_args: Any, **_kwargs: Any) -> None:
+        click.echo(f"warning: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def emit(as_json: bool, data: Any, text: str) -> None:
+    """Print `data` as JSON or `text` as it is."""
+    click.echo(json.dumps(data, indent=2) if as_json else text.rstrip("\n"))

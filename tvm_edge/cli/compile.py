@@ -1,0 +1,55 @@
+"""``tvm-edge compile`` and ``tvm-edge analyze``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tvm_edge.cli import common
+
+
+@click.command("compile")
+@click.argument("model")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Artifact to write; default MODEL with .tvme, in this folder.",
+)
+@common.target_option
+@common.input_shapes_option
+@common.json_option
+def compile_command(
+    model: str, output: Path | None, target: Any, input_shapes: Any, as_json: bool
+) -> None:
+    """Compile MODEL (an ONNX file or zoo:NAME) to an artifact."""
+    import tvm_edge
+
+    path = output or Path(Path(model.removeprefix("zoo:")).stem + ".tvme")
+    with common.progress(f"compiling {model}"), common.plain_warnings():
+        compiled = tvm_edge.compile(model, target, input_shapes=input_shapes)
+    with common.progress(f"writing {path}"):
+        compiled.export(path)
+    report = compiled.report
+    size = path.stat().st_size
+    common.emit(
+        as_json,
+        {"artifact": str(path), "bytes": size, "report": report.to_dict()},
+        f"{report.placement_line()}\nwrote {path} ({size / 2**20:.1f} MiB)",
+    )
+
+
+@click.command("analyze")
+@click.argument("model")
+@common.target_option
+@common.input_shapes_option
+@common.json_option
+def analyze_command(model: str, target: Any, input_shapes: Any, as_json: bool) -> None:
+    """Say where each operator of MODEL would run, in which kernels, with how much memory."""
+    import tvm_edge
+
+    with common.progress(f"analyzing {model}"):
+        report = tvm_edge.analyze(model, target, input_shapes=input_shapes)
+    common.emit(as_json, report.to_dict(), report.summary())

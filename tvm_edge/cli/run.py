@@ -1,0 +1,101 @@
+"""``tvm-edge run``."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from tvm_edge.cli import common
+from tvm_edge.errors import InputError
+
+
+@click.command("run")
+@click.argument("model")
+@click.option(
+    "--inputs",
+    "inputs_path",
+    type=click.Path(path_type=Path),
+    help="An .npz file with one array per input; default: seeded random values.",
+)
+@click.option(
+    "--outputs",
+    "outputs_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="An .npz file to write the outputs to.",
+)
+@click.option(
+    "--print-top",
+    type=click.IntRange(min=1),
+    help="Print the indices and values of the N largest elements of each output.",
+)
+@common.target_option
+@common.input_shapes_option
+@common.threads_option
+@common.json_option
+def run_command(
+    model: str,
+    inputs_path: Path | None,
+    outputs_path: Path | None,
+    print_top: int | None,
+    target: Any,
+    input_shapes: Any,
+    num_threads: int | None,
+    as_json: bool,
+) -> None:
+    """Run MODEL (an ONNX file, zoo:NAME, or an artifact) once."""
+    from tvm_edge.runtime.inputs import random_inputs
+
+    compiled = common.open_model(model, target, input_shapes, num_threads)
+    values = _read(inputs_path) if inputs_path else random_inputs(compiled.inputs)
+    outputs = compiled.run(values)
+    if outputs_path:
+        try:
+            np.savez(outputs_path, **outputs)
+        except OSError as err:
+            raise InputError(
+                f"cannot write the outputs to {str(outputs_path)!r}: {err.strerror}; "
+                "choose another path",
+                name="outputs",
+            ) from err
+    rows = [_describe(name, array, print_top) for name, array in outputs.items()]
+    lines = []
+    for row in rows:
+        lines.append(f"{row['name']}: {row['dtype']}{row['shape']}  mean {row['mean']:.6g}")
+        lines += [f"  {item['index']}: {item['value']:.6g}" for item in row.get("top", ())]
+    common.emit(as_json, {"outputs": rows}, "\n".join(lines))
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not hasattr(archive, "files"):
+                raise ValueError("it holds one array without a name")
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError) as err:
+        raise InputError(
+            f"cannot read inputs from {str(path)!r}: {err}; "
+            "write them with numpy.savez(path, **inputs)",
+            name="inputs",
+            expected="an .npz file",
+            got=str(path),
+        ) from err
+
+
+def _describe(name: str, array: np.ndarray, top: int | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": name,
+        "shape": list(array.shape),
+        "dtype": str(array.dtype),
+        "mean": float(array.mean()) if array.size else 0.0,
+    }
+    if top and array.size:
+        order = np.argsort(-array.ravel(), kind="stable")[:top]
+        row["top"] = [
+            {"index": [int(i) for i in np.unravel_index(flat, array.shape)], "value": float(v)}
+            for flat, v in zip(order, array.ravel()[order], strict=True)
+        ]
+    return row

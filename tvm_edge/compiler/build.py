@@ -1,0 +1,73 @@
+"""From lowered modules to code that runs here or links for elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.support import cc
+
+from tvm_edge.errors import ArtifactError, MissingDependencyError
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.host import machine
+
+__all__ = ["BuiltLibrary", "build"]
+
+_NO_PASSES = tvm.transform.Sequential([], name="AlreadyLowered")
+
+
+class BuiltLibrary:
+    """Code in memory."""
+
+    def __init__(self, executable: tvm.runtime.Executable, resolved: ResolvedTarget) -> None:
+        self._executable = executable
+        self._resolved = resolved
+
+    def module(self) -> tvm.runtime.Module:
+        """The code as LLVM's JIT loads it; needs no linker."""
+        return self._executable.jit()
+
+    def link(self, path: Path) -> None:
+        """Write the code as a shared library.
+
+        Raises
+        ------
+        MissingDependencyError
+            No C++ compiler for the target's architecture.
+        ArtifactError
+            The linker failed.
+        """
+        linker = _linker(self._resolved.architecture)
+        try:
+            self._executable.export_library(str(path), fcompile=linker)
+        except RuntimeError as err:  # tvm.support.cc wraps the linker's output
+            lines = [line for line in str(err).splitlines() if line.strip()]
+            raise ArtifactError(
+                f"linking the library failed: {lines[-1][:300] if lines else err}; "
+                "check the compiler and the space in the temporary folder (TMPDIR)"
+            ) from err
+
+
+def build(mod: tvm.IRModule, resolved: ResolvedTarget) -> BuiltLibrary:
+    """Generate code for a module in virtual-machine form."""
+    executable = relax.build(mod, resolved.target, relax_pipeline=_NO_PASSES)
+    return BuiltLibrary(executable, resolved)
+
+
+def _linker(architecture: str) -> Callable[..., Any]:
+    if architecture == machine():
+        compiler = cc.get_cc()
+        package = "g++"
+    else:
+        compiler = shutil.which(f"{architecture}-linux-gnu-g++")
+        package = f"g++-{architecture.replace('_', '-')}-linux-gnu"
+    if compiler is None:
+        raise MissingDependencyError(
+            f"exporting a library for {architecture} needs a C++ compiler; "
+            f"run: apt-get install {package}"
+        )
+    return cc.cross_compiler(compiler)

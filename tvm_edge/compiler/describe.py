@@ -1,0 +1,145 @@
+"""Read a report out of modules at the points where each fact is visible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+import tvm
+import tvm_ffi
+from tvm import relax, s_tir, tirx
+from tvm.s_tir.analysis import estimate_tir_flops
+
+from tvm_edge.compiler.schedule import KernelSchedule
+from tvm_edge.frontend import ImportedModel
+from tvm_edge.report import KernelInfo, MemoryInfo, Placement, TensorSpec
+
+__all__ = ["describe_kernels", "describe_memory", "describe_placements", "partitions"]
+
+
+def describe_kernels(
+    mod: tvm.IRModule,
+    calls: Sequence[tuple[str, tuple[int, ...]]],
+    schedules: Mapping[str, KernelSchedule],
+    model: ImportedModel,
+    device: str,
+) -> tuple[KernelInfo, ...]:
+    """The launches of a run; `mod` holds the unscheduled kernels."""
+    costs = {
+        gvar.name_hint: (_flops(gvar, func), _argument_bytes(func))
+        for gvar, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc)
+    }
+    infos = []
+    for name, nodes in calls:
+        schedule = schedules.get(name, KernelSchedule("none", "heuristic"))
+        flops, nbytes = costs[name]
+        operators = tuple(model.nodes[i].name for i in nodes)
+        infos.append(
+            KernelInfo(name, operators, device, schedule.origin, schedule.rule, flops, nbytes)
+        )
+    return tuple(infos)
+
+
+def describe_placements(
+    model: ImportedModel, calls: Sequence[tuple[str, tuple[int, ...]]], device: str
+) -> tuple[Placement, ...]:
+    """Where each of the user's operators runs, or why nowhere."""
+    running = {index for _, nodes in calls for index in nodes}
+    return tuple(
+        Placement(node.name, node.op_type, device, "the target is this device")
+        if index in running
+        else Placement(node.name, node.op_type, "", "evaluated or absorbed at compile time")
+        for index, node in enumerate(model.nodes)
+    )
+
+
+def partitions(kernels: Sequence[KernelInfo]) -> tuple[tuple[str, int], ...]:
+    """Device and number of launches of each maximal run on one device."""
+    return tuple((d, len(list(run))) for d, run in groupby(kernels, key=lambda k: k.device))
+
+
+def describe_memory(
+    lowered: tvm.IRModule,
+    scheduled: tvm.IRModule,
+    weights: Sequence[tvm.runtime.Tensor],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+) -> MemoryInfo:
+    """Bytes of a run: `lowered` has the storage plan, `scheduled` the kernels' workspace."""
+    workspace = max(
+        (
+            _workspace(func)
+            for _, func in scheduled.functions_items()
+            if isinstance(func, tirx.PrimFunc)
+        ),
+        default=0,
+    )
+    results = sum(_nbytes(t.shape, t.dtype) for t in outputs)
+    return MemoryInfo(
+        weights=sum(_nbytes(w.shape, str(w.dtype)) for w in weights),
+        activations=max(_planned_storage(lowered) - results, 0),
+        workspace=workspace,
+        inputs_outputs=results + sum(_nbytes(t.shape, t.dtype) for t in inputs),
+    )
+
+
+def _flops(gvar: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> float:
+    """Operations of a kernel; 0 where loops depend on run-time values."""
+    if func.attrs is not None and func.attrs.get("tirx.is_scheduled", False):
+        return 0.0  # sorts and sweeps, whose loops say nothing of how often they run
+    try:
+        return float(estimate_tir_flops(tvm.IRModule({gvar: func})))
+    # TVM's estimator raises on loops whose extents are not constants and on opaque calls.
+    except (RuntimeError, ValueError, TypeError):
+        return 0.0
+
+
+def _argument_bytes(func: tirx.PrimFunc) -> int:
+    return sum(
+        _nbytes(param.ty.shape, str(param.ty.dtype))
+        for param in func.params
+        if isinstance(param.ty, tirx.BufferType)
+    )
+
+
+def _nbytes(shape: Sequence[object], dtype: str) -> int:
+    """Bytes of a tensor; 0 if a dimension is not a number."""
+    try:
+        count = math.prod(int(d) for d in shape)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        return 0
+    return count * tvm.DataType(dtype).itemsize
+
+
+def _workspace(func: tirx.PrimFunc) -> int:
+    """Bytes of the scratch buffers that a kernel allocates outside registers."""
+    total = 0
+
+    def count(block: s_tir.SBlock) -> None:
+        nonlocal total
+        total += sum(
+            _nbytes(b.shape, str(b.dtype)) for b in block.alloc_buffers if b.scope() == "global"
+        )
+
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, count))
+    return total
+
+
+def _planned_storage(lowered: tvm.IRModule) -> int:
+    """Bytes of the storages that ``main`` allocates, results included."""
+    total = 0
+
+    def visit(expr: relax.Expr) -> None:
+        nonlocal total
+        if (
+            isinstance(expr, relax.Call)
+            and isinstance(expr.op, tvm.ir.Op)
+            and expr.op.name == "relax.vm.alloc_storage"
+            and isinstance(expr.args[0], relax.ShapeExpr)  # else known only in the run
+        ):
+            total += _nbytes(expr.args[0].values, "uint8")
+
+    relax.analysis.post_order_visit(lowered["main"], visit)
+    return total

@@ -1,0 +1,196 @@
+"""``compile`` and ``analyze``, as numbered phases."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+import tvm
+
+from tvm_edge.compiler import describe, phases
+from tvm_edge.compiler.build import build
+from tvm_edge.compiler.options import check_options
+from tvm_edge.compiler.pipeline import dump
+from tvm_edge.compiler.provenance import NodeTrace
+from tvm_edge.compiler.schedule import schedule_kernels
+from tvm_edge.errors import TvmEdgeWarning
+from tvm_edge.frontend import ImportedModel, load_model
+from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.relay_passes.lift_weights import LiftWeights
+from tvm_edge.report import CompileReport
+from tvm_edge.runtime import CompiledModel, ModelInfo
+
+__all__ = ["analyze", "compile"]
+
+_LOG = logging.getLogger("tvm_edge.compiler")
+
+
+def compile(
+    model: Any,
+    target: str | dict[str, Any] | tvm.target.Target,
+    *,
+    host: Any = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str = "float32",
+    fallback: str | Sequence[str] = "auto",
+    parallel_fusion: str | bool = "auto",
+    memory_budget: int | str | None = None,
+    tuning_logs: str | os.PathLike[str] | bool | None = None,
+    num_threads: int | None = None,
+) -> CompiledModel:
+    """Compile a model for a target. Deterministic: nothing is measured.
+
+    Parameters
+    ----------
+    model : path, bytes, onnx.ModelProto, tvm.IRModule or ``"zoo:NAME"``
+    target : str, dict or tvm.target.Target
+        ``"llvm"`` is this machine's CPU with its real instruction set and all its cores; a TVM tag
+        (``"arm/rk3399"``) or a dict names another.
+    host : optional
+        Target of the host code of a GPU build.
+    input_shapes : mapping of str to sequence of int, optional
+        Shapes of inputs with dynamic dimensions.
+    precision : {"float32"}
+    fallback : {"auto", "list", "none", "error"} or sequence of str
+        Which operators leave the target; on a CPU none does.
+    parallel_fusion : {"auto", True, False}
+        Whether independent operators share a kernel.
+    memory_budget, tuning_logs : optional
+    num_threads : int, optional
+        Threads of the returned model; default ``TVM_NUM_THREADS``, else all physical cores.
+
+    Returns
+    -------
+    CompiledModel
+
+    Raises
+    ------
+    InvalidModelError, UnsupportedOperatorError, InputError
+        See :mod:`tvm_edge.errors`.
+    """
+    check_options(
+        host=host,
+        precision=precision,
+        fallback=fallback,
+        parallel_fusion=parallel_fusion,
+        memory_budget=memory_budget,
+        tuning_logs=tuning_logs,
+    )
+    plan = _plan(model, target, input_shapes)
+    with plan.clock("build"):
+        library = build(plan.lowered, plan.resolved)
+    report = replace(plan.report, seconds=plan.clock.seconds)
+    for message in report.warnings:
+        warnings.warn(message, TvmEdgeWarning, stacklevel=2)
+    _LOG.info("%s: %s", report.model, report.placement_line())
+    resolved = plan.resolved
+    code = {
+        "config": str(resolved.target),
+        "triple": resolved.triple,
+        "architecture": resolved.architecture,
+        "features": sorted(resolved.features),
+        "device": resolved.spec.to_dict(),
+    }
+    info = ModelInfo(plan.imported.inputs, plan.imported.outputs, code, report)
+    return CompiledModel(info, library, plan.weights, num_threads)
+
+
+def analyze(
+    model: Any,
+    target: str | dict[str, Any] | tvm.target.Target,
+    *,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> CompileReport:
+    """Say what :func:`compile` would do, without generating code and without a device.
+
+    Parameters
+    ----------
+    model, target, input_shapes
+        As for :func:`compile`.
+
+    Returns
+    -------
+    CompileReport
+
+    Raises
+    ------
+    InvalidModelError, UnsupportedOperatorError, InputError
+    """
+    return _plan(model, target, input_shapes).report
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Everything there is to know before code is generated."""
+
+    resolved: ResolvedTarget
+    imported: ImportedModel
+    lowered: tvm.IRModule
+    weights: list[tvm.runtime.Tensor]
+    report: CompileReport
+    clock: _Clock
+
+
+def _plan(model: Any, target: Any, input_shapes: Mapping[str, Sequence[int]] | None) -> _Plan:
+    clock = _Clock()
+
+    # 1. The target and what is known of its device.
+    resolved = resolve_target(target)
+    device = resolved.target.kind.name
+
+    # 2. The model, in normal form.
+    with clock("import"):
+        imported = load_model(model, input_shapes)
+
+    # 3. Graph: simplify, turn operators into kernels, group and fuse them.
+    with clock("graph"), resolved.target:
+        dump(imported.module, "imported")
+        legal = phases.LEGALIZE(phases.SIMPLIFY(imported.module))
+        grouped = phases.GROUP(legal)
+        calls = NodeTrace(legal).calls(grouped)
+        fused = phases.FUSE(grouped)
+
+    # 4. A schedule for every kernel.
+    with clock("schedule"), resolved.target:
+        scheduled, schedules = schedule_kernels(fused, resolved.spec)
+        dump(scheduled, "scheduled")
+
+    # 5. Weights leave the code; storage is planned; the graph becomes instructions.
+    with clock("lower"), resolved.target:
+        lift: Any = LiftWeights()  # a pass, by a decorator that type checkers cannot see through
+        lowered = phases.LOWER(lift(scheduled))
+
+    # 6. What was decided.
+    kernels = describe.describe_kernels(fused, calls, schedules, imported, device)
+    report = CompileReport(
+        model=imported.name,
+        target=f"{device} ({resolved.spec.name})",
+        placements=describe.describe_placements(imported, calls, device),
+        kernels=kernels,
+        memory=describe.describe_memory(
+            lowered, scheduled, lift.weights, imported.inputs, imported.outputs
+        ),
+        partitions=describe.partitions(kernels),
+        warnings=imported.warnings,
+        seconds=clock.seconds,
+    )
+    return _Plan(resolved, imported, lowered, lift.weights, report, clock)
+
+
+class _Clock:
+    """Wall-clock seconds of named phases."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = perf_counter()
+        yield
+        self.seconds[name] = round(perf_counter() - start, 3)

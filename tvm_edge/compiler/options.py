@@ -1,0 +1,64 @@
+"""The options of a compilation, checked once at the door."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm_edge.errors import InputError, near_matches
+
+__all__ = ["check_options"]
+
+_PRECISIONS = ("float32", "tf32", "float16", "mixed")
+_FALLBACKS = ("auto", "list", "none", "error")
+
+
+def check_options(
+    *,
+    host: Any,
+    precision: str,
+    fallback: str | Sequence[str],
+    parallel_fusion: str | bool,
+    memory_budget: Any,
+    tuning_logs: Any,
+) -> None:
+    """Refuse values that mean nothing, and those that this version cannot honour.
+
+    Raises
+    ------
+    InputError
+    """
+    if precision not in _PRECISIONS:
+        _refuse("precision", precision, near_matches(str(precision), _PRECISIONS))
+    if isinstance(fallback, str) and fallback not in _FALLBACKS:
+        _refuse(
+            "fallback",
+            fallback,
+            f"use one of {', '.join(_FALLBACKS)}, or a list of operator names",
+        )
+    if parallel_fusion not in ("auto", True, False):
+        _refuse("parallel_fusion", parallel_fusion, "use 'auto', True or False")
+    for name, value, default in (
+        ("host", host, None),
+        ("precision", precision, "float32"),
+        ("memory_budget", memory_budget, None),
+    ):
+        if value != default:
+            raise InputError(
+                f"{name}={value!r} is not available in this version of tvm-edge; "
+                f"leave {name} at {default!r}",
+                name=name,
+                expected=repr(default),
+                got=repr(value),
+            )
+    if tuning_logs not in (None, False):
+        raise InputError(
+            f"tuning_logs={str(tuning_logs)!r} is not available in this version of tvm-edge; "
+            "leave it out",
+            name="tuning_logs",
+            got=str(tuning_logs),
+        )
+
+
+def _refuse(name: str, value: Any, advice: str) -> None:
+    raise InputError(f"{name}={value!r} is not a valid value; {advice}", name=name, got=repr(value))

@@ -1,0 +1,69 @@
+"""The phases of a compilation, in order, each a named list of passes."""
+
+from __future__ import annotations
+
+from tvm.relax import transform
+from tvm.relax.backend import DispatchSampling, DispatchSortScan
+
+from tvm_edge.compiler.pipeline import Pipeline
+from tvm_edge.relay_passes.fold_affine import FoldAffine
+from tvm_edge.relay_passes.fold_constant_views import FoldConstantViews
+from tvm_edge.relay_passes.vision import LowerVision
+
+__all__ = ["FUSE", "GROUP", "LEGALIZE", "LOWER", "SIMPLIFY"]
+
+SIMPLIFY = Pipeline(
+    "simplify",
+    (
+        FoldConstantViews(),
+        transform.CanonicalizeBindings(),
+        FoldAffine(),
+        # Dead batch normalisations would be decomposed, and then folded kernel by kernel.
+        transform.DeadCodeElimination(),
+        transform.DecomposeOpsForInference(),
+        transform.CanonicalizeBindings(),
+        transform.EliminateCommonSubexpr(),
+        transform.FoldConstant(),
+        transform.DeadCodeElimination(),
+    ),
+)
+"""Operators stay operators; constants are folded, batch normalisation is gone."""
+
+LEGALIZE = Pipeline(
+    "legalize",
+    (
+        LowerVision(),
+        DispatchSampling(),
+        DispatchSortScan(),
+        transform.LegalizeOps(),
+        transform.AnnotateTIROpPattern(),
+        transform.FoldConstant(),
+        # Before fusion: a reshape is a view and costs nothing, inside a kernel it would copy.
+        transform.RewriteDataflowReshape(),
+        transform.DeadCodeElimination(),
+    ),
+)
+"""Operators become calls of kernels (PrimFuncs)."""
+
+GROUP = Pipeline("group", (transform.FuseOps(),))
+"""Element-wise tails are grouped with the kernel in front of them."""
+
+FUSE = Pipeline("fuse", (transform.FuseTIR(), transform.DeadCodeElimination()))
+"""Each group becomes one kernel."""
+
+LOWER = Pipeline(
+    "lower",
+    (
+        transform.ToNonDataflow(),
+        transform.RemovePurityChecking(),
+        transform.CallTIRRewrite(),
+        transform.StaticPlanBlockMemory(),
+        transform.LowerAllocTensor(),
+        transform.KillAfterLastUse(),
+        transform.LowerRuntimeBuiltin(),
+        transform.ComputePrimValue(),
+        transform.VMShapeLower(),
+        transform.AttachGlobalSymbol(),
+    ),
+)
+"""Dataflow becomes virtual-machine instructions over planned storage."""

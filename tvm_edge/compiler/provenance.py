@@ -1,0 +1,112 @@
+"""Which of the user's operators a kernel computes.
+
+Fusion renames variables and shares functions, so names alone do not survive it. Value numbering
+does: a value is its producer and the numbers of its arguments, the same before and after fusion.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+
+import tvm
+from tvm import relax
+
+__all__ = ["NodeTrace"]
+
+_NODE_VARIABLE = re.compile(r"n(\d+)(_\d+)?$")
+
+
+class NodeTrace:
+    """Remembers the node of every value before fusion; answers for kernels after it.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Legalised, before fusion; the variable of node ``i``'s result is called ``n<i>``.
+    """
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._node: dict[int, int] = {}
+        main = mod["main"]
+        env: dict[relax.Var, Hashable] = {p: ("param", i) for i, p in enumerate(main.params)}
+        pending: list[int] = []  # values of the node whose result comes next
+        for binding in _bindings(main):
+            number = self._number(binding.value, env)
+            env[binding.var] = number
+            pending.append(number)
+            match = _NODE_VARIABLE.match(binding.var.name)
+            if match:
+                for value in pending:
+                    self._node.setdefault(value, int(match.group(1)))
+                pending.clear()
+
+    def calls(self, mod: tvm.IRModule) -> list[tuple[str, tuple[int, ...]]]:
+        """Kernel and node indices of every kernel call in ``main`` after ``FuseOps``.
+
+        Returns
+        -------
+        list of (str, tuple of int)
+            In execution order; the first is the name of the function that is called.
+        """
+        main = mod["main"]
+        env: dict[relax.Var, Hashable] = {p: ("param", i) for i, p in enumerate(main.params)}
+        result = []
+        for binding in _bindings(main):
+            value = binding.value
+            callee = value.op if isinstance(value, relax.Call) else None
+            if isinstance(callee, tvm.ir.GlobalVar) and isinstance(mod[callee], relax.Function):
+                group = mod[callee]
+                inner = dict(
+                    zip(group.params, [self._key(a, env) for a in value.args], strict=True)
+                )
+                numbers = []
+                for step in _bindings(group):
+                    inner[step.var] = self._number(step.value, inner)
+                    numbers.append(inner[step.var])
+                env[binding.var] = self._key(group.body.body, inner)
+                result.append((callee.name_hint, self._nodes(numbers)))
+            else:
+                env[binding.var] = number = self._number(value, env)
+                if _is_call_tir(value):
+                    result.append((value.args[0].name_hint, self._nodes([number])))
+        return result
+
+    def _nodes(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sorted({self._node[n] for n in numbers if n in self._node}))
+
+    def _number(self, expr: relax.Expr, env: dict[relax.Var, Hashable]) -> int:
+        """The number of the value that `expr` computes."""
+        key = self._key(expr, env)
+        if isinstance(key, int):
+            return key
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _key(self, expr: relax.Expr, env: dict[relax.Var, Hashable]) -> Hashable:
+        if isinstance(expr, relax.Var):
+            return env.get(expr, ("free", expr.name))
+        if isinstance(expr, relax.Call):
+            arguments = tuple(self._key(arg, env) for arg in expr.args)
+            return ("call", str(expr.op), arguments, str(expr.attrs))
+        if isinstance(expr, relax.Tuple):
+            return ("tuple", *(self._key(field, env) for field in expr.fields))
+        if isinstance(expr, relax.TupleGetItem):
+            return ("item", expr.index, self._key(expr.tuple_value, env))
+        if isinstance(expr, tvm.ir.GenericConst):
+            return ("const", expr)  # hashed by identity: fusion passes constants on untouched
+        if isinstance(expr, tvm.ir.GlobalVar):
+            return ("global", expr.name_hint)
+        return ("other", str(expr))
+
+
+def _bindings(func: relax.Function) -> list[relax.Binding]:
+    return [binding for block in func.body.blocks for binding in block.bindings]
+
+
+def _is_call_tir(value: relax.Expr) -> bool:
+    return (
+        isinstance(value, relax.Call)
+        and isinstance(value.op, tvm.ir.Op)
+        and value.op.name in ("relax.call_tir", "relax.call_tir_inplace")
+    )

@@ -1,0 +1,80 @@
+"""What a schedule needs to know of a device, in one record.
+
+Schedules and passes read a :class:`DeviceSpec` and never ask a driver: the same choice comes out
+with the device at hand, through cross-compilation, and in a test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+__all__ = ["DeviceSpec"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSpec:
+    """The properties of one CPU or GPU that decide how kernels are written for it.
+
+    Sizes are bytes, counts are per device unless said otherwise. Zero means "unknown".
+
+    Attributes
+    ----------
+    key : str
+        ``vendor/architecture`` or ``vendor/device``; names the device in tuning records.
+    kind : {"cpu", "gpu"}
+        Decides the family of schedules.
+    name : str
+        The marketing or driver name, for people.
+    cores : int
+        Physical CPU cores, or compute units (Mali: shader cores, NVIDIA: multiprocessors).
+    wave : int
+        Work-items that execute in lockstep (warp, wavefront, sub-group); 1 on a CPU.
+    simd_bytes : int
+        Width of one vector register of a CPU core, or of a work-item's preferred vector.
+    vector_registers : int
+        Architectural vector registers of a CPU core (32 with AVX-512 and NEON, 16 with AVX2).
+    max_work_group_size : int
+        Work-items a work-group may hold; 1 on a CPU.
+    registers : int
+        32-bit registers per compute unit; 0 on a CPU.
+    local_memory : int
+        Local (shared) memory of a work-group; 0 where there is none, as on Mali.
+    cache_line, l1_cache, l2_cache, l3_cache : int
+        Caches; L1 and L2 per core, L3 per device.
+    peak_gflops : float
+        Single-precision peak, fused multiply-add counted as two.
+    bandwidth_gbs : float
+        Memory bandwidth in 10**9 bytes per second.
+    unified_memory : bool
+        Whether the device shares its memory with the host.
+    float16 : bool
+        Whether half-precision arithmetic is native.
+    """
+
+    key: str
+    kind: Literal["cpu", "gpu"]
+    name: str
+    cores: int
+    wave: int = 1
+    simd_bytes: int = 16
+    vector_registers: int = 16
+    max_work_group_size: int = 1
+    registers: int = 0
+    local_memory: int = 0
+    cache_line: int = 64
+    l1_cache: int = 32 * 1024
+    l2_cache: int = 0
+    l3_cache: int = 0
+    peak_gflops: float = 0.0
+    bandwidth_gbs: float = 0.0
+    unified_memory: bool = True
+    float16: bool = False
+
+    def lanes(self, dtype_bytes: int = 4) -> int:
+        """Elements of `dtype_bytes` bytes in one vector register; at least 1."""
+        return max(1, self.simd_bytes // dtype_bytes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-compatible dictionary of every attribute."""
+        return asdict(self)

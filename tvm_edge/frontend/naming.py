@@ -1,0 +1,52 @@
+"""Leave a trace of the user's operators in the names of Relax variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+__all__ = ["name_results"]
+
+
+def name_results(mod: tvm.IRModule, results: Mapping[relax.Var, int]) -> tvm.IRModule:
+    """Call the variable that holds the result of node ``i`` ``n<i>``.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        As imported.
+    results : mapping of relax.Var to int
+        Variables of ``main`` and the node that made them. A variable that only renames another
+        (an output of the graph) takes its name.
+    """
+    main = mod["main"]
+    node = dict(results)
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.Var) and binding.value in node:
+                node[binding.var] = node[binding.value]
+    mod[mod.get_global_var("main")] = _Renamer(mod, node).visit_expr(main)
+    return mod
+
+
+@mutator
+class _Renamer(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, node: dict[relax.Var, int]) -> None:
+        super().__init__(mod)
+        self._node = node
+
+    def visit_var_def_(self, var: relax.Var) -> relax.Var:
+        return self._renamed(var, relax.Var)
+
+    def visit_dataflow_var_def_(self, var: relax.DataflowVar) -> relax.Var:
+        return self._renamed(var, relax.DataflowVar)
+
+    def _renamed(self, var: relax.Var, kind: type[relax.Var]) -> relax.Var:
+        if var not in self._node:
+            return var
+        renamed = kind(f"n{self._node[var]}", var.ty)
+        self.set_var_remap(var, renamed)
+        return renamed

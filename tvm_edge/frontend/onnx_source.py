@@ -1,0 +1,244 @@
+"""From a path, bytes or a ModelProto to a checked ModelProto.
+
+Nothing after this file meets a damaged model: what cannot be parsed, does not follow the ONNX
+specification, or would read files outside the model's folder ends here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tvm_edge.errors import InvalidModelError
+from tvm_edge.extras import require
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["checked_proto", "read_proto"]
+
+
+def read_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
+    """Parse a model and load its external data.
+
+    Parameters
+    ----------
+    source : path, bytes or onnx.ModelProto
+        A ``ModelProto`` is copied, never changed.
+
+    Raises
+    ------
+    InvalidModelError
+        The file is absent, empty, truncated or not ONNX, or its external data is missing or lies
+        outside the model's folder.
+    """
+    onnx = require("onnx", "onnx", "to read ONNX models")
+    if isinstance(source, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(source)
+        folder = None
+        label = f"the model {proto.graph.name!r}" if proto.graph.name else "the model"
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        proto, folder, label = _parse(bytes(source), "the bytes"), None, "the bytes"
+    else:
+        path = Path(source)
+        label = f"{str(path)!r}"
+        try:
+            data = path.read_bytes()
+        except OSError as err:
+            raise InvalidModelError(
+                f"cannot read the model {label}: {err.strerror}; check the path"
+            ) from err
+        proto, folder = _parse(data, label), path.resolve().parent
+    _load_external_data(proto, folder, label)
+    return proto
+
+
+def checked_proto(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Refuse what breaks the ONNX specification; return the model with its nodes in order.
+
+    Raises
+    ------
+    InvalidModelError
+        Unknown opset or IR version, a cycle, missing inputs, inconsistent shapes or types.
+    """
+    import onnx
+
+    _check_versions(proto)
+    if not all(v.type.tensor_type.HasField("shape") for v in proto.graph.output):
+        # Outputs must say their shape, and not every tool writes it.
+        proto = onnx.shape_inference.infer_shapes(proto)
+    try:
+        _check(proto)
+    except InvalidModelError as err:
+        # ONNX asks for sorted nodes, and not every tool obeys.
+        if "topologically sorted" not in str(err):
+            raise
+        proto = _sorted_nodes(proto)
+        _check(proto)
+    return proto
+
+
+def non_finite_weights(proto: onnx.ModelProto) -> list[str]:
+    """Names of floating-point initializers that hold NaN or infinity."""
+    import onnx
+
+    names = []
+    for tensor in proto.graph.initializer:
+        if (
+            tensor.data_type
+            in (
+                onnx.TensorProto.FLOAT,
+                onnx.TensorProto.DOUBLE,
+                onnx.TensorProto.FLOAT16,
+            )
+            and not np.isfinite(onnx.numpy_helper.to_array(tensor)).all()
+        ):
+            names.append(tensor.name)
+    return names
+
+
+def _parse(data: bytes, label: str) -> onnx.ModelProto:
+    import google.protobuf.message
+    import onnx
+
+    if not data:
+        raise InvalidModelError(f"{label} is empty (0 bytes); export the model again")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except google.protobuf.message.DecodeError as err:
+        raise InvalidModelError(
+            f"{label} is not an ONNX model, or is truncated or damaged "
+            f"({len(data)} bytes; {_one_line(err)}); export or download it again"
+        ) from err
+    if not proto.HasField("graph") or not proto.graph.node:
+        raise InvalidModelError(
+            f"{label} parses but holds no graph: it is not an ONNX model or was cut short; "
+            "export or download it again"
+        )
+    return proto
+
+
+def _check_versions(proto: onnx.ModelProto) -> None:
+    import onnx
+
+    if proto.ir_version < 3:
+        raise InvalidModelError(
+            f"ONNX IR version {proto.ir_version} is not supported (3 or newer is); "
+            "convert the model with onnx.version_converter"
+        )
+    opsets = {o.domain or "ai.onnx": o.version for o in proto.opset_import}
+    if "ai.onnx" not in opsets:
+        raise InvalidModelError(
+            "the model imports no version of the ONNX operator set (opset_import is empty); "
+            "export it again"
+        )
+    newest = onnx.defs.onnx_opset_version()
+    if not 1 <= opsets["ai.onnx"] <= newest:
+        raise InvalidModelError(
+            f"the model uses opset {opsets['ai.onnx']}, and onnx {onnx.__version__} knows 1 to "
+            f"{newest}; export it with opset_version={newest} or run: pip install -U onnx"
+        )
+
+
+def _check(proto: onnx.ModelProto) -> None:
+    import google.protobuf.message
+    import onnx
+
+    try:
+        onnx.checker.check_model(proto, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as err:
+        raise InvalidModelError(
+            f"the model breaks the ONNX specification: {_one_line(err)}; "
+            "mend the exporter or the file and check it with onnx.checker.check_model"
+        ) from err
+    # Above protobuf's 2 GiB onnx raises ValueError or EncodeError, by version.
+    except (google.protobuf.message.EncodeError, ValueError) as err:
+        raise InvalidModelError(
+            f"the model cannot be checked: {_one_line(err)}; weights above 2 GiB must be "
+            "external data: save it with onnx.save(..., save_as_external_data=True)"
+        ) from err
+
+
+def _sorted_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    import onnx_ir
+
+    model = onnx_ir.serde.deserialize_model(proto)
+    try:
+        model.graph.sort()
+    except ValueError as err:
+        raise InvalidModelError(
+            f"the model graph is cyclic ({_one_line(err)}); export the model again"
+        ) from err
+    return onnx_ir.serde.serialize_model(model)
+
+
+def _load_external_data(proto: onnx.ModelProto, folder: Path | None, label: str) -> None:
+    from onnx.external_data_helper import (
+        ExternalDataInfo,
+        load_external_data_for_tensor,
+        uses_external_data,
+    )
+
+    for tensor in _tensors(proto):
+        if not uses_external_data(tensor):
+            continue
+        name, location = tensor.name, ExternalDataInfo(tensor).location
+        if folder is None:
+            raise InvalidModelError(
+                f"the tensor {name!r} keeps its data in the file {location!r}, and {label} came "
+                "without a folder; pass the path of the model instead"
+            )
+        inside = (folder / location).resolve()
+        if os.path.isabs(location) or not inside.is_relative_to(folder):
+            raise InvalidModelError(
+                f"the tensor {name!r} of {label} points outside the model's folder "
+                f"({location!r}); external data must lie in {str(folder)!r} or below"
+            )
+        if not inside.is_file():
+            raise InvalidModelError(
+                f"the external data {location!r} of the tensor {name!r} is missing; "
+                f"put the file into {str(folder)!r}"
+            )
+        try:
+            load_external_data_for_tensor(tensor, str(folder))
+        except Exception as err:  # onnx raises ValidationError, ValueError or OSError here
+            raise InvalidModelError(
+                f"the external data {location!r} of the tensor {name!r} of {label} cannot be "
+                f"read: {_one_line(err)}; copy the file again"
+            ) from err
+
+
+def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of a model: initializers and attributes, in subgraphs and functions too."""
+
+    def of_nodes(nodes: Iterator[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+        for node in nodes:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                yield from attribute.tensors
+                graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
+                for graph in graphs:
+                    yield from of_graph(graph)
+
+    def of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield sparse.values
+            yield sparse.indices
+        yield from of_nodes(graph.node)
+
+    yield from of_graph(proto.graph)
+    for function in proto.functions:
+        yield from of_nodes(function.node)
+
+
+def _one_line(err: BaseException, limit: int = 300) -> str:
+    text = " ".join(str(err).split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,105 @@
+"""DeviceSpecs of CPUs: the one we run on, and those we compile for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import tvm
+from tvm.target import codegen
+
+from tvm_edge.hardware.spec import DeviceSpec
+from tvm_edge.host import SYSFS, physical_cores
+
+__all__ = ["cpu_spec"]
+
+# What to assume of an unknown CPU: a quad-core edge part.
+_DEFAULT_CORES = 4
+_DEFAULT_CLOCK_GHZ = 2.0
+
+
+def cpu_spec(target: tvm.target.Target, *, native: bool) -> DeviceSpec:
+    """What is known of the CPU that an LLVM target names.
+
+    Parameters
+    ----------
+    target : tvm.target.Target
+        Of kind ``llvm``.
+    native : bool
+        The target is the CPU we run on: ask the operating system for cores, caches and clock.
+    """
+    triple = str(target.attrs.get("mtriple", codegen.llvm_get_system_triple()))
+    architecture = triple.split("-")[0]
+    features = set(codegen.llvm_get_cpu_features(target))
+    simd_bytes, registers, fma_units = _vector_unit(architecture, features)
+    cores = int(target.attrs.get("num-cores", 0)) or (
+        physical_cores() if native else _DEFAULT_CORES
+    )
+    clock = _max_clock_ghz() if native else _DEFAULT_CLOCK_GHZ
+    caches = _caches() if native else {}
+    mcpu = str(target.attrs.get("mcpu", "") or "generic")
+    return DeviceSpec(
+        key=f"{architecture}/{mcpu}",
+        kind="cpu",
+        name=_model_name() if native else mcpu,
+        cores=cores,
+        simd_bytes=simd_bytes,
+        vector_registers=registers,
+        l1_cache=caches.get(1, 32 * 1024),
+        l2_cache=caches.get(2, 512 * 1024),
+        l3_cache=caches.get(3, 0),
+        # An estimate from the data sheet's terms, for placement; benchmarks measure their own peak.
+        peak_gflops=cores * clock * (simd_bytes // 4) * 2 * fma_units,
+        bandwidth_gbs=10.0 * cores,
+        float16="avx512fp16" in features or "fullfp16" in features,
+    )
+
+
+def _vector_unit(architecture: str, features: set[str]) -> tuple[int, int, int]:
+    """Bytes in a vector register, registers, and multiply-add units of one core."""
+    if "avx512f" in features:
+        return 64, 32, 2
+    if "avx2" in features:
+        return 32, 16, 2
+    if "avx" in features:
+        return 32, 16, 1
+    if architecture.startswith(("aarch64", "arm64")):
+        return 16, 32, 2
+    return 16, 16, 1
+
+
+def _max_clock_ghz() -> float:
+    try:
+        return int((SYSFS / "cpu0/cpufreq/cpuinfo_max_freq").read_text()) / 1e6
+    except (OSError, ValueError):
+        pass  # virtual machines have no cpufreq; /proc/cpuinfo shows the current clock
+    match = re.search(r"cpu MHz\s*:\s*([\d.]+)", _cpuinfo())
+    return float(match.group(1)) / 1e3 if match else _DEFAULT_CLOCK_GHZ
+
+
+def _caches() -> dict[int, int]:
+    """Bytes by cache level, of the first CPU; instruction caches left out."""
+    sizes = {}
+    for index in sorted((SYSFS / "cpu0/cache").glob("index*")):
+        try:
+            level = int((index / "level").read_text())
+            kind = (index / "type").read_text().strip()
+            size = (index / "size").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction":
+            unit = {"K": 1024, "M": 1024**2}.get(size[-1:], 1)
+            sizes[level] = int(size.rstrip("KM")) * unit
+    return sizes
+
+
+def _model_name() -> str:
+    match = re.search(r"(?:model name|Model|Hardware)\s*:\s*(.+)", _cpuinfo())
+    return match.group(1).strip() if match else "CPU"
+
+
+def _cpuinfo() -> str:
+    try:
+        return Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return ""

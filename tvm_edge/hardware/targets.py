@@ -1,0 +1,141 @@
+"""From what a user may write as a target to TVM's Target and a DeviceSpec."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm.target import codegen
+
+from tvm_edge.errors import InputError, near_matches
+from tvm_edge.hardware.cpu import cpu_spec
+from tvm_edge.hardware.spec import DeviceSpec
+from tvm_edge.host import CODEGEN_FEATURES, host_features, machine
+
+__all__ = ["ResolvedTarget", "resolve_target"]
+
+
+@dataclass(frozen=True)
+class ResolvedTarget:
+    """A target to compile for.
+
+    Attributes
+    ----------
+    target : tvm.target.Target
+        With the host inside.
+    spec : DeviceSpec
+        What schedules know of the device.
+    features : frozenset[str]
+        CPU features that the code may use, in LLVM's names, among those a loader can check.
+    triple : str
+        LLVM triple of the host code.
+    """
+
+    target: tvm.target.Target
+    spec: DeviceSpec
+    features: frozenset[str]
+    triple: str
+
+    @property
+    def architecture(self) -> str:
+        """The first part of the triple, ``x86_64`` or ``aarch64``."""
+        return self.triple.split("-")[0]
+
+
+def resolve_target(target: str | dict[str, Any] | tvm.target.Target) -> ResolvedTarget:
+    """Understand a target.
+
+    Parameters
+    ----------
+    target : str, dict or tvm.target.Target
+        ``"llvm"`` is this machine's CPU at its real instruction set; a TVM tag such as
+        ``"arm/rk3399"``, a dict ``{"kind": "llvm", "mcpu": ...}`` or a Target is taken as it is.
+
+    Raises
+    ------
+    InputError
+        Not a target, an unknown CPU, or TVM's old option string.
+    """
+    native = target == "llvm"
+    parsed = _native_cpu() if native else _parse(target)
+    if parsed.kind.name != "llvm":
+        raise InputError(
+            f"targets of kind {parsed.kind.name!r} are not supported by this version; "
+            "use 'llvm' or a CPU tag such as 'arm/rk3399'",
+            name="target",
+            expected="llvm",
+            got=parsed.kind.name,
+        )
+    mcpu = str(parsed.attrs.get("mcpu", "") or "")
+    if mcpu and not codegen.llvm_is_valid_cpu(mcpu, _triple(parsed)):
+        known = [str(name) for name in codegen.llvm_get_cpu_archlist(parsed)]
+        raise InputError(
+            f"LLVM knows no CPU {mcpu!r} for {_triple(parsed)}; {near_matches(mcpu, known)}",
+            name="mcpu",
+            got=mcpu,
+        )
+    features = frozenset(str(f) for f in codegen.llvm_get_cpu_features(parsed)) & CODEGEN_FEATURES
+    return ResolvedTarget(parsed, cpu_spec(parsed, native=native), features, _triple(parsed))
+
+
+@functools.cache
+def _native_cpu() -> tvm.target.Target:
+    """This machine's CPU, less what a hypervisor masks."""
+    config: dict[str, Any] = {"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu())}
+    here = host_features()
+    if here is not None:
+        nominal = codegen.llvm_get_cpu_features(tvm.target.Target(config))
+        masked = {str(f) for f in nominal} & CODEGEN_FEATURES - here
+        if masked:
+            config["mattr"] = [f"-{feature}" for feature in sorted(masked)]
+    return tvm.target.Target(config)
+
+
+def _parse(target: Any) -> tvm.target.Target:
+    if isinstance(target, tvm.target.Target):
+        return target
+    if not isinstance(target, (str, dict)):
+        raise InputError(
+            f"a target is a name, a dict or a tvm.target.Target, not {type(target).__name__}; "
+            "try target='llvm'",
+            name="target",
+            got=type(target).__name__,
+        )
+    if isinstance(target, str) and " -" in target:
+        raise InputError(
+            f"the target string {target!r} has options, which TVM 0.27 rejects; "
+            f"write the dict {_as_dict(target)}",
+            name="target",
+            got=target,
+        )
+    try:
+        return tvm.target.Target(target)
+    except (ValueError, TypeError, KeyError) as err:
+        name = target if isinstance(target, str) else str(target.get("kind", target))
+        known = ["llvm", *(str(tag) for tag in tvm.target.list_tags())]
+        raise InputError(
+            f"{target!r} is not a target ({' '.join(str(err).split())[:200]}); "
+            f"{near_matches(name, known)}",
+            name="target",
+            got=repr(target),
+        ) from err
+
+
+def _as_dict(target: str) -> dict[str, Any]:
+    """The dict form of TVM's old option string ``kind -key=value -flag``."""
+    kind, *options = shlex.split(target)
+    config: dict[str, Any] = {"kind": kind}
+    for option in options:
+        key, _, value = option.lstrip("-").partition("=")
+        key = {"target": "mtriple", "triple": "mtriple"}.get(key, key)
+        config[key] = value.split(",") if key in ("mattr", "libs", "keys") else value or True
+    return config
+
+
+def _triple(target: tvm.target.Target) -> str:
+    triple = str(target.attrs.get("mtriple", "") or "")
+    # The wheel was built with conda's compiler and reports x86_64-conda-linux-gnu.
+    return triple or f"{machine()}-linux-gnu"

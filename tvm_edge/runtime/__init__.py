@@ -1,0 +1,15 @@
+"""Load and run artifacts, on TVM's runtime tier: no compiler, no ONNX."""
+
+from tvm_edge.runtime.benchmark import BenchmarkResult, Timing
+from tvm_edge.runtime.model import CompiledModel, ModelInfo, load
+from tvm_edge.runtime.profile import KernelTime, Profile
+
+__all__ = [
+    "BenchmarkResult",
+    "CompiledModel",
+    "KernelTime",
+    "ModelInfo",
+    "Profile",
+    "Timing",
+    "load",
+]

@@ -1,0 +1,276 @@
+"""The artifact: one file with the library, the weights and a manifest.
+
+It is an uncompressed ZIP archive, so that ``unzip -l model.tvme`` lists it and any tool can check
+it, with weights on a page boundary, so that a process maps them instead of reading them::
+
+    manifest.json   versions, target, inputs, outputs, weights, checksums, report
+    library.so      host code, and device code inside it
+    weights.bin     tensors one after the other, each on 64 bytes
+
+An artifact holds native code: load only files you would also run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+import tempfile
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from tvm_edge.errors import ArtifactError
+
+__all__ = ["FORMAT_VERSION", "Artifact", "read_artifact", "write_artifact"]
+
+FORMAT_VERSION = 1
+
+_MANIFEST, _LIBRARY, _WEIGHTS = "manifest.json", "library.so", "weights.bin"
+_TENSOR_ALIGNMENT = 64  # TVM's kAllocAlignment: kernels load whole cache lines
+_CHUNK = 1 << 20
+_ADVICE = "copy or export it again"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An opened artifact whose checksums hold.
+
+    Attributes
+    ----------
+    path : Path
+    manifest : dict
+    library : bytes
+        The shared library.
+    weights : tuple[np.ndarray, ...]
+        Views of the mapped file, copy-on-write: writing to one does not change the file.
+    """
+
+    path: Path
+    manifest: dict[str, Any]
+    library: bytes
+    weights: tuple[np.ndarray, ...]
+
+
+def write_artifact(
+    path: str | os.PathLike[str],
+    manifest: dict[str, Any],
+    link_library: Callable[[Path], None],
+    weights: Sequence[np.ndarray],
+) -> Path:
+    """Write an artifact; the file appears whole or not at all.
+
+    Parameters
+    ----------
+    path : path
+        Replaced if it exists.
+    manifest : dict
+        Without the entries about weights and checksums, which are added here.
+    link_library : callable
+        Called with a path, writes the shared library there.
+    weights : sequence of np.ndarray
+
+    Raises
+    ------
+    ArtifactError
+        The folder is missing or not writable, or the disk is full.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder,
+            temporary.open("xb") as file,
+        ):
+            library = Path(folder) / _LIBRARY
+            link_library(library)
+            _write_members(file, manifest, library, weights)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except OSError as err:
+        raise ArtifactError(
+            f"cannot write the artifact {str(target)!r}: {err.strerror}; "
+            "choose a folder that exists, is writable and has space (nothing was left behind)"
+        ) from err
+    finally:
+        temporary.unlink(missing_ok=True)
+    return target
+
+
+def read_artifact(path: str | os.PathLike[str]) -> Artifact:
+    """Open an artifact, check every byte of it, and map its weights.
+
+    Raises
+    ------
+    ArtifactError
+        The file is absent, not an artifact, truncated, altered, or of a newer format.
+    """
+    source = Path(path)
+    try:
+        with source.open("rb") as file:
+            return _read(source, file)
+    except OSError as err:
+        raise ArtifactError(
+            f"cannot read the artifact {str(source)!r}: {err.strerror or err}; check the path"
+        ) from err
+
+
+def _write_members(
+    file: BinaryIO, manifest: dict[str, Any], library: Path, weights: Sequence[np.ndarray]
+) -> None:
+    table, offset = [], 0
+    for array in weights:
+        offset = _aligned(offset, _TENSOR_ALIGNMENT)
+        table.append(
+            {
+                "offset": offset,
+                "nbytes": array.nbytes,
+                "shape": list(array.shape),
+                "dtype": array.dtype.name,
+            }
+        )
+        offset += array.nbytes
+
+    def weight_bytes() -> Iterator[memoryview | bytes]:
+        position = 0
+        for entry, array in zip(table, weights, strict=True):
+            yield bytes(entry["offset"] - position)
+            yield np.ascontiguousarray(array).data.cast("B") if array.nbytes else b""
+            position = entry["offset"] + entry["nbytes"]
+
+    def library_bytes() -> Iterator[bytes]:
+        with library.open("rb") as source:
+            while chunk := source.read(_CHUNK):
+                yield chunk
+
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        checksums = {
+            _LIBRARY: _write_member(archive, _LIBRARY, library_bytes()),
+            _WEIGHTS: _write_member(archive, _WEIGHTS, weight_bytes()),
+        }
+        whole = {
+            "format": "tvm-edge",
+            "format_version": FORMAT_VERSION,
+            **manifest,
+            "weights": table,
+            "checksums": checksums,
+        }
+        _write_member(archive, _MANIFEST, iter([json.dumps(whole).encode()]))
+
+
+def _write_member(archive: zipfile.ZipFile, name: str, chunks: Iterator[bytes | memoryview]) -> str:
+    """Store a member on a page boundary; return the SHA-256 of its content."""
+    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    # Fixed header, name, ZIP64 sizes (always asked for), then an extra field of padding whose own
+    # header takes four bytes.
+    header = 30 + len(name) + 20
+    start = archive.start_dir + header
+    padding = _aligned(start + 4, mmap.PAGESIZE) - start - 4
+    info.extra = struct.pack("<HH", 0xD935, padding) + bytes(padding)
+    digest = hashlib.sha256()
+    with archive.open(info, "w", force_zip64=True) as member:
+        for chunk in chunks:
+            digest.update(chunk)
+            member.write(chunk)
+    return digest.hexdigest()
+
+
+def _read(path: Path, file: BinaryIO) -> Artifact:
+    size = os.fstat(file.fileno()).st_size
+    if size == 0:
+        raise ArtifactError(f"the artifact {str(path)!r} is empty; {_ADVICE}")
+    # zipfile reports damage by whichever of these the broken field happens to cause.
+    try:
+        with zipfile.ZipFile(file) as archive:
+            members = {info.filename: info for info in archive.infolist()}
+            spans = {
+                name: _span(file, members[name], size) for name in (_MANIFEST, _LIBRARY, _WEIGHTS)
+            }
+            manifest = json.loads(archive.read(_MANIFEST))
+            _check_format(path, manifest)
+            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            view = memoryview(whole)
+            for name in (_LIBRARY, _WEIGHTS):
+                start, length = spans[name]
+                digest = hashlib.sha256(view[start : start + length]).hexdigest()
+                if digest != manifest["checksums"][name]:
+                    raise ArtifactError(
+                        f"the artifact {str(path)!r} was altered: the checksum of {name} does "
+                        f"not match; {_ADVICE}"
+                    )
+            start, length = spans[_LIBRARY]
+            library = bytes(view[start : start + length])
+            weights = tuple(_weight(view, spans[_WEIGHTS], entry) for entry in manifest["weights"])
+    except (
+        zipfile.BadZipFile,
+        struct.error,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        IndexError,
+        EOFError,
+        OverflowError,
+        NotImplementedError,
+        RuntimeError,
+    ) as err:
+        raise ArtifactError(
+            f"{str(path)!r} is not a tvm-edge artifact, or is truncated or damaged "
+            f"({type(err).__name__}: {err}); {_ADVICE}"
+        ) from err
+    return Artifact(path, manifest, library, weights)
+
+
+def _check_format(path: Path, manifest: dict[str, Any]) -> None:
+    if manifest.get("format") != "tvm-edge":
+        raise ArtifactError(f"{str(path)!r} is a ZIP file but no tvm-edge artifact")
+    version = manifest["format_version"]
+    if version != FORMAT_VERSION:
+        raise ArtifactError(
+            f"the artifact {str(path)!r} has format {version}, and this tvm-edge reads "
+            f"{FORMAT_VERSION}; export it again with this version, or install the version "
+            f"{manifest.get('versions', {}).get('tvm_edge', 'that wrote it')}"
+        )
+
+
+def _span(file: BinaryIO, info: zipfile.ZipInfo, size: int) -> tuple[int, int]:
+    """Offset and length of a stored member's content."""
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+        raise zipfile.BadZipFile(f"{info.filename} is compressed")
+    file.seek(info.header_offset)
+    header = file.read(30)
+    name_length, extra_length = struct.unpack("<HH", header[26:30])
+    start = info.header_offset + 30 + name_length + extra_length
+    if start + info.file_size > size:
+        raise zipfile.BadZipFile(f"{info.filename} ends behind the end of the file")
+    return start, info.file_size
+
+
+def _weight(view: memoryview, span: tuple[int, int], entry: dict[str, Any]) -> np.ndarray:
+    start, length = span
+    offset, nbytes = int(entry["offset"]), int(entry["nbytes"])
+    if offset < 0 or nbytes < 0 or offset + nbytes > length:
+        raise ValueError("a weight lies outside weights.bin")
+    content = np.frombuffer(view[start + offset : start + offset + nbytes], dtype=np.uint8)
+    return content.view(_numpy_dtype(entry["dtype"])).reshape(entry["shape"])
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # bfloat16 and the float8 family; a dependency of tvm-ffi's NumPy bridge
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def _aligned(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment

@@ -1,0 +1,296 @@
+"""A compiled model: run it, time it, look inside it, save it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from tvm_edge.errors import ArtifactError, InputError, near_matches
+from tvm_edge.report import CompileReport, TensorSpec
+from tvm_edge.runtime.artifact import Artifact, read_artifact, write_artifact
+from tvm_edge.runtime.benchmark import BenchmarkResult, measure
+from tvm_edge.runtime.inputs import bind_inputs, random_inputs
+from tvm_edge.runtime.profile import Profile, profile_runs
+from tvm_edge.runtime.session import Session, as_tensor, check_host, load_library
+from tvm_edge.runtime.threads import resolve_num_threads
+
+__all__ = ["CompiledModel", "Library", "ModelInfo", "load", "versions"]
+
+
+def versions() -> dict[str, str]:
+    """Versions of what an artifact's library depends on."""
+    from tvm_edge._version import __version__
+
+    return {
+        "tvm_edge": __version__,
+        "tvm": str(tvm.__version__),
+        "tvm_ffi": str(tvm_ffi.__version__),
+    }
+
+
+class Library(Protocol):
+    """Where the code of a model comes from."""
+
+    def module(self) -> tvm.runtime.Module:
+        """The code, ready to run on this machine."""
+        ...
+
+    def link(self, path: Path) -> None:
+        """Write the code as a shared library."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What an artifact's manifest says of a model, weights and checksums aside.
+
+    Attributes
+    ----------
+    inputs, outputs : tuple[TensorSpec, ...]
+    target : dict
+        ``config`` (TVM's target as JSON), ``triple``, ``architecture``, ``features``, ``device``.
+    report : CompileReport
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    target: dict[str, Any]
+    report: CompileReport
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-compatible dictionary."""
+        return {
+            "inputs": [spec.to_dict() for spec in self.inputs],
+            "outputs": [spec.to_dict() for spec in self.outputs],
+            "target": self.target,
+            "report": self.report.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> ModelInfo:
+        """The inverse of :meth:`to_dict`."""
+        return cls(
+            tuple(TensorSpec.from_dict(spec) for spec in fields["inputs"]),
+            tuple(TensorSpec.from_dict(spec) for spec in fields["outputs"]),
+            dict(fields["target"]),
+            CompileReport.from_dict(fields["report"]),
+        )
+
+
+class CompiledModel:
+    """A model for one target; made by :func:`tvm_edge.compile` and :func:`tvm_edge.load`.
+
+    Methods that run the model may be called from several threads; runs take turns.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        library: Library,
+        weights: Sequence[tvm.runtime.Tensor],
+        num_threads: int | None = None,
+    ) -> None:
+        self._info = info
+        self._library = library
+        self._weights = tuple(weights)
+        self._num_threads = resolve_num_threads(num_threads)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(str(spec) for spec in self.inputs)
+        return f"<CompiledModel {self.report.model} on {self.report.target}: {inputs}>"
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Names, shapes and types of the inputs."""
+        return self._info.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Names, shapes and types of the outputs."""
+        return self._info.outputs
+
+    @property
+    def report(self) -> CompileReport:
+        """What the compiler decided."""
+        return self._info.report
+
+    @cached_property
+    def _session(self) -> Session:
+        target = self._info.target
+        check_host(target["architecture"], target["features"])
+        return Session(self._library.module(), self._weights, self._num_threads)
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        outputs: Sequence[str] | None = None,
+        device_outputs: bool = False,
+    ) -> dict[str, Any]:
+        """Run the model once.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array
+            NumPy arrays or anything with ``__dlpack__`` in host memory, of exactly the declared
+            shapes and types. Strided and read-only arrays are copied.
+        outputs : sequence of str, optional
+            Names of the outputs to return; default all.
+        device_outputs : bool
+            Return ``tvm.runtime.Tensor`` where they are instead of NumPy arrays.
+
+        Returns
+        -------
+        dict of str to np.ndarray or tvm.runtime.Tensor
+
+        Raises
+        ------
+        InputError
+            A wrong name, shape or type.
+        DeviceUnavailableError, ArtifactError
+            The model is compiled for another machine.
+        """
+        names = [spec.name for spec in self.outputs]
+        for name in outputs if outputs is not None else ():
+            if name not in names:
+                raise InputError(
+                    f"the model has no output {name!r}; {near_matches(name, names)}",
+                    name=name,
+                    expected=", ".join(names),
+                    got=name,
+                )
+        tensors = self._session.invoke(bind_inputs(self.inputs, inputs))
+        return {
+            name: tensor if device_outputs else tensor.numpy()
+            for name, tensor in zip(names, tensors, strict=True)
+            if outputs is None or name in outputs
+        }
+
+    def warmup(self) -> None:
+        """Pay the costs of a first run now: threads, memory pools, page faults of the weights."""
+        zeros = [np.zeros(spec.static_shape, spec.dtype) for spec in self.inputs]
+        self._session.invoke(zeros)
+
+    def benchmark(
+        self, inputs: Mapping[str, Any] | None = None, *, warmup: int = 3, repeat: int = 20
+    ) -> BenchmarkResult:
+        """Measure latency.
+
+        Parameters
+        ----------
+        inputs : mapping, optional
+            Default: seeded random values.
+        warmup, repeat : int
+            Runs before, and runs measured.
+        """
+        values = random_inputs(self.inputs) if inputs is None else inputs
+        bound = bind_inputs(self.inputs, values)
+        session = self._session
+        return measure(
+            lambda: session.invoke(bound),
+            lambda: self.run(values),
+            warmup=warmup,
+            repeat=repeat,
+            num_threads=self._num_threads,
+        )
+
+    def profile(self, inputs: Mapping[str, Any] | None = None, *, repeat: int = 10) -> Profile:
+        """Measure every kernel.
+
+        Parameters
+        ----------
+        inputs : mapping, optional
+            Default: seeded random values.
+        repeat : int
+            Runs to take the median of.
+        """
+        values = random_inputs(self.inputs) if inputs is None else inputs
+        bound = bind_inputs(self.inputs, values)
+        self._session.invoke(bound)
+        return profile_runs(
+            lambda instrument: self._session.instrumented(bound, instrument),
+            self.report.kernels,
+            repeat,
+        )
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the model as one file that :func:`tvm_edge.load` reads without a compiler.
+
+        Raises
+        ------
+        ArtifactError
+            The folder is missing or not writable, or the disk is full; nothing is left behind.
+        MissingDependencyError
+            No C++ compiler to link with.
+        """
+        manifest = {"versions": versions(), **self._info.to_dict()}
+        return write_artifact(
+            path, manifest, self._library.link, [np.from_dlpack(w) for w in self._weights]
+        )
+
+
+class _LoadedLibrary:
+    """The library of an artifact."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def module(self) -> tvm.runtime.Module:
+        return load_library(self._content)
+
+    def link(self, path: Path) -> None:
+        path.write_bytes(self._content)
+
+
+def load(path: str | os.PathLike[str], *, num_threads: int | None = None) -> CompiledModel:
+    """Load an exported model.
+
+    Needs no compiler and, with ``TVM_USE_RUNTIME_LIB=1`` in the environment, only TVM's runtime
+    library. Weights are mapped from the file: do not change it while the model is in use.
+
+    Parameters
+    ----------
+    path : path
+    num_threads : int, optional
+        Default: ``TVM_NUM_THREADS``, else all physical cores.
+
+    Raises
+    ------
+    ArtifactError
+        Damaged, or made for another architecture, format or TVM version.
+    DeviceUnavailableError
+        The code needs a CPU feature or device that this machine lacks.
+    """
+    artifact = read_artifact(path)
+    _check_versions(artifact)
+    try:
+        info = ModelInfo.from_dict(artifact.manifest)
+        architecture, features = info.target["architecture"], info.target["features"]
+    except (KeyError, TypeError, ValueError, AttributeError) as err:
+        raise ArtifactError(
+            f"the manifest of {str(path)!r} is damaged ({type(err).__name__}: {err}); "
+            "export it again"
+        ) from err
+    check_host(architecture, features)
+    weights = [as_tensor(array) for array in artifact.weights]
+    model = CompiledModel(info, _LoadedLibrary(artifact.library), weights, num_threads)
+    _ = model._session  # a library that does not load should say so now
+    return model
+
+
+def _check_versions(artifact: Artifact) -> None:
+    wrote, here = artifact.manifest.get("versions", {}), versions()
+    if wrote.get("tvm") != here["tvm"]:
+        raise ArtifactError(
+            f"the artifact {str(artifact.path)!r} was made with TVM {wrote.get('tvm')}, and this "
+            f"is TVM {here['tvm']}; run: pip install apache-tvm=={wrote.get('tvm')}, "
+            "or export it again"
+        )

@@ -1,0 +1,181 @@
+"""Where the time of a run goes, kernel by kernel."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter_ns
+from typing import Any
+
+from tvm_edge.report import KernelInfo
+
+__all__ = ["KernelTime", "Profile", "profile_runs"]
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kernel launch of a run.
+
+    Attributes
+    ----------
+    name : str
+    operators : tuple[str, ...]
+        The user's operators it computes.
+    device, origin : str
+        Where it ran and where its schedule came from.
+    start_us, time_us : float
+        Microseconds from the start of the run, and the median time over the runs.
+    share : float
+        Fraction of the run's time.
+    gflops, gbs : float
+        Achieved arithmetic and memory rates, in 10**9 per second; 0 where unknown.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    device: str
+    origin: str
+    start_us: float
+    time_us: float
+    share: float
+    gflops: float
+    gbs: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The launches of one run, in execution order.
+
+    Attributes
+    ----------
+    kernels : tuple[KernelTime, ...]
+    total_us : float
+        Median time of a run under the profiler.
+    """
+
+    kernels: tuple[KernelTime, ...]
+    total_us: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-compatible dictionary."""
+        return asdict(self)
+
+    def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write a timeline for ``chrome://tracing`` or Perfetto."""
+        events = [
+            {
+                "name": kernel.name,
+                "cat": kernel.origin,
+                "ph": "X",
+                "ts": kernel.start_us,
+                "dur": kernel.time_us,
+                "pid": 0,
+                "tid": kernel.device,
+                "args": {"operators": ", ".join(kernel.operators), "GFLOP/s": kernel.gflops},
+            }
+            for kernel in self.kernels
+        ]
+        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+    def table(self, top: int | None = None) -> str:
+        """The launches that take the most time, as text."""
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        out = io.StringIO()
+        table = Table(box=None, pad_edge=False)
+        for column in ("kernel", "operators", "origin", "µs", "share", "GFLOP/s", "GB/s"):
+            numeric = column in ("µs", "share", "GFLOP/s", "GB/s")
+            table.add_column(
+                column, justify="right" if numeric else "left", overflow="ellipsis", no_wrap=True
+            )
+        for kernel in sorted(self.kernels, key=lambda k: -k.time_us)[:top]:
+            table.add_row(
+                Text(kernel.name),
+                Text(", ".join(kernel.operators)),
+                kernel.origin,
+                f"{kernel.time_us:.1f}",
+                f"{kernel.share:.1%}",
+                f"{kernel.gflops:.1f}",
+                f"{kernel.gbs:.1f}",
+            )
+        outside = self.total_us - sum(k.time_us for k in self.kernels)
+        console = Console(file=out, width=120, no_color=True, highlight=False)
+        console.print(table)
+        console.print(
+            f"{self.total_us / 1e3:.3f} ms a run, {outside / self.total_us:.1%} outside kernels "
+            "(the profiler's own cost included)"
+        )
+        return out.getvalue()
+
+
+def profile_runs(
+    run: Callable[[Callable[[str, bool], None]], Any],
+    launches: Sequence[KernelInfo],
+    repeat: int,
+) -> Profile:
+    """Run several times under an instrument and take the median time of each launch.
+
+    Parameters
+    ----------
+    run : callable
+        Runs the model once, calling its argument with a function's name before (True) and after
+        (False) each call of the virtual machine.
+    launches : sequence of KernelInfo
+        What the compiler said would be launched, in order.
+    repeat : int
+    """
+    expected = [kernel.name for kernel in launches]
+    names = set(expected)
+    runs: list[list[tuple[int, int]]] = []
+    totals: list[float] = []
+    for _ in range(repeat):
+        spans: list[tuple[int, int]] = []
+        seen: list[str] = []
+        started = 0
+
+        def instrument(
+            name: str,
+            before: bool,
+            spans: list[tuple[int, int]] = spans,
+            seen: list[str] = seen,
+        ) -> None:
+            nonlocal started
+            if name not in names:
+                return
+            if before:
+                seen.append(name)
+                started = perf_counter_ns()
+            else:
+                spans.append((started, perf_counter_ns()))
+
+        begin = perf_counter_ns()
+        run(instrument)
+        totals.append((perf_counter_ns() - begin) / 1e3)
+        if seen != expected:
+            raise RuntimeError(f"launches {seen} differ from the compiler's list {expected}")
+        runs.append([(start - begin, end - start) for start, end in spans])
+    total = median(totals)
+    rows = []
+    for index, kernel in enumerate(launches):
+        time_us = median(spans[index][1] for spans in runs) / 1e3
+        rows.append(
+            KernelTime(
+                kernel.name,
+                kernel.operators,
+                kernel.device,
+                kernel.origin,
+                start_us=runs[-1][index][0] / 1e3,
+                time_us=time_us,
+                share=time_us / total,
+                gflops=kernel.flops / time_us / 1e3 if time_us else 0.0,
+                gbs=kernel.bytes / time_us / 1e3 if time_us else 0.0,
+            )
+        )
+    return Profile(tuple(rows), total)

@@ -1,0 +1,81 @@
+"""How many worker threads kernels use, and on which CPUs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+import tvm_ffi
+
+from tvm_edge.errors import InputError
+from tvm_edge.host import allowed_cpus, physical_cores
+
+__all__ = ["configure_pool", "resolve_num_threads"]
+
+_LOG = logging.getLogger("tvm_edge.runtime")
+
+# TVM's AffinityMode::kSpecifyThreadShareAllCore. Its other modes pin each worker to one CPU and
+# leave the calling thread free; when that one lands on a worker's CPU, every kernel takes twice as
+# long. Threads that may roam are spread by the operating system.
+_SHARE_ALL_CORES = -3
+
+_configured = threading.local()
+
+
+def resolve_num_threads(num_threads: int | None) -> int:
+    """The number of threads to use.
+
+    Parameters
+    ----------
+    num_threads : int, optional
+        What the caller asked for. Default: ``TVM_NUM_THREADS``, else every physical core that the
+        process may use.
+
+    Raises
+    ------
+    InputError
+        Not a positive number.
+    """
+    if num_threads is None:
+        text = os.environ.get("TVM_NUM_THREADS")
+        if not text:
+            return physical_cores()
+        source, value = "the environment variable TVM_NUM_THREADS", text
+    else:
+        source, value = "num_threads", str(num_threads)
+    if not value.isdecimal() or int(value) < 1:
+        raise InputError(
+            f"{source} is {value!r}, and must be a positive number; "
+            f"this machine has {physical_cores()} physical cores",
+            name="num_threads",
+            expected="a positive integer",
+            got=value,
+        )
+    return int(value)
+
+
+def configure_pool(num_threads: int) -> None:
+    """Give the calling thread a TVM worker pool of `num_threads`.
+
+    TVM keeps one pool per thread that launches kernels and makes it at first use with half the
+    logical CPUs on x86, whatever the number of physical cores.
+    """
+    if getattr(_configured, "num_threads", None) == num_threads:
+        return
+    cpus = allowed_cpus()
+    # The length of the list is the pool's capacity, so let it hold the threads asked for.
+    wanted = [cpus[i % len(cpus)] for i in range(max(num_threads, len(cpus)))]
+    tvm_ffi.get_global_func("runtime.config_threadpool")(
+        _SHARE_ALL_CORES, num_threads, [str(cpu) for cpu in wanted]
+    )
+    actual = int(tvm_ffi.get_global_func("runtime.NumThreads")())
+    if actual < num_threads:
+        _LOG.warning(
+            "this thread already had a TVM worker pool of %d threads and cannot grow it to %d; "
+            "set TVM_NUM_THREADS=%d before the process starts",
+            actual,
+            num_threads,
+            num_threads,
+        )
+    _configured.num_threads = num_threads

@@ -1,0 +1,20 @@
+"""Published networks as ONNX models: no download, seeded, deterministic.
+
+The topologies are the published ones; the weights are random, calibrated so that activations keep
+unit scale and outputs depend on the picture (:mod:`tvm_edge.zoo.calibration`). They serve tests,
+benchmarks and examples; they do not recognise anything.
+
+>>> import tvm_edge.zoo
+>>> tvm_edge.zoo.names()
+('mobilenet_v2', 'resnet50_v1', 'squeezenet1_0', 'ssd_mobilenet_v1')
+>>> model = tvm_edge.zoo.build("mobilenet_v2")                       # doctest: +SKIP
+>>> feeds = tvm_edge.zoo.sample_input("mobilenet_v2")                # doctest: +SKIP
+
+To add a network: an entry in :mod:`tvm_edge.zoo.catalogue` and a function of the same name in
+``networks/<family>.py``.
+"""
+
+from tvm_edge.zoo.catalogue import ZooEntry, entry, names
+from tvm_edge.zoo.models import build, sample_input
+
+__all__ = ["ZooEntry", "build", "entry", "names", "sample_input"]

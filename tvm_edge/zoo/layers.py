@@ -1,0 +1,153 @@
+"""Layers with calibrated weights, as functions from tensor to tensor."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from tvm_edge.zoo.calibration import LINEAR, RELU, RELU6, Scale, fit, he_normal, measure
+from tvm_edge.zoo.evaluate import evaluate
+from tvm_edge.zoo.graph import Tensor
+
+__all__ = ["batch_norm", "conv", "conv_bn", "gemm", "global_pool", "max_pool", "relu", "relu6"]
+
+
+def conv(
+    x: Tensor,
+    channels: int,
+    kernel: int,
+    *,
+    name: str,
+    stride: int = 1,
+    pads: int | Literal["same"] = 0,
+    group: int = 1,
+    bias: Scale | None = None,
+) -> Tensor:
+    """Convolve.
+
+    Parameters
+    ----------
+    x : Tensor
+        ``[N, C, H, W]``.
+    channels : int
+        Output channels.
+    kernel, stride, group : int
+        As in ONNX; height and width alike.
+    name : str
+        Name of the node.
+    pads : int or "same"
+        The same on every side, or TensorFlow's SAME: ``ceil(size / stride)`` outputs, an odd pixel
+        of padding at the bottom and right.
+    bias : Scale or None
+        The scale that weights and bias bring the output to. None for a convolution without bias,
+        which a batch normalisation follows.
+
+    Returns
+    -------
+    Tensor
+        ``[N, channels, H', W']``.
+    """
+    g, rng = x.graph, x.graph.random(name)
+    attributes: dict[str, Any] = {
+        "kernel_shape": [kernel, kernel],
+        "strides": [stride, stride],
+        "pads": _same(x.spatial, kernel, stride) if pads == "same" else [pads] * 4,
+        "group": group,
+    }
+    weight = he_normal((channels, x.channels // group, kernel, kernel), x.calibration, rng)
+    if bias is None:
+        return g.op("Conv", x, g.constant(weight, f"{name}.weight"), name=name, **attributes)
+    weight = bias.tie(weight)
+    (raw,) = evaluate("Conv", [x.calibration, weight.astype(np.float64)], **attributes)
+    weight, offset = fit(weight, raw, bias, rng)
+    w, b = g.constant(weight, f"{name}.weight"), g.constant(offset, f"{name}.bias")
+    return g.op("Conv", x, w, b, name=name, **attributes)
+
+
+def gemm(x: Tensor, features: int, *, name: str, scale: Scale) -> Tensor:
+    """Fully connected layer ``[N, C]`` to ``[N, features]``, brought to `scale`."""
+    g, rng = x.graph, x.graph.random(name)
+    weight = he_normal((features, x.channels), x.calibration, rng)
+    weight, offset = fit(weight, x.calibration @ weight.T, scale, rng)
+    w, b = g.constant(weight, f"{name}.weight"), g.constant(offset, f"{name}.bias")
+    return g.op("Gemm", x, w, b, name=name, transB=1)
+
+
+def batch_norm(x: Tensor, *, name: str, scale: Scale, epsilon: float = 1e-5) -> Tensor:
+    """Batch normalisation with the statistics of `x`, then brought to `scale`."""
+    g = x.graph
+    statistics = measure(x.calibration)
+    gamma, beta = scale.sample(x.channels, g.random(name))
+    parameters = {
+        "gamma": gamma,
+        "beta": beta,
+        "mean": statistics.mean,
+        "variance": statistics.variance,
+    }
+    constants = [g.constant(value, f"{name}.{key}") for key, value in parameters.items()]
+    return g.op("BatchNormalization", x, *constants, name=name, epsilon=epsilon)
+
+
+def conv_bn(
+    x: Tensor,
+    channels: int,
+    kernel: int,
+    *,
+    name: str,
+    activation: Literal["relu", "relu6"] | None,
+    scale: Scale | None = None,
+    stride: int = 1,
+    pads: int | Literal["same"] = 0,
+    group: int = 1,
+    epsilon: float = 1e-5,
+) -> Tensor:
+    """Convolution ``name``, ``name/bn`` and ``name/<activation>``, as in :func:`conv`.
+
+    `scale` is what the normalisation brings its output to, by default what suits `activation`.
+    """
+    x = conv(x, channels, kernel, name=name, stride=stride, pads=pads, group=group)
+    suits = {"relu": RELU, "relu6": RELU6, None: LINEAR}[activation]
+    x = batch_norm(x, name=f"{name}/bn", scale=scale or suits, epsilon=epsilon)
+    if activation == "relu":
+        return relu(x, name=f"{name}/relu")
+    return relu6(x, name=f"{name}/relu6") if activation == "relu6" else x
+
+
+def relu(x: Tensor, *, name: str) -> Tensor:
+    """Rectify."""
+    return x.graph.op("Relu", x, name=name)
+
+
+def relu6(x: Tensor, *, name: str) -> Tensor:
+    """Clip to [0, 6], as exporters write ReLU6."""
+    g = x.graph
+    low, high = g.constant(0.0, f"{name}.min"), g.constant(6.0, f"{name}.max")
+    return g.op("Clip", x, low, high, name=name)
+
+
+def max_pool(
+    x: Tensor, kernel: int, *, name: str, stride: int, pads: int = 0, ceil_mode: bool = False
+) -> Tensor:
+    """Max pooling; `ceil_mode` keeps a last window that hangs over the edge, as Caffe does."""
+    return x.graph.op(
+        "MaxPool",
+        x,
+        name=name,
+        kernel_shape=[kernel, kernel],
+        strides=[stride, stride],
+        pads=[pads] * 4,
+        ceil_mode=int(ceil_mode),
+    )
+
+
+def global_pool(x: Tensor) -> Tensor:
+    """Average over height and width, ``[N, C, H, W]`` to ``[N, C]``: ``pool`` and ``flatten``."""
+    g = x.graph
+    return g.op("Flatten", g.op("GlobalAveragePool", x, name="pool"), name="flatten", axis=1)
+
+
+def _same(size: tuple[int, int], kernel: int, stride: int) -> list[int]:
+    """ONNX pads ``[top, left, bottom, right]`` of TensorFlow's SAME."""
+    total = [max(0, (-(-s // stride) - 1) * stride + kernel - s) for s in size]
+    return [t // 2 for t in total] + [t - t // 2 for t in total]

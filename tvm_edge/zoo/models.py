@@ -1,0 +1,155 @@
+"""Build a network by name, and inputs for it."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_edge.errors import InputError, MissingDependencyError
+from tvm_edge.zoo.catalogue import ZooEntry, entry
+from tvm_edge.zoo.pictures import pictures
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["build", "sample_input"]
+
+_SAMPLE_SEED = 0x5A4D71
+
+
+def build(
+    name: str,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    width: float = 1.0,
+    batch: int = 1,
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """Build a network.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`tvm_edge.zoo.names`.
+    image_size : int or tuple[int, int], optional
+        Height and width of the input, or one number for both, in pixels. By default the published
+        size.
+    width : float
+        Multiplier of the channels of every hidden layer, rounded to a multiple of 8 (at least 8).
+    batch : int
+        Pictures in the input.
+    seed : int
+        Seed of the weights. Equal arguments give equal models, byte for byte.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Opset 17, float32. Input ``data`` ``[batch, 3, height, width]``. A classifier's output is
+        ``logits`` ``[batch, 1000]``; a detector's are documented with its function.
+
+    Raises
+    ------
+    tvm_edge.errors.InputError
+        If the zoo has no such network, or an argument is out of its range.
+    tvm_edge.errors.MissingDependencyError
+        If onnx is not installed.
+    """
+    e = entry(name)
+    size = _image_size(image_size, e)
+    batch, seed = _count("batch", batch, 1), _count("seed", seed, 0)
+    if not (isinstance(width, Real) and 0 < width < math.inf):
+        raise _wrong("width", "a number above 0", width)
+    _require_onnx()
+    from tvm_edge.zoo.graph import Graph
+
+    graph = Graph(name, size, batch=batch, width=float(width), seed=seed)
+    family = importlib.import_module(f"tvm_edge.zoo.networks.{e.family}")
+    getattr(family, name)(graph)
+    return graph.model(f"{name} with calibrated random weights, seed {seed}. {e.source}.")
+
+
+def sample_input(
+    model: str | onnx.ModelProto,
+    seed: int = 0,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    batch: int = 1,
+) -> dict[str, NDArray[np.float32]]:
+    """Draw synthetic pictures for a network.
+
+    Parameters
+    ----------
+    model : str or onnx.ModelProto
+        A name of the zoo, or a model with one float32 input ``[N, 3, H, W]`` of known shape.
+    seed : int
+        Seed of the pictures. They are never the ones a network was calibrated on.
+    image_size, batch
+        As in :func:`build`, for a name; a model states its own.
+
+    Returns
+    -------
+    dict[str, NDArray[np.float32]]
+        Name of the input to pictures, about unit scale (:func:`tvm_edge.zoo.pictures.pictures`).
+
+    Raises
+    ------
+    tvm_edge.errors.InputError
+        If the zoo has no such network, an argument is out of its range, or the model's input is not
+        a picture.
+    """
+    seed = _count("seed", seed, 0)
+    if isinstance(model, str):
+        name, size = "data", _image_size(image_size, entry(model))
+        batch = _count("batch", batch, 1)
+    else:
+        name, batch, size = _picture_input(model)
+    return {name: pictures(batch, size, (_SAMPLE_SEED, seed))}
+
+
+def _picture_input(model: onnx.ModelProto) -> tuple[str, int, tuple[int, int]]:
+    """Name, batch and image size of the one input of `model`."""
+    stored = {initializer.name for initializer in model.graph.initializer}
+    inputs = [i for i in model.graph.input if i.name not in stored]
+    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in inputs}
+    if len(inputs) == 1:
+        ((name, shape),) = shapes.items()
+        if len(shape) == 4 and shape[1] == 3 and min(shape) > 0:
+            return name, shape[0], (shape[2], shape[3])
+    raise _wrong("model", "one input [N, 3, H, W] of known shape", shapes)
+
+
+def _image_size(value: int | tuple[int, int] | None, e: ZooEntry) -> tuple[int, int]:
+    if value is None:
+        return e.image_size
+    pair = (value, value) if isinstance(value, Integral) else value
+    if not isinstance(pair, Sequence) or len(pair) != 2:
+        raise _wrong("image_size", "an integer or (height, width)", value)
+    height, width = (_count("image_size", v, e.min_image_size) for v in pair)
+    return height, width
+
+
+def _count(name: str, value: object, minimum: int) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < minimum:
+        raise _wrong(name, f"an integer of at least {minimum}", value)
+    return int(value)
+
+
+def _wrong(name: str, expected: str, got: object) -> InputError:
+    return InputError(
+        f"{name} must be {expected}, not {got!r}", name=name, expected=expected, got=repr(got)
+    )
+
+
+def _require_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            "building a network of the zoo needs onnx: pip install 'tvm-edge[onnx]'"
+        ) from error
