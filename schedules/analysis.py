@@ -41,7 +41,7 @@ __all__ = [
 
 _IF_THEN_ELSE = ir.Op.get("prim.if_then_else")
 _INT32_MAX = 2**31 - 1
-_INLINE_NODES = 256  # above this an expression is computed once and stored, not copied to each use
+_INLINE_NODES = 256
 
 
 def divisors(n: int) -> list[int]:
@@ -346,22 +346,30 @@ def is_copy(block: s_tir.SBlock) -> bool:
     )
 
 
-def _nodes(node: Any) -> int:
-    count = 0
+def _is_dear(value: tirx.Expr) -> bool:
+    """Whether an expression should be computed once and stored rather than once for each use."""
+    nodes = 0
+    calls = False
 
-    def visit(_: Any) -> None:
-        nonlocal count
-        count += 1
+    def count(_: Any) -> None:
+        nonlocal nodes
+        nodes += 1
 
-    tvm_ffi.structural_walk(node, visit)
-    return count
+    def on_call(call: ir.Call) -> None:
+        nonlocal calls
+        calls |= not call.op.same_as(_IF_THEN_ELSE)
+        count(call)
+
+    tvm_ffi.structural_walk(value, ((ir.Call, on_call), (object, count)))
+    return calls or nodes > _INLINE_NODES
 
 
 def inline_spatial(sch: Schedule, keep: Collection[str] = ()) -> None:
     """Inline every block without a reduction into its consumers, outputs excepted.
 
-    Left standing are blocks named in `keep`, those TVM cannot inline, and those whose expression
-    is used twice and has grown long: copying it at every step of a chain grows exponentially.
+    Left standing are blocks named in `keep`, those TVM cannot inline, and those used more than
+    once that call a function (an exponential) or have grown long: copying a long expression at
+    every step of a chain grows exponentially.
     """
     for block in root_blocks(sch):
         stmt = sch.get(block)
@@ -373,7 +381,7 @@ def inline_spatial(sch: Schedule, keep: Collection[str] = ()) -> None:
         if not consumers or not isinstance(stmt.body, tirx.BufferStore):
             continue
         copies = sum(_reads(sch.get(c), stmt.writes[0].source) for c in consumers)
-        if copies > 1 and _nodes(stmt.body.value) > _INLINE_NODES:
+        if copies > 1 and _is_dear(stmt.body.value):
             continue
         accepts(sch.compute_inline, block)
 

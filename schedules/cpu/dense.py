@@ -10,7 +10,7 @@ Three forms, by how the matrix on the right is stored and how much work there is
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
@@ -57,6 +57,7 @@ class Dense:
             return None
         epilogue = epilogue_of(sch, block)
         if product is None:
+            _matrix_outermost(sch, block)
             if not schedule_dot(sch, block, epilogue, spec):
                 return None
         elif _is_few_rows(sch.get(block), product, spec):
@@ -65,6 +66,15 @@ class Dense:
             schedule_contraction(sch, block, epilogue, product, spec)
         schedule_rest(sch, [block, epilogue], spec)
         return sch
+
+
+def _matrix_outermost(sch: Schedule, block: SBlockRV) -> None:
+    """Have each row of a matrix stored [N, K] serve all rows on the left before the next."""
+    kinds = [v.iter_type for v in sch.get(block).iter_vars]
+    outputs = kinds.index(tirx.IterVar.CommReduce)
+    loops = sch.get_loops(block)
+    if outputs >= 2 and (extent(sch, loops[outputs - 2]) or 0) > _FEW:
+        sch.reorder(loops[outputs - 1], loops[outputs - 2])
 
 
 def _is_few_rows(
@@ -94,7 +104,8 @@ def _schedule_stripes(
         stripe, columns = sch.split(columns, factors=[count, None])
         vector, _, lane = split_vectors(sch, columns, 1, lanes)
     else:
-        stripe, vector, lane = split_vectors(sch, columns, widest // lanes, lanes)
+        vectors = ceil(min(widest, size / (4 * spec.cores)) / lanes)
+        stripe, vector, lane = split_vectors(sch, columns, vectors, lanes)
     terms = fuse(sch, [loops[p] for p in product.reduction])
     exact = (extent(sch, terms) or 0) % _ROWS == 0
     steps, row = sch.split(terms, factors=[None, _ROWS])

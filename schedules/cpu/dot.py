@@ -7,18 +7,19 @@ each holds every `lanes`-th term, and a short second reduction combines them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.devices import DeviceSpec
-from tvm_edge.schedules.analysis import constant, extent, trailing_contiguous
+from tvm_edge.schedules.analysis import constant, divisors, extent, trailing_contiguous
 from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, fuse, lanes_of, peel_remainder
 
-__all__ = ["factor_lanes", "place_lanes", "schedule_dot"]
+__all__ = ["factor_lanes", "schedule_dot", "vectorize_lanes"]
 
 # Outputs a core works on at once. Each has its own partial results and its own stream of memory.
 # Four hide the latency of an addition; eight streams fall behind the prefetcher (143 against
@@ -26,11 +27,19 @@ __all__ = ["factor_lanes", "place_lanes", "schedule_dot"]
 _OUTPUTS = 4
 
 
-def factor_lanes(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> SBlockRV | None:
+def factor_lanes(
+    sch: Schedule, block: SBlockRV, spec: DeviceSpec, *, exact: bool
+) -> SBlockRV | None:
     """Split off partial results, one for each lane, into a block of their own.
 
     Returns that block; ``None`` and no change where the terms are strided or few, or the
-    operation is not one TVM knows to be associative.
+    reduction has several results at once (arg-maximum).
+
+    Parameters
+    ----------
+    exact : bool
+        Use a number of lanes that divides the terms. Needed if the block is to be moved:
+        TVM's ``compute_at`` drops the predicate that guards an incomplete last vector.
     """
     stmt = sch.get(block)
     if not isinstance(stmt.body, tirx.BufferStore):
@@ -44,22 +53,33 @@ def factor_lanes(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> SBlockRV |
     # With fewer terms than lanes some partial results would never be initialised.
     if terms < 2 * lanes:
         return None
+    if exact:
+        lanes = max(d for d in divisors(terms) if d <= lanes)
+        if lanes == 1:
+            return None
     loops = sch.get_loops(block)
     _, lane = sch.split(fuse(sch, loops[-count:]), factors=[None, lanes])
     return sch.rfactor(lane, 0)
 
 
-def place_lanes(sch: Schedule, partial: SBlockRV, at: LoopRV) -> None:
-    """Compute the partial results of :func:`factor_lanes` at a loop, in vector registers."""
-    sch.compute_at(partial, at, preserve_unit_loops=True)
-    stmt = sch.get(partial)
-    own = sch.get_loops(partial)[-len(stmt.iter_vars) :]
-    reduction = [
-        loop
-        for loop, var in zip(own, stmt.iter_vars, strict=True)
-        if var.iter_type == tirx.IterVar.CommReduce
-    ]
-    lane, *outputs = own[: len(own) - len(reduction)]
+def vectorize_lanes(sch: Schedule, partial: SBlockRV) -> None:
+    """Vectorise partial results moved below a loop, keep them in registers.
+
+    Splits the initialisation off, after which TVM moves no producer of the block any more.
+    """
+    kinds = [v.iter_type for v in sch.get(partial).iter_vars]
+    lane, *own = sch.get_loops(partial)[-len(kinds) :]
+    outputs = kinds.index(tirx.IterVar.CommReduce) - 1
+    _in_registers(sch, partial, own[outputs:], own[:outputs], lane)
+
+
+def _in_registers(
+    sch: Schedule,
+    partial: SBlockRV,
+    reduction: Sequence[LoopRV],
+    outputs: Sequence[LoopRV],
+    lane: LoopRV,
+) -> None:
     sch.reorder(*reduction, *outputs, lane)
     if constant(get_sblockrealize(sch, partial).predicate) != 1:
         peel_remainder(sch, [reduction[-1], lane])
@@ -77,17 +97,20 @@ def schedule_dot(
     sizes = [constant(var.dom.extent) for var in sch.get(block).iter_vars]
     if None in sizes:
         return False
-    partial = factor_lanes(sch, block, spec)
+    partial = factor_lanes(sch, block, spec, exact=False)
     if partial is None:
         return False
-    *outputs, _ = sch.get_loops(block)
+    rank = len(sch.get_loops(block)) - 1  # its other loop is the one over lanes
+    loops = sch.get_loops(partial)
+    outputs, reduction, lane = loops[:rank], loops[rank:-1], loops[-1]
     inner = next((s for loop in reversed(outputs) if (s := extent(sch, loop) or 1) > 1), 1)
-    axis = fuse(sch, outputs) if outputs else sch.add_unit_loop(block)
+    axis = fuse(sch, outputs) if outputs else sch.add_unit_loop(loops[0])
     tile = next(d for d in range(_OUTPUTS, 0, -1) if inner % d == 0)
-    task, _ = sch.split(axis, factors=[None, tile])
+    task, output = sch.split(axis, factors=[None, tile])
     if prod(s for s in sizes if s) >= MIN_PARALLEL_WORK * lanes_of(sch.get(block), spec):
         sch.parallel(task)
-    place_lanes(sch, partial, task)
+    sch.reverse_compute_at(block, task, preserve_unit_loops=True)
     if epilogue is not None:
         sch.reverse_compute_at(epilogue, task, preserve_unit_loops=True)
+    _in_registers(sch, partial, reduction, [output], lane)
     return True

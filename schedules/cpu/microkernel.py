@@ -159,6 +159,7 @@ def schedule_tile(
     order = [channel_tiles, line_tiles] if channels_outermost else [line_tiles, channel_tiles]
     serial = [line_tiles] if lines_serial and line_tiles is not None else []
     outer += [loop for loop in order if loop is not None and loop not in serial]
+    remainder = (extent(sch, axes.columns) or 1) % (tile.vectors * tile.lanes) != 0
     column_tiles, vector, lane = split_vectors(sch, axes.columns, tile.vectors, tile.lanes)
     sch.reorder(*outer, *serial, column_tiles, *axes.reduction, *inner, vector, lane)
     task = fuse(sch, outer)
@@ -170,7 +171,7 @@ def schedule_tile(
     _unroll_reduction(sch, axes.reduction, tile)
     sch.reverse_compute_at(epilogue, column_tiles, preserve_unit_loops=True)
     *unrolled, last = sch.get_loops(epilogue)[-(len(inner) + 1) :]
-    _, vector, lane = split_vectors(sch, last, 1, tile.lanes)
+    _, vector, lane = split_vectors(sch, last, 1, tile.lanes, peel=remainder)
     sch.vectorize(lane)
     for loop in unrolled:
         sch.unroll(loop)
@@ -221,7 +222,7 @@ def schedule_contraction(
 def _unroll_reduction(sch: Schedule, reduction: Sequence[LoopRV], tile: RegisterTile) -> None:
     """Unroll reduction loops from the inside while the body stays small."""
     body = tile.accumulators
-    for loop in reversed(reduction[1:]):
+    for loop in reversed(reduction):
         body *= extent(sch, loop) or _MAX_BODY
         if body > _MAX_BODY:
             return

@@ -23,6 +23,7 @@ from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.cpu.loops import fuse, schedule_spatial, vectorize_rows
 
 __all__ = [
+    "aligned_consumer",
     "drop_window",
     "epilogue_of",
     "fuse_lines",
@@ -67,20 +68,26 @@ def isolate(sch: Schedule, block: SBlockRV, data: tirx.Buffer) -> SBlockRV | Non
     return stage
 
 
+def aligned_consumer(sch: Schedule, block: SBlockRV) -> SBlockRV | None:
+    """The only consumer of a reduction's sums, if it takes each of them once, in their order."""
+    sums = sch.get(block).writes[0].source
+    consumers = sch.get_consumers(block)
+    if len(consumers) != 1 or not is_plain(sch, consumers[0]):
+        return None
+    stmt = sch.get(consumers[0])
+    if any(v.iter_type != tirx.IterVar.DataPar for v in stmt.iter_vars):
+        return None
+    reads = [a for a in accesses(stmt)[0] if a.buffer.same_as(sums)]
+    return consumers[0] if all(_indexed_by(access, stmt) for access in reads) else None
+
+
 def epilogue_of(sch: Schedule, block: SBlockRV) -> SBlockRV:
     """The block that takes a reduction's sums out of their buffer, over the same axes.
 
     That is the reduction's consumer (bias, residual and activation inlined into it) or, where it
     has none of that form, a copy made for the purpose.
     """
-    sums = sch.get(block).writes[0].source
-    consumers = sch.get_consumers(block)
-    if len(consumers) == 1 and is_plain(sch, consumers[0]):
-        stmt = sch.get(consumers[0])
-        reads = [a for a in accesses(stmt)[0] if a.buffer.same_as(sums)]
-        if all(_indexed_by(access, stmt) for access in reads):
-            return consumers[0]
-    return sch.cache_write(block, 0, "local")
+    return aligned_consumer(sch, block) or sch.cache_write(block, 0, "local")
 
 
 def _indexed_by(access: Access, block: s_tir.SBlock) -> bool:

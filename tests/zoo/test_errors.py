@@ -68,7 +68,7 @@ def test_an_unknown_name(call: Any) -> None:
 
 def test_integers_of_numpy_are_integers() -> None:
     options: dict[str, Any] = {"image_size": np.int64(64), "batch": np.int32(2)}
-    model = zoo.build("mobilenet_v2", width=np.float32(0.25), **options)  # type: ignore[arg-type]
+    model = zoo.build("mobilenet_v2", width=np.float32(0.25), **options)
     assert zoo.sample_input(model)["data"].shape == (2, 3, 64, 64)
 
 

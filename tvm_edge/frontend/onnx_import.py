@@ -80,7 +80,14 @@ def import_onnx(
             f"the importer made {len(main.params)} inputs of the model's {len(inputs)} "
             f"({', '.join(i.name for i in inputs)}); export the model again"
         )
-    outputs = output_specs([value.name for value in proto.graph.output], main)
+    outputs = tuple(
+        _with_the_models_symbols(spec, value)
+        for spec, value in zip(
+            output_specs([value.name for value in proto.graph.output], main),
+            proto.graph.output,
+            strict=True,
+        )
+    )
     return ImportedModel(name, module, inputs, outputs, nodes, tuple(notes))
 
 
@@ -269,6 +276,18 @@ def _import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
             "if ONNX Runtime runs this file"
         ) from err
     return name_results(module, importer.results)
+
+
+def _with_the_models_symbols(spec: TensorSpec, value: onnx.ValueInfoProto) -> TensorSpec:
+    """Lengths known only after the run, called what the model calls them."""
+    dims = value.type.tensor_type.shape.dim
+    if len(dims) != len(spec.shape):
+        return spec
+    shape = tuple(
+        dim.dim_param or ours if isinstance(ours, str) else ours
+        for ours, dim in zip(spec.shape, dims, strict=True)
+    )
+    return TensorSpec(spec.name, shape, spec.dtype)
 
 
 def _shape_text(dims: Sequence[int | str]) -> str:

@@ -84,20 +84,25 @@ def checked_proto(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def non_finite_weights(proto: onnx.ModelProto) -> list[str]:
-    """Names of floating-point initializers that hold NaN or infinity."""
+    """Names of floating-point initializers that hold NaN or infinity.
+
+    Raises
+    ------
+    InvalidModelError
+        An initializer's data does not fit its type and shape, which onnx's checker lets pass.
+    """
     import onnx
 
     names = []
     for tensor in proto.graph.initializer:
-        if (
-            tensor.data_type
-            in (
-                onnx.TensorProto.FLOAT,
-                onnx.TensorProto.DOUBLE,
-                onnx.TensorProto.FLOAT16,
-            )
-            and not np.isfinite(onnx.numpy_helper.to_array(tensor)).all()
-        ):
+        try:
+            value = onnx.numpy_helper.to_array(tensor)
+        except (ValueError, TypeError, KeyError) as err:
+            raise InvalidModelError(
+                f"the data of the weight {tensor.name!r} does not fit its shape "
+                f"{tuple(tensor.dims)}: {_one_line(err)}; export the model again"
+            ) from err
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
             names.append(tensor.name)
     return names
 

@@ -178,13 +178,14 @@ class CompileReport:
         for warning in self.warnings:
             console.print(Text(f"warning    {warning}"))
         table = Table(title="largest kernels", title_justify="left", box=None, pad_edge=False)
-        for column in ("kernel", "operators", "origin", "MFLOP", "KiB"):
-            numeric = column in ("MFLOP", "KiB")
-            table.add_column(column, justify="right" if numeric else "left", overflow="ellipsis")
+        for column, width in (("kernel", 28), ("operators", 34), ("origin", None)):
+            table.add_column(column, overflow="ellipsis", no_wrap=True, max_width=width)
+        for column in ("MFLOP", "KiB"):
+            table.add_column(column, justify="right", no_wrap=True)
         for kernel in sorted(self.kernels, key=lambda k: -k.flops)[:10]:
             table.add_row(
                 Text(kernel.name),
-                Text(", ".join(kernel.operators[:2]) + (" …" if len(kernel.operators) > 2 else "")),
+                Text(", ".join(kernel.operators)),
                 f"{kernel.origin}: {kernel.rule}",
                 f"{kernel.flops / 1e6:.1f}",
                 f"{kernel.bytes / 1024:.0f}",

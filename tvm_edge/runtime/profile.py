@@ -90,11 +90,10 @@ class Profile:
 
         out = io.StringIO()
         table = Table(box=None, pad_edge=False)
-        for column in ("kernel", "operators", "origin", "µs", "share", "GFLOP/s", "GB/s"):
-            numeric = column in ("µs", "share", "GFLOP/s", "GB/s")
-            table.add_column(
-                column, justify="right" if numeric else "left", overflow="ellipsis", no_wrap=True
-            )
+        for column, width in (("kernel", 32), ("operators", 40), ("origin", None)):
+            table.add_column(column, overflow="ellipsis", no_wrap=True, max_width=width)
+        for column in ("µs", "share", "GFLOP/s", "GB/s"):
+            table.add_column(column, justify="right", no_wrap=True)
         for kernel in sorted(self.kernels, key=lambda k: -k.time_us)[:top]:
             table.add_row(
                 Text(kernel.name),

@@ -104,7 +104,7 @@ def measure(y: NDArray[np.float64]) -> Statistics:
     """Measure the channels of ``[N, C, ...]``, rounded to float16.
 
     `y` is float64, so two BLAS libraries differ by some 1e-13 of it, and such a difference crosses
-    a rounding boundary of float16 once in 1e9 values: the weights are the same on every machine.
+    a rounding boundary of float16 once in 1e9 values: the weights do not depend on the library.
     """
     axes = (0, *range(2, y.ndim))
     observations = y.size // y.shape[1]

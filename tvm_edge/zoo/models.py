@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tvm_edge.errors import InputError, MissingDependencyError
+from tvm_edge.errors import InputError
+from tvm_edge.extras import require
 from tvm_edge.zoo.catalogue import ZooEntry, entry
 from tvm_edge.zoo.pictures import pictures
 
@@ -45,7 +46,8 @@ def build(
     batch : int
         Pictures in the input.
     seed : int
-        Seed of the weights. Equal arguments give equal models, byte for byte.
+        Seed of the weights. Equal arguments give equal models, byte for byte, whatever BLAS NumPy
+        uses.
 
     Returns
     -------
@@ -65,7 +67,7 @@ def build(
     batch, seed = _count("batch", batch, 1), _count("seed", seed, 0)
     if not (isinstance(width, Real) and 0 < width < math.inf):
         raise _wrong("width", "a number above 0", width)
-    _require_onnx()
+    require("onnx", "onnx", "to build a network of the zoo")
     from tvm_edge.zoo.graph import Graph
 
     graph = Graph(name, size, batch=batch, width=float(width), seed=seed)
@@ -144,12 +146,3 @@ def _wrong(name: str, expected: str, got: object) -> InputError:
     return InputError(
         f"{name} must be {expected}, not {got!r}", name=name, expected=expected, got=repr(got)
     )
-
-
-def _require_onnx() -> None:
-    try:
-        import onnx  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError(
-            "building a network of the zoo needs onnx: pip install 'tvm-edge[onnx]'"
-        ) from error

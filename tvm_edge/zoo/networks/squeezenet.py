@@ -8,6 +8,7 @@ from tvm_edge.zoo.layers import conv, global_pool, max_pool, relu
 
 __all__ = ["squeezenet1_0"]
 
+# Rectified and averaged over the map, these make logits of about unit scale.
 _SCORES = Scale(deviation=4.0, mean=1.0, spread=1.0)
 
 

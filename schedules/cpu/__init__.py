@@ -1,0 +1,46 @@
+"""Schedules of CPU kernels: plain NCHW layout, no packing, no search.
+
+Every kernel gets a parallel, vectorised schedule from the first rule of :data:`RULES` that takes
+it; the last one takes anything.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from tvm_edge.devices import DeviceSpec
+from tvm_edge.schedules.base import Scheduled, ScheduleRule, apply_first
+from tvm_edge.schedules.cpu.conv2d import Conv2d
+from tvm_edge.schedules.cpu.dense import Dense
+from tvm_edge.schedules.cpu.elementwise import Elementwise
+from tvm_edge.schedules.cpu.fallback import Fallback
+from tvm_edge.schedules.cpu.reduce import Reduce
+from tvm_edge.schedules.cpu.window import Depthwise, Pool
+
+__all__ = ["RULES", "schedule"]
+
+RULES: tuple[ScheduleRule, ...] = (
+    Elementwise(),
+    Conv2d(),
+    Depthwise(),
+    Dense(),
+    Pool(),
+    Reduce(),
+    Fallback(),
+)
+"""The rules in the order they are tried."""
+
+
+def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
+    """Schedule a kernel for a CPU.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Blocks as Relax's ``FuseTIR`` leaves them, in plain NCHW layout.
+    spec : DeviceSpec
+        The CPU: its vector registers and cores decide the tiles.
+    """
+    scheduled = apply_first(RULES, func, spec)
+    assert scheduled is not None, "the last rule takes any function"
+    return scheduled

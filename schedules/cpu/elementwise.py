@@ -1,0 +1,31 @@
+"""Functions without a reduction: element-wise, broadcast, resize, transposition, gather, concat."""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+
+from tvm_edge.devices import DeviceSpec
+from tvm_edge.schedules.analysis import inline_spatial, open_schedule, plain_blocks, root_blocks
+from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.cpu.loops import schedule_spatial
+
+__all__ = ["Elementwise"]
+
+
+class Elementwise:
+    """Functions whose blocks all are plain and spatial, of static or symbolic shape."""
+
+    name = "elementwise"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
+        """Inline what can be inlined, make each remaining block parallel and vectorised."""
+        sch = open_schedule(func)
+        blocks = plain_blocks(sch)
+        if blocks is None or not all(block.is_injective() for block in blocks):
+            return None
+        inline_spatial(sch)
+        for block in root_blocks(sch):
+            schedule_spatial(sch, block, spec)
+        return sch

@@ -1,0 +1,186 @@
+"""Reductions that are neither products nor windows: means, norms, softmax, arg-maxima."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.dlight.analysis import SBlockInfo
+from tvm.s_tir.schedule import SBlockRV
+
+from tvm_edge.devices import DeviceSpec
+from tvm_edge.schedules.analysis import (
+    accepts,
+    extent,
+    inline_spatial,
+    open_schedule,
+    plain_blocks,
+    trailing_contiguous,
+)
+from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.cpu.dot import factor_lanes, schedule_dot, vectorize_lanes
+from tvm_edge.schedules.cpu.loops import (
+    MIN_PARALLEL_WORK,
+    fuse,
+    lanes_of,
+    schedule_spatial,
+    split_vectors,
+    vector_length,
+    vectorize_rows,
+)
+from tvm_edge.schedules.cpu.microkernel import Axes, choose_tile, schedule_tile
+from tvm_edge.schedules.cpu.stages import aligned_consumer, epilogue_of
+
+__all__ = ["Reduce", "schedule_reduction"]
+
+Finish = Callable[[SBlockRV], None]
+
+
+class Reduce:
+    """Functions of spatial blocks and any number of reductions."""
+
+    name = "reduce"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
+        """Schedule `func` if all its blocks are plain loop nests and one at least reduces."""
+        sch = open_schedule(func)
+        blocks = plain_blocks(sch)
+        if blocks is None or all(block.is_injective() for block in blocks):
+            return None
+        inline_spatial(sch)
+        blocks = plain_blocks(sch) or []
+        if _is_row_chain(sch, blocks, spec):
+            _schedule_rows(sch, blocks, spec)
+            return sch
+        for block in blocks:
+            if block.is_injective():
+                schedule_spatial(sch, block.block_rv, spec)
+            else:
+                schedule_reduction(sch, block.block_rv, spec)
+        return sch
+
+
+def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
+    """Schedule one reduction, together with what follows its sums.
+
+    Lanes run along the axis that is contiguous in memory: the one summed over, or else the last
+    one of the output. If neither is, or a shape is symbolic, the block only becomes parallel.
+    """
+    stmt = sch.get(block)
+    sizes = [extent(sch, loop) for loop in sch.get_loops(block)]
+    spatial = [p for p, v in enumerate(stmt.iter_vars) if v.iter_type == tirx.IterVar.DataPar]
+    if 0 in sizes or spatial != list(range(len(spatial))):
+        return
+    if None not in sizes:
+        if schedule_dot(sch, block, aligned_consumer(sch, block), spec):
+            return
+        contiguous = trailing_contiguous(stmt, len(spatial))
+        if contiguous and (sizes[len(spatial) - 1] or 1) > 1:
+            _schedule_columns(sch, block, contiguous, spec)
+            return
+    loops = sch.get_loops(block)
+    work = prod(size or spec.cores for size in sizes)
+    if spatial and (None in sizes or work >= MIN_PARALLEL_WORK):
+        accepts(sch.parallel, fuse(sch, loops[: len(spatial)]))
+
+
+def _schedule_columns(sch: Schedule, block: SBlockRV, contiguous: int, spec: DeviceSpec) -> None:
+    """Vectors along the last axis of the output; the reduction adds whole vectors."""
+    stmt = sch.get(block)
+    lanes = lanes_of(stmt, spec)
+    if not isinstance(stmt.body, tirx.BufferStore):
+        _vectorize_last(sch, block, lanes)  # an arg-maximum: two results at once
+        return
+    epilogue = epilogue_of(sch, block)
+    loops = sch.get_loops(block)
+    sizes = [extent(sch, loop) or 1 for loop in loops]
+    columns = sum(v.iter_type == tirx.IterVar.DataPar for v in stmt.iter_vars) - 1
+    lines = columns - 1 if contiguous > 1 and columns > 0 else None
+    outer = range(columns if lines is None else lines)
+    tile = choose_tile(
+        spec,
+        lanes,
+        channels=1,
+        lines=1 if lines is None else sizes[lines],
+        columns=sizes[columns],
+        outer=prod(sizes[p] for p in outer),
+    )
+    schedule_tile(
+        sch,
+        block,
+        Axes(
+            [loops[p] for p in outer] or [sch.add_unit_loop(loops[0])],
+            None,
+            None if lines is None else loops[lines],
+            loops[columns],
+            loops[columns + 1 :],
+        ),
+        tile,
+        epilogue=epilogue,
+        parallel=prod(sizes) >= MIN_PARALLEL_WORK * lanes,
+    )
+
+
+def _vectorize_last(sch: Schedule, block: SBlockRV, lanes: int) -> None:
+    loops = sch.get_loops(block)
+    count = sum(v.iter_type == tirx.IterVar.DataPar for v in sch.get(block).iter_vars)
+    sizes = [extent(sch, loop) or 1 for loop in loops]
+    *outer, last = loops[:count]
+    tiles, _, lane = split_vectors(sch, last, 1, vector_length(sch, last, lanes))
+    sch.reorder(*outer, tiles, *loops[count:], lane)
+    if prod(sizes) >= MIN_PARALLEL_WORK * lanes:
+        accepts(sch.parallel, fuse(sch, outer) if prod(sizes[: count - 1]) > 1 else tiles)
+    accepts(sch.vectorize, lane)
+    sch.decompose_reduction(block, loops[count])
+
+
+def _is_row_chain(sch: Schedule, blocks: Sequence[SBlockInfo], spec: DeviceSpec) -> bool:
+    """Whether every block runs over the same rows, and reductions along them (softmax)."""
+    rows: list[int | tirx.Expr] | None = None
+    for block in blocks:
+        if block.is_injective():
+            continue
+        own = [i.dom for i in block.iters if i.kind == "S"]
+        stmt = sch.get(block.block_rv)
+        terms = block.dom()[len(own) :]
+        if rows not in (None, own) or not own or not all(isinstance(d, int) for d in block.dom()):
+            return False
+        if trailing_contiguous(stmt) < len(terms) or prod(terms) < 2 * lanes_of(stmt, spec):
+            return False
+        rows = own
+    last = blocks[-1]
+    return (
+        rows is not None
+        and last.is_injective()
+        and len(last.iters) == len(rows) + 1
+        and last.dom()[: len(rows)] == rows
+        and len(blocks) > 2
+    )
+
+
+def _schedule_rows(sch: Schedule, blocks: Sequence[SBlockInfo], spec: DeviceSpec) -> None:
+    """One parallel loop over rows; everything else happens to a row while it is in the cache."""
+    *before, last = blocks
+    stages: list[tuple[SBlockRV, Finish | None]] = []
+    for block in before:
+        if block.is_injective():
+            stages.append((block.block_rv, lambda rv: vectorize_rows(sch, rv, spec)))
+            continue
+        lanes = factor_lanes(sch, block.block_rv, spec, exact=True)
+        if lanes is not None:
+            stages.append((lanes, lambda rv: vectorize_lanes(sch, rv)))
+        stages.append((block.block_rv, None))
+    loops = sch.get_loops(last.block_rv)
+    work = prod(extent(sch, loop) or 1 for loop in loops)
+    row = fuse(sch, loops[:-1])
+    if work * len(blocks) >= MIN_PARALLEL_WORK * spec.lanes():
+        sch.parallel(row)
+    for stage, _ in reversed(stages):
+        sch.compute_at(stage, row, preserve_unit_loops=True)
+    for stage, finish in stages:
+        if finish is not None:
+            finish(stage)
+    vectorize_rows(sch, last.block_rv, spec)

@@ -1,0 +1,138 @@
+"""Zoo networks on LLVM agree with ONNX Runtime, in their outputs and inside."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import tvm_edge
+from tests.detections import compare_detections
+from tests.onnx_models import reference, relative_error
+from tvm_edge import zoo
+
+TOLERANCE = 1e-4  # of each tensor's largest value, as DESIGN says
+CLASSIFIERS = ("resnet50_v1", "mobilenet_v2", "squeezenet1_0")
+REDUCED = {
+    "resnet50_v1": {"image_size": 64, "width": 0.25},
+    "mobilenet_v2": {"image_size": 64, "width": 0.5},
+    "squeezenet1_0": {"image_size": 64, "width": 0.5},
+    "ssd_mobilenet_v1": {"image_size": 128, "width": 0.5},
+}
+
+
+def networks() -> list[object]:
+    """Every network reduced, and at full size for ``make test-full``."""
+    reduced = [pytest.param(name, REDUCED[name], id=f"{name}-reduced") for name in zoo.names()]
+    full = [pytest.param(name, {}, id=name, marks=pytest.mark.full) for name in zoo.names()]
+    return reduced + full
+
+
+def with_intermediates(model: onnx.ModelProto, count: int) -> tuple[onnx.ModelProto, list[str]]:
+    """`model` with `count` float tensors from evenly spaced depths as further outputs."""
+    exposed = onnx.ModelProto()
+    exposed.CopyFrom(model)
+    outputs = {value.name for value in model.graph.output}
+    known = {v.name: v for v in model.graph.value_info}
+    inside = [
+        known[node.output[0]]
+        for node in model.graph.node
+        if node.output[0] in known
+        and node.output[0] not in outputs
+        and known[node.output[0]].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+        and all(d.HasField("dim_value") for d in known[node.output[0]].type.tensor_type.shape.dim)
+    ]
+    picked = [inside[round(i * (len(inside) - 1) / (count - 1))] for i in range(count)]
+    exposed.graph.output.extend(picked)
+    return exposed, [value.name for value in picked]
+
+
+@pytest.mark.parametrize(("name", "options"), networks())
+def test_outputs_and_intermediates(name: str, options: dict[str, object]) -> None:
+    model, inside = with_intermediates(zoo.build(name, **options), 8)
+    assert len(set(inside)) == 8
+    inputs = zoo.sample_input(model)
+    expected = reference(model, inputs)
+    actual = tvm_edge.compile(model, "llvm").run(inputs)
+    for tensor, value in expected.items():
+        if value.dtype != np.float32 or tensor.startswith("detection"):
+            continue  # detections: test_detections
+        assert actual[tensor].shape == value.shape
+        assert relative_error(actual[tensor], value) <= TOLERANCE, tensor
+
+
+@pytest.mark.parametrize(("name", "options"), networks())
+def test_as_compiled_for_use(name: str, options: dict[str, object]) -> None:
+    """Without further outputs, so that everything fuses; every kernel has a schedule."""
+    model = zoo.build(name, **options)
+    inputs = zoo.sample_input(model, seed=3)
+    compiled = tvm_edge.compile(model, "llvm")
+    expected, actual = reference(model, inputs), compiled.run(inputs)
+    for tensor, value in expected.items():
+        if value.dtype == np.float32 and not tensor.startswith("detection"):
+            assert relative_error(actual[tensor], value) <= TOLERANCE, tensor
+    report = compiled.report
+    assert {p.device for p in report.placements} <= {"llvm", ""}
+    convolutions = [p for p in report.placements if p.op_type in ("Conv", "Gemm")]
+    assert convolutions and all(p.device == "llvm" for p in convolutions)
+    heavy = {o for k in report.kernels if k.origin == "heuristic" for o in k.operators}
+    assert {p.operator for p in convolutions} <= heavy
+    assert len(report.kernels) < 0.65 * len(report.placements)  # element-wise tails are fused
+
+
+@pytest.mark.parametrize(
+    "options", [REDUCED["ssd_mobilenet_v1"], pytest.param({}, marks=pytest.mark.full)]
+)
+def test_detections(options: dict[str, object], record_property: pytest.RecordProperty) -> None:
+    """One to one with ONNX Runtime's; rounding may decide for few candidates."""
+    model = zoo.build("ssd_mobilenet_v1", **options)
+    threshold = score_threshold(model)
+    compiled = tvm_edge.compile(model, "llvm")
+    for seed in range(2):
+        inputs = zoo.sample_input(model, seed=seed)
+        theirs = reference(model, inputs)
+        result = compare_detections(compiled.run(inputs), theirs, score_threshold=threshold)
+        record_property(f"excused, seed {seed}", result.excused)
+        assert result.unmatched == 0
+        assert result.matched >= 10
+        assert result.excused <= 0.02 * result.matched + 1
+
+
+def score_threshold(model: onnx.ModelProto) -> float:
+    """Of the model's NonMaxSuppression."""
+    nms = next(n for n in model.graph.node if n.op_type == "NonMaxSuppression")
+    tensor = next(t for t in model.graph.initializer if t.name == nms.input[4])
+    return float(numpy_helper.to_array(tensor).item())
+
+
+def test_selected_indices_are_exact_for_identical_boxes_and_scores() -> None:
+    """ONNX Runtime's suppression, fed our boxes and scores, selects our rows in our order."""
+    model = zoo.build("ssd_mobilenet_v1", **REDUCED["ssd_mobilenet_v1"])
+    ours = tvm_edge.compile(model, "llvm").run(zoo.sample_input(model))
+    tail = onnx.utils.Extractor(model).extract_model(["boxes", "scores"], ["selected"])
+    theirs = reference(tail, {"boxes": ours["boxes"], "scores": ours["scores"]})
+    np.testing.assert_array_equal(ours["selected"], theirs["selected"])
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_one_weight_or_one_input_block_moves_the_output(name: str) -> None:
+    """An error in either would show: the output moves by over 100 times the tolerance."""
+    model = zoo.build(name, **REDUCED[name])
+    inputs = zoo.sample_input(model)
+    compiled = tvm_edge.compile(model, "llvm")
+    base = compiled.run(inputs)["logits"]
+    bar = 100 * TOLERANCE
+
+    blocked = {"data": inputs["data"].copy()}
+    blocked["data"][..., 16:32, 16:32] += 1.0
+    moved = compiled.run(blocked)["logits"]
+    assert relative_error(moved, base) > bar
+
+    weight = next(t for t in model.graph.initializer if len(t.dims) == 4)
+    value = numpy_helper.to_array(weight).copy()
+    largest = np.unravel_index(np.abs(value).argmax(), value.shape)
+    value[largest] *= -1.0
+    weight.CopyFrom(numpy_helper.from_array(value, weight.name))
+    moved = tvm_edge.compile(model, "llvm").run(inputs)["logits"]
+    assert relative_error(moved, base) > bar
