@@ -100,24 +100,31 @@ def _schedule_stripes(
     widest = max(1, spec.l1_cache // 16 // lanes) * lanes
     counts = (d for d in divisors(size) if size <= d * widest and d % spec.cores == 0)
     count = next(counts, size)
-    if size // count >= lanes:
-        stripe, columns = sch.split(columns, factors=[count, None])
+    width = size // count
+    if width < lanes:
+        width = ceil(min(widest, size / (4 * spec.cores)) / lanes) * lanes
+    rows = [] if product.channels is None else [loops[product.channels]]
+    terms = fuse(sch, [loops[p] for p in product.reduction])
+    if size % width == 0:
+        stripe, columns = sch.split(columns, factors=[None, width])
+        sch.reorder(stripe, *rows, columns)
+        # Before the columns get an incomplete vector: TVM would round the epilogue's share up to
+        # whole vectors, and have it write into the next stripe.
+        sch.reverse_compute_at(epilogue, stripe, preserve_unit_loops=True)
         vector, _, lane = split_vectors(sch, columns, 1, lanes)
     else:
-        vectors = ceil(min(widest, size / (4 * spec.cores)) / lanes)
-        stripe, vector, lane = split_vectors(sch, columns, vectors, lanes)
-    terms = fuse(sch, [loops[p] for p in product.reduction])
+        stripe, vector, lane = split_vectors(sch, columns, width // lanes, lanes)
+        sch.reorder(stripe, *rows, vector, lane)
+        sch.reverse_compute_at(epilogue, stripe, preserve_unit_loops=True)
     exact = (extent(sch, terms) or 0) % _ROWS == 0
-    steps, row = sch.split(terms, factors=[None, _ROWS])
+    steps, term = sch.split(terms, factors=[None, _ROWS])
     if not exact:
-        peel_remainder(sch, [steps, row])
-    inner = [] if product.channels is None else [loops[product.channels]]
-    sch.reorder(stripe, steps, vector, row, *inner, lane)
+        peel_remainder(sch, [steps, term])
+    sch.reorder(steps, vector, term, *rows, lane)
     sch.parallel(stripe)
     sch.vectorize(lane)
-    for loop in (row, *inner):
+    for loop in (term, *rows):
         sch.unroll(loop)
-    sch.reverse_compute_at(epilogue, stripe, preserve_unit_loops=True)
     last = sch.get_loops(epilogue)[-1]
-    sch.vectorize(split_vectors(sch, last, 1, lanes)[-1])
+    sch.vectorize(split_vectors(sch, last, 1, lanes, peel=size % width != 0)[-1])
     sch.decompose_reduction(block, steps)

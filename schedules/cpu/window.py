@@ -27,6 +27,7 @@ from tvm_edge.schedules.cpu.stages import (
     schedule_rest,
     sole_reduction,
     split_phases,
+    vectorize_phases,
 )
 
 __all__ = ["Depthwise", "Pool"]
@@ -83,9 +84,10 @@ def _schedule(
     inlined = match(stmt)
     assert inlined is not None, "inlining a copy keeps the pattern"
     pool = inlined
-    copies = [] if padding is None else [padding]
+    phases = None
     if pool.strides[1] > 1:
-        copies.append(split_phases(sch, block, pool.data.source, pool.strides[1]))
+        phases = split_phases(sch, block, pool.data.source, pool.strides[1])
+    copies = [stage for stage in (phases, padding) if stage is not None]
     loops = sch.get_loops(block)
     sizes = [constant(var.dom.extent) or 1 for var in stmt.iter_vars]
     channels = prod(sizes[p] for p in pool.outer)
@@ -115,12 +117,14 @@ def _schedule(
         parallel=prod(sizes) >= MIN_PARALLEL_WORK * lanes,
     )
     if per_channel:
-        for copy in reversed(copies):
-            sch.compute_at(copy, task, preserve_unit_loops=True)
+        for stage in copies:
+            sch.compute_at(stage, task, preserve_unit_loops=True)
         if padding is not None:
             vectorize_rows(sch, padding, spec)
-    elif pool.strides[1] > 1:
-        schedule_phases(sch, copies[-1], padding, spec)
+        if phases is not None:
+            vectorize_phases(sch, phases, spec)
+    elif phases is not None:
+        schedule_phases(sch, phases, padding, spec)
     else:
         copies = []  # the padding is a block like any other
     schedule_rest(sch, [block, epilogue, *copies], spec)

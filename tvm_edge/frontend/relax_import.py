@@ -36,10 +36,13 @@ def import_relax(
         raise InvalidModelError(
             "the module has no Relax function 'main'; name the entry function main"
         )
-    if not relax.analysis.well_formed(module):
+    try:
+        relax.analysis.well_formed(module)
+    except (ValueError, TypeError, RuntimeError) as err:  # TVM's verdict is an exception
         raise InvalidModelError(
-            "the Relax module is not well-formed; relax.analysis.well_formed(module) says where"
-        )
+            f"the Relax module is not well-formed: {str(err).strip().splitlines()[0][:300]}; "
+            "tvm.relax.analysis.well_formed(module) repeats the check"
+        ) from err
     module = _freeze_inputs(module, input_shapes)
     main = module["main"]
     inputs = []

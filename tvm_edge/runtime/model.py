@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from tvm_edge.errors import ArtifactError, InputError, near_matches
+from tvm_edge.errors import ArtifactError, DeviceUnavailableError, InputError, near_matches
 from tvm_edge.report import CompileReport, TensorSpec
 from tvm_edge.runtime.artifact import Artifact, read_artifact, write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, measure
@@ -231,7 +231,9 @@ class CompiledModel:
         MissingDependencyError
             No C++ compiler to link with.
         """
-        manifest = {"versions": versions(), **self._info.to_dict()}
+        # Without the compiler's wall-clock times: equal models give equal files.
+        info = replace(self._info, report=replace(self.report, seconds={}))
+        manifest = {"versions": versions(), **info.to_dict()}
         return write_artifact(
             path, manifest, self._library.link, [np.from_dlpack(w) for w in self._weights]
         )
@@ -250,7 +252,13 @@ class _LoadedLibrary:
         path.write_bytes(self._content)
 
 
-def load(path: str | os.PathLike[str], *, num_threads: int | None = None) -> CompiledModel:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: str | None = None,
+    num_threads: int | None = None,
+    remote: Any = None,
+) -> CompiledModel:
     """Load an exported model.
 
     Needs no compiler and, with ``TVM_USE_RUNTIME_LIB=1`` in the environment, only TVM's runtime
@@ -259,16 +267,31 @@ def load(path: str | os.PathLike[str], *, num_threads: int | None = None) -> Com
     Parameters
     ----------
     path : path
+    device : {"cpu"}, optional
+        Where to run; default the device it was compiled for.
     num_threads : int, optional
         Default: ``TVM_NUM_THREADS``, else all physical cores.
+    remote : optional
+        A board to run on; not available in this version.
 
     Raises
     ------
+    InputError
+        `remote` is given.
     ArtifactError
         Damaged, or made for another architecture, format or TVM version.
     DeviceUnavailableError
         The code needs a CPU feature or device that this machine lacks.
     """
+    if remote is not None:
+        raise InputError(
+            "remote= is not available in this version of tvm-edge; leave it out", name="remote"
+        )
+    if device not in (None, "cpu"):
+        raise DeviceUnavailableError(
+            f"the device {device!r} is not available in this version of tvm-edge; "
+            "leave device out, or use 'cpu'"
+        )
     artifact = read_artifact(path)
     _check_versions(artifact)
     try:

@@ -1,0 +1,101 @@
+"""Child processes and edited artifacts, for tests of the runtime and of the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from tests.onnx_models import make_model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+BLOCK_IMPORTS = """
+import sys
+
+class _Blocked:
+    def find_spec(self, name, path=None, target=None):
+        for blocked in BLOCKED:
+            if name == blocked or name.startswith(blocked + "."):
+                raise ModuleNotFoundError(f"No module named {name!r} (blocked)", name=name)
+
+sys.meta_path.insert(0, _Blocked())
+"""
+"""A prelude that hides the packages listed in ``BLOCKED``."""
+
+
+def child_environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """This process's environment with the repository importable; ``None`` removes a variable."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    merged: dict[str, str | None] = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    merged.update(changes or {})
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def run_child(
+    arguments: list[str],
+    *,
+    environment: Mapping[str, str | None] | None = None,
+    timeout: float = 120,
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run this Python with `arguments`."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=child_environment(environment),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=cwd,
+    )
+
+
+def run_python(
+    code: str,
+    *arguments: object,
+    environment: Mapping[str, str | None] | None = None,
+    blocked: tuple[str, ...] = (),
+) -> str:
+    """Run `code` in a fresh Python that cannot import `blocked`; return its standard output."""
+    prelude = f"BLOCKED = {blocked!r}\n{BLOCK_IMPORTS}" if blocked else ""
+    done = run_child(["-c", prelude + code, *map(str, arguments)], environment=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rewrite_artifact(
+    source: Path, target: Path, edit: Callable[[dict[str, Any]], None] = lambda manifest: None
+) -> Path:
+    """Copy an artifact with any ZIP tool's layout, its manifest changed by `edit`."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "manifest.json":
+                manifest = json.loads(content)
+                edit(manifest)
+                content = json.dumps(manifest).encode()
+            new.writestr(name, content)
+    return target
+
+
+def wide_conv(seed: int = 0) -> onnx.ModelProto:
+    """A convolution with enough work to be shared between threads, 32×56×56 in."""
+    weight = np.random.default_rng(seed).standard_normal((64, 32, 3, 3)).astype("float32")
+    return make_model(
+        [
+            helper.make_node("Conv", ["data", "weight"], ["sum"], name="conv", pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", ["sum"], ["result"], name="relu"),
+        ],
+        {"data": (1, 32, 56, 56)},
+        ["result"],
+        {"weight": weight},
+    )

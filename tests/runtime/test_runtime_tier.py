@@ -1,0 +1,69 @@
+"""Artifacts run where there is no compiler, no ONNX and only TVM's runtime library."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tvm_edge
+from tests.runtime.support import run_python
+
+ON_THE_BOARD = """
+import json, sys
+import numpy as np
+import tvm_edge
+
+artifact, inputs, outputs, exported = sys.argv[1:]
+model = tvm_edge.load(artifact)
+np.savez(outputs, **model.run(dict(np.load(inputs))))
+profile = model.profile(repeat=2)
+model.export(exported)
+loaded = [name for name in ("onnx", "onnx_ir", "onnxscript", "tvm.relax") if name in sys.modules]
+print(json.dumps({
+    "report": model.report.to_dict(),
+    "repeat": model.benchmark(repeat=3).repeat,
+    "kernels": [row.name for row in profile.kernels],
+    "loaded": loaded,
+    "compiler": any(name.startswith("tvm_edge.compiler") for name in sys.modules),
+}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "blocked"),
+    [
+        ("1", ("onnx", "onnx_ir", "onnxscript", "tvm.relax")),
+        (None, ("onnx", "onnx_ir", "onnxscript", "tvm.relax")),
+    ],
+    ids=["runtime library", "whole TVM"],
+)
+def test_an_artifact_needs_the_runtime_only(
+    compiled_small: tvm_edge.CompiledModel,
+    artifact: Path,
+    image: np.ndarray,
+    tmp_path: Path,
+    variable: str | None,
+    blocked: tuple[str, ...],
+) -> None:
+    np.savez(tmp_path / "inputs.npz", data=image)
+    output = run_python(
+        ON_THE_BOARD,
+        artifact,
+        tmp_path / "inputs.npz",
+        tmp_path / "outputs.npz",
+        tmp_path / "again.tvme",
+        environment={"TVM_USE_RUNTIME_LIB": variable},
+        blocked=blocked,
+    )
+    found = json.loads(output)
+    expected = compiled_small.run({"data": image})["pooled"]
+    np.testing.assert_array_equal(np.load(tmp_path / "outputs.npz")["pooled"], expected)
+    assert found["report"] == json.loads(json.dumps(compiled_small.report.to_dict()))
+    assert found["repeat"] == 3
+    assert found["kernels"] == [kernel.name for kernel in compiled_small.report.kernels]
+    assert not set(found["loaded"]) & set(blocked)
+    assert not found["compiler"]
+    assert (tmp_path / "again.tvme").read_bytes() == artifact.read_bytes()
