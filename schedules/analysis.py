@@ -110,8 +110,16 @@ def narrow_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def open_schedule(func: tirx.PrimFunc) -> Schedule:
-    """A schedule of `func` with 32-bit indices where they suffice."""
-    return Schedule(narrow_indices(func))
+    """A schedule of `func` with 32-bit indices where they suffice, and a loop around each block.
+
+    A block without one (of a scalar) makes TVM's ``rfactor`` of its neighbours fail an internal
+    check.
+    """
+    sch = Schedule(narrow_indices(func))
+    for block in root_blocks(sch):
+        if not sch.get_loops(block):
+            sch.add_unit_loop(block)
+    return sch
 
 
 def root_blocks(sch: Schedule) -> list[SBlockRV]:
@@ -143,7 +151,7 @@ def is_plain(sch: Schedule, block: SBlockRV) -> bool:
             loop.kind != tirx.ForKind.SERIAL
             or len(loop.annotations)
             or constant(loop.min) != 0
-            or not loop.loop_var.same_as(value)
+            or not (loop.loop_var.same_as(value) or constant(var.dom.extent) == 1)
             or not body.same_as(inner)
             or var.iter_type not in kinds
         ):

@@ -43,6 +43,8 @@ class Contraction:
         Elements of `data` per line and column of the output.
     window : tuple[int, ...]
         Those of `reduction` that move along the lines and columns of `data`.
+    data_factor : int
+        Which factor of the product `data` is, 0 or 1.
     """
 
     data: ir.TensorLoad
@@ -55,6 +57,7 @@ class Contraction:
     group: int
     strides: tuple[int, int]
     window: tuple[int, ...]
+    data_factor: int = 0
 
     @property
     def channel_sum(self) -> tuple[int, ...]:
@@ -65,23 +68,31 @@ class Contraction:
         """Whether a variable of the block indexes `data`."""
         return uses(list(self.data.indices), var)
 
-    def with_fused_lines(self) -> Contraction:
-        """The contraction once lines and columns, neighbours in that order, are one variable."""
-        assert self.lines is not None and self.columns == self.lines + 1
+    def moved(self, block: s_tir.SBlock, position: dict[int, int]) -> Contraction:
+        """The contraction after variables were dropped or fused.
 
-        def shift(positions: tuple[int, ...]) -> tuple[int, ...]:
-            return tuple(p - 1 if p > self.columns else p for p in positions)
+        Parameters
+        ----------
+        block : SBlock
+            The block as it is now.
+        position : dict[int, int]
+            Where each variable that is left went.
+        """
 
-        channels = self.channels
+        def to(positions: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(position[p] for p in positions if p in position)
+
+        data = _factors(block)[self.data_factor]
+        assert data is not None
         return replace(
             self,
-            lines=None,
-            columns=self.lines,
-            channels=channels if channels is None else shift((channels,))[0],
-            outer=shift(self.outer),
-            reduction=shift(self.reduction),
-            window=shift(self.window),
-            strides=(1, 1),
+            data=data,
+            columns=position[self.columns],
+            lines=None if self.lines is None else position.get(self.lines),
+            channels=None if self.channels is None else position[self.channels],
+            outer=to(self.outer),
+            reduction=to(self.reduction),
+            window=to(self.window),
         )
 
 
@@ -91,23 +102,25 @@ def _size(block: s_tir.SBlock, position: int) -> int:
 
 def match_contraction(block: s_tir.SBlock) -> Contraction | None:
     """Recognise a sum of products that a register tile computes; ``None`` for anything else."""
-    if not is_product(block):
+    factors = _factors(block)
+    if not is_product(block) or (columns := _columns(block)) is None:
         return None
-    term = get_reduction_expr(block)
-    factors = [_load(term.a), _load(term.b)]
-    columns = _columns(block)
-    if columns is None or None in factors:
-        return None
-    for data, weight in (factors, reversed(factors)):
+    for i, weight in enumerate(reversed(factors)):
         if not uses(list(weight.indices), block.iter_vars[columns].var):
-            return _match_operands(block, data, weight, columns)
+            found = _match_operands(block, factors[i], weight, columns)
+            return None if found is None else replace(found, data_factor=i)
     return None
 
 
 def is_product(block: s_tir.SBlock) -> bool:
     """Whether a reduction sums products of two loads."""
+    factors = _factors(block)
+    return len(factors) == 2 and None not in factors
+
+
+def _factors(block: s_tir.SBlock) -> list[ir.TensorLoad | None]:
     term = get_reduction_expr(block)
-    return isinstance(term, tirx.Mul) and None not in (_load(term.a), _load(term.b))
+    return [_load(term.a), _load(term.b)] if isinstance(term, tirx.Mul) else []
 
 
 def match_pooling(block: s_tir.SBlock) -> Contraction | None:
@@ -131,7 +144,7 @@ def _load(expr: tirx.Expr) -> ir.TensorLoad | None:
 
 def _columns(block: s_tir.SBlock) -> int | None:
     """Position of the variable that is the last index of the output of a static block."""
-    if any(constant(v.dom.extent) is None for v in block.iter_vars):
+    if not block.body.indices or any(constant(v.dom.extent) is None for v in block.iter_vars):
         return None
     last = block.body.indices[-1]
     return next((p for p, v in enumerate(block.iter_vars) if v.var.same_as(last)), None)

@@ -6,7 +6,8 @@ The input is read through a copy that is contiguous for the lanes:
 * padding is materialised once, in a parallel loop of its own;
 * a stride also sorts the copy's columns by phase, ``[w % s, w // s]``;
 * a 1x1 kernel needs no copy, or with a stride one of the pixels it uses. Its rows are fused into
-  one axis of pixels.
+  one axis of pixels;
+* an image of a single pixel (squeeze-and-excitation) leaves dot products along the weights.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tvm_edge.devices import DeviceSpec
 from tvm_edge.schedules.analysis import constant, open_schedule
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction
+from tvm_edge.schedules.cpu.dot import schedule_dot
 from tvm_edge.schedules.cpu.microkernel import schedule_contraction
 from tvm_edge.schedules.cpu.stages import (
     drop_window,
@@ -50,19 +52,21 @@ class Conv2d:
         conv = None if block is None else match_contraction(sch.get(block))
         if block is None or conv is None or (conv.lines is None and not conv.window):
             return None
-        sizes = [constant(var.dom.extent) for var in sch.get(block).iter_vars]
-        if conv.channels is None and prod(sizes[p] or 0 for p in conv.channel_sum) == 1:
+        if conv.channels is None and _terms(sch.get(block), conv) == 1:
             return None  # depthwise: channels have nothing to share
         stage = isolate(sch, block, conv.data.source)
         epilogue = epilogue_of(sch, block)
         conv = match_contraction(sch.get(block))
         assert conv is not None, "inlining a copy keeps the pattern"
+        done = [block, epilogue]
+        if _pixels(sch.get(block), conv) == 1 and schedule_dot(sch, block, epilogue, spec):
+            schedule_rest(sch, done, spec)
+            return sch
         if stage is None and _is_pointwise(sch.get(block), conv):
             conv = drop_window(sch, block, conv)
             if conv.strides != (1, 1):
                 gather_pixels(sch, block, conv)
             conv = fuse_lines(sch, block, epilogue, conv)
-        done = [block, epilogue]
         if conv.strides[1] > 1:
             copy = split_phases(sch, block, conv.data.source, conv.strides[1])
             schedule_phases(sch, copy, stage, spec)
@@ -72,10 +76,20 @@ class Conv2d:
         return sch
 
 
+def _terms(block: s_tir.SBlock, conv: Contraction) -> int:
+    """Input channels summed over."""
+    return prod(constant(block.iter_vars[p].dom.extent) or 0 for p in conv.channel_sum)
+
+
+def _pixels(block: s_tir.SBlock, conv: Contraction) -> int:
+    positions = [conv.columns] if conv.lines is None else [conv.columns, conv.lines]
+    return prod(constant(block.iter_vars[p].dom.extent) or 0 for p in positions)
+
+
 def _is_pointwise(block: s_tir.SBlock, conv: Contraction) -> bool:
     """Whether the kernel is 1x1 without padding, and can run over all pixels as one axis."""
     sizes = [constant(var.dom.extent) for var in block.iter_vars]
-    if conv.lines is None or conv.columns != conv.lines + 1:
+    if conv.lines is None or conv.columns != conv.lines + 1 or _terms(block, conv) == 1:
         return False
     if any(sizes[p] != 1 for p in conv.window):
         return False

@@ -15,6 +15,7 @@ from tvm_edge.schedules.analysis import (
     accepts,
     extent,
     inline_spatial,
+    is_plain,
     open_schedule,
     plain_blocks,
     trailing_contiguous,
@@ -56,6 +57,8 @@ class Reduce:
             _schedule_rows(sch, blocks, spec)
             return sch
         for block in blocks:
+            if not is_plain(sch, block.block_rv):
+                continue  # taken in by the reduction before it
             if block.is_injective():
                 schedule_spatial(sch, block.block_rv, spec)
             else:

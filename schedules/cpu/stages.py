@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
@@ -20,7 +21,7 @@ from tvm_edge.schedules.analysis import (
     plain_blocks,
     root_blocks,
 )
-from tvm_edge.schedules.contraction import Contraction, match_contraction
+from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.cpu.loops import (
     fuse,
     lanes_of,
@@ -118,9 +119,7 @@ def drop_window(sch: Schedule, block: SBlockRV, conv: Contraction) -> Contractio
     kept = [p for p in range(len(stmt.iter_vars)) if p not in conv.window]
     mapping = _index_map(stmt, len(stmt.iter_vars), lambda v: [v[p] for p in kept])
     sch.transform_block_layout(block, mapping)
-    without = match_contraction(sch.get(block))
-    assert without is not None, "a unit variable is not part of the pattern"
-    return without
+    return conv.moved(sch.get(block), {p: i for i, p in enumerate(kept)})
 
 
 def gather_pixels(sch: Schedule, block: SBlockRV, conv: Contraction) -> None:
@@ -158,7 +157,10 @@ def fuse_lines(
     stmt = sch.get(block)
     rank = len(stmt.writes[0].source.shape)
     sch.transform_layout(block, ("write", 0), _index_map(stmt, rank, fused))
-    return conv.with_fused_lines()
+    left = range(len(sch.get(block).iter_vars))
+    position = {p if p < conv.columns else p + 1: p for p in left if p != first}
+    fused_conv = conv.moved(stmt, {**position, conv.columns: first})
+    return replace(fused_conv, strides=(1, 1))
 
 
 def split_phases(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from onnx import helper
 
 import tvm_edge
 from tests.onnx_models import make_model
+from tests.runtime.support import run_python
 from tvm_edge import InputError
 from tvm_edge.runtime import KernelTime, Timing
 
@@ -38,7 +40,7 @@ def test_statistics(samples: list[float]) -> None:
     assert timing.mean == pytest.approx(float(np.mean(samples)))
     slack = 1e-9 * timing.max
     ordered = [timing.min, timing.median, timing.p90, timing.p99, timing.max]
-    assert all(a <= b + slack for a, b in zip(ordered, ordered[1:], strict=False))
+    assert all(a <= b + slack for a, b in itertools.pairwise(ordered))
 
 
 def test_benchmark(compiled_small: tvm_edge.CompiledModel) -> None:
@@ -158,6 +160,37 @@ def test_profiling_leaves_the_model_as_it_was(
     before = compiled_small.run({"data": image})["pooled"]
     compiled_small.profile(repeat=1)
     np.testing.assert_array_equal(compiled_small.run({"data": image})["pooled"], before)
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+import numpy as np
+import tvm_edge
+
+model = tvm_edge.load(sys.argv[1])
+inputs = {"data": np.ones((1, 3, 16, 16), "float32")}
+expected = model.run(inputs)["pooled"]
+interrupt = (os.getpid(), signal.SIGINT)
+outcomes = set()
+for i in range(20):
+    timer = threading.Timer(0.03 + i / 1000, os.kill, interrupt)
+    try:
+        timer.start()
+        getattr(model, sys.argv[2])(repeat=10**9)
+    except BaseException as err:
+        outcomes.add(type(err).__name__)
+    timer.join()
+outcomes.add(bool((model.run(inputs)["pooled"] == expected).all()))
+outcomes.add(model.profile(repeat=1).kernels[0].name == model.report.kernels[0].name)
+print(outcomes)
+"""
+
+
+@pytest.mark.parametrize("method", ["benchmark", "profile"])
+def test_control_c_ends_a_measurement_and_nothing_else(artifact: Path, method: str) -> None:
+    """In a child: an exception thrown into the virtual machine can corrupt its heap."""
+    output = run_python(INTERRUPTED, artifact, method, environment={"TVM_USE_RUNTIME_LIB": "1"})
+    assert output.strip() in ("{'KeyboardInterrupt', True}", "{True, 'KeyboardInterrupt'}")
 
 
 def test_a_model_without_kernels() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,8 @@ print(json.dumps({
     ("variable", "blocked"),
     [
         ("1", ("onnx", "onnx_ir", "onnxscript", "tvm.relax")),
-        (None, ("onnx", "onnx_ir", "onnxscript", "tvm.relax")),
+        # `import tvm` imports tvm.relax itself where the whole library is loaded.
+        (None, ("onnx", "onnx_ir", "onnxscript")),
     ],
     ids=["runtime library", "whole TVM"],
 )
@@ -61,7 +63,8 @@ def test_an_artifact_needs_the_runtime_only(
     found = json.loads(output)
     expected = compiled_small.run({"data": image})["pooled"]
     np.testing.assert_array_equal(np.load(tmp_path / "outputs.npz")["pooled"], expected)
-    assert found["report"] == json.loads(json.dumps(compiled_small.report.to_dict()))
+    report = replace(compiled_small.report, seconds={})
+    assert found["report"] == json.loads(json.dumps(report.to_dict()))
     assert found["repeat"] == 3
     assert found["kernels"] == [kernel.name for kernel in compiled_small.report.kernels]
     assert not set(found["loaded"]) & set(blocked)

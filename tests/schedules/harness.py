@@ -6,8 +6,8 @@ import os
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")  # TVM's default, half the cores, is one here
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import onnx
 import onnxruntime
 import tvm
 import tvm_ffi
+from hypothesis import HealthCheck, settings
 from onnx import TensorProto, helper, numpy_helper
 from tvm import relax, tirx
 from tvm.relax.backend import DispatchSortScan
@@ -23,6 +24,7 @@ from tvm.relax.frontend.onnx import from_onnx
 from tvm_edge.devices import DeviceSpec
 from tvm_edge.schedules.base import Scheduled
 from tvm_edge.schedules.cpu import schedule
+from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK
 
 AVX512 = DeviceSpec(
     key="test/avx512",
@@ -41,9 +43,24 @@ NEON = DeviceSpec(
 )
 SPECS = (AVX512, AVX2, NEON)
 
+SWEEP = int(os.environ.get("TVM_EDGE_SWEEP", "1"))
+"""Multiplies the number of random cases: 1 in CI, more when a template changes."""
+
 TOLERANCE = 1e-5
 """Of a tensor's largest value. A float32 sum of some thousand terms in another order differs by
 about 1e-6; a wrong index differs by 1e-1."""
+
+
+
+def sweep(examples: int) -> settings:
+    """Settings of a property test that builds kernels."""
+    return settings(
+        max_examples=examples * SWEEP,
+        deadline=None,
+        derandomize=SWEEP == 1,
+        suppress_health_check=list(HealthCheck),
+    )
+
 
 _transform = relax.transform
 _FUSE = tvm.transform.Sequential(
@@ -74,7 +91,187 @@ _LOWER = tvm.transform.Sequential(
 )
 
 
-def target() -> tvm.target.Target:
-    """This machine's CPU."""
-    cpu = tvm.support.libinfo()  # noqa: F841
+
+
+class Graph:
+    """An ONNX graph under construction; tensors are names, weights are inputs.
+
+    As inputs weights need no constant folding, which costs an LLVM build for each of them.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = np.random.default_rng(seed)
+        self._nodes: list[onnx.NodeProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+        self._constants: list[onnx.TensorProto] = []
+        self.values: dict[str, np.ndarray] = {}
+
+    def input(self, *shape: int, dtype: str = "float32", high: int = 8) -> str:
+        """A random input; integers lie in [0, high)."""
+        if dtype == "bool":
+            value = self._random.random(shape) < 0.5
+        elif dtype.startswith(("int", "uint")):
+            value = self._random.integers(0, high, shape).astype(dtype)
+        else:
+            value = np.asarray(self._random.standard_normal(shape), dtype)
+        return self.given(value)
+
+    def given(self, value: np.ndarray, shape: Sequence[int | str] | None = None) -> str:
+        """An input of this value; its declared `shape` may name symbolic dimensions."""
+        name = f"in{len(self.values)}"
+        kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+        self._inputs.append(helper.make_tensor_value_info(name, kind, shape or value.shape))
+        self.values[name] = value
+        return name
+
+    def constant(self, value: Any) -> str:
+        """A constant, for operators that want their parameters so; floats are float32."""
+        name = f"constant{len(self._constants)}"
+        array = np.asarray(value)
+        array = array.astype("float32") if array.dtype == np.float64 else array
+        self._constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """A node with one output."""
+        name = f"{kind.lower()}{len(self._nodes)}"
+        self._nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
+        return name
+
+    def output(self, name: str, dtype: int = TensorProto.FLOAT) -> None:
+        """Mark a tensor as an output of the graph."""
+        self._outputs.append(helper.make_tensor_value_info(name, dtype, None))
+
+    def model(self) -> onnx.ModelProto:
+        """The finished model."""
+        graph = helper.make_graph(
+            self._nodes, "test", self._inputs, self._outputs, self._constants
+        )
+        opsets = [helper.make_opsetid("", 17)]
+        return onnx.shape_inference.infer_shapes(
+            helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        )
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel before and after scheduling."""
+
+    name: str
+    func: tirx.PrimFunc
+    scheduled: Scheduled
+
+
+def this_cpu() -> tvm.target.Target:
+    """The machine the tests run on."""
     return tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+
+
+def kernels_of(model: onnx.ModelProto | tvm.IRModule, spec: DeviceSpec = AVX512) -> list[Kernel]:
+    """Legalise, fuse and schedule a model."""
+    return _schedule(_fuse(model), spec)[1]
+
+
+def _fuse(model: onnx.ModelProto | tvm.IRModule) -> tvm.IRModule:
+    module = model if isinstance(model, tvm.IRModule) else from_onnx(model)
+    with this_cpu():
+        return _FUSE(module)
+
+
+def _schedule(module: tvm.IRModule, spec: DeviceSpec) -> tuple[tvm.IRModule, list[Kernel]]:
+    module = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
+    kernels = []
+    for gvar, func in module.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            scheduled = schedule(func, spec)
+            module[gvar] = scheduled.func
+            kernels.append(Kernel(gvar.name_hint, func, scheduled))
+    return module, kernels
+
+
+def run(
+    model: onnx.ModelProto | tvm.IRModule,
+    inputs: Mapping[str, np.ndarray],
+    spec: DeviceSpec = AVX512,
+) -> tuple[list[np.ndarray], list[Kernel]]:
+    """Schedule, build and run a model; its outputs and kernels."""
+    module, kernels = _schedule(_fuse(model), spec)
+    with this_cpu():
+        lowered = _LOWER(module)
+    executable = relax.build(lowered, this_cpu(), relax_pipeline=tvm.transform.Sequential([]))
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    outputs = machine["main"](*(tvm.runtime.tensor(value) for value in inputs.values()))
+    several = isinstance(outputs, list | tuple | tvm_ffi.Array)
+    return [o.numpy() for o in (outputs if several else [outputs])], kernels
+
+
+def check(graph: Graph, spec: DeviceSpec = AVX512) -> list[Kernel]:
+    """Compare a graph with ONNX Runtime; its kernels, all of them sensibly scheduled."""
+    model = graph.model()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    expected = session.run(None, graph.values)
+    actual, kernels = run(model, graph.values, spec)
+    for output, want, got in zip(session.get_outputs(), expected, actual, strict=True):
+        assert_close(got, want, f"{output.name} of\n{onnx.printer.to_text(model.graph)}")
+    for kernel in kernels:
+        assert_scheduled(kernel, spec)
+    return kernels
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, what: str = "") -> None:
+    """Floating-point results agree to :data:`TOLERANCE`, all others exactly."""
+    assert actual.shape == expected.shape, f"{what}: {actual.shape} for {expected.shape}"
+    if expected.dtype.kind != "f":
+        assert np.array_equal(actual, expected), what
+        return
+    tolerance = TOLERANCE if expected.dtype == np.float32 else 1e-2
+    largest = float(np.abs(expected).max(initial=1e-30))
+    error = float(np.abs(actual.astype("float64") - expected).max(initial=0.0)) / largest
+    assert error <= tolerance, f"{what}: error {error:.1e}"
+
+
+# ----------------------------------------------------------------------------------- structure
+
+
+def loop_kinds(func: tirx.PrimFunc) -> set[int]:
+    """The kinds of loop in a function."""
+    kinds: set[int] = set()
+
+    def visit(loop: tirx.For) -> None:
+        kinds.add(int(loop.kind))
+
+    tvm_ffi.structural_walk(func.body, (tirx.For, visit))
+    return kinds
+
+
+def iterations(func: tirx.PrimFunc) -> int:
+    """How often the busiest block of a function with static shapes runs; 0 with symbolic ones."""
+    most = 0
+
+    def visit(block: Any) -> None:
+        nonlocal most
+        sizes = [var.dom.extent for var in block.iter_vars]
+        if all(isinstance(size, tirx.IntImm) for size in sizes):
+            most = max(most, int(np.prod([int(size) for size in sizes])))
+
+    tvm_ffi.structural_walk(func.body, (tvm.s_tir.SBlock, visit))
+    return most
+
+
+def assert_scheduled(kernel: Kernel, spec: DeviceSpec) -> None:
+    """A kernel with work for two cores runs on them, in vectors."""
+    if iterations(kernel.func) < 8 * MIN_PARALLEL_WORK * spec.lanes():
+        return
+    kinds = loop_kinds(kernel.scheduled.func)
+    assert tirx.ForKind.PARALLEL in kinds, f"{kernel.name} is serial:\n{kernel.scheduled.func}"
+    assert tirx.ForKind.VECTORIZED in kinds, f"{kernel.name} is scalar:\n{kernel.scheduled.func}"
+
+
+def rules(kernels: Iterable[Kernel]) -> list[str]:
+    """The rules that took the kernels, sorted."""
+    return sorted(kernel.scheduled.rule for kernel in kernels)

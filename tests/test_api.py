@@ -1,0 +1,212 @@
+"""The public surface: names, signatures, errors, and what importing it costs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import tvm_edge
+from tests.onnx_models import conv_relu
+from tests.runtime.support import run_python
+from tvm_edge import InputError, TvmEdgeError
+
+FUNCTIONS = ("analyze", "compile", "devices", "doctor", "load")
+CLASSES = (
+    "BenchmarkResult",
+    "CompileReport",
+    "CompiledModel",
+    "Device",
+    "DeviceSpec",
+    "Diagnosis",
+    "Profile",
+    "TensorSpec",
+)
+ERRORS = {
+    # name → exit code
+    "TvmEdgeError": 4,
+    "InvalidModelError": 4,
+    "UnsupportedOperatorError": 4,
+    "InputError": 4,
+    "DeviceUnavailableError": 5,
+    "PlacementError": 4,
+    "MemoryBudgetError": 4,
+    "ArtifactError": 4,
+    "RecordError": 4,
+    "MissingDependencyError": 5,
+    "TuningError": 4,
+    "MeasureTimeout": 4,
+    "DeviceLost": 4,
+    "WrongResult": 4,
+    "InvalidLaunch": 4,
+}
+SIGNATURES = {
+    "compile": "(model, target, *, host=None, input_shapes=None, precision='float32', "
+    "fallback='auto', parallel_fusion='auto', memory_budget=None, tuning_logs=None, "
+    "num_threads=None)",
+    "load": "(path, *, device=None, num_threads=None, remote=None)",
+    "analyze": "(model, target, *, input_shapes=None)",
+    "devices": "()",
+    "doctor": "()",
+    "CompiledModel.run": "(self, inputs, *, outputs=None, device_outputs=False)",
+    "CompiledModel.export": "(self, path)",
+    "CompiledModel.benchmark": "(self, inputs=None, *, warmup=3, repeat=20)",
+    "CompiledModel.profile": "(self, inputs=None, *, repeat=10)",
+    "CompiledModel.warmup": "(self)",
+    "CompileReport.summary": "(self)",
+    "CompileReport.to_dict": "(self)",
+}
+
+
+def test_exported_names() -> None:
+    expected = {*FUNCTIONS, *CLASSES, *ERRORS, "TvmEdgeWarning", "__version__", "zoo"}
+    assert set(tvm_edge.__all__) == expected
+    assert len(tvm_edge.__all__) == len(expected)
+    assert dir(tvm_edge) == sorted(expected)
+
+
+def test_every_name_resolves() -> None:
+    """Also after a compilation, which imports modules with names like theirs."""
+    tvm_edge.compile(conv_relu(), "llvm")
+    for name in FUNCTIONS:
+        assert inspect.isfunction(getattr(tvm_edge, name)), name
+    for name in (*CLASSES, *ERRORS, "TvmEdgeWarning"):
+        assert inspect.isclass(getattr(tvm_edge, name)), name
+    assert isinstance(tvm_edge.__version__, str)
+    assert inspect.ismodule(tvm_edge.zoo)
+
+
+def test_an_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="'tvm_edge' has no attribute 'compiel'"):
+        _ = tvm_edge.compiel
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures(name: str) -> None:
+    value: Any = tvm_edge
+    for part in name.split("."):
+        value = getattr(value, part)
+    parameters = inspect.signature(value).parameters.values()
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
+    assert str(inspect.Signature(bare)) == SIGNATURES[name]
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_every_error_is_ours_and_has_an_exit_code(name: str) -> None:
+    error = getattr(tvm_edge, name)
+    assert issubclass(error, TvmEdgeError)
+    assert error.exit_code == ERRORS[name]
+
+
+def test_measurement_errors_are_tuning_errors() -> None:
+    for name in ("MeasureTimeout", "DeviceLost", "WrongResult", "InvalidLaunch"):
+        assert issubclass(getattr(tvm_edge, name), tvm_edge.TuningError)
+
+
+def test_errors_carry_what_a_program_needs() -> None:
+    wrong = InputError("message", name="data", expected="float32", got="float64")
+    assert (wrong.name, wrong.expected, wrong.got) == ("data", "float32", "float64")
+    budget = tvm_edge.MemoryBudgetError("message", budget=10, smallest_feasible=20)
+    assert (budget.budget, budget.smallest_feasible) == (10, 20)
+    unknown = tvm_edge.UnsupportedOperatorError("message", ["Foo", "Bar"])
+    assert unknown.operators == ("Foo", "Bar")
+    assert issubclass(tvm_edge.TvmEdgeWarning, UserWarning)
+
+
+def loaded_modules(statement: str) -> set[str]:
+    """Top-level packages, and modules of tvm_edge, that `statement` imports."""
+    code = f"""
+import json, sys
+before = set(sys.modules)
+{statement}
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+    names = json.loads(run_python(code).splitlines()[-1])
+    return {name if name.startswith("tvm_edge") else name.split(".")[0] for name in names}
+
+
+def test_importing_tvm_edge_is_cheap() -> None:
+    loaded = loaded_modules("import tvm_edge; tvm_edge.__version__; tvm_edge.InputError")
+    assert loaded >= {"tvm_edge", "tvm_edge.errors"}
+    assert not loaded & {"tvm", "tvm_ffi", "numpy", "onnx", "onnx_ir", "onnxscript", "rich"}
+
+
+def test_importing_tvm_loads_nothing_of_ours() -> None:
+    loaded = loaded_modules("import tvm")
+    assert "tvm" in loaded
+    assert not [name for name in loaded if name.startswith("tvm_edge")]
+
+
+def test_asking_for_help_imports_no_tvm() -> None:
+    loaded = loaded_modules("from tvm_edge.cli import main; main.main(['--help'])")
+    assert "tvm_edge.cli.main" in loaded
+    assert not loaded & {"tvm", "tvm_ffi", "numpy", "onnx"}
+
+
+WITHOUT_ONNX = """
+import sys
+import tvm_edge
+for model in (sys.argv[1], open(sys.argv[1], "rb").read()):
+    try:
+        tvm_edge.compile(model, "llvm")
+    except tvm_edge.MissingDependencyError as err:
+        print(err)
+"""
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnx_ir", "onnxscript"])
+def test_without_onnx_the_message_names_the_extra(package: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(conv_relu(), path)
+    lines = run_python(WITHOUT_ONNX, path, blocked=(package,)).splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert f"'{package}'" in line
+        assert "pip install 'tvm-edge[onnx]'" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "fragment"),
+    [
+        ({"precision": "float16"}, "not available in this version"),
+        ({"precision": "tf32"}, "not available in this version"),
+        ({"precision": "flaot32"}, "did you mean 'float32'"),
+        ({"memory_budget": 1 << 20}, "not available in this version"),
+        ({"memory_budget": "1GiB"}, "not available in this version"),
+        ({"parallel_fusion": "x"}, "'auto', True or False"),
+        ({"fallback": "x"}, "auto, list, none, error"),
+        ({"fallback": 3}, "auto, list, none, error"),
+        ({"host": "llvm"}, "not available in this version"),
+        ({"tuning_logs": "logs"}, "not available in this version"),
+        ({"num_threads": 0}, "positive"),
+    ],
+    ids=str,
+)
+def test_options_that_cannot_be_honoured(options: dict[str, Any], fragment: str) -> None:
+    """Refused at the door: before the model is read, let alone compiled."""
+    with pytest.raises(InputError) as caught:
+        tvm_edge.compile("/no/such/model.onnx", "llvm", **options)
+    ((name, value),) = options.items()
+    assert caught.value.name == name
+    assert caught.value.got in (repr(value), str(value))
+    assert fragment in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "float32"},
+        {"fallback": "error"},
+        {"fallback": ["conv"]},
+        {"parallel_fusion": False},
+        {"tuning_logs": False},
+        {"num_threads": 1},
+    ],
+    ids=str,
+)
+def test_options_that_mean_the_default_on_a_cpu(options: dict[str, Any]) -> None:
+    assert tvm_edge.compile(conv_relu(), "llvm", **options).report.kernels
