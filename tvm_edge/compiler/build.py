@@ -17,6 +17,10 @@ from tvm_edge.host import machine
 
 __all__ = ["BuiltLibrary", "build"]
 
+# Kernels need no start-up code and only these libraries, by the names that every system has: a
+# machine with gcc but without libc6-dev can link. libgcc has float16 conversions.
+_LIBRARIES = ["-lgcc", "-l:libm.so.6", "-l:libc.so.6"]
+
 _NO_PASSES = tvm.transform.Sequential([], name="AlreadyLowered")
 
 
@@ -37,7 +41,7 @@ class BuiltLibrary:
         Raises
         ------
         MissingDependencyError
-            No C++ compiler for the target's architecture.
+            No compiler to link with for the target's architecture.
         ArtifactError
             The linker failed.
         """
@@ -46,8 +50,9 @@ class BuiltLibrary:
             self._executable.export_library(str(path), fcompile=linker)
         except RuntimeError as err:  # tvm.support.cc wraps the linker's output
             lines = [line for line in str(err).splitlines() if line.strip()]
+            reason = lines[1] if len(lines) > 1 else str(err)  # under "Compilation error:"
             raise ArtifactError(
-                f"linking the library failed: {lines[-1][:300] if lines else err}; "
+                f"linking the library failed: {reason[:300]}; "
                 "check the compiler and the space in the temporary folder (TMPDIR)"
             ) from err
 
@@ -67,7 +72,7 @@ def _linker(architecture: str) -> Callable[..., Any]:
         package = f"g++-{architecture.replace('_', '-')}-linux-gnu"
     if compiler is None:
         raise MissingDependencyError(
-            f"exporting a library for {architecture} needs a C++ compiler; "
+            f"exporting a library for {architecture} needs a compiler to link with; "
             f"run: apt-get install {package}"
         )
-    return cc.cross_compiler(compiler)
+    return cc.cross_compiler(compiler, options=["-nostdlib"], add_files=_LIBRARIES)
