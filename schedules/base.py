@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from tvm import s_tir, tirx
 
-from tvm_edge.devices import DeviceSpec
+from tvm_edge.hardware import DeviceSpec
 
 __all__ = ["Origin", "ScheduleRule", "Scheduled", "apply_first"]
 

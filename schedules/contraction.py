@@ -97,6 +97,7 @@ class Contraction:
 
 
 def _size(block: s_tir.SBlock, position: int) -> int:
+    """Extent of a variable, 0 if it is symbolic."""
     return constant(block.iter_vars[position].dom.extent) or 0
 
 
@@ -143,8 +144,8 @@ def _load(expr: tirx.Expr) -> ir.TensorLoad | None:
 
 
 def _columns(block: s_tir.SBlock) -> int | None:
-    """Position of the variable that is the last index of the output of a static block."""
-    if not block.body.indices or any(constant(v.dom.extent) is None for v in block.iter_vars):
+    """Position of the variable that is the last index of a block's output."""
+    if not block.body.indices:
         return None
     last = block.body.indices[-1]
     return next((p for p, v in enumerate(block.iter_vars) if v.var.same_as(last)), None)
@@ -160,12 +161,14 @@ def _match_operands(
     column_stride = _coefficient(data.indices[-1], variables[columns])
     if not column_stride or any(uses(i, variables[columns]) for i in list(data.indices)[:-1]):
         return None
+    if not all(_size(block, p) for p in (columns, *reduction)):
+        return None  # symbolic or empty
     lines, line_stride = None, 1
     window_axes = [data.indices[-1]]
     channels, group = None, 1
     for p, var in enumerate(variables):
-        if p in reduction or p == columns:
-            continue
+        if p in reduction or p == columns or not _size(block, p):
+            continue  # a symbolic axis is not tiled
         if weight is None or not uses(list(weight.indices), var):
             if len(data.indices) > 1 and (step := _coefficient(data.indices[-2], var)):
                 lines, line_stride = p, step

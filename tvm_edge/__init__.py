@@ -115,6 +115,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"tvm_edge.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'tvm_edge' has no attribute {name!r}")
+    if _HOME[name] in ("compiler", "hardware"):
+        importlib.import_module("tvm_edge.extras").require_compiler()
     value = getattr(importlib.import_module(f"tvm_edge.{_HOME[name]}"), name)
     globals()[name] = value
     return value

@@ -7,7 +7,23 @@ from types import ModuleType
 
 from tvm_edge.errors import MissingDependencyError
 
-__all__ = ["require"]
+__all__ = ["require", "require_compiler"]
+
+
+def require_compiler() -> None:
+    """Refuse where only TVM's runtime library is loaded.
+
+    Raises
+    ------
+    MissingDependencyError
+    """
+    import tvm
+
+    if not hasattr(tvm, "relax"):
+        raise MissingDependencyError(
+            "this needs TVM's compiler, and only its runtime library is loaded; "
+            "unset TVM_USE_RUNTIME_LIB, or reinstall with: pip install --force-reinstall apache-tvm"
+        )
 
 
 def require(module: str, extra: str, purpose: str) -> ModuleType:

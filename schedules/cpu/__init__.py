@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from tvm_edge.devices import DeviceSpec
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Scheduled, ScheduleRule, apply_first
 from tvm_edge.schedules.cpu.conv2d import Conv2d
 from tvm_edge.schedules.cpu.dense import Dense

@@ -16,12 +16,13 @@ from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
-from tvm_edge.devices import DeviceSpec
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import constant, divisors, extent, inline_spatial, open_schedule
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, is_product, match_contraction
 from tvm_edge.schedules.cpu.dot import schedule_dot
 from tvm_edge.schedules.cpu.loops import (
+    can_peel,
     fuse,
     lanes_of,
     peel_remainder,
@@ -60,7 +61,9 @@ class Dense:
             _matrix_outermost(sch, block)
             if not schedule_dot(sch, block, epilogue, spec):
                 return None
-        elif _is_few_rows(sch.get(block), product, spec):
+        elif can_peel(sch, sch.get_loops(block)[product.columns]) and _is_few_rows(
+            sch.get(block), product, spec
+        ):
             _schedule_stripes(sch, block, epilogue, product, spec)
         else:
             schedule_contraction(sch, block, epilogue, product, spec)

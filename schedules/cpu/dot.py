@@ -15,9 +15,15 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvm_edge.devices import DeviceSpec
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import constant, divisors, extent, trailing_contiguous
-from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, fuse, lanes_of, peel_remainder
+from tvm_edge.schedules.cpu.loops import (
+    MIN_PARALLEL_WORK,
+    can_peel,
+    fuse,
+    lanes_of,
+    peel_remainder,
+)
 
 __all__ = ["factor_lanes", "schedule_dot", "vectorize_lanes"]
 
@@ -94,20 +100,19 @@ def schedule_dot(
     sch: Schedule, block: SBlockRV, epilogue: SBlockRV | None, spec: DeviceSpec
 ) -> bool:
     """Schedule a reduction along the contiguous axis; ``False`` if it is none."""
-    sizes = [constant(var.dom.extent) for var in sch.get(block).iter_vars]
-    if None in sizes:
-        return False
-    partial = factor_lanes(sch, block, spec, exact=False)
+    sizes = [extent(sch, loop) or spec.cores for loop in sch.get_loops(block)]
+    partial = factor_lanes(sch, block, spec, exact=not can_peel(sch, sch.get_loops(block)[-1]))
     if partial is None:
         return False
     rank = len(sch.get_loops(block)) - 1  # its other loop is the one over lanes
     loops = sch.get_loops(partial)
     outputs, reduction, lane = loops[:rank], loops[rank:-1], loops[-1]
-    inner = next((s for loop in reversed(outputs) if (s := extent(sch, loop) or 1) > 1), 1)
+    extents = [extent(sch, loop) for loop in outputs]
+    inner = next((size or 1 for size in reversed(extents) if size != 1), 1)
     axis = fuse(sch, outputs) if outputs else sch.add_unit_loop(loops[0])
     tile = next(d for d in range(_OUTPUTS, 0, -1) if inner % d == 0)
     task, output = sch.split(axis, factors=[None, tile])
-    if prod(s for s in sizes if s) >= MIN_PARALLEL_WORK * lanes_of(sch.get(block), spec):
+    if prod(sizes) >= MIN_PARALLEL_WORK * lanes_of(sch.get(block), spec):
         sch.parallel(task)
     sch.reverse_compute_at(block, task, preserve_unit_loops=True)
     if epilogue is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from tvm_edge.devices import DeviceSpec
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import inline_spatial, open_schedule, plain_blocks, root_blocks
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.cpu.loops import schedule_spatial

@@ -6,7 +6,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis import get_sblock_info
 
-from tvm_edge.devices import DeviceSpec
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import is_plain, open_schedule, root_blocks
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.cpu.loops import schedule_spatial

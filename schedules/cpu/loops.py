@@ -9,7 +9,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvm_edge.devices import DeviceSpec
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import (
     accepts,
     accesses,
@@ -24,6 +24,7 @@ from tvm_edge.schedules.analysis import (
 
 __all__ = [
     "MIN_PARALLEL_WORK",
+    "can_peel",
     "fuse",
     "lanes_of",
     "peel_remainder",
@@ -51,16 +52,21 @@ def lanes_of(block: s_tir.SBlock, spec: DeviceSpec) -> int:
     return spec.lanes((widest + 7) // 8)
 
 
-def vector_length(sch: Schedule, loop: LoopRV, lanes: int) -> int:
-    """Lanes to vectorise a loop by: `lanes` where the remainder can be peeled, else a divisor.
+def can_peel(sch: Schedule, loop: LoopRV) -> bool:
+    """Whether the remainder of a loop's last vector can be split off, see `peel_remainder`.
 
-    Peeling needs 32-bit loops, see :func:`tvm_edge.schedules.analysis.narrow_indices`. Without it
-    a vector loop with a remainder would run lane by lane.
+    Only from 32-bit loops, see :func:`tvm_edge.schedules.analysis.narrow_indices`. Elsewhere a
+    vector loop with a remainder would run lane by lane.
     """
+    return sch.get(loop).loop_var.ty.dtype == "int32" and extent(sch, loop) is not None
+
+
+def vector_length(sch: Schedule, loop: LoopRV, lanes: int) -> int:
+    """Lanes to vectorise a loop by: `lanes` where the remainder can be peeled, else a divisor."""
     size = extent(sch, loop)
     if size is None:
         return 1
-    if size <= lanes or sch.get(loop).loop_var.ty.dtype == "int32":
+    if size <= lanes or can_peel(sch, loop):
         return min(size, lanes)
     return max(d for d in divisors(size) if d <= lanes)
 
@@ -107,22 +113,23 @@ def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     if not loops or 0 in sizes:
         return
     found, _ = accesses(stmt)
+    variables = [v.var for v in stmt.iter_vars]
     taken = trailing_contiguous(stmt)
     if taken == 0:
         along_output = _output_axis(stmt)
         if along_output is not None and along_output != len(loops) - 1:
             loops.append(loops.pop(along_output))
+            variables.append(variables.pop(along_output))
             if not accepts(sch.reorder, *loops):
                 return
         taken = 1
-    border = _border(stmt, stmt.iter_vars[-1].var)
     body = fuse(sch, loops[len(loops) - taken :])
     outer = loops[: len(loops) - taken]
     size = extent(sch, body)
-    lanes = 1 if border is None else vector_length(sch, body, lanes_of(stmt, spec))
+    lanes, border = _vectors_of(sch, stmt, body, variables[len(loops) - taken :], spec)
     exact = size is not None and size % lanes == 0 and not border
     if lanes > 1:
-        body, _, lane = split_vectors(sch, body, 1, lanes, peel=bool(border))
+        body, _, lane = split_vectors(sch, body, 1, lanes, peel=border)
         accepts(sch.vectorize, lane)
     total = prod(s for s in sizes if s is not None)
     if None not in sizes and total * len(found) < MIN_PARALLEL_WORK * lanes:
@@ -140,23 +147,31 @@ def vectorize_rows(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     """Vectorise the innermost loop of a spatial block that already has its place."""
     stmt = sch.get(block)
     loop = sch.get_loops(block)[-1]
-    border = _border(stmt, stmt.iter_vars[-1].var)
-    lanes = 1 if border is None else vector_length(sch, loop, lanes_of(stmt, spec))
+    lanes, border = _vectors_of(sch, stmt, loop, [stmt.iter_vars[-1].var], spec)
     if lanes > 1:
-        sch.vectorize(split_vectors(sch, loop, 1, lanes, peel=bool(border))[-1])
+        sch.vectorize(split_vectors(sch, loop, 1, lanes, peel=border)[-1])
 
 
-def _border(block: s_tir.SBlock, var: tirx.Var) -> bool | None:
-    """Whether branches of a block depend on `var`; ``None`` if on other variables besides.
+def _vectors_of(
+    sch: Schedule,
+    block: s_tir.SBlock,
+    loop: LoopRV,
+    variables: Sequence[tirx.Var],
+    spec: DeviceSpec,
+) -> tuple[int, bool]:
+    """Lanes to vectorise a loop over some variables by, and whether it has borders to peel.
 
-    A vector loop over a branch that differs between lanes is emitted lane by lane. If `var` alone
-    decides, the loop can be peeled where the branch changes.
+    A vector loop over a branch that differs between lanes is emitted lane by lane. Where only
+    the vectorised variables decide, the loop can be peeled at the border.
     """
-    conditions = [c for c in branch_conditions(block) if uses(c, var)]
-    others = [v.var for v in block.iter_vars if not v.var.same_as(var)]
-    if any(uses(c, other) for c in conditions for other in others):
-        return None
-    return bool(conditions)
+    conditions = [c for c in branch_conditions(block) if any(uses(c, v) for v in variables)]
+    lanes = vector_length(sch, loop, lanes_of(block, spec))
+    if not conditions:
+        return lanes, False
+    others = [v.var for v in block.iter_vars if not any(v.var.same_as(w) for w in variables)]
+    if not can_peel(sch, loop) or any(uses(c, other) for c in conditions for other in others):
+        return 1, False
+    return lanes, True
 
 
 def _output_axis(block: s_tir.SBlock) -> int | None:

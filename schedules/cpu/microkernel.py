@@ -11,15 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import ceil, prod
 
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvm_edge.devices import DeviceSpec
-from tvm_edge.schedules.analysis import divisors, extent
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.analysis import constant, divisors, extent
 from tvm_edge.schedules.contraction import Contraction
-from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, fuse, lanes_of, split_vectors
+from tvm_edge.schedules.cpu.loops import (
+    MIN_PARALLEL_WORK,
+    can_peel,
+    fuse,
+    lanes_of,
+    split_vectors,
+)
 
 __all__ = ["Axes", "RegisterTile", "choose_tile", "schedule_contraction", "schedule_tile"]
 
@@ -81,7 +88,14 @@ class Axes:
 
 
 def choose_tile(
-    spec: DeviceSpec, lanes: int, *, channels: int, lines: int, columns: int, outer: int = 1
+    spec: DeviceSpec,
+    lanes: int,
+    *,
+    channels: int,
+    lines: int,
+    columns: int,
+    outer: int = 1,
+    exact: bool = False,
 ) -> RegisterTile:
     """The tile that needs the fewest cycles for one step of the reduction over the whole output.
 
@@ -93,23 +107,25 @@ def choose_tile(
         Elements of a vector register.
     channels, lines, columns, outer : int
         Extents of the loops; tiles of channels and lines divide theirs.
+    exact : bool
+        The columns must divide into whole tiles: remainders cannot be peeled.
     """
-    best, best_cost = RegisterTile(1, 1, 1, min(lanes, columns)), float("inf")
-    row_vectors = ceil(columns / lanes)
-    for c in (d for d in divisors(channels) if d <= _MAX_CHANNELS):
-        for r in divisors(lines):
-            for v in range(1, row_vectors + 1):
-                # accumulators, the vectors loaded, one broadcast
-                if c * r * v + r * v + 1 > spec.vector_registers and c * r * v > 1:
-                    break
-                full, rest = divmod(row_vectors, v)
-                steps = full * _step(c, r * v) + (_step(c, r * rest) if rest else 0)
-                tasks = outer * (channels // c) * (lines // r)
-                idle = ceil(tasks / spec.cores) * spec.cores / tasks
-                cost = steps * (channels // c) * (lines // r) * idle
-                if cost < best_cost:
-                    best_cost = cost
-                    best = RegisterTile(c, r, v, min(lanes, columns))
+    best, best_cost = RegisterTile(1, 1, 1, 1), float("inf")
+    widths = [d for d in divisors(columns) if d <= lanes] if exact else [min(lanes, columns)]
+    for width, c, r in product(widths, divisors(channels), divisors(lines)):
+        row_vectors = ceil(columns / width)
+        tiles = outer * (channels // c) * (lines // r)
+        idle = ceil(tiles / spec.cores) * spec.cores / tiles
+        for v in divisors(row_vectors) if exact else range(1, row_vectors + 1):
+            # accumulators, the vectors loaded, one broadcast
+            fits = c * r * v + r * v + 1 <= spec.vector_registers
+            if c > _MAX_CHANNELS or not (fits or c * r * v == 1):
+                break
+            full, rest = divmod(row_vectors, v)
+            steps = full * _step(c, r * v) + (_step(c, r * rest) if rest else 0)
+            cost = steps * tiles * idle
+            if cost < best_cost:
+                best, best_cost = RegisterTile(c, r, v, width), cost
     return best
 
 
@@ -187,7 +203,7 @@ def schedule_contraction(
     Returns the fused outer loop.
     """
     loops = sch.get_loops(block)
-    sizes = [extent(sch, loop) or 1 for loop in loops]
+    sizes = [extent(sch, loop) or spec.cores for loop in loops]  # only a batch may be symbolic
     lanes = lanes_of(sch.get(block), spec)
     groups = 1 if conv.channels is None else sizes[conv.channels] // conv.group
     tile = choose_tile(
@@ -197,6 +213,7 @@ def schedule_contraction(
         lines=1 if conv.lines is None else sizes[conv.lines],
         columns=sizes[conv.columns],
         outer=groups * prod(sizes[p] for p in conv.outer),
+        exact=not can_peel(sch, loops[conv.columns]),
     )
     axes = Axes(
         [loops[p] for p in conv.outer],
@@ -206,7 +223,9 @@ def schedule_contraction(
         [loops[p] for p in conv.reduction],
     )
     assert conv.weight is not None
-    weights, image = (prod(map(int, f.source.shape)) for f in (conv.weight, conv.data))
+    weights, image = (
+        prod(constant(dim) or 1 for dim in load.source.shape) for load in (conv.weight, conv.data)
+    )
     return schedule_tile(
         sch,
         block,

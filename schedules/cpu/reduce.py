@@ -10,7 +10,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import SBlockRV
 
-from tvm_edge.devices import DeviceSpec
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import (
     accepts,
     extent,
@@ -24,6 +24,7 @@ from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.cpu.dot import factor_lanes, schedule_dot, vectorize_lanes
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
+    can_peel,
     fuse,
     lanes_of,
     schedule_spatial,
@@ -40,7 +41,7 @@ Finish = Callable[[SBlockRV], None]
 
 
 class Reduce:
-    """Functions of spatial blocks and any number of reductions."""
+    """Functions of spatial blocks and any number of reductions, all of which can be vectorised."""
 
     name = "reduce"
     origin: Origin = "heuristic"
@@ -61,33 +62,43 @@ class Reduce:
                 continue  # taken in by the reduction before it
             if block.is_injective():
                 schedule_spatial(sch, block.block_rv, spec)
-            else:
-                schedule_reduction(sch, block.block_rv, spec)
+            elif not schedule_reduction(sch, block.block_rv, spec):
+                return None
         return sch
 
 
-def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
+def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> bool:
     """Schedule one reduction, together with what follows its sums.
 
     Lanes run along the axis that is contiguous in memory: the one summed over, or else the last
-    one of the output. If neither is, or a shape is symbolic, the block only becomes parallel.
+    one of the output. If neither is, or one is symbolic, the block only becomes parallel.
+
+    Returns
+    -------
+    bool
+        Whether the block is vectorised, or too small to matter.
     """
     stmt = sch.get(block)
     sizes = [extent(sch, loop) for loop in sch.get_loops(block)]
     spatial = [p for p, v in enumerate(stmt.iter_vars) if v.iter_type == tirx.IterVar.DataPar]
-    if 0 in sizes or spatial != list(range(len(spatial))):
-        return
-    if None not in sizes:
+    if 0 in sizes:
+        return True
+    if spatial != list(range(len(spatial))):
+        return False
+    if None not in sizes[len(spatial) :]:
         if schedule_dot(sch, block, aligned_consumer(sch, block), spec):
-            return
+            return True
         contiguous = trailing_contiguous(stmt, len(spatial))
         if contiguous and (sizes[len(spatial) - 1] or 1) > 1:
             _schedule_columns(sch, block, contiguous, spec)
-            return
+            return True
     loops = sch.get_loops(block)
     work = prod(size or spec.cores for size in sizes)
-    if spatial and (None in sizes or work >= MIN_PARALLEL_WORK):
+    if None not in sizes and work < MIN_PARALLEL_WORK:
+        return True
+    if spatial:
         accepts(sch.parallel, fuse(sch, loops[: len(spatial)]))
+    return False
 
 
 def _schedule_columns(sch: Schedule, block: SBlockRV, contiguous: int, spec: DeviceSpec) -> None:
@@ -99,7 +110,7 @@ def _schedule_columns(sch: Schedule, block: SBlockRV, contiguous: int, spec: Dev
         return
     epilogue = epilogue_of(sch, block)
     loops = sch.get_loops(block)
-    sizes = [extent(sch, loop) or 1 for loop in loops]
+    sizes = [extent(sch, loop) or spec.cores for loop in loops]
     columns = sum(v.iter_type == tirx.IterVar.DataPar for v in stmt.iter_vars) - 1
     lines = columns - 1 if contiguous > 1 and columns > 0 else None
     outer = range(columns if lines is None else lines)
@@ -110,6 +121,7 @@ def _schedule_columns(sch: Schedule, block: SBlockRV, contiguous: int, spec: Dev
         lines=1 if lines is None else sizes[lines],
         columns=sizes[columns],
         outer=prod(sizes[p] for p in outer),
+        exact=not can_peel(sch, loops[columns]),
     )
     schedule_tile(
         sch,

@@ -9,7 +9,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
-from tvm_edge.devices import DeviceSpec
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import (
     Access,
     accesses,
@@ -82,6 +82,8 @@ def aligned_consumer(sch: Schedule, block: SBlockRV) -> SBlockRV | None:
     consumers = sch.get_consumers(block)
     if len(consumers) != 1 or not is_plain(sch, consumers[0]):
         return None
+    if len(sch.get_producers(consumers[0])) != 1:
+        return None  # ``reverse_compute_at`` wants all of them at the same loop
     stmt = sch.get(consumers[0])
     if any(v.iter_type != tirx.IterVar.DataPar for v in stmt.iter_vars):
         return None

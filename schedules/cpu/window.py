@@ -14,11 +14,16 @@ from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
-from tvm_edge.devices import DeviceSpec
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import constant, open_schedule
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction, match_pooling
-from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, lanes_of, vectorize_rows
+from tvm_edge.schedules.cpu.loops import (
+    MIN_PARALLEL_WORK,
+    can_peel,
+    lanes_of,
+    vectorize_rows,
+)
 from tvm_edge.schedules.cpu.microkernel import Axes, choose_tile, schedule_tile
 from tvm_edge.schedules.cpu.stages import (
     epilogue_of,
@@ -89,7 +94,7 @@ def _schedule(
         phases = split_phases(sch, block, pool.data.source, pool.strides[1])
     copies = [stage for stage in (phases, padding) if stage is not None]
     loops = sch.get_loops(block)
-    sizes = [constant(var.dom.extent) or 1 for var in stmt.iter_vars]
+    sizes = [constant(var.dom.extent) or spec.cores for var in stmt.iter_vars]
     channels = prod(sizes[p] for p in pool.outer)
     # A window across channels (LRN) would have neighbours repeat each other's copies.
     per_channel = channels >= spec.cores and all(sizes[p] == 1 for p in pool.channel_sum)
@@ -111,6 +116,7 @@ def _schedule(
             lines=1 if pool.lines is None else sizes[pool.lines],
             columns=sizes[pool.columns],
             outer=channels,
+            exact=not can_peel(sch, loops[pool.columns]),
         ),
         epilogue=epilogue,
         lines_serial=per_channel and bool(copies),

@@ -21,7 +21,7 @@ from tvm import relax, tirx
 from tvm.relax.backend import DispatchSortScan
 from tvm.relax.frontend.onnx import from_onnx
 
-from tvm_edge.devices import DeviceSpec
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Scheduled
 from tvm_edge.schedules.cpu import schedule
 from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK
@@ -107,15 +107,27 @@ class Graph:
         self._constants: list[onnx.TensorProto] = []
         self.values: dict[str, np.ndarray] = {}
 
-    def input(self, *shape: int, dtype: str = "float32", high: int = 8) -> str:
-        """A random input; integers lie in [0, high)."""
+    def input(
+        self,
+        *shape: int,
+        dtype: str = "float32",
+        high: int = 8,
+        mean: float = 0,
+        symbolic: str = "",
+    ) -> str:
+        """A random input, normally distributed; integers lie in [0, high).
+
+        Letters of `symbolic` name the symbolic dimensions: ``n???`` for a batch.
+        """
         if dtype == "bool":
             value = self._random.random(shape) < 0.5
         elif dtype.startswith(("int", "uint")):
             value = self._random.integers(0, high, shape).astype(dtype)
         else:
-            value = np.asarray(self._random.standard_normal(shape), dtype)
-        return self.given(value)
+            value = np.asarray(self._random.normal(mean, 1, shape), dtype)
+        names = symbolic.ljust(len(shape), "?")
+        declared = [s if n == "?" else n for s, n in zip(shape, names, strict=True)]
+        return self.given(value, declared)
 
     def given(self, value: np.ndarray, shape: Sequence[int | str] | None = None) -> str:
         """An input of this value; its declared `shape` may name symbolic dimensions."""
@@ -135,9 +147,13 @@ class Graph:
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """A node with one output."""
-        name = f"{kind.lower()}{len(self._nodes)}"
-        self._nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
-        return name
+        return self.ops(kind, 1, *inputs, **attributes)[0]
+
+    def ops(self, kind: str, outputs: int, *inputs: str, **attributes: Any) -> list[str]:
+        """A node with several outputs."""
+        names = [f"{kind.lower()}{len(self._nodes)}_{i}" for i in range(outputs)]
+        self._nodes.append(helper.make_node(kind, list(inputs), names, **attributes))
+        return names
 
     def output(self, name: str, dtype: int = TensorProto.FLOAT) -> None:
         """Mark a tensor as an output of the graph."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.schedules.harness import AVX2, AVX512, NEON, SPECS, Graph, check, rules, sweep
-from tvm_edge.devices import DeviceSpec
+from tvm_edge.hardware import DeviceSpec
 
 
 @dataclass(frozen=True)

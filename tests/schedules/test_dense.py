@@ -20,7 +20,7 @@ from tests.schedules.harness import (
     run,
     sweep,
 )
-from tvm_edge.devices import DeviceSpec
+from tvm_edge.hardware import DeviceSpec
 
 sizes = st.one_of(st.integers(1, 20), st.sampled_from([31, 64, 100, 129, 257]))
 products = st.tuples(

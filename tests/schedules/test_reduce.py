@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from tests.schedules.harness import AVX512, SPECS, Graph, check, rules, sweep
-from tvm_edge.devices import DeviceSpec
+from tests.schedules.harness import SPECS, Graph, check, rules, sweep
+from tvm_edge.hardware import DeviceSpec
 
 shapes = st.lists(
     st.one_of(st.integers(1, 9), st.sampled_from([16, 33, 49, 100])), min_size=2, max_size=4
@@ -32,7 +32,8 @@ def reductions(draw: st.DrawFn) -> tuple[str, list[int], list[int], int]:
 
 def build(graph: Graph, operator: str, shape: list[int], axes: list[int], keep: int) -> None:
     """Add a reduction to a graph."""
-    data = graph.input(*shape)
+    # Around zero the terms of a mean cancel, and what is left is rounding.
+    data = graph.input(*shape, mean=2)
     if operator == "Softmax":
         graph.output(graph.op("Softmax", data, axis=axes[-1]))
     elif operator == "ArgMax":
@@ -79,16 +80,14 @@ def test_network_reductions_get_the_template(
 ) -> None:
     operator, shape, attributes = case
     graph = Graph()
-    graph.output(graph.op(operator, graph.input(*shape), **attributes))
+    graph.output(graph.op(operator, graph.input(*shape, mean=2), **attributes))
     assert set(rules(check(graph))) == {"reduce"}
 
 
-def test_norms_share_one_pass_over_a_row() -> None:
+def test_normalizations() -> None:
     graph = Graph()
-    data = graph.input(49, 768)
-    graph.output(
-        graph.op("LayerNormalization", data, graph.input(768), graph.input(768), axis=-1)
-    )
-    graph.output(graph.op("LpNormalization", data, axis=1, p=2))
-    graph.output(graph.op("InstanceNormalization", graph.input(1, 8, 12, 12), *[graph.input(8)] * 2))
-    check(graph, AVX512)
+    rows, scale, image = graph.input(49, 768), graph.input(768), graph.input(1, 8, 12, 12)
+    graph.output(graph.op("LayerNormalization", rows, scale, scale, axis=-1))
+    graph.output(graph.op("InstanceNormalization", image, *[graph.input(8)] * 2))
+    graph.output(graph.op("ReduceLogSumExp", rows, axes=[1]))
+    assert "fallback" not in rules(check(graph))

@@ -14,7 +14,7 @@ from tvm_edge.cli import common
 @click.argument("model")
 @click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True)
 @click.option("--warmup", type=click.IntRange(min=0), default=3, show_default=True)
-@common.target_option
+@common.target_option(None)
 @common.input_shapes_option
 @common.threads_option
 @common.json_option
@@ -49,7 +49,7 @@ def bench_command(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a timeline for chrome://tracing or Perfetto.",
 )
-@common.target_option
+@common.target_option(None)
 @common.input_shapes_option
 @common.threads_option
 @common.json_option
@@ -68,5 +68,6 @@ def profile_command(
     with common.progress(f"profiling {model}"):
         profile = compiled.profile(repeat=repeat)
     if trace:
-        profile.to_chrome_trace(trace)
+        with common.writing(trace):
+            profile.to_chrome_trace(trace)
     common.emit(as_json, profile.to_dict(), profile.table(print_top))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,14 +22,16 @@ __all__ = [
     "progress",
     "target_option",
     "threads_option",
+    "writing",
 ]
 
+_DEFAULT_TARGET = "llvm"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _parse_target(_ctx: click.Context, _param: click.Parameter, value: str) -> Any:
+def _parse_target(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
     """A name, or a JSON object for what TVM takes as a dict."""
-    if not value.lstrip().startswith("{"):
+    if value is None or not value.lstrip().startswith("{"):
         return value
     try:
         return json.loads(value)
@@ -53,15 +56,14 @@ def _parse_shapes(
     return shapes
 
 
-def target_option(command: _F) -> _F:
-    """``--target``: a name or a JSON object."""
+def target_option(default: str | None) -> Callable[[_F], _F]:
+    """``--target``: a name or a JSON object; no default where an artifact has its own."""
     return click.option(
         "--target",
-        default="llvm",
-        show_default=True,
+        default=default,
         callback=_parse_target,
-        help='A target: llvm, a TVM tag, or JSON such as {"kind": "llvm", "mcpu": "znver4"}.',
-    )(command)
+        help='llvm (default: this CPU), a TVM tag, or JSON: {"kind": "llvm", "mcpu": "znver4"}.',
+    )
 
 
 def input_shapes_option(command: _F) -> _F:
@@ -115,15 +117,35 @@ def open_model(source: str, target: Any, shapes: Any, num_threads: int | None) -
     import tvm_edge
 
     if Path(source).suffix == ".tvme":
-        if shapes:
-            raise InputError(
-                "an artifact's shapes are fixed; leave out --input-shapes, or compile again",
-                name="input_shapes",
-            )
+        for option, value in (("--input-shapes", shapes), ("--target", target)):
+            if value:
+                raise InputError(
+                    f"{source!r} is an artifact, already compiled; leave out {option}, or give "
+                    "the model",
+                    name=option,
+                )
         with progress(f"loading {source}"):
             return tvm_edge.load(source, num_threads=num_threads)
     with progress(f"compiling {source}"), plain_warnings():
-        return tvm_edge.compile(source, target, input_shapes=shapes, num_threads=num_threads)
+        return tvm_edge.compile(
+            source, target or _DEFAULT_TARGET, input_shapes=shapes, num_threads=num_threads
+        )
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a failure to write `path` into an error of ours.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        yield
+    except OSError as err:
+        raise InputError(
+            f"cannot write {str(path)!r}: {err.strerror}; choose another path", name=str(path)
+        ) from err
 
 
 @contextmanager
@@ -140,4 +162,15 @@ def plain_warnings() -> Iterator[None]:
 
 def emit(as_json: bool, data: Any, text: str) -> None:
     """Print `data` as JSON or `text` as it is."""
-    click.echo(json.dumps(data, indent=2) if as_json else text.rstrip("\n"))
+    click.echo(json.dumps(_strict(data), indent=2) if as_json else text.rstrip("\n"))
+
+
+def _strict(data: Any) -> Any:
+    """`data` with infinities and NaN as strings: JSON has no numbers for them."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    if isinstance(data, dict):
+        return {key: _strict(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_strict(value) for value in data]
+    return data

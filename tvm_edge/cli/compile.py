@@ -18,7 +18,7 @@ from tvm_edge.cli import common
     type=click.Path(dir_okay=False, path_type=Path),
     help="Artifact to write; default MODEL with .tvme, in this folder.",
 )
-@common.target_option
+@common.target_option("llvm")
 @common.input_shapes_option
 @common.json_option
 def compile_command(
@@ -43,7 +43,7 @@ def compile_command(
 
 @click.command("analyze")
 @click.argument("model")
-@common.target_option
+@common.target_option("llvm")
 @common.input_shapes_option
 @common.json_option
 def analyze_command(model: str, target: Any, input_shapes: Any, as_json: bool) -> None:

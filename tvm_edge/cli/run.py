@@ -32,7 +32,7 @@ from tvm_edge.errors import InputError
     type=click.IntRange(min=1),
     help="Print the indices and values of the N largest elements of each output.",
 )
-@common.target_option
+@common.target_option(None)
 @common.input_shapes_option
 @common.threads_option
 @common.json_option
@@ -53,14 +53,8 @@ def run_command(
     values = _read(inputs_path) if inputs_path else random_inputs(compiled.inputs)
     outputs = compiled.run(values)
     if outputs_path:
-        try:
-            np.savez(outputs_path, **outputs)
-        except OSError as err:
-            raise InputError(
-                f"cannot write the outputs to {str(outputs_path)!r}: {err.strerror}; "
-                "choose another path",
-                name="outputs",
-            ) from err
+        with common.writing(outputs_path):
+            _write(outputs_path, outputs)
     rows = [_describe(name, array, print_top) for name, array in outputs.items()]
     lines = []
     for row in rows:
@@ -85,6 +79,14 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         ) from err
 
 
+def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """What numpy.savez writes, for any names (it takes "file" for its own) and at just `path`."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
 def _describe(name: str, array: np.ndarray, top: int | None) -> dict[str, Any]:
     row: dict[str, Any] = {
         "name": name,
@@ -93,9 +95,10 @@ def _describe(name: str, array: np.ndarray, top: int | None) -> dict[str, Any]:
         "mean": float(array.mean()) if array.size else 0.0,
     }
     if top and array.size:
-        order = np.argsort(-array.ravel(), kind="stable")[:top]
+        # Descending, equal values in the order of their index; negation would wrap integers.
+        order = array.size - 1 - np.argsort(array.ravel()[::-1], kind="stable")[::-1][:top]
         row["top"] = [
-            {"index": [int(i) for i in np.unravel_index(flat, array.shape)], "value": float(v)}
+            {"index": [int(i) for i in np.unravel_index(flat, array.shape)], "value": v.item()}
             for flat, v in zip(order, array.ravel()[order], strict=True)
         ]
     return row

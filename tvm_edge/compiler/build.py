@@ -48,6 +48,11 @@ class BuiltLibrary:
         linker = _linker(self._resolved.architecture)
         try:
             self._executable.export_library(str(path), fcompile=linker)
+        except OSError as err:
+            raise ArtifactError(
+                f"the linker cannot be started: {err}; check the compiler "
+                "(g++ on PATH, or the environment variable CXX)"
+            ) from err
         except RuntimeError as err:  # tvm.support.cc wraps the linker's output
             lines = [line for line in str(err).splitlines() if line.strip()]
             reason = lines[1] if len(lines) > 1 else str(err)  # under "Compilation error:"

@@ -25,6 +25,7 @@ from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.lift_weights import LiftWeights
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, ModelInfo
+from tvm_edge.runtime.threads import resolve_num_threads
 
 __all__ = ["analyze", "compile"]
 
@@ -82,6 +83,7 @@ def compile(
         memory_budget=memory_budget,
         tuning_logs=tuning_logs,
     )
+    num_threads = resolve_num_threads(num_threads)
     plan = _plan(model, target, input_shapes)
     with plan.clock("build"):
         library = build(plan.lowered, plan.resolved)

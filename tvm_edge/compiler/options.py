@@ -30,7 +30,10 @@ def check_options(
     """
     if precision not in _PRECISIONS:
         _refuse("precision", precision, near_matches(str(precision), _PRECISIONS))
-    if isinstance(fallback, str) and fallback not in _FALLBACKS:
+    named = not isinstance(fallback, str) and isinstance(fallback, Sequence)
+    if fallback not in _FALLBACKS and not (
+        named and all(isinstance(name, str) for name in fallback)
+    ):
         _refuse(
             "fallback",
             fallback,

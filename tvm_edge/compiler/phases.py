@@ -8,6 +8,7 @@ from tvm.relax.backend import DispatchSampling, DispatchSortScan
 from tvm_edge.compiler.pipeline import Pipeline
 from tvm_edge.relay_passes.fold_affine import FoldAffine
 from tvm_edge.relay_passes.fold_constant_views import FoldConstantViews
+from tvm_edge.relay_passes.legalize import legalize_ops
 from tvm_edge.relay_passes.vision import LowerVision
 
 __all__ = ["FUSE", "GROUP", "LEGALIZE", "LOWER", "SIMPLIFY"]
@@ -35,7 +36,7 @@ LEGALIZE = Pipeline(
         LowerVision(),
         DispatchSampling(),
         DispatchSortScan(),
-        transform.LegalizeOps(),
+        legalize_ops(),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         # Before fusion: a reshape is a view and costs nothing, inside a kernel it would copy.

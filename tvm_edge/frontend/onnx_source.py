@@ -36,7 +36,10 @@ def read_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx
         The file is absent, empty, truncated or not ONNX, or its external data is missing or lies
         outside the model's folder.
     """
-    onnx = require("onnx", "onnx", "to read ONNX models")
+    onnx, *_ = (
+        require(package, "onnx", "to read ONNX models")
+        for package in ("onnx", "onnx_ir", "onnxscript")
+    )
     if isinstance(source, onnx.ModelProto):
         proto = onnx.ModelProto()
         proto.CopyFrom(source)

@@ -17,6 +17,8 @@ from tvm_edge.host import CODEGEN_FEATURES, host_features, machine
 
 __all__ = ["ResolvedTarget", "resolve_target"]
 
+_ARCHITECTURES = ("x86_64", "aarch64")
+
 
 @dataclass(frozen=True)
 class ResolvedTarget:
@@ -69,16 +71,27 @@ def resolve_target(target: str | dict[str, Any] | tvm.target.Target) -> Resolved
             expected="llvm",
             got=parsed.kind.name,
         )
+    triple = _triple(parsed)
+    if triple.split("-")[0] not in _ARCHITECTURES:
+        # Asked about an architecture it does not know, LLVM crashes.
+        raise InputError(
+            f"the triple {triple!r} is not supported: TVM's wheels exist for "
+            f"{' and '.join(_ARCHITECTURES)}; write {{'kind': 'llvm', 'mtriple': "
+            "'aarch64-linux-gnu', ...}",
+            name="mtriple",
+            expected=", ".join(_ARCHITECTURES),
+            got=triple,
+        )
     mcpu = str(parsed.attrs.get("mcpu", "") or "")
-    if mcpu and not codegen.llvm_is_valid_cpu(mcpu, _triple(parsed)):
+    if mcpu and not codegen.llvm_is_valid_cpu(mcpu, triple):
         known = [str(name) for name in codegen.llvm_get_cpu_archlist(parsed)]
         raise InputError(
-            f"LLVM knows no CPU {mcpu!r} for {_triple(parsed)}; {near_matches(mcpu, known)}",
+            f"LLVM knows no CPU {mcpu!r} for {triple}; {near_matches(mcpu, known)}",
             name="mcpu",
             got=mcpu,
         )
     features = frozenset(str(f) for f in codegen.llvm_get_cpu_features(parsed)) & CODEGEN_FEATURES
-    return ResolvedTarget(parsed, cpu_spec(parsed, native=native), features, _triple(parsed))
+    return ResolvedTarget(parsed, cpu_spec(parsed, native=native), features, triple)
 
 
 @functools.cache
@@ -126,12 +139,18 @@ def _parse(target: Any) -> tvm.target.Target:
 
 def _as_dict(target: str) -> dict[str, Any]:
     """The dict form of TVM's old option string ``kind -key=value -flag``."""
-    kind, *options = shlex.split(target)
+    try:
+        kind, *options = shlex.split(target)
+    except ValueError:  # an open quote
+        kind, *options = target.split()
     config: dict[str, Any] = {"kind": kind}
     for option in options:
         key, _, value = option.lstrip("-").partition("=")
         key = {"target": "mtriple", "triple": "mtriple"}.get(key, key)
-        config[key] = value.split(",") if key in ("mattr", "libs", "keys") else value or True
+        if key in ("mattr", "libs", "keys"):
+            config[key] = value.split(",")
+        else:
+            config[key] = int(value) if value.isdecimal() else value or True
     return config
 
 

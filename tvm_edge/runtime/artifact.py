@@ -83,25 +83,26 @@ def write_artifact(
         The folder is missing or not writable, or the disk is full.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    temporary = target.with_name(f".tvm-edge-{uuid.uuid4().hex[:12]}.tmp")
     try:
-        with (
-            tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder,
-            temporary.open("xb") as file,
-        ):
+        with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
             library = Path(folder) / _LIBRARY
             link_library(library)
-            _write_members(file, manifest, library, weights)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
+            with temporary.open("xb") as file:
+                try:
+                    _write_members(file, manifest, library, weights)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    temporary.replace(target)
+                except BaseException:
+                    temporary.unlink()
+                    raise
     except OSError as err:
         raise ArtifactError(
-            f"cannot write the artifact {str(target)!r}: {err.strerror}; "
-            "choose a folder that exists, is writable and has space (nothing was left behind)"
+            f"cannot write the artifact {str(target)!r}: {err.strerror}; choose a folder that "
+            "exists, is writable and has space, and check the space in the temporary folder "
+            "(nothing was left behind)"
         ) from err
-    finally:
-        temporary.unlink(missing_ok=True)
     return target
 
 
@@ -231,7 +232,7 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
 
 def _check_format(path: Path, manifest: dict[str, Any]) -> None:
     if manifest.get("format") != "tvm-edge":
-        raise ArtifactError(f"{str(path)!r} is a ZIP file but no tvm-edge artifact")
+        raise ArtifactError(f"{str(path)!r} is a ZIP file but no tvm-edge artifact; {_ADVICE}")
     version = manifest["format_version"]
     if version != FORMAT_VERSION:
         raise ArtifactError(

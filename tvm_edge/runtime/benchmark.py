@@ -11,7 +11,7 @@ import numpy as np
 
 from tvm_edge.errors import InputError
 
-__all__ = ["BenchmarkResult", "Timing", "measure"]
+__all__ = ["BenchmarkResult", "Timing", "check_count", "measure"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,22 @@ class BenchmarkResult:
         )
 
 
+def check_count(name: str, value: int, least: int) -> None:
+    """Refuse a number of runs below `least`.
+
+    Raises
+    ------
+    InputError
+    """
+    if value < least:
+        raise InputError(
+            f"{name} is {value}, and must be at least {least}",
+            name=name,
+            expected=f">= {least}",
+            got=str(value),
+        )
+
+
 def measure(
     device: Callable[[], Any],
     end_to_end: Callable[[], Any],
@@ -81,14 +97,8 @@ def measure(
     InputError
         `warmup` is negative or `repeat` is not positive.
     """
-    for name, value, least in (("warmup", warmup, 0), ("repeat", repeat, 1)):
-        if value < least:
-            raise InputError(
-                f"{name} is {value}, and must be at least {least}",
-                name=name,
-                expected=f">= {least}",
-                got=str(value),
-            )
+    check_count("warmup", warmup, 0)
+    check_count("repeat", repeat, 1)
     for _ in range(warmup):
         end_to_end()
     samples: tuple[list[float], list[float]] = ([], [])

@@ -125,7 +125,7 @@ class CompiledModel:
     @cached_property
     def _session(self) -> Session:
         target = self._info.target
-        check_host(target["architecture"], target["features"])
+        check_host(f"the model {self.report.model!r}", target["architecture"], target["features"])
         return Session(self._library.module(), self._weights, self._num_threads)
 
     def run(
@@ -242,11 +242,12 @@ class CompiledModel:
 class _LoadedLibrary:
     """The library of an artifact."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, what: str, content: bytes) -> None:
+        self._what = what
         self._content = content
 
     def module(self) -> tvm.runtime.Module:
-        return load_library(self._content)
+        return load_library(self._what, self._content)
 
     def link(self, path: Path) -> None:
         path.write_bytes(self._content)
@@ -302,9 +303,10 @@ def load(
             f"the manifest of {str(path)!r} is damaged ({type(err).__name__}: {err}); "
             "export it again"
         ) from err
-    check_host(architecture, features)
+    what = f"the artifact {str(path)!r}"
+    check_host(what, architecture, features)
     weights = [as_tensor(array) for array in artifact.weights]
-    model = CompiledModel(info, _LoadedLibrary(artifact.library), weights, num_threads)
+    model = CompiledModel(info, _LoadedLibrary(what, artifact.library), weights, num_threads)
     _ = model._session  # a library that does not load should say so now
     return model
 

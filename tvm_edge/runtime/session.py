@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -26,8 +28,16 @@ Instrument = Callable[[str, bool], None]
 _ALIGNMENT = 64  # TVM's kAllocAlignment; kernels may load whole cache lines
 
 
-def check_host(architecture: str, features: Sequence[str]) -> None:
+def check_host(what: str, architecture: str, features: Sequence[str]) -> None:
     """Refuse code that this CPU cannot execute; running it would end in SIGILL.
+
+    Parameters
+    ----------
+    what : str
+        The artifact or model, for the message.
+    architecture : str
+    features : sequence of str
+        In LLVM's names.
 
     Raises
     ------
@@ -38,7 +48,7 @@ def check_host(architecture: str, features: Sequence[str]) -> None:
     """
     if architecture != machine():
         raise ArtifactError(
-            f"the model is compiled for {architecture}, and this machine is {machine()}; "
+            f"{what} is compiled for {architecture}, and this machine is {machine()}; "
             f"run it there, or compile it with target='llvm' here"
         )
     here = host_features()
@@ -47,14 +57,14 @@ def check_host(architecture: str, features: Sequence[str]) -> None:
     missing = sorted(set(features) - here)
     if missing:
         raise DeviceUnavailableError(
-            f"the model is compiled for a CPU with {', '.join(missing)}, which this CPU lacks; "
+            f"{what} is compiled for a CPU with {', '.join(missing)}, which this CPU lacks; "
             "compile it with target='llvm' on this machine or name its CPU: "
             "{'kind': 'llvm', 'mcpu': ...}"
         )
 
 
-def load_library(content: bytes) -> tvm.runtime.Module:
-    """Load a shared library that lies in memory.
+def load_library(what: str, content: bytes) -> tvm.runtime.Module:
+    """Load a shared library that lies in memory; `what` it belongs to is for messages.
 
     Raises
     ------
@@ -67,14 +77,15 @@ def load_library(content: bytes) -> tvm.runtime.Module:
             path.write_bytes(content)
         except OSError as err:
             raise ArtifactError(
-                f"cannot unpack the library into {folder!r}: {err.strerror}; "
+                f"cannot unpack the library of {what} into {folder!r}: {err.strerror}; "
                 "set TMPDIR to a folder with space"
             ) from err
         try:
             return tvm.runtime.load_module(str(path))  # stays mapped after the file is gone
         except RuntimeError as err:
+            reason = str(err).splitlines()[0][:200]
             raise ArtifactError(
-                f"the dynamic linker refuses the library: {str(err).splitlines()[0][:200]}; "
+                f"the dynamic linker refuses the library of {what}: {reason}; "
                 "set TMPDIR to a folder mounted without noexec, or export the model again"
             ) from err
 
@@ -102,7 +113,6 @@ class Session:
         self._main = VirtualMachine(module, self.device)["main"]
         self._weights = tvm_ffi.Array(list(weights))
         self._lock = threading.Lock()
-        self._process = os.getpid()
 
     def invoke(self, inputs: Sequence[np.ndarray]) -> list[tvm.runtime.Tensor]:
         """Run ``main``; safe from several threads, which take turns.
@@ -110,7 +120,7 @@ class Session:
         Raises
         ------
         DeviceUnavailableError
-            Called in a forked child, whose worker threads do not exist.
+            This thread launched kernels before the process forked.
         """
         return self._call(self._main, inputs)
 
@@ -126,20 +136,37 @@ class Session:
         # A machine of its own: an instrument cannot be taken off again.
         machine = VirtualMachine(self._module, self.device)
         machine.set_instrument(around)
-        return self._call(machine["main"], inputs)
+        with _interrupt_deferred():
+            return self._call(machine["main"], inputs)
 
     def _call(
         self, function: Callable[..., Any], inputs: Sequence[np.ndarray]
     ) -> list[tvm.runtime.Tensor]:
-        if os.getpid() != self._process:
-            raise DeviceUnavailableError(
-                "this model was loaded before the process forked, and its worker threads stayed "
-                "behind; load it in the child, or use multiprocessing's 'spawn' method"
-            )
         with self._lock:
             configure_pool(self.num_threads)
             result = function(*(as_tensor(array) for array in inputs), self._weights)
         return [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+
+
+@contextmanager
+def _interrupt_deferred() -> Iterator[None]:
+    """Hold Ctrl-C back until the block ends.
+
+    Raised inside a Python callback it would unwind through TVM's C++, which turns it into an empty
+    RuntimeError and damages the heap.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    pending: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: pending.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if pending:
+        handler(*pending[0])
 
 
 def as_tensor(array: np.ndarray) -> tvm.runtime.Tensor:

@@ -8,7 +8,7 @@ import threading
 
 import tvm_ffi
 
-from tvm_edge.errors import InputError
+from tvm_edge.errors import DeviceUnavailableError, InputError
 from tvm_edge.host import allowed_cpus, physical_cores
 
 __all__ = ["configure_pool", "resolve_num_threads"]
@@ -60,7 +60,17 @@ def configure_pool(num_threads: int) -> None:
 
     TVM keeps one pool per thread that launches kernels and makes it at first use with half the
     logical CPUs on x86, whatever the number of physical cores.
+
+    Raises
+    ------
+    DeviceUnavailableError
+        The thread's pool was left behind by a fork: kernels would wait for it for ever.
     """
+    if getattr(_configured, "process", os.getpid()) != os.getpid():
+        raise DeviceUnavailableError(
+            "this thread ran a model before the process forked, and its worker threads stayed "
+            "behind; run models in a new thread of the child, or use multiprocessing's 'spawn'"
+        )
     if getattr(_configured, "num_threads", None) == num_threads:
         return
     cpus = allowed_cpus()
@@ -78,4 +88,4 @@ def configure_pool(num_threads: int) -> None:
             num_threads,
             num_threads,
         )
-    _configured.num_threads = num_threads
+    _configured.num_threads, _configured.process = num_threads, os.getpid()
