@@ -53,7 +53,7 @@ def main() -> None:
             "load squeezenet1_0, runtime tier": ([*python, _LOAD.format(path=str(artifact))], tier),
         }
         samples: dict[str, list[float]] = {name: [] for name in commands}
-        for name, (command, environment) in commands.items():
+        for command, environment in commands.values():
             seconds(command, **environment)  # file caches warm, byte code written
         for _ in range(ROUNDS):
             for name, (command, environment) in commands.items():

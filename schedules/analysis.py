@@ -1,57 +1,44 @@
 """What a schedule rule needs to know of a kernel, whatever the device.
 
 TVM brings part of it: :mod:`tvm.s_tir.dlight.analysis` names blocks and the kinds of their loops,
-:mod:`tvm.sym` solves for coefficients. Here is the rest: which blocks are plain loop nests, how
-their accesses step through memory, and which of them can be folded into another.
+:mod:`tvm.sym` solves for coefficients. Here is the rest: which blocks are plain loop nests and
+which of them can be folded into another. How blocks access memory is in `accesses`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, s_tir, sym, tirx
+from tvm import ir, s_tir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis import SBlockInfo, get_sblock_info
 from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+from tvm_edge.schedules.accesses import IF_THEN_ELSE, accesses, constant
+
 __all__ = [
-    "Access",
     "accepts",
-    "accesses",
-    "branch_conditions",
-    "constant",
     "divisors",
     "extent",
     "inline_spatial",
-    "is_copy",
     "is_plain",
-    "iterations",
     "narrow_indices",
     "open_schedule",
     "plain_blocks",
     "root_blocks",
-    "stride",
-    "trailing_contiguous",
-    "uses",
 ]
 
-_IF_THEN_ELSE = ir.Op.get("prim.if_then_else")
 _INT32_MAX = 2**31 - 1
 _INLINE_NODES = 256
 
 
-def divisors(n: int) -> list[int]:
-    """The divisors of `n`, ascending."""
-    return [d for d in range(1, n + 1) if n % d == 0]
-
-
-def constant(expr: Any) -> int | None:
-    """The value of an integer constant, ``None`` for anything symbolic."""
-    return int(expr) if isinstance(expr, int | tirx.IntImm) else None
+def divisors(n: int, most: int | None = None) -> list[int]:
+    """The divisors of `n` up to `most`, ascending."""
+    limit = n if most is None else min(n, most)
+    return [d for d in range(1, limit + 1) if n % d == 0]
 
 
 def extent(sch: Schedule, loop: LoopRV) -> int | None:
@@ -180,178 +167,7 @@ def plain_blocks(sch: Schedule) -> list[SBlockInfo] | None:
     return [get_sblock_info(sch, block) for block in blocks]
 
 
-def iterations(info: SBlockInfo) -> int | None:
-    """How often a block runs, ``None`` if that depends on a symbolic shape."""
-    total = 1
-    for dim in info.dom():
-        if not isinstance(dim, int):
-            return None
-        total *= dim
-    return total
-
-
-# ----------------------------------------------------------------------------- accesses of a block
-
-
-@dataclass(frozen=True)
-class Access:
-    """One load or store of a block's body."""
-
-    buffer: tirx.Buffer
-    indices: Sequence[tirx.Expr]
-    is_store: bool
-
-
-def uses(node: Any, var: tirx.Var) -> bool:
-    """Whether `var` occurs in an expression or statement."""
-    found = False
-
-    def visit(other: tirx.Var) -> None:
-        nonlocal found
-        found |= other.same_as(var)
-
-    tvm_ffi.structural_walk(node, (tirx.Var, visit))
-    return found
-
-
-def _loads(node: Any) -> tuple[list[Access], list[tirx.Var]]:
-    """The outermost loads below `node`, and the variables used outside any load."""
-    loads: list[Access] = []
-    variables: list[tirx.Var] = []
-
-    def on_load(load: ir.TensorLoad) -> Any:
-        loads.append(Access(load.source, load.indices, False))
-        return tvm_ffi.WalkResult.SKIP
-
-    tvm_ffi.structural_walk(
-        node, ((ir.TensorLoad, on_load), (tirx.Var, variables.append)), order="pre"
-    )
-    return loads, variables
-
-
-def accesses(block: s_tir.SBlock) -> tuple[list[Access], list[tirx.Var]]:
-    """All loads and stores of a block, and the variables its body uses outside of indices.
-
-    Loads inside the indices of another load (a gather) are listed as well.
-    """
-    found: list[Access] = []
-    outside: list[tirx.Var] = []
-
-    def walk(node: Any) -> None:
-        loads, variables = _loads(node)
-        outside.extend(variables)
-        while loads:
-            load = loads.pop()
-            found.append(load)
-            for index in load.indices:
-                loads.extend(_loads(index)[0])
-
-    for stmt in _statements(block.body):
-        if isinstance(stmt, tirx.BufferStore):
-            found.append(Access(stmt.buffer, stmt.indices, True))
-            walk(stmt.value)
-            for index in stmt.indices:
-                found.extend(_loads(index)[0])
-        elif isinstance(stmt, tirx.IfThenElse):
-            walk(stmt.condition)
-        else:
-            walk(stmt.value)
-    return found, outside
-
-
-def branch_conditions(block: s_tir.SBlock) -> list[tirx.Expr]:
-    """The comparisons that decide between the branches of a block's body."""
-    found: list[tirx.Expr] = []
-
-    def split(condition: tirx.Expr) -> None:
-        if isinstance(condition, tirx.And | tirx.Or):
-            split(condition.a)
-            split(condition.b)
-        elif isinstance(condition, tirx.Not):
-            split(condition.a)
-        else:
-            found.append(condition)
-
-    def on_call(call: ir.Call) -> None:
-        if call.op.same_as(_IF_THEN_ELSE):
-            split(call.args[0])
-
-    tvm_ffi.structural_walk(
-        block.body,
-        ((ir.Call, on_call), (tirx.IfThenElse, lambda branch: split(branch.condition))),
-    )
-    return found
-
-
-def _statements(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
-    if isinstance(stmt, tirx.SeqStmt):
-        for part in stmt.seq:
-            yield from _statements(part)
-        return
-    yield stmt
-    if isinstance(stmt, tirx.IfThenElse):
-        yield from _statements(stmt.then_case)
-        if stmt.else_case is not None:
-            yield from _statements(stmt.else_case)
-
-
-def stride(access: Access, var: tirx.Var) -> int | None:
-    """Elements an access moves by when `var` grows by one; ``None`` if that is not a constant."""
-    offset = access.buffer.offset_of(list(access.indices))
-    if len(offset) != 1:
-        return None
-    coefficients = sym.detect_linear_equation(offset[0], [var])
-    return constant(coefficients[0]) if len(coefficients) else None
-
-
-def trailing_contiguous(block: s_tir.SBlock, count: int | None = None) -> int:
-    """How many trailing variables of a block can be run through as one contiguous vector.
-
-    With the last `k` variables fused, every access must go through memory element by element or
-    not move at all (a scalar, a broadcast).
-
-    Parameters
-    ----------
-    block : SBlock
-        A plain block.
-    count : int, optional
-        Look at the first `count` variables only: the spatial ones of a reduction.
-    """
-    found, outside = accesses(block)
-    iters = list(block.iter_vars)[:count]
-    inner = 1  # elements below the variable looked at
-    moving: dict[int, bool] = {}  # whether access i moves with the variables taken so far
-    value_used = False  # whether one of them is used as a value: fused it would be a remainder
-    for taken, iter_var in enumerate(reversed(iters)):
-        var, size = iter_var.var, constant(iter_var.dom.extent)
-        if size == 1:
-            continue
-        is_value = any(var.same_as(v) for v in outside)
-        if size is None or (inner > 1 and (is_value or value_used)):
-            return taken
-        for i, access in enumerate(found):
-            step = stride(access, var)
-            if step not in (0, inner) or moving.setdefault(i, step != 0) != (step != 0):
-                return taken
-        value_used = is_value
-        inner *= size
-    return len(iters)
-
-
 # ------------------------------------------------------------------------------- folding of blocks
-
-
-def is_copy(block: s_tir.SBlock) -> bool:
-    """Whether a block copies one buffer to another of the same shape, index by index."""
-    body = block.body
-    return (
-        isinstance(body, tirx.BufferStore)
-        and isinstance(body.value, ir.TensorLoad)
-        and len(body.indices) == len(body.value.indices)
-        and all(
-            tvm_ffi.structural_equal(a, b) for a, b in zip(body.indices, body.value.indices, strict=True)
-        )
-    )
 
 
 def _is_dear(value: tirx.Expr) -> bool:
@@ -365,7 +181,7 @@ def _is_dear(value: tirx.Expr) -> bool:
 
     def on_call(call: ir.Call) -> None:
         nonlocal calls
-        calls |= not call.op.same_as(_IF_THEN_ELSE)
+        calls |= not call.op.same_as(IF_THEN_ELSE)
         count(call)
 
     tvm_ffi.structural_walk(value, ((ir.Call, on_call), (object, count)))

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
 
-from tvm_edge.schedules.analysis import constant, uses
+from tvm_edge.schedules.accesses import constant, uses
 
 __all__ = ["Contraction", "is_product", "match_contraction", "match_pooling"]
 

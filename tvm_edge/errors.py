@@ -168,6 +168,9 @@ def near_matches(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if not close:  # perhaps only the case differs
+        lower = {candidate.lower(): candidate for candidate in names}
+        close = [lower[c] for c in difflib.get_close_matches(name.lower(), lower, n=3, cutoff=0.5)]
     if close:
         return f"did you mean {' or '.join(repr(c) for c in close)}?"
     if len(names) <= 20:

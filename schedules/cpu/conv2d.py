@@ -16,10 +16,10 @@ from math import prod
 
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.analysis import constant, open_schedule
+from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.analysis import open_schedule
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.cpu.dot import schedule_dot

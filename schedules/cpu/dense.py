@@ -17,7 +17,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.analysis import constant, divisors, extent, inline_spatial, open_schedule
+from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.analysis import divisors, extent, inline_spatial, open_schedule
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, is_product, match_contraction
 from tvm_edge.schedules.cpu.dot import schedule_dot
@@ -80,9 +81,7 @@ def _matrix_outermost(sch: Schedule, block: SBlockRV) -> None:
         sch.reorder(loops[outputs - 1], loops[outputs - 2])
 
 
-def _is_few_rows(
-    block: s_tir.SBlock, product: Contraction, spec: DeviceSpec
-) -> bool:
+def _is_few_rows(block: s_tir.SBlock, product: Contraction, spec: DeviceSpec) -> bool:
     sizes = [constant(var.dom.extent) or 0 for var in block.iter_vars]
     rows = 1 if product.channels is None else sizes[product.channels]
     matrix = prod(int(dim) for dim in product.data.source.shape)

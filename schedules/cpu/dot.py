@@ -16,7 +16,8 @@ from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.analysis import constant, divisors, extent, trailing_contiguous
+from tvm_edge.schedules.accesses import constant, trailing_contiguous
+from tvm_edge.schedules.analysis import divisors, extent
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
     can_peel,
@@ -60,7 +61,7 @@ def factor_lanes(
     if terms < 2 * lanes:
         return None
     if exact:
-        lanes = max(d for d in divisors(terms) if d <= lanes)
+        lanes = divisors(terms, lanes)[-1]
         if lanes == 1:
             return None
     loops = sch.get_loops(block)

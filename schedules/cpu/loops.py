@@ -10,17 +10,15 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.analysis import (
-    accepts,
+from tvm_edge.schedules.accesses import (
     accesses,
     branch_conditions,
     constant,
-    divisors,
-    extent,
     stride,
     trailing_contiguous,
     uses,
 )
+from tvm_edge.schedules.analysis import accepts, divisors, extent
 
 __all__ = [
     "MIN_PARALLEL_WORK",
@@ -68,7 +66,7 @@ def vector_length(sch: Schedule, loop: LoopRV, lanes: int) -> int:
         return 1
     if size <= lanes or can_peel(sch, loop):
         return min(size, lanes)
-    return max(d for d in divisors(size) if d <= lanes)
+    return divisors(size, lanes)[-1]
 
 
 def peel_remainder(sch: Schedule, loops: Sequence[LoopRV]) -> None:

@@ -18,7 +18,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.analysis import constant, divisors, extent
+from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.analysis import divisors, extent
 from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
@@ -111,16 +112,20 @@ def choose_tile(
         The columns must divide into whole tiles: remainders cannot be peeled.
     """
     best, best_cost = RegisterTile(1, 1, 1, 1), float("inf")
-    widths = [d for d in divisors(columns) if d <= lanes] if exact else [min(lanes, columns)]
-    for width, c, r in product(widths, divisors(channels), divisors(lines)):
+    registers = spec.vector_registers
+    widths = divisors(columns, lanes) if exact else [min(lanes, columns)]
+    for width in widths:
         row_vectors = ceil(columns / width)
-        tiles = outer * (channels // c) * (lines // r)
-        idle = ceil(tiles / spec.cores) * spec.cores / tiles
-        for v in divisors(row_vectors) if exact else range(1, row_vectors + 1):
+        most = min(row_vectors, registers)
+        counts = divisors(row_vectors, most) if exact else range(1, most + 1)
+        for c, r, v in product(
+            divisors(channels, _MAX_CHANNELS), divisors(lines, registers), counts
+        ):
             # accumulators, the vectors loaded, one broadcast
-            fits = c * r * v + r * v + 1 <= spec.vector_registers
-            if c > _MAX_CHANNELS or not (fits or c * r * v == 1):
-                break
+            if c * r * v > 1 and c * r * v + r * v + 1 > registers:
+                continue
+            tiles = outer * (channels // c) * (lines // r)
+            idle = ceil(tiles / spec.cores) * spec.cores / tiles
             full, rest = divmod(row_vectors, v)
             steps = full * _step(c, r * v) + (_step(c, r * rest) if rest else 0)
             cost = steps * tiles * idle

@@ -11,6 +11,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import trailing_contiguous
 from tvm_edge.schedules.analysis import (
     accepts,
     extent,
@@ -18,7 +19,6 @@ from tvm_edge.schedules.analysis import (
     is_plain,
     open_schedule,
     plain_blocks,
-    trailing_contiguous,
 )
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.cpu.dot import factor_lanes, schedule_dot, vectorize_lanes

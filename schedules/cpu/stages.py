@@ -10,17 +10,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.analysis import (
-    Access,
-    accesses,
-    constant,
-    extent,
-    inline_spatial,
-    is_copy,
-    is_plain,
-    plain_blocks,
-    root_blocks,
-)
+from tvm_edge.schedules.accesses import Access, accesses, constant, is_copy
+from tvm_edge.schedules.analysis import extent, inline_spatial, is_plain, plain_blocks, root_blocks
 from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.cpu.loops import (
     fuse,
@@ -37,9 +28,9 @@ __all__ = [
     "gather_pixels",
     "isolate",
     "read_index",
+    "schedule_phases",
     "schedule_rest",
     "sole_reduction",
-    "schedule_phases",
     "split_phases",
     "vectorize_phases",
 ]
@@ -165,9 +156,7 @@ def fuse_lines(
     return replace(fused_conv, strides=(1, 1))
 
 
-def split_phases(
-    sch: Schedule, block: SBlockRV, data: tirx.Buffer, step: int
-) -> SBlockRV:
+def split_phases(sch: Schedule, block: SBlockRV, data: tirx.Buffer, step: int) -> SBlockRV:
     """Have `block` read a copy of `data` whose last axis is stored ``[w % step, w // step]``.
 
     A window that moves by `step` then reads contiguous elements. Returns the copying block.

@@ -15,7 +15,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.analysis import constant, open_schedule
+from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.analysis import open_schedule
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction, match_pooling
 from tvm_edge.schedules.cpu.loops import (

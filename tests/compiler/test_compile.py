@@ -132,3 +132,9 @@ def test_awkward_widths(size: int) -> None:
     inputs = {"x": random_input((1, 3, 5, size), 1)}
     ours = tvm_edge.compile(model, "llvm").run(inputs)["y"]
     assert relative_error(ours, reference(model, inputs)["y"]) < 1e-5
+
+
+def test_an_override_that_names_nothing(small_model: onnx.ModelProto) -> None:
+    with pytest.raises(tvm_edge.PlacementError, match="did you mean 'Relu'"):
+        tvm_edge.compile(small_model, "llvm", fallback=["Rleu"])
+    assert tvm_edge.compile(small_model, "llvm", fallback=["conv", "Relu"]).report.placements

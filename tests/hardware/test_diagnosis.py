@@ -10,9 +10,10 @@ import pytest
 
 import tvm_edge
 from tests.runtime.support import run_python
+from tvm_edge.diagnosis import Check
 
 
-def check(diagnosis: tvm_edge.Diagnosis, name: str) -> tvm_edge.diagnosis.Check:
+def check(diagnosis: tvm_edge.Diagnosis, name: str) -> Check:
     """The one check called `name`."""
     (found,) = [each for each in diagnosis.checks if each.name == name]
     return found
@@ -72,7 +73,7 @@ def test_both_tested_versions_of_tvm_ffi(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_onnx_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnx", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "onnx", None)
     diagnosis = tvm_edge.doctor()
     found = check(diagnosis, "onnx")
     assert found.status == "missing"

@@ -10,7 +10,7 @@ import tvm
 
 from tests.runtime.support import run_python
 from tvm_edge import InputError
-from tvm_edge.hardware import resolve_target
+from tvm_edge.hardware import resolve_target, targets
 from tvm_edge.host import host_features, machine, physical_cores
 
 
@@ -50,6 +50,20 @@ def test_native_uses_the_widest_vectors_of_this_cpu() -> None:
     widths = {"avx512f": 64, "avx2": 32, "sse4.2": 16, "neon": 16}
     expected = max(width for feature, width in widths.items() if feature in here)
     assert resolve_target("llvm").spec.simd_bytes == expected
+
+
+def test_native_leaves_out_what_a_hypervisor_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = host_features() or frozenset()
+    masked = {f for f in here if f.startswith("avx512")} or here & {"fma", "lse"}
+    assert masked
+    monkeypatch.setattr(targets, "host_features", lambda: here - masked)
+    targets._native_cpu.cache_clear()
+    try:
+        resolved = resolve_target("llvm")
+    finally:
+        targets._native_cpu.cache_clear()
+    assert resolved.features
+    assert not resolved.features & masked
 
 
 @pytest.mark.parametrize(
@@ -182,3 +196,10 @@ except InputError as err:
 """
     )
     assert "foo-bar" in output
+
+
+def test_an_unknown_feature_is_refused() -> None:
+    """LLVM itself only prints a line and goes on without it."""
+    with pytest.raises(InputError, match="'avx512f'"):
+        resolve_target({"kind": "llvm", "mattr": ["+avx512ff"]})
+    assert "avx2" in resolve_target({"kind": "llvm", "mattr": ["+avx2"]}).features

@@ -278,6 +278,9 @@ def test_a_cpu_feature_that_is_not_here(artifact: Path, tmp_path: Path) -> None:
         lambda manifest: manifest["report"].pop("memory"),
         lambda manifest: manifest.update(report=None),
         lambda manifest: manifest["weights"][0].update(offset=1 << 40),
+        lambda manifest: manifest["weights"][0].update(offset=-64),  # inside the file
+        lambda manifest: manifest["weights"][0].update(offset=512),  # half behind weights.bin
+        lambda manifest: manifest["weights"][0].update(nbytes=-4),
         lambda manifest: manifest["weights"][0].update(shape=[7]),
         lambda manifest: manifest["weights"][0].update(dtype="float12"),
     ],

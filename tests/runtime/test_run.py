@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -133,14 +134,16 @@ def test_any_memory_layout_gives_the_same_result(
     values = data.draw(
         hnp.arrays("float32", (4, 6), elements=st.floats(-100, 100, width=32)), label="values"
     )
-    layout = data.draw(st.sampled_from(["C", "F", "strided", "reversed", "offset"]))
-    array: np.ndarray = np.array(values, order="F" if layout == "F" else "C")
-    if layout == "strided":
-        array = np.repeat(np.repeat(values, 2, axis=0), 3, axis=1)[::2, ::3]
-    elif layout == "reversed":
-        array = np.ascontiguousarray(values[::-1, ::-1])[::-1, ::-1]
-    elif layout == "offset":
-        array = np.concatenate([np.zeros(1, "float32"), values.ravel()])[1:].reshape(4, 6)
+    # On 64 bytes, where TVM might be tempted to take the memory as it is.
+    layouts = {
+        "C": aligned((4, 6)),
+        "Fortran": aligned((6, 4)).T,
+        "strided": aligned((8, 18))[::2, ::3],
+        "reversed": aligned((4, 6))[::-1, ::-1],
+        "shifted": aligned((5, 6)).ravel()[1:25].reshape(4, 6),
+    }
+    array = layouts[data.draw(st.sampled_from(sorted(layouts)))]
+    array[...] = values
     if data.draw(st.booleans(), label="big-endian"):
         array = array.astype(">f4")
     array.flags.writeable = data.draw(st.booleans(), label="writeable")
@@ -315,3 +318,41 @@ def test_a_model_first_used_in_a_forked_child_does_not_hang(
     allowed = ("done", DeviceUnavailableError.__name__)
     assert in_forked_child(lambda: tvm_edge.load(path, num_threads=2).run(inputs)) in allowed
     assert in_forked_child(lambda: unused.run(inputs)) in allowed
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_while_another_thread_runs_the_model_does_not_hang(
+    compiled_wide: tvm_edge.CompiledModel,
+) -> None:
+    """That thread is not in the child, and nobody there gives back what it holds."""
+    inputs = {"data": random_input((1, 32, 56, 56))}
+    ran, stop = threading.Event(), threading.Event()
+
+    def keep_running() -> None:
+        while not stop.is_set():
+            compiled_wide.run(inputs)
+            ran.set()
+
+    def run_in_new_thread() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(compiled_wide.run, inputs).result()
+
+    thread = threading.Thread(target=keep_running)
+    thread.start()
+    ran.wait()
+    try:
+        outcomes = {in_forked_child(run_in_new_thread) for _ in range(2)}
+    finally:
+        stop.set()
+        thread.join()
+    assert outcomes <= {"done", DeviceUnavailableError.__name__}
+
+
+@pytest.mark.parametrize("outputs", ["pooled", [3], ["poled"]])
+def test_outputs_that_are_not_names(
+    compiled_small: tvm_edge.CompiledModel, outputs: object
+) -> None:
+    """A string would be read letter by letter."""
+    inputs = {"data": np.zeros((1, 3, 16, 16), "float32")}
+    with pytest.raises(InputError, match="pooled"):
+        compiled_small.run(inputs, outputs=outputs)  # type: ignore[arg-type]

@@ -51,7 +51,6 @@ TOLERANCE = 1e-5
 about 1e-6; a wrong index differs by 1e-1."""
 
 
-
 def sweep(examples: int) -> settings:
     """Settings of a property test that builds kernels."""
     return settings(
@@ -89,8 +88,6 @@ _LOWER = tvm.transform.Sequential(
         _transform.AttachGlobalSymbol(),
     ]
 )
-
-
 
 
 class Graph:
@@ -161,9 +158,7 @@ class Graph:
 
     def model(self) -> onnx.ModelProto:
         """The finished model."""
-        graph = helper.make_graph(
-            self._nodes, "test", self._inputs, self._outputs, self._constants
-        )
+        graph = helper.make_graph(self._nodes, "test", self._inputs, self._outputs, self._constants)
         opsets = [helper.make_opsetid("", 17)]
         return onnx.shape_inference.infer_shapes(
             helper.make_model(graph, opset_imports=opsets, ir_version=8)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.schedules.harness import AVX2, AVX512, NEON, SPECS, Graph, check, rules, sweep
+from tests.schedules.harness import AVX512, SPECS, Graph, check, rules, sweep
 from tvm_edge.hardware import DeviceSpec
 
 

@@ -55,7 +55,13 @@ def test_any_product_agrees_with_onnxruntime(
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 def test_products_of_a_network_get_the_template(spec: DeviceSpec) -> None:
     graph = Graph()
-    for m, k, n in [(1, 2048, 1000), (1, 1030, 1001), (3, 1031, 1000), (2, 600, 1009), (40, 70, 90)]:
+    for m, k, n in [
+        (1, 2048, 1000),
+        (1, 1030, 1001),
+        (3, 1031, 1000),
+        (2, 600, 1009),
+        (40, 70, 90),
+    ]:
         build(graph, "Gemm", m, k, n, True)
     build(graph, "BatchMatMul", 33, 64, 50, False)
     assert rules(check(graph, spec)) == ["dense"] * 6

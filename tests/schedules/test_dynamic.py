@@ -1,4 +1,4 @@
-"""Symbolic shapes: a symbolic batch keeps the template, any other axis at least the right result."""
+"""Symbolic shapes: a batch keeps the template, any other axis at least the right result."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def test_symbolic_reductions() -> None:
     graph.output(graph.op("ReduceMean", graph.input(3, 8, 14, symbolic="n"), axes=[0]))
     largest = graph.op("ArgMax", graph.input(3, 8, 50, symbolic="n"), axis=1)
     graph.output(largest, TensorProto.INT64)
-    graph.output(
-        graph.op("MatMul", graph.input(5, 37, 20, symbolic="?dk"), graph.input(5, 20, 12))
-    )
+    graph.output(graph.op("MatMul", graph.input(5, 37, 20, symbolic="?dk"), graph.input(5, 20, 12)))
     check(graph)
 
 

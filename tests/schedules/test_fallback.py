@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
-import tvm
-from onnx import TensorProto, helper
+from onnx import TensorProto
 from tvm import tirx
 from tvm.script import tirx as T
 

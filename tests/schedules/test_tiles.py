@@ -18,9 +18,7 @@ def test_tiles_fit_the_registers_and_divide_the_axes(
     spec: DeviceSpec, channels: int, lines: int, columns: int, exact: bool
 ) -> None:
     lanes = spec.lanes()
-    tile = choose_tile(
-        spec, lanes, channels=channels, lines=lines, columns=columns, exact=exact
-    )
+    tile = choose_tile(spec, lanes, channels=channels, lines=lines, columns=columns, exact=exact)
     assert channels % tile.channels == 0
     assert lines % tile.lines == 0
     assert 1 <= tile.lanes <= lanes

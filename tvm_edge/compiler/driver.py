@@ -15,7 +15,7 @@ import tvm
 
 from tvm_edge.compiler import describe, phases
 from tvm_edge.compiler.build import build
-from tvm_edge.compiler.options import check_options
+from tvm_edge.compiler.options import check_options, check_overrides
 from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.provenance import NodeTrace
 from tvm_edge.compiler.schedule import schedule_kernels
@@ -72,7 +72,7 @@ def compile(
 
     Raises
     ------
-    InvalidModelError, UnsupportedOperatorError, InputError
+    InvalidModelError, UnsupportedOperatorError, InputError, PlacementError
         See :mod:`tvm_edge.errors`.
     """
     check_options(
@@ -84,7 +84,7 @@ def compile(
         tuning_logs=tuning_logs,
     )
     num_threads = resolve_num_threads(num_threads)
-    plan = _plan(model, target, input_shapes)
+    plan = _plan(model, target, input_shapes, fallback)
     with plan.clock("build"):
         library = build(plan.lowered, plan.resolved)
     report = replace(plan.report, seconds=plan.clock.seconds)
@@ -124,7 +124,7 @@ def analyze(
     ------
     InvalidModelError, UnsupportedOperatorError, InputError
     """
-    return _plan(model, target, input_shapes).report
+    return _plan(model, target, input_shapes, "auto").report
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,12 @@ class _Plan:
     clock: _Clock
 
 
-def _plan(model: Any, target: Any, input_shapes: Mapping[str, Sequence[int]] | None) -> _Plan:
+def _plan(
+    model: Any,
+    target: Any,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    fallback: str | Sequence[str],
+) -> _Plan:
     clock = _Clock()
 
     # 1. The target and what is known of its device.
@@ -149,6 +154,8 @@ def _plan(model: Any, target: Any, input_shapes: Mapping[str, Sequence[int]] | N
     # 2. The model, in normal form.
     with clock("import"):
         imported = load_model(model, input_shapes)
+    if not isinstance(fallback, str):
+        check_overrides(imported, fallback)
 
     # 3. Graph: simplify, turn operators into kernels, group and fuse them.
     with clock("graph"), resolved.target:

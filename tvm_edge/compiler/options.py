@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tvm_edge.errors import InputError, near_matches
+from tvm_edge.errors import InputError, PlacementError, near_matches
+from tvm_edge.frontend import ImportedModel
 
-__all__ = ["check_options"]
+__all__ = ["check_options", "check_overrides"]
 
 _PRECISIONS = ("float32", "tf32", "float16", "mixed")
 _FALLBACKS = ("auto", "list", "none", "error")
@@ -61,6 +62,22 @@ def check_options(
             name="tuning_logs",
             got=str(tuning_logs),
         )
+
+
+def check_overrides(model: ImportedModel, operators: Sequence[str]) -> None:
+    """Refuse names in ``fallback=`` that are neither an operator type nor a node of the model.
+
+    Raises
+    ------
+    PlacementError
+    """
+    known = {node.name for node in model.nodes} | {node.op_type for node in model.nodes}
+    for name in operators:
+        if name not in known:
+            raise PlacementError(
+                f"fallback names {name!r}, which is neither an operator nor a node of "
+                f"{model.name}; {near_matches(name, known)}"
+            )
 
 
 def _refuse(name: str, value: Any, advice: str) -> None:

@@ -90,6 +90,14 @@ def resolve_target(target: str | dict[str, Any] | tvm.target.Target) -> Resolved
             name="mcpu",
             got=mcpu,
         )
+    for attribute in parsed.attrs.get("mattr", ()):
+        if str(attribute).lstrip("+-") not in _known_features(triple):
+            raise InputError(
+                f"LLVM knows no feature {str(attribute)!r} for {triple}; "
+                f"{near_matches(str(attribute).lstrip('+-'), _known_features(triple))}",
+                name="mattr",
+                got=str(attribute),
+            )
     features = frozenset(str(f) for f in codegen.llvm_get_cpu_features(parsed)) & CODEGEN_FEATURES
     return ResolvedTarget(parsed, cpu_spec(parsed, native=native), features, triple)
 
@@ -105,6 +113,17 @@ def _native_cpu() -> tvm.target.Target:
         if masked:
             config["mattr"] = [f"-{feature}" for feature in sorted(masked)]
     return tvm.target.Target(config)
+
+
+@functools.cache
+def _known_features(triple: str) -> frozenset[str]:
+    """Features of any CPU of an architecture: LLVM has no list, and ignores unknown names."""
+    config = {"kind": "llvm", "mtriple": triple}
+    names: set[str] = set()
+    for cpu in codegen.llvm_get_cpu_archlist(tvm.target.Target(config)):
+        each = tvm.target.Target({**config, "mcpu": str(cpu)})
+        names.update(str(feature) for feature in codegen.llvm_get_cpu_features(each))
+    return frozenset(names)
 
 
 def _parse(target: Any) -> tvm.target.Target:

@@ -145,7 +145,8 @@ class CompileReport:
             parts.append(f"{device} {count}/{len(placed)} operators")
         plural = "" if len(self.partitions) == 1 else "s"
         copies = "1 copy" if len(self.copies) == 1 else f"{len(self.copies)} copies"
-        return f"{', '.join(parts)}, {len(self.partitions)} partition{plural}, {copies}"
+        where = ", ".join(parts) or "no operators"
+        return f"{where}, {len(self.partitions)} partition{plural}, {copies}"
 
     def summary(self) -> str:
         """A page of text: placement, kernels by origin, memory, warnings."""

@@ -97,9 +97,9 @@ def write_artifact(
                 except BaseException:
                     temporary.unlink()
                     raise
-    except OSError as err:
+    except (OSError, ValueError) as err:  # ValueError: a NUL in the path
         raise ArtifactError(
-            f"cannot write the artifact {str(target)!r}: {err.strerror}; choose a folder that "
+            f"cannot write the artifact {str(target)!r}: {_reason(err)}; choose a folder that "
             "exists, is writable and has space, and check the space in the temporary folder "
             "(nothing was left behind)"
         ) from err
@@ -118,10 +118,14 @@ def read_artifact(path: str | os.PathLike[str]) -> Artifact:
     try:
         with source.open("rb") as file:
             return _read(source, file)
-    except OSError as err:
+    except (OSError, ValueError) as err:  # ValueError: a NUL in the path
         raise ArtifactError(
-            f"cannot read the artifact {str(source)!r}: {err.strerror or err}; check the path"
+            f"cannot read the artifact {str(source)!r}: {_reason(err)}; check the path"
         ) from err
+
+
+def _reason(err: OSError | ValueError) -> str:
+    return (err.strerror if isinstance(err, OSError) else None) or str(err)
 
 
 def _write_members(

@@ -73,9 +73,9 @@ def check_count(name: str, value: int, least: int) -> None:
     ------
     InputError
     """
-    if value < least:
+    if not isinstance(value, int) or value < least:
         raise InputError(
-            f"{name} is {value}, and must be at least {least}",
+            f"{name} is {value}, and must be a whole number of at least {least}",
             name=name,
             expected=f">= {least}",
             got=str(value),

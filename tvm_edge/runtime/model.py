@@ -159,13 +159,20 @@ class CompiledModel:
             The model is compiled for another machine.
         """
         names = [spec.name for spec in self.outputs]
+        if isinstance(outputs, str):
+            raise InputError(
+                f"outputs is the string {outputs!r}; pass a list of names: [{outputs!r}]",
+                name="outputs",
+                expected="a list",
+                got=outputs,
+            )
         for name in outputs if outputs is not None else ():
             if name not in names:
                 raise InputError(
-                    f"the model has no output {name!r}; {near_matches(name, names)}",
-                    name=name,
+                    f"the model has no output {name!r}; {near_matches(str(name), names)}",
+                    name=str(name),
                     expected=", ".join(names),
-                    got=name,
+                    got=str(name),
                 )
         tensors = self._session.invoke(bind_inputs(self.inputs, inputs))
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 import threading
@@ -113,6 +114,7 @@ class Session:
         self._main = VirtualMachine(module, self.device)["main"]
         self._weights = tvm_ffi.Array(list(weights))
         self._lock = threading.Lock()
+        self._process = os.getpid()
 
     def invoke(self, inputs: Sequence[np.ndarray]) -> list[tvm.runtime.Tensor]:
         """Run ``main``; safe from several threads, which take turns.
@@ -120,7 +122,7 @@ class Session:
         Raises
         ------
         DeviceUnavailableError
-            This thread launched kernels before the process forked.
+            The process forked since the model was loaded.
         """
         return self._call(self._main, inputs)
 
@@ -142,6 +144,12 @@ class Session:
     def _call(
         self, function: Callable[..., Any], inputs: Sequence[np.ndarray]
     ) -> list[tvm.runtime.Tensor]:
+        if os.getpid() != self._process:
+            # Another thread may have held the lock when the process forked: nobody would free it.
+            raise DeviceUnavailableError(
+                "this model was loaded before the process forked; load it in a new thread of the "
+                "child, or use multiprocessing's 'spawn'"
+            )
         with self._lock:
             configure_pool(self.num_threads)
             result = function(*(as_tensor(array) for array in inputs), self._weights)

@@ -20,6 +20,8 @@ _LOG = logging.getLogger("tvm_edge.runtime")
 # long. Threads that may roam are spread by the operating system.
 _SHARE_ALL_CORES = -3
 
+_MOST_THREADS = 1024
+
 _configured = threading.local()
 
 
@@ -35,7 +37,7 @@ def resolve_num_threads(num_threads: int | None) -> int:
     Raises
     ------
     InputError
-        Not a positive number.
+        Not a positive number, or one that no machine has cores for.
     """
     if num_threads is None:
         text = os.environ.get("TVM_NUM_THREADS")
@@ -44,9 +46,9 @@ def resolve_num_threads(num_threads: int | None) -> int:
         source, value = "the environment variable TVM_NUM_THREADS", text
     else:
         source, value = "num_threads", str(num_threads)
-    if not value.isdecimal() or int(value) < 1:
+    if not value.isdecimal() or not 1 <= int(value) <= _MOST_THREADS:
         raise InputError(
-            f"{source} is {value!r}, and must be a positive number; "
+            f"{source} is {value!r}, and must be a positive number of at most {_MOST_THREADS}; "
             f"this machine has {physical_cores()} physical cores",
             name="num_threads",
             expected="a positive integer",

@@ -118,7 +118,7 @@ def entry(name: str) -> ZooEntry:
         return _ENTRIES[name]
     except (KeyError, TypeError):
         raise InputError(
-            f"the zoo has no network {name!r}: {near_matches(str(name), names())}",
+            f"the zoo has no network {name!r}; {near_matches(str(name), names())}",
             name="name",
             expected=", ".join(names()),
             got=repr(name),
