@@ -1,5 +1,6 @@
 # make demo   install into .venv and run a network on a picture
 # make test   install what the tests need and run them (under 12 minutes on 2 cores)
+# make test-full   the same, and full-size networks; writes tests/test-full.txt
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -13,8 +14,8 @@ demo: $(VENV)/.installed
 test: $(VENV)/.tested lint
 	$(BIN)/python -m pytest -m "not full" -n 2
 
-test-full: $(VENV)/.tested
-	$(BIN)/python -m pytest
+test-full: test
+	sh tools/test_full.sh $(BIN)/python
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check

@@ -1,0 +1,12 @@
+#!/bin/sh
+# Run the full-size tests and write their dated outcome to tests/test-full.txt, which is committed.
+# Usage: test_full.sh PYTHON
+set -u
+python=$1
+out=tests/test-full.txt
+"$python" -c 'import json; from benchmarks.machine import describe_machine
+print("make test-full, the full-size tests of it"); print(json.dumps(describe_machine(), indent=2))' > "$out"
+status=0
+"$python" -m pytest -m full -v --tb=short --no-header -p no:cacheprovider >> "$out" 2>&1 || status=$?
+cat "$out"
+exit $status
