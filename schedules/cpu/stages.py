@@ -10,7 +10,13 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.accesses import Access, accesses, constant, is_copy
+from tvm_edge.schedules.accesses import (
+    Access,
+    accesses,
+    branch_conditions,
+    constant,
+    is_copy,
+)
 from tvm_edge.schedules.analysis import extent, inline_spatial, is_plain, plain_blocks, root_blocks
 from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.cpu.loops import (
@@ -197,11 +203,13 @@ def vectorize_phases(sch: Schedule, copy: SBlockRV, spec: DeviceSpec) -> None:
     """Vectorise the copy of :func:`split_phases` where it is.
 
     With the phases unrolled LLVM turns their strided loads into shuffles, 14 elements a
-    nanosecond. It does so for loops longer than a vector: shorter ones are made one here.
+    nanosecond. It does so for loops longer than a vector: shorter ones are made one here, unless
+    the phases differ in length and a lane may have nothing to copy.
     """
+    stmt = sch.get(copy)
     *_, phase, column = sch.get_loops(copy)
     sch.unroll(phase)
-    if (extent(sch, column) or 0) <= lanes_of(sch.get(copy), spec):
+    if (extent(sch, column) or 0) <= lanes_of(stmt, spec) and not branch_conditions(stmt):
         sch.vectorize(column)
 
 

@@ -6,6 +6,7 @@ import os
 
 os.environ.setdefault("TVM_NUM_THREADS", "2")  # TVM's default, half the cores, is one here
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import tvm
 import tvm_ffi
 from hypothesis import HealthCheck, settings
 from onnx import TensorProto, helper, numpy_helper
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 from tvm.relax.backend import DispatchSortScan
 from tvm.relax.frontend.onnx import from_onnx
 
@@ -234,6 +235,14 @@ def check(graph: Graph, spec: DeviceSpec = AVX512) -> list[Kernel]:
     return kernels
 
 
+def call(func: tirx.PrimFunc, *arrays: np.ndarray) -> np.ndarray:
+    """Build a kernel and run it on arrays, the last of which is its output."""
+    library = tvm.compile(func.with_attr("global_symbol", "main"), target=this_cpu())
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    library["main"](*tensors)
+    return tensors[-1].numpy()
+
+
 def assert_close(actual: np.ndarray, expected: np.ndarray, what: str = "") -> None:
     """Floating-point results agree to :data:`TOLERANCE`, all others exactly."""
     assert actual.shape == expected.shape, f"{what}: {actual.shape} for {expected.shape}"
@@ -249,15 +258,51 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, what: str = "") -> No
 # ----------------------------------------------------------------------------------- structure
 
 
-def loop_kinds(func: tirx.PrimFunc) -> set[int]:
-    """The kinds of loop in a function."""
-    kinds: set[int] = set()
+def loop_kinds(func: tirx.PrimFunc) -> Counter[int]:
+    """How many loops of each kind a function has."""
+    kinds: Counter[int] = Counter()
+    tvm_ffi.structural_walk(func.body, (tirx.For, lambda loop: kinds.update([int(loop.kind)])))
+    return kinds
+
+
+_VECTORIZE = tvm.transform.Sequential(
+    [
+        s_tir.transform.CanonicalizeLoop(),
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.LowerMatchBuffer(),
+        s_tir.transform.StmtSimplify(),
+        s_tir.transform.LowerOpaqueBlock(),
+        tirx.transform.FlattenBuffer(),
+        tirx.transform.NarrowDataType(32),
+        s_tir.transform.LoopPartition(),
+        tirx.transform.VectorizeLoop(True),
+        s_tir.transform.StmtSimplify(),
+    ]
+)
+"""TVM's lowering of a kernel up to where vector loops become vectors."""
+
+
+def scalar_lanes(func: tirx.PrimFunc) -> list[str]:
+    """Vector loops that TVM gave up on and emits lane by lane, at a fraction of the speed."""
+    main = func.with_attr({"target": this_cpu(), "global_symbol": "main"})
+    found: list[str] = []
 
     def visit(loop: tirx.For) -> None:
-        kinds.add(int(loop.kind))
+        if loop.loop_var.name.endswith(".s"):
+            found.append(loop.loop_var.name)
 
-    tvm_ffi.structural_walk(func.body, (tirx.For, visit))
-    return kinds
+    tvm_ffi.structural_walk(_VECTORIZE(tvm.IRModule({"main": main}))["main"], (tirx.For, visit))
+    return found
+
+
+def block_names(func: tirx.PrimFunc) -> set[str]:
+    """The names of a function's blocks."""
+    names: set[str] = set()
+    tvm_ffi.structural_walk(func, (s_tir.SBlock, lambda block: names.add(block.name_hint)))
+    return names
 
 
 def iterations(func: tirx.PrimFunc) -> int:
@@ -270,7 +315,7 @@ def iterations(func: tirx.PrimFunc) -> int:
         if all(isinstance(size, tirx.IntImm) for size in sizes):
             most = max(most, int(np.prod([int(size) for size in sizes])))
 
-    tvm_ffi.structural_walk(func.body, (tvm.s_tir.SBlock, visit))
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit))
     return most
 
 

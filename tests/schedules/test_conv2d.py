@@ -5,11 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+import tvm_ffi
 from hypothesis import given
 from hypothesis import strategies as st
+from tvm import s_tir
 
-from tests.schedules.harness import AVX512, SPECS, Graph, check, rules, sweep
+from tests.schedules.harness import (
+    AVX512,
+    SPECS,
+    Graph,
+    Kernel,
+    block_names,
+    check,
+    rules,
+    scalar_lanes,
+    sweep,
+)
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import accesses, stride
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,7 @@ conv_cases = st.builds(
 
 # One build for several convolutions: LLVM's start-up costs more than a small kernel.
 @given(st.lists(conv_cases, min_size=10, max_size=10), st.sampled_from(SPECS))
-@sweep(8)
+@sweep(6)
 def test_any_convolution_agrees_with_onnxruntime(convs: list[Conv], spec: DeviceSpec) -> None:
     graph = Graph()
     for conv in convs:
@@ -89,12 +102,12 @@ def test_any_convolution_agrees_with_onnxruntime(convs: list[Conv], spec: Device
     check(graph, spec)
 
 
-def kernel_names(convs: list[Conv], spec: DeviceSpec = AVX512) -> list[str]:
-    """The rules that took the convolutions of a graph, without the kernels around them."""
+def kernels(convs: list[Conv], spec: DeviceSpec = AVX512) -> list[Kernel]:
+    """The kernels of some convolutions, checked, without those around them (bias shapes)."""
     graph = Graph()
     for conv in convs:
         conv.build(graph)
-    return [rule for rule in rules(check(graph, spec)) if rule != "elementwise"]
+    return [kernel for kernel in check(graph, spec) if kernel.scheduled.rule != "elementwise"]
 
 
 AWKWARD = {
@@ -129,7 +142,9 @@ AWKWARD = {
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 def test_awkward_shapes_all_get_the_template(spec: DeviceSpec) -> None:
-    assert set(kernel_names(list(AWKWARD.values()), spec)) == {"conv2d"}
+    for kernel in kernels(list(AWKWARD.values()), spec):
+        assert kernel.scheduled.rule == "conv2d"
+        assert not scalar_lanes(kernel.scheduled.func), kernel.scheduled.func
 
 
 def test_layers_of_known_networks_get_the_template() -> None:
@@ -140,7 +155,27 @@ def test_layers_of_known_networks_get_the_template() -> None:
         Conv(inputs=256, outputs=64, image=(28, 28), strides=(2, 2)),
         Conv(groups=4, inputs=30, outputs=60, image=(28, 28), kernel=(1, 1), pads=(0,) * 4),
     ]
-    assert kernel_names(layers) == ["conv2d"] * len(layers)
+    assert [kernel.scheduled.rule for kernel in kernels(layers)] == ["conv2d"] * len(layers)
+
+
+def test_vectors_of_a_strided_window_are_contiguous() -> None:
+    (kernel,) = kernels([Conv(strides=(2, 2), image=(33, 33))])
+    sums = []
+
+    def visit(block: s_tir.SBlock) -> None:
+        if block.name_hint.endswith("_update"):
+            sums.append(block)
+
+    tvm_ffi.structural_walk(kernel.scheduled.func, (s_tir.SBlock, visit))
+    (block,) = sums
+    column = block.body.indices[-1]
+    assert {stride(access, column) for access in accesses(block)[0]} == {0, 1}
+
+
+def test_one_pixel_is_a_dot_product() -> None:
+    (kernel,) = kernels([Conv(inputs=240, outputs=60, image=(1, 1), kernel=(1, 1), pads=(0,) * 4)])
+    # ``rfactor`` names the block of partial sums so: the lanes run along the input channels.
+    assert any("_rf" in name for name in block_names(kernel.scheduled.func))
 
 
 @pytest.mark.parametrize(

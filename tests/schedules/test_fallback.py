@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from onnx import TensorProto
 from tvm import tirx
 from tvm.script import tirx as T
 
-from tests.schedules.harness import AVX512, SPECS, Graph, check, loop_kinds, rules
+from tests.schedules.harness import (
+    AVX512,
+    SPECS,
+    Graph,
+    assert_close,
+    call,
+    check,
+    loop_kinds,
+    rules,
+    scalar_lanes,
+)
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.cpu import schedule
 
@@ -63,7 +75,28 @@ def nested_blocks(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
                     b[vi * 8 + vj] = a[vi * 8 + vj]
 
 
-UNTOUCHED = [without_blocks, already_parallel, extern_call, loop_inside_a_block, nested_blocks]
+@T.prim_func(s_tir=True)
+def two_blocks_in_a_loop(a: T.Buffer((64, 512), "float32"), b: T.Buffer((64, 512), "float32")):
+    c = T.sblock_alloc_buffer((64, 512))
+    for i in range(64):
+        for j in range(512):
+            with T.sblock("c"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                c[vi, vj] = a[vi, vj] * T.float32(2)
+        for j in range(512):
+            with T.sblock("b"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                b[vi, vj] = c[vi, 511 - vj]
+
+
+UNTOUCHED = [
+    without_blocks,
+    already_parallel,
+    extern_call,
+    loop_inside_a_block,
+    nested_blocks,
+    two_blocks_in_a_loop,
+]
 
 
 @pytest.mark.parametrize("func", UNTOUCHED, ids=lambda func: func.attrs["global_symbol"])
@@ -107,13 +140,13 @@ def plain_beside_opaque(a: T.Buffer((64, 512), "float32"), b: T.Buffer((64, 512)
 @pytest.mark.parametrize("func", [empty, empty_reduction], ids=["spatial", "reduction"])
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 def test_empty_loops_are_left_alone(func: tirx.PrimFunc, spec: DeviceSpec) -> None:
-    assert loop_kinds(schedule(func, spec).func) == {int(tirx.ForKind.SERIAL)}
+    assert set(loop_kinds(schedule(func, spec).func)) == {tirx.ForKind.SERIAL}
 
 
 def test_plain_blocks_beside_opaque_ones_are_scheduled() -> None:
     scheduled = schedule(plain_beside_opaque, AVX512)
     assert scheduled.rule == "fallback"
-    assert {tirx.ForKind.PARALLEL, tirx.ForKind.VECTORIZED} <= loop_kinds(scheduled.func)
+    assert {tirx.ForKind.PARALLEL, tirx.ForKind.VECTORIZED} <= set(loop_kinds(scheduled.func))
 
 
 @pytest.mark.parametrize(
@@ -122,6 +155,57 @@ def test_plain_blocks_beside_opaque_ones_are_scheduled() -> None:
 def test_name_and_attributes_stay(func: tirx.PrimFunc) -> None:
     marked = func.with_attr("tirx.noalias", True).with_attr("op_pattern", 4)
     assert dict(schedule(marked, AVX512).func.attrs) == dict(marked.attrs)
+
+
+@T.prim_func(s_tir=True)
+def two_sums(a: T.Buffer((64, 30, 50), "float32"), b: T.Buffer((64, 50), "float32")):
+    total = T.sblock_alloc_buffer((64, 50))
+    largest = T.sblock_alloc_buffer((64, 50))
+    for i, j, k in T.grid(64, 50, 30):
+        with T.sblock("total"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                total[vi, vj] = T.float32(0)
+            total[vi, vj] = total[vi, vj] + a[vi, vk, vj]
+    for i, j, k in T.grid(64, 50, 30):
+        with T.sblock("largest"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                largest[vi, vj] = T.float32(-1e9)
+            largest[vi, vj] = T.max(largest[vi, vj], a[vi, vk, vj])
+    for i, j in T.grid(64, 50):
+        with T.sblock("b"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            b[vi, vj] = total[vi, vj] + largest[vi, vj]
+
+
+@T.prim_func(s_tir=True)
+def columns_first(a: T.Buffer((64, 30, 50), "float32"), b: T.Buffer((64, 30, 53), "float32")):
+    for w, c, h in T.grid(53, 64, 30):
+        with T.sblock("b"):
+            vw, vc, vh = T.axis.remap("SSS", [w, c, h])
+            b[vc, vh, vw] = T.if_then_else(
+                2 <= vw and vw < 52, a[vc, vh, vw - 2], T.float32(0), dtype="float32"
+            )
+
+
+@pytest.mark.parametrize(
+    ("func", "reference"),
+    [
+        (two_sums, lambda a: a.sum(1) + a.max(1)),
+        (columns_first, lambda a: np.pad(a, ((0, 0), (0, 0), (2, 1)))),
+    ],
+    ids=["two reductions with one reader", "loops in another order than memory"],
+)
+def test_functions_no_operator_makes(
+    func: tirx.PrimFunc, reference: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    scheduled = schedule(func, AVX512)
+    assert tirx.ForKind.VECTORIZED in loop_kinds(scheduled.func)
+    assert not scalar_lanes(scheduled.func)
+    data = np.random.default_rng(0).standard_normal((64, 30, 50)).astype("float32")
+    expected = reference(data)
+    assert_close(call(scheduled.func, data, np.empty_like(expected)), expected)
 
 
 # --------------------------------------------------------------------- operators without template
@@ -167,7 +251,7 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("build", OPERATORS.values(), ids=OPERATORS)
-def test_operators_without_a_template_are_right(build) -> None:
+def test_operators_without_a_template_are_right(build: Callable[[Graph], None]) -> None:
     graph = Graph()
     build(graph)
     assert "fallback" in rules(check(graph))

@@ -149,4 +149,4 @@ def test_contiguous_axes() -> None:
 
 def test_huge_tensors_are_scheduled_with_wide_indices() -> None:
     func = schedule(huge, AVX512).func
-    assert {tirx.ForKind.PARALLEL, tirx.ForKind.VECTORIZED} <= loop_kinds(func)
+    assert {tirx.ForKind.PARALLEL, tirx.ForKind.VECTORIZED} <= set(loop_kinds(func))

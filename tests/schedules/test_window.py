@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tvm import tirx
 
-from tests.schedules.harness import SPECS, Graph, check, rules, sweep
+from tests.schedules.harness import SPECS, Graph, check, loop_kinds, rules, scalar_lanes, sweep
 from tvm_edge.hardware import DeviceSpec
 
 
@@ -95,9 +96,19 @@ def test_awkward_windows_get_the_template(spec: DeviceSpec) -> None:
     graph = Graph()
     for case in AWKWARD:
         case.build(graph)
-    taken = [rule for rule in rules(check(graph, spec)) if rule != "elementwise"]
-    # Convolutions and poolings of one shape and operator share a kernel.
-    assert set(taken) == {"depthwise", "pool"}
+    kernels = [kernel for kernel in check(graph, spec) if kernel.scheduled.rule != "elementwise"]
+    assert {kernel.scheduled.rule for kernel in kernels} == {"depthwise", "pool"}
+    for kernel in kernels:
+        assert not scalar_lanes(kernel.scheduled.func), kernel.scheduled.func
+
+
+def test_padding_of_a_channel_stays_on_its_core() -> None:
+    graph = Graph()
+    for operator in ("Conv", "MaxPool"):
+        Window(operator, channels=64, image=(57, 57), strides=(2, 2)).build(graph)
+    for kernel in check(graph):
+        if kernel.scheduled.rule != "elementwise":
+            assert loop_kinds(kernel.scheduled.func)[tirx.ForKind.PARALLEL] == 1, kernel.name
 
 
 def test_local_response_normalization_pools_across_channels() -> None:

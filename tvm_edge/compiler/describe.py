@@ -33,8 +33,7 @@ def describe_kernels(
     }
     infos = []
     for name, nodes in calls:
-        schedule = schedules.get(name, KernelSchedule("none", "heuristic"))
-        flops, nbytes = costs[name]
+        schedule, (flops, nbytes) = schedules[name], costs[name]
         operators = tuple(model.nodes[i].name for i in nodes)
         infos.append(
             KernelInfo(name, operators, device, schedule.origin, schedule.rule, flops, nbytes)
@@ -47,12 +46,14 @@ def describe_placements(
 ) -> tuple[Placement, ...]:
     """Where each of the user's operators runs, or why nowhere."""
     running = {index for _, nodes in calls for index in nodes}
-    return tuple(
+    placed = [
         Placement(node.name, node.op_type, device, "the target is this device")
         if index in running
-        else Placement(node.name, node.op_type, "", "evaluated or absorbed at compile time")
+        else Placement(node.name, node.op_type, "", "a view, or absorbed by its neighbours")
         for index, node in enumerate(model.nodes)
-    )
+    ]
+    folded = [Placement(n.name, n.op_type, "", "constant: evaluated now") for n in model.folded]
+    return (*placed, *folded)
 
 
 def partitions(kernels: Sequence[KernelInfo]) -> tuple[tuple[str, int], ...]:

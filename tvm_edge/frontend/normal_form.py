@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import tvm
 
@@ -35,6 +35,8 @@ class ImportedModel:
     nodes : tuple[SourceNode, ...]
         The user's operators. The Relax variable that holds the result of node ``i`` is called
         ``n<i>`` (Relax may append ``_<k>``), which is how a report finds its way back.
+    folded : tuple[SourceNode, ...]
+        Operators that do not depend on the inputs and are constants of `module`.
     warnings : tuple[str, ...]
         What the user should know and may ignore.
     """
@@ -44,4 +46,5 @@ class ImportedModel:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     nodes: tuple[SourceNode, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
+    folded: tuple[SourceNode, ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -70,9 +70,12 @@ def import_onnx(
         f"the weight {weight!r} holds NaN or infinity; outputs that depend on it will too"
         for weight in non_finite_weights(proto)
     ]
+    standard = [SourceNode(n.name, n.op_type) for n in proto.graph.node if n.domain in _DOMAINS]
     proto = _fold_constants(proto)
     inputs = _input_specs(proto)
     nodes = tuple(SourceNode(node.name, node.op_type) for node in proto.graph.node)
+    kept = set(nodes)
+    folded = tuple(node for node in standard if node not in kept)
     module = _import_graph(proto)
     main = module["main"]
     if len(main.params) != len(inputs):  # the importer dropped or invented a parameter
@@ -88,7 +91,7 @@ def import_onnx(
             strict=True,
         )
     )
-    return ImportedModel(name, module, inputs, outputs, nodes, tuple(notes))
+    return ImportedModel(name, module, inputs, outputs, nodes, folded, tuple(notes))
 
 
 def _freeze_inputs(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:

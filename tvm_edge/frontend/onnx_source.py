@@ -187,6 +187,7 @@ def _sorted_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _load_external_data(proto: onnx.ModelProto, folder: Path | None, label: str) -> None:
+    import onnx.checker
     from onnx.external_data_helper import (
         ExternalDataInfo,
         load_external_data_for_tensor,
@@ -215,7 +216,7 @@ def _load_external_data(proto: onnx.ModelProto, folder: Path | None, label: str)
             )
         try:
             load_external_data_for_tensor(tensor, str(folder))
-        except Exception as err:  # onnx raises ValidationError, ValueError or OSError here
+        except (onnx.checker.ValidationError, ValueError, OSError) as err:
             raise InvalidModelError(
                 f"the external data {location!r} of the tensor {name!r} of {label} cannot be "
                 f"read: {_one_line(err)}; copy the file again"
