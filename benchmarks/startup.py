@@ -2,7 +2,7 @@
 
 Measures, each in fresh processes that take turns: ``import tvm``, ``import tvm`` and then
 ``tvm_edge`` with its public functions, loading an artifact on TVM's runtime tier, and
-``tvm-edge --help``. Prints one JSON object.
+``tvm-edge --help``. Needs an installed package (``make demo`` makes one). Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
         commands = {
             "import tvm": ([*python, _IMPORT_TVM], {}),
             "import tvm and tvm_edge": ([*python, _IMPORT_BOTH], {}),
-            "tvm-edge --help": ([sys.executable, "-m", "tvm_edge", "--help"], {}),
+            "tvm-edge --help": ([str(Path(sys.executable).with_name("tvm-edge")), "--help"], {}),
             "import tvm, runtime tier": ([*python, _IMPORT_TVM], tier),
             "load squeezenet1_0, runtime tier": ([*python, _LOAD.format(path=str(artifact))], tier),
         }
