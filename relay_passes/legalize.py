@@ -33,6 +33,7 @@ def _clipped(x: te.Tensor, low: float | None, high: float | None) -> te.Tensor:
         value = x(*i)
         # A comparison with NaN is false: the form that then takes the value. On x86 this is one
         # maxps or minps.
+        # The upper bound last: with the bounds crossed, ONNX wants it everywhere.
         if low is not None:
             bound = tirx.const(low, x.dtype)
             value = tirx.Select(value < bound, bound, value)

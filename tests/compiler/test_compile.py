@@ -65,6 +65,22 @@ def test_integer_and_boolean_tensors() -> None:
         np.testing.assert_array_equal(ours[name], expected)
 
 
+def test_integer_factors_are_not_folded_through_floating_point() -> None:
+    """2**53 + 1 has no float64; a scale of floats would fold, one of integers must not."""
+    model = make_model(
+        [
+            helper.make_node("Mul", ["i", "three"], ["t"], name="first"),
+            helper.make_node("Mul", ["t", "large"], ["y"], name="second"),
+        ],
+        {"i": (2,)},
+        ["y"],
+        {"three": np.asarray(3, "int64"), "large": np.asarray(2**53 + 1, "int64")},
+        dtypes={"i": 7, "y": 7},
+    )
+    y = tvm_edge.compile(model, "llvm").run({"i": np.asarray([1, -5], "int64")})["y"]
+    assert y.tolist() == [3 * (2**53 + 1), -15 * (2**53 + 1)]
+
+
 _OPERATORS = {
     "conv": helper.make_node("Conv", ["{x}", "w"], ["{y}"], pads=[1, 1, 1, 1]),
     "relu": helper.make_node("Relu", ["{x}"], ["{y}"]),

@@ -305,6 +305,17 @@ def block_names(func: tirx.PrimFunc) -> set[str]:
     return names
 
 
+def assert_register_tile(func: tirx.PrimFunc) -> None:
+    """A kernel sums vectors in registers, below a parallel loop."""
+    sch = s_tir.Schedule(func)
+    (name,) = (name for name in block_names(func) if name.endswith("_update"))
+    block = sch.get_sblock(name)
+    kinds = [sch.get(loop).kind for loop in sch.get_loops(block)]
+    assert kinds[0] == tirx.ForKind.PARALLEL
+    assert kinds[-1] == tirx.ForKind.VECTORIZED
+    assert sch.get(block).writes[0].source.scope() == "local"
+
+
 def iterations(func: tirx.PrimFunc) -> int:
     """How often the busiest block of a function with static shapes runs; 0 with symbolic ones."""
     most = 0

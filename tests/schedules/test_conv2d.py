@@ -15,6 +15,7 @@ from tests.schedules.harness import (
     SPECS,
     Graph,
     Kernel,
+    assert_register_tile,
     block_names,
     check,
     rules,
@@ -155,7 +156,10 @@ def test_layers_of_known_networks_get_the_template() -> None:
         Conv(inputs=256, outputs=64, image=(28, 28), strides=(2, 2)),
         Conv(groups=4, inputs=30, outputs=60, image=(28, 28), kernel=(1, 1), pads=(0,) * 4),
     ]
-    assert [kernel.scheduled.rule for kernel in kernels(layers)] == ["conv2d"] * len(layers)
+    found = kernels(layers)
+    assert [kernel.scheduled.rule for kernel in found] == ["conv2d"] * len(layers)
+    for kernel in found:
+        assert_register_tile(kernel.scheduled.func)
 
 
 def test_vectors_of_a_strided_window_are_contiguous() -> None:

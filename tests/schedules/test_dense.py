@@ -14,6 +14,7 @@ from tests.schedules.harness import (
     SPECS,
     Graph,
     assert_close,
+    assert_register_tile,
     assert_scheduled,
     check,
     kernels_of,
@@ -66,7 +67,10 @@ def test_products_of_a_network_get_the_template(spec: DeviceSpec) -> None:
     ]:
         build(graph, "Gemm", m, k, n, True)
     build(graph, "BatchMatMul", 33, 64, 50, False)
-    assert rules(check(graph, spec)) == ["dense"] * 6
+    kernels = check(graph, spec)
+    assert rules(kernels) == ["dense"] * 6
+    for kernel in kernels:
+        assert_register_tile(kernel.scheduled.func)
 
 
 def test_stripes_of_a_matrix_do_not_overlap() -> None:

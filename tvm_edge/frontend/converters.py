@@ -41,8 +41,7 @@ def _clip(
         return None
     low = -math.inf if bounds[0] is None else bounds[0]
     high = math.inf if bounds[1] is None else bounds[1]
-    # ONNX: with the bounds crossed, every element becomes the upper one.
-    return bb.normalize(relax.op.clip(inputs[0], min(low, high), high))
+    return bb.normalize(relax.op.clip(inputs[0], low, high))
 
 
 def _gather(
