@@ -13,21 +13,21 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.dlight.analysis import SBlockInfo, get_sblock_info
-from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
+from tvm.s_tir.dlight.analysis import get_sblock_info
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.schedules.accesses import IF_THEN_ELSE, accesses, constant
 
 __all__ = [
     "accepts",
+    "count_reductions",
     "divisors",
     "extent",
     "inline_spatial",
     "is_plain",
     "narrow_indices",
     "open_schedule",
-    "plain_blocks",
+    "plain_nests",
     "root_blocks",
 ]
 
@@ -117,33 +117,38 @@ def root_blocks(sch: Schedule) -> list[SBlockRV]:
     return list(sch.get_child_blocks(sch.get_sblock(func.body.block.name_hint)))
 
 
-def is_plain(sch: Schedule, block: SBlockRV) -> bool:
-    """Whether a block stands alone in a nest of serial loops, one loop for each of its variables.
+def plain_nests(func: tirx.PrimFunc) -> list[s_tir.SBlock | None]:
+    """The block of each loop nest of a function, in order; ``None`` where it is not plain.
 
-    Everything else (calls with side effects, sorting loops inside a block, nests that already hold
-    a parallel loop) is somebody's finished schedule or nothing this package understands.
+    A plain nest has one block, and one serial loop for each of the block's variables. All else
+    (calls with side effects, sorting loops inside a block, nests that already hold a parallel
+    loop) is somebody's finished schedule or nothing this package understands.
     """
-    realize = get_sblockrealize(sch, block)
-    stmt = realize.block
-    loops = [sch.get(loop) for loop in sch.get_loops(block)]
-    if len(loops) != len(stmt.iter_vars) or constant(realize.predicate) != 1:
-        return False
+    if not isinstance(func.body, s_tir.SBlockRealize):
+        return [None]
+    body = func.body.block.body
+    return [_plain_block(stmt) for stmt in (body.seq if isinstance(body, tirx.SeqStmt) else [body])]
+
+
+def _plain_block(stmt: tirx.Stmt) -> s_tir.SBlock | None:
+    loops = []
+    while isinstance(stmt, tirx.For):
+        loops.append(stmt)
+        stmt = stmt.body
+    if not isinstance(stmt, s_tir.SBlockRealize) or constant(stmt.predicate) != 1:
+        return None
+    block = stmt.block
+    unit = [constant(var.dom.extent) == 1 for var in block.iter_vars]
+    if len(loops) != len(unit) and (loops or not all(unit)):
+        return None  # a block of a scalar need not have loops
+    for loop, value, is_unit in zip(loops, stmt.iter_values, unit, strict=False):
+        serial = loop.kind == tirx.ForKind.SERIAL and not len(loop.annotations)
+        bound = constant(loop.min) == 0 and (is_unit or loop.loop_var.same_as(value))
+        if not (serial and bound):
+            return None
     kinds = (tirx.IterVar.DataPar, tirx.IterVar.CommReduce)
-    for i, (loop, value, var) in enumerate(
-        zip(loops, realize.iter_values, stmt.iter_vars, strict=True)
-    ):
-        body = loop.body
-        inner = loops[i + 1] if i + 1 < len(loops) else realize
-        if (
-            loop.kind != tirx.ForKind.SERIAL
-            or len(loop.annotations)
-            or constant(loop.min) != 0
-            or not (loop.loop_var.same_as(value) or constant(var.dom.extent) == 1)
-            or not body.same_as(inner)
-            or var.iter_type not in kinds
-        ):
-            return False
-    return _straight_line(stmt.body)
+    known = all(var.iter_type in kinds for var in block.iter_vars)
+    return block if known and _straight_line(block.body) else None
 
 
 def _straight_line(stmt: tirx.Stmt) -> bool:
@@ -156,15 +161,22 @@ def _straight_line(stmt: tirx.Stmt) -> bool:
     return isinstance(stmt, tirx.BufferStore | tirx.Bind)
 
 
-def plain_blocks(sch: Schedule) -> list[SBlockInfo] | None:
-    """Every block of the function, or ``None`` if one of them is not a plain loop nest."""
-    blocks = root_blocks(sch)
-    if not blocks or not all(is_plain(sch, block) for block in blocks):
+def count_reductions(func: tirx.PrimFunc) -> int | None:
+    """How many blocks of a function reduce; ``None`` if one of its loop nests is not plain."""
+    blocks = plain_nests(func)
+    if not blocks or None in blocks:
         return None
-    body = sch.mod["main"].body.block.body
-    if len(blocks) != (len(body.seq) if isinstance(body, tirx.SeqStmt) else 1):
-        return None  # statements between the nests
-    return [get_sblock_info(sch, block) for block in blocks]
+    return sum(
+        any(var.iter_type == tirx.IterVar.CommReduce for var in block.iter_vars)
+        for block in blocks
+        if block is not None
+    )
+
+
+def is_plain(sch: Schedule, block: SBlockRV) -> bool:
+    """Whether a block stands in a plain loop nest of its own, not scheduled yet."""
+    stmt = sch.get(block)
+    return any(stmt.same_as(other) for other in plain_nests(sch.mod["main"]))
 
 
 # ------------------------------------------------------------------------------- folding of blocks

@@ -19,7 +19,6 @@ from tvm.s_tir import Schedule
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.analysis import open_schedule
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.cpu.dot import schedule_dot
@@ -30,9 +29,9 @@ from tvm_edge.schedules.cpu.stages import (
     fuse_lines,
     gather_pixels,
     isolate,
+    open_reduction,
     schedule_phases,
     schedule_rest,
-    sole_reduction,
     split_phases,
 )
 
@@ -47,10 +46,12 @@ class Conv2d:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Schedule `func` if its one reduction is a convolution that is not depthwise."""
-        sch = open_schedule(func)
-        block = sole_reduction(sch)
-        conv = None if block is None else match_contraction(sch.get(block))
-        if block is None or conv is None or (conv.lines is None and not conv.window):
+        opened = open_reduction(func)
+        if opened is None:
+            return None
+        sch, block = opened
+        conv = match_contraction(sch.get(block))
+        if conv is None or (conv.lines is None and not conv.window):
             return None
         if conv.channels is None and _terms(sch.get(block), conv) == 1:
             return None  # depthwise: channels have nothing to share

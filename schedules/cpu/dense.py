@@ -18,7 +18,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.analysis import divisors, extent, inline_spatial, open_schedule
+from tvm_edge.schedules.analysis import divisors, extent, inline_spatial
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, is_product, match_contraction
 from tvm_edge.schedules.cpu.dot import schedule_dot
@@ -30,7 +30,7 @@ from tvm_edge.schedules.cpu.loops import (
     split_vectors,
 )
 from tvm_edge.schedules.cpu.microkernel import schedule_contraction
-from tvm_edge.schedules.cpu.stages import epilogue_of, schedule_rest, sole_reduction
+from tvm_edge.schedules.cpu.stages import epilogue_of, open_reduction, schedule_rest
 
 __all__ = ["Dense"]
 
@@ -49,9 +49,11 @@ class Dense:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Schedule `func` if its one reduction is a matrix product."""
-        sch = open_schedule(func)
-        block = sole_reduction(sch)
-        if block is None or not is_product(sch.get(block)):
+        opened = open_reduction(func)
+        if opened is None:
+            return None
+        sch, block = opened
+        if not is_product(sch.get(block)):
             return None
         inline_spatial(sch)
         product = match_contraction(sch.get(block))

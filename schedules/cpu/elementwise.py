@@ -6,7 +6,12 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.analysis import inline_spatial, open_schedule, plain_blocks, root_blocks
+from tvm_edge.schedules.analysis import (
+    count_reductions,
+    inline_spatial,
+    open_schedule,
+    root_blocks,
+)
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.cpu.loops import schedule_spatial
 
@@ -21,10 +26,9 @@ class Elementwise:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Inline what can be inlined, make each remaining block parallel and vectorised."""
-        sch = open_schedule(func)
-        blocks = plain_blocks(sch)
-        if blocks is None or not all(block.is_injective() for block in blocks):
+        if count_reductions(func) != 0:
             return None
+        sch = open_schedule(func)
         inline_spatial(sch)
         for block in root_blocks(sch):
             schedule_spatial(sch, block, spec)

@@ -7,18 +7,19 @@ from math import prod
 
 from tvm import tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.dlight.analysis import SBlockInfo
+from tvm.s_tir.dlight.analysis import SBlockInfo, get_sblock_info
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import trailing_contiguous
 from tvm_edge.schedules.analysis import (
     accepts,
+    count_reductions,
     extent,
     inline_spatial,
     is_plain,
     open_schedule,
-    plain_blocks,
+    root_blocks,
 )
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.cpu.dot import factor_lanes, schedule_dot, vectorize_lanes
@@ -48,12 +49,11 @@ class Reduce:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Schedule `func` if all its blocks are plain loop nests and one at least reduces."""
-        sch = open_schedule(func)
-        blocks = plain_blocks(sch)
-        if blocks is None or all(block.is_injective() for block in blocks):
+        if not count_reductions(func):
             return None
+        sch = open_schedule(func)
         inline_spatial(sch)
-        blocks = plain_blocks(sch) or []
+        blocks = [get_sblock_info(sch, block) for block in root_blocks(sch)]
         if _is_row_chain(sch, blocks, spec):
             _schedule_rows(sch, blocks, spec)
             return sch

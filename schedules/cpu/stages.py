@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
+from tvm.s_tir.dlight.analysis import get_sblock_info
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
@@ -17,7 +18,14 @@ from tvm_edge.schedules.accesses import (
     constant,
     is_copy,
 )
-from tvm_edge.schedules.analysis import extent, inline_spatial, is_plain, plain_blocks, root_blocks
+from tvm_edge.schedules.analysis import (
+    count_reductions,
+    extent,
+    inline_spatial,
+    is_plain,
+    open_schedule,
+    root_blocks,
+)
 from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.cpu.loops import (
     fuse,
@@ -33,22 +41,22 @@ __all__ = [
     "fuse_lines",
     "gather_pixels",
     "isolate",
+    "open_reduction",
     "read_index",
     "schedule_phases",
     "schedule_rest",
-    "sole_reduction",
     "split_phases",
     "vectorize_phases",
 ]
 
 
-def sole_reduction(sch: Schedule) -> SBlockRV | None:
-    """The one reduction of a function whose other blocks are all spatial."""
-    infos = plain_blocks(sch)
-    if infos is None:
+def open_reduction(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV] | None:
+    """A schedule of a function with one reduction among spatial blocks, and that reduction."""
+    if count_reductions(func) != 1:
         return None
-    reductions = [info for info in infos if not info.is_injective()]
-    return reductions[0].block_rv if len(reductions) == 1 else None
+    sch = open_schedule(func)
+    blocks = [get_sblock_info(sch, block) for block in root_blocks(sch)]
+    return sch, next(block.block_rv for block in blocks if not block.is_injective())
 
 
 def read_index(block: s_tir.SBlock, buffer: tirx.Buffer) -> int:

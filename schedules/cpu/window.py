@@ -16,7 +16,6 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.analysis import open_schedule
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction, match_pooling
 from tvm_edge.schedules.cpu.loops import (
@@ -29,9 +28,9 @@ from tvm_edge.schedules.cpu.microkernel import Axes, choose_tile, schedule_tile
 from tvm_edge.schedules.cpu.stages import (
     epilogue_of,
     isolate,
+    open_reduction,
     schedule_phases,
     schedule_rest,
-    sole_reduction,
     split_phases,
     vectorize_phases,
 )
@@ -49,10 +48,12 @@ class Depthwise:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Schedule `func` if its one reduction is a depthwise convolution."""
-        sch = open_schedule(func)
-        block = sole_reduction(sch)
-        conv = None if block is None else match_contraction(sch.get(block))
-        if block is None or conv is None or conv.channels is not None or not conv.window:
+        opened = open_reduction(func)
+        if opened is None:
+            return None
+        sch, block = opened
+        conv = match_contraction(sch.get(block))
+        if conv is None or conv.channels is not None or not conv.window:
             return None
         if _extent(sch.get(block), conv.channel_sum) > 1:
             return None
@@ -67,10 +68,12 @@ class Pool:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Schedule `func` if its one reduction pools."""
-        sch = open_schedule(func)
-        block = sole_reduction(sch)
-        pool = None if block is None else match_pooling(sch.get(block))
-        if block is None or pool is None or not pool.window:
+        opened = open_reduction(func)
+        if opened is None:
+            return None
+        sch, block = opened
+        pool = match_pooling(sch.get(block))
+        if pool is None or not pool.window:
             return None
         if _extent(sch.get(block), (pool.columns,)) == 1:
             return None
