@@ -5,6 +5,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# What an editable install is made of; its Python files are used where they are.
+BUILT  := pyproject.toml CMakeLists.txt $(wildcard tvm_edge/opencl/csrc/*)
 
 .PHONY: demo test test-full lint format clean
 
@@ -30,11 +32,11 @@ format: $(VENV)/.tested
 $(VENV)/bin/python:
 	PYTHON="$(PYTHON)" sh tools/make_venv.sh "$(VENV)"
 
-$(VENV)/.installed: $(VENV)/bin/python pyproject.toml
+$(VENV)/.installed: $(VENV)/bin/python $(BUILT)
 	$(BIN)/python -m pip install --quiet --editable '.[onnx]'
 	touch $@
 
-$(VENV)/.tested: $(VENV)/bin/python pyproject.toml
+$(VENV)/.tested: $(VENV)/bin/python $(BUILT)
 	sh tools/system_packages.sh
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@ $(VENV)/.installed

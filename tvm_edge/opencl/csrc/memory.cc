@@ -1,0 +1,206 @@
+#include "memory.h"
+
+#include <tvm/ffi/error.h>
+
+#include <algorithm>
+#include <new>
+
+#include "device.h"
+#include "error.h"
+#include "library.h"
+
+namespace tvm_edge::opencl {
+namespace {
+
+// Blocks begin at multiples of this, as TVM's generated code asserts.
+constexpr size_t kAlignment = 128;
+// What the pool may keep from the driver; an eighth of small memories.
+constexpr size_t kMaxPooled = size_t{256} << 20;
+
+/*! \brief The size a request is rounded to, so that blocks fit later requests: at most 1/8 more. */
+size_t SizeClass(size_t bytes) {
+  size_t step = kAlignment;
+  while (step * 8 < bytes) step *= 2;
+  return std::max(step, (bytes + step - 1) / step * step);
+}
+
+}  // namespace
+
+Allocation* Memory::Create(size_t bytes) {
+  auto block = std::make_unique<Allocation>();
+  block->bytes = bytes;
+  cl_int status = CL_SUCCESS;
+  switch (device_->memory_kind) {
+    case MemoryKind::kSVMFine:
+    case MemoryKind::kSVMCoarse: {
+      const bool fine = device_->memory_kind == MemoryKind::kSVMFine;
+      const cl_bitfield flags = CL_MEM_READ_WRITE | (fine ? CL_MEM_SVM_FINE_GRAIN_BUFFER : 0);
+      block->svm = cl().clSVMAlloc(device_->context, flags, bytes, kAlignment);
+      if (block->svm == nullptr) status = CL_MEM_OBJECT_ALLOCATION_FAILURE;
+      break;
+    }
+    case MemoryKind::kMapped:
+    case MemoryKind::kBuffer: {
+      const bool mapped = device_->memory_kind == MemoryKind::kMapped;
+      const cl_bitfield flags = CL_MEM_READ_WRITE | (mapped ? CL_MEM_ALLOC_HOST_PTR : 0);
+      block->mem = cl().clCreateBuffer(device_->context, flags, bytes, nullptr, &status);
+      break;
+    }
+  }
+  if (status != CL_SUCCESS) {
+    if (IsOutOfMemory(status) || status == CL_OUT_OF_RESOURCES) return nullptr;
+    Fail(status, device_, "allocating " + std::to_string(bytes) + " bytes");
+  }
+  return block.release();
+}
+
+void Memory::DropSubBuffers(Allocation* block) noexcept {
+  std::lock_guard<std::mutex> lock(block->mutex);
+  for (const auto& [offset, mem] : block->sub_buffers) cl().clReleaseMemObject(mem);
+  block->sub_buffers.clear();
+}
+
+void Memory::Destroy(Allocation* block) noexcept {
+  DropSubBuffers(block);
+  if (block->mem != nullptr) cl().clReleaseMemObject(block->mem);
+  if (block->svm != nullptr) cl().clSVMFree(device_->context, block->svm);
+  delete block;
+}
+
+Allocation* Memory::TakePooled(size_t bytes) {
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  auto found = pool_.find(bytes);
+  if (found == pool_.end()) return nullptr;
+  Allocation* block = found->second.back();
+  found->second.pop_back();
+  if (found->second.empty()) pool_.erase(found);
+  stats_.pooled -= bytes;
+  return block;
+}
+
+void* Memory::Allocate(size_t bytes) {
+  device_->CheckUsable();
+  if (bytes > SIZE_MAX / 2) FailAllocation(CL_INVALID_BUFFER_SIZE, device_, bytes);
+  const size_t rounded = SizeClass(bytes);
+  Allocation* block = TakePooled(rounded);
+  if (block == nullptr) block = Create(rounded);
+  if (block == nullptr) {
+    // The driver frees buffers when the commands that use them are done.
+    device_->streams.FinishAll();
+    Release();
+    block = Create(rounded);
+  }
+  if (block == nullptr) FailAllocation(CL_MEM_OBJECT_ALLOCATION_FAILURE, device_, bytes);
+
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  if (block->base == 0) {
+    if (block->svm != nullptr) {
+      block->base = reinterpret_cast<uintptr_t>(block->svm);
+    } else {
+      block->base = next_handle_;
+      // A gap, so that one past the end of a block is not the next one.
+      next_handle_ += (rounded / kAlignment + 2) * kAlignment;
+    }
+  }
+  blocks_[block->base] = block;
+  stats_.in_use += rounded;
+  stats_.peak = std::max(stats_.peak, stats_.in_use);
+  ++stats_.live;
+  return reinterpret_cast<void*>(block->base);
+}
+
+void Memory::Free(void* handle) noexcept {
+  device_->streams.QuiesceForReuse();
+  Allocation* block = nullptr;
+  bool keep = false;
+  {
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    auto found = blocks_.find(reinterpret_cast<uintptr_t>(handle));
+    if (found == blocks_.end()) return;
+    block = found->second;
+    blocks_.erase(found);
+    stats_.in_use -= block->bytes;
+    --stats_.live;
+    const size_t limit =
+        std::min(kMaxPooled, static_cast<size_t>(device_->info.global_memory / 8));
+    keep = !device_->lost && stats_.pooled + block->bytes <= limit;
+  }
+  DropSubBuffers(block);
+  if (keep) {
+    // A number is not given twice: who still holds the old one must not reach the new tensor.
+    if (block->svm == nullptr) block->base = 0;
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    pool_[block->bytes].push_back(block);
+    stats_.pooled += block->bytes;
+    return;
+  }
+  if (block->svm != nullptr) device_->streams.QuiesceAll();  // clSVMFree does not wait
+  Destroy(block);
+}
+
+Place Memory::Find(const void* address, const char* what) {
+  const uintptr_t value = reinterpret_cast<uintptr_t>(address);
+  {
+    std::shared_lock<std::shared_mutex> lock(mutex_);
+    auto next = blocks_.upper_bound(value);
+    if (next != blocks_.begin()) {
+      Allocation* block = std::prev(next)->second;
+      if (value - block->base < block->bytes) return {block, value - block->base};
+    }
+  }
+  TVM_FFI_THROW(ValueError) << what << " at address " << address
+                            << " is no memory of OpenCL device " << device_->Describe()
+                            << ": it was freed, or belongs to another device";
+  TVM_FFI_UNREACHABLE();
+}
+
+cl_mem Memory::BufferAt(const Place& place, const char* what) {
+  if (place.offset == 0) return place.block->mem;
+  std::lock_guard<std::mutex> lock(place.block->mutex);
+  cl_mem& sub_buffer = place.block->sub_buffers[place.offset];
+  if (sub_buffer != nullptr) return sub_buffer;
+  if (place.offset % device_->info.address_alignment != 0) {
+    place.block->sub_buffers.erase(place.offset);
+    TVM_FFI_THROW(ValueError) << what << " begins " << place.offset
+                              << " bytes into its memory; OpenCL device " << device_->Describe()
+                              << " needs a multiple of " << device_->info.address_alignment
+                              << ": copy the view into a tensor of its own";
+  }
+  const cl_buffer_region region{place.offset, place.block->bytes - place.offset};
+  cl_int status = CL_SUCCESS;
+  cl_mem created = cl().clCreateSubBuffer(place.block->mem, CL_MEM_READ_WRITE,
+                                          CL_BUFFER_CREATE_TYPE_REGION, &region, &status);
+  if (status != CL_SUCCESS) {
+    place.block->sub_buffers.erase(place.offset);
+    Fail(status, device_, std::string("making a view for ") + what);
+  }
+  sub_buffer = created;
+  return created;
+}
+
+size_t Memory::Release() {
+  std::map<size_t, std::vector<Allocation*>> pool;
+  size_t released = 0;
+  {
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    pool.swap(pool_);
+    released = std::exchange(stats_.pooled, 0);
+  }
+  if (released > 0) device_->streams.QuiesceAll();
+  for (const auto& [bytes, blocks] : pool) {
+    for (Allocation* block : blocks) Destroy(block);
+  }
+  return released;
+}
+
+Memory::Stats Memory::stats() const {
+  std::shared_lock<std::shared_mutex> lock(mutex_);
+  return stats_;
+}
+
+void Memory::ResetPeak() {
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  stats_.peak = stats_.in_use;
+}
+
+}  // namespace tvm_edge::opencl

@@ -1,0 +1,84 @@
+// Device memory: handles, a pool, counters, views.
+#ifndef TVM_EDGE_OPENCL_MEMORY_H_
+#define TVM_EDGE_OPENCL_MEMORY_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "abi.h"
+
+namespace tvm_edge::opencl {
+
+class Device;
+
+/*! \brief One block of device memory; `mem` or `svm` is set. */
+struct Allocation {
+  uintptr_t base = 0;  // what TVM sees as the tensor's data pointer
+  size_t bytes = 0;    // size of the block, at least what was asked for
+  cl_mem mem = nullptr;
+  void* svm = nullptr;
+  std::atomic<int> views{0};  // host views alive; kernels must not touch the block meanwhile
+
+  std::mutex mutex;                        // guards sub_buffers
+  std::map<size_t, cl_mem> sub_buffers;    // offset → the rest of the block from there
+};
+
+/*! \brief An address within a block. */
+struct Place {
+  Allocation* block = nullptr;
+  size_t offset = 0;
+};
+
+/*!
+ * \brief The memory of one device.
+ *
+ * A handle is an address: the pointer itself for shared virtual memory, else a number from a range
+ * no process can map. So `handle + offset` finds its block, as pointer arithmetic in TVM's VM
+ * expects, and an address of something else, or of freed memory, is told apart before it reaches
+ * the driver.
+ */
+class Memory {
+ public:
+  struct Stats {
+    size_t in_use = 0, peak = 0, pooled = 0, live = 0;
+  };
+
+  explicit Memory(Device* device) : device_(device) {}
+
+  /*! \brief A block of at least `bytes`; throws MemoryError. */
+  void* Allocate(size_t bytes);
+  /*! \brief Give a block back to the pool. Ignores what is not a block; never throws. */
+  void Free(void* handle) noexcept;
+  /*! \brief The block an address lies in; throws ValueError naming `what` if there is none. */
+  Place Find(const void* address, const char* what);
+  /*! \brief A cl_mem that begins `place.offset` bytes into the block. */
+  cl_mem BufferAt(const Place& place, const char* what);
+  /*! \brief Return pooled blocks to the driver; how many bytes. */
+  size_t Release();
+  Stats stats() const;
+  void ResetPeak();
+
+ private:
+  Allocation* Create(size_t bytes);
+  void Destroy(Allocation* block) noexcept;
+  Allocation* TakePooled(size_t bytes);
+  static void DropSubBuffers(Allocation* block) noexcept;
+
+  Device* device_;
+  mutable std::shared_mutex mutex_;  // guards everything below
+  std::map<uintptr_t, Allocation*> blocks_;
+  std::map<size_t, std::vector<Allocation*>> pool_;
+  Stats stats_;
+  // Above what 64-bit CPUs can address; never given twice, so stale handles stay invalid.
+  uintptr_t next_handle_ = uintptr_t{1} << 52;
+};
+
+}  // namespace tvm_edge::opencl
+
+#endif  // TVM_EDGE_OPENCL_MEMORY_H_

@@ -1,0 +1,361 @@
+#include "module.h"
+
+#include <tvm/ffi/extra/c_env_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "error.h"
+#include "library.h"
+
+namespace tvm_edge::opencl {
+namespace ffi = tvm::ffi;
+namespace {
+
+constexpr const char* kKernelMark = "// Function: ";
+
+/*! \brief Kernel names and sources, in order: each follows a line with the mark and its name. */
+std::vector<std::pair<std::string, std::string>> SplitKernels(const std::string& code) {
+  std::vector<std::pair<std::string, std::string>> kernels;
+  const size_t mark_size = std::strlen(kKernelMark);
+  size_t mark = code.find(kKernelMark);
+  while (mark != std::string::npos) {
+    const size_t name = mark + mark_size;
+    const size_t line_end = std::min(code.find('\n', name), code.size());
+    mark = code.find(kKernelMark, line_end);
+    kernels.emplace_back(code.substr(name, line_end - name), code.substr(line_end, mark - line_end));
+  }
+  return kernels;
+}
+
+/*! \brief Position of a launch tag among blockIdx.xyz, threadIdx.xyz; -1 if it is none of them. */
+int LaunchAxis(const std::string& tag) {
+  static constexpr const char* kTags[] = {"blockIdx.x",  "blockIdx.y",  "blockIdx.z",
+                                          "threadIdx.x", "threadIdx.y", "threadIdx.z"};
+  const auto* found = std::find(std::begin(kTags), std::end(kTags), tag);
+  return found == std::end(kTags) ? -1 : static_cast<int>(found - std::begin(kTags));
+}
+
+std::string Sizes(const size_t* sizes, cl_uint count) {
+  std::ostringstream text;
+  for (cl_uint i = 0; i < count; ++i) text << (i == 0 ? "" : "x") << sizes[i];
+  return text.str();
+}
+
+/*! \brief A scalar argument as the bytes a kernel expects; `size` receives how many. */
+union Scalar {
+  int8_t i8;
+  int16_t i16;
+  int32_t i32;
+  int64_t i64;
+  uint8_t u8;
+  uint16_t u16;
+  uint32_t u32;
+  uint64_t u64;
+  float f32;
+  double f64;
+};
+
+bool Convert(const TVMFFIAny& value, DLDataType type, Scalar* scalar) {
+  // Host code passes integers and booleans as int64, floating point as float64.
+  const bool is_signed = type.code == kDLInt;
+  if (is_signed || type.code == kDLUInt || type.code == kDLBool) {
+    switch (type.bits) {
+      case 1:
+      case 8:
+        scalar->i8 = static_cast<int8_t>(value.v_int64);
+        return true;
+      case 16:
+        scalar->i16 = static_cast<int16_t>(value.v_int64);
+        return true;
+      case 32:
+        scalar->i32 = static_cast<int32_t>(value.v_int64);
+        return true;
+      case 64:
+        scalar->i64 = value.v_int64;
+        return true;
+      default:
+        return false;
+    }
+  }
+  if (type.code == kDLFloat && type.bits == 32) {
+    scalar->f32 = static_cast<float>(value.v_float64);
+    return true;
+  }
+  if (type.code == kDLFloat && type.bits == 64) {
+    scalar->f64 = value.v_float64;
+    return true;
+  }
+  return false;  // OpenCL C has no half parameters either
+}
+
+/*!
+ * \brief The modules that are alive, to tell ours from TVM's stand-in of the same kind.
+ *
+ * dynamic_cast would not do: parts of TVM are built without type information.
+ */
+struct LiveModules {
+  std::mutex mutex;
+  std::set<const ffi::ModuleObj*> modules;
+
+  static LiveModules& Global() {
+    static auto* live = new LiveModules();
+    return *live;
+  }
+};
+
+}  // namespace
+
+int& ThreadDevice() {
+  static thread_local int device = 0;
+  return device;
+}
+
+KernelFunction::KernelFunction(std::string name, std::string source,
+                               const tvm::runtime::FunctionInfo& info)
+    : name_(std::move(name)), source_(std::move(source)) {
+  for (DLDataType type : info->arg_types) {
+    Scalar unused;
+    const TVMFFIAny zero{};
+    if (type.lanes != 1 || (type.code != kDLOpaqueHandle && !Convert(zero, type, &unused))) {
+      TVM_FFI_THROW(ValueError) << "OpenCL kernel '" << name_ << "' has a parameter of type "
+                                << ffi::DLDataTypeToString(type)
+                                << ", which OpenCL cannot pass by value";
+    }
+    parameters_.push_back(type);
+  }
+  for (const ffi::String& tag : info->launch_param_tags) {
+    if (tag == tvm::runtime::launch_param::kUseDynamicSharedMemoryTag) {
+      TVM_FFI_THROW(ValueError)
+          << "OpenCL kernel '" << name_
+          << "' uses scope 'shared.dyn', which TVM's OpenCL code generator turns into private "
+             "memory; use 'shared' with a constant size";
+    }
+    const int axis = LaunchAxis(tag);
+    if (axis < 0) {
+      TVM_FFI_THROW(ValueError) << "OpenCL kernel '" << name_ << "' needs '" << tag
+                                << "', which OpenCL does not have";
+    }
+    launch_axes_.push_back(axis);
+    dimensions_ = std::max(dimensions_, static_cast<cl_uint>(axis % 3 + 1));
+  }
+}
+
+Kernel* KernelFunction::On(Device* device) {
+  Kernel* last = last_.load(std::memory_order_acquire);
+  if (last != nullptr && last->device == device) return last;
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_ptr<Kernel>& kernel = kernels_[device->index];
+  if (kernel == nullptr) kernel = std::make_unique<Kernel>(device, ProgramOn(device), name_);
+  last_.store(kernel.get(), std::memory_order_release);
+  return kernel.get();
+}
+
+void KernelFunction::SetArguments(Kernel* kernel, Device* device, const TVMFFIAny* args) {
+  for (cl_uint i = 0; i < parameters_.size(); ++i) {
+    cl_int status = CL_SUCCESS;
+    if (parameters_[i].code != kDLOpaqueHandle) {
+      Scalar scalar;
+      Convert(args[i], parameters_[i], &scalar);
+      status = cl().clSetKernelArg(kernel->handle, i, (parameters_[i].bits + 7) / 8, &scalar);
+    } else if (args[i].v_ptr == nullptr) {
+      const cl_mem none = nullptr;
+      status = cl().clSetKernelArg(kernel->handle, i, sizeof(cl_mem), &none);
+    } else {
+      const Place place = device->memory.Find(args[i].v_ptr, name_.c_str());
+      if (place.block->views.load(std::memory_order_relaxed) > 0) {
+        TVM_FFI_THROW(RuntimeError)
+            << "Kernel '" << name_ << "' was launched on a tensor that the host has a view of; "
+            << "drop the view (tvm_edge.opencl.host_view) first";
+      }
+      if (place.block->svm != nullptr) {
+        status = cl().clSetKernelArgSVMPointer(kernel->handle, i, args[i].v_ptr);
+      } else {
+        const cl_mem buffer = device->memory.BufferAt(place, name_.c_str());
+        status = cl().clSetKernelArg(kernel->handle, i, sizeof(buffer), &buffer);
+      }
+    }
+    if (status != CL_SUCCESS) {
+      Fail(status, device,
+           "setting argument " + std::to_string(i) + " of kernel '" + name_ + "'");
+    }
+  }
+}
+
+void KernelFunction::Launch(ffi::PackedArgs args) {
+  Device* device = GetDevice(ThreadDevice());
+  const size_t expected = parameters_.size() + launch_axes_.size();
+  if (static_cast<size_t>(args.size()) != expected) {
+    TVM_FFI_THROW(TypeError) << "OpenCL kernel '" << name_ << "' takes " << expected
+                             << " arguments, got " << args.size();
+  }
+  device->CheckUsable();
+  const auto* values = reinterpret_cast<const TVMFFIAny*>(args.data());
+  size_t sizes[6] = {1, 1, 1, 1, 1, 1};
+  for (size_t i = 0; i < launch_axes_.size(); ++i) {
+    const int64_t size = values[parameters_.size() + i].v_int64;
+    if (size <= 0) return;  // a dimension of length zero: nothing to compute
+    sizes[launch_axes_[i]] = static_cast<size_t>(size);
+  }
+  const size_t* local = sizes + 3;
+  size_t global[3];
+  for (int i = 0; i < 3; ++i) global[i] = sizes[i] * local[i];
+
+  Kernel* kernel = On(device);
+  Stream* stream = device->streams.Get(TVMFFIEnvGetStream(kDLOpenCL, device->index));
+  cl_int status = CL_SUCCESS;
+  {
+    // A kernel object holds its arguments until it is enqueued.
+    std::lock_guard<std::mutex> lock(kernel->mutex);
+    SetArguments(kernel, device, values);
+    status = stream->Submit(name_, /*is_kernel=*/true, [&](cl_command_queue queue, cl_event* event) {
+      return cl().clEnqueueNDRangeKernel(queue, kernel->handle, dimensions_, nullptr, global, local,
+                                         0, nullptr, event);
+    });
+  }
+  if (status != CL_SUCCESS) FailLaunch(status, kernel, global, local);
+}
+
+void KernelFunction::FailLaunch(cl_int status, Kernel* kernel, const size_t* global,
+                                const size_t* local) {
+  Device* device = kernel->device;
+  if (status == CL_INVALID_WORK_GROUP_SIZE || status == CL_INVALID_WORK_ITEM_SIZE) {
+    const DeviceInfo& info = device->info;
+    size_t asked = 1;
+    for (cl_uint i = 0; i < dimensions_; ++i) asked *= local[i];
+    TVM_FFI_THROW(ValueError) << "OpenCL device " << device->Describe() << " refuses kernel '"
+                              << name_ << "' with work-groups of " << Sizes(local, dimensions_)
+                              << " = " << asked << " work-items: this kernel may have "
+                              << kernel->Info(CL_KERNEL_WORK_GROUP_SIZE) << ", the device allows "
+                              << info.max_work_group_size << " and "
+                              << Sizes(info.max_work_item_sizes.data(),
+                                       static_cast<cl_uint>(info.max_work_item_sizes.size()))
+                              << " per dimension";
+  }
+  Fail(status, device,
+       "launching kernel '" + name_ + "' on " + Sizes(global, dimensions_) +
+           " work-items in groups of " + Sizes(local, dimensions_));
+}
+
+OpenCLModule::OpenCLModule(ffi::Bytes code, ffi::String format, FunctionTable functions,
+                           SourceTable sources)
+    : code_(std::move(code)),
+      format_(std::move(format)),
+      functions_(std::move(functions)),
+      sources_(std::move(sources)) {
+  if (format_ != "cl") {
+    TVM_FFI_THROW(ValueError) << "An OpenCL module of format '" << format_
+                              << "': this runtime takes OpenCL C source ('cl')";
+  }
+  for (auto& [name, source] : SplitKernels(std::string(code_.data(), code_.size()))) {
+    const ffi::Optional<tvm::runtime::FunctionInfo> info = functions_.Get(name);
+    if (!info.has_value()) {
+      TVM_FFI_THROW(ValueError) << "OpenCL kernel '" << name
+                                << "' is in the source but not in the module's function table";
+    }
+    auto kernel = std::make_shared<KernelFunction>(name, std::move(source), info.value());
+    by_name_[name] = kernel;
+    kernels_.push_back(std::move(kernel));
+  }
+  for (const auto& [name, info] : functions_) {
+    if (by_name_.count(name) == 0) {
+      TVM_FFI_THROW(ValueError) << "OpenCL kernel '" << name << "' has no source after a line '"
+                                << kKernelMark << name << "'";
+    }
+  }
+  LiveModules& live = LiveModules::Global();
+  std::lock_guard<std::mutex> lock(live.mutex);
+  live.modules.insert(this);
+}
+
+OpenCLModule::~OpenCLModule() {
+  LiveModules& live = LiveModules::Global();
+  std::lock_guard<std::mutex> lock(live.mutex);
+  live.modules.erase(this);
+}
+
+ffi::Optional<ffi::Function> OpenCLModule::GetFunction(const ffi::String& name) {
+  auto found = by_name_.find(name);
+  if (found == by_name_.end()) return std::nullopt;
+  // Shares the kernel, so that a function outlives its module.
+  return ffi::Function::FromPacked(
+      [kernel = found->second](ffi::PackedArgs args, ffi::Any*) { kernel->Launch(args); });
+}
+
+ffi::String OpenCLModule::InspectSource(const ffi::String& format) const {
+  if (auto found = sources_.find(format); found != sources_.end()) return (*found).second;
+  if (!format.empty() && format != "cl") return "";
+  if (auto found = sources_.find("cl"); found != sources_.end()) return (*found).second;
+  return ffi::String(code_.data(), code_.size());
+}
+
+namespace {
+
+/*! \brief Appends to a string, or reads one from the beginning. */
+class StringStream : public tvm::support::Stream {
+ public:
+  explicit StringStream(std::string bytes = "") : bytes_(std::move(bytes)) {}
+  using Stream::Read;
+  using Stream::Write;
+  size_t Read(void* data, size_t size) final {
+    const size_t taken = std::min(size, bytes_.size() - position_);
+    std::memcpy(data, bytes_.data() + position_, taken);
+    position_ += taken;
+    return taken;
+  }
+  size_t Write(const void* data, size_t size) final {
+    bytes_.append(static_cast<const char*>(data), size);
+    return size;
+  }
+  std::string Take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+  size_t position_ = 0;
+};
+
+}  // namespace
+
+ffi::Bytes OpenCLModule::SaveToBytes() const {
+  StringStream stream;
+  stream.Write(format_);
+  stream.Write(functions_);
+  stream.Write(code_);
+  return ffi::Bytes(stream.Take());
+}
+
+ffi::Module OpenCLModule::LoadFromBytes(const ffi::Bytes& bytes) {
+  StringStream stream(std::string(bytes.data(), bytes.size()));
+  ffi::String format;
+  FunctionTable functions;
+  ffi::Bytes code;
+  if (!stream.Read(&format) || !stream.Read(&functions) || !stream.Read(&code)) {
+    TVM_FFI_THROW(ValueError) << "The bytes of an OpenCL module end too early";
+  }
+  return ffi::Module(ffi::make_object<OpenCLModule>(std::move(code), std::move(format),
+                                                    std::move(functions), SourceTable()));
+}
+
+std::vector<const OpenCLModule*> FindOpenCLModules(const ffi::Module& root) {
+  LiveModules& live = LiveModules::Global();
+  std::lock_guard<std::mutex> lock(live.mutex);
+  std::vector<const OpenCLModule*> found;
+  std::set<const ffi::ModuleObj*> seen;
+  std::vector<ffi::Module> open{root};
+  while (!open.empty()) {
+    const ffi::Module module = open.back();
+    open.pop_back();
+    if (!seen.insert(module.operator->()).second) continue;
+    if (live.modules.count(module.operator->()) != 0) {
+      found.push_back(static_cast<const OpenCLModule*>(module.operator->()));
+    }
+    for (const ffi::Any& imported : module->imports()) open.push_back(imported.cast<ffi::Module>());
+  }
+  return found;
+}
+
+}  // namespace tvm_edge::opencl

@@ -1,0 +1,170 @@
+#include "program.h"
+
+#include <tvm/ffi/error.h>
+
+#include <utility>
+
+#include "device.h"
+#include "error.h"
+#include "library.h"
+#include "program_store.h"
+
+namespace tvm_edge::opencl {
+namespace {
+
+// No fast-math: results are held to those of other runtimes. Part of the cache key.
+constexpr const char* kOptions = "";
+
+}  // namespace
+
+Program::Program(Device* device, std::string kernel_name, std::string source)
+    : device_(device), kernel_name_(std::move(kernel_name)), source_(std::move(source)) {}
+
+Program::~Program() {
+  device_->programs.Forget(this);
+  if (program_ != nullptr && !Forked()) cl().clReleaseProgram(program_);
+}
+
+std::string Program::Key() const {
+  const DeviceInfo& info = device_->info;
+  std::string key;
+  for (const std::string* part :
+       {&info.platform_name, &info.platform_version, &info.vendor, &info.name, &info.version,
+        &info.driver}) {
+    key += *part;
+    key += '\n';
+  }
+  key += kOptions;
+  key += '\n';
+  key += source_;
+  return key;
+}
+
+cl_program Program::Build() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (program_ != nullptr) return program_;
+  device_->CheckUsable();
+  ProgramStore& store = ProgramStore::Global();
+  const std::string key = Key();
+  program_ = store.Use(key, [this](const std::string& binary) { return FromBinary(binary); });
+  if (program_ != nullptr) return program_;
+  program_ = FromSource();
+  store.CountBuild();
+  if (store.keeps()) store.Put(key, ReadBinary(program_));
+  return program_;
+}
+
+cl_program Program::FromBinary(const std::string& binary) noexcept {
+  const auto* data = reinterpret_cast<const unsigned char*>(binary.data());
+  const size_t size = binary.size();
+  cl_int status = CL_SUCCESS, accepted = CL_SUCCESS;
+  cl_program program = cl().clCreateProgramWithBinary(device_->context, 1, &device_->id, &size,
+                                                      &data, &accepted, &status);
+  if (status == CL_SUCCESS && accepted == CL_SUCCESS &&
+      cl().clBuildProgram(program, 1, &device_->id, kOptions, nullptr, nullptr) == CL_SUCCESS) {
+    // Some drivers take a damaged binary and fail only here.
+    cl_kernel kernel = cl().clCreateKernel(program, kernel_name_.c_str(), &status);
+    if (status == CL_SUCCESS) {
+      cl().clReleaseKernel(kernel);
+      return program;
+    }
+  }
+  if (program != nullptr) cl().clReleaseProgram(program);
+  return nullptr;
+}
+
+cl_program Program::FromSource() {
+  const char* source = source_.c_str();
+  const size_t size = source_.size();
+  cl_int status = CL_SUCCESS;
+  cl_program program =
+      cl().clCreateProgramWithSource(device_->context, 1, &source, &size, &status);
+  Check(status, device_, "creating a program");
+  status = cl().clBuildProgram(program, 1, &device_->id, kOptions, nullptr, nullptr);
+  if (status == CL_SUCCESS) return program;
+
+  size_t length = 0;
+  std::string log;
+  if (cl().clGetProgramBuildInfo(program, device_->id, CL_PROGRAM_BUILD_LOG, 0, nullptr,
+                                 &length) == CL_SUCCESS &&
+      length > 1) {
+    log.resize(length);
+    cl().clGetProgramBuildInfo(program, device_->id, CL_PROGRAM_BUILD_LOG, length, &log[0],
+                               nullptr);
+    log.resize(length - 1);
+  }
+  cl().clReleaseProgram(program);
+  Fail(status, device_, "building kernel '" + kernel_name_ + "' (the driver's log follows)\n" + log);
+}
+
+std::string Program::ReadBinary(cl_program program) {
+  size_t size = 0;
+  if (cl().clGetProgramInfo(program, CL_PROGRAM_BINARY_SIZES, sizeof(size), &size, nullptr) !=
+      CL_SUCCESS) {
+    return {};
+  }
+  std::string binary(size, '\0');
+  char* data = &binary[0];
+  if (size == 0 || cl().clGetProgramInfo(program, CL_PROGRAM_BINARIES, sizeof(data), &data,
+                                         nullptr) != CL_SUCCESS) {
+    return {};
+  }
+  return binary;
+}
+
+std::string Program::Binary() {
+  Build();
+  std::lock_guard<std::mutex> lock(mutex_);
+  return ReadBinary(program_);
+}
+
+Kernel::Kernel(Device* device, std::shared_ptr<Program> from, const std::string& name)
+    : device(device), program(std::move(from)) {
+  cl_int status = CL_SUCCESS;
+  handle = cl().clCreateKernel(program->Build(), name.c_str(), &status);
+  if (status != CL_SUCCESS) Fail(status, device, "creating kernel '" + name + "'");
+}
+
+Kernel::~Kernel() {
+  if (!Forked()) cl().clReleaseKernel(handle);
+}
+
+size_t Kernel::Info(cl_info which) const {
+  // Sizes are size_t or cl_ulong: the same on the 64-bit machines TVM has wheels for.
+  static_assert(sizeof(size_t) == sizeof(cl_ulong), "32-bit hosts are not supported");
+  size_t value = 0;
+  Check(cl().clGetKernelWorkGroupInfo(handle, device->id, which, sizeof(value), &value, nullptr),
+        device, "asking for a kernel's limits");
+  return value;
+}
+
+std::vector<size_t> Kernel::RequiredWorkGroupSize() const {
+  std::vector<size_t> size(3, 0);
+  Check(cl().clGetKernelWorkGroupInfo(handle, device->id, CL_KERNEL_COMPILE_WORK_GROUP_SIZE,
+                                      3 * sizeof(size_t), size.data(), nullptr),
+        device, "asking for a kernel's work-group size");
+  return size;
+}
+
+std::shared_ptr<Program> Programs::Get(const std::string& kernel_name, const std::string& source) {
+  std::shared_ptr<Program> program;  // outlives the lock: its destructor takes it
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = live_.find(source);
+  if (found != live_.end()) {
+    program = found->second.lock();
+    if (program != nullptr) return program;
+    live_.erase(found);  // on its way out
+  }
+  program = std::make_shared<Program>(device_, kernel_name, source);
+  live_[program->source()] = program;
+  return program;
+}
+
+void Programs::Forget(const Program* program) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = live_.find(program->source());
+  // Another program of the same source may have taken the place meanwhile.
+  if (found != live_.end() && found->first.data() == program->source().data()) live_.erase(found);
+}
+
+}  // namespace tvm_edge::opencl

@@ -1,0 +1,243 @@
+#include "program_store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <tvm/ffi/error.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+namespace tvm_edge::opencl {
+namespace fs = std::filesystem;
+namespace {
+
+// An entry: this mark, a checksum of all that follows, two lengths, the key, the binary.
+constexpr char kMark[8] = {'T', 'E', 'O', 'C', 'L', '0', '0', '1'};
+constexpr const char* kSuffix = ".clbin";
+constexpr int64_t kDefaultMegabytes = 256;
+
+/*! \brief FNV-1a. Finds damage and names files; equal keys are compared in full. */
+uint64_t Hash(const char* data, size_t size, uint64_t seed = 0xcbf29ce484222325u) {
+  for (size_t i = 0; i < size; ++i) {
+    seed = (seed ^ static_cast<unsigned char>(data[i])) * 0x100000001b3u;
+  }
+  return seed;
+}
+
+struct Header {
+  char mark[8];
+  uint64_t checksum, key_bytes, binary_bytes;
+};
+
+/*! \brief One entry out of bytes that may hold several, or damage. */
+struct Parsed {
+  std::string key, binary;
+  size_t size;  // of the entry
+};
+
+std::optional<Parsed> Parse(const std::string& bytes, size_t begin) {
+  Header header;
+  if (begin > bytes.size() || bytes.size() - begin < sizeof(header)) return std::nullopt;
+  std::memcpy(&header, bytes.data() + begin, sizeof(header));
+  const size_t rest = bytes.size() - begin - sizeof(header);
+  if (std::memcmp(header.mark, kMark, sizeof(kMark)) != 0 || header.key_bytes > rest ||
+      header.binary_bytes > rest - header.key_bytes) {
+    return std::nullopt;
+  }
+  const size_t size = sizeof(header) + header.key_bytes + header.binary_bytes;
+  const size_t checked = offsetof(Header, key_bytes);
+  if (Hash(bytes.data() + begin + checked, size - checked) != header.checksum) return std::nullopt;
+  const size_t key = begin + sizeof(header);
+  return Parsed{bytes.substr(key, header.key_bytes),
+                bytes.substr(key + header.key_bytes, header.binary_bytes), size};
+}
+
+std::string DefaultFolder() {
+  const char* chosen = std::getenv("TVM_EDGE_OPENCL_CACHE");
+  if (chosen != nullptr && chosen[0] != '\0') return std::strcmp(chosen, "0") == 0 ? "" : chosen;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && cache[0] == '/') return std::string(cache) + "/tvm-edge/opencl";
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && home[0] == '/') return std::string(home) + "/.cache/tvm-edge/opencl";
+  return "";
+}
+
+bool WriteAll(int file, const char* data, size_t size) {
+  while (size > 0) {
+    const ssize_t written = ::write(file, data, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    data += written;
+    size -= static_cast<size_t>(written);
+  }
+  return true;
+}
+
+}  // namespace
+
+ProgramStore& ProgramStore::Global() {
+  static auto* store = new ProgramStore();
+  return *store;
+}
+
+ProgramStore::ProgramStore() : folder_(DefaultFolder()) {
+  const char* megabytes = std::getenv("TVM_EDGE_OPENCL_CACHE_SIZE");
+  const int64_t asked = megabytes == nullptr ? 0 : std::strtoll(megabytes, nullptr, 10);
+  max_bytes_ = (asked > 0 ? asked : kDefaultMegabytes) << 20;
+}
+
+std::string ProgramStore::Entry(const std::string& key, const std::string& binary) {
+  Header header;
+  std::memcpy(header.mark, kMark, sizeof(kMark));
+  header.key_bytes = key.size();
+  header.binary_bytes = binary.size();
+  std::string entry(sizeof(header), '\0');
+  std::memcpy(&entry[0], &header, sizeof(header));
+  entry += key;
+  entry += binary;
+  const size_t checked = offsetof(Header, key_bytes);
+  header.checksum = Hash(entry.data() + checked, entry.size() - checked);
+  std::memcpy(&entry[offsetof(Header, checksum)], &header.checksum, sizeof(header.checksum));
+  return entry;
+}
+
+std::string ProgramStore::Path(const std::string& key) const {
+  char name[33];
+  std::snprintf(name, sizeof(name), "%016llx%016llx",
+                static_cast<unsigned long long>(Hash(key.data(), key.size())),
+                static_cast<unsigned long long>(Hash(key.data(), key.size(), key.size() + 1)));
+  return folder_ + "/" + name + kSuffix;
+}
+
+cl_program ProgramStore::Use(const std::string& key, const Load& load) {
+  std::string binary;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = from_artifacts_.find(key);
+    if (found != from_artifacts_.end()) binary = found->second;
+  }
+  if (!binary.empty()) {
+    if (cl_program program = load(binary)) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      ++stats_.from_artifact;
+      return program;
+    }
+  }
+  if (!keeps()) return nullptr;
+
+  const std::string path = Path(key);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return nullptr;
+  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::optional<Parsed> entry = Parse(bytes, 0);
+  // Two keys with one file name: the entry is sound, and another's.
+  if (entry && entry->size == bytes.size() && entry->key != key) return nullptr;
+  if (entry && entry->size == bytes.size()) {
+    if (cl_program program = load(entry->binary)) {
+      ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // used now: Trim takes the oldest
+      std::lock_guard<std::mutex> lock(mutex_);
+      ++stats_.from_disk;
+      return program;
+    }
+  }
+  ::unlink(path.c_str());
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++stats_.damaged;
+  return nullptr;
+}
+
+void ProgramStore::Put(const std::string& key, const std::string& binary) noexcept try {
+  if (!keeps() || binary.empty()) return;
+  const std::string entry = Entry(key, binary);
+  if (static_cast<int64_t>(entry.size()) > max_bytes_) return;
+  std::error_code error;
+  fs::create_directories(folder_, error);
+  std::string temporary = folder_ + "/.writing-XXXXXX";
+  const int file = ::mkstemp(&temporary[0]);
+  if (file < 0) return;
+  const bool written = WriteAll(file, entry.data(), entry.size());
+  if (::close(file) != 0 || !written || ::rename(temporary.c_str(), Path(key).c_str()) != 0) {
+    ::unlink(temporary.c_str());
+    return;
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++stats_.stored;
+  }
+  Trim();
+} catch (const std::exception&) {
+  // Out of memory while caching: the program is built and runs, which is what was asked for.
+}
+
+void ProgramStore::Trim() noexcept try {
+  struct Entry {
+    fs::file_time_type used;
+    int64_t bytes;
+    fs::path path;
+  };
+  std::vector<Entry> entries;
+  int64_t total = 0;
+  std::error_code error;
+  const auto now = fs::file_time_type::clock::now();
+  for (const auto& item : fs::directory_iterator(folder_, error)) {
+    std::error_code gone;  // another process may trim, too
+    const auto used = item.last_write_time(gone);
+    const auto bytes = static_cast<int64_t>(item.file_size(gone));
+    if (gone) continue;
+    const bool entry = item.path().extension() == kSuffix;
+    // What a killed writer left behind.
+    const bool abandoned = item.path().filename().string().rfind(".writing-", 0) == 0 &&
+                           now - used > std::chrono::hours(1);
+    if (abandoned) fs::remove(item.path(), gone);
+    if (!entry) continue;
+    entries.push_back({used, bytes, item.path()});
+    total += bytes;
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return a.used < b.used; });
+  for (const Entry& entry : entries) {
+    if (total <= max_bytes_) break;
+    fs::remove(entry.path, error);
+    total -= entry.bytes;
+  }
+} catch (const std::exception&) {
+  // As in Put: a cache that stays too large for now is no failure.
+}
+
+void ProgramStore::CountBuild() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++stats_.built;
+}
+
+void ProgramStore::AddPack(const std::string& pack) {
+  std::vector<Parsed> entries;
+  for (size_t begin = 0; begin < pack.size();) {
+    std::optional<Parsed> entry = Parse(pack, begin);
+    if (!entry) {
+      TVM_FFI_THROW(ValueError) << "The OpenCL programs given are damaged at byte " << begin
+                                << " of " << pack.size();
+    }
+    begin += entry->size;
+    entries.push_back(std::move(*entry));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (Parsed& entry : entries) {
+    from_artifacts_[std::move(entry.key)] = std::move(entry.binary);
+  }
+}
+
+ProgramStore::Stats ProgramStore::stats() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return stats_;
+}
+
+}  // namespace tvm_edge::opencl

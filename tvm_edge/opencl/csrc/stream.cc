@@ -1,0 +1,285 @@
+#include "stream.h"
+
+#include <tvm/ffi/error.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "device.h"
+#include "error.h"
+#include "library.h"
+
+namespace tvm_edge::opencl {
+namespace {
+
+// A driver starts queued work when it is flushed; some wait for it for ever.
+constexpr size_t kFlushInterval = 32;
+// Recorded commands whose events are kept before their times are read.
+constexpr size_t kMaxUnread = 4096;
+
+/*! \brief Launches between two checkpoints: a quarter of what may be in flight. */
+size_t CheckpointInterval() {
+  static const size_t interval = [] {
+    const char* value = std::getenv("TVM_EDGE_OPENCL_IN_FLIGHT");
+    const long bound = value == nullptr ? 0 : std::strtol(value, nullptr, 10);
+    return static_cast<size_t>(std::max(1L, (bound > 0 ? bound : 1024L) / 4));
+  }();
+  return interval;
+}
+
+Event Own(cl_event event) {
+  return Event(event, [](cl_event held) { cl().clReleaseEvent(held); });
+}
+
+cl_ulong EventTime(const Event& event, cl_info which, Device* device) {
+  cl_ulong time = 0;
+  Check(cl().clGetEventProfilingInfo(event.get(), which, sizeof(time), &time, nullptr), device,
+        "reading the time of a command");
+  return time;
+}
+
+}  // namespace
+
+Stream::Stream(Device* device) : device_(device) { ExchangeQueue(); }
+
+Stream::~Stream() {
+  if (queue_ == nullptr || Forked()) return;
+  cl().clFinish(queue_);
+  checkpoints_.clear();
+  commands_.clear();
+  cl().clReleaseCommandQueue(queue_);
+}
+
+void Stream::ExchangeQueue() {
+  const bool profiling = recording_ || !spans_.empty();
+  if (queue_ != nullptr) {
+    if (profiling == profiling_) return;
+    FinishLocked();
+  }
+  cl_int status = CL_SUCCESS;
+  cl_command_queue queue = nullptr;
+  const bool modern = cl().clCreateCommandQueueWithProperties != nullptr &&
+                      device_->info.version_number >= 200;
+  if (modern) {
+    const cl_ulong properties[] = {CL_QUEUE_PROPERTIES, profiling ? CL_QUEUE_PROFILING_ENABLE : 0,
+                                   0};
+    queue = cl().clCreateCommandQueueWithProperties(device_->context, device_->id, properties,
+                                                    &status);
+  } else {
+    queue = cl().clCreateCommandQueue(device_->context, device_->id,
+                                      profiling ? CL_QUEUE_PROFILING_ENABLE : 0, &status);
+  }
+  Check(status, device_, "creating a command queue");
+  if (queue_ != nullptr) cl().clReleaseCommandQueue(queue_);
+  queue_ = queue;
+  profiling_ = profiling;
+}
+
+bool Stream::WantsEvent(bool is_kernel) const {
+  return profiling_ || (is_kernel && launches_ + 1 >= CheckpointInterval());
+}
+
+void Stream::Submitted(const std::string& name, bool is_kernel, cl_event raw) {
+  Event event = raw == nullptr ? nullptr : Own(raw);
+  if (profiling_ && event != nullptr) {
+    for (Span* span : spans_) {
+      if (span->first == nullptr) span->first = event;
+      span->last = event;
+    }
+    if (recording_) {
+      commands_.push_back({event, name, is_kernel});
+      if (commands_.size() >= kMaxUnread) CollectRecords();
+    }
+  }
+  if (!is_kernel) return;
+  ++launches_;
+  if (launches_ % kFlushInterval == 0) cl().clFlush(queue_);
+  if (launches_ < CheckpointInterval()) return;
+  launches_ = 0;
+  cl().clFlush(queue_);  // what is waited for must have been sent
+  checkpoints_.push_back(std::move(event));
+  if (checkpoints_.size() > 3) {
+    const cl_event oldest = checkpoints_.front().get();
+    const cl_int status = cl().clWaitForEvents(1, &oldest);
+    checkpoints_.pop_front();
+    Check(status, device_, "waiting for earlier kernels");
+  }
+}
+
+void Stream::FinishLocked() {
+  if (!pending()) return;
+  const cl_int status = cl().clFinish(queue_);
+  pending_.store(false, std::memory_order_relaxed);
+  launches_ = 0;
+  checkpoints_.clear();
+  Check(status, device_, "waiting for the device");
+}
+
+void Stream::Finish() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  FinishLocked();
+}
+
+cl_int Stream::TryFinish() noexcept {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return pending() ? cl().clFinish(queue_) : CL_SUCCESS;
+}
+
+void Stream::WaitFor(Stream* other) {
+  if (other == this || !other->pending()) return;
+  Event marker;
+  {
+    std::lock_guard<std::mutex> lock(other->mutex_);
+    cl_event event = nullptr;
+    Check(cl().clEnqueueMarkerWithWaitList(other->queue_, 0, nullptr, &event), device_,
+          "marking a point in a stream");
+    marker = Own(event);
+    Check(cl().clFlush(other->queue_), device_, "flushing a stream");
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  const cl_event event = marker.get();
+  Check(cl().clEnqueueBarrierWithWaitList(queue_, 1, &event, nullptr), device_,
+        "making a stream wait for another");
+  pending_.store(true, std::memory_order_relaxed);
+}
+
+void Stream::StartTiming(Span* span) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  spans_.push_back(span);
+  ExchangeQueue();
+}
+
+void Stream::StopTiming(Span* span) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  spans_.erase(std::remove(spans_.begin(), spans_.end(), span), spans_.end());
+}
+
+int64_t Stream::Elapsed(const Span& span) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    FinishLocked();
+    ExchangeQueue();
+  }
+  if (span.first == nullptr) return 0;
+  const cl_ulong start = EventTime(span.first, CL_PROFILING_COMMAND_START, device_);
+  const cl_ulong end = EventTime(span.last, CL_PROFILING_COMMAND_END, device_);
+  return static_cast<int64_t>(end - start);
+}
+
+void Stream::StartRecording() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  recording_ = true;
+  ExchangeQueue();
+}
+
+std::vector<CommandRecord> Stream::StopRecording() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!recording_) return {};
+  CollectRecords();
+  recording_ = false;
+  ExchangeQueue();
+  return std::exchange(records_, {});
+}
+
+void Stream::CollectRecords() {
+  FinishLocked();
+  for (const Command& command : commands_) {
+    records_.push_back({command.name, command.is_kernel,
+                        EventTime(command.event, CL_PROFILING_COMMAND_QUEUED, device_),
+                        EventTime(command.event, CL_PROFILING_COMMAND_SUBMIT, device_),
+                        EventTime(command.event, CL_PROFILING_COMMAND_START, device_),
+                        EventTime(command.event, CL_PROFILING_COMMAND_END, device_)});
+  }
+  commands_.clear();
+}
+
+Stream* Streams::Get(void* handle) {
+  if (handle == nullptr && default_ready_.load(std::memory_order_acquire)) return default_.get();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (handle == nullptr) {
+    if (default_ == nullptr) {
+      default_ = std::make_shared<Stream>(device_);
+      if (recording_) default_->StartRecording();
+      default_ready_.store(true, std::memory_order_release);
+    }
+    return default_.get();
+  }
+  for (const auto& stream : others_) {
+    if (stream.get() == handle) return stream.get();
+  }
+  TVM_FFI_THROW(ValueError) << "The stream " << handle << " is none of OpenCL device "
+                            << device_->Describe()
+                            << ": it was freed, or belongs to another device";
+  TVM_FFI_UNREACHABLE();
+}
+
+void* Streams::Create() {
+  auto stream = std::make_shared<Stream>(device_);
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (recording_) stream->StartRecording();
+  others_.push_back(std::move(stream));
+  has_others_.store(true, std::memory_order_relaxed);
+  return others_.back().get();
+}
+
+void Streams::Destroy(void* handle) {
+  std::shared_ptr<Stream> stream;  // outlives the lock: its destructor waits
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = std::find_if(others_.begin(), others_.end(),
+                            [&](const auto& other) { return other.get() == handle; });
+  if (found == others_.end()) return;
+  stream = std::move(*found);
+  others_.erase(found);
+  has_others_.store(!others_.empty(), std::memory_order_relaxed);
+  for (CommandRecord& record : stream->StopRecording()) finished_.push_back(std::move(record));
+}
+
+std::vector<std::shared_ptr<Stream>> Streams::List() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::shared_ptr<Stream>> streams = others_;
+  if (default_ != nullptr) streams.push_back(default_);
+  return streams;
+}
+
+void Streams::FinishAll() { FinishOthers(nullptr); }
+
+void Streams::FinishOthers(const Stream* stream) {
+  const bool only = default_ready_.load(std::memory_order_acquire) && stream == default_.get();
+  if (only && !has_others()) return;
+  for (const auto& other : List()) {
+    if (other.get() != stream && other->pending()) other->Finish();
+  }
+}
+
+void Streams::QuiesceForReuse() noexcept {
+  if (has_others()) QuiesceAll();
+}
+
+void Streams::QuiesceAll() noexcept {
+  for (const auto& stream : List()) stream->TryFinish();
+}
+
+void Streams::StartRecording() {
+  Get(nullptr);
+  std::lock_guard<std::mutex> lock(mutex_);
+  recording_ = true;
+  finished_.clear();
+  default_->StartRecording();
+  for (const auto& stream : others_) stream->StartRecording();
+}
+
+std::vector<CommandRecord> Streams::StopRecording() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  recording_ = false;
+  std::vector<CommandRecord> records = std::exchange(finished_, {});
+  auto take = [&](Stream* stream) {
+    for (CommandRecord& record : stream->StopRecording()) records.push_back(std::move(record));
+  };
+  if (default_ != nullptr) take(default_.get());
+  for (const auto& stream : others_) take(stream.get());
+  std::sort(records.begin(), records.end(),
+            [](const auto& a, const auto& b) { return a.start < b.start; });
+  return records;
+}
+
+}  // namespace tvm_edge::opencl

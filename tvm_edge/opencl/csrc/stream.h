@@ -1,0 +1,149 @@
+// Command queues: launches in flight are bounded, commands can be timed.
+#ifndef TVM_EDGE_OPENCL_STREAM_H_
+#define TVM_EDGE_OPENCL_STREAM_H_
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "abi.h"
+
+namespace tvm_edge::opencl {
+
+class Device;
+
+/*! \brief A command's event, released with its last holder. */
+using Event = std::shared_ptr<EventTag>;
+
+/*! \brief A command that ran while profiling; nanoseconds of the device's clock. */
+struct CommandRecord {
+  std::string name;
+  bool is_kernel;
+  cl_ulong queued, submitted, start, end;
+};
+
+/*!
+ * \brief An in-order command queue.
+ *
+ * Timing needs a queue with profiling, which costs every launch, so the queue is exchanged for one
+ * while somebody times or profiles.
+ */
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  explicit Stream(Device* device);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  /*!
+   * \brief Enqueue a command: `enqueue(queue, event)` with `event` null unless one is wanted.
+   * \return The status of `enqueue`; the caller knows what to say of a failure.
+   */
+  template <typename Enqueue>
+  cl_int Submit(const std::string& name, bool is_kernel, const Enqueue& enqueue) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cl_event event = nullptr;
+    const bool wanted = WantsEvent(is_kernel);
+    pending_.store(true, std::memory_order_relaxed);
+    const cl_int status = enqueue(queue_, wanted ? &event : nullptr);
+    if (status == CL_SUCCESS) Submitted(name, is_kernel, event);
+    return status;
+  }
+
+  /*! \brief Wait until all commands ran. */
+  void Finish();
+  /*! \brief The same for callers that must not throw. */
+  cl_int TryFinish() noexcept;
+  /*! \brief Whether commands were enqueued since the last wait. */
+  bool pending() const { return pending_.load(std::memory_order_relaxed); }
+  /*! \brief Make commands enqueued from now on wait for those of `other` so far. */
+  void WaitFor(Stream* other);
+
+  /*! \brief The commands between two points in time. */
+  struct Span {
+    Event first, last;
+  };
+  /*! \brief Collect commands into `span` from here on; it must live until StopTiming. */
+  void StartTiming(Span* span);
+  void StopTiming(Span* span);
+  /*! \brief Wait for a stopped span; ns from the start of its first command to its last's end. */
+  int64_t Elapsed(const Span& span);
+
+  void StartRecording();
+  std::vector<CommandRecord> StopRecording();
+
+ private:
+  struct Command {
+    Event event;
+    std::string name;
+    bool is_kernel;
+  };
+
+  bool WantsEvent(bool is_kernel) const;
+  void Submitted(const std::string& name, bool is_kernel, cl_event event);
+  /*! \brief Give the queue profiling, or take it away, as the current users need. */
+  void ExchangeQueue();
+  void FinishLocked();
+  void CollectRecords();
+
+  Device* device_;
+  std::mutex mutex_;  // guards all but pending_
+  cl_command_queue queue_ = nullptr;
+  std::atomic<bool> pending_{false};
+
+  size_t launches_ = 0;            // since the last checkpoint
+  std::deque<Event> checkpoints_;  // launches that were not waited for yet
+
+  bool profiling_ = false;         // what queue_ was made with
+  std::vector<Span*> spans_;
+  bool recording_ = false;
+  std::vector<Command> commands_;  // recorded, times not read yet
+  std::vector<CommandRecord> records_;
+};
+
+/*! \brief The streams of a device: the default one and those that users made. */
+class Streams {
+ public:
+  explicit Streams(Device* device) : device_(device) {}
+
+  /*! \brief The stream of a TVM handle; null means the default one. Throws for a foreign handle. */
+  Stream* Get(void* handle);
+  void* Create();
+  void Destroy(void* handle);
+  /*! \brief Wait for every stream. */
+  void FinishAll();
+  /*! \brief Wait for every stream but one, where they have work. */
+  void FinishOthers(const Stream* stream);
+  /*!
+   * \brief Wait, where users made streams, before a block changes hands; never throws.
+   *
+   * One in-order queue keeps the next owner of a block behind the last; several do not.
+   */
+  void QuiesceForReuse() noexcept;
+  /*! \brief Wait for every stream; never throws. */
+  void QuiesceAll() noexcept;
+
+  void StartRecording();
+  std::vector<CommandRecord> StopRecording();
+
+ private:
+  std::vector<std::shared_ptr<Stream>> List();
+  bool has_others() const { return has_others_.load(std::memory_order_relaxed); }
+
+  Device* device_;
+  std::mutex mutex_;  // guards everything below
+  std::shared_ptr<Stream> default_;  // set once, before default_ready_
+  std::atomic<bool> default_ready_{false};
+  std::vector<std::shared_ptr<Stream>> others_;
+  std::atomic<bool> has_others_{false};
+  bool recording_ = false;
+  std::vector<CommandRecord> finished_;  // of streams freed while recording
+};
+
+}  // namespace tvm_edge::opencl
+
+#endif  // TVM_EDGE_OPENCL_STREAM_H_
