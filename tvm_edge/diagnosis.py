@@ -5,8 +5,7 @@ Nothing is imported from TVM before it is known to be there.
 
 from __future__ import annotations
 
-import ctypes.util
-import glob
+import ctypes
 import importlib.metadata
 import importlib.util
 import io
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from tvm_edge._version import __version__
+from tvm_edge.opencl.diagnosis import diagnose
 
 __all__ = ["Check", "Diagnosis", "doctor"]
 
@@ -196,30 +196,9 @@ def _cuda() -> Check:
 
 def _opencl() -> Check:
     purpose = "target 'opencl'"
-    if ctypes.util.find_library("OpenCL") is None:
-        return Check(
-            "OpenCL",
-            "missing",
-            "no libOpenCL",
-            purpose,
-            "apt-get install ocl-icd-libopencl1 and the GPU's OpenCL driver",
-        )
-    drivers = glob.glob("/etc/OpenCL/vendors/*.icd") or os.environ.get("OCL_ICD_FILENAMES")
-    if not drivers:
-        return Check(
-            "OpenCL",
-            "missing",
-            "libOpenCL, but no driver",
-            purpose,
-            "install the GPU's OpenCL driver (apt-get install pocl-opencl-icd for the CPU)",
-        )
-    return Check(
-        "OpenCL",
-        "missing",
-        "a driver; this version of tvm-edge has no OpenCL runtime yet",
-        purpose,
-        "use target 'llvm'",
-    )
+    finding = diagnose()
+    status: Status = "wrong" if finding.broken else "ok" if finding.usable else "missing"
+    return Check("OpenCL", status, finding.found, purpose, finding.command)
 
 
 def _loads(library: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -109,3 +110,40 @@ def test_a_tvm_that_does_not_load() -> None:
     assert llvm["status"] == "missing"
     assert llvm["command"].startswith("pip install --force-reinstall apache-tvm==")
     assert not found["healthy"]
+
+
+def opencl_check(**environment: str) -> dict[str, str]:
+    found = json.loads(run_python(NO_LLVM, environment=environment))
+    (opencl,) = [each for each in found["checks"] if each["name"] == "OpenCL"]
+    assert found["healthy"], "OpenCL is optional"
+    return opencl
+
+
+def test_no_opencl_library() -> None:
+    opencl = opencl_check(TVM_EDGE_OPENCL_LIBRARY="/no/libOpenCL.so")
+    assert opencl["status"] == "wrong"
+    assert "/no/libOpenCL.so" in opencl["found"]
+    assert opencl["command"] == "unset TVM_EDGE_OPENCL_LIBRARY"
+
+
+def test_an_opencl_driver_that_crashes(tmp_path: Path) -> None:
+    """The process that asks for the diagnosis survives what the driver does not."""
+    source, library = tmp_path / "crash.c", tmp_path / "libcrash.so"
+    source.write_text("__attribute__((constructor)) static void f(void) { __builtin_trap(); }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library], check=True)
+    opencl = opencl_check(TVM_EDGE_OPENCL_LIBRARY=str(library))
+    assert opencl["status"] == "wrong"
+    assert "SIGILL" in opencl["found"] or "SIGTRAP" in opencl["found"]
+
+
+def test_a_library_that_is_not_opencl(tmp_path: Path) -> None:
+    source, library = tmp_path / "empty.c", tmp_path / "libempty.so"
+    source.write_text("int nothing;\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library], check=True)
+    opencl = opencl_check(TVM_EDGE_OPENCL_LIBRARY=str(library))
+    assert "is no OpenCL 1.2 library" in opencl["found"]
+
+
+def test_autoload_switched_off() -> None:
+    opencl = opencl_check(TVM_DEVICE_BACKEND_AUTOLOAD="0")
+    assert "TVM_DEVICE_BACKEND_AUTOLOAD" in opencl["found"]
