@@ -6,6 +6,7 @@ it, with weights on a page boundary, so that a process maps them instead of read
     manifest.json   versions, target, inputs, outputs, weights, checksums, report
     library.so      host code, and device code inside it
     weights.bin     tensors one after the other, each on 64 bytes
+    programs.bin    optional: kernels as the driver of the exporting machine built them
 
 An artifact holds native code: load only files you would also run.
 """
@@ -34,6 +35,7 @@ __all__ = ["FORMAT_VERSION", "Artifact", "read_artifact", "write_artifact"]
 FORMAT_VERSION = 1
 
 _MANIFEST, _LIBRARY, _WEIGHTS = "manifest.json", "library.so", "weights.bin"
+_PROGRAMS = "programs.bin"
 _TENSOR_ALIGNMENT = 64  # TVM's kAllocAlignment: kernels load whole cache lines
 _CHUNK = 1 << 20
 _ADVICE = "copy or export it again"
@@ -51,12 +53,15 @@ class Artifact:
         The shared library.
     weights : tuple[np.ndarray, ...]
         Views of the mapped file, copy-on-write: writing to one does not change the file.
+    programs : bytes
+        What :func:`tvm_edge.opencl.load_programs` takes; empty if there are none.
     """
 
     path: Path
     manifest: dict[str, Any]
     library: bytes
     weights: tuple[np.ndarray, ...]
+    programs: bytes = b""
 
 
 def write_artifact(
@@ -64,6 +69,7 @@ def write_artifact(
     manifest: dict[str, Any],
     link_library: Callable[[Path], None],
     weights: Sequence[np.ndarray],
+    programs: bytes = b"",
 ) -> Path:
     """Write an artifact; the file appears whole or not at all.
 
@@ -76,6 +82,8 @@ def write_artifact(
     link_library : callable
         Called with a path, writes the shared library there.
     weights : sequence of np.ndarray
+    programs : bytes
+        Built kernels; left out if empty.
 
     Raises
     ------
@@ -90,7 +98,7 @@ def write_artifact(
             link_library(library)
             with temporary.open("xb") as file:
                 try:
-                    _write_members(file, manifest, library, weights)
+                    _write_members(file, manifest, library, weights, programs)
                     file.flush()
                     os.fsync(file.fileno())
                     temporary.replace(target)
@@ -129,7 +137,11 @@ def _reason(err: OSError | ValueError) -> str:
 
 
 def _write_members(
-    file: BinaryIO, manifest: dict[str, Any], library: Path, weights: Sequence[np.ndarray]
+    file: BinaryIO,
+    manifest: dict[str, Any],
+    library: Path,
+    weights: Sequence[np.ndarray],
+    programs: bytes,
 ) -> None:
     table, offset = [], 0
     for array in weights:
@@ -161,6 +173,8 @@ def _write_members(
             _LIBRARY: _write_member(archive, _LIBRARY, library_bytes()),
             _WEIGHTS: _write_member(archive, _WEIGHTS, weight_bytes()),
         }
+        if programs:
+            checksums[_PROGRAMS] = _write_member(archive, _PROGRAMS, iter([programs]))
         whole = {
             "format": "tvm-edge",
             "format_version": FORMAT_VERSION,
@@ -196,14 +210,13 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
     try:
         with zipfile.ZipFile(file) as archive:
             members = {info.filename: info for info in archive.infolist()}
-            spans = {
-                name: _span(file, members[name], size) for name in (_MANIFEST, _LIBRARY, _WEIGHTS)
-            }
+            checked = [_LIBRARY, _WEIGHTS, *([_PROGRAMS] if _PROGRAMS in members else [])]
+            spans = {name: _span(file, members[name], size) for name in (_MANIFEST, *checked)}
             manifest = json.loads(archive.read(_MANIFEST))
             _check_format(path, manifest)
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             view = memoryview(whole)
-            for name in (_LIBRARY, _WEIGHTS):
+            for name in checked:
                 start, length = spans[name]
                 digest = hashlib.sha256(view[start : start + length]).hexdigest()
                 if digest != manifest["checksums"][name]:
@@ -211,8 +224,10 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
                         f"the artifact {str(path)!r} was altered: the checksum of {name} does "
                         f"not match; {_ADVICE}"
                     )
-            start, length = spans[_LIBRARY]
-            library = bytes(view[start : start + length])
+            library, programs = (
+                bytes(view[start : start + length])
+                for start, length in (spans[_LIBRARY], spans.get(_PROGRAMS, (0, 0)))
+            )
             weights = tuple(_weight(view, spans[_WEIGHTS], entry) for entry in manifest["weights"])
     except (
         zipfile.BadZipFile,
@@ -231,7 +246,7 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
             f"{str(path)!r} is not a tvm-edge artifact, or is truncated or damaged "
             f"({type(err).__name__}: {err}); {_ADVICE}"
         ) from err
-    return Artifact(path, manifest, library, weights)
+    return Artifact(path, manifest, library, weights, programs)
 
 
 def _check_format(path: Path, manifest: dict[str, Any]) -> None:

@@ -257,18 +257,18 @@ class DeviceAPI final : public tvm::runtime::DeviceAPI {
   }
 };
 
-/*! \brief See Stream::StartTiming: from the first command's start to the last one's end. */
+/*! \brief Time between two markers in the calling thread's stream. */
 class Timer final : public tvm::runtime::TimerNode {
  public:
   explicit Timer(tvm::Device dev)
       : stream_(GetDevice(dev.device_id)
                     ->streams.Get(TVMFFIEnvGetStream(kDLOpenCL, dev.device_id))
                     ->shared_from_this()) {}
-  ~Timer() override { stream_->StopTiming(&span_); }
+  ~Timer() override { stream_->CancelTiming(&span_); }
 
   void Start() final { stream_->StartTiming(&span_); }
   void Stop() final { stream_->StopTiming(&span_); }
-  int64_t SyncAndGetElapsedNanos() final { return stream_->Elapsed(span_); }
+  int64_t SyncAndGetElapsedNanos() final { return stream_->Elapsed(&span_); }
 
   TVM_FFI_DECLARE_OBJECT_INFO_FINAL("tvm_edge.OpenCLTimer", Timer, tvm::runtime::TimerNode);
 

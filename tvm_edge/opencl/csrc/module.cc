@@ -18,16 +18,34 @@ namespace {
 
 constexpr const char* kKernelMark = "// Function: ";
 
+/*!
+ * \brief A kernel's source without the declarations of its module's other kernels.
+ *
+ * TVM declares all of them before each one; without, equal kernels of two models are one program.
+ */
+std::string WithoutDeclarations(const std::string& source) {
+  std::string kept;
+  for (size_t begin = 0; begin < source.size();) {
+    const size_t end = std::min(source.find('\n', begin), source.size() - 1) + 1;
+    const bool declaration = source.compare(begin, 14, "__kernel void ") == 0 && end - begin > 3 &&
+                             source.compare(end - 3, 3, ");\n") == 0;
+    if (!declaration) kept.append(source, begin, end - begin);
+    begin = end;
+  }
+  return kept;
+}
+
 /*! \brief Kernel names and sources, in order: each follows a line with the mark and its name. */
-std::vector<std::pair<std::string, std::string>> SplitKernels(const std::string& code) {
-  std::vector<std::pair<std::string, std::string>> kernels;
+std::vector<KernelSource> SplitKernels(const std::string& code) {
+  std::vector<KernelSource> kernels;
   const size_t mark_size = std::strlen(kKernelMark);
   size_t mark = code.find(kKernelMark);
   while (mark != std::string::npos) {
     const size_t name = mark + mark_size;
     const size_t line_end = std::min(code.find('\n', name), code.size());
     mark = code.find(kKernelMark, line_end);
-    kernels.emplace_back(code.substr(name, line_end - name), code.substr(line_end, mark - line_end));
+    kernels.push_back({code.substr(name, line_end - name),
+                       WithoutDeclarations(code.substr(line_end, mark - line_end))});
   }
   return kernels;
 }
@@ -115,9 +133,9 @@ int& ThreadDevice() {
   return device;
 }
 
-KernelFunction::KernelFunction(std::string name, std::string source,
-                               const tvm::runtime::FunctionInfo& info)
-    : name_(std::move(name)), source_(std::move(source)) {
+KernelFunction::KernelFunction(std::shared_ptr<const std::vector<KernelSource>> sources,
+                               size_t index, const tvm::runtime::FunctionInfo& info)
+    : sources_(std::move(sources)), index_(index), name_((*sources_)[index].name) {
   for (DLDataType type : info->arg_types) {
     Scalar unused;
     const TVMFFIAny zero{};
@@ -145,12 +163,18 @@ KernelFunction::KernelFunction(std::string name, std::string source,
   }
 }
 
+std::shared_ptr<Program> KernelFunction::BuildProgram(Device* device) {
+  auto program = device->programs.Get(*sources_);
+  if (program->Build() == nullptr) program = device->programs.Get({(*sources_)[index_]});
+  return program;
+}
+
 Kernel* KernelFunction::On(Device* device) {
   Kernel* last = last_.load(std::memory_order_acquire);
   if (last != nullptr && last->device == device) return last;
   std::lock_guard<std::mutex> lock(mutex_);
   std::unique_ptr<Kernel>& kernel = kernels_[device->index];
-  if (kernel == nullptr) kernel = std::make_unique<Kernel>(device, ProgramOn(device), name_);
+  if (kernel == nullptr) kernel = std::make_unique<Kernel>(device, BuildProgram(device), name_);
   last_.store(kernel.get(), std::memory_order_release);
   return kernel.get();
 }
@@ -251,13 +275,16 @@ OpenCLModule::OpenCLModule(ffi::Bytes code, ffi::String format, FunctionTable fu
     TVM_FFI_THROW(ValueError) << "An OpenCL module of format '" << format_
                               << "': this runtime takes OpenCL C source ('cl')";
   }
-  for (auto& [name, source] : SplitKernels(std::string(code_.data(), code_.size()))) {
+  const auto split = std::make_shared<const std::vector<KernelSource>>(
+      SplitKernels(std::string(code_.data(), code_.size())));
+  for (size_t i = 0; i < split->size(); ++i) {
+    const std::string& name = (*split)[i].name;
     const ffi::Optional<tvm::runtime::FunctionInfo> info = functions_.Get(name);
     if (!info.has_value()) {
       TVM_FFI_THROW(ValueError) << "OpenCL kernel '" << name
                                 << "' is in the source but not in the module's function table";
     }
-    auto kernel = std::make_shared<KernelFunction>(name, std::move(source), info.value());
+    auto kernel = std::make_shared<KernelFunction>(split, i, info.value());
     by_name_[name] = kernel;
     kernels_.push_back(std::move(kernel));
   }

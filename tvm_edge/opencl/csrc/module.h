@@ -23,7 +23,9 @@ using SourceTable = tvm::ffi::Map<tvm::ffi::String, tvm::ffi::String>;
 /*! \brief One generated kernel: how to call it, and its kernel object on each device in use. */
 class KernelFunction {
  public:
-  KernelFunction(std::string name, std::string source, const tvm::runtime::FunctionInfo& info);
+  /*! \brief Kernel `index` of a module's `sources`. */
+  KernelFunction(std::shared_ptr<const std::vector<KernelSource>> sources, size_t index,
+                 const tvm::runtime::FunctionInfo& info);
 
   /*! \brief The kernel on a device, built at the first call. */
   Kernel* On(Device* device);
@@ -31,17 +33,18 @@ class KernelFunction {
   void Launch(tvm::ffi::PackedArgs args);
 
   const std::string& name() const { return name_; }
-  std::shared_ptr<Program> ProgramOn(Device* device) {
-    return device->programs.Get(name_, source_);
-  }
 
  private:
   void SetArguments(Kernel* kernel, Device* device, const TVMFFIAny* args);
   [[noreturn]] void FailLaunch(cl_int status, Kernel* kernel, const size_t* global,
                                const size_t* local);
 
-  const std::string name_;
-  const std::string source_;
+  /*! \brief The built program with this kernel: the module's, or where that fails its own. */
+  std::shared_ptr<Program> BuildProgram(Device* device);
+
+  const std::shared_ptr<const std::vector<KernelSource>> sources_;
+  const size_t index_;
+  const std::string& name_;  // in sources_
   std::vector<DLDataType> parameters_;
   std::vector<int> launch_axes_;  // of each launch argument: 0-2 blockIdx.xyz, 3-5 threadIdx.xyz
   cl_uint dimensions_ = 1;

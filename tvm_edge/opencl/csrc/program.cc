@@ -15,10 +15,16 @@ namespace {
 // No fast-math: results are held to those of other runtimes. Part of the cache key.
 constexpr const char* kOptions = "";
 
+std::string Concatenate(const std::vector<KernelSource>& kernels) {
+  std::string source;
+  for (const KernelSource& kernel : kernels) source += kernel.source + "\n";
+  return source;
+}
+
 }  // namespace
 
-Program::Program(Device* device, std::string kernel_name, std::string source)
-    : device_(device), kernel_name_(std::move(kernel_name)), source_(std::move(source)) {}
+Program::Program(Device* device, std::vector<KernelSource> kernels)
+    : device_(device), kernels_(std::move(kernels)), source_(Concatenate(kernels_)) {}
 
 Program::~Program() {
   device_->programs.Forget(this);
@@ -42,16 +48,29 @@ std::string Program::Key() const {
 
 cl_program Program::Build() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (program_ != nullptr) return program_;
+  if (program_ != nullptr || conflict_) return program_;
   device_->CheckUsable();
   ProgramStore& store = ProgramStore::Global();
   const std::string key = Key();
   program_ = store.Use(key, [this](const std::string& binary) { return FromBinary(binary); });
   if (program_ != nullptr) return program_;
-  program_ = FromSource();
-  store.CountBuild();
-  if (store.keeps()) store.Put(key, ReadBinary(program_));
-  return program_;
+
+  cl_int status = CL_SUCCESS;
+  std::string log;
+  program_ = FromSource(&status, &log);
+  if (program_ != nullptr) {
+    store.CountBuild();
+    if (store.keeps()) store.Put(key, ReadBinary(program_));
+    return program_;
+  }
+  if (kernels_.size() == 1) {
+    Fail(status, device_,
+         "building kernel '" + kernels_[0].name + "' (the driver's log follows)\n" + log);
+  }
+  // One that does not build alone throws with its name.
+  for (const KernelSource& kernel : kernels_) device_->programs.Get({kernel})->Build();
+  conflict_ = true;
+  return nullptr;
 }
 
 cl_program Program::FromBinary(const std::string& binary) noexcept {
@@ -63,7 +82,7 @@ cl_program Program::FromBinary(const std::string& binary) noexcept {
   if (status == CL_SUCCESS && accepted == CL_SUCCESS &&
       cl().clBuildProgram(program, 1, &device_->id, kOptions, nullptr, nullptr) == CL_SUCCESS) {
     // Some drivers take a damaged binary and fail only here.
-    cl_kernel kernel = cl().clCreateKernel(program, kernel_name_.c_str(), &status);
+    cl_kernel kernel = cl().clCreateKernel(program, kernels_[0].name.c_str(), &status);
     if (status == CL_SUCCESS) {
       cl().clReleaseKernel(kernel);
       return program;
@@ -73,28 +92,25 @@ cl_program Program::FromBinary(const std::string& binary) noexcept {
   return nullptr;
 }
 
-cl_program Program::FromSource() {
+cl_program Program::FromSource(cl_int* status, std::string* log) {
   const char* source = source_.c_str();
   const size_t size = source_.size();
-  cl_int status = CL_SUCCESS;
-  cl_program program =
-      cl().clCreateProgramWithSource(device_->context, 1, &source, &size, &status);
-  Check(status, device_, "creating a program");
-  status = cl().clBuildProgram(program, 1, &device_->id, kOptions, nullptr, nullptr);
-  if (status == CL_SUCCESS) return program;
+  cl_program program = cl().clCreateProgramWithSource(device_->context, 1, &source, &size, status);
+  Check(*status, device_, "creating a program");
+  *status = cl().clBuildProgram(program, 1, &device_->id, kOptions, nullptr, nullptr);
+  if (*status == CL_SUCCESS) return program;
 
   size_t length = 0;
-  std::string log;
   if (cl().clGetProgramBuildInfo(program, device_->id, CL_PROGRAM_BUILD_LOG, 0, nullptr,
                                  &length) == CL_SUCCESS &&
       length > 1) {
-    log.resize(length);
-    cl().clGetProgramBuildInfo(program, device_->id, CL_PROGRAM_BUILD_LOG, length, &log[0],
+    log->resize(length);
+    cl().clGetProgramBuildInfo(program, device_->id, CL_PROGRAM_BUILD_LOG, length, &(*log)[0],
                                nullptr);
-    log.resize(length - 1);
+    log->resize(length - 1);  // the zero at the end
   }
   cl().clReleaseProgram(program);
-  Fail(status, device_, "building kernel '" + kernel_name_ + "' (the driver's log follows)\n" + log);
+  return nullptr;
 }
 
 std::string Program::ReadBinary(cl_program program) {
@@ -113,7 +129,7 @@ std::string Program::ReadBinary(cl_program program) {
 }
 
 std::string Program::Binary() {
-  Build();
+  if (Build() == nullptr) return {};
   std::lock_guard<std::mutex> lock(mutex_);
   return ReadBinary(program_);
 }
@@ -146,16 +162,16 @@ std::vector<size_t> Kernel::RequiredWorkGroupSize() const {
   return size;
 }
 
-std::shared_ptr<Program> Programs::Get(const std::string& kernel_name, const std::string& source) {
-  std::shared_ptr<Program> program;  // outlives the lock: its destructor takes it
+std::shared_ptr<Program> Programs::Get(const std::vector<KernelSource>& kernels) {
+  auto program = std::make_shared<Program>(device_, kernels);
+  std::shared_ptr<Program> known;  // outlives the lock: a program's destructor takes it
   std::lock_guard<std::mutex> lock(mutex_);
-  auto found = live_.find(source);
+  auto found = live_.find(program->source());
   if (found != live_.end()) {
-    program = found->second.lock();
-    if (program != nullptr) return program;
+    known = found->second.lock();
+    if (known != nullptr) return known;
     live_.erase(found);  // on its way out
   }
-  program = std::make_shared<Program>(device_, kernel_name, source);
   live_[program->source()] = program;
   return program;
 }

@@ -5,11 +5,8 @@
 #include <tvm/ffi/reflection/registry.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
-#include <exception>
-#include <mutex>
-#include <thread>
+#include <set>
 
 #include "device.h"
 #include "device_api.h"
@@ -120,39 +117,19 @@ std::vector<std::shared_ptr<KernelFunction>> KernelsOf(const ffi::Module& root) 
   return kernels;
 }
 
-/*! \brief Build every kernel now, several at once, instead of each at its first launch. */
+/*! \brief Build every kernel now, instead of at its first launch. */
 void BuildAll(const ffi::Module& root, int index) {
   Device* device = GetDevice(index);
-  const auto kernels = KernelsOf(root);
-  const size_t workers =
-      std::min<size_t>({kernels.size(), std::max(1u, std::thread::hardware_concurrency()), 8});
-  std::atomic<size_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr failure;
-  auto work = [&] {
-    for (size_t i = next++; i < kernels.size(); i = next++) {
-      try {
-        kernels[i]->On(device);
-      } catch (...) {
-        std::lock_guard<std::mutex> lock(mutex);
-        if (failure == nullptr) failure = std::current_exception();
-        next = kernels.size();
-      }
-    }
-  };
-  std::vector<std::thread> threads;
-  for (size_t i = 1; i < workers; ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
-  if (failure != nullptr) std::rethrow_exception(failure);
+  for (const auto& kernel : KernelsOf(root)) kernel->On(device);
 }
 
 ffi::Bytes SavePrograms(const ffi::Module& root, int index) {
   Device* device = GetDevice(index);
-  BuildAll(root, index);
   std::string pack;
+  std::set<const Program*> saved;
   for (const auto& kernel : KernelsOf(root)) {
-    const auto program = kernel->ProgramOn(device);
+    const auto& program = kernel->On(device)->program;
+    if (!saved.insert(program.get()).second) continue;
     const std::string binary = program->Binary();
     if (!binary.empty()) pack += ProgramStore::Entry(program->Key(), binary);
   }

@@ -40,56 +40,46 @@ cl_ulong EventTime(const Event& event, cl_info which, Device* device) {
 
 }  // namespace
 
-Stream::Stream(Device* device) : device_(device) { ExchangeQueue(); }
+Stream::Stream(Device* device) : device_(device) { ChooseQueue(); }
 
 Stream::~Stream() {
-  if (queue_ == nullptr || Forked()) return;
+  if (Forked()) return;
   cl().clFinish(queue_);
-  checkpoints_.clear();
-  commands_.clear();
-  cl().clReleaseCommandQueue(queue_);
+  for (cl_command_queue queue : queues_) {
+    if (queue != nullptr) cl().clReleaseCommandQueue(queue);
+  }
 }
 
-void Stream::ExchangeQueue() {
-  const bool profiling = recording_ || !spans_.empty();
-  if (queue_ != nullptr) {
-    if (profiling == profiling_) return;
-    FinishLocked();
+void Stream::ChooseQueue() {
+  const bool profiling = recording_ || timing_ > 0;
+  cl_command_queue& wanted = queues_[profiling ? 1 : 0];
+  if (wanted != nullptr && wanted == queue_) return;
+  if (queue_ != nullptr) FinishLocked();
+  if (wanted == nullptr) {
+    const cl_bitfield flags = profiling ? CL_QUEUE_PROFILING_ENABLE : 0;
+    cl_int status = CL_SUCCESS;
+    if (cl().clCreateCommandQueueWithProperties != nullptr &&
+        device_->info.version_number >= 200) {
+      const cl_ulong properties[] = {CL_QUEUE_PROPERTIES, flags, 0};
+      wanted = cl().clCreateCommandQueueWithProperties(device_->context, device_->id, properties,
+                                                       &status);
+    } else {
+      wanted = cl().clCreateCommandQueue(device_->context, device_->id, flags, &status);
+    }
+    Check(status, device_, "creating a command queue");
   }
-  cl_int status = CL_SUCCESS;
-  cl_command_queue queue = nullptr;
-  const bool modern = cl().clCreateCommandQueueWithProperties != nullptr &&
-                      device_->info.version_number >= 200;
-  if (modern) {
-    const cl_ulong properties[] = {CL_QUEUE_PROPERTIES, profiling ? CL_QUEUE_PROFILING_ENABLE : 0,
-                                   0};
-    queue = cl().clCreateCommandQueueWithProperties(device_->context, device_->id, properties,
-                                                    &status);
-  } else {
-    queue = cl().clCreateCommandQueue(device_->context, device_->id,
-                                      profiling ? CL_QUEUE_PROFILING_ENABLE : 0, &status);
-  }
-  Check(status, device_, "creating a command queue");
-  if (queue_ != nullptr) cl().clReleaseCommandQueue(queue_);
-  queue_ = queue;
-  profiling_ = profiling;
+  queue_ = wanted;
 }
 
 bool Stream::WantsEvent(bool is_kernel) const {
-  return profiling_ || (is_kernel && launches_ + 1 >= CheckpointInterval());
+  return recording_ || (is_kernel && launches_ + 1 >= CheckpointInterval());
 }
 
 void Stream::Submitted(const std::string& name, bool is_kernel, cl_event raw) {
   Event event = raw == nullptr ? nullptr : Own(raw);
-  if (profiling_ && event != nullptr) {
-    for (Span* span : spans_) {
-      if (span->first == nullptr) span->first = event;
-      span->last = event;
-    }
-    if (recording_) {
-      commands_.push_back({event, name, is_kernel});
-      if (commands_.size() >= kMaxUnread) CollectRecords();
-    }
+  if (recording_) {
+    commands_.push_back({event, name, is_kernel});
+    if (commands_.size() >= kMaxUnread) CollectRecords();
   }
   if (!is_kernel) return;
   ++launches_;
@@ -125,15 +115,20 @@ cl_int Stream::TryFinish() noexcept {
   return pending() ? cl().clFinish(queue_) : CL_SUCCESS;
 }
 
+Event Stream::Mark() {
+  cl_event event = nullptr;
+  Check(cl().clEnqueueMarkerWithWaitList(queue_, 0, nullptr, &event), device_,
+        "marking a point in a stream");
+  pending_.store(true, std::memory_order_relaxed);
+  return Own(event);
+}
+
 void Stream::WaitFor(Stream* other) {
   if (other == this || !other->pending()) return;
   Event marker;
   {
     std::lock_guard<std::mutex> lock(other->mutex_);
-    cl_event event = nullptr;
-    Check(cl().clEnqueueMarkerWithWaitList(other->queue_, 0, nullptr, &event), device_,
-          "marking a point in a stream");
-    marker = Own(event);
+    marker = other->Mark();
     Check(cl().clFlush(other->queue_), device_, "flushing a stream");
   }
   std::lock_guard<std::mutex> lock(mutex_);
@@ -145,31 +140,46 @@ void Stream::WaitFor(Stream* other) {
 
 void Stream::StartTiming(Span* span) {
   std::lock_guard<std::mutex> lock(mutex_);
-  spans_.push_back(span);
-  ExchangeQueue();
+  ++timing_;
+  span->open = true;
+  ChooseQueue();
+  FinishLocked();
+  span->start = Mark();
+  span->host_start = std::chrono::steady_clock::now();
 }
 
 void Stream::StopTiming(Span* span) {
   std::lock_guard<std::mutex> lock(mutex_);
-  spans_.erase(std::remove(spans_.begin(), spans_.end(), span), spans_.end());
+  span->stop = Mark();
 }
 
-int64_t Stream::Elapsed(const Span& span) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    FinishLocked();
-    ExchangeQueue();
+void Stream::CancelTiming(Span* span) noexcept {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (std::exchange(span->open, false)) --timing_;  // the queue changes with the next span
+}
+
+int64_t Stream::Elapsed(Span* span) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  FinishLocked();
+  const auto host_time = std::chrono::steady_clock::now() - span->host_start;
+  if (std::exchange(span->open, false)) --timing_;
+  ChooseQueue();
+  cl_ulong start = 0, stop = 0;
+  auto read = [](const Event& event, cl_ulong* time) {
+    return cl().clGetEventProfilingInfo(event.get(), CL_PROFILING_COMMAND_END, sizeof(*time), time,
+                                        nullptr) == CL_SUCCESS;
+  };
+  if (read(span->start, &start) && read(span->stop, &stop) && start != 0 && stop >= start) {
+    return static_cast<int64_t>(stop - start);
   }
-  if (span.first == nullptr) return 0;
-  const cl_ulong start = EventTime(span.first, CL_PROFILING_COMMAND_START, device_);
-  const cl_ulong end = EventTime(span.last, CL_PROFILING_COMMAND_END, device_);
-  return static_cast<int64_t>(end - start);
+  // A driver whose markers have no times: the host's clock, which knows the device was idle before.
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(host_time).count();
 }
 
 void Stream::StartRecording() {
   std::lock_guard<std::mutex> lock(mutex_);
   recording_ = true;
-  ExchangeQueue();
+  ChooseQueue();
 }
 
 std::vector<CommandRecord> Stream::StopRecording() {
@@ -177,7 +187,7 @@ std::vector<CommandRecord> Stream::StopRecording() {
   if (!recording_) return {};
   CollectRecords();
   recording_ = false;
-  ExchangeQueue();
+  ChooseQueue();
   return std::exchange(records_, {});
 }
 

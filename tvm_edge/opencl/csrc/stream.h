@@ -3,8 +3,8 @@
 #define TVM_EDGE_OPENCL_STREAM_H_
 
 #include <atomic>
+#include <chrono>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -29,8 +29,8 @@ struct CommandRecord {
 /*!
  * \brief An in-order command queue.
  *
- * Timing needs a queue with profiling, which costs every launch, so the queue is exchanged for one
- * while somebody times or profiles.
+ * Timing needs a queue with profiling, which some drivers make slower, so there are two and the
+ * stream changes over while somebody times or records.
  */
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
@@ -63,15 +63,18 @@ class Stream : public std::enable_shared_from_this<Stream> {
   /*! \brief Make commands enqueued from now on wait for those of `other` so far. */
   void WaitFor(Stream* other);
 
-  /*! \brief The commands between two points in time. */
+  /*! \brief Two points in a stream, marked by events, and the host's clock at them. */
   struct Span {
-    Event first, last;
+    bool open = false;  // started, and neither read nor given up
+    Event start, stop;
+    std::chrono::steady_clock::time_point host_start;
   };
-  /*! \brief Collect commands into `span` from here on; it must live until StopTiming. */
   void StartTiming(Span* span);
   void StopTiming(Span* span);
-  /*! \brief Wait for a stopped span; ns from the start of its first command to its last's end. */
-  int64_t Elapsed(const Span& span);
+  /*! \brief Wait for a stopped span; nanoseconds by the device's clock. */
+  int64_t Elapsed(Span* span);
+  /*! \brief Give up a span that nobody will read. */
+  void CancelTiming(Span* span) noexcept;
 
   void StartRecording();
   std::vector<CommandRecord> StopRecording();
@@ -85,21 +88,22 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   bool WantsEvent(bool is_kernel) const;
   void Submitted(const std::string& name, bool is_kernel, cl_event event);
-  /*! \brief Give the queue profiling, or take it away, as the current users need. */
-  void ExchangeQueue();
+  /*! \brief Use the queue with profiling, or the one without, as is needed now. */
+  void ChooseQueue();
+  Event Mark();
   void FinishLocked();
   void CollectRecords();
 
   Device* device_;
   std::mutex mutex_;  // guards all but pending_
-  cl_command_queue queue_ = nullptr;
+  cl_command_queue queue_ = nullptr;  // one of queues_
   std::atomic<bool> pending_{false};
 
   size_t launches_ = 0;            // since the last checkpoint
   std::deque<Event> checkpoints_;  // launches that were not waited for yet
 
-  bool profiling_ = false;         // what queue_ was made with
-  std::vector<Span*> spans_;
+  cl_command_queue queues_[2] = {nullptr, nullptr};  // without and with profiling, when needed
+  int timing_ = 0;                                   // spans that were started and not stopped
   bool recording_ = false;
   std::vector<Command> commands_;  // recorded, times not read yet
   std::vector<CommandRecord> records_;
