@@ -140,9 +140,11 @@ KernelFunction::KernelFunction(std::shared_ptr<const std::vector<KernelSource>> 
     Scalar unused;
     const TVMFFIAny zero{};
     if (type.lanes != 1 || (type.code != kDLOpaqueHandle && !Convert(zero, type, &unused))) {
-      TVM_FFI_THROW(ValueError) << "OpenCL kernel '" << name_ << "' has a parameter of type "
-                                << ffi::DLDataTypeToString(type)
-                                << ", which OpenCL cannot pass by value";
+      // Not DLDataTypeToString: it throws for a type that damage made up.
+      TVM_FFI_THROW(ValueError) << "OpenCL kernel '" << name_ << "' has a parameter of "
+                                << int{type.bits} << " bits × " << type.lanes << " lanes (DLPack "
+                                << "type code " << int{type.code}
+                                << "), which OpenCL cannot pass by value";
     }
     parameters_.push_back(type);
   }
@@ -251,10 +253,17 @@ void KernelFunction::FailLaunch(cl_int status, Kernel* kernel, const size_t* glo
     const DeviceInfo& info = device->info;
     size_t asked = 1;
     for (cl_uint i = 0; i < dimensions_; ++i) asked *= local[i];
+    const size_t allowed = kernel->Info(CL_KERNEL_WORK_GROUP_SIZE);
+    const std::vector<size_t> required = kernel->RequiredWorkGroupSize();
+    if (required[0] != 0) {
+      TVM_FFI_THROW(ValueError) << "OpenCL device " << device->Describe() << " refuses kernel '"
+                                << name_ << "' with work-groups of " << Sizes(local, dimensions_)
+                                << ": its source requires " << Sizes(required.data(), 3);
+    }
     TVM_FFI_THROW(ValueError) << "OpenCL device " << device->Describe() << " refuses kernel '"
                               << name_ << "' with work-groups of " << Sizes(local, dimensions_)
                               << " = " << asked << " work-items: this kernel may have "
-                              << kernel->Info(CL_KERNEL_WORK_GROUP_SIZE) << ", the device allows "
+                              << allowed << ", the device allows "
                               << info.max_work_group_size << " and "
                               << Sizes(info.max_work_item_sizes.data(),
                                        static_cast<cl_uint>(info.max_work_item_sizes.size()))

@@ -48,7 +48,7 @@ std::string Program::Key() const {
 
 cl_program Program::Build() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (program_ != nullptr || conflict_) return program_;
+  if (program_ != nullptr || fails_together_) return program_;
   device_->CheckUsable();
   ProgramStore& store = ProgramStore::Global();
   const std::string key = Key();
@@ -67,9 +67,7 @@ cl_program Program::Build() {
     Fail(status, device_,
          "building kernel '" + kernels_[0].name + "' (the driver's log follows)\n" + log);
   }
-  // One that does not build alone throws with its name.
-  for (const KernelSource& kernel : kernels_) device_->programs.Get({kernel})->Build();
-  conflict_ = true;
+  fails_together_ = true;
   return nullptr;
 }
 

@@ -36,8 +36,8 @@ class Program {
   /*!
    * \brief The built program: from memory, from the disk, or from source.
    *
-   * Throws RuntimeError naming the kernel that does not build. Null if each builds, but not all
-   * together: two that define a helper of one name.
+   * Throws RuntimeError with the kernel's name if it does not build. Null if several do not build
+   * together: one is broken, or two define a helper of one name. Each is to be built alone then.
    */
   cl_program Build();
   /*! \brief The driver's binary of the built program; empty if it gives none. */
@@ -58,7 +58,7 @@ class Program {
   const std::string source_;  // of all kernels
   std::mutex mutex_;          // guards what follows
   cl_program program_ = nullptr;
-  bool conflict_ = false;
+  bool fails_together_ = false;
 };
 
 /*! \brief A kernel object, and the lock that makes setting its arguments and launching it one. */

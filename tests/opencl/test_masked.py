@@ -1,0 +1,50 @@
+"""The same tests where OpenCL ends at 1.2, as on Mali Midgard.
+
+The library they run on lacks every later entry point, and its devices say they are 1.2.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.opencl.support import MASKED, ROOT, Shim, build_shim, child_environment
+
+# What needs the library's own name, no device, or a server is the same in both.
+SAME = ("masked", "silence", "runtime_tier", "rpc")
+
+
+def test_all_of_it_on_opencl_12(
+    device: Any, real_library: str, shim_library: Path, tmp_path: Path
+) -> None:
+    if MASKED:
+        pytest.skip("this is the masked run")
+    masked = build_shim(tmp_path, masked=True)
+    here = Path(__file__).parent
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x"]
+    # The parent conftest needs all of tvm-edge; a device machine may have TVM alone.
+    command += ["-c", "/dev/null", "--rootdir", str(ROOT), "--confcutdir", str(here), str(here)]
+    command += [f"--ignore={here / f'test_{name}.py'}" for name in SAME]
+    changes = {
+        "TVM_EDGE_TEST_OPENCL": "1.2",
+        "TVM_EDGE_OPENCL_LIBRARY": masked,
+        "SHIM_REAL": real_library,
+    }
+    done = subprocess.run(
+        command, env=child_environment(changes), cwd=ROOT, capture_output=True, text=True
+    )
+    print(done.stdout[-4000:])
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_the_mask_masks(device: Any, tmp_path: Path, shim_library: Path) -> None:
+    masked = Shim(build_shim(tmp_path, masked=True))._library
+    for name in ("clCreateBuffer", "clCreateCommandQueue", "clEnqueueNDRangeKernel"):
+        assert hasattr(masked, name)
+    for name in ("clSVMAlloc", "clCreateCommandQueueWithProperties", "clCloneKernel"):
+        assert not hasattr(masked, name)
+        assert MASKED or hasattr(Shim(shim_library)._library, name)
