@@ -24,11 +24,11 @@ int main(int argc, char** argv) {
   cl_context context = cl().clCreateContext(nullptr, 1, &device, nullptr, nullptr, &status);
   cl_command_queue queue = cl().clCreateCommandQueue(context, device, 0, &status);
   const char* source =
-      "__kernel void add(__global const float* x, __global float* y) {"
+      "__kernel void add_one(__global const float* x, __global float* y) {"
       "  y[get_global_id(0)] = x[get_global_id(0)] + 1.0f; }";
   cl_program program = cl().clCreateProgramWithSource(context, 1, &source, nullptr, &status);
   if (cl().clBuildProgram(program, 1, &device, "", nullptr, nullptr) != CL_SUCCESS) return 3;
-  cl_kernel kernel = cl().clCreateKernel(program, "add", &status);
+  cl_kernel kernel = cl().clCreateKernel(program, "add_one", &status);
   cl_mem x = cl().clCreateBuffer(context, CL_MEM_READ_WRITE, 4096, nullptr, &status);
   cl_mem y = cl().clCreateBuffer(context, CL_MEM_READ_WRITE, 4096, nullptr, &status);
   const size_t global = 1024, local = 64;

@@ -215,12 +215,12 @@ def two_kernels() -> tvm.runtime.Executable:
 
 
 @functools.cache
-def spin() -> tvm.runtime.Executable:
-    """``main(rounds, a[N])``: `rounds` dependent steps for every element; takes time."""
+def spin(n: int = N) -> tvm.runtime.Executable:
+    """``main(rounds, a[n])``: `rounds` dependent steps for every element; takes time."""
 
     @T.prim_func(s_tir=True)
-    def main(rounds: T.int32, a: T.Buffer((N,), "int32")):
-        for group in T.thread_binding(N // THREADS, thread="blockIdx.x"):
+    def main(rounds: T.int32, a: T.Buffer((n,), "int32")):
+        for group in T.thread_binding(n // THREADS, thread="blockIdx.x"):
             for item in T.thread_binding(THREADS, thread="threadIdx.x"):
                 for _round in T.serial(rounds):
                     a[group * THREADS + item] = a[group * THREADS + item] * 1103515245 + 12345

@@ -30,7 +30,7 @@ cd "$root"
 for sanitizer in $runs; do
   cmake -S "$root" -B "$build/$sanitizer" -DTVM_EDGE_SANITIZE="$sanitizer" \
     -DPython3_EXECUTABLE="$(command -v "$python")" >"$build/$sanitizer.cmake.log" 2>&1
-  cmake --build "$build/$sanitizer" -j "$(nproc)" >>"$build/$sanitizer.cmake.log" 2>&1 2>&1
+  cmake --build "$build/$sanitizer" -j "$(nproc)" >>"$build/$sanitizer.cmake.log" 2>&1
   case $sanitizer in
     # libstdc++ early, or AddressSanitizer finds no __cxa_throw to intercept.
     address) preload="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so.6)" ;;

@@ -174,6 +174,16 @@ def ramp(n: int, dtype: str = "float32") -> np.ndarray:
     return np.arange(n).astype(dtype)
 
 
+def settled_memory() -> dict[str, int]:
+    """`memory()` without the tensors that only the garbage collector's next round would free."""
+    import gc
+
+    import tvm_edge.opencl
+
+    gc.collect()
+    return tvm_edge.opencl.memory()
+
+
 def memory_kind() -> str:
     """How this process allocates on the device."""
     import tvm_edge.opencl

@@ -13,7 +13,7 @@ from tvm.runtime import _ffi_api
 
 import tvm_edge.opencl
 from tests.opencl import programs
-from tests.opencl.support import Shim, Worker, empty, memory_kind, ramp, upload
+from tests.opencl.support import Shim, Worker, empty, memory_kind, ramp, settled_memory, upload
 
 Run = Callable[..., Any]
 
@@ -73,6 +73,21 @@ def copy_through_views() -> None:
 
 def test_copies_through_views_with_offsets(run: Run) -> None:
     run(copy_through_views)
+
+
+def copy_through_views_of_the_host() -> None:
+    host = tvm.runtime.tensor(ramp(1024))
+    there = empty((100,))
+    host._create_view((100,), relative_byte_offset=400).copyto(there)
+    np.testing.assert_array_equal(there.numpy(), ramp(1024)[100:200])
+    there.copyto(host._create_view((100,), relative_byte_offset=2000))
+    expected = ramp(1024)
+    expected[500:600] = expected[100:200]
+    np.testing.assert_array_equal(host.numpy(), expected)
+
+
+def test_copies_through_views_of_host_tensors(run: Run) -> None:
+    run(copy_through_views_of_the_host)
 
 
 def copy_within_a_tensor() -> None:
@@ -177,10 +192,12 @@ def test_host_pointers_of_any_alignment(run: Run) -> None:
 
 
 def host_memory_may_go() -> None:
-    tensors = []
-    for i in range(50):
+    tensors = [empty((65536,)) for _ in range(10)]
+    slow = upload(np.zeros(programs.N, "int32"))
+    for i, tensor in enumerate(tensors):
         values = np.full(65536, i, "float32")
-        tensors.append(upload(values))
+        programs.spin()(500_000, slow)  # what a copy would have to wait for
+        tensor.copyfrom(values)
         # A copy that was still reading would read this.
         values[:] = -1
         del values
@@ -209,6 +226,7 @@ def test_memory_freed_under_a_queued_kernel(run: Run) -> None:
 
 
 def counters() -> None:
+    settled_memory()
     tvm_edge.opencl.release_memory()
     before = tvm_edge.opencl.memory()
     assert before["pooled"] == 0

@@ -48,17 +48,21 @@ def test_work_in_two_streams(device: Any, streams: tuple[Any, Any]) -> None:
 
 
 def test_one_stream_waits_for_another(device: Any, streams: tuple[Any, Any]) -> None:
+    """One work-group each, so that a second one would find an idle core."""
     first, second = streams
-    values = upload(np.zeros(programs.N, "int32"))
+    spin = programs.spin(programs.THREADS)["main"]
+    values = upload(np.zeros(programs.THREADS, "int32"))
+    spin(1, values)
+    device.sync()
     device.set_raw_stream(first)
-    programs.spin()(LONG, values)
+    spin(20 * LONG, values)
     _ffi_api.Device_StreamSyncFromTo(device, first, second)
     device.set_raw_stream(second)
-    programs.spin()(LONG, values)
+    spin(20 * LONG - 1, values)
     device.sync(second)
     device.set_raw_stream(DEFAULT_STREAM)
-    expected = upload(np.zeros(programs.N, "int32"))
-    programs.spin()(2 * LONG, expected)
+    expected = upload(np.zeros(programs.THREADS, "int32"))
+    spin(40 * LONG, expected)
     np.testing.assert_array_equal(values.numpy(), expected.numpy())
 
 
@@ -82,20 +86,29 @@ def test_sync_is_enough_to_read(device: Any, streams: tuple[Any, Any]) -> None:
 def test_memory_freed_in_one_stream_and_taken_in_another(
     device: Any, streams: tuple[Any, Any]
 ) -> None:
-    """A block that goes back to the pool may still be read by the stream it was used in."""
+    """A block that goes back to the pool may still be read by the stream it was used in.
+
+    No copy in the second stream: a copy waits for all streams anyway.
+    """
     first, second = streams
+    blocks = [empty((programs.N,)) for _ in range(4)]
+    programs.fill("float32")(-1.0, blocks[0])
+    del blocks
     device.set_raw_stream(first)
     out = empty((programs.N,))
     slow = upload(np.zeros(programs.N, "int32"))
     a = upload(ramp(programs.N))
-    programs.spin()(LONG, slow)
+    programs.spin()(20 * LONG, slow)
     programs.add_one()(a, out)
     del a
     device.set_raw_stream(second)
-    for _ in range(3):
-        upload(np.full(programs.N, -1, "float32"))
+    taken = [empty((programs.N,)) for _ in range(4)]
+    for tensor in taken:
+        programs.fill("float32")(-1.0, tensor)
+    device.sync(second)
     device.sync(first)
     np.testing.assert_array_equal(out.numpy(), ramp(programs.N) + 1)
+    assert all((tensor.numpy() == -1).all() for tensor in taken)
 
 
 def test_a_freed_stream_is_refused(device: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 import tvm_edge.opencl
 from tests.opencl import programs
-from tests.opencl.support import DEFAULT_STREAM, empty, ramp, upload
+from tests.opencl.support import DEFAULT_STREAM, empty, ramp, settled_memory, upload
 
 THREADS = 8
 LAUNCHES = 1000
@@ -48,15 +48,15 @@ def test_eight_threads_of_a_thousand_launches(device: Any) -> None:
         np.testing.assert_array_equal(a.numpy(), ramp(programs.N) + index + LAUNCHES)
 
     body(0)
-    before = tvm_edge.opencl.memory()
+    before = settled_memory()
     in_threads(body)
-    after = tvm_edge.opencl.memory()
+    after = settled_memory()
     assert (after["in_use"], after["live"]) == (before["in_use"], before["live"])
 
 
 def test_threads_that_allocate_copy_and_free(device: Any) -> None:
     run = programs.add_n()["main"]
-    before = tvm_edge.opencl.memory()
+    before = settled_memory()
 
     def body(index: int) -> None:
         for i in range(60):
@@ -68,7 +68,7 @@ def test_threads_that_allocate_copy_and_free(device: Any) -> None:
             np.testing.assert_array_equal(view.numpy(), ramp(16) + i + 1)
 
     in_threads(body)
-    after = tvm_edge.opencl.memory()
+    after = settled_memory()
     assert (after["in_use"], after["live"]) == (before["in_use"], before["live"])
 
 

@@ -22,9 +22,18 @@ namespace {
 
 /*! \brief One end of a copy on a device. */
 struct End {
+  Device* device;
   Place place;
   cl_mem buffer() const { return place.block->mem; }
   char* svm() const { return static_cast<char*>(place.block->svm) + place.offset; }
+  /*! \brief Where the host may read and write it once the stream is done; null if nowhere. */
+  char* host() const {
+    // A block with a view belongs to the host: the device would read what was there before.
+    char* base = device->memory_kind == MemoryKind::kSVMFine
+                     ? static_cast<char*>(place.block->svm)
+                     : device->memory.HostAddress(place.block);
+    return base == nullptr ? nullptr : base + place.offset;
+  }
 };
 
 End FindEnd(Device* device, const void* data, size_t offset, size_t bytes, const char* what) {
@@ -33,7 +42,7 @@ End FindEnd(Device* device, const void* data, size_t offset, size_t bytes, const
     TVM_FFI_THROW(ValueError) << what << " of " << bytes << " bytes ends after its memory of "
                               << place.block->bytes << " bytes";
   }
-  return {place};
+  return {device, place};
 }
 
 void CheckCopy(cl_int status, Device* device, const char* direction, size_t bytes) {
@@ -41,46 +50,52 @@ void CheckCopy(cl_int status, Device* device, const char* direction, size_t byte
   Fail(status, device, "copying " + std::to_string(bytes) + " bytes " + direction);
 }
 
-/*!
- * \brief Host memory to a device.
- *
- * Returns when the host memory may change: TVM's callers free it at once.
- */
-void CopyIn(Device* device, Stream* stream, const void* from, const End& to, size_t bytes) {
-  cl_int status = CL_SUCCESS;
-  if (device->memory_kind == MemoryKind::kSVMFine) {
+/*! \brief Host memory to a device; returns when the host memory may change, as callers expect. */
+void CopyIn(Stream* stream, const void* from, const End& to, size_t bytes) {
+  if (char* host = to.host()) {
     stream->Finish();
-    std::memcpy(to.svm(), from, bytes);
+    std::memcpy(host, from, bytes);
     return;
   }
-  status = stream->Submit("copy in", false, [&](cl_command_queue queue, cl_event* event) {
-    if (to.place.block->svm != nullptr) {
-      return cl().clEnqueueSVMMemcpy(queue, CL_TRUE, to.svm(), from, bytes, 0, nullptr, event);
-    }
-    return cl().clEnqueueWriteBuffer(queue, to.buffer(), CL_TRUE, to.place.offset, bytes, from, 0,
-                                     nullptr, event);
-  });
-  CheckCopy(status, device, "to the device", bytes);
+  const cl_int status =
+      stream->Submit("copy in", false, [&](cl_command_queue queue, cl_event* event) {
+        if (to.place.block->svm != nullptr) {
+          return cl().clEnqueueSVMMemcpy(queue, CL_TRUE, to.svm(), from, bytes, 0, nullptr, event);
+        }
+        return cl().clEnqueueWriteBuffer(queue, to.buffer(), CL_TRUE, to.place.offset, bytes, from,
+                                         0, nullptr, event);
+      });
+  CheckCopy(status, to.device, "to the device", bytes);
 }
 
-void CopyOut(Device* device, Stream* stream, const End& from, void* to, size_t bytes) {
-  cl_int status = CL_SUCCESS;
-  if (device->memory_kind == MemoryKind::kSVMFine) {
+void CopyOut(Stream* stream, const End& from, void* to, size_t bytes) {
+  if (const char* host = from.host()) {
     stream->Finish();
-    std::memcpy(to, from.svm(), bytes);
+    std::memcpy(to, host, bytes);
     return;
   }
-  status = stream->Submit("copy out", false, [&](cl_command_queue queue, cl_event* event) {
-    if (from.place.block->svm != nullptr) {
-      return cl().clEnqueueSVMMemcpy(queue, CL_TRUE, to, from.svm(), bytes, 0, nullptr, event);
-    }
-    return cl().clEnqueueReadBuffer(queue, from.buffer(), CL_TRUE, from.place.offset, bytes, to, 0,
-                                    nullptr, event);
-  });
-  CheckCopy(status, device, "from the device", bytes);
+  const cl_int status =
+      stream->Submit("copy out", false, [&](cl_command_queue queue, cl_event* event) {
+        if (from.place.block->svm != nullptr) {
+          return cl().clEnqueueSVMMemcpy(queue, CL_TRUE, to, from.svm(), bytes, 0, nullptr, event);
+        }
+        return cl().clEnqueueReadBuffer(queue, from.buffer(), CL_TRUE, from.place.offset, bytes,
+                                        to, 0, nullptr, event);
+      });
+  CheckCopy(status, from.device, "from the device", bytes);
 }
 
-void CopyWithin(Device* device, Stream* stream, const End& from, const End& to, size_t bytes) {
+void CopyWithin(Stream* stream, const End& from, const End& to, size_t bytes) {
+  Memory& memory = from.device->memory;
+  if (memory.HostAddress(from.place.block) != nullptr) {
+    stream->Finish();
+    CopyIn(stream, from.host(), to, bytes);
+    return;
+  }
+  if (memory.HostAddress(to.place.block) != nullptr) {
+    CopyOut(stream, from, to.host(), bytes);
+    return;
+  }
   const cl_int status =
       stream->Submit("copy", false, [&](cl_command_queue queue, cl_event* event) {
         if (from.place.block->svm != nullptr) {
@@ -89,7 +104,7 @@ void CopyWithin(Device* device, Stream* stream, const End& from, const End& to, 
         return cl().clEnqueueCopyBuffer(queue, from.buffer(), to.buffer(), from.place.offset,
                                         to.place.offset, bytes, 0, nullptr, event);
       });
-  CheckCopy(status, device, "within the device", bytes);
+  CheckCopy(status, from.device, "within the device", bytes);
 }
 
 class DeviceAPI final : public tvm::runtime::DeviceAPI {
@@ -235,25 +250,25 @@ class DeviceAPI final : public tvm::runtime::DeviceAPI {
     const auto* host_from = static_cast<const char*>(from) + from_offset;
     auto* host_to = static_cast<char*>(to) + to_offset;
     if (in) {
-      CopyIn(device, stream, host_from,
+      CopyIn(stream, host_from,
              FindEnd(device, to, to_offset, bytes, "The target of a copy"), bytes);
       return;
     }
     const End source = FindEnd(device, from, from_offset, bytes, "The source of a copy");
     if (out) {
-      CopyOut(device, stream, source, host_to, bytes);
+      CopyOut(stream, source, host_to, bytes);
       return;
     }
     Device* other = GetDevice(to_dev.device_id);
     const End target = FindEnd(other, to, to_offset, bytes, "The target of a copy");
     if (other == device) {
-      CopyWithin(device, stream, source, target, bytes);
+      CopyWithin(stream, source, target, bytes);
       return;
     }
     std::vector<char> staging(bytes);  // devices have contexts of their own
-    CopyOut(device, stream, source, staging.data(), bytes);
-    CopyIn(other, other->streams.Get(TVMFFIEnvGetStream(kDLOpenCL, other->index)), staging.data(),
-           target, bytes);
+    CopyOut(stream, source, staging.data(), bytes);
+    CopyIn(other->streams.Get(TVMFFIEnvGetStream(kDLOpenCL, other->index)), staging.data(), target,
+           bytes);
   }
 };
 
@@ -285,62 +300,21 @@ class HostMapping {
   void AllocData(DLTensor* view) {
     device_ = GetDevice(tensor_.device().device_id);
     device_->CheckUsable();
-    const size_t bytes = ffi::GetDataSize(tensor_);
-    const End end = FindEnd(device_, tensor_.GetDLTensorPtr()->data, tensor_.byte_offset(), bytes,
-                            "A host view");
-    block_ = end.place.block;
-    stream_ = device_->streams.Get(nullptr);
-    device_->streams.FinishAll();
-    cl_int status = CL_SUCCESS;
-    switch (device_->memory_kind) {
-      case MemoryKind::kSVMFine:
-        view->data = end.svm();
-        break;
-      case MemoryKind::kSVMCoarse:
-        view->data = end.svm();
-        status = stream_->Submit("map", false, [&](cl_command_queue queue, cl_event* event) {
-          return cl().clEnqueueSVMMap(queue, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, end.svm(),
-                                      std::max<size_t>(bytes, 1), 0, nullptr, event);
-        });
-        break;
-      case MemoryKind::kMapped:
-        stream_->Submit("map", false, [&](cl_command_queue queue, cl_event* event) {
-          view->data = cl().clEnqueueMapBuffer(queue, end.buffer(), CL_TRUE,
-                                               CL_MAP_READ | CL_MAP_WRITE, end.place.offset,
-                                               std::max<size_t>(bytes, 1), 0, nullptr, event,
-                                               &status);
-          return status;
-        });
-        break;
-      case MemoryKind::kBuffer:
-        TVM_FFI_THROW(ValueError) << "OpenCL device " << device_->Describe()
-                                  << " has memory of its own, which the host cannot view; copy "
-                                     "the tensor with .numpy()";
-    }
-    Check(status, device_, "mapping a tensor for the host");
-    block_->views.fetch_add(1, std::memory_order_relaxed);
+    const Place place =
+        FindEnd(device_, tensor_.GetDLTensorPtr()->data, tensor_.byte_offset(),
+                ffi::GetDataSize(tensor_), "A host view")
+            .place;
+    view->data = device_->memory.Map(place.block) + place.offset;
+    block_ = place.block;
   }
 
-  void FreeData(DLTensor* view) {
-    if (Forked()) return;
-    // A failure to unmap shows at the next use of the queue; a destructor must not throw.
-    if (device_->memory_kind == MemoryKind::kSVMCoarse) {
-      stream_->Submit("unmap", false, [&](cl_command_queue queue, cl_event* event) {
-        return cl().clEnqueueSVMUnmap(queue, view->data, 0, nullptr, event);
-      });
-    } else if (device_->memory_kind == MemoryKind::kMapped) {
-      stream_->Submit("unmap", false, [&](cl_command_queue queue, cl_event* event) {
-        return cl().clEnqueueUnmapMemObject(queue, block_->mem, view->data, 0, nullptr, event);
-      });
-    }
-    stream_->TryFinish();  // before a launch on another stream
-    block_->views.fetch_sub(1, std::memory_order_relaxed);
+  void FreeData(DLTensor*) {
+    if (!Forked()) device_->memory.Unmap(block_);
   }
 
  private:
   ffi::Tensor tensor_;
   Device* device_ = nullptr;
-  Stream* stream_ = nullptr;
   Allocation* block_ = nullptr;
 };
 

@@ -78,17 +78,25 @@ Allocation* Memory::TakePooled(size_t bytes) {
   return block;
 }
 
+bool Memory::Fits(size_t bytes) const {
+  std::shared_lock<std::shared_mutex> lock(mutex_);
+  const size_t total = device_->info.global_memory;
+  const size_t taken = stats_.in_use + stats_.pooled;
+  return taken <= total && bytes <= total - taken;
+}
+
 void* Memory::Allocate(size_t bytes) {
   device_->CheckUsable();
   if (bytes > SIZE_MAX / 2) FailAllocation(CL_INVALID_BUFFER_SIZE, device_, bytes);
   const size_t rounded = SizeClass(bytes);
   Allocation* block = TakePooled(rounded);
-  if (block == nullptr) block = Create(rounded);
+  // Some drivers promise more than there is and fail when a kernel runs.
+  if (block == nullptr && Fits(rounded)) block = Create(rounded);
   if (block == nullptr) {
     // The driver frees buffers when the commands that use them are done.
     device_->streams.FinishAll();
     Release();
-    block = Create(rounded);
+    if (Fits(rounded)) block = Create(rounded);
   }
   if (block == nullptr) FailAllocation(CL_MEM_OBJECT_ALLOCATION_FAILURE, device_, bytes);
 
@@ -176,6 +184,66 @@ cl_mem Memory::BufferAt(const Place& place, const char* what) {
   }
   sub_buffer = created;
   return created;
+}
+
+char* Memory::Map(Allocation* block) {
+  std::lock_guard<std::mutex> lock(block->mutex);
+  if (block->host == nullptr) {
+    device_->streams.FinishAll();
+    Stream* stream = device_->streams.Get(nullptr);
+    cl_int status = CL_SUCCESS;
+    switch (device_->memory_kind) {
+      case MemoryKind::kSVMFine:
+        block->host = static_cast<char*>(block->svm);
+        break;
+      case MemoryKind::kSVMCoarse:
+        status = stream->Submit("map", false, [&](cl_command_queue queue, cl_event* event) {
+          return cl().clEnqueueSVMMap(queue, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, block->svm,
+                                      block->bytes, 0, nullptr, event);
+        });
+        if (status == CL_SUCCESS) block->host = static_cast<char*>(block->svm);
+        break;
+      case MemoryKind::kMapped:
+        stream->Submit("map", false, [&](cl_command_queue queue, cl_event* event) {
+          block->host = static_cast<char*>(cl().clEnqueueMapBuffer(
+              queue, block->mem, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0, block->bytes, 0, nullptr,
+              event, &status));
+          return status;
+        });
+        break;
+      case MemoryKind::kBuffer:
+        TVM_FFI_THROW(ValueError) << "OpenCL device " << device_->Describe()
+                                  << " has memory of its own, which the host cannot view; copy "
+                                     "the tensor with .numpy()";
+    }
+    Check(status, device_, "mapping a tensor for the host");
+  }
+  block->views.fetch_add(1, std::memory_order_relaxed);
+  return block->host;
+}
+
+void Memory::Unmap(Allocation* block) noexcept {
+  std::lock_guard<std::mutex> lock(block->mutex);
+  if (block->views.load(std::memory_order_relaxed) == 1) {
+    if (device_->memory_kind != MemoryKind::kSVMFine) {
+      // A failure shows at the next use of the queue: this is called by destructors.
+      Stream* stream = device_->streams.Get(nullptr);
+      stream->Submit("unmap", false, [&](cl_command_queue queue, cl_event* event) {
+        if (block->svm != nullptr) {
+          return cl().clEnqueueSVMUnmap(queue, block->svm, 0, nullptr, event);
+        }
+        return cl().clEnqueueUnmapMemObject(queue, block->mem, block->host, 0, nullptr, event);
+      });
+      stream->TryFinish();  // before a launch on another stream
+    }
+    block->host = nullptr;
+  }
+  block->views.fetch_sub(1, std::memory_order_relaxed);
+}
+
+char* Memory::HostAddress(Allocation* block) {
+  std::lock_guard<std::mutex> lock(block->mutex);
+  return block->host;
 }
 
 size_t Memory::Release() {

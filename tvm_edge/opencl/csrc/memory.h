@@ -25,8 +25,9 @@ struct Allocation {
   void* svm = nullptr;
   std::atomic<int> views{0};  // host views alive; kernels must not touch the block meanwhile
 
-  std::mutex mutex;                        // guards sub_buffers
-  std::map<size_t, cl_mem> sub_buffers;    // offset → the rest of the block from there
+  std::mutex mutex;                      // guards what follows
+  std::map<size_t, cl_mem> sub_buffers;  // offset → the rest of the block from there
+  char* host = nullptr;                  // where the host sees the block while there are views
 };
 
 /*! \brief An address within a block. */
@@ -59,12 +60,23 @@ class Memory {
   Place Find(const void* address, const char* what);
   /*! \brief A cl_mem that begins `place.offset` bytes into the block. */
   cl_mem BufferAt(const Place& place, const char* what);
+  /*!
+   * \brief Let the host see a block, for a view; where it sees it.
+   *
+   * Throws ValueError where the device does not share memory with the host. Waits for the device.
+   */
+  char* Map(Allocation* block);
+  /*! \brief Undo one Map; never throws. */
+  void Unmap(Allocation* block) noexcept;
+  /*! \brief Where the host sees a block now; null if it has no view. */
+  char* HostAddress(Allocation* block);
   /*! \brief Return pooled blocks to the driver; how many bytes. */
   size_t Release();
   Stats stats() const;
   void ResetPeak();
 
  private:
+  bool Fits(size_t bytes) const;
   Allocation* Create(size_t bytes);
   void Destroy(Allocation* block) noexcept;
   Allocation* TakePooled(size_t bytes);
