@@ -27,7 +27,13 @@ int main(int argc, char** argv) {
       "__kernel void add_one(__global const float* x, __global float* y) {"
       "  y[get_global_id(0)] = x[get_global_id(0)] + 1.0f; }";
   cl_program program = cl().clCreateProgramWithSource(context, 1, &source, nullptr, &status);
-  if (cl().clBuildProgram(program, 1, &device, "", nullptr, nullptr) != CL_SUCCESS) return 3;
+  status = cl().clBuildProgram(program, 1, &device, "", nullptr, nullptr);
+  if (status != CL_SUCCESS) {
+    char log[4096] = "";
+    cl().clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, sizeof(log), log, nullptr);
+    std::fprintf(stderr, "the kernel does not build (%d): %s\n", status, log);
+    return 3;
+  }
   cl_kernel kernel = cl().clCreateKernel(program, "add_one", &status);
   cl_mem x = cl().clCreateBuffer(context, CL_MEM_READ_WRITE, 4096, nullptr, &status);
   cl_mem y = cl().clCreateBuffer(context, CL_MEM_READ_WRITE, 4096, nullptr, &status);

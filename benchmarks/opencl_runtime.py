@@ -17,6 +17,7 @@ Every timed kernel's result is checked. Prints one JSON object; takes about two 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -98,7 +99,8 @@ def _measure_copies(api: str) -> dict[str, float]:
         host = np.random.default_rng(size).random(size // 4, dtype="float32")
         tensor = tvm.runtime.empty(host.shape, "float32", device)
         repeat = max(5, min(500, (1 << 28) // size))
-        for name, copy in (("to", lambda: tensor.copyfrom(host)), ("from", tensor.numpy)):
+        to = functools.partial(tensor.copyfrom, host)
+        for name, copy in (("to", to), ("from", tensor.numpy)):
             copy()
             start = perf_counter()
             for _ in range(repeat):
@@ -231,13 +233,11 @@ def _in_turns(measure: str, apis: list[str]) -> dict[str, dict[str, list[float]]
 
 def _floor(folder: Path, device: dict[str, Any]) -> list[float]:
     program = folder / "opencl_floor"
-    subprocess.run(
-        ["g++", "-O2", "-std=c++17", f"-I{_SOURCES}", _SOURCES / "library.cc"]
-        + [Path(__file__).with_name("opencl_floor.cc"), "-o", program, "-ldl"],
-        check=True,
-    )
-    command = [str(program), str(device["platform_index"]), str(device["device_index"])]
-    command.append(str(LAUNCHES))
+    sources = [_SOURCES / "library.cc", Path(__file__).with_name("opencl_floor.cc")]
+    compiler = ["g++", "-O2", "-std=c++17", f"-I{_SOURCES}"]
+    subprocess.run([*compiler, *sources, "-o", program, "-ldl"], check=True)
+    which = (device["platform_index"], device["device_index"], LAUNCHES)
+    command = [str(program), *map(str, which)]
     return _spread(
         [
             float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
@@ -299,11 +299,12 @@ def main() -> None:
     if used is None:
         raise SystemExit(f"no OpenCL device: {status['error']}")
     apis = ["opencl", *(["cuda"] if tvm.cuda(0).exist else [])]
-    launch = _in_turns("_measure_launch", apis)
     result: dict[str, Any] = {"machine": describe_machine(), "device": used}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        launch["driver_floor"] = {"pipelined_us": _floor(folder, used)}
+        floor = _floor(folder, used)
+        launch = _in_turns("_measure_launch", apis)
+        launch["driver_floor"] = {"pipelined_us": floor}
         result["launch"] = launch
         if "cuda" in apis:
             result["launch_over_cuda"] = round(

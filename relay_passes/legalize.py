@@ -8,17 +8,35 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax import transform
 
+from tvm_edge.relay_passes.fallback import operands
+from tvm_edge.relay_passes.vdevices import vdevice_of
+
 __all__ = ["legalize_ops"]
 
 
 def legalize_ops() -> tvm.transform.Pass:
     """TVM's ``LegalizeOps`` with our kernels for some operators."""
-    return transform.LegalizeOps({"relax.nn.relu": _relu, "relax.clip": _clip})
+    return transform.LegalizeOps(
+        {
+            "relax.nn.relu": _relu,
+            "relax.clip": _clip,
+            "relax.scatter_elements": _on_own_device,
+            "relax.scatter_nd": _on_own_device,
+        }
+    )
 
 
 def _relu(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """NaN stays NaN, as in ONNX Runtime; topi's ``max(x, 0)`` makes it 0."""
     return bb.call_te(_clipped, call.args[0], 0, None, primfunc_name_hint="relu")
+
+
+def _on_own_device(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """TVM's rule under the target of the call: by default it asks for the module's."""
+    placed = (vdevice_of(var.ty) for var in operands(call))
+    device = next((v for v in placed if v is not None), None)
+    with tvm.target.Target.current() if device is None else device.target:
+        return call.op.get_attr("FLegalize")(bb, call)
 
 
 def _clip(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

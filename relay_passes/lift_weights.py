@@ -11,6 +11,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_edge.relay_passes.vdevices import reading_device
+
 __all__ = ["WEIGHTS_PARAM", "LiftWeights"]
 
 WEIGHTS_PARAM = "weights"
@@ -20,20 +22,25 @@ WEIGHTS_PARAM = "weights"
 class LiftWeights:
     """Replace each distinct tensor constant by an item of a trailing tuple parameter.
 
+    A constant that kernels of two devices read becomes two items.
+
     Attributes
     ----------
     weights : list[tvm.runtime.Tensor]
         Filled by the pass: the items of the tuple, in order.
+    devices : list[int]
+        For each item the position, among the module's virtual devices, of the one that reads it.
     """
 
     def __init__(self) -> None:
         self.weights: list[tvm.runtime.Tensor] = []
+        self.devices: list[int] = []
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         gvar = mod.get_global_var("main")
         lifter = _Lifter(mod, mod[gvar])
         mod[gvar] = lifter.lifted()
-        self.weights = lifter.weights
+        self.weights, self.devices = lifter.weights, lifter.devices
         return mod
 
 
@@ -41,20 +48,25 @@ class LiftWeights:
 class _Lifter(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, func: relax.Function) -> None:
         super().__init__(mod)
-        self.weights: list[tvm.runtime.Tensor] = []
+        self._mod = mod
         self._func = func
-        self._items: dict[tvm.ir.GenericConst, int] = {}
-        constants: list[tvm.ir.GenericConst] = []
+        self._device = 0
+        self._items: dict[tuple[tvm.ir.GenericConst, int], int] = {}
+        for block in func.body.blocks:
+            for binding in block.bindings:
+                self._collect(binding.value, reading_device(mod, binding.value))
+        self._collect(func.body.body, 0)
+        self.weights = [constant.value for constant, _ in self._items]
+        self.devices = [device for _, device in self._items]
+        types = [constant.ty for constant, _ in self._items]
+        self._param = relax.Var(WEIGHTS_PARAM, relax.TupleType(types))
 
-        def collect(expr: relax.Expr) -> None:
+    def _collect(self, value: relax.Expr, device: int) -> None:
+        def visit(expr: relax.Expr) -> None:
             if isinstance(expr, tvm.ir.GenericConst) and isinstance(expr.ty, relax.TensorType):
-                if expr not in self._items:
-                    self._items[expr] = len(constants)
-                    constants.append(expr)
+                self._items.setdefault((expr, device), len(self._items))
 
-        relax.analysis.post_order_visit(func.body, collect)
-        self.weights = [constant.value for constant in constants]
-        self._param = relax.Var(WEIGHTS_PARAM, relax.TupleType([c.ty for c in constants]))
+        relax.analysis.post_order_visit(value, visit)
 
     def lifted(self) -> relax.Function:
         body = self.visit_expr(self._func.body)
@@ -66,7 +78,11 @@ class _Lifter(PyExprMutator):
             self._func.attrs,
         )
 
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self._device = reading_device(self._mod, binding.value)
+        super().visit_var_binding_(binding)
+        self._device = 0
+
     def visit_generic_const_(self, op: tvm.ir.GenericConst) -> relax.Expr:
-        if op not in self._items:
-            return op
-        return relax.TupleGetItem(self._param, self._items[op])
+        item = self._items.get((op, self._device))
+        return op if item is None else relax.TupleGetItem(self._param, item)

@@ -42,9 +42,20 @@ def _lower_nms(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     batch, classes, count = (int(d) for d in scores.ty.shape)
     most = min(int(attrs["max_output_boxes_per_class"]), count)
     lists = batch * classes
+    # A kernel runs where its operands are.
+    device = boxes.ty.vdevice
     if most == 0:
-        empty = relax.op.zeros((0, 3), "int64")
-        return bb.emit(empty)
+        empty = bb.emit(relax.op.zeros((0, 3), "int64"))
+        return empty if device is None else bb.emit(relax.op.to_vdevice(empty, device))
+
+    def kernel(func: tirx.PrimFunc, name: str) -> tvm.ir.GlobalVar:
+        return bb.add_func(
+            func if device is None else func.with_attr("target", device.target), name
+        )
+
+    def tensor(shape: tuple[int | tirx.Expr, ...], dtype: str) -> relax.TensorType:
+        return relax.TensorType(shape, dtype, device)
+
     select = nms.select_boxes(
         batch,
         classes,
@@ -54,17 +65,17 @@ def _lower_nms(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         score_threshold=float(attrs["score_threshold"]) if attrs["has_score_threshold"] else None,
         center_point_box=bool(attrs["center_point_box"]),
     )
-    types = [relax.TensorType((lists, most), "int32"), relax.TensorType((lists,), "int32")]
-    selected = bb.emit(relax.call_tir(bb.add_func(select, "nms_select"), [boxes, scores], types))
+    types = [tensor((lists, most), "int32"), tensor((lists,), "int32")]
+    selected = bb.emit(relax.call_tir(kernel(select, "nms_select"), [boxes, scores], types))
     picked = bb.emit(relax.TupleGetItem(selected, 0))
     counts = bb.emit(relax.TupleGetItem(selected, 1))
-    shape_kernel = bb.add_func(nms.selected_shape(lists), "nms_shape")
-    lengths = bb.emit(relax.call_tir(shape_kernel, [counts], relax.TensorType((2,), "int64")))
+    shape_kernel = kernel(nms.selected_shape(lists), "nms_shape")
+    lengths = bb.emit(relax.call_tir(shape_kernel, [counts], tensor((2,), "int64")))
     shape = bb.emit(relax.op.tensor_to_shape(lengths))
     rows = tirx.Var("num_selected", "int64")
     bb.match_cast(shape, relax.ShapeType([rows, 3]))
-    fill = bb.add_func(nms.fill_indices(batch, classes, most), "nms_fill")
-    return bb.emit(relax.call_tir(fill, [picked, counts], relax.TensorType((rows, 3), "int64")))
+    fill = kernel(nms.fill_indices(batch, classes, most), "nms_fill")
+    return bb.emit(relax.call_tir(fill, [picked, counts], tensor((rows, 3), "int64")))
 
 
 _LOWERINGS: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
+import tvm
 
 import tvm_edge
 from tests.onnx_models import conv_relu
@@ -19,3 +20,12 @@ def small_model() -> onnx.ModelProto:
 def compiled_small(small_model: onnx.ModelProto) -> tvm_edge.CompiledModel:
     """`small_model` compiled for this machine."""
     return tvm_edge.compile(small_model, "llvm")
+
+
+@pytest.fixture(scope="session", params=["opencl", "cuda"])
+def gpu(request: pytest.FixtureRequest) -> str:
+    """A kind of GPU of this machine; skips where there is none."""
+    kind = str(request.param)
+    if not tvm.runtime.enabled(kind) or not tvm.device(kind, 0).exist:
+        pytest.skip(f"no {kind} device on this machine")
+    return kind

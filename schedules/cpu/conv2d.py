@@ -25,15 +25,12 @@ from tvm_edge.schedules.cpu.dot import schedule_dot
 from tvm_edge.schedules.cpu.microkernel import schedule_contraction
 from tvm_edge.schedules.cpu.stages import (
     drop_window,
-    epilogue_of,
-    fuse_lines,
     gather_pixels,
-    isolate,
-    open_reduction,
     schedule_phases,
     schedule_rest,
     split_phases,
 )
+from tvm_edge.schedules.stages import epilogue_of, fuse_lines, isolate, open_reduction
 
 __all__ = ["Conv2d"]
 

@@ -22,15 +22,10 @@ from tvm_edge.schedules.analysis import divisors, extent, inline_spatial
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, is_product, match_contraction
 from tvm_edge.schedules.cpu.dot import schedule_dot
-from tvm_edge.schedules.cpu.loops import (
-    can_peel,
-    fuse,
-    lanes_of,
-    peel_remainder,
-    split_vectors,
-)
+from tvm_edge.schedules.cpu.loops import can_peel, lanes_of, peel_remainder, split_vectors
 from tvm_edge.schedules.cpu.microkernel import schedule_contraction
-from tvm_edge.schedules.cpu.stages import epilogue_of, open_reduction, schedule_rest
+from tvm_edge.schedules.cpu.stages import schedule_rest
+from tvm_edge.schedules.stages import epilogue_of, fuse, open_reduction
 
 __all__ = ["Dense"]
 

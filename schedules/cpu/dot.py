@@ -18,13 +18,8 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant, trailing_contiguous
 from tvm_edge.schedules.analysis import divisors, extent
-from tvm_edge.schedules.cpu.loops import (
-    MIN_PARALLEL_WORK,
-    can_peel,
-    fuse,
-    lanes_of,
-    peel_remainder,
-)
+from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, can_peel, lanes_of, peel_remainder
+from tvm_edge.schedules.stages import fuse
 
 __all__ = ["factor_lanes", "schedule_dot", "vectorize_lanes"]
 

@@ -19,11 +19,11 @@ from tvm_edge.schedules.accesses import (
     uses,
 )
 from tvm_edge.schedules.analysis import accepts, divisors, extent
+from tvm_edge.schedules.stages import fuse
 
 __all__ = [
     "MIN_PARALLEL_WORK",
     "can_peel",
-    "fuse",
     "lanes_of",
     "peel_remainder",
     "schedule_spatial",
@@ -37,11 +37,6 @@ MIN_PARALLEL_WORK = 4096
 1.7 µs, and the second core has to win that back."""
 
 _PEEL = "pragma_loop_partition_hint"
-
-
-def fuse(sch: Schedule, loops: Sequence[LoopRV]) -> LoopRV:
-    """One loop out of a chain of one or more."""
-    return sch.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
 def lanes_of(block: s_tir.SBlock, spec: DeviceSpec) -> int:

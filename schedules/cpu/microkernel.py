@@ -21,13 +21,8 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import divisors, extent
 from tvm_edge.schedules.contraction import Contraction
-from tvm_edge.schedules.cpu.loops import (
-    MIN_PARALLEL_WORK,
-    can_peel,
-    fuse,
-    lanes_of,
-    split_vectors,
-)
+from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, can_peel, lanes_of, split_vectors
+from tvm_edge.schedules.stages import fuse
 
 __all__ = ["Axes", "RegisterTile", "choose_tile", "schedule_contraction", "schedule_tile"]
 

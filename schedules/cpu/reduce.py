@@ -26,7 +26,6 @@ from tvm_edge.schedules.cpu.dot import factor_lanes, schedule_dot, vectorize_lan
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
     can_peel,
-    fuse,
     lanes_of,
     schedule_spatial,
     split_vectors,
@@ -34,7 +33,7 @@ from tvm_edge.schedules.cpu.loops import (
     vectorize_rows,
 )
 from tvm_edge.schedules.cpu.microkernel import Axes, choose_tile, schedule_tile
-from tvm_edge.schedules.cpu.stages import aligned_consumer, epilogue_of
+from tvm_edge.schedules.stages import aligned_consumer, epilogue_of, fuse
 
 __all__ = ["Reduce", "schedule_reduction"]
 

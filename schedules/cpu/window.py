@@ -18,22 +18,15 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction, match_pooling
-from tvm_edge.schedules.cpu.loops import (
-    MIN_PARALLEL_WORK,
-    can_peel,
-    lanes_of,
-    vectorize_rows,
-)
+from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, can_peel, lanes_of, vectorize_rows
 from tvm_edge.schedules.cpu.microkernel import Axes, choose_tile, schedule_tile
 from tvm_edge.schedules.cpu.stages import (
-    epilogue_of,
-    isolate,
-    open_reduction,
     schedule_phases,
     schedule_rest,
     split_phases,
     vectorize_phases,
 )
+from tvm_edge.schedules.stages import epilogue_of, isolate, open_reduction
 
 __all__ = ["Depthwise", "Pool"]
 

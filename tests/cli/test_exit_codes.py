@@ -105,7 +105,7 @@ USER_ERRORS = {
     "compile {absent}": "{absent}",
     "compile {model} -o {absent}/model.tvme": "{absent}",
     "compile {model} --target lvm": "llvm",
-    "compile {model} --target cuda": "cuda",
+    "compile {model} --target vulkan": "vulkan",
     "compile {model} --input-shapes dta:1,3,16,16": "dta",
     "analyze zoo:no_such_network": "no_such_network",
     "bench {truncated}": "{truncated}",

@@ -178,11 +178,6 @@ def test_an_unknown_option_is_named() -> None:
     refused({"kind": "llvm", "mpcu": "znver4"}, "mpcu")
 
 
-@pytest.mark.parametrize("target", ["cuda", "opencl", "vulkan", "nvidia/jetson-orin-nano"])
-def test_gpus_are_refused_for_now(target: str) -> None:
-    refused(target, "not supported by this version", "'llvm'")
-
-
 def test_an_unknown_triple_is_refused() -> None:
     """In a child: LLVM ends the process when asked for the features of a CPU it has no code for."""
     output = run_python(

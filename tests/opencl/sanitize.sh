@@ -20,7 +20,7 @@ embedded_programs leaks in_flight fork relax_vm"
 # Leaks are test_leaks.py's: it counts objects and bytes. LeakSanitizer would report the interpreter
 # and each compiler it starts, which leave their memory to the end of the process.
 export ASAN_OPTIONS="detect_leaks=0:malloc_context_size=20"
-export UBSAN_OPTIONS="suppressions=$here/ubsan.supp:print_stacktrace=1:halt_on_error=1"
+export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1"
 # die_after_fork: the workers are forks of a process with one thread.
 export TSAN_OPTIONS="suppressions=$here/tsan.supp:ignore_noninstrumented_modules=1:\
 die_after_fork=0:halt_on_error=0:exitcode=66:history_size=4:print_suppressions=1"

@@ -44,6 +44,23 @@ def test_a_scalar_arrives_as_it_was(device: Any, dtype: str) -> None:
         np.testing.assert_array_equal(out.numpy(), np.full(programs.N, value, dtype))
 
 
+def test_numbers_are_converted_or_refused(device: Any) -> None:
+    """Called without TVM's host code, which would have cast them."""
+    code = """
+__kernel void fill_like(__global float* y, float value, int count) {
+  for (int i = 0; i < count; ++i) y[i] = value;
+}
+"""
+    signature = (("handle", "float32", "int32"), ("threadIdx.x",))
+    kernel = programs.from_source(f"// Function: fill_like\n{code}", {"fill_like": signature})
+    out = upload(ramp(programs.N))
+    kernel["fill_like"](programs.pointer(out), 7, 2, 1)
+    assert out.numpy()[:3].tolist() == [7, 7, 2]
+    for wrong in ((1.5, 2.5), ("text", 2), (1.5, programs.pointer(out))):
+        with pytest.raises(TypeError, match="fill_like"):
+            kernel["fill_like"](programs.pointer(out), *wrong, 1)
+
+
 def test_scalars_of_several_widths_between_buffers(device: Any) -> None:
     out = empty((programs.N,))
     programs.mixed_scalars()(-5, 0.25, upload(ramp(programs.N)), 3 << 33, -300, out)

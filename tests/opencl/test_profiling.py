@@ -67,6 +67,16 @@ def test_nothing_is_recorded_outside(device: Any) -> None:
     assert tvm_edge.opencl.profile_stop() == []
 
 
+def test_starting_again_forgets(device: Any) -> None:
+    a, b = upload(ramp(programs.N)), empty((programs.N,))
+    tvm_edge.opencl.profile_start()
+    programs.add_one()(a, b)
+    programs.add_one()(a, b)
+    tvm_edge.opencl.profile_start()
+    programs.add_one()(a, b)
+    assert [r["kind"] for r in tvm_edge.opencl.profile_stop()] == ["kernel"]
+
+
 def test_many_commands_are_all_recorded(device: Any) -> None:
     run = programs.add_one()["main"]
     a, b = upload(ramp(programs.N)), empty((programs.N,))

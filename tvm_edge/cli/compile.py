@@ -20,9 +20,19 @@ from tvm_edge.cli import common
 )
 @common.target_option("llvm")
 @common.input_shapes_option
+@click.option(
+    "--embed-programs",
+    is_flag=True,
+    help="Add OpenCL kernels as this machine's driver builds them.",
+)
 @common.json_option
 def compile_command(
-    model: str, output: Path | None, target: Any, input_shapes: Any, as_json: bool
+    model: str,
+    output: Path | None,
+    target: Any,
+    input_shapes: Any,
+    embed_programs: bool,
+    as_json: bool,
 ) -> None:
     """Compile MODEL (an ONNX file or zoo:NAME) to an artifact."""
     import tvm_edge
@@ -31,7 +41,7 @@ def compile_command(
     with common.progress(f"compiling {model}"), common.plain_warnings():
         compiled = tvm_edge.compile(model, target, input_shapes=input_shapes)
     with common.progress(f"writing {path}"):
-        compiled.export(path)
+        compiled.export(path, embed_programs=embed_programs)
     report = compiled.report
     size = path.stat().st_size
     common.emit(

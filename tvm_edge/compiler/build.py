@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import tvm
 from tvm import relax
 from tvm.support import cc
 
+from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.errors import ArtifactError, MissingDependencyError
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.host import machine
+from tvm_edge.lowering import opencl_intrinsics
 
 __all__ = ["BuiltLibrary", "build"]
 
@@ -63,8 +66,22 @@ class BuiltLibrary:
 
 
 def build(mod: tvm.IRModule, resolved: ResolvedTarget) -> BuiltLibrary:
-    """Generate code for a module in virtual-machine form."""
-    executable = relax.build(mod, resolved.target, relax_pipeline=_NO_PASSES)
+    """Generate code for a module in virtual-machine form.
+
+    Raises
+    ------
+    MissingDependencyError
+        No compiler for CUDA.
+    DeviceUnavailableError
+        CUDA does not build for the target's architecture.
+    """
+    device_compiler: AbstractContextManager[None] = nullcontext()
+    if resolved.kind == "opencl":
+        opencl_intrinsics.register()
+    if resolved.kind == "cuda":
+        device_compiler = cuda_compiler(str(resolved.target.attrs["arch"]))
+    with device_compiler, resolved.target:
+        executable = relax.build(mod, resolved.target, relax_pipeline=_NO_PASSES)
     return BuiltLibrary(executable, resolved)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
@@ -13,6 +14,7 @@ from tvm.s_tir.analysis import estimate_tir_flops
 
 from tvm_edge.compiler.schedule import KernelSchedule
 from tvm_edge.frontend import ImportedModel
+from tvm_edge.relay_passes.vdevices import vdevices_of
 from tvm_edge.report import KernelInfo, MemoryInfo, Placement, TensorSpec
 
 __all__ = ["describe_kernels", "describe_memory", "describe_placements", "partitions"]
@@ -23,7 +25,6 @@ def describe_kernels(
     calls: Sequence[tuple[str, tuple[int, ...]]],
     schedules: Mapping[str, KernelSchedule],
     model: ImportedModel,
-    device: str,
 ) -> tuple[KernelInfo, ...]:
     """The launches of a run; `mod` holds the unscheduled kernels."""
     costs = {
@@ -36,18 +37,24 @@ def describe_kernels(
         schedule, (flops, nbytes) = schedules[name], costs[name]
         operators = tuple(model.nodes[i].name for i in nodes)
         infos.append(
-            KernelInfo(name, operators, device, schedule.origin, schedule.rule, flops, nbytes)
+            KernelInfo(
+                name, operators, schedule.device, schedule.origin, schedule.rule, flops, nbytes
+            )
         )
     return tuple(infos)
 
 
 def describe_placements(
-    model: ImportedModel, calls: Sequence[tuple[str, tuple[int, ...]]], device: str
+    model: ImportedModel,
+    calls: Sequence[tuple[str, tuple[int, ...]]],
+    schedules: Mapping[str, KernelSchedule],
+    reasons: Mapping[int, str],
 ) -> tuple[Placement, ...]:
-    """Where each of the user's operators runs, or why nowhere."""
-    running = {index for _, nodes in calls for index in nodes}
+    """Where each of the user's operators runs and why, or why nowhere."""
+    running = {index: schedules[name].device for name, nodes in calls for index in nodes}
+    default = "the target is this device"
     placed = [
-        Placement(node.name, node.op_type, device, "the target is this device")
+        Placement(node.name, node.op_type, running[index], reasons.get(index, default))
         if index in running
         else Placement(node.name, node.op_type, "", "a view, or absorbed by its neighbours")
         for index, node in enumerate(model.nodes)
@@ -78,9 +85,13 @@ def describe_memory(
         default=0,
     )
     results = sum(_nbytes(t.shape, t.dtype) for t in outputs)
+    if vdevices_of(lowered):
+        activations = _pooled_storage(lowered)
+    else:
+        activations = max(_planned_storage(lowered) - results, 0)
     return MemoryInfo(
         weights=sum(_nbytes(w.shape, str(w.dtype)) for w in weights),
-        activations=max(_planned_storage(lowered) - results, 0),
+        activations=activations,
         workspace=workspace,
         inputs_outputs=results + sum(_nbytes(t.shape, t.dtype) for t in inputs),
     )
@@ -144,3 +155,41 @@ def _planned_storage(lowered: tvm.IRModule) -> int:
 
     relax.analysis.post_order_visit(lowered["main"], visit)
     return total
+
+
+def _pooled_storage(lowered: tvm.IRModule) -> int:
+    """The most bytes alive at once, of all devices, where storage is not planned.
+
+    Each tensor then has a storage of its own, which goes back to the pool with the last tensor or
+    view of it. Results are not counted.
+    """
+    body = lowered["main"].body
+    bindings = [binding for block in body.blocks for binding in block.bindings]
+    made = {binding.var: binding.value for binding in bindings}
+    results = relax.analysis.free_vars(made.get(body.body, body.body))
+    holds: dict[relax.Var, relax.Var] = {}  # a tensor or view → its storage
+    size: dict[relax.Var, int] = {}
+    users: Counter[relax.Var] = Counter()
+    alive = most = 0
+    for binding in bindings:
+        value = binding.value
+        if not isinstance(value, relax.Call) or not value.args:
+            continue
+        operator = value.op.name if isinstance(value.op, tvm.ir.Op) else ""
+        source = next((arg for arg in value.args if isinstance(arg, relax.Var)), None)
+        if operator == "relax.vm.alloc_storage":
+            fixed = isinstance(value.args[0], relax.ShapeExpr)
+            size[binding.var] = _nbytes(value.args[0].values, "uint8") if fixed else 0
+        elif operator == "relax.vm.kill_object":
+            storage = holds.get(source) if source not in results else None
+            if storage is not None:
+                users[storage] -= 1
+                alive -= size[storage] if users[storage] == 0 else 0
+        elif isinstance(binding.var.ty, relax.TensorType) and source is not None:
+            storage = source if source in size else holds.get(source)
+            if storage is not None and binding.var not in results:
+                holds[binding.var] = storage
+                users[storage] += 1
+                alive += size[storage] if users[storage] == 1 else 0
+                most = max(most, alive)
+    return most

@@ -15,8 +15,9 @@ import tvm
 
 from tvm_edge.compiler import describe, phases
 from tvm_edge.compiler.build import build
-from tvm_edge.compiler.options import check_options, check_overrides
+from tvm_edge.compiler.options import check_options
 from tvm_edge.compiler.pipeline import dump
+from tvm_edge.compiler.placement import Placed, copies_of, place
 from tvm_edge.compiler.provenance import NodeTrace
 from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.errors import TvmEdgeWarning
@@ -24,7 +25,7 @@ from tvm_edge.frontend import ImportedModel, load_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.lift_weights import LiftWeights
 from tvm_edge.report import CompileReport
-from tvm_edge.runtime import CompiledModel, ModelInfo
+from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
 from tvm_edge.runtime.threads import resolve_num_threads
 
 __all__ = ["analyze", "compile"]
@@ -51,15 +52,19 @@ def compile(
     ----------
     model : path, bytes, onnx.ModelProto, tvm.IRModule or ``"zoo:NAME"``
     target : str, dict or tvm.target.Target
-        ``"llvm"`` is this machine's CPU with its real instruction set and all its cores; a TVM tag
-        (``"arm/rk3399"``) or a dict names another.
-    host : optional
-        Target of the host code of a GPU build.
+        ``"llvm"`` is this machine's CPU with its real instruction set and all its cores;
+        ``"opencl"`` and ``"cuda"`` are its GPU, or a generic one where there is none; a preset
+        (``"mali-t860"``), a TVM tag (``"arm/rk3399"``) or a dict names another.
+    host : str, dict or tvm.target.Target, optional
+        The CPU beside a GPU. Default: what the target says, else this machine's.
     input_shapes : mapping of str to sequence of int, optional
         Shapes of inputs with dynamic dimensions.
     precision : {"float32"}
     fallback : {"auto", "list", "none", "error"} or sequence of str
-        Which operators leave the target; on a CPU none does.
+        Which operators leave a GPU for the CPU beside it. ``"list"``: those that sort or scan and
+        those that a GPU cannot run; ``"auto"``: as ``"list"`` in this version, later by cost;
+        ``"none"``: only refuse what a GPU cannot run; ``"error"``: refuse a model of which
+        ``"list"`` would move an operator; names of operators or ONNX nodes: those.
     parallel_fusion : {"auto", True, False}
         Whether independent operators share a kernel.
     memory_budget, tuning_logs : optional
@@ -76,7 +81,6 @@ def compile(
         See :mod:`tvm_edge.errors`.
     """
     check_options(
-        host=host,
         precision=precision,
         fallback=fallback,
         parallel_fusion=parallel_fusion,
@@ -84,7 +88,7 @@ def compile(
         tuning_logs=tuning_logs,
     )
     num_threads = resolve_num_threads(num_threads)
-    plan = _plan(model, target, input_shapes, fallback)
+    plan = _plan(model, target, input_shapes, fallback, host)
     with plan.clock("build"):
         library = build(plan.lowered, plan.resolved)
     report = replace(plan.report, seconds=plan.clock.seconds)
@@ -93,13 +97,15 @@ def compile(
     _LOG.info("%s: %s", report.model, report.placement_line())
     resolved = plan.resolved
     code = {
+        "kind": resolved.kind,
         "config": str(resolved.target),
         "triple": resolved.triple,
         "architecture": resolved.architecture,
         "features": sorted(resolved.features),
         "device": resolved.spec.to_dict(),
     }
-    info = ModelInfo(plan.imported.inputs, plan.imported.outputs, code, report)
+    devices = DevicePlan(plan.placed.kinds, plan.placed.inputs, tuple(plan.weight_devices))
+    info = ModelInfo(plan.imported.inputs, plan.imported.outputs, code, devices, report)
     return CompiledModel(info, library, plan.weights, num_threads)
 
 
@@ -133,8 +139,10 @@ class _Plan:
 
     resolved: ResolvedTarget
     imported: ImportedModel
+    placed: Placed
     lowered: tvm.IRModule
     weights: list[tvm.runtime.Tensor]
+    weight_devices: list[int]
     report: CompileReport
     clock: _Clock
 
@@ -144,44 +152,50 @@ def _plan(
     target: Any,
     input_shapes: Mapping[str, Sequence[int]] | None,
     fallback: str | Sequence[str],
+    host: Any = None,
 ) -> _Plan:
     clock = _Clock()
 
     # 1. The target and what is known of its device.
-    resolved = resolve_target(target)
-    device = resolved.target.kind.name
+    resolved = resolve_target(target, host)
 
     # 2. The model, in normal form.
     with clock("import"):
         imported = load_model(model, input_shapes)
-    if not isinstance(fallback, str):
-        check_overrides(imported, fallback)
 
-    # 3. Graph: simplify, turn operators into kernels, group and fuse them.
-    with clock("graph"), resolved.target:
+    # 3. Graph: simplify, place, turn operators into kernels, group and fuse them.
+    with clock("graph"):
         dump(imported.module, "imported")
-        legal = phases.LEGALIZE(phases.SIMPLIFY(imported.module))
-        grouped = phases.GROUP(legal)
-        calls = NodeTrace(legal).calls(grouped)
-        fused = phases.FUSE(grouped)
+        with resolved.cpu.target:  # constants are evaluated here
+            simple = phases.SIMPLIFY(imported.module)
+        placed = place(simple, imported, resolved, fallback)
+        if len(placed.kinds) > 1:
+            dump(placed.module, "placed")
+        with resolved.target:
+            legal = phases.LEGALIZE(placed.module)
+            grouped = phases.GROUP(legal)
+            calls = NodeTrace(legal).calls(grouped)
+            fused = phases.FUSE(grouped)
 
     # 4. A schedule for every kernel.
     with clock("schedule"), resolved.target:
-        scheduled, schedules = schedule_kernels(fused, resolved.spec)
+        scheduled, schedules = schedule_kernels(fused, resolved)
         dump(scheduled, "scheduled")
 
     # 5. Weights leave the code; storage is planned; the graph becomes instructions.
     with clock("lower"), resolved.target:
         lift: Any = LiftWeights()  # a pass, by a decorator that type checkers cannot see through
-        lowered = phases.LOWER(lift(scheduled))
+        lower = phases.LOWER if len(placed.kinds) == 1 else phases.LOWER_SEVERAL_DEVICES
+        lowered = lower(lift(scheduled))
 
     # 6. What was decided.
-    kernels = describe.describe_kernels(fused, calls, schedules, imported, device)
+    kernels = describe.describe_kernels(fused, calls, schedules, imported)
     report = CompileReport(
         model=imported.name,
-        target=f"{device} ({resolved.spec.name})",
-        placements=describe.describe_placements(imported, calls, device),
+        target=f"{resolved.kind} ({resolved.spec.name})",
+        placements=describe.describe_placements(imported, calls, schedules, placed.reasons),
         kernels=kernels,
+        copies=copies_of(legal, imported),
         memory=describe.describe_memory(
             lowered, scheduled, lift.weights, imported.inputs, imported.outputs
         ),
@@ -189,7 +203,7 @@ def _plan(
         warnings=imported.warnings,
         seconds=clock.seconds,
     )
-    return _Plan(resolved, imported, lowered, lift.weights, report, clock)
+    return _Plan(resolved, imported, placed, lowered, lift.weights, lift.devices, report, clock)
 
 
 class _Clock:

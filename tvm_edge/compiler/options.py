@@ -16,7 +16,6 @@ _FALLBACKS = ("auto", "list", "none", "error")
 
 def check_options(
     *,
-    host: Any,
     precision: str,
     fallback: str | Sequence[str],
     parallel_fusion: str | bool,
@@ -43,7 +42,6 @@ def check_options(
     if parallel_fusion not in ("auto", True, False):
         _refuse("parallel_fusion", parallel_fusion, "use 'auto', True or False")
     for name, value, default in (
-        ("host", host, None),
         ("precision", precision, "float32"),
         ("memory_budget", memory_budget, None),
     ):

@@ -8,10 +8,14 @@ from tvm.relax.backend import DispatchSampling, DispatchSortScan
 from tvm_edge.compiler.pipeline import Pipeline
 from tvm_edge.relay_passes.fold_affine import FoldAffine
 from tvm_edge.relay_passes.fold_constant_views import FoldConstantViews
+from tvm_edge.relay_passes.fuse_tir import FuseTIR
+from tvm_edge.relay_passes.insert_copies import LowerCopies
 from tvm_edge.relay_passes.legalize import legalize_ops
+from tvm_edge.relay_passes.spread_vdevices import SpreadVDevices
+from tvm_edge.relay_passes.verify_placement import VerifyPlacement
 from tvm_edge.relay_passes.vision import LowerVision
 
-__all__ = ["FUSE", "GROUP", "LEGALIZE", "LOWER", "SIMPLIFY"]
+__all__ = ["FUSE", "GROUP", "LEGALIZE", "LOWER", "LOWER_SEVERAL_DEVICES", "SIMPLIFY"]
 
 SIMPLIFY = Pipeline(
     "simplify",
@@ -37,6 +41,7 @@ LEGALIZE = Pipeline(
         DispatchSampling(),
         DispatchSortScan(),
         legalize_ops(),
+        SpreadVDevices(),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         # Before fusion: a reshape is a view and costs nothing, inside a kernel it would copy.
@@ -49,8 +54,17 @@ LEGALIZE = Pipeline(
 GROUP = Pipeline("group", (transform.FuseOps(),))
 """Element-wise tails are grouped with the kernel in front of them."""
 
-FUSE = Pipeline("fuse", (transform.FuseTIR(), transform.DeadCodeElimination()))
+FUSE = Pipeline("fuse", (FuseTIR(), transform.DeadCodeElimination(), VerifyPlacement()))
 """Each group becomes one kernel."""
+
+_INSTRUCTIONS = (
+    transform.LowerAllocTensor(),
+    transform.KillAfterLastUse(),
+    transform.LowerRuntimeBuiltin(),
+    transform.ComputePrimValue(),
+    transform.VMShapeLower(),
+    transform.AttachGlobalSymbol(),
+)
 
 LOWER = Pipeline(
     "lower",
@@ -59,12 +73,21 @@ LOWER = Pipeline(
         transform.RemovePurityChecking(),
         transform.CallTIRRewrite(),
         transform.StaticPlanBlockMemory(),
-        transform.LowerAllocTensor(),
-        transform.KillAfterLastUse(),
-        transform.LowerRuntimeBuiltin(),
-        transform.ComputePrimValue(),
-        transform.VMShapeLower(),
-        transform.AttachGlobalSymbol(),
+        *_INSTRUCTIONS,
     ),
 )
 """Dataflow becomes virtual-machine instructions over planned storage."""
+
+LOWER_SEVERAL_DEVICES = Pipeline(
+    "lower",
+    (
+        LowerCopies(),
+        transform.ToNonDataflow(),
+        transform.RemovePurityChecking(),
+        transform.CallTIRRewrite(),
+        # TVM's planner gives storage of one device to tensors of another; without it the virtual
+        # machine's pools reuse memory device by device in the run.
+        *_INSTRUCTIONS,
+    ),
+)
+"""The same for a module with virtual devices."""

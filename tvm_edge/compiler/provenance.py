@@ -6,15 +6,14 @@ does: a value is its producer and the numbers of its arguments, the same before 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Sequence
 
 import tvm
 from tvm import relax
 
-__all__ = ["NodeTrace"]
+from tvm_edge.relay_passes.node_names import node_index
 
-_NODE_VARIABLE = re.compile(r"n(\d+)(_\d+)?$")
+__all__ = ["NodeTrace"]
 
 
 class NodeTrace:
@@ -36,10 +35,10 @@ class NodeTrace:
             number = self._number(binding.value, env)
             env[binding.var] = number
             pending.append(number)
-            match = _NODE_VARIABLE.match(binding.var.name)
-            if match:
+            node = node_index(binding.var.name)
+            if node is not None:
                 for value in pending:
-                    self._node.setdefault(value, int(match.group(1)))
+                    self._node.setdefault(value, node)
                 pending.clear()
 
     def calls(self, mod: tvm.IRModule) -> list[tuple[str, tuple[int, ...]]]:

@@ -7,27 +7,30 @@ from dataclasses import dataclass
 import tvm
 from tvm import tirx
 
-from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules import cpu
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.schedules import cpu, gpu
 from tvm_edge.schedules.base import apply_first
 
 __all__ = ["KernelSchedule", "schedule_kernels"]
 
-_RULES = {"cpu": cpu.RULES}
+_RULES = {"cpu": cpu.RULES, "gpu": gpu.RULES}
 
 
 @dataclass(frozen=True)
 class KernelSchedule:
-    """Which rule scheduled a kernel, and where its knobs came from."""
+    """Which rule scheduled a kernel, where its knobs came from, and the kind of its device."""
 
     rule: str
     origin: str
+    device: str
 
 
 def schedule_kernels(
-    mod: tvm.IRModule, spec: DeviceSpec
+    mod: tvm.IRModule, resolved: ResolvedTarget
 ) -> tuple[tvm.IRModule, dict[str, KernelSchedule]]:
-    """Schedule every PrimFunc of `mod`.
+    """Schedule every PrimFunc of `mod` for the device that its target names.
+
+    A kernel without a target is for the first device, the one compiled for.
 
     Returns
     -------
@@ -41,9 +44,12 @@ def schedule_kernels(
     for gvar, func in mod.functions_items():
         if not isinstance(func, tirx.PrimFunc):
             continue
-        done = apply_first(_RULES[spec.kind], func, spec)
+        own = func.attrs.get("target") if func.attrs is not None else None
+        on_host = own is not None and own.kind.name != resolved.kind
+        place = resolved.cpu if on_host else resolved
+        done = apply_first(_RULES[place.spec.kind], func, place.spec)
         if done is None:  # the last rule takes everything: a kernel without a schedule is a bug
             raise RuntimeError(f"no schedule rule takes the kernel {gvar.name_hint}")
         updated.update_func(gvar, done.func)
-        schedules[gvar.name_hint] = KernelSchedule(done.rule, done.origin)
+        schedules[gvar.name_hint] = KernelSchedule(done.rule, done.origin, place.kind)
     return updated, schedules

@@ -1,69 +1,116 @@
-"""Which devices are on this machine."""
+"""Ask a GPU of this machine what it is."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import tvm
+import tvm_ffi
 
-from tvm_edge.hardware.targets import resolve_target
+from tvm_edge.hardware.presets import preset_by_device_name
+from tvm_edge.hardware.spec import DeviceSpec
 
-__all__ = ["Device", "devices"]
+__all__ = ["GPU_APIS", "compute_version", "opencl_info", "probe_gpu"]
 
-_MOST_DEVICES = 16
+GPU_APIS = ("cuda", "opencl")
+"""Kinds of GPU that tvm-edge compiles for, in the order in which devices are listed."""
 
-
-@dataclass(frozen=True)
-class Device:
-    """A device that kernels can run on.
-
-    Attributes
-    ----------
-    target : str
-        What to pass as ``target=``.
-    index : int
-    name : str
-    cores : int
-        Physical cores or compute units.
-    details : dict
-        More of what is known of it.
-    """
-
-    target: str
-    index: int
-    name: str
-    cores: int
-    details: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-compatible dictionary."""
-        return asdict(self)
+# Single-precision lanes of a multiprocessor by compute capability, where it is not 128.
+_CUDA_LANES = {"7.0": 64, "7.2": 64, "7.5": 64, "8.0": 64}
 
 
-def devices() -> list[Device]:
-    """Devices of this machine: the CPU first, then GPUs that TVM's runtime can reach."""
-    spec = resolve_target("llvm").spec
-    found = [Device("llvm", 0, spec.name, spec.cores, spec.to_dict())]
-    for kind in ("cuda", "opencl"):
-        if not tvm.runtime.enabled(kind):
-            continue
-        for index in range(_MOST_DEVICES):
-            device = tvm.device(kind, index)
-            if not device.exist:
-                break
-            found.append(
-                Device(
-                    kind,
-                    index,
-                    str(device.device_name),
-                    int(device.multi_processor_count),
-                    {
-                        "compute_version": str(device.compute_version or ""),
-                        "local_memory": int(device.max_shared_memory_per_block or 0),
-                        "max_work_group_size": int(device.max_threads_per_block or 0),
-                        "wave": int(device.warp_size or 0),
-                    },
-                )
-            )
-    return found
+def probe_gpu(api: str, index: int = 0) -> DeviceSpec | None:
+    """What the driver says of a GPU; ``None`` if TVM's runtime reaches no such device."""
+    if not tvm.runtime.enabled(api):
+        return None
+    device = tvm.device(api, index)
+    if not device.exist:
+        return None
+    return _cuda_spec(device) if api == "cuda" else _opencl_spec(device, index)
+
+
+def compute_version(index: int = 0) -> str:
+    """CUDA's compute capability of a device of this machine, ``9.0``."""
+    return str(tvm.cuda(index).compute_version)
+
+
+def opencl_info(index: int) -> Mapping[str, Any]:
+    """What the OpenCL runtime of tvm-edge knows of a device; empty with another runtime."""
+    query = tvm_ffi.get_global_func("tvm_edge.opencl.device_info", allow_missing=True)
+    return {} if query is None else {str(k): v for k, v in query(index).items()}
+
+
+def _cuda_spec(device: Any) -> DeviceSpec:
+    name = str(device.device_name)
+    cores = int(device.multi_processor_count)
+    alus = _CUDA_LANES.get(str(device.compute_version), 128)
+    clock_khz = int(device.max_clock_rate or 0)
+    return DeviceSpec(
+        key=f"nvidia/{_slug(name, 'nvidia')}",
+        kind="gpu",
+        name=name,
+        cores=cores,
+        alus=alus,
+        wave=int(device.warp_size),
+        simd_bytes=16,
+        max_work_group_size=int(device.max_threads_per_block),
+        registers=65536,
+        local_memory=int(device.max_shared_memory_per_block),
+        local_memory_kind="dedicated",
+        cache_line=128,
+        l2_cache=int(device.l2_cache_size_bytes or 0),
+        peak_gflops=round(cores * alus * 2 * clock_khz / 1e6, 1),
+        unified_memory=False,
+        float16=True,
+    )
+
+
+def _opencl_spec(device: Any, index: int) -> DeviceSpec:
+    info = opencl_info(index)
+    name = str(info.get("name") or device.device_name)
+    vendor = _slug(str(info.get("vendor") or "opencl")).split("-")[0]
+    cores = int(info.get("compute_units") or device.multi_processor_count)
+    limit = int(info.get("max_work_group_size") or device.max_threads_per_block)
+    # Kernels are one-dimensional work-groups first: a limit per dimension is a limit of the whole.
+    sizes = [int(size) for size in info.get("max_work_item_sizes", ())]
+    local_memory = int(info.get("local_memory") or device.max_shared_memory_per_block)
+    dedicated = str(info.get("local_memory_kind", "dedicated")) == "dedicated"
+    sub_groups = [int(size) for size in info.get("sub_group_sizes", ())]
+    known = preset_by_device_name(name)
+    if known is not None:
+        spec = known.spec
+    else:
+        spec = DeviceSpec(
+            key=f"{vendor}/{_slug(name, vendor)}",
+            kind="gpu",
+            name=name,
+            cores=cores,
+            wave=int(info.get("warp_size", 0)) or max(sub_groups, default=1),
+            simd_bytes=16,
+            cache_line=int(info.get("cache_line", 0)) or 64,
+            l2_cache=int(info.get("cache_size", 0)),
+        )
+    # What a preset says of peaks stays; what a driver says of its limits goes before it.
+    return replace(
+        spec,
+        cores=cores,
+        max_work_group_size=min([limit, *sizes[:1]]),
+        registers=int(info.get("registers", 0)) or spec.registers,
+        local_memory=local_memory,
+        local_memory_kind="dedicated" if dedicated else "global",
+        unified_memory=bool(info.get("unified_memory", spec.unified_memory)),
+        float16=bool(info.get("float16", spec.float16)),
+        float64=bool(info.get("float64", spec.float64)),
+    )
+
+
+def _slug(text: str, vendor: str = "") -> str:
+    """Lower-case words joined by hyphens, trade marks and a leading vendor left out."""
+    plain = re.sub(r"\((?:r|tm|c)\)", " ", text.lower())
+    words = re.findall(r"[a-z0-9.]+", plain)
+    if len(words) > 1 and words[0] == vendor:
+        words = words[1:]
+    return "-".join(words) or "unknown"

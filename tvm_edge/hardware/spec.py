@@ -27,7 +27,10 @@ class DeviceSpec:
     name : str
         The marketing or driver name, for people.
     cores : int
-        Physical CPU cores, or compute units (Mali: shader cores, NVIDIA: multiprocessors).
+        Physical CPU cores, or compute units (Mali: shader cores, NVIDIA: multiprocessors, Intel:
+        execution units).
+    alus : int
+        Single-precision multiply-add lanes of one core; 0 on a CPU, whose `simd_bytes` say it.
     wave : int
         Work-items that execute in lockstep (warp, wavefront, sub-group); 1 on a CPU.
     simd_bytes : int
@@ -39,29 +42,35 @@ class DeviceSpec:
     registers : int
         32-bit registers per compute unit; 0 on a CPU.
     local_memory : int
-        Local (shared) memory of a work-group; 0 where there is none, as on Mali.
+        Bytes of local (shared) memory that a work-group may use.
+    local_memory_kind : {"dedicated", "global", "none"}
+        ``dedicated``: on the chip; ``global``: part of main memory, as on Mali, where staging
+        data in it gains nothing; ``none``: a CPU.
     cache_line, l1_cache, l2_cache, l3_cache : int
-        Caches; L1 and L2 per core, L3 per device.
+        Caches. On a CPU L1 and L2 are per core and L3 per device; on a GPU L1 is per core and L2
+        per device.
     peak_gflops : float
         Single-precision peak, fused multiply-add counted as two.
     bandwidth_gbs : float
         Memory bandwidth in 10**9 bytes per second.
     unified_memory : bool
         Whether the device shares its memory with the host.
-    float16 : bool
-        Whether half-precision arithmetic is native.
+    float16, float64 : bool
+        Whether half-precision and double-precision arithmetic are native.
     """
 
     key: str
     kind: Literal["cpu", "gpu"]
     name: str
     cores: int
+    alus: int = 0
     wave: int = 1
     simd_bytes: int = 16
     vector_registers: int = 16
     max_work_group_size: int = 1
     registers: int = 0
     local_memory: int = 0
+    local_memory_kind: Literal["dedicated", "global", "none"] = "none"
     cache_line: int = 64
     l1_cache: int = 32 * 1024
     l2_cache: int = 0
@@ -70,6 +79,7 @@ class DeviceSpec:
     bandwidth_gbs: float = 0.0
     unified_memory: bool = True
     float16: bool = False
+    float64: bool = True
 
     def lanes(self, dtype_bytes: int = 4) -> int:
         """Elements of `dtype_bytes` bytes in one vector register; at least 1."""

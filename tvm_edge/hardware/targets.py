@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from tvm.target import codegen
 
 from tvm_edge.errors import InputError, near_matches
 from tvm_edge.hardware.cpu import cpu_spec
+from tvm_edge.hardware.gpu import describe_gpu, gpu_config, this_gpu
+from tvm_edge.hardware.presets import PRESETS
+from tvm_edge.hardware.probe import GPU_APIS
 from tvm_edge.hardware.spec import DeviceSpec
 from tvm_edge.host import CODEGEN_FEATURES, host_features, machine
 
@@ -31,46 +35,105 @@ class ResolvedTarget:
     spec : DeviceSpec
         What schedules know of the device.
     features : frozenset[str]
-        CPU features that the code may use, in LLVM's names, among those a loader can check.
+        Features of the host's CPU that the code may use, in LLVM's names, among those a loader can
+        check.
     triple : str
         LLVM triple of the host code.
+    host : ResolvedTarget or None
+        The CPU beside a GPU; ``None`` where the target is a CPU.
     """
 
     target: tvm.target.Target
     spec: DeviceSpec
     features: frozenset[str]
     triple: str
+    host: ResolvedTarget | None = None
 
     @property
     def architecture(self) -> str:
         """The first part of the triple, ``x86_64`` or ``aarch64``."""
         return self.triple.split("-")[0]
 
+    @property
+    def kind(self) -> str:
+        """TVM's name of the kind of target: ``llvm``, ``opencl``, ``cuda``."""
+        return str(self.target.kind.name)
 
-def resolve_target(target: str | dict[str, Any] | tvm.target.Target) -> ResolvedTarget:
+    @property
+    def cpu(self) -> ResolvedTarget:
+        """The CPU: the target itself, or the host of a GPU."""
+        return self.host or self
+
+
+def resolve_target(
+    target: str | dict[str, Any] | tvm.target.Target, host: Any = None
+) -> ResolvedTarget:
     """Understand a target.
 
     Parameters
     ----------
     target : str, dict or tvm.target.Target
-        ``"llvm"`` is this machine's CPU at its real instruction set; a TVM tag such as
-        ``"arm/rk3399"``, a dict ``{"kind": "llvm", "mcpu": ...}`` or a Target is taken as it is.
+        ``"llvm"`` is this machine's CPU at its real instruction set; ``"opencl"`` and ``"cuda"``
+        are this machine's GPU, or a generic one where there is none; a preset such as
+        ``"mali-t860"``, a TVM tag such as ``"arm/rk3399"``, a dict ``{"kind": "llvm", "mcpu":
+        ...}`` or a Target is taken as it is.
+    host : str, dict or tvm.target.Target, optional
+        The CPU beside a GPU. Default: the one that the preset, tag or dict says, else this
+        machine's.
 
     Raises
     ------
     InputError
         Not a target, an unknown CPU, or TVM's old option string.
     """
+    if isinstance(target, str) and target in PRESETS:
+        preset = PRESETS[target]
+        config = gpu_config(preset.api, preset.spec, preset.arch)
+        return _with_host(config, preset.spec, host or preset.host)
+    if isinstance(target, str) and target in GPU_APIS:
+        spec, arch = this_gpu(target)
+        return _with_host(gpu_config(target, spec, arch), spec, host)
     native = target == "llvm"
     parsed = _native_cpu() if native else _parse(target)
+    if parsed.kind.name in GPU_APIS:
+        # TVM's tags are vendor/device, as our keys are.
+        tag = target if isinstance(target, str) else ""
+        spec, config = describe_gpu(parsed, tag)
+        return _with_host(config, spec, host or parsed.host)
     if parsed.kind.name != "llvm":
         raise InputError(
-            f"targets of kind {parsed.kind.name!r} are not supported by this version; "
-            "use 'llvm' or a CPU tag such as 'arm/rk3399'",
+            f"targets of kind {parsed.kind.name!r} are not supported; use 'llvm', 'opencl', "
+            "'cuda', or a preset or tag of one of those, such as 'mali-t860' or 'arm/rk3399'",
             name="target",
-            expected="llvm",
+            expected="llvm, opencl, cuda",
             got=parsed.kind.name,
         )
+    if host is not None:
+        raise InputError(
+            f"host={host!r} with a CPU target: the CPU is its own host; leave host out",
+            name="host",
+            expected="None",
+            got=repr(host),
+        )
+    return _resolve_cpu(parsed, native=native)
+
+
+def _with_host(config: Mapping[str, Any], spec: DeviceSpec, host: Any) -> ResolvedTarget:
+    """A GPU with the CPU beside it."""
+    cpu = resolve_target("llvm" if host is None else host)
+    if cpu.kind != "llvm":
+        raise InputError(
+            f"host={host!r} is a target of kind {cpu.kind!r}, and host code runs on a CPU; "
+            "use 'llvm' or a CPU tag such as 'arm/rk3399'",
+            name="host",
+            expected="llvm",
+            got=cpu.kind,
+        )
+    target = tvm.target.Target(dict(config), cpu.target)
+    return ResolvedTarget(target, spec, cpu.features, cpu.triple, cpu)
+
+
+def _resolve_cpu(parsed: tvm.target.Target, *, native: bool) -> ResolvedTarget:
     triple = _triple(parsed)
     if triple.split("-")[0] not in _ARCHITECTURES:
         # Asked about an architecture it does not know, LLVM crashes.
@@ -143,11 +206,13 @@ def _parse(target: Any) -> tvm.target.Target:
             name="target",
             got=target,
         )
+    if isinstance(target, dict) and target.get("kind") == "cuda" and "arch" not in target:
+        target = {**target, "arch": this_gpu("cuda")[1]}  # TVM would say sm_50
     try:
         return tvm.target.Target(target)
     except (ValueError, TypeError, KeyError) as err:
         name = target if isinstance(target, str) else str(target.get("kind", target))
-        known = ["llvm", *(str(tag) for tag in tvm.target.list_tags())]
+        known = ["llvm", *GPU_APIS, *PRESETS, *(str(tag) for tag in tvm.target.list_tags())]
         raise InputError(
             f"{target!r} is not a target ({' '.join(str(err).split())[:200]}); "
             f"{near_matches(name, known)}",

@@ -62,7 +62,7 @@ def _infer_type(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
             f"not {boxes.ndim} and {scores.ndim}"
         )
     # How many rows is known only after the run; callers name the length with match_cast.
-    return relax.TensorType(dtype="int64", ndim=2)
+    return relax.TensorType(dtype="int64", vdevice=boxes.vdevice, ndim=2)
 
 
 registry.register(NON_MAX_SUPPRESSION, _infer_type)

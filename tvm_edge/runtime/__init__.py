@@ -2,11 +2,13 @@
 
 from tvm_edge.runtime.benchmark import BenchmarkResult, Timing
 from tvm_edge.runtime.model import CompiledModel, ModelInfo, load
+from tvm_edge.runtime.placement import DevicePlan
 from tvm_edge.runtime.profile import KernelTime, Profile
 
 __all__ = [
     "BenchmarkResult",
     "CompiledModel",
+    "DevicePlan",
     "KernelTime",
     "ModelInfo",
     "Profile",

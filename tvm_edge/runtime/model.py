@@ -13,11 +13,13 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from tvm_edge.errors import ArtifactError, DeviceUnavailableError, InputError, near_matches
+from tvm_edge import opencl
+from tvm_edge.errors import ArtifactError, InputError, near_matches
 from tvm_edge.report import CompileReport, TensorSpec
 from tvm_edge.runtime.artifact import Artifact, read_artifact, write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, measure
 from tvm_edge.runtime.inputs import bind_inputs, random_inputs
+from tvm_edge.runtime.placement import DevicePlan, device_index, open_devices
 from tvm_edge.runtime.profile import Profile, profile_runs
 from tvm_edge.runtime.session import Session, as_tensor, check_host, load_library
 from tvm_edge.runtime.threads import resolve_num_threads
@@ -56,13 +58,16 @@ class ModelInfo:
     ----------
     inputs, outputs : tuple[TensorSpec, ...]
     target : dict
-        ``config`` (TVM's target as JSON), ``triple``, ``architecture``, ``features``, ``device``.
+        ``kind`` (``llvm``, ``opencl``, ``cuda``), ``config`` (TVM's target as JSON), ``triple``,
+        ``architecture`` and ``features`` of the host code, ``device``.
+    devices : DevicePlan
     report : CompileReport
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     target: dict[str, Any]
+    devices: DevicePlan
     report: CompileReport
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,6 +76,7 @@ class ModelInfo:
             "inputs": [spec.to_dict() for spec in self.inputs],
             "outputs": [spec.to_dict() for spec in self.outputs],
             "target": self.target,
+            "devices": self.devices.to_dict(),
             "report": self.report.to_dict(),
         }
 
@@ -81,6 +87,7 @@ class ModelInfo:
             tuple(TensorSpec.from_dict(spec) for spec in fields["inputs"]),
             tuple(TensorSpec.from_dict(spec) for spec in fields["outputs"]),
             dict(fields["target"]),
+            DevicePlan.from_dict(fields["devices"]),
             CompileReport.from_dict(fields["report"]),
         )
 
@@ -97,8 +104,10 @@ class CompiledModel:
         library: Library,
         weights: Sequence[tvm.runtime.Tensor],
         num_threads: int | None = None,
+        device_index: int = 0,
     ) -> None:
         self._info = info
+        self._device_index = device_index
         self._library = library
         self._weights = tuple(weights)
         self._num_threads = resolve_num_threads(num_threads)
@@ -126,7 +135,10 @@ class CompiledModel:
     def _session(self) -> Session:
         target = self._info.target
         check_host(f"the model {self.report.model!r}", target["architecture"], target["features"])
-        return Session(self._library.module(), self._weights, self._num_threads)
+        plan = self._info.devices
+        # Before the library, which may hold code that no loader here knows.
+        devices = open_devices(plan.kinds, self._device_index)
+        return Session(self._library.module(), self._weights, self._num_threads, plan, devices)
 
     def run(
         self,
@@ -185,6 +197,7 @@ class CompiledModel:
         """Pay the costs of a first run now: threads, memory pools, page faults of the weights."""
         zeros = [np.zeros(spec.static_shape, spec.dtype) for spec in self.inputs]
         self._session.invoke(zeros)
+        self._session.synchronize()
 
     def benchmark(
         self, inputs: Mapping[str, Any] | None = None, *, warmup: int = 3, repeat: int = 20
@@ -201,8 +214,9 @@ class CompiledModel:
         values = random_inputs(self.inputs) if inputs is None else inputs
         bound = bind_inputs(self.inputs, values)
         session = self._session
+        placed = session.place(bound)
         return measure(
-            lambda: session.invoke(bound),
+            lambda: session.invoke_placed(placed),
             lambda: self.run(values),
             warmup=warmup,
             repeat=repeat,
@@ -228,8 +242,15 @@ class CompiledModel:
             repeat,
         )
 
-    def export(self, path: str | os.PathLike[str]) -> Path:
+    def export(self, path: str | os.PathLike[str], *, embed_programs: bool = False) -> Path:
         """Write the model as one file that :func:`tvm_edge.load` reads without a compiler.
+
+        Parameters
+        ----------
+        path : path
+        embed_programs : bool
+            Add OpenCL kernels as this machine's driver builds them, so that loading on a machine
+            with the same device and driver builds none; others build from source as ever.
 
         Raises
         ------
@@ -241,9 +262,9 @@ class CompiledModel:
         # Without the compiler's wall-clock times: equal models give equal files.
         info = replace(self._info, report=replace(self.report, seconds={}))
         manifest = {"versions": versions(), **info.to_dict()}
-        return write_artifact(
-            path, manifest, self._library.link, [np.from_dlpack(w) for w in self._weights]
-        )
+        programs = self._session.device_programs() if embed_programs else b""
+        weights = [np.from_dlpack(w) for w in self._weights]
+        return write_artifact(path, manifest, self._library.link, weights, programs)
 
 
 class _LoadedLibrary:
@@ -275,8 +296,9 @@ def load(
     Parameters
     ----------
     path : path
-    device : {"cpu"}, optional
-        Where to run; default the device it was compiled for.
+    device : str, optional
+        Where to run: ``"opencl:1"`` is the second OpenCL device. Default: the first device of the
+        kind it was compiled for.
     num_threads : int, optional
         Default: ``TVM_NUM_THREADS``, else all physical cores.
     remote : optional
@@ -285,7 +307,7 @@ def load(
     Raises
     ------
     InputError
-        `remote` is given.
+        `remote` is given, or `device` is not the name of a device.
     ArtifactError
         Damaged, or made for another architecture, format or TVM version.
     DeviceUnavailableError
@@ -295,16 +317,12 @@ def load(
         raise InputError(
             "remote= is not available in this version of tvm-edge; leave it out", name="remote"
         )
-    if device not in (None, "cpu"):
-        raise DeviceUnavailableError(
-            f"the device {device!r} is not available in this version of tvm-edge; "
-            "leave device out, or use 'cpu'"
-        )
     artifact = read_artifact(path)
     _check_versions(artifact)
     try:
         info = ModelInfo.from_dict(artifact.manifest)
         architecture, features = info.target["architecture"], info.target["features"]
+        kind = str(info.target["kind"])
     except (KeyError, TypeError, ValueError, AttributeError) as err:
         raise ArtifactError(
             f"the manifest of {str(path)!r} is damaged ({type(err).__name__}: {err}); "
@@ -312,8 +330,15 @@ def load(
         ) from err
     what = f"the artifact {str(path)!r}"
     check_host(what, architecture, features)
+    index = device_index(device, kind)
+    if artifact.programs and kind == "opencl":
+        try:
+            opencl.load_programs(artifact.programs)
+        except ValueError as err:
+            raise ArtifactError(f"the artifact {str(path)!r}: {err}; export it again") from err
     weights = [as_tensor(array) for array in artifact.weights]
-    model = CompiledModel(info, _LoadedLibrary(what, artifact.library), weights, num_threads)
+    library = _LoadedLibrary(what, artifact.library)
+    model = CompiledModel(info, library, weights, num_threads, index)
     _ = model._session  # a library that does not load should say so now
     return model
 

@@ -17,8 +17,10 @@ import tvm
 import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
+from tvm_edge import opencl
 from tvm_edge.errors import ArtifactError, DeviceUnavailableError
 from tvm_edge.host import host_features, machine
+from tvm_edge.runtime.placement import DevicePlan
 from tvm_edge.runtime.threads import configure_pool
 
 __all__ = ["Instrument", "Session", "as_tensor", "check_host", "load_library"]
@@ -82,7 +84,9 @@ def load_library(what: str, content: bytes) -> tvm.runtime.Module:
                 "set TMPDIR to a folder with space"
             ) from err
         try:
-            return tvm.runtime.load_module(str(path))  # stays mapped after the file is gone
+            # Stays mapped after the file is gone; TVM's own load_module would keep every module
+            # for the life of the process.
+            return tvm_ffi.load_module(path, keep_module_alive=False)
         except RuntimeError as err:
             reason = str(err).splitlines()[0][:200]
             raise ArtifactError(
@@ -92,13 +96,18 @@ def load_library(what: str, content: bytes) -> tvm.runtime.Module:
 
 
 class Session:
-    """The virtual machine, one call at a time.
+    """The virtual machine on its devices, one call at a time.
 
     Parameters
     ----------
     module : tvm.runtime.Module
     weights : sequence of tvm.runtime.Tensor
+        In host memory; those of a GPU are copied to it, once.
     num_threads : int
+    plan : DevicePlan
+        Where inputs and weights belong.
+    devices : sequence of tvm.runtime.Device
+        Those of the plan, from :func:`~tvm_edge.runtime.placement.open_devices`.
     """
 
     def __init__(
@@ -106,18 +115,48 @@ class Session:
         module: tvm.runtime.Module,
         weights: Sequence[tvm.runtime.Tensor],
         num_threads: int,
+        plan: DevicePlan,
+        devices: Sequence[tvm.runtime.Device],
     ) -> None:
         configure_pool(num_threads)
         self.num_threads = num_threads
-        self.device = tvm.cpu()
+        self._devices = list(devices)
+        self._plan = plan
         self._module = module
-        self._main = VirtualMachine(module, self.device)["main"]
-        self._weights = tvm_ffi.Array(list(weights))
+        for device in devices:
+            if _is_opencl(device):  # now, not while the first frame waits
+                opencl.build(module, device.index)
+        self._main = self._machine()["main"]
+        on = zip(weights, plan.weights, strict=True)
+        self._weights = tvm_ffi.Array([self._upload(w, self._devices[d]) for w, d in on])
         self._lock = threading.Lock()
         self._process = os.getpid()
 
+    def _machine(self) -> VirtualMachine:
+        # The devices in the order of the code's virtual devices; TVM appends the CPU by itself.
+        return VirtualMachine(
+            self._module, [d for d in self._devices if not _is_cpu(d)] or tvm.cpu()
+        )
+
+    @staticmethod
+    def _upload(weight: tvm.runtime.Tensor, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
+        return weight if _is_cpu(device) else weight.copyto(device)
+
+    def place(self, inputs: Sequence[np.ndarray]) -> list[tvm.runtime.Tensor]:
+        """The inputs where ``main`` wants them.
+
+        TVM's own ``VirtualMachine.set_input`` sends all of them to the first device
+        (apache/tvm#17884).
+        """
+        return [
+            as_tensor(array, self._devices[d])
+            for array, d in zip(inputs, self._plan.inputs, strict=True)
+        ]
+
     def invoke(self, inputs: Sequence[np.ndarray]) -> list[tvm.runtime.Tensor]:
         """Run ``main``; safe from several threads, which take turns.
+
+        Kernels of a GPU may still be running at return; reading a result waits for them.
 
         Raises
         ------
@@ -126,23 +165,48 @@ class Session:
         """
         return self._call(self._main, inputs)
 
+    def invoke_placed(self, inputs: Sequence[tvm.runtime.Tensor]) -> None:
+        """Run ``main`` on inputs from :meth:`place`, to the end."""
+        self._call(self._main, inputs)
+        self.synchronize()
+
+    def device_programs(self) -> bytes:
+        """The kernels as the drivers of this machine built them; empty without OpenCL."""
+        return b"".join(
+            opencl.save_programs(self._module, device.index)
+            for device in self._devices
+            if _is_opencl(device)
+        )
+
+    def synchronize(self) -> None:
+        """Wait until every device has done its work."""
+        for device in self._devices:
+            if not _is_cpu(device):
+                device.sync()
+
     def instrumented(
         self, inputs: Sequence[np.ndarray], instrument: Instrument
     ) -> list[tvm.runtime.Tensor]:
-        """Run once with `instrument` around every call of the virtual machine."""
+        """Run once with `instrument` around every call of the virtual machine.
+
+        Kernels of a GPU run one by one, each to its end before the next begins.
+        """
 
         def around(_func: Any, name: str, before: bool, _result: Any, *_args: Any) -> int:
+            self.synchronize()
             instrument(name, before)
             return 0
 
         # A machine of its own: an instrument cannot be taken off again.
-        machine = VirtualMachine(self._module, self.device)
+        machine = self._machine()
         machine.set_instrument(around)
         with _interrupt_deferred():
             return self._call(machine["main"], inputs)
 
     def _call(
-        self, function: Callable[..., Any], inputs: Sequence[np.ndarray]
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[np.ndarray] | Sequence[tvm.runtime.Tensor],
     ) -> list[tvm.runtime.Tensor]:
         if os.getpid() != self._process:
             # Another thread may have held the lock when the process forked: nobody would free it.
@@ -152,7 +216,10 @@ class Session:
             )
         with self._lock:
             configure_pool(self.num_threads)
-            result = function(*(as_tensor(array) for array in inputs), self._weights)
+            tensors = inputs
+            if any(isinstance(value, np.ndarray) for value in inputs):
+                tensors = self.place(inputs)
+            result = function(*tensors, self._weights)
         return [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
 
 
@@ -177,8 +244,21 @@ def _interrupt_deferred() -> Iterator[None]:
         handler(*pending[0])
 
 
-def as_tensor(array: np.ndarray) -> tvm.runtime.Tensor:
-    """A host tensor over the array's memory where that is aligned, else a copy of it."""
+def _is_cpu(device: tvm.runtime.Device) -> bool:
+    return int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLCPU
+
+
+def _is_opencl(device: tvm.runtime.Device) -> bool:
+    return int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLOpenCL
+
+
+def as_tensor(array: np.ndarray, device: tvm.runtime.Device | None = None) -> tvm.runtime.Tensor:
+    """A tensor with the array's values on a device, the CPU unless said otherwise.
+
+    On the CPU it shares the array's memory where that is aligned.
+    """
+    if device is not None and not _is_cpu(device):
+        return tvm.runtime.tensor(array, device)
     if array.ctypes.data % _ALIGNMENT == 0 and array.flags.writeable and array.size:
         return tvm.runtime.from_dlpack(array)
     return tvm.runtime.tensor(array, tvm.cpu())

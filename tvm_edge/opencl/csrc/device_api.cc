@@ -265,10 +265,11 @@ class DeviceAPI final : public tvm::runtime::DeviceAPI {
       CopyWithin(stream, source, target, bytes);
       return;
     }
+    Stream* other_stream = other->streams.Get(TVMFFIEnvGetStream(kDLOpenCL, other->index));
+    other->streams.FinishOthers(other_stream);
     std::vector<char> staging(bytes);  // devices have contexts of their own
     CopyOut(stream, source, staging.data(), bytes);
-    CopyIn(other->streams.Get(TVMFFIEnvGetStream(kDLOpenCL, other->index)), staging.data(), target,
-           bytes);
+    CopyIn(other_stream, staging.data(), target, bytes);
   }
 };
 

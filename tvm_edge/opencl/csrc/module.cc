@@ -3,6 +3,7 @@
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <mutex>
 #include <set>
@@ -64,51 +65,79 @@ std::string Sizes(const size_t* sizes, cl_uint count) {
   return text.str();
 }
 
-/*! \brief A scalar argument as the bytes a kernel expects; `size` receives how many. */
+/*! \brief A scalar argument as the bytes a kernel expects. */
 union Scalar {
   int8_t i8;
   int16_t i16;
   int32_t i32;
   int64_t i64;
-  uint8_t u8;
-  uint16_t u16;
-  uint32_t u32;
-  uint64_t u64;
+  uint16_t f16;
   float f32;
   double f64;
 };
 
-bool Convert(const TVMFFIAny& value, DLDataType type, Scalar* scalar) {
-  // Host code passes integers and booleans as int64, floating point as float64.
-  const bool is_signed = type.code == kDLInt;
-  if (is_signed || type.code == kDLUInt || type.code == kDLBool) {
-    switch (type.bits) {
-      case 1:
-      case 8:
-        scalar->i8 = static_cast<int8_t>(value.v_int64);
-        return true;
-      case 16:
-        scalar->i16 = static_cast<int16_t>(value.v_int64);
-        return true;
-      case 32:
-        scalar->i32 = static_cast<int32_t>(value.v_int64);
-        return true;
-      case 64:
-        scalar->i64 = value.v_int64;
-        return true;
-      default:
-        return false;
+/*! \brief The nearest half, ties to even, as its bits. */
+uint16_t ToHalf(double value) {
+  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  const double size = std::fabs(value);
+  if (std::isnan(value)) return sign | 0x7e00;
+  if (size >= 65520) return sign | 0x7c00;  // rounds to infinity
+  int exponent = 0;
+  std::frexp(size, &exponent);
+  // Halves have 11 bits, and none below 2^-24.
+  const int unit = std::max(exponent - 11, -24);
+  const auto steps = static_cast<uint16_t>(std::nearbyint(std::ldexp(size, -unit)));
+  // Adding lets a carry out of the 11 bits reach the exponent.
+  return sign | static_cast<uint16_t>(unit == -24 ? steps : ((unit + 24) << 10) + steps);
+}
+
+bool CanPass(DLDataType type) {
+  if (type.lanes != 1) return false;
+  switch (type.code) {
+    case kDLOpaqueHandle:
+      return true;
+    case kDLInt:
+    case kDLUInt:
+    case kDLBool:
+      return type.bits == 1 || type.bits == 8 || type.bits == 16 || type.bits == 32 ||
+             type.bits == 64;
+    case kDLFloat:
+      return type.bits == 16 || type.bits == 32 || type.bits == 64;
+    default:
+      return false;
+  }
+}
+
+/*! \brief Convert what TVM passes: integers and booleans as int64, floating point as float64. */
+Scalar Convert(const TVMFFIAny& value, DLDataType type, const std::string& kernel) {
+  const bool integer = value.type_index == ffi::TypeIndex::kTVMFFIInt ||
+                       value.type_index == ffi::TypeIndex::kTVMFFIBool;
+  if (!integer && (value.type_index != ffi::TypeIndex::kTVMFFIFloat || type.code != kDLFloat)) {
+    TVM_FFI_THROW(TypeError) << "OpenCL kernel '" << kernel << "' was given a "
+                             << (value.type_index == ffi::TypeIndex::kTVMFFIFloat
+                                     ? "floating-point number for an integer"
+                                     : "value for a number that is none");
+  }
+  Scalar scalar{};
+  if (type.code == kDLFloat) {
+    const double number = integer ? static_cast<double>(value.v_int64) : value.v_float64;
+    if (type.bits == 64) {
+      scalar.f64 = number;
+    } else if (type.bits == 32) {
+      scalar.f32 = static_cast<float>(number);
+    } else {
+      scalar.f16 = ToHalf(number);
     }
+  } else if (type.bits == 64) {
+    scalar.i64 = value.v_int64;
+  } else if (type.bits == 32) {
+    scalar.i32 = static_cast<int32_t>(value.v_int64);
+  } else if (type.bits == 16) {
+    scalar.i16 = static_cast<int16_t>(value.v_int64);
+  } else {
+    scalar.i8 = static_cast<int8_t>(value.v_int64);
   }
-  if (type.code == kDLFloat && type.bits == 32) {
-    scalar->f32 = static_cast<float>(value.v_float64);
-    return true;
-  }
-  if (type.code == kDLFloat && type.bits == 64) {
-    scalar->f64 = value.v_float64;
-    return true;
-  }
-  return false;  // OpenCL C has no half parameters either
+  return scalar;
 }
 
 /*!
@@ -137,9 +166,7 @@ KernelFunction::KernelFunction(std::shared_ptr<const std::vector<KernelSource>> 
                                size_t index, const tvm::runtime::FunctionInfo& info)
     : sources_(std::move(sources)), index_(index), name_((*sources_)[index].name) {
   for (DLDataType type : info->arg_types) {
-    Scalar unused;
-    const TVMFFIAny zero{};
-    if (type.lanes != 1 || (type.code != kDLOpaqueHandle && !Convert(zero, type, &unused))) {
+    if (!CanPass(type)) {
       // Not DLDataTypeToString: it throws for a type that damage made up.
       TVM_FFI_THROW(ValueError) << "OpenCL kernel '" << name_ << "' has a parameter of "
                                 << int{type.bits} << " bits × " << type.lanes << " lanes (DLPack "
@@ -185,8 +212,7 @@ void KernelFunction::SetArguments(Kernel* kernel, Device* device, const TVMFFIAn
   for (cl_uint i = 0; i < parameters_.size(); ++i) {
     cl_int status = CL_SUCCESS;
     if (parameters_[i].code != kDLOpaqueHandle) {
-      Scalar scalar;
-      Convert(args[i], parameters_[i], &scalar);
+      const Scalar scalar = Convert(args[i], parameters_[i], name_);
       status = cl().clSetKernelArg(kernel->handle, i, (parameters_[i].bits + 7) / 8, &scalar);
     } else if (args[i].v_ptr == nullptr) {
       const cl_mem none = nullptr;

@@ -179,6 +179,8 @@ int64_t Stream::Elapsed(Span* span) {
 void Stream::StartRecording() {
   std::lock_guard<std::mutex> lock(mutex_);
   recording_ = true;
+  commands_.clear();
+  records_.clear();
   ChooseQueue();
 }
 

@@ -1,0 +1,286 @@
+"""Which operators leave the GPU for the CPU beside it (ICPP'19 §3.1.2, first of two passes).
+
+The label pass decides; the second pass, :mod:`~tvm_edge.relay_passes.insert_copies`, puts a copy on
+each edge between devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import tvm
+from tvm import relax, tirx
+
+from tvm_edge.errors import PlacementError
+from tvm_edge.ops import NON_MAX_SUPPRESSION
+from tvm_edge.relay_passes.node_names import node_index
+
+__all__ = [
+    "CPU",
+    "GPU",
+    "LISTED",
+    "Label",
+    "Policy",
+    "label_operators",
+    "label_parameters",
+    "node_indices",
+    "operands",
+]
+
+GPU, CPU = 0, 1
+"""Positions of the virtual devices."""
+
+IMPOSSIBLE: Mapping[str, str] = {
+    NON_MAX_SUPPRESSION: "greedy suppression has no GPU kernel yet",
+    # TVM's own parallel scan gives wrong sums on OpenCL.
+    "relax.cumprod": "scans have no GPU kernel yet",
+    "relax.cumsum": "scans have no GPU kernel yet",
+    "relax.unique": "the length of its result depends on data",
+    "relax.nonzero": "the length of its result depends on data",
+    "relax.dynamic_strided_slice": "the shape of its result depends on data",
+    "relax.vision.all_class_non_max_suppression": "the length of its result depends on data",
+    "relax.vision.non_max_suppression": "greedy suppression has no GPU kernel yet",
+    "relax.vision.get_valid_counts": "it compacts in order: it has no GPU kernel yet",
+}
+"""Operators without a GPU kernel, and why."""
+
+LISTED: Mapping[str, str] = {
+    name: "listed: it sorts or scatters, which a CPU does better"
+    for name in (
+        "relax.argsort",
+        "relax.bucketize",
+        "relax.multinomial_from_uniform",
+        "relax.scatter_elements",
+        "relax.scatter_nd",
+        "relax.sort",
+        "relax.topk",
+    )
+}
+"""Operators that a GPU would run, but not well: the list that the paper's fallback goes by."""
+
+_SHAPE_OPERATORS = frozenset(
+    ("relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape", "relax.size")
+)
+
+
+@dataclass(frozen=True)
+class Label:
+    """Where an operator runs and why; `device` is :data:`GPU` or :data:`CPU`."""
+
+    device: int
+    reason: str
+
+
+_ON_TARGET = Label(GPU, "the target is this device")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What ``fallback=`` says.
+
+    Attributes
+    ----------
+    mode : {"list", "none", "error", "named"}
+        ``list``: operators of :data:`LISTED` leave the GPU. ``none``: they stay. ``error``: nothing
+        may leave. ``named``: as ``none``, and `nodes` leave. Those that a GPU cannot run leave in
+        all modes but ``error`` and ``none``, which refuse the model.
+    nodes : frozenset[int]
+        Nodes of the user's model that must run on the CPU.
+    lacking : frozenset[str]
+        Types that the GPU cannot calculate with: ``float16``, ``float64``.
+    """
+
+    mode: Literal["list", "none", "error", "named"] = "list"
+    nodes: frozenset[int] = frozenset()
+    lacking: frozenset[str] = frozenset()
+
+
+def node_indices(func: relax.Function) -> list[int | None]:
+    """For each binding of ``main`` the node of the user's model that it is part of.
+
+    The result of node ``i`` is called ``n<i>``; bindings before it that have other names are steps
+    towards it.
+    """
+    found: list[int | None] = []
+    for var in (binding.var for binding in _bindings(func)):
+        found.append(None)
+        node = node_index(var.name)
+        if node is not None:
+            for at in range(len(found) - 1, -1, -1):
+                if found[at] is not None:
+                    break
+                found[at] = node
+    return found
+
+
+def label_operators(
+    func: relax.Function, policy: Policy, node_names: Mapping[int, str]
+) -> dict[relax.Var, Label]:
+    """A device for the result of every binding of ``main``.
+
+    Parameters
+    ----------
+    func : relax.Function
+        Operators not legalised yet, in administrative normal form.
+    policy : Policy
+    node_names : mapping of int to str
+        How the user calls a node, for messages.
+
+    Raises
+    ------
+    PlacementError
+        An operator cannot run on the GPU and may not leave it.
+    """
+    labels: dict[relax.Var, Label] = {}
+    shapes = _feeding_shapes(func)
+    refused: dict[str, str] = {}
+    for binding, node in zip(_bindings(func), node_indices(func), strict=True):
+        value = binding.value
+        if isinstance(value, relax.Call):
+            impossible = _impossible(value, binding.var, policy.lacking)
+            listed = LISTED.get(_name(value), "")
+            if _has_operands(value) and not impossible and binding.var in shapes:
+                listed = "it computes a shape, which the host needs"
+            label = _ON_TARGET
+            if impossible:
+                label = Label(CPU, impossible)
+            elif node in policy.nodes:
+                label = Label(CPU, "named in fallback=")
+            elif listed and policy.mode in ("list", "error"):
+                label = Label(CPU, listed)
+            # Without an operand there is nothing to carry a virtual device to the kernel.
+            if label.device == CPU and not _has_operands(value) and not impossible:
+                label = _ON_TARGET
+            forbidden = policy.mode == "error" or (policy.mode == "none" and impossible)
+            if label.device == CPU and forbidden:
+                name = node_names.get(-1 if node is None else node, binding.var.name)
+                refused[name] = label.reason
+            labels[binding.var] = label
+        else:
+            labels[binding.var] = _follow(value, labels)
+    _check_branches(func, labels)
+    if refused:
+        each = ", ".join(f"{name} ({reason})" for name, reason in refused.items())
+        raise PlacementError(
+            f"{len(refused)} operator{'s' if len(refused) > 1 else ''} cannot stay on the target: "
+            f"{each}; use fallback='list' to run them on the CPU"
+        )
+    return labels
+
+
+def _check_branches(func: relax.Function, labels: Mapping[relax.Var, Label]) -> None:
+    """Refuse models of which a part has to leave the GPU and which choose between branches.
+
+    Copies are not put inside of branches.
+    """
+    branches = [b.value for b in _bindings(func) if isinstance(b.value, relax.If)]
+    leaving = [label.reason for label in labels.values() if label.device == CPU]
+    for branch in branches:
+
+        def visit(expr: relax.Expr) -> None:
+            if isinstance(expr, relax.Call) and _name(expr) in IMPOSSIBLE:
+                leaving.append(IMPOSSIBLE[_name(expr)])
+
+        relax.analysis.post_order_visit(branch, visit)
+    if branches and leaving:
+        raise PlacementError(
+            f"the model has an If, and an operator that has to leave the GPU ({leaving[0]}), which "
+            "do not go together in this version; compile it with target='llvm'"
+        )
+
+
+def label_parameters(func: relax.Function, labels: Mapping[relax.Var, Label]) -> list[int]:
+    """The device of each parameter of ``main``: the CPU where nothing on the GPU reads it."""
+    readers: dict[relax.Var, set[int]] = {param: set() for param in func.params}
+    for binding in _bindings(func):
+        device = labels[binding.var].device if binding.var in labels else GPU
+        for var in operands(binding.value):
+            if var in readers:
+                readers[var].add(device)
+    return [CPU if readers[param] == {CPU} else GPU for param in func.params]
+
+
+def operands(value: relax.Expr) -> list[relax.Var]:
+    """The tensor variables that an expression reads, those in tuples included."""
+    if isinstance(value, relax.Var):
+        return [value] if isinstance(value.ty, relax.TensorType | relax.TupleType) else []
+    if isinstance(value, relax.Call):
+        return [var for arg in value.args for var in operands(arg)]
+    if isinstance(value, relax.Tuple):
+        return [var for field in value.fields for var in operands(field)]
+    if isinstance(value, relax.TupleGetItem):
+        return operands(value.tuple_value)
+    return []
+
+
+def _follow(value: relax.Expr, labels: Mapping[relax.Var, Label]) -> Label:
+    """The label of a value that computes nothing: that of what it is made from."""
+    for var in operands(value):
+        if var in labels:
+            return labels[var]
+    return _ON_TARGET
+
+
+def _bindings(func: relax.Function) -> list[relax.Binding]:
+    return [binding for block in func.body.blocks for binding in block.bindings]
+
+
+def _name(call: relax.Call) -> str:
+    return str(call.op.name) if isinstance(call.op, tvm.ir.Op) else ""
+
+
+def _has_operands(call: relax.Call) -> bool:
+    return bool(operands(call))
+
+
+def _impossible(call: relax.Call, result: relax.Var, lacking: frozenset[str]) -> str:
+    """Why no GPU kernel can compute a call; empty where one can."""
+    name = _name(call)
+    if name in IMPOSSIBLE:
+        return IMPOSSIBLE[name]
+    if name in _SHAPE_OPERATORS:
+        return "the host computes shapes"
+    if not _has_operands(call):
+        return ""
+    tensors = [result.ty, *(var.ty for var in operands(call))]
+    if any(_is_dynamic(ty) for ty in tensors):
+        return "its shape depends on data"
+    missing = sorted(lacking & {dtype for ty in tensors for dtype in _dtypes(ty)})
+    if missing:
+        return f"the device does not calculate in {' or '.join(missing)}"
+    return ""
+
+
+def _dtypes(ty: Any) -> set[str]:
+    if isinstance(ty, relax.TupleType):
+        return {dtype for field in ty.fields for dtype in _dtypes(field)}
+    return {str(ty.dtype)} if isinstance(ty, relax.TensorType) else set()
+
+
+def _is_dynamic(ty: Any) -> bool:
+    """Whether a tensor's shape is known only in the run: inputs have static shapes."""
+    if isinstance(ty, relax.TupleType):
+        return any(_is_dynamic(field) for field in ty.fields)
+    if not isinstance(ty, relax.TensorType):
+        return False
+    shape = ty.shape
+    return not isinstance(shape, relax.ShapeExpr) or not all(
+        isinstance(dim, tirx.IntImm) for dim in shape.values
+    )
+
+
+def _feeding_shapes(func: relax.Function) -> Collection[relax.Var]:
+    """Results that lead to a ``tensor_to_shape`` through nothing but short integer vectors."""
+    wanted: set[relax.Var] = set()
+    for binding in reversed(_bindings(func)):
+        value = binding.value
+        is_shape = isinstance(value, relax.Call) and _name(value) == "relax.tensor_to_shape"
+        if is_shape or (binding.var in wanted and not isinstance(value, relax.Tuple)):
+            wanted.update(v for v in operands(value) if _is_shape_like(v.ty))
+    return wanted
+
+
+def _is_shape_like(ty: Any) -> bool:
+    return isinstance(ty, relax.TensorType) and ty.ndim <= 1 and "int" in str(ty.dtype)

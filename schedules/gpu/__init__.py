@@ -1,0 +1,46 @@
+"""Schedules of GPU kernels for OpenCL and CUDA: plain NCHW layout, no search.
+
+Every kernel gets a grid of work-groups within the device's limits from the first rule of
+:data:`RULES` that takes it; the last one takes anything.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.base import Scheduled, ScheduleRule, apply_first
+from tvm_edge.schedules.gpu.conv2d import Conv2d
+from tvm_edge.schedules.gpu.dense import Dense
+from tvm_edge.schedules.gpu.elementwise import Elementwise
+from tvm_edge.schedules.gpu.fallback import Fallback
+from tvm_edge.schedules.gpu.reduce import Reduce
+from tvm_edge.schedules.gpu.window import Depthwise, Pool
+
+__all__ = ["RULES", "schedule"]
+
+RULES: tuple[ScheduleRule, ...] = (
+    Elementwise(),
+    Conv2d(),
+    Depthwise(),
+    Dense(),
+    Pool(),
+    Reduce(),
+    Fallback(),
+)
+"""The rules in the order they are tried."""
+
+
+def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
+    """Schedule a kernel for a GPU.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Blocks as Relax's ``FuseTIR`` leaves them, in plain NCHW layout.
+    spec : DeviceSpec
+        The GPU: its cores and limits decide tiles and work-groups.
+    """
+    scheduled = apply_first(RULES, func, spec)
+    assert scheduled is not None, "the last rule takes any function"
+    return scheduled

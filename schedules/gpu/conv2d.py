@@ -1,0 +1,85 @@
+"""Convolution in NCHW, padding folded into the loads."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.analysis import accepts
+from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.contraction import match_contraction
+from tvm_edge.schedules.gpu.launch import schedule_rest
+from tvm_edge.schedules.gpu.reduce import is_narrow
+from tvm_edge.schedules.gpu.tile import Axes, choose_tile, schedule_tile
+from tvm_edge.schedules.stages import epilogue_of, fuse_lines, isolate, open_reduction
+
+__all__ = ["Conv2d"]
+
+
+# Below so many results (1x1 and 2x2 images) a work-group shares a sum, at the price of every
+# result reading all of its weights and data by itself.
+_RESULTS_PER_CORE = 64
+
+
+class Conv2d:
+    """Dense and grouped convolutions of one to three dimensions, transposed ones too.
+
+    Those of few results are left to the rule for reductions.
+    """
+
+    name = "conv2d"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
+        """Schedule `func` if its one reduction is a convolution that is not depthwise."""
+        opened = open_reduction(func)
+        if opened is None:
+            return None
+        sch, block = opened
+        conv = match_contraction(sch.get(block))
+        if conv is None or conv.channels is None or (conv.lines is None and not conv.window):
+            return None
+        if is_narrow(sch.get(block), spec, _RESULTS_PER_CORE):
+            return None
+        padding = isolate(sch, block, conv.data.source)
+        epilogue = epilogue_of(sch, block)
+        conv = match_contraction(sch.get(block))
+        assert conv is not None, "inlining a copy keeps the pattern"
+        if conv.lines is not None and conv.columns == conv.lines + 1:
+            conv = fuse_lines(sch, block, epilogue, conv)
+        if padding is not None:
+            # A condition on each load costs less than to write and read the padded copy.
+            accepts(sch.compute_inline, padding)
+        loops = sch.get_loops(block)
+        sizes = [constant(var.dom.extent) or 1 for var in sch.get(block).iter_vars]
+        assert conv.channels is not None
+        # After fusing, lines that could not be fused are like a batch.
+        outer = [p for p in range(len(sizes)) if p not in (conv.channels, conv.columns)]
+        outer = [p for p in outer if p not in conv.reduction]
+        terms = [*conv.channel_sum, *conv.window]
+        tile = choose_tile(
+            spec,
+            outer=prod(sizes[p] for p in outer),
+            channels=sizes[conv.channels],
+            columns=sizes[conv.columns],
+            most_channels=conv.group,
+        )
+        schedule_tile(
+            sch,
+            block,
+            epilogue,
+            Axes(
+                [loops[p] for p in outer],
+                loops[conv.channels],
+                loops[conv.columns],
+                [loops[p] for p in terms],
+                [loops[p] for p in conv.window],
+            ),
+            tile,
+        )
+        schedule_rest(sch, [block, epilogue], spec)
+        return sch

@@ -1,0 +1,99 @@
+"""Work-groups of a GPU kernel, and the schedule of a block with one work-item per element.
+
+Grids are one-dimensional: CUDA limits the second and third dimension to 65535 blocks, and dividing
+a block index costs a kernel nothing that a profiler would show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.analysis import divisors, extent, is_plain, root_blocks
+from tvm_edge.schedules.stages import fuse
+
+__all__ = [
+    "WORK_GROUP",
+    "bind_group",
+    "group_size",
+    "power_of_two",
+    "schedule_rest",
+    "schedule_spatial",
+    "spatial_loops",
+]
+
+WORK_GROUP = 128
+"""Work-items of a group where nothing else decides: four warps of NVIDIA's, and small enough for
+several groups to share a core of any GPU."""
+
+
+def power_of_two(limit: int) -> int:
+    """The largest power of two up to `limit`, at least 1."""
+    return 1 << max(0, limit.bit_length() - 1)
+
+
+def group_size(size: int | None, spec: DeviceSpec, most: int = WORK_GROUP) -> int:
+    """How many of `size` work-items to put in a group along one axis.
+
+    A divisor where one is at least half of what the device would take, so that no work-item idles;
+    else that many, and the last group is guarded by a condition.
+    """
+    limit = min(most, spec.max_work_group_size)
+    if size is None:
+        return limit
+    if size <= limit:
+        return max(size, 1)
+    largest = divisors(size, limit)[-1]
+    return largest if 2 * largest >= limit else power_of_two(limit)
+
+
+def bind_group(sch: Schedule, grid: Sequence[LoopRV], *items: LoopRV) -> LoopRV:
+    """Bind chained loops to the grid, and one to four others to a work-group's axes x, y, z.
+
+    Returns
+    -------
+    LoopRV
+        The loop over groups.
+    """
+    group = fuse(sch, grid)
+    sch.bind(group, "blockIdx.x")
+    for loop, axis in zip(items, "xyz", strict=False):
+        sch.bind(loop, f"threadIdx.{axis}")
+    return group
+
+
+def spatial_loops(sch: Schedule, block: SBlockRV) -> tuple[list[LoopRV], list[LoopRV]]:
+    """The loops of a plain block: those of its results, in front, and those it sums over."""
+    loops = sch.get_loops(block)
+    kinds = [var.iter_type for var in sch.get(block).iter_vars]
+    if len(kinds) != len(loops):  # a block of a scalar has a loop of length one and no variable
+        return list(loops), []
+    spatial = [x for x, k in zip(loops, kinds, strict=True) if k == tirx.IterVar.DataPar]
+    summed = [x for x, k in zip(loops, kinds, strict=True) if k != tirx.IterVar.DataPar]
+    if spatial and summed:
+        sch.reorder(*spatial, *summed)
+    return spatial or [sch.add_unit_loop(loops[0])], summed
+
+
+def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
+    """A work-item for each element that a plain block writes; it sums by itself where it must."""
+    spatial, summed = spatial_loops(sch, block)
+    sizes = [extent(sch, loop) for loop in spatial]
+    total = None if None in sizes else prod(size or 0 for size in sizes)
+    items, item = sch.split(fuse(sch, spatial), factors=[None, group_size(total, spec)])
+    bind_group(sch, [items], item)
+    if summed:
+        sch.decompose_reduction(block, summed[0])
+
+
+def schedule_rest(sch: Schedule, done: Sequence[SBlockRV], spec: DeviceSpec) -> None:
+    """Schedule the blocks that are not in `done` and still plain, each as a kernel of its own."""
+    names = {sch.get(block).name_hint for block in done}
+    for block in root_blocks(sch):
+        if sch.get(block).name_hint not in names and is_plain(sch, block):
+            schedule_spatial(sch, block, spec)

@@ -1,0 +1,111 @@
+"""Reductions that are neither convolutions nor windows: means, norms, softmax, arg-maxima.
+
+A reduction with few results and many terms would leave most of the device idle with one work-item
+a result: there a whole work-group shares a sum, each work-item taking every n-th term, and combines
+the parts through local memory.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tvm import s_tir, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import constant, trailing_contiguous
+from tvm_edge.schedules.analysis import (
+    count_reductions,
+    inline_spatial,
+    is_plain,
+    open_schedule,
+    root_blocks,
+)
+from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.gpu.launch import (
+    bind_group,
+    power_of_two,
+    schedule_spatial,
+    spatial_loops,
+)
+from tvm_edge.schedules.gpu.tile import schedule_sums
+from tvm_edge.schedules.stages import aligned_consumer, epilogue_of, fuse
+
+__all__ = ["Reduce", "is_narrow", "schedule_reduction"]
+
+# Terms below which one work-item sums faster than a group that has to meet at barriers.
+_FEW_TERMS = 64
+# Results for each core above which a work-item for each fills the device.
+_RESULTS_PER_CORE = 512
+_GROUP = 128
+# Neighbouring results that a group computes where those are contiguous, not the terms.
+_NEIGHBOURS = 16
+
+
+class Reduce:
+    """Functions of spatial blocks and any number of reductions."""
+
+    name = "reduce"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
+        """Schedule `func` if all its blocks are plain loop nests and one at least reduces."""
+        if not count_reductions(func):
+            return None
+        sch = open_schedule(func)
+        inline_spatial(sch)
+        for block in root_blocks(sch):
+            if is_plain(sch, block):  # not taken in by the reduction before it
+                schedule_reduction(sch, block, spec)
+        return sch
+
+
+def is_narrow(
+    block: s_tir.SBlock, spec: DeviceSpec, results_per_core: int = _RESULTS_PER_CORE
+) -> bool:
+    """Whether a reduction has few results and many terms: then a work-group shares each sum."""
+    sizes = [constant(var.dom.extent) for var in block.iter_vars]
+    if any(size is None for size in sizes):
+        return False
+    summed = [v.iter_type == tirx.IterVar.CommReduce for v in block.iter_vars]
+    terms = prod(size or 0 for size, is_term in zip(sizes, summed, strict=True) if is_term)
+    results = prod(size or 0 for size, is_term in zip(sizes, summed, strict=True) if not is_term)
+    return terms >= _FEW_TERMS and results < max(spec.cores, 1) * results_per_core
+
+
+def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
+    """Schedule a plain block: a work-group for each of few results, else a work-item for each."""
+    stmt = sch.get(block)
+    any_terms = any(v.iter_type == tirx.IterVar.CommReduce for v in stmt.iter_vars)
+    # An arg-maximum has two results at once, which TVM cannot combine across work-items.
+    single = isinstance(stmt.body, tirx.BufferStore)
+    if not any_terms or not single:
+        schedule_spatial(sch, block, spec)
+        return
+    if not is_narrow(stmt, spec) or spec.max_work_group_size < 2:
+        epilogue = epilogue_of(sch, block)
+        spatial, summed = spatial_loops(sch, block)
+        schedule_sums(sch, block, epilogue, spatial, summed, [], spec)
+        return
+    consumer = aligned_consumer(sch, block)
+    along_terms = trailing_contiguous(stmt) > 0 and _last_is_term(stmt)
+    spatial, summed = spatial_loops(sch, block)
+    rows, terms = fuse(sch, spatial), fuse(sch, summed)
+    limit = power_of_two(min(_GROUP, spec.max_work_group_size))
+    neighbours = 1 if along_terms else min(_NEIGHBOURS, limit // 2)
+    lanes = limit // neighbours
+    groups, row = sch.split(rows, factors=[None, neighbours])
+    steps, lane = sch.split(terms, factors=[None, lanes])
+    sch.reorder(groups, row, lane, steps)
+    group = bind_group(sch, [groups], *((lane, row) if along_terms else (row, lane)))
+    if consumer is not None:
+        sch.reverse_compute_at(consumer, group, preserve_unit_loops=True)
+        sch.set_scope(block, 0, "shared")
+        _, *own = sch.get_loops(consumer)
+        item, _ = sch.split(fuse(sch, own), factors=[neighbours, None])
+        sch.bind(item, "threadIdx.y" if along_terms else "threadIdx.x")
+
+
+def _last_is_term(block: s_tir.SBlock) -> bool:
+    return bool(block.iter_vars) and block.iter_vars[-1].iter_type == tirx.IterVar.CommReduce

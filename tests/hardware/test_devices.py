@@ -1,0 +1,86 @@
+"""What drivers say becomes a DeviceSpec; devices have stable names."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tvm_edge
+from tests.runtime.support import run_python
+from tvm_edge.hardware import probe, resolve_target
+from tvm_edge.hardware.presets import PRESETS
+
+MALI = {
+    "name": "Mali-T860",
+    "vendor": "ARM",
+    "compute_units": 4,
+    "max_work_group_size": 256,
+    "max_work_item_sizes": [256, 256, 256],
+    "local_memory": 32768,
+    "local_memory_kind": "global",
+    "cache_line": 64,
+    "cache_size": 262144,
+    "unified_memory": True,
+    "float16": True,
+    "float64": False,
+    "sub_group_sizes": [],
+    "warp_size": 0,
+    "registers": 0,
+}
+
+
+def probed(monkeypatch: pytest.MonkeyPatch, **info: Any) -> tvm_edge.DeviceSpec:
+    """The spec of an OpenCL device that answers so."""
+    monkeypatch.setattr(probe.tvm.runtime, "enabled", lambda api: True)
+    device = SimpleNamespace(exist=True)
+    monkeypatch.setattr(probe.tvm, "device", lambda api, index: device)
+    monkeypatch.setattr(probe, "opencl_info", lambda index: {**MALI, **info})
+    spec = probe.probe_gpu("opencl")
+    assert spec is not None
+    return spec
+
+
+def test_a_known_gpu_keeps_the_figures_that_drivers_do_not_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spec = probed(monkeypatch, compute_units=2, max_work_group_size=128)
+    preset = PRESETS["mali-t860"].spec
+    assert (spec.cores, spec.max_work_group_size) == (2, 128)
+    assert (spec.key, spec.alus, spec.bandwidth_gbs) == (
+        preset.key,
+        preset.alus,
+        preset.bandwidth_gbs,
+    )
+
+
+def test_an_unknown_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = probed(
+        monkeypatch,
+        name="Intel(R) Some Graphics [0x1234]",
+        vendor="Intel(R) Corporation",
+        sub_group_sizes=[8, 16, 32],
+        local_memory_kind="dedicated",
+    )
+    assert spec.key == "intel/some-graphics-0x1234"
+    assert spec.wave == 32
+    assert spec.local_memory_kind == "dedicated"
+
+
+def test_the_limit_of_the_first_dimension_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert probed(monkeypatch, max_work_item_sizes=[64, 64, 64]).max_work_group_size == 64
+
+
+def test_devices_are_listed_with_the_cpu_first(gpu: str) -> None:
+    found = tvm_edge.devices()
+    assert found[0].target == "llvm"
+    device = next(d for d in found if d.target == gpu)
+    assert device.index == 0
+    assert device.key == resolve_target(gpu).spec.key
+    assert device.cores > 0
+
+
+def test_keys_are_the_same_in_every_process(gpu: str) -> None:
+    code = "import tvm_edge; print([d.key for d in tvm_edge.devices()])"
+    assert run_python(code).strip() == str([d.key for d in tvm_edge.devices()])

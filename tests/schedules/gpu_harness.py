@@ -1,0 +1,120 @@
+"""GPU kernels: their launches, and their results against ONNX Runtime's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import onnx
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.relax import transform
+
+import tvm_edge
+from tests.onnx_models import reference
+from tests.schedules.harness import Graph, Kernel, assert_close
+from tvm_edge.compiler import phases
+from tvm_edge.frontend import load_model
+from tvm_edge.hardware import DeviceSpec, resolve_target
+from tvm_edge.hardware.presets import PRESETS
+from tvm_edge.report import KernelInfo
+from tvm_edge.schedules.gpu import schedule
+
+MALI = PRESETS["mali-t860"].spec
+ORIN = PRESETS["jetson-orin-nano"].spec
+TINY = DeviceSpec(
+    key="test/tiny",
+    kind="gpu",
+    name="the least that OpenCL allows a GPU",
+    cores=1,
+    max_work_group_size=8,
+    local_memory=1024,
+    local_memory_kind="global",
+)
+SPECS = (MALI, ORIN, TINY)
+
+
+def gpu_kernels(model: onnx.ModelProto, spec: DeviceSpec = MALI) -> list[Kernel]:
+    """Legalise, fuse and schedule a model of which nothing leaves the GPU."""
+    fused = gpu_functions(model)
+    return [
+        Kernel(gvar.name_hint, func, schedule(func, spec))
+        for gvar, func in fused.functions_items()
+        if isinstance(func, tirx.PrimFunc)
+    ]
+
+
+def gpu_functions(model: onnx.ModelProto) -> tvm.IRModule:
+    """The unscheduled kernels of a model."""
+    resolved = resolve_target("mali-t860")
+    with resolved.cpu.target:
+        simple = phases.SIMPLIFY(load_model(model, None).module)
+    with resolved.target:
+        return transform.DeadCodeElimination()(phases.FUSE(phases.GROUP(phases.LEGALIZE(simple))))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The grid of one launch: work-groups, and work-items of a group."""
+
+    groups: int
+    items: int
+
+
+def launches(func: tirx.PrimFunc) -> list[Launch]:
+    """The launches of a scheduled function; fails if a store lies outside of their grids."""
+    body = func.body.block.body
+    nests = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    return [_launch(nest) for nest in nests]
+
+
+def _launch(nest: tirx.Stmt) -> Launch:
+    extents: dict[str, int] = {}
+
+    def visit(loop: tirx.For) -> None:
+        assert loop.kind != tirx.ForKind.PARALLEL, "a GPU has no parallel loops"
+        if loop.kind == tirx.ForKind.THREAD_BINDING:
+            axis, extent = str(loop.thread_binding.thread_tag), int(loop.extent)
+            assert extents.setdefault(axis, extent) == extent, f"{axis} has two extents"
+
+    tvm_ffi.structural_walk(nest, (tirx.For, visit))
+    # The outermost loop is the grid, so that every store is inside of it.
+    assert isinstance(nest, tirx.For) and nest.thread_binding is not None
+    assert str(nest.thread_binding.thread_tag).startswith("blockIdx")
+    groups = prod(e for axis, e in extents.items() if axis.startswith("blockIdx"))
+    items = prod(e for axis, e in extents.items() if axis.startswith("threadIdx"))
+    assert any(axis.startswith("threadIdx") for axis in extents)
+    return Launch(groups, items)
+
+
+def local_bytes(func: tirx.PrimFunc) -> int:
+    """Local memory that a scheduled function names, TVM's own for reductions left out."""
+    total = 0
+
+    def visit(block: s_tir.SBlock) -> None:
+        nonlocal total
+        total += sum(
+            prod(int(d) for d in b.shape) * 4 for b in block.alloc_buffers if b.scope() == "shared"
+        )
+
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit))
+    return total
+
+
+def assert_legal(kernel: Kernel, spec: DeviceSpec) -> None:
+    """Every launch has a grid, and work-groups that the device takes."""
+    for launch in launches(kernel.scheduled.func):
+        assert 1 <= launch.items <= spec.max_work_group_size, kernel.name
+        assert launch.groups < 2**31
+
+
+def check_gpu(graph: Graph, target: str) -> tuple[KernelInfo, ...]:
+    """Compare a graph on a GPU with ONNX Runtime; its kernels, none of which left the GPU."""
+    model = graph.model()
+    compiled = tvm_edge.compile(model, target, fallback="none")
+    actual = compiled.run(graph.values)
+    for name, value in reference(model, graph.values).items():
+        assert_close(actual[name], value, f"{name} of\n{onnx.printer.to_text(model.graph)}")
+    assert {kernel.device for kernel in compiled.report.kernels} == {target}
+    return compiled.report.kernels

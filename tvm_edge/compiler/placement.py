@@ -1,0 +1,161 @@
+"""Decide which operators leave a GPU, and say so in the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from tvm_edge.compiler.options import check_overrides
+from tvm_edge.frontend import ImportedModel
+from tvm_edge.hardware import DeviceSpec, ResolvedTarget
+from tvm_edge.relay_passes.fallback import (
+    CPU,
+    GPU,
+    Label,
+    Policy,
+    label_operators,
+    label_parameters,
+    node_indices,
+)
+from tvm_edge.relay_passes.insert_copies import insert_copies
+from tvm_edge.relay_passes.vdevices import vdevice_of, vdevices_of
+
+__all__ = ["Placed", "copies_of", "place"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A module whose operators know their device.
+
+    Attributes
+    ----------
+    module : IRModule
+        With virtual devices if there are several.
+    kinds : tuple[str, ...]
+        Kinds of device, in the order of the virtual devices.
+    inputs : tuple[int, ...]
+        The device of each input.
+    reasons : dict[int, str]
+        Why a node of the user's model is where it is.
+    """
+
+    module: tvm.IRModule
+    kinds: tuple[str, ...]
+    inputs: tuple[int, ...]
+    reasons: dict[int, str]
+
+
+def place(
+    module: tvm.IRModule,
+    model: ImportedModel,
+    resolved: ResolvedTarget,
+    fallback: str | Sequence[str],
+) -> Placed:
+    """Place the operators of a model whose graph is simplified and not legalised.
+
+    ``fallback="auto"`` goes by the list, as long as costs are not compared.
+
+    Raises
+    ------
+    PlacementError
+        ``fallback`` names what the model does not have, or forbids what has to leave the target.
+    """
+    if not isinstance(fallback, str):
+        check_overrides(model, fallback)
+    if resolved.host is None:
+        return Placed(module, (resolved.kind,), (0,) * len(model.inputs), {})
+    main = module["main"]
+    names = {index: node.name for index, node in enumerate(model.nodes)}
+    policy = replace(_policy(model, fallback), lacking=_lacking(resolved.spec))
+    labels = label_operators(main, policy, names)
+    reasons = _reasons(main, labels)
+    if all(label.device == GPU for label in labels.values()):
+        return Placed(module, (resolved.kind,), (0,) * len(model.inputs), reasons)
+    parameters = label_parameters(main, labels)
+    targets = [resolved.target, resolved.host.target]
+    placed = insert_copies(module, labels, parameters, targets)
+    return Placed(placed, (resolved.kind, resolved.host.kind), tuple(parameters), reasons)
+
+
+def _lacking(spec: DeviceSpec) -> frozenset[str]:
+    native = {"float16": spec.float16, "float64": spec.float64}
+    return frozenset(dtype for dtype, has in native.items() if not has)
+
+
+def _policy(model: ImportedModel, fallback: str | Sequence[str]) -> Policy:
+    if fallback in ("auto", "list"):
+        return Policy("list")
+    if fallback == "none":
+        return Policy("none")
+    if fallback == "error":
+        return Policy("error")
+    named = frozenset(
+        index
+        for index, node in enumerate(model.nodes)
+        if node.name in fallback or node.op_type in fallback
+    )
+    return Policy("named", named)
+
+
+def _reasons(main: relax.Function, labels: dict[relax.Var, Label]) -> dict[int, str]:
+    """The reason of each node; of the step on the CPU if some are."""
+    reasons: dict[int, Label] = {}
+    variables = [binding.var for block in main.body.blocks for binding in block.bindings]
+    for var, node in zip(variables, node_indices(main), strict=True):
+        label = labels[var]
+        if node is not None and (node not in reasons or label.device == CPU):
+            reasons[node] = label
+    return {node: label.reason for node, label in reasons.items()}
+
+
+def copies_of(mod: tvm.IRModule, model: ImportedModel) -> tuple[dict[str, Any], ...]:
+    """The tensors that change their device in a run, in order.
+
+    Parameters
+    ----------
+    mod : IRModule
+        With ``to_vdevice`` in ``main``.
+    """
+    devices = vdevices_of(mod)
+    main = mod["main"]
+    if not devices:
+        return ()
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    nodes = dict(zip([b.var for b in bindings], node_indices(main), strict=True))
+    inputs = dict(zip(main.params, [spec.name for spec in model.inputs], strict=True))
+    found = []
+    for binding in bindings:
+        value = binding.value
+        if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
+            continue
+        if value.op.name != "relax.to_vdevice":
+            continue
+        source = value.args[0]
+        node = nodes.get(source) if isinstance(source, relax.Var) else None
+        name = inputs.get(source) or (model.nodes[node].name if node is not None else str(source))
+        origin = vdevice_of(source.ty) or devices[0]
+        destination = vdevice_of(value.ty) or devices[0]
+        shape = [_length(dim) for dim in value.ty.shape]
+        lengths = [dim for dim in shape if isinstance(dim, int)]
+        whole = len(lengths) == len(shape)
+        size = math.prod(lengths) * tvm.DataType(str(value.ty.dtype)).itemsize if whole else 0
+        found.append(
+            {
+                "tensor": name,
+                "shape": shape,
+                "dtype": str(value.ty.dtype),
+                "source": str(origin.target.kind.name),
+                "destination": str(destination.target.kind.name),
+                "bytes": size,
+            }
+        )
+    return tuple(found)
+
+
+def _length(dim: tirx.Expr) -> int | str:
+    return int(dim) if isinstance(dim, tirx.IntImm) else str(dim)
