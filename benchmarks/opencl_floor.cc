@@ -22,6 +22,10 @@ int main(int argc, char** argv) {
   cl_device_id device = devices[device_index];
   cl_int status = 0;
   cl_context context = cl().clCreateContext(nullptr, 1, &device, nullptr, nullptr, &status);
+  if (context == nullptr) {
+    std::fprintf(stderr, "no context (%d)\n", status);
+    return 3;
+  }
   cl_command_queue queue = cl().clCreateCommandQueue(context, device, 0, &status);
   const char* source =
       "__kernel void add_one(__global const float* x, __global float* y) {"

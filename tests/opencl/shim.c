@@ -78,7 +78,8 @@ static atomic_long live[COUNT(LIVE)];
 static const char *const TOTAL[] = {"launches",     "builds_source", "builds_binary", "reads",
                                     "writes",       "copies",        "maps",          "finishes",
                                     "max_in_flight", "allocations",  "flushes",
-                                    "made_kernels", "made_queues",   "made_events"};
+                                    "made_kernels", "made_queues",   "made_events",
+                                    "arguments"};
 enum total {
   LAUNCHES,
   BUILDS_SOURCE,
@@ -93,7 +94,8 @@ enum total {
   FLUSHES,
   MADE_KERNELS,
   MADE_QUEUES,
-  MADE_EVENTS
+  MADE_EVENTS,
+  ARGUMENTS
 };
 static atomic_long total[COUNT(TOTAL)];
 
@@ -707,8 +709,8 @@ EXPORT cl_int clCreateKernelsInProgram(handle program, cl_uint room, handle *out
 
 COUNTED(clRetainKernel, (handle kernel), (kernel), live[KERNELS], 1)
 COUNTED(clReleaseKernel, (handle kernel), (kernel), live[KERNELS], -1)
-FORWARD(clSetKernelArg, (handle kernel, cl_uint at, size_t bytes, const void *value),
-        (kernel, at, bytes, value))
+COUNTED(clSetKernelArg, (handle kernel, cl_uint at, size_t bytes, const void *value),
+        (kernel, at, bytes, value), total[ARGUMENTS], 1)
 FORWARD(clGetKernelInfo, (handle kernel, cl_uint what, size_t room, void *out, size_t *needed),
         (kernel, what, room, out, needed))
 FORWARD(clGetKernelArgInfo,
@@ -869,8 +871,8 @@ ENQUEUE(clEnqueueSVMMap,
         (queue, block, flags, pointer, bytes, WAIT_ARGS), total[MAPS])
 ENQUEUE(clEnqueueSVMUnmap, (handle queue, void *pointer, WAIT), (queue, pointer, WAIT_ARGS),
         uncounted)
-FORWARD(clSetKernelArgSVMPointer, (handle kernel, cl_uint at, const void *value),
-        (kernel, at, value))
+COUNTED(clSetKernelArgSVMPointer, (handle kernel, cl_uint at, const void *value),
+        (kernel, at, value), total[ARGUMENTS], 1)
 FORWARD(clSetKernelExecInfo, (handle kernel, cl_uint what, size_t bytes, const void *value),
         (kernel, what, bytes, value))
 FORWARD(clGetKernelSubGroupInfo,

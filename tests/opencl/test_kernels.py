@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from tvm.script import tirx as T
 
 import tvm_edge.opencl
 from tests.opencl import programs
-from tests.opencl.support import empty, ramp, upload
+from tests.opencl.support import Shim, Worker, empty, ramp, upload
 
 EXTREMES = {
     "int8": (-128, 127),
@@ -238,3 +239,33 @@ def test_ceil_of_log2(device: Any) -> None:
 
 def test_tvm_names_the_device(device: Any) -> None:
     assert tvm.runtime.enabled("opencl")
+
+
+def arguments_set() -> list[int]:
+    """Arguments set for ten equal launches, for other tensors, for tensors of a new allocation."""
+    run = programs.add_one()["main"]
+    shim = Shim.here()
+    counts = []
+
+    def launch(times: int, a: Any, b: Any) -> None:
+        shim.clear()
+        for _ in range(times):
+            run(a, b)
+        counts.append(shim["arguments"])
+        np.testing.assert_array_equal(b.numpy(), a.numpy() + 1)
+
+    a, b = upload(ramp(programs.N)), empty((programs.N,))
+    launch(10, a, b)
+    launch(1, upload(np.full(programs.N, 5, "float32")), b)
+    for _ in range(3):
+        # What the driver makes next may have the address of what it destroyed.
+        del a, b
+        gc.collect()
+        tvm_edge.opencl.release_memory()
+        a, b = upload(ramp(programs.N)), empty((programs.N,))
+        launch(1, a, b)
+    return counts
+
+
+def test_equal_arguments_are_set_once(shimmed: Worker) -> None:
+    assert shimmed(arguments_set) == [2, 1, 2, 2, 2]

@@ -203,7 +203,7 @@ def test_damaged_programs_are_an_artifact_error(
     content = bytearray(path.read_bytes())
     content[content.index(b"TEOCL001") + 40] ^= 1
     path.write_bytes(content)
-    with pytest.raises(tvm_edge.ArtifactError, match="programs.bin"):
+    with pytest.raises(tvm_edge.ArtifactError, match=r"programs\.bin"):
         tvm_edge.load(path)
 
 

@@ -56,11 +56,14 @@ Allocation* Memory::Create(size_t bytes) {
 
 void Memory::DropSubBuffers(Allocation* block) noexcept {
   std::lock_guard<std::mutex> lock(block->mutex);
+  if (block->sub_buffers.empty()) return;
+  generation_.fetch_add(1, std::memory_order_relaxed);
   for (const auto& [offset, mem] : block->sub_buffers) cl().clReleaseMemObject(mem);
   block->sub_buffers.clear();
 }
 
 void Memory::Destroy(Allocation* block) noexcept {
+  generation_.fetch_add(1, std::memory_order_relaxed);
   DropSubBuffers(block);
   if (block->mem != nullptr) cl().clReleaseMemObject(block->mem);
   if (block->svm != nullptr) cl().clSVMFree(device_->context, block->svm);

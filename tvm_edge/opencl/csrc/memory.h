@@ -74,15 +74,18 @@ class Memory {
   size_t Release();
   Stats stats() const;
   void ResetPeak();
+  /*! \brief Changes whenever a cl_mem or pointer becomes invalid, and may then mean another. */
+  uint64_t generation() const { return generation_.load(std::memory_order_relaxed); }
 
  private:
   bool Fits(size_t bytes) const;
   Allocation* Create(size_t bytes);
   void Destroy(Allocation* block) noexcept;
   Allocation* TakePooled(size_t bytes);
-  static void DropSubBuffers(Allocation* block) noexcept;
+  void DropSubBuffers(Allocation* block) noexcept;
 
   Device* device_;
+  std::atomic<uint64_t> generation_{0};
   mutable std::shared_mutex mutex_;  // guards everything below
   std::map<uintptr_t, Allocation*> blocks_;
   std::map<size_t, std::vector<Allocation*>> pool_;

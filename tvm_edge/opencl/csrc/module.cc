@@ -209,14 +209,15 @@ Kernel* KernelFunction::On(Device* device) {
 }
 
 void KernelFunction::SetArguments(Kernel* kernel, Device* device, const TVMFFIAny* args) {
+  kernel->ForgetStaleArguments();
   for (cl_uint i = 0; i < parameters_.size(); ++i) {
     cl_int status = CL_SUCCESS;
     if (parameters_[i].code != kDLOpaqueHandle) {
       const Scalar scalar = Convert(args[i], parameters_[i], name_);
-      status = cl().clSetKernelArg(kernel->handle, i, (parameters_[i].bits + 7) / 8, &scalar);
+      status = kernel->SetArgument(i, (parameters_[i].bits + 7) / 8, &scalar);
     } else if (args[i].v_ptr == nullptr) {
       const cl_mem none = nullptr;
-      status = cl().clSetKernelArg(kernel->handle, i, sizeof(cl_mem), &none);
+      status = kernel->SetArgument(i, sizeof(none), &none);
     } else {
       const Place place = device->memory.Find(args[i].v_ptr, name_.c_str());
       if (place.block->views.load(std::memory_order_relaxed) > 0) {
@@ -225,10 +226,10 @@ void KernelFunction::SetArguments(Kernel* kernel, Device* device, const TVMFFIAn
             << "drop the view (tvm_edge.opencl.host_view) first";
       }
       if (place.block->svm != nullptr) {
-        status = cl().clSetKernelArgSVMPointer(kernel->handle, i, args[i].v_ptr);
+        status = kernel->SetArgument(i, sizeof(void*), &args[i].v_ptr, /*is_svm=*/true);
       } else {
         const cl_mem buffer = device->memory.BufferAt(place, name_.c_str());
-        status = cl().clSetKernelArg(kernel->handle, i, sizeof(buffer), &buffer);
+        status = kernel->SetArgument(i, sizeof(buffer), &buffer);
       }
     }
     if (status != CL_SUCCESS) {

@@ -2,6 +2,7 @@
 
 #include <tvm/ffi/error.h>
 
+#include <cstring>
 #include <utility>
 
 #include "device.h"
@@ -141,6 +142,25 @@ Kernel::Kernel(Device* device, std::shared_ptr<Program> from, const std::string&
 
 Kernel::~Kernel() {
   if (!Forked()) cl().clReleaseKernel(handle);
+}
+
+void Kernel::ForgetStaleArguments() {
+  const uint64_t now = device->memory.generation();
+  if (std::exchange(generation_, now) != now) arguments_.clear();
+}
+
+cl_int Kernel::SetArgument(cl_uint index, size_t bytes, const void* value, bool is_svm) {
+  if (index >= arguments_.size()) arguments_.resize(index + 1);
+  Argument& argument = arguments_[index];
+  uint64_t wanted = 0;
+  static_assert(sizeof(wanted) >= sizeof(cl_mem), "arguments are scalars and handles");
+  std::memcpy(&wanted, value, bytes);
+  if (argument.known && argument.value == wanted) return CL_SUCCESS;
+  const cl_int status =
+      is_svm ? cl().clSetKernelArgSVMPointer(handle, index, *static_cast<void* const*>(value))
+             : cl().clSetKernelArg(handle, index, bytes, value);
+  argument = {status == CL_SUCCESS, wanted};
+  return status;
 }
 
 size_t Kernel::Info(cl_info which) const {
