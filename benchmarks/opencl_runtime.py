@@ -4,7 +4,8 @@ Measures on ``tvm.opencl(0)`` (``TVM_EDGE_OPENCL`` chooses it) and, where there 
 ``tvm.cuda(0)`` through the same TVM, in processes that take turns:
 
 - launch: a kernel of 1,024 additions, pipelined (host time per launch, queue kept full) and waited
-  for; the floor is a C++ loop over the driver's own calls (``opencl_floor.cc``);
+  for; the floor is a C++ loop over the driver's own calls (``opencl_floor.cc``), and the runtime's
+  own part is what is left when a launch does nothing (``opencl_null.c``);
 - copies: 1 KiB, 1 MiB, 64 MiB to and from the device, pageable memory;
 - start: a process that loads the compiled kernels of ``zoo:squeezenet1_0`` and builds them from
   source, has them in the program cache, or leaves them alone ("nothing to build"). The drivers' own
@@ -87,6 +88,21 @@ def _measure_launch(api: str) -> dict[str, float]:
         "waited_for_from_python_us": waited * 1e6,
         "device_timer_us": timed * 1e6,
     }
+
+
+def _measure_alone() -> dict[str, float]:
+    import numpy as np
+    import tvm
+
+    device = tvm.opencl(0)
+    built = _add_kernel("opencl")
+    x = tvm.runtime.tensor(np.zeros(1024, "float32"), device)
+    y = tvm.runtime.empty((1024,), "float32", device)
+    loop = built.mod.time_evaluator("main", tvm.cpu(0), number=LAUNCHES, repeat=1)
+    loop(x, y)
+    start = perf_counter()
+    loop(x, y)
+    return {"runtime_us": (perf_counter() - start) / (LAUNCHES + 1) * 1e6}
 
 
 def _measure_copies(api: str) -> dict[str, float]:
@@ -243,6 +259,19 @@ def _floor(folder: Path, device: dict[str, Any]) -> list[float]:
     return _spread([float(run([program, *map(str, which)]).stdout) for _ in range(ROUNDS)])
 
 
+def _alone(folder: Path) -> list[float]:
+    """What TVM and the runtime take of a launch."""
+    from tvm_edge import opencl
+
+    library = folder / "libnull.so"
+    real = opencl.status()["library"]
+    path = ["-l:" + real] if "/" not in real else [real]
+    command = ["gcc", "-O2", "-shared", "-fPIC", str(Path(__file__).with_name("opencl_null.c"))]
+    subprocess.run([*command, "-o", str(library), "-Wl,--no-as-needed", *path], check=True)
+    changes = {"TVM_EDGE_OPENCL_LIBRARY": str(library), "TVM_EDGE_OPENCL_IN_FLIGHT": str(10**9)}
+    return _spread([_child("_measure_alone", **changes)[0]["runtime_us"] for _ in range(ROUNDS)])
+
+
 def _library_of_network(folder: Path) -> Path:
     """The compiled network's shared library, with its OpenCL kernels inside."""
     import tvm_edge
@@ -302,6 +331,7 @@ def main() -> None:
         floor = _floor(folder, used)
         launch = _in_turns("_measure_launch", apis)
         launch["driver_floor"] = {"pipelined_us": floor}
+        launch["runtime_alone"] = {"pipelined_us": _alone(folder)}
         result["launch"] = launch
         if "cuda" in apis:
             result["launch_over_cuda"] = round(
