@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
@@ -18,7 +19,7 @@ from tvm_edge.schedules.analysis import (
     open_schedule,
     root_blocks,
 )
-from tvm_edge.schedules.contraction import Contraction
+from tvm_edge.schedules.contraction import Contraction, match_contraction, match_pooling
 
 __all__ = [
     "aligned_consumer",
@@ -27,6 +28,8 @@ __all__ = [
     "fuse",
     "fuse_lines",
     "isolate",
+    "open_depthwise",
+    "open_pooling",
     "open_reduction",
     "read_index",
 ]
@@ -44,6 +47,36 @@ def open_reduction(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV] | None:
     sch = open_schedule(func)
     blocks = [get_sblock_info(sch, block) for block in root_blocks(sch)]
     return sch, next(block.block_rv for block in blocks if not block.is_injective())
+
+
+def open_depthwise(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV, Contraction] | None:
+    """The same for a convolution whose output channels each read one input channel of their own."""
+    opened = open_reduction(func)
+    if opened is None:
+        return None
+    sch, block = opened
+    conv = match_contraction(sch.get(block))
+    if conv is None or conv.channels is not None or not conv.window:
+        return None
+    if _extent(sch.get(block), conv.channel_sum) > 1:
+        return None
+    return sch, block, conv
+
+
+def open_pooling(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV, Contraction] | None:
+    """The same for a pool that leaves an image of more than one column."""
+    opened = open_reduction(func)
+    if opened is None:
+        return None
+    sch, block = opened
+    pool = match_pooling(sch.get(block))
+    if pool is None or not pool.window or _extent(sch.get(block), (pool.columns,)) == 1:
+        return None
+    return sch, block, pool
+
+
+def _extent(block: s_tir.SBlock, positions: Sequence[int]) -> int:
+    return prod(constant(block.iter_vars[p].dom.extent) or 0 for p in positions)
 
 
 def isolate(sch: Schedule, block: SBlockRV, data: tirx.Buffer) -> SBlockRV | None:

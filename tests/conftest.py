@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import onnx
 import pytest
 import tvm
 
 import tvm_edge
 from tests.onnx_models import conv_relu
+
+# pocl takes twenty times as long to hand a program out as to build it; the tests of the cache name
+# a folder of their own.
+os.environ.setdefault("TVM_EDGE_OPENCL_CACHE", "0")
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ from tvm_edge.schedules.cpu.stages import (
     split_phases,
     vectorize_phases,
 )
-from tvm_edge.schedules.stages import epilogue_of, isolate, open_reduction
+from tvm_edge.schedules.stages import epilogue_of, isolate, open_depthwise, open_pooling
 
 __all__ = ["Depthwise", "Pool"]
 
@@ -41,15 +41,10 @@ class Depthwise:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Schedule `func` if its one reduction is a depthwise convolution."""
-        opened = open_reduction(func)
+        opened = open_depthwise(func)
         if opened is None:
             return None
-        sch, block = opened
-        conv = match_contraction(sch.get(block))
-        if conv is None or conv.channels is not None or not conv.window:
-            return None
-        if _extent(sch.get(block), conv.channel_sum) > 1:
-            return None
+        sch, block, conv = opened
         return _schedule(sch, block, match_contraction, conv, spec)
 
 
@@ -61,20 +56,11 @@ class Pool:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Schedule `func` if its one reduction pools."""
-        opened = open_reduction(func)
+        opened = open_pooling(func)
         if opened is None:
             return None
-        sch, block = opened
-        pool = match_pooling(sch.get(block))
-        if pool is None or not pool.window:
-            return None
-        if _extent(sch.get(block), (pool.columns,)) == 1:
-            return None
+        sch, block, pool = opened
         return _schedule(sch, block, match_pooling, pool, spec)
-
-
-def _extent(block: s_tir.SBlock, positions: tuple[int, ...]) -> int:
-    return prod(constant(block.iter_vars[p].dom.extent) or 0 for p in positions)
 
 
 def _schedule(

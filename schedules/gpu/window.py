@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from math import prod
-
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import accepts
 from tvm_edge.schedules.base import Origin
-from tvm_edge.schedules.contraction import Contraction, match_contraction, match_pooling
+from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.gpu.launch import schedule_rest
 from tvm_edge.schedules.gpu.tile import schedule_sums
-from tvm_edge.schedules.stages import epilogue_of, isolate, open_reduction
+from tvm_edge.schedules.stages import epilogue_of, isolate, open_depthwise, open_pooling
 
 __all__ = ["Depthwise", "Pool"]
 
@@ -28,15 +25,10 @@ class Depthwise:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Schedule `func` if its one reduction is a depthwise convolution."""
-        opened = open_reduction(func)
+        opened = open_depthwise(func)
         if opened is None:
             return None
-        sch, block = opened
-        conv = match_contraction(sch.get(block))
-        if conv is None or conv.channels is not None or not conv.window:
-            return None
-        if _extent(sch.get(block), conv.channel_sum) > 1:
-            return None
+        sch, block, conv = opened
         return _schedule(sch, block, conv, spec)
 
 
@@ -48,20 +40,11 @@ class Pool:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Schedule `func` if its one reduction pools."""
-        opened = open_reduction(func)
+        opened = open_pooling(func)
         if opened is None:
             return None
-        sch, block = opened
-        pool = match_pooling(sch.get(block))
-        if pool is None or not pool.window:
-            return None
-        if _extent(sch.get(block), (pool.columns,)) == 1:
-            return None
+        sch, block, pool = opened
         return _schedule(sch, block, pool, spec)
-
-
-def _extent(block: s_tir.SBlock, positions: tuple[int, ...]) -> int:
-    return prod(constant(block.iter_vars[p].dom.extent) or 0 for p in positions)
 
 
 def _schedule(sch: Schedule, block: SBlockRV, pool: Contraction, spec: DeviceSpec) -> Schedule:
