@@ -64,9 +64,14 @@ cl_program Program::Build() {
     if (store.keeps()) store.Put(key, ReadBinary(program_));
     return program_;
   }
+  if (kernels_.size() == 1 && (IsLost(status) || IsOutOfMemory(status))) {
+    Fail(status, device_, "building kernel '" + kernels_[0].name + "'");
+  }
   if (kernels_.size() == 1) {
-    Fail(status, device_,
-         "building kernel '" + kernels_[0].name + "' (the driver's log follows)\n" + log);
+    TVM_FFI_THROW(RuntimeError) << "OpenCL device " << device_->Describe()
+                                << " cannot build kernel '" << kernels_[0].name << "' ("
+                                << StatusName(status) << "); the driver's log:\n"
+                                << log;
   }
   fails_together_ = true;
   return nullptr;
