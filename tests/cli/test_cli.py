@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,19 @@ def test_compile_for_a_target_in_json(invoke: Invoke, files: Files, tmp_path: Pa
     outcome = invoke("analyze", files.model, "--target", target, "--json")
     assert outcome.code == 0
     assert "cortex-a72" in outcome.data["target"]
+
+
+def test_embedded_programs_are_in_the_artifact(
+    invoke: Invoke, files: Files, tmp_path: Path, gpu: str
+) -> None:
+    if gpu != "opencl":
+        pytest.skip("CUDA kernels are machine code in the library already")
+    artifact = tmp_path / "model.tvme"
+    common = ("compile", files.model, "--target", gpu, "-o", artifact)
+    assert invoke(*common).code == 0
+    assert "programs.bin" not in zipfile.ZipFile(artifact).namelist()
+    assert invoke(*common, "--embed-programs").code == 0
+    assert "programs.bin" in zipfile.ZipFile(artifact).namelist()
 
 
 def test_input_shapes_fix_dynamic_dimensions(invoke: Invoke, tmp_path: Path) -> None:
