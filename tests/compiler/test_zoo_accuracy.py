@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import onnx
 import pytest
@@ -13,18 +15,39 @@ from tests.onnx_models import reference, relative_error
 from tvm_edge import zoo
 
 TOLERANCE = 1e-4  # of each tensor's largest value, as DESIGN says
+# The rest of the zoo is compiled once in `make test`, as for use.
+THOROUGH = ("resnet50_v1", "mobilenet_v2", "squeezenet1_0", "ssd_mobilenet_v1")
 CLASSIFIERS = ("resnet50_v1", "mobilenet_v2", "squeezenet1_0")
 REDUCED = {
     "resnet50_v1": {"image_size": 64, "width": 0.25},
+    "resnet50_v2": {"image_size": 64, "width": 0.25},
     "mobilenet_v2": {"image_size": 64, "width": 0.5},
     "squeezenet1_0": {"image_size": 64, "width": 0.5},
+    "mobilenet_v1": {"image_size": 64, "width": 0.5},
+    "inception_v3": {"image_size": 75, "width": 0.25},
+    "densenet121": {"image_size": 64, "width": 0.25},
+    "vgg16": {"image_size": 64, "width": 0.25},
+    "shufflenet_v2": {"image_size": 64, "width": 0.5},
+    "googlenet": {"image_size": 64, "width": 0.5},
+    "vgg19": {"image_size": 64, "width": 0.25},
     "ssd_mobilenet_v1": {"image_size": 128, "width": 0.5},
 }
 
 
-def networks() -> list[object]:
-    """Every network reduced, and at full size for ``make test-full``."""
-    reduced = [pytest.param(name, REDUCED[name], id=f"{name}-reduced") for name in zoo.names()]
+def networks(quick: Collection[str]) -> list[object]:
+    """Every network reduced, and at full size, which is left to ``make test-full``.
+
+    So are the reduced ones that are not `quick`.
+    """
+    reduced = [
+        pytest.param(
+            name,
+            REDUCED[name],
+            id=f"{name}-reduced",
+            marks=[] if name in quick else pytest.mark.full,
+        )
+        for name in zoo.names()
+    ]
     full = [pytest.param(name, {}, id=name, marks=pytest.mark.full) for name in zoo.names()]
     return reduced + full
 
@@ -48,7 +71,7 @@ def with_intermediates(model: onnx.ModelProto, count: int) -> tuple[onnx.ModelPr
     return exposed, [value.name for value in picked]
 
 
-@pytest.mark.parametrize(("name", "options"), networks())
+@pytest.mark.parametrize(("name", "options"), networks(quick=THOROUGH))
 def test_outputs_and_intermediates(name: str, options: dict[str, object]) -> None:
     model, inside = with_intermediates(zoo.build(name, **options), 8)
     assert len(set(inside)) == 8
@@ -62,7 +85,7 @@ def test_outputs_and_intermediates(name: str, options: dict[str, object]) -> Non
         assert relative_error(actual[tensor], value) <= TOLERANCE, tensor
 
 
-@pytest.mark.parametrize(("name", "options"), networks())
+@pytest.mark.parametrize(("name", "options"), networks(quick=zoo.names()))
 def test_as_compiled_for_use(name: str, options: dict[str, object]) -> None:
     """Without further outputs, so that everything fuses; every kernel has a schedule."""
     model = zoo.build(name, **options)

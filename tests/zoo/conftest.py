@@ -24,7 +24,7 @@ def _full(name: str) -> onnx.ModelProto:
 
 @cache
 def _small(name: str) -> onnx.ModelProto:
-    size = 128 if zoo.entry(name).task == "detection" else 64
+    size = 128 if zoo.entry(name).task == "detection" else max(64, zoo.entry(name).min_image_size)
     return zoo.build(name, image_size=size, width=0.25)
 
 

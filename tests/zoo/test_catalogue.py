@@ -15,7 +15,20 @@ from tvm_edge.errors import InputError
 
 def test_the_networks_are_there() -> None:
     assert zoo.names() == tuple(sorted(zoo.names()))
-    assert {"mobilenet_v2", "resnet50_v1", "squeezenet1_0", "ssd_mobilenet_v1"} <= set(zoo.names())
+    assert {
+        "vgg19",
+        "googlenet",
+        "shufflenet_v2",
+        "vgg16",
+        "densenet121",
+        "inception_v3",
+        "mobilenet_v1",
+        "mobilenet_v2",
+        "resnet50_v1",
+        "resnet50_v2",
+        "squeezenet1_0",
+        "ssd_mobilenet_v1",
+    } <= set(zoo.names())
 
 
 @pytest.mark.parametrize("name", zoo.names())

@@ -1,4 +1,4 @@
-"""The two operators of the calibration that are not onnx's own agree with ONNX Runtime."""
+"""The three operators of the calibration that are not onnx's own agree with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -76,6 +76,26 @@ def test_max_pool(size: tuple[int, int], attributes: dict[str, Any]) -> None:
     x = -1 - np.random.default_rng(0).random((2, 3, *size), np.float32)
     (got,) = evaluate("MaxPool", [x], **attributes)
     np.testing.assert_array_equal(got, by_onnxruntime("MaxPool", [x], **attributes))
+
+
+@pytest.mark.parametrize("size", [(12, 12), (13, 16), (15, 14)])
+@pytest.mark.parametrize("count_include_pad", [0, 1])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"kernel_shape": [2, 2], "strides": [2, 2]},
+        {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1]},
+        {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 0, 1]},
+    ],
+)
+def test_average_pool(
+    size: tuple[int, int], attributes: dict[str, Any], count_include_pad: int
+) -> None:
+    x = np.random.default_rng(0).random((2, 3, *size), np.float32)
+    attributes = {**attributes, "count_include_pad": count_include_pad}
+    (got,) = evaluate("AveragePool", [x], **attributes)
+    # Sums of at most 9 numbers below 1, in another order.
+    np.testing.assert_allclose(got, by_onnxruntime("AveragePool", [x], **attributes), rtol=1e-6)
 
 
 def test_types_and_several_outputs_pass_through() -> None:

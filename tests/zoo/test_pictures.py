@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.zoo.networks import marked
 from tvm_edge import zoo
 from tvm_edge.errors import InputError
 from tvm_edge.zoo.pictures import pictures
@@ -46,7 +47,7 @@ def test_seeds_and_batches() -> None:
     assert all((a != b).any() for i, a in enumerate(drawn) for b in drawn[:i])
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", marked())
 def test_a_model_and_its_name_give_the_same_input(
     name: str, full: Callable[[str], onnx.ModelProto]
 ) -> None:

@@ -5,8 +5,8 @@ unit scale and outputs depend on the picture (:mod:`tvm_edge.zoo.calibration`). 
 benchmarks and examples; they do not recognise anything.
 
 >>> import tvm_edge.zoo
->>> tvm_edge.zoo.names()
-('mobilenet_v2', 'resnet50_v1', 'squeezenet1_0', 'ssd_mobilenet_v1')
+>>> "resnet50_v2" in tvm_edge.zoo.names()
+True
 >>> model = tvm_edge.zoo.build("mobilenet_v2")                       # doctest: +SKIP
 >>> feeds = tvm_edge.zoo.sample_input("mobilenet_v2")                # doctest: +SKIP
 

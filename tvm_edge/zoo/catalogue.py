@@ -53,6 +53,52 @@ _ENTRIES = {
     e.name: e
     for e in (
         ZooEntry(
+            name="densenet121",
+            family="densenet",
+            task="classification",
+            image_size=(224, 224),
+            min_image_size=32,
+            parameters=7_978_856,
+            multiply_adds=2_834_000_000,
+            source="Huang et al., Densely Connected Convolutional Networks, CVPR 2017, table 1; "
+            "both counts as in torchvision's densenet121",
+        ),
+        ZooEntry(
+            name="googlenet",
+            family="inception",
+            task="classification",
+            image_size=(224, 224),
+            min_image_size=32,
+            parameters=6_624_904,
+            multiply_adds=1_498_000_000,
+            source="Szegedy et al., Going Deeper with Convolutions, CVPR 2015, table 1 (1.5 "
+            "billion); both counts as in torchvision's googlenet",
+        ),
+        ZooEntry(
+            name="inception_v3",
+            family="inception",
+            task="classification",
+            image_size=(299, 299),
+            min_image_size=75,
+            parameters=23_834_568,
+            multiply_adds=5_713_000_000,
+            source="Szegedy et al., Rethinking the Inception Architecture, CVPR 2016, table 1; "
+            "parameters as in timm's inception_v3 (torchvision's 27,161,264 less the auxiliary "
+            "classifier's 3,326,696), multiply-adds as in torchvision's",
+        ),
+        ZooEntry(
+            name="mobilenet_v1",
+            family="mobilenet",
+            task="classification",
+            image_size=(224, 224),
+            min_image_size=32,
+            parameters=4_231_976,
+            multiply_adds=569_000_000,
+            source="Howard et al., MobileNets, arXiv:1704.04861, table 4 (569 million "
+            "multiply-adds, 4.2 million parameters); parameters as the trainable ones of Keras's "
+            "MobileNet",
+        ),
+        ZooEntry(
             name="mobilenet_v2",
             family="mobilenet",
             task="classification",
@@ -73,6 +119,29 @@ _ENTRIES = {
             multiply_adds=3_800_000_000,
             source="He et al., Deep Residual Learning, CVPR 2016, table 1 (multiply-adds); "
             "parameters as in torchvision's resnet50",
+        ),
+        ZooEntry(
+            name="resnet50_v2",
+            family="resnet",
+            task="classification",
+            image_size=(224, 224),
+            min_image_size=32,
+            parameters=25_549_480,
+            multiply_adds=4_100_000_000,
+            source="He et al., Identity Mappings in Deep Residual Networks, ECCV 2016; parameters "
+            "as in MXNet Gluon's resnet50_v2 (25,595,060 with what is not trained); multiply-adds "
+            "as in timm's resnetv2_50",
+        ),
+        ZooEntry(
+            name="shufflenet_v2",
+            family="shufflenet",
+            task="classification",
+            image_size=(224, 224),
+            min_image_size=32,
+            parameters=2_278_604,
+            multiply_adds=145_000_000,
+            source="Ma et al., ShuffleNet V2, ECCV 2018, table 5 (1x; 146 million multiply-adds, "
+            "2.3 million parameters); both counts as in torchvision's shufflenet_v2_x1_0",
         ),
         ZooEntry(
             name="squeezenet1_0",
@@ -96,6 +165,28 @@ _ENTRIES = {
             source="Howard et al., MobileNets, arXiv:1704.04861, table 13 (6.8 million, 1.2 "
             "billion); TensorFlow object detection API, ssd_mobilenet_v1_coco; both counts as in "
             "Open Model Zoo, whose parameters are those of folded batch normalisations",
+        ),
+        ZooEntry(
+            name="vgg16",
+            family="vgg",
+            task="classification",
+            image_size=(224, 224),
+            min_image_size=32,
+            parameters=138_357_544,
+            multiply_adds=15_470_000_000,
+            source="Simonyan and Zisserman, Very Deep Convolutional Networks, ICLR 2015, table 1, "
+            "D; both counts as in torchvision's vgg16",
+        ),
+        ZooEntry(
+            name="vgg19",
+            family="vgg",
+            task="classification",
+            image_size=(224, 224),
+            min_image_size=32,
+            parameters=143_667_240,
+            multiply_adds=19_632_000_000,
+            source="Simonyan and Zisserman, Very Deep Convolutional Networks, ICLR 2015, table 1, "
+            "E; both counts as in torchvision's vgg19",
         ),
     )
 }

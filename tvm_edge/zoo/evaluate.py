@@ -1,12 +1,13 @@
 """Evaluate one ONNX node in NumPy, with onnx's reference implementations.
 
-Two operators replace onnx's own: its ``Conv`` gathers patches by index arrays, 3 (dense) to 10
+Three operators replace onnx's own: its ``Conv`` gathers patches by index arrays, 3 (dense) to 10
 (depthwise) times slower than the views below, and its ``MaxPool`` loops over output elements in
-Python, 24 times slower.
+Python, 24 times slower; so does ``AveragePool``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -29,7 +30,7 @@ def evaluate(
     assert "auto_pad" not in attributes, "the zoo pads explicitly"
     names = [f"x{i}" for i in range(len(inputs))]
     node = onnx.helper.make_node(op_type, names, [f"y{i}" for i in range(outputs)], **attributes)
-    runner = ReferenceEvaluator(node, opsets={"": OPSET}, new_ops=[Conv, MaxPool])
+    runner = ReferenceEvaluator(node, opsets={"": OPSET}, new_ops=[AveragePool, Conv, MaxPool])
     return cast(list[NDArray[Any]], runner.run(None, dict(zip(names, inputs, strict=True))))
 
 
@@ -103,3 +104,32 @@ class MaxPool(OpRun):
             right += -(x.shape[3] + left + right - kernel_shape[1]) % strides[1]
         padded = _pad(x, (top, left, bottom, right), -np.inf)
         return (_windows(padded, kernel_shape, strides, dilations or (1, 1)).max(axis=(4, 5)),)
+
+
+class AveragePool(OpRun):
+    """Two-dimensional average pooling, padding counted or not."""
+
+    op_domain = ""
+
+    def _run(
+        self,
+        x: NDArray[Any],
+        auto_pad: str | None = None,
+        ceil_mode: int | None = None,
+        count_include_pad: int | None = None,
+        dilations: Sequence[int] | None = None,
+        kernel_shape: Sequence[int] = (),
+        pads: Sequence[int] | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> tuple[NDArray[Any]]:
+        assert not ceil_mode, "no network averages over an overhanging window"
+
+        def total(values: NDArray[Any]) -> NDArray[Any]:
+            padded = _pad(values, pads or (0, 0, 0, 0), 0)
+            windows = _windows(padded, kernel_shape, strides or (1, 1), dilations or (1, 1))
+            result: NDArray[Any] = windows.sum(axis=(4, 5))
+            return result
+
+        if count_include_pad:
+            return (total(x) / math.prod(kernel_shape),)
+        return (total(x) / total(np.ones((1, 1, *x.shape[2:]), x.dtype)),)

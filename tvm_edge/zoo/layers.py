@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -10,17 +10,32 @@ from tvm_edge.zoo.calibration import LINEAR, RELU, RELU6, Scale, fit, he_normal,
 from tvm_edge.zoo.evaluate import evaluate
 from tvm_edge.zoo.graph import Tensor
 
-__all__ = ["batch_norm", "conv", "conv_bn", "gemm", "global_pool", "max_pool", "relu", "relu6"]
+__all__ = [
+    "average_pool",
+    "batch_norm",
+    "conv",
+    "conv_bn",
+    "gemm",
+    "global_pool",
+    "max_pool",
+    "preactivate",
+    "relu",
+    "relu6",
+]
+
+
+# One number for height and width, or one for each.
+_Pair: TypeAlias = int | tuple[int, int]
 
 
 def conv(
     x: Tensor,
     channels: int,
-    kernel: int,
+    kernel: _Pair,
     *,
     name: str,
     stride: int = 1,
-    pads: int | Literal["same"] = 0,
+    pads: _Pair | Literal["same"] = 0,
     group: int = 1,
     bias: Scale | None = None,
 ) -> Tensor:
@@ -32,13 +47,15 @@ def conv(
         ``[N, C, H, W]``.
     channels : int
         Output channels.
-    kernel, stride, group : int
+    kernel : int or tuple[int, int]
+        Height and width, or one number for both.
+    stride, group : int
         As in ONNX; height and width alike.
     name : str
         Name of the node.
-    pads : int or "same"
-        The same on every side, or TensorFlow's SAME: ``ceil(size / stride)`` outputs, an odd pixel
-        of padding at the bottom and right.
+    pads : int, tuple[int, int] or "same"
+        The same on every side; one number for top and bottom, one for the sides; or TensorFlow's
+        SAME: ``ceil(size / stride)`` outputs, an odd pixel of padding at the bottom and right.
     bias : Scale or None
         The scale that weights and bias bring the output to. None for a convolution without bias,
         which a batch normalisation follows.
@@ -49,13 +66,14 @@ def conv(
         ``[N, channels, H', W']``.
     """
     g, rng = x.graph, x.graph.random(name)
+    kernel = _pair(kernel)
     attributes: dict[str, Any] = {
-        "kernel_shape": [kernel, kernel],
+        "kernel_shape": list(kernel),
         "strides": [stride, stride],
-        "pads": _same(x.spatial, kernel, stride) if pads == "same" else [pads] * 4,
+        "pads": _same(x.spatial, kernel, stride) if pads == "same" else [*_pair(pads)] * 2,
         "group": group,
     }
-    weight = he_normal((channels, x.channels // group, kernel, kernel), x.calibration, rng)
+    weight = he_normal((channels, x.channels // group, *kernel), x.calibration, rng)
     if bias is None:
         return g.op("Conv", x, g.constant(weight, f"{name}.weight"), name=name, **attributes)
     weight = bias.tie(weight)
@@ -92,13 +110,13 @@ def batch_norm(x: Tensor, *, name: str, scale: Scale, epsilon: float = 1e-5) -> 
 def conv_bn(
     x: Tensor,
     channels: int,
-    kernel: int,
+    kernel: _Pair,
     *,
     name: str,
     activation: Literal["relu", "relu6"] | None,
     scale: Scale | None = None,
     stride: int = 1,
-    pads: int | Literal["same"] = 0,
+    pads: _Pair | Literal["same"] = 0,
     group: int = 1,
     epsilon: float = 1e-5,
 ) -> Tensor:
@@ -112,6 +130,11 @@ def conv_bn(
     if activation == "relu":
         return relu(x, name=f"{name}/relu")
     return relu6(x, name=f"{name}/relu6") if activation == "relu6" else x
+
+
+def preactivate(x: Tensor, *, name: str) -> Tensor:
+    """Normalise and rectify what a convolution is to read: ``name/bn`` and ``name/relu``."""
+    return relu(batch_norm(x, name=f"{name}/bn", scale=RELU), name=f"{name}/relu")
 
 
 def relu(x: Tensor, *, name: str) -> Tensor:
@@ -141,13 +164,33 @@ def max_pool(
     )
 
 
+def average_pool(x: Tensor, kernel: int, *, name: str, stride: int, pads: int = 0) -> Tensor:
+    """Average pooling; padding counts as zeros."""
+    return x.graph.op(
+        "AveragePool",
+        x,
+        name=name,
+        kernel_shape=[kernel, kernel],
+        strides=[stride, stride],
+        pads=[pads] * 4,
+        count_include_pad=1,
+    )
+
+
 def global_pool(x: Tensor) -> Tensor:
     """Average over height and width, ``[N, C, H, W]`` to ``[N, C]``: ``pool`` and ``flatten``."""
     g = x.graph
     return g.op("Flatten", g.op("GlobalAveragePool", x, name="pool"), name="flatten", axis=1)
 
 
-def _same(size: tuple[int, int], kernel: int, stride: int) -> list[int]:
+def _pair(value: _Pair) -> tuple[int, int]:
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def _same(size: tuple[int, int], kernel: tuple[int, int], stride: int) -> list[int]:
     """ONNX pads ``[top, left, bottom, right]`` of TensorFlow's SAME."""
-    total = [max(0, (-(-s // stride) - 1) * stride + kernel - s) for s in size]
+    outputs = [-(-s // stride) for s in size]
+    total = [
+        max(0, (o - 1) * stride + k - s) for o, k, s in zip(outputs, kernel, size, strict=True)
+    ]
     return [t // 2 for t in total] + [t - t // 2 for t in total]

@@ -8,7 +8,7 @@ from tvm_edge.zoo.calibration import LOGITS, RESIDUAL
 from tvm_edge.zoo.graph import Graph, Tensor
 from tvm_edge.zoo.layers import conv_bn, gemm, global_pool
 
-__all__ = ["TENSORFLOW_STYLE", "mobilenet_v1_features", "mobilenet_v2"]
+__all__ = ["TENSORFLOW_STYLE", "mobilenet_v1", "mobilenet_v1_features", "mobilenet_v2"]
 
 # Output channels and stride of the 13 separable convolutions: v1, table 1.
 _V1 = (
@@ -36,6 +36,15 @@ class _Style(TypedDict):
 
 # How TensorFlow's MobileNets and detectors convolve.
 TENSORFLOW_STYLE = _Style(activation="relu6", pads="same", epsilon=1e-3)
+
+
+def mobilenet_v1(g: Graph) -> None:
+    """MobileNet 1.0, padded and normalised as in TensorFlow.
+
+    A `width` is the paper's width multiplier: it scales every layer but the classifier.
+    """
+    x = mobilenet_v1_features(g)[len(_V1)]
+    g.output("logits", gemm(global_pool(x), 1000, name="classifier", scale=LOGITS), (g.batch, 1000))
 
 
 def mobilenet_v1_features(g: Graph) -> dict[int, Tensor]:

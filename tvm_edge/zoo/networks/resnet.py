@@ -1,12 +1,25 @@
-"""Residual networks: He et al., Deep Residual Learning for Image Recognition, CVPR 2016."""
+"""Residual networks: He et al., CVPR 2016 (v1); He et al., Identity Mappings, ECCV 2016 (v2)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tvm_edge.zoo.calibration import LINEAR, LOGITS, RESIDUAL
 from tvm_edge.zoo.graph import Graph, Tensor
-from tvm_edge.zoo.layers import conv_bn, gemm, global_pool, max_pool, relu
+from tvm_edge.zoo.layers import (
+    conv,
+    conv_bn,
+    gemm,
+    global_pool,
+    max_pool,
+    preactivate,
+    relu,
+)
 
-__all__ = ["resnet50_v1"]
+__all__ = ["resnet50_v1", "resnet50_v2"]
+
+# Blocks of each stage, and channels inside one: ResNet-50 of v1, table 1.
+_STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
 
 
 def resnet50_v1(g: Graph) -> None:
@@ -15,15 +28,42 @@ def resnet50_v1(g: Graph) -> None:
     The variant with the stride in the 3x3 convolution ("v1.5", torchvision's) has the same
     parameters and 6 % more multiply-adds.
     """
-    x = conv_bn(g.data, g.channels(64), 7, name="stem/conv", stride=2, pads=3, activation="relu")
-    x = max_pool(x, 3, name="stem/pool", stride=2, pads=1)
-    for stage, (blocks, channels) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), start=1):
-        for block in range(blocks):
-            with g.scope(f"stage{stage}/block{block}"):
-                stride = 2 if block == 0 and stage > 1 else 1
-                x = _bottleneck(x, channels, stride=stride, project=block == 0)
+    x = _stem(g)
+    for scope, channels, stride, project in _blocks():
+        with g.scope(scope):
+            x = _bottleneck(x, channels, stride=stride, project=project)
     logits = gemm(global_pool(x), 1000, name="classifier", scale=LOGITS)
     g.output("logits", logits, (g.batch, 1000))
+
+
+def resnet50_v2(g: Graph) -> None:
+    """ResNet-50 of full pre-activation (figure 4e), as in MXNet's model zoo and ONNX's.
+
+    A stage's stride is in its first 3x3 convolution; a projected shortcut reads what the branch
+    does, after the activation. MXNet's normalisation of the picture, which trains nothing, is left
+    out.
+    """
+    x = _stem(g)
+    for scope, channels, stride, project in _blocks():
+        with g.scope(scope):
+            x = _preactivated(x, channels, stride=stride, project=project)
+    x = preactivate(x, name="head")
+    logits = gemm(global_pool(x), 1000, name="classifier", scale=LOGITS)
+    g.output("logits", logits, (g.batch, 1000))
+
+
+def _stem(g: Graph) -> Tensor:
+    """7x7 and a pool, each of stride 2."""
+    x = conv_bn(g.data, g.channels(64), 7, name="stem/conv", stride=2, pads=3, activation="relu")
+    return max_pool(x, 3, name="stem/pool", stride=2, pads=1)
+
+
+def _blocks() -> Iterator[tuple[str, int, int, bool]]:
+    """Scope, inner channels and stride of each block, and whether its shortcut is projected."""
+    for stage, (blocks, channels) in enumerate(_STAGES, start=1):
+        for block in range(blocks):
+            stride = 2 if block == 0 and stage > 1 else 1
+            yield f"stage{stage}/block{block}", channels, stride, block == 0
 
 
 def _bottleneck(x: Tensor, channels: int, *, stride: int, project: bool) -> Tensor:
@@ -36,3 +76,16 @@ def _bottleneck(x: Tensor, channels: int, *, stride: int, project: bool) -> Tens
     if project:
         x = conv_bn(x, outer, 1, name="shortcut", stride=stride, activation=None, scale=LINEAR)
     return relu(g.op("Add", y, x, name="add"), name="relu")
+
+
+def _preactivated(x: Tensor, channels: int, *, stride: int, project: bool) -> Tensor:
+    """The bottleneck with each normalisation and activation before its convolution."""
+    g = x.graph
+    inner, outer = g.channels(channels), g.channels(4 * channels)
+    y = preactivate(x, name="pre")
+    if project:
+        x = conv(y, outer, 1, name="shortcut", stride=stride)
+    y = conv_bn(y, inner, 1, name="conv1", activation="relu")
+    y = conv_bn(y, inner, 3, name="conv2", stride=stride, pads=1, activation="relu")
+    y = conv(y, outer, 1, name="conv3")
+    return g.op("Add", y, x, name="add")
