@@ -12,15 +12,16 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Scheduled, ScheduleRule, apply_first
 from tvm_edge.schedules.cpu.conv2d import Conv2d
 from tvm_edge.schedules.cpu.dense import Dense
-from tvm_edge.schedules.cpu.elementwise import Elementwise
 from tvm_edge.schedules.cpu.fallback import Fallback
+from tvm_edge.schedules.cpu.loops import schedule_spatial
 from tvm_edge.schedules.cpu.reduce import Reduce
 from tvm_edge.schedules.cpu.window import Depthwise, Pool
+from tvm_edge.schedules.elementwise import Elementwise
 
 __all__ = ["RULES", "schedule"]
 
 RULES: tuple[ScheduleRule, ...] = (
-    Elementwise(),
+    Elementwise(schedule_spatial),
     Conv2d(),
     Depthwise(),
     Dense(),

@@ -10,17 +10,18 @@ from tvm import tirx
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Scheduled, ScheduleRule, apply_first
+from tvm_edge.schedules.elementwise import Elementwise
 from tvm_edge.schedules.gpu.conv2d import Conv2d
 from tvm_edge.schedules.gpu.dense import Dense
-from tvm_edge.schedules.gpu.elementwise import Elementwise
 from tvm_edge.schedules.gpu.fallback import Fallback
+from tvm_edge.schedules.gpu.launch import schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
 from tvm_edge.schedules.gpu.window import Depthwise, Pool
 
 __all__ = ["RULES", "schedule"]
 
 RULES: tuple[ScheduleRule, ...] = (
-    Elementwise(),
+    Elementwise(schedule_spatial),
     Conv2d(),
     Depthwise(),
     Dense(),
