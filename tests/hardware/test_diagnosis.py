@@ -12,6 +12,7 @@ import pytest
 import tvm_edge
 from tests.runtime.support import run_python
 from tvm_edge.diagnosis import Check
+from tvm_edge.opencl.diagnosis import explain
 
 
 def check(diagnosis: tvm_edge.Diagnosis, name: str) -> Check:
@@ -142,6 +143,21 @@ def test_a_library_that_is_not_opencl(tmp_path: Path) -> None:
     subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library], check=True)
     opencl = opencl_check(TVM_EDGE_OPENCL_LIBRARY=str(library))
     assert "is no OpenCL 1.2 library" in opencl["found"]
+
+
+def test_a_driver_that_does_not_load_is_named() -> None:
+    """Beside one that works, and alone, where a missing permission goes before all."""
+    device = {"name": "a GPU", "type": "gpu", "version": "OpenCL 3.0", "used": True}
+    complaint = "/etc/OpenCL/vendors/x.icd names a driver that does not load"
+    seen = {"library": "libOpenCL.so.1", "error": "", "complaints": [complaint], "advice": ""}
+    beside = explain({**seen, "devices": [device]})
+    assert beside.usable and beside.broken
+    assert complaint in beside.found and "a GPU" in beside.found and beside.command
+    alone = explain({**seen, "devices": [], "error": "no platform", "advice": "sudo usermod"})
+    assert not alone.usable and alone.broken
+    assert complaint in alone.found and alone.command == "sudo usermod"
+    fine = explain({**seen, "devices": [device], "complaints": []})
+    assert (fine.usable, fine.broken, fine.command) == (True, False, "")
 
 
 def test_autoload_switched_off() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Finding", "diagnose"]
+__all__ = ["Finding", "diagnose", "explain"]
 
 _TIMEOUT = 60  # seconds; a driver may wait for hardware that does not answer
 _DRIVER = "apt-get install pocl-opencl-icd (OpenCL on the CPU), or the GPU vendor's OpenCL driver"
@@ -75,10 +75,11 @@ def diagnose() -> Finding:
     if process.returncode != 0:
         reason = (err.strip().splitlines() or ["no message"])[-1]
         return Finding(False, True, reason, "pip install --force-reinstall tvm-edge")
-    return _explain(json.loads(out))
+    return explain(json.loads(out))
 
 
-def _explain(seen: dict[str, Any]) -> Finding:
+def explain(seen: dict[str, Any]) -> Finding:
+    """The finding for what a process saw: the runtime's status, complaints and advice."""
     devices = seen["devices"]
     used = [device for device in devices if device["used"]]
     trouble = "".join(f"; {complaint}" for complaint in seen["complaints"])
