@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from typing import Any
 
 import onnx
 import pytest
@@ -10,6 +12,8 @@ import tvm
 
 import tvm_edge
 from tests.onnx_models import conv_relu
+from tvm_edge.compiler import driver
+from tvm_edge.hardware import ResolvedTarget, resolve_target
 
 # pocl takes twenty times as long to hand a program out as to build it; the tests of the cache name
 # a folder of their own.
@@ -35,3 +39,21 @@ def gpu(request: pytest.FixtureRequest) -> str:
     if not tvm.runtime.enabled(kind) or not tvm.device(kind, 0).exist:
         pytest.skip(f"no {kind} device on this machine")
     return kind
+
+
+@pytest.fixture
+def large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile for this machine's GPU as if it had the cores and waves of a server's.
+
+    Schedules choose by them; what they choose for a large GPU has to be right on pocl as well.
+    """
+
+    def large(target: Any, host: Any = None) -> ResolvedTarget:
+        resolved = resolve_target(target, host)
+        if resolved.spec.kind != "gpu":
+            return resolved
+        spec = replace(resolved.spec, cores=132, alus=128, wave=32, registers=65536)
+        limits = {"max_work_group_size": 1024, "local_memory_kind": "dedicated"}
+        return replace(resolved, spec=replace(spec, local_memory=49152, **limits))
+
+    monkeypatch.setattr(driver, "resolve_target", large)

@@ -17,6 +17,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant, trailing_contiguous
 from tvm_edge.schedules.analysis import (
     count_reductions,
+    extent,
     inline_spatial,
     is_plain,
     open_schedule,
@@ -91,14 +92,19 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     consumer = aligned_consumer(sch, block)
     along_terms = trailing_contiguous(stmt) > 0 and _last_is_term(stmt)
     spatial, summed = spatial_loops(sch, block)
-    rows, terms = fuse(sch, spatial), fuse(sch, summed)
+    # Axes of length one behind the last of more are part of it.
+    position = max((i for i, x in enumerate(spatial) if extent(sch, x) != 1), default=0)
+    outer, last = spatial[:position], fuse(sch, spatial[position:])
     limit = power_of_two(min(_GROUP, spec.max_work_group_size))
-    neighbours = 1 if along_terms else min(_NEIGHBOURS, limit // 2)
+    # Neighbours are of one row: a group that crossed into the next would have its epilogue store
+    # the rest of both.
+    most = min(_NEIGHBOURS, limit // 2, extent(sch, last) or 1)
+    neighbours = 1 if along_terms else power_of_two(most)
     lanes = limit // neighbours
-    groups, row = sch.split(rows, factors=[None, neighbours])
-    steps, lane = sch.split(terms, factors=[None, lanes])
-    sch.reorder(groups, row, lane, steps)
-    group = bind_group(sch, [groups], *((lane, row) if along_terms else (row, lane)))
+    groups, row = sch.split(last, factors=[None, neighbours])
+    steps, lane = sch.split(fuse(sch, summed), factors=[None, lanes])
+    sch.reorder(*outer, groups, row, lane, steps)
+    group = bind_group(sch, [*outer, groups], *((lane, row) if along_terms else (row, lane)))
     if consumer is not None:
         sch.reverse_compute_at(consumer, group, preserve_unit_loops=True)
         sch.set_scope(block, 0, "shared")

@@ -14,6 +14,13 @@ from tests.schedules.harness import Graph
 from tvm_edge.report import KernelInfo
 
 
+@pytest.fixture(params=["this-gpu", "large-gpu"], autouse=True)
+def size(request: pytest.FixtureRequest) -> None:
+    """Every kernel as this GPU gets it, and as a large one does."""
+    if request.param == "large-gpu":
+        request.getfixturevalue("large_gpu")
+
+
 def rules(kernels: tuple[KernelInfo, ...]) -> set[str]:
     return {kernel.rule for kernel in kernels}
 
@@ -86,8 +93,14 @@ def test_pool(kind: str, attributes: dict[str, Any], gpu: str) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "transposed"),
-    [((1, 512, 100), False), ((1, 512, 100), True), ((65, 48, 70), True), ((33, 20, 64), False)],
-    ids=["few", "few-transposed", "many-transposed", "many"],
+    [
+        ((1, 512, 100), False),
+        ((1, 512, 100), True),
+        ((7, 256, 81), False),  # rows that groups of work-items do not divide
+        ((65, 48, 70), True),
+        ((33, 20, 64), False),
+    ],
+    ids=["few", "few-transposed", "odd-columns", "many-transposed", "many"],
 )
 def test_dense(shape: tuple[int, int, int], transposed: bool, gpu: str) -> None:
     rows, terms, columns = shape
