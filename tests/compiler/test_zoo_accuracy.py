@@ -12,12 +12,15 @@ from onnx import numpy_helper
 import tvm_edge
 from tests.detections import compare_detections
 from tests.onnx_models import reference, relative_error
+from tests.zoo.networks import DETECTORS, HUGE, SLOW
 from tvm_edge import zoo
 
 TOLERANCE = 1e-4  # of each tensor's largest value, as DESIGN says
 # The rest of the zoo is compiled once in `make test`, as for use.
 THOROUGH = ("resnet50_v1", "mobilenet_v2", "squeezenet1_0", "ssd_mobilenet_v1")
 CLASSIFIERS = ("resnet50_v1", "mobilenet_v2", "squeezenet1_0")
+# Slow ones of which `make test` compares the detections, their boxes and scores.
+TWO_MORE = {"faster_rcnn_head", "yolov3"}
 REDUCED = {
     "resnet50_v1": {"image_size": 64, "width": 0.25},
     "resnet50_v2": {"image_size": 64, "width": 0.25},
@@ -29,26 +32,36 @@ REDUCED = {
     "vgg16": {"image_size": 64, "width": 0.25},
     "shufflenet_v2": {"image_size": 64, "width": 0.5},
     "googlenet": {"image_size": 64, "width": 0.5},
+    "deeplab_v3": {"image_size": 64, "width": 0.5},
+    "yolov1": {"image_size": 256, "width": 0.25},
+    "yolov1_large": {"image_size": 256, "width": 0.25},
+    "yolov1_medium": {"image_size": 256, "width": 0.25},
+    "yolov1_small": {"image_size": 256, "width": 0.25},
+    "nasnet_mobile": {"image_size": 64, "width": 0.25},
     "vgg19": {"image_size": 64, "width": 0.25},
     "ssd_mobilenet_v1": {"image_size": 128, "width": 0.5},
+    "ssd_mobilenet_v1_512": {"image_size": 192, "width": 0.25},
+    "ssd_resnet50_v1": {"image_size": 192, "width": 0.25},
+    "yolov3": {"image_size": 128, "width": 0.125},
+    "faster_rcnn_head": {"image_size": 128, "width": 0.25},
 }
 
 
-def networks(quick: Collection[str]) -> list[object]:
-    """Every network reduced, and at full size, which is left to ``make test-full``.
+def networks(quick: Collection[str], huge: Collection[str] = ()) -> list[object]:
+    """The `quick` networks reduced, and every one at full size for ``make test-full``.
 
-    So are the reduced ones that are not `quick`.
+    Huge ones are there only if in `huge`.
     """
     reduced = [
-        pytest.param(
-            name,
-            REDUCED[name],
-            id=f"{name}-reduced",
-            marks=[] if name in quick else pytest.mark.full,
-        )
+        pytest.param(name, REDUCED[name], id=f"{name}-reduced")
         for name in zoo.names()
+        if name in quick
     ]
-    full = [pytest.param(name, {}, id=name, marks=pytest.mark.full) for name in zoo.names()]
+    full = [
+        pytest.param(name, {}, id=name, marks=pytest.mark.full)
+        for name in zoo.names()
+        if name not in HUGE or name in huge
+    ]
     return reduced + full
 
 
@@ -85,7 +98,7 @@ def test_outputs_and_intermediates(name: str, options: dict[str, object]) -> Non
         assert relative_error(actual[tensor], value) <= TOLERANCE, tensor
 
 
-@pytest.mark.parametrize(("name", "options"), networks(quick=zoo.names()))
+@pytest.mark.parametrize(("name", "options"), networks(quick=set(zoo.names()) - SLOW, huge=HUGE))
 def test_as_compiled_for_use(name: str, options: dict[str, object]) -> None:
     """Without further outputs, so that everything fuses; every kernel has a schedule."""
     model = zoo.build(name, **options)
@@ -95,6 +108,9 @@ def test_as_compiled_for_use(name: str, options: dict[str, object]) -> None:
     for tensor, value in expected.items():
         if value.dtype == np.float32 and not tensor.startswith("detection"):
             assert relative_error(actual[tensor], value) <= TOLERANCE, tensor
+    if "segmentation" in actual:
+        # Exact for identical logits; rounding decides where two classes are as likely.
+        np.testing.assert_array_equal(actual["segmentation"], actual["logits"].argmax(axis=1))
     report = compiled.report
     assert {p.device for p in report.placements} <= {"llvm", ""}
     convolutions = [p for p in report.placements if p.op_type in ("Conv", "Gemm")]
@@ -105,17 +121,35 @@ def test_as_compiled_for_use(name: str, options: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [REDUCED["ssd_mobilenet_v1"], pytest.param({}, marks=pytest.mark.full)]
+    ("name", "options"),
+    [
+        pytest.param(
+            name,
+            REDUCED[name],
+            id=f"{name}-reduced",
+            marks=pytest.mark.full if name in SLOW - TWO_MORE else [],
+        )
+        for name in DETECTORS
+    ]
+    + [
+        pytest.param(name, {}, id=name, marks=pytest.mark.full)
+        for name in DETECTORS
+        if name not in HUGE
+    ],
 )
-def test_detections(options: dict[str, object], record_property: pytest.RecordProperty) -> None:
+def test_detections(
+    name: str, options: dict[str, object], record_property: pytest.RecordProperty
+) -> None:
     """One to one with ONNX Runtime's; rounding may decide for few candidates."""
-    model = zoo.build("ssd_mobilenet_v1", **options)
+    model = zoo.build(name, **options)
     threshold = score_threshold(model)
     compiled = tvm_edge.compile(model, "llvm")
     for seed in range(2):
         inputs = zoo.sample_input(model, seed=seed)
-        theirs = reference(model, inputs)
-        result = compare_detections(compiled.run(inputs), theirs, score_threshold=threshold)
+        ours, theirs = compiled.run(inputs), reference(model, inputs)
+        for tensor in ("boxes", "scores"):
+            assert relative_error(ours[tensor], theirs[tensor]) <= TOLERANCE, tensor
+        result = compare_detections(ours, theirs, score_threshold=threshold)
         record_property(f"excused, seed {seed}", result.excused)
         assert result.unmatched == 0
         assert result.matched >= 10
@@ -123,8 +157,8 @@ def test_detections(options: dict[str, object], record_property: pytest.RecordPr
 
 
 def score_threshold(model: onnx.ModelProto) -> float:
-    """Of the model's NonMaxSuppression."""
-    nms = next(n for n in model.graph.node if n.op_type == "NonMaxSuppression")
+    """Of the model's last NonMaxSuppression."""
+    nms = next(n for n in reversed(model.graph.node) if n.op_type == "NonMaxSuppression")
     tensor = next(t for t in model.graph.initializer if t.name == nms.input[4])
     return float(numpy_helper.to_array(tensor).item())
 

@@ -12,10 +12,34 @@ from tvm_edge import zoo
 # Built at full size in `make test`; the others take minutes together.
 QUICK = frozenset({"mobilenet_v2", "resnet50_v1", "squeezenet1_0", "ssd_mobilenet_v1"})
 
+# Left to `make test-full` even where they are reduced: many layers, or variants of another.
+SLOW = frozenset(
+    {
+        "faster_rcnn_head",
+        "nasnet_mobile",
+        "ssd_mobilenet_v1_512",
+        "ssd_resnet50_v1",
+        "yolov1_large",
+        "yolov1_medium",
+        "yolov1_small",
+        "yolov3",
+    }
+)
+
+# A gigabyte of weights: built at full size in few tests only, and not kept.
+HUGE = frozenset({"yolov1", "yolov1_large"})
+
 CLASSIFIERS = tuple(n for n in zoo.names() if zoo.entry(n).task == "classification")
+DETECTORS = tuple(n for n in zoo.names() if zoo.entry(n).task == "detection")
 
 
 def marked(names: Iterable[str] = zoo.names()) -> list[Any]:
-    """`names` as parameters, those that are not quick left to ``make test-full``."""
+    """`names` as parameters, without the huge; what is not quick is left to ``make test-full``."""
     full = pytest.mark.full
-    return [n if n in QUICK else pytest.param(n, marks=full) for n in names]
+    return [n if n in QUICK else pytest.param(n, marks=full) for n in names if n not in HUGE]
+
+
+def reduced(names: Iterable[str] = zoo.names()) -> list[Any]:
+    """`names` as parameters for a test that builds them reduced."""
+    full = pytest.mark.full
+    return [pytest.param(n, marks=full) if n in SLOW else n for n in names]

@@ -16,6 +16,7 @@ from tvm_edge.errors import InputError
 def test_the_networks_are_there() -> None:
     assert zoo.names() == tuple(sorted(zoo.names()))
     assert {
+        "deeplab_v3",
         "vgg19",
         "googlenet",
         "shufflenet_v2",
@@ -24,10 +25,19 @@ def test_the_networks_are_there() -> None:
         "inception_v3",
         "mobilenet_v1",
         "mobilenet_v2",
+        "nasnet_mobile",
         "resnet50_v1",
         "resnet50_v2",
         "squeezenet1_0",
         "ssd_mobilenet_v1",
+        "ssd_mobilenet_v1_512",
+        "ssd_resnet50_v1",
+        "faster_rcnn_head",
+        "yolov1",
+        "yolov1_large",
+        "yolov1_medium",
+        "yolov1_small",
+        "yolov3",
     } <= set(zoo.names())
 
 

@@ -13,21 +13,32 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tests.zoo.networks import marked
+from tests.zoo.networks import marked, reduced
 from tvm_edge import zoo
 
+YOLO = ("yolov1", "yolov1_large", "yolov1_medium", "yolov1_small")
 DETECTIONS = {
     "selected": ["detections", 3],
     "detection_boxes": ["detections", 4],
     "detection_scores": ["detections"],
     "detection_classes": ["detections"],
 }
+# Boxes that each detector scores at its default size, and classes.
+CANDIDATES = {
+    "faster_rcnn_head": (100, 80),
+    "ssd_mobilenet_v1": (1917, 90),
+    "ssd_mobilenet_v1_512": (5118, 90),
+    "ssd_resnet50_v1": (6132, 20),
+    **dict.fromkeys(YOLO, (98, 20)),
+    "yolov3": (10647, 80),
+}
 # Networks that normalise before the convolution, and what else than convolutions is normalised.
 PREACTIVATED = {
     "densenet121": {"AveragePool", "Concat", "MaxPool"},
+    "nasnet_mobile": {"Concat"},
     "resnet50_v2": {"Add", "MaxPool"},
 }
-WITHOUT_NORMALISATION = {"squeezenet1_0", "vgg16", "vgg19"}
+WITHOUT_NORMALISATION = {"squeezenet1_0", "vgg16", "vgg19", *YOLO}
 
 
 def shape(info: onnx.ValueInfoProto) -> list[int | str]:
@@ -49,11 +60,18 @@ def test_inputs_and_outputs(name: str, full: Callable[[str], onnx.ModelProto]) -
     outputs = {o.name: shape(o) for o in graph.output}
     if zoo.entry(name).task == "classification":
         assert outputs == {"logits": [1, 1000]}
+    elif zoo.entry(name).task == "segmentation":
+        size = zoo.entry(name).image_size
+        assert outputs == {"logits": [1, 21, *size], "segmentation": [1, *size]}
     else:
-        assert outputs == {"boxes": [1, 1917, 4], "scores": [1, 90, 1917], **DETECTIONS}
+        candidates, classes = CANDIDATES[name]
+        dense = {"boxes": [1, candidates, 4], "scores": [1, classes, candidates]}
+        if name == "faster_rcnn_head":  # each class has its own boxes
+            dense = {"boxes": [classes, candidates, 4], "scores": [classes, 1, candidates]}
+        assert outputs == {**dense, **DETECTIONS}
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", reduced())
 def test_everything_is_named_once_and_has_a_shape(
     name: str, small: Callable[[str], onnx.ModelProto]
 ) -> None:
@@ -70,7 +88,7 @@ def test_everything_is_named_once_and_has_a_shape(
     assert not unused
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", reduced())
 def test_batch_normalisation_is_left_to_the_compiler(
     name: str, small: Callable[[str], onnx.ModelProto]
 ) -> None:
@@ -151,7 +169,7 @@ def test_another_seed_changes_every_weight(small: Callable[[str], onnx.ModelProt
             assert not np.array_equal(numpy_helper.to_array(a), numpy_helper.to_array(b)), a.name
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", reduced())
 @pytest.mark.parametrize(
     "options",
     [
@@ -178,4 +196,5 @@ def test_reduced_models_run(
             d for d in declared if d != "detections"
         ]
         assert np.isfinite(outputs[info.name]).all()
-    assert outputs.get("logits", outputs.get("scores")).std() > 0.02
+    dense = outputs.get("logits", outputs.get("scores"))
+    assert dense.std() > (0.01 if "scores" in outputs else 0.02)  # few of a detector's are high

@@ -1,4 +1,4 @@
-"""The detector's anchors, decoding and suppression, against plain NumPy."""
+"""Anchors, decoding and scores of SSD, against plain NumPy."""
 
 from __future__ import annotations
 
@@ -8,32 +8,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
 
 from tvm_edge import zoo
-from tvm_edge.zoo.anchors import ssd_anchors
+from tvm_edge.zoo.anchors import gluon_shapes, ssd_anchors
 
 MAPS_300 = [(19, 19), (10, 10), (5, 5), (3, 3), (2, 2), (1, 1)]
-IOU, SCORE, PER_CLASS = 0.6, 0.5, 100
+MAPS_512 = [(32, 32), (16, 16), (8, 8), (4, 4), (2, 2), (1, 1)]
 
 Models = Callable[[str], onnx.ModelProto]
-
-
-@pytest.fixture
-def detect(full: Models, session: Callable[..., Any]) -> Callable[[int], dict[str, Any]]:
-    """Outputs of the full-size detector for a seed of its sample input."""
-    model = full("ssd_mobilenet_v1")
-    run = session(model)
-    return lambda seed: run(zoo.sample_input(model, seed))
-
-
-def overlap(box: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Intersection over union of one box with many."""
-    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
-    shared = np.prod(np.clip(high - low, 0, None), axis=1)
-    areas = np.prod(others[:, 2:] - others[:, :2], axis=1)
-    ratio: NDArray[np.float32] = shared / (np.prod(box[2:] - box[:2]) + areas - shared)
-    return ratio
 
 
 def test_published_anchors() -> None:
@@ -58,6 +40,23 @@ def test_published_anchors() -> None:
     np.testing.assert_allclose(areas, [0.95**2] * 5 + [0.95], rtol=1e-6)
 
 
+def test_anchors_of_gluon() -> None:
+    # ssd_512_resnet50_v1_voc: sizes 51.2, 102.4, ... and steps 16, 32, ... in pixels.
+    anchors = ssd_anchors(MAPS_512, (512, 512), gluon_shapes()) * 512
+    assert anchors.shape == (6132, 4)
+    size, between, root = 51.2, np.sqrt(51.2 * 102.4), np.sqrt(2)
+    expected = [(size, size), (between, between), (size / root, size * root)]
+    np.testing.assert_allclose(anchors[:3, 2:], expected, rtol=1e-6)
+    np.testing.assert_allclose(anchors[3, 2:], (size * root, size / root), rtol=1e-6)
+    np.testing.assert_allclose(anchors[4:8, :2], [(8, 16 + 8)] * 4, rtol=1e-6)
+    # The second map has six shapes, the last four: 450.6, up to 492.
+    root, first = np.sqrt(3), 32 * 32 * 4
+    expected = [(102.4 / root, 102.4 * root), (102.4 * root, 102.4 / root)]
+    np.testing.assert_allclose(anchors[first + 4 : first + 6, 2:], expected, rtol=1e-6)
+    np.testing.assert_allclose(anchors[-3, 2:], np.sqrt(450.6 * 492), rtol=1e-6)
+    np.testing.assert_allclose(anchors[-4:, :2], 256, rtol=1e-6)
+
+
 def test_anchors_run_over_columns_before_rows() -> None:
     anchors = ssd_anchors([(2, 3)] * 6, (200, 300))[:18].reshape(2, 3, 3, 4)
     np.testing.assert_allclose(anchors[0, :, 0, 1], [1 / 6, 1 / 2, 5 / 6], rtol=1e-6)
@@ -74,27 +73,6 @@ def test_anchors_follow_the_feature_maps(size: Any, anchors: int) -> None:
     model = zoo.build("ssd_mobilenet_v1", image_size=size, width=0.1)
     (boxes,) = [o for o in model.graph.output if o.name == "boxes"]
     assert [d.dim_value for d in boxes.type.tensor_type.shape.dim] == [1, anchors, 4]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_picture_shows_some_objects_of_some_classes(
-    seed: int, detect: Callable[[int], dict[str, Any]]
-) -> None:
-    out = detect(seed)
-    candidates = int((out["scores"] > SCORE).sum())
-    assert 10 <= len(out["selected"]) <= 500
-    assert 5 <= len(set(out["detection_classes"])) < 60
-    # Overlaps that suppression has to remove: at least one candidate in twenty.
-    assert len(out["selected"]) < 0.95 * candidates
-    # Neither all alike nor saturated, where many scores would be the same float.
-    assert SCORE < out["detection_scores"].min() < 0.6
-    assert 0.75 < out["detection_scores"].max() < 0.9999
-    assert len(np.unique(out["detection_scores"])) > 0.95 * len(out["detection_scores"])
-
-
-def test_detections_follow_the_picture(detect: Callable[[int], dict[str, Any]]) -> None:
-    one, other = ({tuple(row) for row in detect(seed)["selected"]} for seed in (0, 1))
-    assert len(one & other) < 0.8 * min(len(one), len(other))
 
 
 def test_boxes_are_decoded_from_the_anchors(small: Models, session: Callable[..., Any]) -> None:
@@ -117,25 +95,13 @@ def test_scores_are_the_sigmoid_without_the_background(
     np.testing.assert_allclose(out["scores"], expected.transpose(0, 2, 1)[:, 1:], atol=1e-6)
 
 
-def test_suppression_is_greedy_per_class(detect: Callable[[int], dict[str, Any]]) -> None:
-    out = detect(0)
-    boxes, expected = out["boxes"][0], []
-    for index, scores in enumerate(out["scores"][0]):
-        kept: list[int] = []
-        for box in np.argsort(-scores, kind="stable"):
-            if scores[box] <= SCORE or len(kept) == PER_CLASS:
-                break
-            if not kept or overlap(boxes[box], boxes[kept]).max() <= IOU:
-                kept.append(int(box))
-        expected += [[0, index, box] for box in kept]
-    np.testing.assert_array_equal(out["selected"], expected)
-
-
-def test_detections_are_what_is_selected(session: Callable[..., Any]) -> None:
-    model = zoo.build("ssd_mobilenet_v1", image_size=128, width=0.25, batch=2)
-    out = session(model)(zoo.sample_input(model))
-    picture, index, box = out["selected"].T
-    assert set(picture) == {0, 1}
-    np.testing.assert_array_equal(out["detection_boxes"], out["boxes"][picture, box])
-    np.testing.assert_array_equal(out["detection_scores"], out["scores"][picture, index, box])
-    np.testing.assert_array_equal(out["detection_classes"], index + 1)
+@pytest.mark.full
+def test_scores_are_the_softmax_without_the_background(
+    small: Models, session: Callable[..., Any]
+) -> None:
+    model = small("ssd_resnet50_v1")
+    out = session(model, ["postprocess/logits:0", "scores"])(zoo.sample_input(model))
+    logits = out["postprocess/logits:0"].astype(np.float64)
+    assert logits[..., 0].mean() > logits[..., 1:].max(axis=-1).mean()  # mostly background
+    expected = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+    np.testing.assert_allclose(out["scores"], expected.transpose(0, 2, 1)[:, 1:], atol=1e-6)

@@ -8,6 +8,7 @@ benchmarks and examples; they do not recognise anything.
 >>> "resnet50_v2" in tvm_edge.zoo.names()
 True
 >>> model = tvm_edge.zoo.build("mobilenet_v2")                       # doctest: +SKIP
+>>> tvm_edge.zoo.save("mobilenet_v2", "mobilenet_v2.onnx")           # doctest: +SKIP
 >>> feeds = tvm_edge.zoo.sample_input("mobilenet_v2")                # doctest: +SKIP
 
 To add a network: an entry in :mod:`tvm_edge.zoo.catalogue` and a function of the same name in
@@ -15,6 +16,6 @@ To add a network: an entry in :mod:`tvm_edge.zoo.catalogue` and a function of th
 """
 
 from tvm_edge.zoo.catalogue import ZooEntry, entry, names
-from tvm_edge.zoo.models import build, sample_input
+from tvm_edge.zoo.models import build, sample_input, save
 
-__all__ = ["ZooEntry", "build", "entry", "names", "sample_input"]
+__all__ = ["ZooEntry", "build", "entry", "names", "sample_input", "save"]

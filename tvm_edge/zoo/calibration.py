@@ -124,7 +124,9 @@ def he_normal(
     """
     fan_in = int(np.prod(shape[1:]))
     deviation = _coarse(1 / np.sqrt(fan_in * np.mean(x**2)))
-    return rng.standard_normal(shape, dtype=np.float32) * np.float32(deviation)
+    weight = rng.standard_normal(shape, dtype=np.float32)
+    weight *= np.float32(deviation)  # in place: a fully connected layer can have a gigabyte
+    return weight
 
 
 def fit(
@@ -136,13 +138,13 @@ def fit(
     """Return the weights ``[C, ...]`` and the bias ``[C]`` that bring an output to `scale`.
 
     `raw` is the output ``[N, C, ...]`` of `weight` without bias. The result is what folding a
-    batch normalisation into the layer would give.
+    batch normalisation into the layer would give; `weight` is scaled in place.
     """
     statistics = measure(raw)
     gamma, beta = scale.sample(len(weight), rng)
     factor = _coarse(gamma / np.sqrt(statistics.variance))
-    scaled = weight * factor.astype(np.float32).reshape(-1, *[1] * (weight.ndim - 1))
-    return scaled, beta - factor * statistics.mean
+    weight *= factor.astype(np.float32).reshape(-1, *[1] * (weight.ndim - 1))
+    return weight, beta - factor * statistics.mean
 
 
 def _coarse(x: Any) -> NDArray[np.float64]:

@@ -36,7 +36,7 @@ class Tensor:
         Its name in the ONNX graph.
     value : NDArray or None
         What it holds for the calibration pictures, float64 where the model has float32; the batch
-        is theirs, not the model's. None after :meth:`detach`.
+        is theirs, not the model's. A constant's is as stored, float32. None after :meth:`detach`.
     """
 
     graph: Graph = field(repr=False)
@@ -45,9 +45,9 @@ class Tensor:
 
     @property
     def calibration(self) -> NDArray[Any]:
-        """`value`, where there must be one."""
+        """`value` for computing with, where there must be one: float64 also of a constant."""
         assert self.value is not None, f"{self.name} was detached from calibration"
-        return self.value
+        return self.value.astype(np.float64) if self.value.dtype == np.float32 else self.value
 
     @property
     def channels(self) -> int:
@@ -141,24 +141,32 @@ class Graph:
             stored = stored.astype(np.float32)
         path = self._new_path(name)
         self._initializers[path] = stored
-        return Tensor(self, path, stored.astype(np.float64) if stored.dtype.kind == "f" else stored)
+        return Tensor(self, path, stored)
 
-    def op(self, op_type: str, *inputs: Tensor, name: str, **attributes: Any) -> Tensor:
-        """Add a node with one output, evaluated unless an input is detached."""
+    def op(self, op_type: str, *inputs: Tensor | None, name: str, **attributes: Any) -> Tensor:
+        """Add a node with one output, evaluated unless an input is detached.
+
+        None stands for an optional input that is left out.
+        """
         return self.ops(op_type, *inputs, name=name, count=1, **attributes)[0]
 
     def ops(
-        self, op_type: str, *inputs: Tensor, name: str, count: int, **attributes: Any
+        self, op_type: str, *inputs: Tensor | None, name: str, count: int, **attributes: Any
     ) -> tuple[Tensor, ...]:
-        """Add a node with `count` outputs, evaluated unless an input is detached."""
+        """Add a node with `count` outputs, as :meth:`op` does."""
         path = self._new_path(name)
         results = [f"{path}:{i}" for i in range(count)]
-        self._nodes.append(
-            helper.make_node(op_type, [x.name for x in inputs], results, path, **attributes)
-        )
-        if any(x.value is None for x in inputs):
+        names = [x.name if x else "" for x in inputs]
+        self._nodes.append(helper.make_node(op_type, names, results, path, **attributes))
+        if any(x.value is None for x in inputs if x):
             return tuple(Tensor(self, result, None) for result in results)
-        values = evaluate(op_type, [x.calibration for x in inputs], count, **attributes)
+        # Gemm takes a float32 weight as it is: YOLO's would be 1.6 GB in float64.
+        values = evaluate(
+            op_type,
+            [(x.value if op_type == "Gemm" else x.calibration) if x else None for x in inputs],
+            count,
+            **attributes,
+        )
         return tuple(Tensor(self, r, v) for r, v in zip(results, values, strict=True))
 
     def output(
@@ -173,7 +181,7 @@ class Graph:
         self._outputs[x.name] = helper.make_tensor_value_info(name, kind, shape)
 
     def model(self, doc: str) -> onnx.ModelProto:
-        """Return the finished model, every intermediate shape inferred."""
+        """Return the finished model, every intermediate shape inferred; the graph is used up."""
         public = {tensor: info.name for tensor, info in self._outputs.items()}
         for node in self._nodes:
             for names in (node.input, node.output):
@@ -202,9 +210,12 @@ class Graph:
         )
         del model.graph.input[1:]
         del model.graph.initializer[:]
-        model.graph.initializer.extend(
-            numpy_helper.from_array(array, name) for name, array in self._initializers.items()
-        )
+        # Each in its place and then dropped: a copy of every weight at a time would be too much.
+        for name in list(self._initializers):
+            array = self._initializers.pop(name)
+            tensor = model.graph.initializer.add(name=name, dims=array.shape)
+            tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+            tensor.raw_data = array.tobytes()
         return model
 
     def _path(self, name: str) -> str:

@@ -17,6 +17,7 @@ __all__ = [
     "conv_bn",
     "gemm",
     "global_pool",
+    "leaky_relu",
     "max_pool",
     "preactivate",
     "relu",
@@ -36,6 +37,7 @@ def conv(
     name: str,
     stride: int = 1,
     pads: _Pair | Literal["same"] = 0,
+    dilation: int = 1,
     group: int = 1,
     bias: Scale | None = None,
 ) -> Tensor:
@@ -49,7 +51,7 @@ def conv(
         Output channels.
     kernel : int or tuple[int, int]
         Height and width, or one number for both.
-    stride, group : int
+    stride, dilation, group : int
         As in ONNX; height and width alike.
     name : str
         Name of the node.
@@ -70,9 +72,11 @@ def conv(
     attributes: dict[str, Any] = {
         "kernel_shape": list(kernel),
         "strides": [stride, stride],
-        "pads": _same(x.spatial, kernel, stride) if pads == "same" else [*_pair(pads)] * 2,
+        "pads": _pads(pads, x.spatial, kernel, stride, dilation),
         "group": group,
     }
+    if dilation != 1:
+        attributes["dilations"] = [dilation, dilation]
     weight = he_normal((channels, x.channels // group, *kernel), x.calibration, rng)
     if bias is None:
         return g.op("Conv", x, g.constant(weight, f"{name}.weight"), name=name, **attributes)
@@ -87,7 +91,8 @@ def gemm(x: Tensor, features: int, *, name: str, scale: Scale) -> Tensor:
     """Fully connected layer ``[N, C]`` to ``[N, features]``, brought to `scale`."""
     g, rng = x.graph, x.graph.random(name)
     weight = he_normal((features, x.channels), x.calibration, rng)
-    weight, offset = fit(weight, x.calibration @ weight.T, scale, rng)
+    (raw,) = evaluate("Gemm", [x.calibration, weight], transB=1)
+    weight, offset = fit(weight, raw, scale, rng)
     w, b = g.constant(weight, f"{name}.weight"), g.constant(offset, f"{name}.bias")
     return g.op("Gemm", x, w, b, name=name, transB=1)
 
@@ -117,6 +122,7 @@ def conv_bn(
     scale: Scale | None = None,
     stride: int = 1,
     pads: _Pair | Literal["same"] = 0,
+    dilation: int = 1,
     group: int = 1,
     epsilon: float = 1e-5,
 ) -> Tensor:
@@ -124,7 +130,9 @@ def conv_bn(
 
     `scale` is what the normalisation brings its output to, by default what suits `activation`.
     """
-    x = conv(x, channels, kernel, name=name, stride=stride, pads=pads, group=group)
+    x = conv(
+        x, channels, kernel, name=name, stride=stride, pads=pads, dilation=dilation, group=group
+    )
     suits = {"relu": RELU, "relu6": RELU6, None: LINEAR}[activation]
     x = batch_norm(x, name=f"{name}/bn", scale=scale or suits, epsilon=epsilon)
     if activation == "relu":
@@ -142,6 +150,11 @@ def relu(x: Tensor, *, name: str) -> Tensor:
     return x.graph.op("Relu", x, name=name)
 
 
+def leaky_relu(x: Tensor, *, name: str, alpha: float) -> Tensor:
+    """Rectify, negative numbers scaled by `alpha` instead of dropped."""
+    return x.graph.op("LeakyRelu", x, name=name, alpha=alpha)
+
+
 def relu6(x: Tensor, *, name: str) -> Tensor:
     """Clip to [0, 6], as exporters write ReLU6."""
     g = x.graph
@@ -150,7 +163,13 @@ def relu6(x: Tensor, *, name: str) -> Tensor:
 
 
 def max_pool(
-    x: Tensor, kernel: int, *, name: str, stride: int, pads: int = 0, ceil_mode: bool = False
+    x: Tensor,
+    kernel: int,
+    *,
+    name: str,
+    stride: int,
+    pads: int | Literal["same"] = 0,
+    ceil_mode: bool = False,
 ) -> Tensor:
     """Max pooling; `ceil_mode` keeps a last window that hangs over the edge, as Caffe does."""
     return x.graph.op(
@@ -159,21 +178,23 @@ def max_pool(
         name=name,
         kernel_shape=[kernel, kernel],
         strides=[stride, stride],
-        pads=[pads] * 4,
+        pads=_pads(pads, x.spatial, (kernel, kernel), stride),
         ceil_mode=int(ceil_mode),
     )
 
 
-def average_pool(x: Tensor, kernel: int, *, name: str, stride: int, pads: int = 0) -> Tensor:
-    """Average pooling; padding counts as zeros."""
+def average_pool(
+    x: Tensor, kernel: int, *, name: str, stride: int, pads: int | Literal["same"] = 0
+) -> Tensor:
+    """Average pooling; padding counts as zeros, but not that of TensorFlow's SAME."""
     return x.graph.op(
         "AveragePool",
         x,
         name=name,
         kernel_shape=[kernel, kernel],
         strides=[stride, stride],
-        pads=[pads] * 4,
-        count_include_pad=1,
+        pads=_pads(pads, x.spatial, (kernel, kernel), stride),
+        count_include_pad=int(pads != "same"),
     )
 
 
@@ -187,10 +208,19 @@ def _pair(value: _Pair) -> tuple[int, int]:
     return value if isinstance(value, tuple) else (value, value)
 
 
-def _same(size: tuple[int, int], kernel: tuple[int, int], stride: int) -> list[int]:
-    """ONNX pads ``[top, left, bottom, right]`` of TensorFlow's SAME."""
+def _pads(
+    pads: _Pair | Literal["same"],
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: int,
+    dilation: int = 1,
+) -> list[int]:
+    """ONNX pads ``[top, left, bottom, right]``; those of TensorFlow's SAME follow the `size`."""
+    if pads != "same":
+        return [*_pair(pads)] * 2
+    extents = [(k - 1) * dilation + 1 for k in kernel]
     outputs = [-(-s // stride) for s in size]
     total = [
-        max(0, (o - 1) * stride + k - s) for o, k, s in zip(outputs, kernel, size, strict=True)
+        max(0, (o - 1) * stride + e - s) for o, e, s in zip(outputs, extents, size, strict=True)
     ]
     return [t // 2 for t in total] + [t - t // 2 for t in total]

@@ -1,11 +1,14 @@
-"""Build a network by name, and inputs for it."""
+"""Build a network by name, write it to a file, and draw inputs for it."""
 
 from __future__ import annotations
 
 import importlib
 import math
+import os
+import tempfile
 from collections.abc import Sequence
 from numbers import Integral, Real
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,8 +22,11 @@ from tvm_edge.zoo.pictures import pictures
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["build", "sample_input"]
+__all__ = ["build", "sample_input", "save"]
 
+# Bytes of weights above which they go into a file of their own: protobuf ends at 2 GiB, and whoever
+# parses a file below that still copies all of it.
+_EXTERNAL_ABOVE = 500_000_000
 _SAMPLE_SEED = 0x5A4D71
 
 
@@ -74,6 +80,73 @@ def build(
     family = importlib.import_module(f"tvm_edge.zoo.networks.{e.family}")
     getattr(family, name)(graph)
     return graph.model(f"{name} with calibrated random weights, seed {seed}. {e.source}.")
+
+
+def save(
+    name: str,
+    path: str | os.PathLike[str],
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    width: float = 1.0,
+    batch: int = 1,
+    seed: int = 0,
+) -> Path:
+    """Build a network and write it as an ONNX file.
+
+    Above 500 MB of weights they go beside it, to `path` with ``.data`` appended: ONNX's external
+    data. A file that is there already is replaced, as a whole or not at all.
+
+    Parameters
+    ----------
+    name, image_size, width, batch, seed
+        As for :func:`build`.
+    path : path
+        The file to write, by custom ``*.onnx``, in a folder that exists.
+
+    Returns
+    -------
+    pathlib.Path
+        The file, ``Path(path)``.
+
+    Raises
+    ------
+    tvm_edge.errors.InputError
+        If :func:`build` refuses an argument, or the file cannot be written: no such folder, no
+        permission, no space. Nothing is left behind.
+    tvm_edge.errors.MissingDependencyError
+        If onnx is not installed.
+    """
+    target = Path(path)
+    try:
+        # The folder of what is written first: a network takes a minute to build.
+        with tempfile.TemporaryDirectory(prefix=".tvm-edge-", dir=target.parent) as folder:
+            if target.is_dir():
+                raise IsADirectoryError(0, "it is a folder")
+            model = build(name, image_size=image_size, width=width, batch=batch, seed=seed)
+            for part in _write(model, Path(folder) / target.name):
+                part.replace(target.parent / part.name)
+    except (OSError, ValueError) as err:  # ValueError: a NUL in the path
+        reason = (err.strerror if isinstance(err, OSError) else None) or str(err)
+        raise InputError(
+            f"cannot write the network to {str(target)!r}: {reason}; choose a file in a folder "
+            "that exists, is writable and has space (nothing was left behind)",
+            name="path",
+            expected="a file in a writable folder",
+            got=repr(str(target)),
+        ) from err
+    return target
+
+
+def _write(model: onnx.ModelProto, path: Path) -> list[Path]:
+    """Write `model` to `path`; return the files, in the order in which they may be published."""
+    import onnx
+
+    if sum(len(t.raw_data) for t in model.graph.initializer) <= _EXTERNAL_ABOVE:
+        onnx.save_model(model, path)
+        return [path]
+    data = path.with_name(f"{path.name}.data")
+    onnx.save_model(model, path, save_as_external_data=True, location=data.name)
+    return [data, path]
 
 
 def sample_input(

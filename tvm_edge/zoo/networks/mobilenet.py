@@ -8,7 +8,13 @@ from tvm_edge.zoo.calibration import LOGITS, RESIDUAL
 from tvm_edge.zoo.graph import Graph, Tensor
 from tvm_edge.zoo.layers import conv_bn, gemm, global_pool
 
-__all__ = ["TENSORFLOW_STYLE", "mobilenet_v1", "mobilenet_v1_features", "mobilenet_v2"]
+__all__ = [
+    "TENSORFLOW_STYLE",
+    "mobilenet_v1",
+    "mobilenet_v1_features",
+    "mobilenet_v2",
+    "mobilenet_v2_features",
+]
 
 # Output channels and stride of the 13 separable convolutions: v1, table 1.
 _V1 = (
@@ -34,8 +40,9 @@ class _Style(TypedDict):
     epsilon: float
 
 
-# How TensorFlow's MobileNets and detectors convolve.
+# How TensorFlow's MobileNets and detectors convolve, and torchvision's MobileNetV2.
 TENSORFLOW_STYLE = _Style(activation="relu6", pads="same", epsilon=1e-3)
+_TORCHVISION_STYLE = _Style(activation="relu6", pads=1, epsilon=1e-5)
 
 
 def mobilenet_v1(g: Graph) -> None:
@@ -81,28 +88,64 @@ def mobilenet_v2(g: Graph) -> None:
     As published (section 4.1 and the released models), a `width` below 1 leaves the last
     convolution at 1280 channels.
     """
-    x = conv_bn(g.data, g.channels(32), 3, name="stem", stride=2, pads=1, activation="relu6")
-    for stage, (expansion, channels, blocks, stride) in enumerate(_V2, start=1):
-        for block in range(blocks):
-            with g.scope(f"stage{stage}/block{block}"):
-                x = _inverted_residual(
-                    x, g.channels(channels), expansion, stride=stride if block == 0 else 1
-                )
+    x = mobilenet_v2_features(g, _TORCHVISION_STYLE)
     x = conv_bn(x, max(1280, g.channels(1280)), 1, name="head", activation="relu6")
     g.output("logits", gemm(global_pool(x), 1000, name="classifier", scale=LOGITS), (g.batch, 1000))
 
 
-def _inverted_residual(x: Tensor, channels: int, expansion: int, *, stride: int) -> Tensor:
+def mobilenet_v2_features(g: Graph, style: _Style, *, output_stride: int = 32) -> Tensor:
+    """Add MobileNetV2 up to the last bottleneck, of 320 channels.
+
+    Where the stride would pass `output_stride`, what follows is dilated instead, and keeps its
+    weights (Chen et al., Rethinking Atrous Convolution, arXiv:1706.05587, section 3.1).
+    """
+    x = conv_bn(g.data, g.channels(32), 3, name="stem", stride=2, **style)
+    reached, dilation = 2, 1
+    for stage, (expansion, channels, blocks, first_stride) in enumerate(_V2, start=1):
+        for block in range(blocks):
+            stride = wanted = first_stride if block == 0 else 1
+            if reached * wanted > output_stride:
+                stride = 1
+            with g.scope(f"stage{stage}/block{block}"):
+                x = _inverted_residual(
+                    x,
+                    g.channels(channels),
+                    expansion,
+                    stride=stride,
+                    dilation=dilation,
+                    style=style,
+                )
+            reached *= stride
+            dilation *= wanted // stride
+    return x
+
+
+def _inverted_residual(
+    x: Tensor, channels: int, expansion: int, *, stride: int, dilation: int, style: _Style
+) -> Tensor:
     """1x1 up by `expansion`, depthwise 3x3, linear 1x1 down; added to `x` where shapes agree."""
     g, hidden = x.graph, x.channels * expansion
     residual = stride == 1 and channels == x.channels
     y = x
     if expansion != 1:
-        y = conv_bn(y, hidden, 1, name="expand", activation="relu6")
+        y = conv_bn(y, hidden, 1, name="expand", activation="relu6", epsilon=style["epsilon"])
     y = conv_bn(
-        y, hidden, 3, name="depthwise", stride=stride, pads=1, group=hidden, activation="relu6"
+        y,
+        hidden,
+        3,
+        name="depthwise",
+        stride=stride,
+        dilation=dilation,
+        group=hidden,
+        **style,
     )
     y = conv_bn(
-        y, channels, 1, name="project", activation=None, scale=RESIDUAL if residual else None
+        y,
+        channels,
+        1,
+        name="project",
+        activation=None,
+        scale=RESIDUAL if residual else None,
+        epsilon=style["epsilon"],
     )
     return g.op("Add", x, y, name="add") if residual else y

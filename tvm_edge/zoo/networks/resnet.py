@@ -16,7 +16,7 @@ from tvm_edge.zoo.layers import (
     relu,
 )
 
-__all__ = ["resnet50_v1", "resnet50_v2"]
+__all__ = ["resnet50_v1", "resnet50_v1_features", "resnet50_v2"]
 
 # Blocks of each stage, and channels inside one: ResNet-50 of v1, table 1.
 _STAGES = ((3, 64), (4, 128), (6, 256), (3, 512))
@@ -28,12 +28,21 @@ def resnet50_v1(g: Graph) -> None:
     The variant with the stride in the 3x3 convolution ("v1.5", torchvision's) has the same
     parameters and 6 % more multiply-adds.
     """
-    x = _stem(g)
-    for scope, channels, stride, project in _blocks():
-        with g.scope(scope):
-            x = _bottleneck(x, channels, stride=stride, project=project)
+    x = resnet50_v1_features(g)[len(_STAGES)]
     logits = gemm(global_pool(x), 1000, name="classifier", scale=LOGITS)
     g.output("logits", logits, (g.batch, 1000))
+
+
+def resnet50_v1_features(g: Graph, stages: int = len(_STAGES)) -> dict[int, Tensor]:
+    """Add ResNet-50 up to a stage, and return the output of each stage, numbered from 1."""
+    features = {}
+    x = _stem(g)
+    for stage, scope, channels, stride, project in _blocks():
+        if stage <= stages:
+            with g.scope(scope):
+                x = _bottleneck(x, channels, stride=stride, project=project)
+            features[stage] = x
+    return features
 
 
 def resnet50_v2(g: Graph) -> None:
@@ -44,7 +53,7 @@ def resnet50_v2(g: Graph) -> None:
     out.
     """
     x = _stem(g)
-    for scope, channels, stride, project in _blocks():
+    for _, scope, channels, stride, project in _blocks():
         with g.scope(scope):
             x = _preactivated(x, channels, stride=stride, project=project)
     x = preactivate(x, name="head")
@@ -58,12 +67,12 @@ def _stem(g: Graph) -> Tensor:
     return max_pool(x, 3, name="stem/pool", stride=2, pads=1)
 
 
-def _blocks() -> Iterator[tuple[str, int, int, bool]]:
-    """Scope, inner channels and stride of each block, and whether its shortcut is projected."""
+def _blocks() -> Iterator[tuple[int, str, int, int, bool]]:
+    """Stage, scope, inner channels and stride of each block, and if its shortcut is projected."""
     for stage, (blocks, channels) in enumerate(_STAGES, start=1):
         for block in range(blocks):
             stride = 2 if block == 0 and stage > 1 else 1
-            yield f"stage{stage}/block{block}", channels, stride, block == 0
+            yield stage, f"stage{stage}/block{block}", channels, stride, block == 0
 
 
 def _bottleneck(x: Tensor, channels: int, *, stride: int, project: bool) -> Tensor:
