@@ -9,6 +9,12 @@ from tvm import relax, te, tirx
 from tvm.relax import transform
 
 from tvm_edge.relay_passes.fallback import operands
+from tvm_edge.relay_passes.in_bounds import (
+    bounded_gather,
+    bounded_scatter,
+    clipped_take,
+    safe_division,
+)
 from tvm_edge.relay_passes.vdevices import vdevice_of
 
 __all__ = ["legalize_ops"]
@@ -20,8 +26,15 @@ def legalize_ops() -> tvm.transform.Pass:
         {
             "relax.nn.relu": _relu,
             "relax.clip": _clip,
-            "relax.scatter_elements": _on_own_device,
-            "relax.scatter_nd": _on_own_device,
+            "relax.take": clipped_take,
+            "relax.gather_elements": bounded_gather,
+            "relax.gather_nd": bounded_gather,
+            "relax.scatter_elements": bounded_scatter(_on_own_device),
+            "relax.scatter_nd": bounded_scatter(_on_own_device),
+            "relax.divide": safe_division,
+            "relax.floor_divide": safe_division,
+            "relax.mod": safe_division,
+            "relax.floor_mod": safe_division,
         }
     )
 

@@ -45,6 +45,7 @@ __all__ = [
     "UnsupportedOperatorError",
     "WrongResult",
     "near_matches",
+    "one_line",
 ]
 
 
@@ -176,3 +177,10 @@ def near_matches(name: str, known: Iterable[str]) -> str:
     if len(names) <= 20:
         return f"known: {', '.join(names)}" if names else "none are known"
     return f"known: {', '.join(names[:20])}, … ({len(names)} in all)"
+
+
+def one_line(err: BaseException, limit: int = 300) -> str:
+    """Return the message of an exception as one line that can be printed, for use in another."""
+    text = " ".join(str(err).split()) or type(err).__name__
+    text = text.encode(errors="backslashreplace").decode()
+    return text if len(text) <= limit else text[: limit - 1] + "…"

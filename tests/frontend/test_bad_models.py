@@ -303,3 +303,76 @@ def test_converter_failure_names_the_operator() -> None:
         dtypes={"most": TensorProto.INT64, "y": TensorProto.INT64},
     )
     refused(model, UnsupportedOperatorError, "NonMaxSuppression", "max_output_boxes_per_class")
+
+
+@pytest.mark.parametrize(
+    ("op", "index"),
+    [("Gather", 4), ("Gather", -5), ("GatherElements", 2**40), ("GatherND", -(2**63))],
+)
+def test_constant_index_out_of_range(op: str, index: int) -> None:
+    """A kernel would read behind its tensor."""
+    shape = (4, 5) if op == "GatherElements" else (1, 1)
+    model = make_model(
+        [helper.make_node(op, ["x", "i"], ["y"], name="pick")],
+        {"x": (4, 5)},
+        ["y"],
+        {"i": np.full(shape, index, "int64")},
+    )
+    refused(model, InvalidModelError, op, str(index), "length 4")
+
+
+def test_tensor_that_no_memory_holds() -> None:
+    """Its size in bytes would overflow, and less be allocated than kernels write."""
+    model = make_model(
+        [helper.make_node("Expand", ["x", "shape"], ["y"], name="expand")],
+        {"x": (1,)},
+        ["y"],
+        {"shape": np.asarray([2**40, 2**40])},
+    )
+    refused(model, InvalidModelError, str(2**40), "no memory")
+
+
+def test_tensor_of_too_many_dimensions() -> None:
+    """Scheduling 255 loops takes minutes."""
+    model = make_model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"], name="reshape")],
+        {"x": (1,)},
+        ["y"],
+        {"shape": np.ones(255, "int64")},
+    )
+    refused(model, InvalidModelError, "255 dimensions", "at most 32")
+
+
+def test_whatever_the_compiler_raises_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM meets a model it did not foresee with any exception; the cause is kept."""
+
+    def fail(*_: object) -> None:
+        raise KeyError("deep inside")
+
+    monkeypatch.setattr("tvm_edge.compiler.driver.schedule_kernels", fail)
+    with pytest.raises(UnsupportedOperatorError, match="deep inside") as caught:
+        tvm_edge.compile(conv_relu(), "llvm")
+    assert "'schedule'" in str(caught.value) and "report it" in str(caught.value)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("offset", "-1"),
+        ("offset", "x"),
+        ("offset", str(2**62)),
+        ("length", str(2**63)),
+        ("location", "a" * 5000),
+        ("location", "a\0b"),
+    ],
+)
+def test_external_data_that_is_nowhere(tmp_path: Path, key: str, value: str) -> None:
+    path = TestExternalData.save(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    tensor = model.graph.initializer[0]
+    for entry in [e for e in tensor.external_data if e.key == key]:
+        tensor.external_data.remove(entry)
+    tensor.external_data.add(key=key, value=value)
+    path.write_bytes(model.SerializeToString())
+    refused(path, InvalidModelError, tensor.name)

@@ -43,6 +43,14 @@ def refused(path: Path, error: type[TvmEdgeError], *fragments: str) -> TvmEdgeEr
     return caught.value
 
 
+def nested(depth: int) -> Any:
+    """A list in a list in a list …"""
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def mappings(path: Path) -> list[tuple[int, int]]:
     """Address ranges of this process that are backed by `path`."""
     ranges = []
@@ -283,6 +291,26 @@ def test_a_cpu_feature_that_is_not_here(artifact: Path, tmp_path: Path) -> None:
         lambda manifest: manifest["weights"][0].update(nbytes=-4),
         lambda manifest: manifest["weights"][0].update(shape=[7]),
         lambda manifest: manifest["weights"][0].update(dtype="float12"),
+        lambda manifest: manifest["weights"][0].update(dtype="object"),
+        lambda manifest: manifest["weights"][0].update(shape=[-1]),
+        lambda manifest: manifest["weights"][0].update(offset=0.5),
+        lambda manifest: manifest["weights"].pop(),
+        lambda manifest: manifest.update(versions="0.27"),
+        lambda manifest: manifest["target"].update(kind="hexagon"),
+        lambda manifest: manifest["target"].update(features=[["avx"]]),
+        lambda manifest: manifest["inputs"][0].update(shape=[1, 3, 16, "N"]),
+        lambda manifest: manifest["inputs"][0].update(shape=[2**40, 2**40]),
+        lambda manifest: manifest["inputs"][0].update(dtype="datetime64[s]"),
+        lambda manifest: manifest["inputs"][0].update(name=7),
+        lambda manifest: manifest["inputs"].append(manifest["inputs"][0]),
+        lambda manifest: manifest["devices"].update(kinds=["ext_dev"]),
+        lambda manifest: manifest["devices"].update(inputs=[1]),
+        lambda manifest: manifest["devices"].update(weights=[0]),
+        lambda manifest: manifest["report"].update(model="\ud800"),
+        lambda manifest: manifest["report"]["kernels"][0].update(flops=float("nan")),
+        lambda manifest: manifest["report"]["kernels"][0].update(bytes=10**400),
+        lambda manifest: manifest["report"].update(warnings=[None]),
+        lambda manifest: manifest["target"].update(device=nested(900)),
     ],
 )
 def test_an_inconsistent_manifest(
@@ -302,3 +330,33 @@ def test_a_library_that_does_not_link(artifact: Path, tmp_path: Path) -> None:
         archive.writestr("weights.bin", weights)
         archive.writestr("manifest.json", json.dumps(manifest))
     refused(path, ArtifactError, "dynamic linker")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "1" * 10_000, "\ufeff{}"])
+def test_json_that_no_parser_takes(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "model.tvme"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("library.so", "weights.bin"):
+            archive.writestr(name, b"")
+        archive.writestr("manifest.json", text)
+    refused(path, ArtifactError)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda manifest: manifest["inputs"][0].update(shape=[1, 3, 16, 17]),
+        lambda manifest: manifest["inputs"][0].update(dtype="int32"),
+        lambda manifest: manifest["weights"][1]["shape"].pop(),
+        lambda manifest: manifest["weights"][0].update(dtype="int32"),
+        lambda manifest: manifest["outputs"].append({**manifest["outputs"][0], "name": "more"}),
+    ],
+)
+def test_a_manifest_of_other_code(
+    artifact: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], None]
+) -> None:
+    """Consistent in itself, so that it loads; the code refuses the arguments."""
+    model = tvm_edge.load(rewrite_artifact(artifact, tmp_path / "other.tvme", edit))
+    values = {spec.name: np.ones(spec.static_shape, spec.dtype) for spec in model.inputs}
+    with pytest.raises(ArtifactError, match="manifest"):
+        model.run(values)

@@ -9,10 +9,11 @@ from typing import Any
 
 import tvm
 
-from tvm_edge.errors import InvalidModelError
-from tvm_edge.frontend.normal_form import ImportedModel, SourceNode
+from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
+from tvm_edge.extras import require
+from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode, Survey
 
-__all__ = ["ImportedModel", "SourceNode", "load_model"]
+__all__ = ["ImportedModel", "NodeCost", "SourceNode", "Survey", "load_model", "survey_model"]
 
 
 def load_model(
@@ -40,15 +41,46 @@ def load_model(
         from tvm_edge.frontend.relax_import import import_relax
 
         return import_relax(model, shapes, "relax")
+    require("onnx", "onnx", "to read ONNX models")  # before TVM's importer misses it
     from tvm_edge.frontend.onnx_import import import_onnx
-    from tvm_edge.frontend.onnx_source import read_proto
 
+    source, name = _source(model)
+    return import_onnx(_read(source), shapes, name)
+
+
+def survey_model(
+    model: Any,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    error: UnsupportedOperatorError,
+) -> Survey:
+    """Say of a model that :func:`load_model` refused with `error` what is in it.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        `error`, if it is about no operator of an ONNX model.
+    InvalidModelError, InputError
+        As :func:`load_model`.
+    """
+    if isinstance(model, tvm.IRModule):
+        raise error
+    from tvm_edge.frontend.onnx_survey import survey_onnx
+
+    shapes = {name: tuple(shape) for name, shape in (input_shapes or {}).items()}
+    source, name = _source(model)
+    return survey_onnx(_read(source), shapes, name, error)
+
+
+def _source(model: Any) -> tuple[Any, str]:
+    """What to read an ONNX model from, and what to call it.
+
+    Raises
+    ------
+    InvalidModelError
+    """
     name = "model"
     if isinstance(model, str) and model.startswith("zoo:"):
-        from tvm_edge import zoo
-
         name = model.removeprefix("zoo:")
-        model = zoo.build(name)
     elif isinstance(model, (str, os.PathLike)):
         name = Path(model).stem
     elif isinstance(model, (bytes, bytearray, memoryview)):
@@ -60,4 +92,15 @@ def load_model(
             f"cannot read a model from a {type(model).__name__}; pass a path, bytes, an "
             "onnx.ModelProto, a tvm.IRModule, or 'zoo:NAME'"
         )
-    return import_onnx(read_proto(model), shapes, name)
+    return model, name
+
+
+def _read(source: Any) -> Any:
+    """The model as an ``onnx.ModelProto`` that is the caller's alone, to change and to drop."""
+    from tvm_edge.frontend.onnx_source import read_proto
+
+    if isinstance(source, str) and source.startswith("zoo:"):
+        from tvm_edge import zoo
+
+        return read_proto(zoo.build(source.removeprefix("zoo:")), copy=False)
+    return read_proto(source)

@@ -1,4 +1,4 @@
-"""Leave a trace of the user's operators in the names of Relax variables."""
+"""Names of Relax variables: a trace of the user's operators, and identifiers in any language."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ __all__ = ["name_results"]
 
 
 def name_results(mod: tvm.IRModule, results: Mapping[relax.Var, int]) -> tvm.IRModule:
-    """Call the variable that holds the result of node ``i`` ``n<i>``.
+    """Call the variable that holds the result of node ``i`` ``n<i>``, parameter ``i`` ``input<i>``.
+
+    The parameters' own names are the user's, and become identifiers of kernels: ``images/rgb`` or
+    ``input-1`` would not compile.
 
     Parameters
     ----------
@@ -28,15 +31,17 @@ def name_results(mod: tvm.IRModule, results: Mapping[relax.Var, int]) -> tvm.IRM
         for binding in block.bindings:
             if isinstance(binding.value, relax.Var) and binding.value in node:
                 node[binding.var] = node[binding.value]
-    mod[mod.get_global_var("main")] = _Renamer(mod, node).visit_expr(main)
+    names = {var: f"n{i}" for var, i in node.items()}
+    names |= {param: f"input{i}" for i, param in enumerate(main.params)}
+    mod[mod.get_global_var("main")] = _Renamer(mod, names).visit_expr(main)
     return mod
 
 
 @mutator
 class _Renamer(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, node: dict[relax.Var, int]) -> None:
+    def __init__(self, mod: tvm.IRModule, names: dict[relax.Var, str]) -> None:
         super().__init__(mod)
-        self._node = node
+        self._names = names
 
     def visit_var_def_(self, var: relax.Var) -> relax.Var:
         return self._renamed(var, relax.Var)
@@ -45,8 +50,8 @@ class _Renamer(PyExprMutator):
         return self._renamed(var, relax.DataflowVar)
 
     def _renamed(self, var: relax.Var, kind: type[relax.Var]) -> relax.Var:
-        if var not in self._node:
+        if var not in self._names:
             return var
-        renamed = kind(f"n{self._node[var]}", var.ty)
+        renamed = kind(self._names[var], var.ty)
         self.set_var_remap(var, renamed)
         return renamed

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tvm
 
-from tvm_edge.report import TensorSpec
+from tvm_edge.report import TensorSpec, UnsupportedInfo
 
-__all__ = ["ImportedModel", "SourceNode"]
+__all__ = ["ImportedModel", "NodeCost", "SourceNode", "Survey"]
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """What one operator takes in a run, by its definition; ``None`` where that is not known.
+
+    Attributes
+    ----------
+    flops : int or None
+        See :mod:`tvm_edge.frontend.flops`.
+    parameters : int
+        Elements of its constant operands, without settings such as a shape or a limit.
+    weight_bytes : int
+        Bytes of its constant operands, settings included.
+    input_bytes, output_bytes : int or None
+        Bytes of the operands that a run computes, and of the results.
+    """
+
+    flops: int | None = None
+    parameters: int = 0
+    weight_bytes: int = 0
+    input_bytes: int | None = None
+    output_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -17,6 +40,7 @@ class SourceNode:
 
     name: str
     op_type: str
+    cost: NodeCost = field(default=NodeCost(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -47,4 +71,24 @@ class ImportedModel:
     outputs: tuple[TensorSpec, ...]
     nodes: tuple[SourceNode, ...] = ()
     folded: tuple[SourceNode, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is known of a model that cannot be imported, because operators are not implemented.
+
+    Attributes
+    ----------
+    name : str
+    nodes, folded : tuple[SourceNode, ...]
+        As in :class:`ImportedModel`.
+    unsupported : tuple[UnsupportedInfo, ...]
+    warnings : tuple[str, ...]
+    """
+
+    name: str
+    nodes: tuple[SourceNode, ...]
+    folded: tuple[SourceNode, ...]
+    unsupported: tuple[UnsupportedInfo, ...]
     warnings: tuple[str, ...] = ()

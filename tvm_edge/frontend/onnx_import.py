@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 import tvm
 from tvm import relax
 
-from tvm_edge.errors import InputError, InvalidModelError, UnsupportedOperatorError, near_matches
-from tvm_edge.frontend.converters import CONVERTERS
+from tvm_edge.errors import (
+    InputError,
+    InvalidModelError,
+    UnsupportedOperatorError,
+    near_matches,
+    one_line,
+)
+from tvm_edge.frontend.converters import CONVERTERS, refuse_types
+from tvm_edge.frontend.limits import refuse_indices, refuse_unreal_tensors
 from tvm_edge.frontend.naming import name_results
-from tvm_edge.frontend.normal_form import ImportedModel, SourceNode
+from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode
+from tvm_edge.frontend.onnx_costs import node_costs
 from tvm_edge.frontend.onnx_source import checked_proto, non_finite_weights
 from tvm_edge.frontend.specs import output_specs
 from tvm_edge.report import TensorSpec
@@ -24,7 +32,16 @@ from tvm_edge.report import TensorSpec
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["import_onnx"]
+__all__ = [
+    "fold_constants",
+    "import_graph",
+    "import_onnx",
+    "input_specs",
+    "prepare",
+    "refuse_unsupported",
+    "source_nodes",
+    "unsupported_nodes",
+]
 
 _LOG = logging.getLogger("tvm_edge.frontend")
 
@@ -37,6 +54,13 @@ _NOT_IMPLEMENTED = (
     tvm.error.OpAttributeInvalid,
     tvm.error.OpAttributeUnImplemented,
 )
+
+# Converters also refuse what they do not implement by ValueError and AssertionError.
+_SAYS_NOT_IMPLEMENTED = re.compile(
+    r"not (yet )?support|unsupported|only .*support|not implement", re.I
+)
+
+_STRING = 8  # onnx.TensorProto.STRING
 
 # Elements of a folded tensor: ConstantOfShape and Expand can name any size.
 _FOLD_LIMIT = 1 << 24
@@ -60,23 +84,19 @@ def import_onnx(
     ------
     InvalidModelError, InputError, UnsupportedOperatorError
     """
-    _freeze_inputs(proto, input_shapes)
-    for node in proto.graph.node:
-        # Names are optional; an output's name is unique and what graph viewers show.
-        node.name = node.name or (node.output[0] if node.output else "")
-    proto = checked_proto(proto)
-    _refuse_unsupported(proto)
+    original = prepare(proto, input_shapes)
+    refuse_unsupported(original)
     notes = [
         f"the weight {weight!r} holds NaN or infinity; outputs that depend on it will too"
-        for weight in non_finite_weights(proto)
+        for weight in non_finite_weights(original)
     ]
-    standard = [SourceNode(n.name, n.op_type) for n in proto.graph.node if n.domain in _DOMAINS]
-    proto = _fold_constants(proto)
-    inputs = _input_specs(proto)
-    nodes = tuple(SourceNode(node.name, node.op_type) for node in proto.graph.node)
-    kept = set(nodes)
-    folded = tuple(node for node in standard if node not in kept)
-    module = _import_graph(proto)
+    proto = fold_constants(original)
+    refuse_unsupported(proto)  # what functions of the model are made of
+    inputs = input_specs(proto)
+    nodes, folded = source_nodes(original, proto)
+    del original  # its weights: the folded model has its own
+    module = import_graph(proto)
+    refuse_unreal_tensors(module)
     main = module["main"]
     if len(main.params) != len(inputs):  # the importer dropped or invented a parameter
         raise InvalidModelError(
@@ -92,6 +112,37 @@ def import_onnx(
         )
     )
     return ImportedModel(name, module, inputs, outputs, nodes, folded, tuple(notes))
+
+
+def prepare(proto: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+    """Fix the shapes of the inputs, name every node, and check the model.
+
+    Raises
+    ------
+    InvalidModelError, InputError, UnsupportedOperatorError
+    """
+    _freeze_inputs(proto, input_shapes)
+    for node in proto.graph.node:
+        # Names are optional; an output's name is unique and what graph viewers show.
+        node.name = node.name or (node.output[0] if node.output else "")
+    return checked_proto(proto)
+
+
+def source_nodes(
+    original: onnx.ModelProto, proto: onnx.ModelProto
+) -> tuple[tuple[SourceNode, ...], tuple[SourceNode, ...]]:
+    """The nodes of `proto` with their costs, and those of `original` that folding absorbed."""
+    nodes = tuple(
+        SourceNode(node.name, _label(node), cost)
+        for node, cost in zip(proto.graph.node, node_costs(proto), strict=True)
+    )
+    kept = set(nodes)
+    standard = [
+        SourceNode(n.name, n.op_type, NodeCost(0, 0, 0, 0, 0))
+        for n in original.graph.node
+        if n.domain in _DOMAINS
+    ]
+    return nodes, tuple(node for node in standard if node not in kept)
 
 
 def _freeze_inputs(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -163,7 +214,8 @@ def _freeze_inputs(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) 
                 dim.Clear()
 
 
-def _refuse_unsupported(proto: onnx.ModelProto) -> None:
+def unsupported_nodes(proto: onnx.ModelProto) -> dict[str, list[str]]:
+    """Operators of the main graph without an implementation, each with the names of its nodes."""
     from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
     known = set(_get_convert_map()) | {"If", "Constant"}
@@ -173,8 +225,32 @@ def _refuse_unsupported(proto: onnx.ModelProto) -> None:
         if (node.domain, node.op_type) in local:
             continue  # expanded before import
         if node.domain not in _DOMAINS or node.op_type not in known:
-            label = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-            missing.setdefault(label, []).append(node.name or node.output[0])
+            missing.setdefault(_label(node), []).append(node.name or node.output[0])
+    return missing
+
+
+def _label(node: onnx.NodeProto) -> str:
+    return node.op_type if node.domain in _DOMAINS else f"{node.domain}.{node.op_type}"
+
+
+def refuse_unsupported(proto: onnx.ModelProto) -> None:
+    """Refuse a checked model with operators that have no implementation.
+
+    Raises
+    ------
+    UnsupportedOperatorError
+        It names each with its nodes.
+    """
+    for value in (*proto.graph.input, *proto.graph.output):
+        kind = value.type.WhichOneof("value")
+        if kind == "tensor_type" and value.type.tensor_type.elem_type == _STRING:
+            kind = "strings"
+        if kind not in (None, "tensor_type"):
+            raise UnsupportedOperatorError(
+                f"{value.name!r} is {kind}, and only tensors of numbers are supported; "
+                "make it one in the exporter"
+            )
+    missing = unsupported_nodes(proto)
     if missing:
         lines = [
             f"{label} (×{len(where)}: {', '.join(where[:3])}{', …' if len(where) > 3 else ''})"
@@ -187,24 +263,42 @@ def _refuse_unsupported(proto: onnx.ModelProto) -> None:
         )
 
 
-def _fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
+def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Expand functions and evaluate what does not depend on the inputs.
 
     Folding here takes milliseconds; TVM's FoldConstant compiles a kernel per operator and takes
     11 s on ResNet50's batch normalisations.
+
+    Raises
+    ------
+    InvalidModelError
+        The functions cannot be expanded.
     """
     import onnx_ir
     import onnxscript.optimizer
 
-    model = onnx_ir.serde.deserialize_model(proto)
-    if model.functions:
-        onnxscript.optimizer.inline(model)
-    onnxscript.optimizer.fold_constants(model, output_size_limit=_FOLD_LIMIT)
-    onnxscript.optimizer.remove_unused_nodes(model)
-    return onnx_ir.serde.serialize_model(model)
+    # onnxscript and what it computes with raise whatever a damaged field happens to cause.
+    try:
+        model = onnx_ir.serde.deserialize_model(proto)
+        if model.functions:
+            onnxscript.optimizer.inline(model)
+            proto = onnx_ir.serde.serialize_model(model)
+    except Exception as err:
+        raise InvalidModelError(
+            f"the functions of the model cannot be expanded ({type(err).__name__}: "
+            f"{one_line(err)}); export it again without functions"
+        ) from err
+    try:
+        onnxscript.optimizer.fold_constants(model, output_size_limit=_FOLD_LIMIT)
+        onnxscript.optimizer.remove_unused_nodes(model)
+        return onnx_ir.serde.serialize_model(model)
+    except Exception:
+        _LOG.info("constants are not folded", exc_info=True)
+        return proto  # TVM folds what it can, later
 
 
-def _input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
+def input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
+    """Signatures of the inputs of a model with static shapes."""
     import onnx
 
     initializers = {tensor.name for tensor in proto.graph.initializer}
@@ -220,7 +314,13 @@ def _input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
     return tuple(specs)
 
 
-def _import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
+def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
+    """Convert a prepared graph; the variable of node ``i``'s result is called ``n<i>``.
+
+    Raises
+    ------
+    UnsupportedOperatorError, InvalidModelError
+    """
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
     class Importer(ONNXGraphImporter):
@@ -240,13 +340,18 @@ def _import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
             self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
         ) -> relax.Expr:
             result = None
+            refuse_types(op_name, inputs)
+            refuse_indices(op_name, inputs, attrs)
             if op_name in CONVERTERS:
-                result = CONVERTERS[op_name](self.bb, inputs, attrs)
+                result = CONVERTERS[op_name](self.bb, inputs, {**attrs, "opset": opset})
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
             if isinstance(result, (relax.Call, relax.TupleGetItem)):
                 result = self.bb.emit(result)
-            index = int(attrs["tvm_custom"]["name"].removeprefix("n"))
+            number = attrs["tvm_custom"]["name"].removeprefix("n")
+            if not number.isdecimal():
+                return result  # in a branch of an If
+            index = int(number)
             for value in result.fields if isinstance(result, relax.Tuple) else [result]:
                 if isinstance(value, relax.Var):
                     self.results.setdefault(value, index)
@@ -267,7 +372,7 @@ def _import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
         _LOG.debug("TVM's importer printed: %s", printed.getvalue())
         operator = re.match(r"Error converting operator (\w+)", printed.getvalue())
         reason = (str(err).strip().splitlines() or [type(err).__name__])[-1][:300]
-        if isinstance(err, _NOT_IMPLEMENTED):
+        if isinstance(err, _NOT_IMPLEMENTED) or _SAYS_NOT_IMPLEMENTED.search(reason):
             raise UnsupportedOperatorError(
                 f"this form of the operator {operator.group(1) if operator else '?'} has no "
                 f"implementation: {reason}; rewrite the model without it, or report it",

@@ -6,29 +6,37 @@ specification, or would read files outside the model's folder ends here.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tvm_edge.errors import InvalidModelError
+from tvm_edge.errors import InvalidModelError, one_line
 from tvm_edge.extras import require
 
 if TYPE_CHECKING:
     import onnx
+    from google.protobuf.message import Message
 
 __all__ = ["checked_proto", "read_proto"]
 
+_LARGE_WEIGHT = 1 << 14  # elements; what shape inference reads (scales, ranges) has fewer
 
-def read_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
+
+def read_proto(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, copy: bool = True
+) -> onnx.ModelProto:
     """Parse a model and load its external data.
 
     Parameters
     ----------
     source : path, bytes or onnx.ModelProto
-        A ``ModelProto`` is copied, never changed.
+    copy : bool
+        Whether a ``ModelProto`` is somebody else's, who expects it unchanged.
 
     Raises
     ------
@@ -41,8 +49,10 @@ def read_proto(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx
         for package in ("onnx", "onnx_ir", "onnxscript")
     )
     if isinstance(source, onnx.ModelProto):
-        proto = onnx.ModelProto()
-        proto.CopyFrom(source)
+        proto = source
+        if copy:
+            proto = onnx.ModelProto()
+            proto.CopyFrom(source)
         folder = None
         label = f"the model {proto.graph.name!r}" if proto.graph.name else "the model"
     elif isinstance(source, (bytes, bytearray, memoryview)):
@@ -74,7 +84,11 @@ def checked_proto(proto: onnx.ModelProto) -> onnx.ModelProto:
     _check_versions(proto)
     if not all(v.type.tensor_type.HasField("shape") for v in proto.graph.output):
         # Outputs must say their shape, and not every tool writes it.
-        proto = onnx.shape_inference.infer_shapes(proto)
+        with _specification():
+            inferred = onnx.shape_inference.infer_shapes(_without_weights(proto)).graph
+        for field in ("output", "value_info"):
+            proto.graph.ClearField(field)
+            getattr(proto.graph, field).extend(getattr(inferred, field))
     try:
         _check(proto)
     except InvalidModelError as err:
@@ -103,7 +117,7 @@ def non_finite_weights(proto: onnx.ModelProto) -> list[str]:
         except (ValueError, TypeError, KeyError) as err:
             raise InvalidModelError(
                 f"the data of the weight {tensor.name!r} does not fit its shape "
-                f"{tuple(tensor.dims)}: {_one_line(err)}; export the model again"
+                f"{tuple(tensor.dims)}: {one_line(err)}; export the model again"
             ) from err
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             names.append(tensor.name)
@@ -122,7 +136,7 @@ def _parse(data: bytes, label: str) -> onnx.ModelProto:
     except google.protobuf.message.DecodeError as err:
         raise InvalidModelError(
             f"{label} is not an ONNX model, or is truncated or damaged "
-            f"({len(data)} bytes; {_one_line(err)}); export or download it again"
+            f"({len(data)} bytes; {one_line(err)}); export or download it again"
         ) from err
     if not proto.HasField("graph") or not proto.graph.node:
         raise InvalidModelError(
@@ -155,33 +169,97 @@ def _check_versions(proto: onnx.ModelProto) -> None:
 
 
 def _check(proto: onnx.ModelProto) -> None:
+    import onnx
+
+    with _specification():
+        onnx.checker.check_model(_without_weights(proto), full_check=True)
+
+
+def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which large floating-point weights are inputs, of their type and shape.
+
+    onnx's C++ takes a model as one message: with its weights it would be copied several times over,
+    and refused above 2 GiB. :func:`non_finite_weights` looks at their data.
+    """
+    import onnx
+
+    kinds = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE}
+    light = onnx.ModelProto()
+    _copy_fields(proto, light, without="graph")
+    _copy_fields(proto.graph, light.graph, without="initializer")
+    inputs = {value.name for value in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        large = math.prod(tensor.dims) > _LARGE_WEIGHT and tensor.HasField("raw_data")
+        declared = tensor.name in inputs
+        # Before version 4 of the format a weight had to be an input too: the checker sees to it.
+        if (
+            not (large and tensor.name and tensor.data_type in kinds)
+            or min(tensor.dims, default=0) < 1
+            or (proto.ir_version < 4 and not declared)
+        ):
+            light.graph.initializer.append(tensor)
+        elif not declared:
+            light.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    return light
+
+
+def _copy_fields(source: Message, target: Message, without: str) -> None:
+    """Copy every field of a protobuf message but one."""
+    for field, value in source.ListFields():
+        if field.name == without:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, field.name).extend(value)
+        elif hasattr(value, "CopyFrom"):
+            getattr(target, field.name).CopyFrom(value)
+        else:
+            setattr(target, field.name, value)
+
+
+@contextmanager
+def _specification() -> Iterator[None]:
+    """What onnx's checker and its shape inference raise, as errors of ours."""
     import google.protobuf.message
     import onnx
 
     try:
-        onnx.checker.check_model(proto, full_check=True)
+        yield
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as err:
         raise InvalidModelError(
-            f"the model breaks the ONNX specification: {_one_line(err)}; "
+            f"the model breaks the ONNX specification: {one_line(err)}; "
             "mend the exporter or the file and check it with onnx.checker.check_model"
         ) from err
     # Above protobuf's 2 GiB onnx raises ValueError or EncodeError, by version.
     except (google.protobuf.message.EncodeError, ValueError) as err:
         raise InvalidModelError(
-            f"the model cannot be checked: {_one_line(err)}; weights above 2 GiB must be "
+            f"the model cannot be checked: {one_line(err)}; weights above 2 GiB must be "
             "external data: save it with onnx.save(..., save_as_external_data=True)"
+        ) from err
+    # Both are C++ that fails on damaged models in ways of its own (IndexError, RuntimeError).
+    except Exception as err:
+        raise InvalidModelError(
+            f"onnx's checker fails on the model ({type(err).__name__}: {one_line(err)}); "
+            "mend the exporter or the file"
         ) from err
 
 
 def _sorted_nodes(proto: onnx.ModelProto) -> onnx.ModelProto:
     import onnx_ir
 
-    model = onnx_ir.serde.deserialize_model(proto)
+    try:
+        model = onnx_ir.serde.deserialize_model(proto)
+    except Exception as err:  # it raises whatever the damaged field happens to cause
+        raise InvalidModelError(
+            f"the model cannot be read ({type(err).__name__}: {one_line(err)}); "
+            "export the model again"
+        ) from err
     try:
         model.graph.sort()
     except ValueError as err:
         raise InvalidModelError(
-            f"the model graph is cyclic ({_one_line(err)}); export the model again"
+            f"the model graph is cyclic ({one_line(err)}); export the model again"
         ) from err
     return onnx_ir.serde.serialize_model(model)
 
@@ -197,29 +275,44 @@ def _load_external_data(proto: onnx.ModelProto, folder: Path | None, label: str)
     for tensor in _tensors(proto):
         if not uses_external_data(tensor):
             continue
-        name, location = tensor.name, ExternalDataInfo(tensor).location
+        name = tensor.name
+        try:
+            location = ExternalDataInfo(tensor).location
+            inside = (folder or Path()).joinpath(location).resolve()
+            there = inside.is_file()
+        # A number that is none, a NUL, a name that is too long, links in a circle.
+        except (ValueError, TypeError, OSError, RuntimeError) as err:
+            raise InvalidModelError(
+                f"the tensor {name!r} of {label} says wrongly where its data is: "
+                f"{one_line(err)}; save the model again"
+            ) from err
         if folder is None:
             raise InvalidModelError(
                 f"the tensor {name!r} keeps its data in the file {location!r}, and {label} came "
                 "without a folder; pass the path of the model instead"
             )
-        inside = (folder / location).resolve()
         if os.path.isabs(location) or not inside.is_relative_to(folder):
             raise InvalidModelError(
                 f"the tensor {name!r} of {label} points outside the model's folder "
                 f"({location!r}); external data must lie in {str(folder)!r} or below"
             )
-        if not inside.is_file():
+        if not there:
             raise InvalidModelError(
                 f"the external data {location!r} of the tensor {name!r} is missing; "
                 f"put the file into {str(folder)!r}"
             )
         try:
             load_external_data_for_tensor(tensor, str(folder))
-        except (onnx.checker.ValidationError, ValueError, OSError) as err:
+        except (
+            onnx.checker.ValidationError,
+            ValueError,
+            OSError,
+            OverflowError,  # a length or offset that is no file's
+            MemoryError,
+        ) as err:
             raise InvalidModelError(
                 f"the external data {location!r} of the tensor {name!r} of {label} cannot be "
-                f"read: {_one_line(err)}; copy the file again"
+                f"read: {one_line(err)}; copy the file again"
             ) from err
 
 
@@ -246,8 +339,3 @@ def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     yield from of_graph(proto.graph)
     for function in proto.functions:
         yield from of_nodes(function.node)
-
-
-def _one_line(err: BaseException, limit: int = 300) -> str:
-    text = " ".join(str(err).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"

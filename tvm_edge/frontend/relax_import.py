@@ -8,7 +8,9 @@ import tvm
 from tvm import relax
 
 from tvm_edge.errors import InputError, InvalidModelError, near_matches
+from tvm_edge.frontend.naming import name_results
 from tvm_edge.frontend.normal_form import ImportedModel
+from tvm_edge.frontend.relax_costs import source_nodes
 from tvm_edge.frontend.specs import output_specs, spec_of
 
 __all__ = ["import_relax"]
@@ -64,7 +66,9 @@ def import_relax(
         inputs.append(spec)
     fields = len(main.ret_ty.fields) if isinstance(main.ret_ty, relax.TupleType) else 1
     outputs = output_specs([f"output_{i}" for i in range(fields)], main)
-    return ImportedModel(name, module, tuple(inputs), outputs)
+    nodes, results = source_nodes(main)
+    named = name_results(tvm.IRModule(dict(module.functions_items()), attrs=module.attrs), results)
+    return ImportedModel(name, named, tuple(inputs), outputs, tuple(nodes))
 
 
 def _freeze_inputs(module: tvm.IRModule, shapes: Mapping[str, Sequence[int]]) -> tvm.IRModule:

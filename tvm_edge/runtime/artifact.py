@@ -17,6 +17,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import struct
 import tempfile
 import uuid
@@ -28,9 +29,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tvm_edge.errors import ArtifactError
+from tvm_edge.errors import ArtifactError, one_line
+from tvm_edge.runtime.dlpack import numpy_dtype
+from tvm_edge.runtime.schema import check_types
 
-__all__ = ["FORMAT_VERSION", "Artifact", "read_artifact", "write_artifact"]
+__all__ = ["FORMAT_VERSION", "Artifact", "read_artifact", "tensor_dtype", "write_artifact"]
 
 FORMAT_VERSION = 1
 
@@ -39,6 +42,9 @@ _PROGRAMS = "programs.bin"
 _TENSOR_ALIGNMENT = 64  # TVM's kAllocAlignment: kernels load whole cache lines
 _CHUNK = 1 << 20
 _ADVICE = "copy or export it again"
+
+_NUMPY_TYPES = frozenset(np.dtype(code).name for code in "?bhilBHILefd")
+_OTHER_TYPES = re.compile(r"bfloat16|float[468]_\w+|u?int[24]")  # of ml_dtypes
 
 
 @dataclass(frozen=True)
@@ -160,7 +166,8 @@ def _write_members(
         position = 0
         for entry, array in zip(table, weights, strict=True):
             yield bytes(entry["offset"] - position)
-            yield np.ascontiguousarray(array).data.cast("B") if array.nbytes else b""
+            # As bytes first: bfloat16 is no type of Python's buffers.
+            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
             position = entry["offset"] + entry["nbytes"]
 
     def library_bytes() -> Iterator[bytes]:
@@ -212,7 +219,7 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
             members = {info.filename: info for info in archive.infolist()}
             checked = [_LIBRARY, _WEIGHTS, *([_PROGRAMS] if _PROGRAMS in members else [])]
             spans = {name: _span(file, members[name], size) for name in (_MANIFEST, *checked)}
-            manifest = json.loads(archive.read(_MANIFEST))
+            manifest = json.loads(archive.read(_MANIFEST), parse_constant=_refuse_constant)
             _check_format(path, manifest)
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             view = memoryview(whole)
@@ -244,7 +251,7 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
     ) as err:
         raise ArtifactError(
             f"{str(path)!r} is not a tvm-edge artifact, or is truncated or damaged "
-            f"({type(err).__name__}: {err}); {_ADVICE}"
+            f"({type(err).__name__}: {one_line(err)}); {_ADVICE}"
         ) from err
     return Artifact(path, manifest, library, weights, programs)
 
@@ -252,8 +259,10 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
 def _check_format(path: Path, manifest: dict[str, Any]) -> None:
     if manifest.get("format") != "tvm-edge":
         raise ArtifactError(f"{str(path)!r} is a ZIP file but no tvm-edge artifact; {_ADVICE}")
+    check_types(manifest.get("versions", {}), dict[str, str], "versions")
     version = manifest["format_version"]
     if version != FORMAT_VERSION:
+        check_types(version, int, "format_version")
         raise ArtifactError(
             f"the artifact {str(path)!r} has format {version}, and this tvm-edge reads "
             f"{FORMAT_VERSION}; export it again with this version, or install the version "
@@ -274,22 +283,36 @@ def _span(file: BinaryIO, info: zipfile.ZipInfo, size: int) -> tuple[int, int]:
     return start, info.file_size
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
 def _weight(view: memoryview, span: tuple[int, int], entry: dict[str, Any]) -> np.ndarray:
+    check_types(entry["shape"], list[int], "the shape of a weight")
     start, length = span
-    offset, nbytes = int(entry["offset"]), int(entry["nbytes"])
-    if offset < 0 or nbytes < 0 or offset + nbytes > length:
+    offset, nbytes = entry["offset"], entry["nbytes"]
+    check_types((offset, nbytes), tuple[int, int], "the place of a weight")
+    if offset < 0 or nbytes < 0 or offset + nbytes > length or min(entry["shape"], default=0) < 0:
         raise ValueError("a weight lies outside weights.bin")
     content = np.frombuffer(view[start + offset : start + offset + nbytes], dtype=np.uint8)
-    return content.view(_numpy_dtype(entry["dtype"])).reshape(entry["shape"])
+    return content.view(tensor_dtype(entry["dtype"])).reshape(entry["shape"])
 
 
-def _numpy_dtype(name: str) -> np.dtype[Any]:
+def tensor_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy type of a tensor's elements.
+
+    Raises
+    ------
+    ValueError
+        Not the name of a type that tensors have: ``object``, ``datetime64``, ``f4``, …
+    """
+    check_types(name, str, "the type of a tensor")
+    if name not in _NUMPY_TYPES and not _OTHER_TYPES.fullmatch(name):
+        raise ValueError(f"{name!r} is not the type of a tensor")
     try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes  # bfloat16 and the float8 family; a dependency of tvm-ffi's NumPy bridge
-
-        return np.dtype(getattr(ml_dtypes, name))
+        return numpy_dtype(name)
+    except (TypeError, AttributeError) as err:
+        raise ValueError(f"{name!r} is not the type of a tensor here") from err
 
 
 def _aligned(offset: int, alignment: int) -> int:

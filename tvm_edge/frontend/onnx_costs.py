@@ -1,0 +1,194 @@
+"""What each node of an ONNX graph takes in a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tvm_edge.frontend.flops import Operation, Shape, flops
+from tvm_edge.frontend.normal_form import NodeCost
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["TensorInfo", "node_costs", "tensor_infos"]
+
+# Shapes, axes and indices, which are values of int64 or bool, are no parameters of a network;
+# these operands are settings too, in floating point.
+_SETTINGS: Mapping[str, frozenset[int]] = {
+    "Clip": frozenset((1, 2)),
+    "Dropout": frozenset((1,)),
+    "NonMaxSuppression": frozenset((3, 4)),
+    "OneHot": frozenset((2,)),
+    "Pad": frozenset((2,)),
+    "Range": frozenset((0, 1, 2)),
+    "Resize": frozenset((1, 2)),
+    "Upsample": frozenset((1,)),
+}
+
+# Shape inference needs the values of shapes and axes only.
+_SMALL = 1 << 12
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Shape and type of a tensor of the graph, as far as shape inference knows them.
+
+    Attributes
+    ----------
+    shape : tuple[int, ...] or None
+    dtype : int
+        ``onnx.TensorProto.DataType``; 0 where unknown.
+    constant : bool
+        Whether the model holds its value.
+    """
+
+    shape: Shape | None
+    dtype: int
+    constant: bool = False
+
+    @property
+    def elements(self) -> int | None:
+        """How many there are; ``None`` if the shape is not known."""
+        return None if self.shape is None else math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes as ONNX stores them; ``None`` if shape or type is not known or has no size."""
+        import onnx_ir
+
+        try:
+            bits = onnx_ir.DataType(self.dtype).bitwidth
+        except TypeError:  # strings, and no type at all
+            return None
+        return None if self.elements is None else (self.elements * bits + 7) // 8
+
+
+def node_costs(proto: onnx.ModelProto) -> list[NodeCost]:
+    """The cost of every node of the main graph, in order.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        Checked, inputs with static shapes. Constants are best folded before.
+    """
+    tensors = tensor_infos(proto)
+    return [_cost(node, tensors) for node in proto.graph.node]
+
+
+def tensor_infos(proto: onnx.ModelProto) -> dict[str, TensorInfo]:
+    """Every tensor of the main graph by name: inputs, constants, and what nodes compute."""
+    import onnx
+
+    light = _without_weights(proto)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(light)
+        if not _long_integers(inferred.graph):
+            inferred = onnx.shape_inference.infer_shapes(light, data_prop=True)
+        graph = inferred.graph
+    except onnx.shape_inference.InferenceError:  # what follows in the import says more
+        graph = light.graph
+    tensors = {
+        value.name: TensorInfo(_static(value.type.tensor_type), value.type.tensor_type.elem_type)
+        for value in (*graph.value_info, *graph.output, *graph.input)
+        if value.type.HasField("tensor_type")
+    }
+    for tensor in proto.graph.initializer:
+        tensors[tensor.name] = TensorInfo(tuple(tensor.dims), tensor.data_type, constant=True)
+    for node in proto.graph.node:
+        if node.op_type == "Constant" and not node.domain and node.output[0] in tensors:
+            known = tensors[node.output[0]]
+            tensors[node.output[0]] = TensorInfo(known.shape, known.dtype, constant=True)
+    return tensors
+
+
+def _long_integers(graph: onnx.GraphProto) -> bool:
+    """Whether a vector of integers is too long to be a shape.
+
+    To follow shapes that are computed, onnx lists the elements of every such vector, and a file
+    can name any length.
+    """
+    import onnx
+
+    integers = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        tensor = value.type.tensor_type
+        if tensor.elem_type in integers and len(tensor.shape.dim) == 1:
+            if tensor.shape.dim[0].dim_value > _SMALL:
+                return True
+    return False
+
+
+def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """`proto` with large initializers as inputs: inference copies the whole model twice."""
+    import onnx
+
+    light = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
+    light.functions.extend(proto.functions)
+    graph = light.graph
+    graph.name = proto.graph.name
+    graph.node.extend(proto.graph.node)
+    graph.input.extend(proto.graph.input)
+    graph.output.extend(proto.graph.output)
+    graph.value_info.extend(proto.graph.value_info)
+    declared = {value.name for value in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        if math.prod(tensor.dims) <= _SMALL:
+            graph.initializer.append(tensor)
+        elif tensor.name not in declared:
+            graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    return light
+
+
+def _static(tensor_type: onnx.TypeProto.Tensor) -> Shape | None:
+    dims = tensor_type.shape.dim
+    if not tensor_type.HasField("shape") or not all(
+        d.HasField("dim_value") and d.dim_value >= 0 for d in dims
+    ):
+        return None
+    return tuple(d.dim_value for d in dims)
+
+
+def _cost(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> NodeCost:
+    import onnx
+
+    unknown = TensorInfo(None, 0)
+    inputs = [tensors.get(name, unknown) if name else None for name in node.input]
+    outputs = [tensors.get(name, unknown) for name in node.output if name]
+    settings = _SETTINGS.get(node.op_type, frozenset())
+    integers = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
+    # A tensor that is read twice, as in x * x, is there once.
+    constants = {
+        name: (tensor, at not in settings and tensor.dtype not in integers)
+        for at, (name, tensor) in enumerate(zip(node.input, inputs, strict=True))
+        if tensor is not None and tensor.constant
+    }
+    computed = {
+        name: tensor
+        for name, tensor in zip(node.input, inputs, strict=True)
+        if tensor is not None and not tensor.constant
+    }
+    standard = node.domain in ("", "ai.onnx")
+    operation = Operation(
+        node.op_type,
+        [None if tensor is None else tensor.shape for tensor in inputs],
+        [tensor.shape for tensor in outputs],
+        {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute},
+    )
+    return NodeCost(
+        flops=flops(operation) if standard else None,
+        parameters=sum(t.elements or 0 for t, parameter in constants.values() if parameter),
+        weight_bytes=sum(t.nbytes or 0 for t, _ in constants.values()),
+        input_bytes=_total(t.nbytes for t in computed.values()),
+        output_bytes=_total(t.nbytes for t in outputs),
+    )
+
+
+def _total(sizes: Iterable[int | None]) -> int | None:
+    """The sum; ``None`` if one is not known."""
+    known = list(sizes)
+    return None if None in known else sum(size for size in known if size is not None)

@@ -1,0 +1,1 @@
+"""Converters of ONNX operators, a family in each file; the table is ``frontend/converters.py``."""

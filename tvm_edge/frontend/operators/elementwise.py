@@ -1,0 +1,180 @@
+"""Element-wise operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+
+import tvm
+from tvm import relax
+
+from tvm_edge.frontend.operators.base import Attributes, Converter
+
+__all__ = ["ELEMENTWISE"]
+
+
+def _sum(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes) -> relax.Expr:
+    """A chain of adds; TVM stacks the terms into a new tensor, which no fusion takes apart."""
+    return reduce(lambda a, b: bb.normalize(relax.op.add(a, b)), inputs)
+
+
+def _clip(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """``relax.clip`` for constant bounds; TVM tests them for NaN at run time."""
+    bounds = [attrs.get("min"), attrs.get("max")]
+    for i, bound in enumerate(inputs[1:3]):
+        if bound is None:
+            continue
+        if not isinstance(bound, tvm.ir.GenericConst):
+            return None
+        bounds[i] = bound.value.numpy().item()
+    dtype = str(inputs[0].ty.dtype)
+    if not dtype.startswith("float") or any(b is not None and math.isnan(b) for b in bounds):
+        return None
+    low = -math.inf if bounds[0] is None else bounds[0]
+    high = math.inf if bounds[1] is None else bounds[1]
+    return bb.normalize(relax.op.clip(inputs[0], low, high))
+
+
+def _extremum(sign: int) -> Converter:
+    """Max or Min: a chain of comparisons that keeps NaN; TVM's drops it, and stacks the terms."""
+
+    def convert(
+        bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
+    ) -> relax.Expr:
+        def pair(a: relax.Expr, b: relax.Expr) -> relax.Expr:
+            if not _floating(a):
+                return bb.normalize((relax.op.maximum if sign > 0 else relax.op.minimum)(a, b))
+            wins = relax.op.greater(a, b) if sign > 0 else relax.op.less(a, b)
+            # A comparison with NaN is false, which takes b; a NaN in a is asked for.
+            return bb.normalize(relax.op.where(relax.op.logical_or(wins, relax.op.isnan(a)), a, b))
+
+        return reduce(pair, inputs)
+
+    return convert
+
+
+def _thresholded_relu(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr:
+    """A choice; TVM multiplies by 0 or 1, which keeps NaN, and knows float32 only."""
+    (x,) = inputs
+    alpha = _scalar(attrs.get("alpha", 1.0), x)
+    return bb.normalize(relax.op.where(relax.op.greater(x, alpha), x, _scalar(0.0, x)))
+
+
+def _is_inf(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """One sign only; TVM asks for both."""
+    positive, negative = attrs.get("detect_positive", 1), attrs.get("detect_negative", 1)
+    if positive and negative:
+        return None
+    (x,) = inputs
+    if not positive and not negative:
+        return bb.normalize(relax.op.zeros_like(x, "bool"))
+    side = relax.op.greater if positive else relax.op.less
+    return bb.normalize(relax.op.logical_and(relax.op.isinf(x), side(x, _scalar(0.0, x))))
+
+
+def _mod(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """A remainder with the divisor's sign; TVM's is NaN for an infinite divisor."""
+    x, y = inputs
+    if attrs.get("fmod", 0) or not _floating(x):
+        return None
+    rest = bb.emit(relax.op.mod(x, y))
+    zero = _scalar(0.0, x)
+    crosses = relax.op.logical_xor(relax.op.less(rest, zero), relax.op.less(y, zero))
+    crosses = relax.op.logical_and(relax.op.not_equal(rest, zero), crosses)
+    return bb.normalize(relax.op.where(crosses, relax.op.add(rest, y), rest))
+
+
+def _pow(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
+) -> relax.Expr | None:
+    """Operands of different types, and integers, of which TVM has no power: as ONNX Runtime."""
+    base, exponent = inputs
+    kind = str(base.ty.dtype)
+    if _floating(base):
+        if str(exponent.ty.dtype) == kind:
+            return None
+        return bb.normalize(relax.op.power(base, relax.op.astype(exponent, kind)))
+    power = relax.op.power(relax.op.astype(base, "float64"), relax.op.astype(exponent, "float64"))
+    return bb.normalize(relax.op.astype(power, kind))
+
+
+def _mish(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes) -> relax.Expr:
+    """``x·tanh(ln(1 + eˣ))`` as a fraction in eˣ: 1 + eˣ loses what is left of a negative x."""
+    (x,) = inputs
+    # Above, the hyperbolic tangent is 1; its square must not overflow.
+    most = 5.0 if str(x.ty.dtype) == "float16" else 20.0
+    e = bb.emit(relax.op.exp(relax.op.minimum(x, _scalar(most, x))))
+    n = bb.emit(relax.op.multiply(e, relax.op.add(e, _scalar(2.0, x))))
+    return bb.normalize(relax.op.multiply(x, relax.op.divide(n, relax.op.add(n, _scalar(2.0, x)))))
+
+
+def _softplus(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
+) -> relax.Expr:
+    """``max(x, 0) + ln(1 + e^-|x|)``; TVM's ``ln(1 + eˣ)`` overflows, and loses a negative x."""
+    (x,) = inputs
+    one = _scalar(1.0, x)
+    u = bb.emit(relax.op.exp(relax.op.negative(relax.op.abs(x))))
+    w = bb.emit(relax.op.add(u, one))
+    # ln(1 + u) to the last bit or two, from w = 1 + u rounded (Higham 2002, §1.14.1).
+    ratio = relax.op.divide(u, relax.op.subtract(w, one))
+    log1p = relax.op.where(relax.op.equal(w, one), u, relax.op.multiply(relax.op.log(w), ratio))
+    return bb.normalize(relax.op.add(relax.op.maximum(x, _scalar(0.0, x)), log1p))
+
+
+def _cosh(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes) -> relax.Expr:
+    """Of exponentials: LLVM has no such intrinsic, and TVM no rule for it."""
+    return bb.normalize(relax.op.add(*_half_exponentials(inputs[0])))
+
+
+def _sinh(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes) -> relax.Expr:
+    """Of exponentials, whose difference loses the digits of a small x: there Taylor's series."""
+    (x,) = inputs
+    square = bb.emit(relax.op.multiply(x, x))
+    series = _scalar(1.0, x)
+    for divisor in (72.0, 42.0, 20.0, 6.0):
+        term = relax.op.multiply(relax.op.multiply(square, _scalar(1 / divisor, x)), series)
+        series = bb.emit(relax.op.add(term, _scalar(1.0, x)))
+    small = relax.op.less(relax.op.abs(x), _scalar(1.0, x))
+    difference = relax.op.subtract(*_half_exponentials(x))
+    return bb.normalize(relax.op.where(small, relax.op.multiply(x, series), difference))
+
+
+def _half_exponentials(x: relax.Expr) -> tuple[relax.Expr, relax.Expr]:
+    """``e^x / 2`` and ``e^-x / 2``, by e^(x - ln 2), which is finite as long as the result is."""
+    half = _scalar(math.log(2.0), x)
+    up = relax.op.exp(relax.op.subtract(x, half))
+    return up, relax.op.exp(relax.op.subtract(relax.op.negative(x), half))
+
+
+def _floating(value: relax.Expr) -> bool:
+    return "float" in str(value.ty.dtype)
+
+
+def _scalar(value: float, like: relax.Expr) -> relax.Expr:
+    return relax.const(value, str(like.ty.dtype))
+
+
+ELEMENTWISE: dict[str, Converter] = {
+    "Clip": _clip,
+    "Cosh": _cosh,
+    "IsInf": _is_inf,
+    "Max": _extremum(1),
+    "Min": _extremum(-1),
+    "Mish": _mish,
+    "Mod": _mod,
+    "Pow": _pow,
+    "Sinh": _sinh,
+    "Softplus": _softplus,
+    "Sum": _sum,
+    "ThresholdedRelu": _thresholded_relu,
+}
