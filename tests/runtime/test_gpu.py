@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -132,11 +133,30 @@ def for_elsewhere(tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelPro
 
 
 def test_a_missing_device_is_named_with_what_to_type(for_elsewhere: Path) -> None:
-    with pytest.raises(
-        tvm_edge.DeviceUnavailableError, match=r"opencl:15.*tvm-edge doctor"
-    ) as error:
-        tvm_edge.load(for_elsewhere, device="opencl:15")
-    assert error.value.exit_code == 5
+    for index in (15, 2**31 - 1, 2**31, 10**30):
+        with pytest.raises(
+            tvm_edge.DeviceUnavailableError, match=rf"opencl:{index}.*tvm-edge doctor"
+        ) as error:
+            tvm_edge.load(for_elsewhere, device=f"opencl:{index}")
+        assert error.value.exit_code == 5
+
+
+def test_the_first_index_that_is_not_there(exported: Path, gpu: str) -> None:
+    count = next(i for i in range(100) if not tvm.device(gpu, i).exist)
+    tvm_edge.load(exported, device=f"{gpu}:{count - 1}").warmup()
+    with pytest.raises(tvm_edge.DeviceUnavailableError, match=f"{gpu}:{count} "):
+        tvm_edge.load(exported, device=f"{gpu}:{count}")
+
+
+@pytest.mark.parametrize("device", [None, "cpu", "cpu:0", "llvm"])
+def test_the_cpu_has_one_name_and_one_device(
+    artifact: Path, image: np.ndarray, device: str | None
+) -> None:
+    assert tvm_edge.load(artifact, device=device).run({"data": image})["pooled"].any()
+    with pytest.raises(tvm_edge.DeviceUnavailableError, match="num_threads"):
+        tvm_edge.load(artifact, device="cpu:1")
+    with pytest.raises(tvm_edge.DeviceUnavailableError, match="target='opencl'"):
+        tvm_edge.load(artifact, device="opencl")
 
 
 def test_an_opencl_model_does_not_run_on_a_cpu(for_elsewhere: Path) -> None:
@@ -144,8 +164,14 @@ def test_an_opencl_model_does_not_run_on_a_cpu(for_elsewhere: Path) -> None:
         tvm_edge.load(for_elsewhere, device="cpu")
 
 
-@pytest.mark.parametrize("device", ["gpu", "opencl:x", "", "opencl:-1", "vulkan"])
-def test_what_is_not_a_device(for_elsewhere: Path, device: str) -> None:
+@pytest.mark.parametrize(
+    "device",
+    [
+        *("gpu", "vulkan", "OpenCL", "", "opencl:", "opencl:x", "opencl:-1", "opencl: 1"),
+        *("opencl:²", "opencl:٣", 0, b"opencl", ("opencl", 1)),
+    ],
+)
+def test_what_is_not_a_device(for_elsewhere: Path, device: Any) -> None:
     with pytest.raises(tvm_edge.InputError, match="opencl:1") as error:
         tvm_edge.load(for_elsewhere, device=device)
     assert error.value.name == "device"

@@ -207,20 +207,6 @@ def test_warmup_changes_no_result(
     np.testing.assert_array_equal(compiled_small.run({"data": image})["pooled"], before)
 
 
-def test_threads_agree(compiled_wide: tvm_edge.CompiledModel) -> None:
-    inputs = [random_input((1, 32, 56, 56), seed) for seed in range(8)]
-    expected = [compiled_wide.run({"data": x})["result"] for x in inputs]
-
-    def work(index: int) -> bool:
-        return all(
-            np.array_equal(compiled_wide.run({"data": inputs[index]})["result"], expected[index])
-            for _ in range(20)
-        )
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(work, range(8)))
-
-
 def test_models_take_turns(image: np.ndarray) -> None:
     protos = [conv_relu(seed) for seed in range(3)]
     models = [tvm_edge.compile(p, "llvm", num_threads=i % 2 + 1) for i, p in enumerate(protos)]

@@ -71,11 +71,17 @@ def test_environment_then_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve_num_threads(2) == 2
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, 2.0, True, "two", "", "-3"])
+@pytest.mark.parametrize(
+    "value", [0, -1, 1025, 10**30, 1.5, 2.0, True, "two", "", "-3", "2", [2], np.array([2])]
+)
 def test_bad_arguments(value: Any) -> None:
     with pytest.raises(InputError, match="positive") as caught:
         resolve_num_threads(value)
-    assert (caught.value.name, caught.value.got) == ("num_threads", str(value))
+    assert (caught.value.name, caught.value.got) == ("num_threads", repr(value))
+
+
+def test_numpy_counts_are_numbers() -> None:
+    assert resolve_num_threads(np.int64(3)) == 3  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "all", "1.5", " "])
@@ -88,8 +94,9 @@ def test_bad_environment(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
 def test_compile_and_load_check_it(small_model: Any, artifact: Path) -> None:
     with pytest.raises(InputError, match="num_threads"):
         tvm_edge.compile(small_model, "llvm", num_threads=0)
-    with pytest.raises(InputError, match="num_threads"):
-        tvm_edge.load(artifact, num_threads=-2)
+    for value in (-2, 0, 10**6, "2", 1.0):
+        with pytest.raises(InputError, match="num_threads"):
+            tvm_edge.load(artifact, num_threads=value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

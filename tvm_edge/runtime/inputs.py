@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import tvm
 
 from tvm_edge.errors import InputError, near_matches
 from tvm_edge.report import TensorSpec
+from tvm_edge.runtime.dlpack import (
+    contiguous,
+    device_kind,
+    host_array,
+    import_tensor,
+    is_host,
+    numpy_dtype,
+)
 
-__all__ = ["bind_inputs", "random_inputs"]
+__all__ = ["Bound", "bind_inputs", "random_inputs"]
+
+Bound: TypeAlias = np.ndarray | tvm.runtime.Tensor
+"""An input whose name, shape and type are right."""
 
 
-def bind_inputs(specs: Sequence[TensorSpec], values: Mapping[str, Any]) -> list[np.ndarray]:
+def bind_inputs(
+    specs: Sequence[TensorSpec],
+    values: Mapping[str, Any],
+    devices: Sequence[tvm.runtime.Device],
+) -> list[Bound]:
     """Check `values` against the signature and return arrays in its order.
 
     Parameters
     ----------
     specs : sequence of TensorSpec
     values : mapping of str to array
-        NumPy arrays, or anything with ``__dlpack__`` in host memory. Strided and read-only
-        arrays are copied.
+        NumPy arrays, or anything with ``__dlpack__``.
+    devices : sequence of tvm.runtime.Device
+        Where the model wants each input.
+
+    Returns
+    -------
+    list of np.ndarray or tvm.runtime.Tensor
+        Data on the kind of device that the model wants it on, as tensors over the caller's
+        memory; everything else as arrays, contiguous and in this machine's byte order, which are
+        the caller's own memory where it is so already.
 
     Raises
     ------
@@ -54,48 +78,105 @@ def bind_inputs(specs: Sequence[TensorSpec], values: Mapping[str, Any]) -> list[
                 expected=str(spec),
                 got="nothing",
             )
-    return [_bind(spec, values[spec.name]) for spec in specs]
+    return [
+        _bind(spec, values[spec.name], device) for spec, device in zip(specs, devices, strict=True)
+    ]
 
 
-def _bind(spec: TensorSpec, value: Any) -> np.ndarray:
-    if not isinstance(value, np.ndarray):
-        if not hasattr(value, "__dlpack__"):
-            raise InputError(
-                f"the input {spec.name!r} is a {type(value).__name__}; pass a NumPy array or "
-                "anything with __dlpack__ (a PyTorch tensor, a TVM tensor)",
-                name=spec.name,
-                expected="an array",
-                got=type(value).__name__,
-            )
-        try:
-            value = np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError) as err:
-            raise InputError(
-                f"the input {spec.name!r} cannot be read through DLPack: {err}; "
-                "bring it to host memory first",
-                name=spec.name,
-                expected="an array in host memory",
-                got=type(value).__name__,
-            ) from err
-    expected = np.dtype(spec.dtype)
-    if value.dtype.newbyteorder("=") != expected:
+def _bind(spec: TensorSpec, value: Any, device: tvm.runtime.Device) -> Bound:
+    if isinstance(value, np.ndarray):
+        _check(spec, str(value.dtype.newbyteorder("=")), value.shape, str(value.dtype))
+        array = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("="))
+        return array.reshape(spec.static_shape)
+    if not hasattr(value, "__dlpack__"):
         raise InputError(
-            f"the input {spec.name!r} has the type {value.dtype}, and the model takes "
-            f"{spec.dtype}; convert it with .astype({spec.dtype!r})",
+            f"the input {spec.name!r} is a {type(value).__name__}; pass a NumPy array or "
+            "anything with __dlpack__ (a PyTorch tensor, a TVM tensor)",
+            name=spec.name,
+            expected="an array",
+            got=type(value).__name__,
+        )
+    try:
+        kind = device_kind(value)
+        if is_host(kind):
+            return _from_host(spec, value)
+        if kind == int(device.dlpack_device_type()):
+            return _on_device(spec, value)
+    except InputError:
+        raise
+    except Exception as err:  # another library's: DLPack's BufferError is only what it should be
+        raise _unreadable(spec, value, err, "pass its values as a NumPy array") from err
+    return _from_elsewhere(spec, value)
+
+
+def _from_host(spec: TensorSpec, value: Any) -> np.ndarray:
+    tensor = import_tensor(value)
+    _check(spec, str(tensor.dtype), tensor.shape)
+    dtype = numpy_dtype(spec.dtype)
+    if not tensor.is_contiguous() and dtype.kind not in "biufc":
+        tensor = import_tensor(contiguous(value))
+    return np.ascontiguousarray(host_array(tensor)).reshape(spec.static_shape)
+
+
+def _on_device(spec: TensorSpec, value: Any) -> tvm.runtime.Tensor:
+    tensor = import_tensor(value)
+    _check(spec, str(tensor.dtype), tensor.shape)
+    return tensor if tensor.is_contiguous() else import_tensor(contiguous(value))
+
+
+def _from_elsewhere(spec: TensorSpec, value: Any) -> np.ndarray:
+    """From a device that is not the model's, by way of the host."""
+    try:
+        tensor = import_tensor(value, to_host=True)
+        if not is_host(device_kind(tensor)):
+            raise BufferError("it stays where it is")
+    except Exception:  # a producer that only lends its memory; TVM may be able to read it
+        try:
+            tensor = _on_device(spec, value).copyto(tvm.cpu())
+        except InputError:
+            raise
+        except Exception as err:
+            raise _unreadable(
+                spec,
+                value,
+                err,
+                "bring it to host memory first (.cpu() in PyTorch, .get() in CuPy)",
+            ) from err
+    _check(spec, str(tensor.dtype), tensor.shape)
+    return np.ascontiguousarray(host_array(tensor)).reshape(spec.static_shape)
+
+
+def _unreadable(spec: TensorSpec, value: Any, err: Exception, advice: str) -> InputError:
+    reason = str(err).strip().splitlines()[-1] if str(err).strip() else type(err).__name__
+    return InputError(
+        f"the input {spec.name!r}, a {type(value).__name__}, cannot be read through DLPack: "
+        f"{reason}; {advice}",
+        name=spec.name,
+        expected="an array in host memory or on the model's device",
+        got=type(value).__name__,
+    )
+
+
+def _check(
+    spec: TensorSpec, dtype: str, shape: tuple[int, ...], shown_dtype: str | None = None
+) -> None:
+    if dtype != spec.dtype:
+        raise InputError(
+            f"the input {spec.name!r} has the type {shown_dtype or dtype}, and the model takes "
+            f"{spec.dtype}; convert it (.astype({spec.dtype!r}) in NumPy)",
             name=spec.name,
             expected=spec.dtype,
-            got=str(value.dtype),
+            got=shown_dtype or dtype,
         )
-    if value.shape != spec.shape:
+    if shape != spec.shape:
         raise InputError(
-            f"the input {spec.name!r} has the shape {value.shape}, and the model takes "
+            f"the input {spec.name!r} has the shape {shape}, and the model takes "
             f"{spec.shape}; resize the data, or compile with "
-            f"input_shapes={{{spec.name!r}: {value.shape}}}",
+            f"input_shapes={{{spec.name!r}: {shape}}}",
             name=spec.name,
             expected=str(spec.shape),
-            got=str(value.shape),
+            got=str(shape),
         )
-    return np.ascontiguousarray(value, dtype=expected).reshape(spec.shape)
 
 
 def random_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:
@@ -103,9 +184,10 @@ def random_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.nd
     generator = np.random.default_rng(seed)
     values = {}
     for spec in specs:
-        if np.dtype(spec.dtype).kind == "f":
+        dtype = numpy_dtype(spec.dtype)
+        if "float" in spec.dtype:
             drawn: np.ndarray = generator.standard_normal(spec.static_shape)
         else:
             drawn = generator.integers(0, 2, spec.static_shape)
-        values[spec.name] = drawn.astype(spec.dtype)
+        values[spec.name] = drawn.astype(dtype)
     return values

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import tvm
 import tvm_ffi
 
 from tvm_edge import opencl
-from tvm_edge.errors import ArtifactError, InputError, near_matches
+from tvm_edge.errors import ArtifactError, InputError, near_matches, one_line
 from tvm_edge.report import CompileReport, TensorSpec
-from tvm_edge.runtime.artifact import Artifact, read_artifact, write_artifact
+from tvm_edge.runtime.artifact import Artifact, read_artifact, tensor_dtype, write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, measure
-from tvm_edge.runtime.inputs import bind_inputs, random_inputs
-from tvm_edge.runtime.placement import DevicePlan, device_index, open_devices
+from tvm_edge.runtime.dlpack import host_array, numpy_dtype
+from tvm_edge.runtime.inputs import Bound, bind_inputs, random_inputs
+from tvm_edge.runtime.placement import DevicePlan, device_index, input_device, open_devices
 from tvm_edge.runtime.profile import Profile, profile_runs
-from tvm_edge.runtime.session import Session, as_tensor, check_host, load_library
+from tvm_edge.runtime.schema import check_types
+from tvm_edge.runtime.session import Session, aligned_copy, as_tensor, check_host, load_library
 from tvm_edge.runtime.threads import resolve_num_threads
 
 __all__ = ["CompiledModel", "Library", "ModelInfo", "load", "versions"]
@@ -92,10 +96,51 @@ class ModelInfo:
         )
 
 
+def check_info(info: ModelInfo, weights: int) -> None:
+    """Refuse what no compiler wrote: other types, plans for inputs and weights that are not there.
+
+    Parameters
+    ----------
+    info : ModelInfo
+        As read from a file.
+    weights : int
+        How many there are.
+
+    Raises
+    ------
+    ValueError
+    """
+    check_types(info, ModelInfo, "manifest")
+    check_types(info.target["architecture"], str, "the architecture")
+    check_types(info.target["features"], list[str], "the CPU features")
+    check_types(info.target["kind"], Literal["llvm", "opencl", "cuda"], "the kind of target")
+    for kind in info.devices.kinds:
+        check_types(kind, Literal["llvm", "opencl", "cuda"], "a kind of device")
+    for specs in (info.inputs, info.outputs):
+        if len({spec.name for spec in specs}) != len(specs):
+            raise ValueError("two inputs or two outputs have one name")
+    for spec in (*info.inputs, *info.outputs):
+        lengths = [length for length in spec.shape if isinstance(length, int)]
+        nbytes = math.prod(lengths) * tensor_dtype(spec.dtype).itemsize
+        if min(lengths, default=0) < 0 or nbytes >= 1 << 63:
+            raise ValueError(f"{spec} is no tensor")
+    for spec in info.inputs:
+        check_types(spec.shape, tuple[int, ...], f"the shape of the input {spec.name!r}")
+    for what, plan, count in (
+        ("inputs", info.devices.inputs, len(info.inputs)),
+        ("weights", info.devices.weights, weights),
+    ):
+        if len(plan) != count or not set(plan) <= set(range(len(info.devices.kinds))):
+            raise ValueError(f"the plan of devices does not fit {count} {what}")
+
+
 class CompiledModel:
     """A model for one target; made by :func:`tvm_edge.compile` and :func:`tvm_edge.load`.
 
-    Methods that run the model may be called from several threads; runs take turns.
+    Every method may be called from any number of threads at once, on one model or several, and
+    gives what it gives alone, bit for bit. Runs of a CPU model happen at the same time as long as
+    their threads fit the CPUs: ``num_threads=1`` on four cores, four runs, each with activations of
+    its own. Otherwise, and on a GPU, they take turns. Python's lock is free while kernels run.
     """
 
     def __init__(
@@ -111,6 +156,8 @@ class CompiledModel:
         self._library = library
         self._weights = tuple(weights)
         self._num_threads = resolve_num_threads(num_threads)
+        # Its thread starts with the first submission, and ends with the model.
+        self._queue = ThreadPoolExecutor(1, thread_name_prefix="tvm-edge")
 
     def __repr__(self) -> str:
         inputs = ", ".join(str(spec) for spec in self.inputs)
@@ -152,12 +199,19 @@ class CompiledModel:
         Parameters
         ----------
         inputs : mapping of str to array
-            NumPy arrays or anything with ``__dlpack__`` in host memory, of exactly the declared
-            shapes and types. Strided and read-only arrays are copied.
+            NumPy arrays or anything with ``__dlpack__`` (tensors of PyTorch, CuPy, JAX, TVM), of
+            exactly the declared shapes and types. Contiguous data on the device that the model
+            wants it on is used where it is, if it begins on 64 bytes; other data is copied, through
+            the host only between devices of different kinds. CUDA tensors may have work pending
+            on any stream of their library, TVM's own must be finished.
         outputs : sequence of str, optional
             Names of the outputs to return; default all.
         device_outputs : bool
-            Return ``tvm.runtime.Tensor`` where they are instead of NumPy arrays.
+            Return ``tvm.runtime.Tensor`` where they are instead of NumPy arrays. Other libraries
+            read them through DLPack (``torch.from_dlpack``), except OpenCL's, which are for TVM,
+            :func:`tvm_edge.opencl.host_view` and other models. They are the caller's: they outlive
+            the model, and nothing writes to them again. CUDA's are finished at return; OpenCL
+            kernels may still be running, and whatever reads the tensor waits for them.
 
         Returns
         -------
@@ -166,10 +220,53 @@ class CompiledModel:
         Raises
         ------
         InputError
-            A wrong name, shape or type.
+            A wrong name, shape or type, or data that cannot be read.
         DeviceUnavailableError, ArtifactError
             The model is compiled for another machine.
         """
+        wanted, bound = self._wanted(outputs), self._bind(inputs)
+        return self._finish(self._session, bound, wanted, device_outputs)
+
+    def run_async(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        outputs: Sequence[str] | None = None,
+        device_outputs: bool = False,
+    ) -> Future[dict[str, Any]]:
+        """Run the model in the background.
+
+        Submissions run one after the other, in order, on a thread of the model's own. What waits
+        still runs when the model is dropped, and before the interpreter exits, unless its future is
+        cancelled.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array
+            As for :meth:`run`. Data in host memory is copied before the call returns; leave a
+            tensor on a GPU as it is until the future is done.
+        outputs, device_outputs
+            As for :meth:`run`.
+
+        Returns
+        -------
+        concurrent.futures.Future
+            Of what :meth:`run` returns; ``await asyncio.wrap_future(future)`` waits for it.
+
+        Raises
+        ------
+        InputError, DeviceUnavailableError, ArtifactError
+            At once, as :meth:`run` does. What goes wrong while the model runs comes from the
+            future.
+        """
+        wanted, bound = self._wanted(outputs), self._bind(inputs)
+        session = self._session
+        session.check_process()  # a forked child has no thread that would take it
+        kept = [aligned_copy(v) if isinstance(v, np.ndarray) else v for v in bound]
+        return self._queue.submit(self._finish, session, kept, wanted, device_outputs)
+
+    def _wanted(self, outputs: Sequence[str] | None) -> dict[int, str]:
+        """Positions and names of the outputs to return."""
         names = [spec.name for spec in self.outputs]
         if isinstance(outputs, str):
             raise InputError(
@@ -177,6 +274,14 @@ class CompiledModel:
                 name="outputs",
                 expected="a list",
                 got=outputs,
+            )
+        if outputs is not None and not isinstance(outputs, Iterable):
+            raise InputError(
+                f"outputs is a {type(outputs).__name__}; pass a list of names, of "
+                f"{', '.join(map(repr, names))}",
+                name="outputs",
+                expected="a list",
+                got=type(outputs).__name__,
             )
         for name in outputs if outputs is not None else ():
             if name not in names:
@@ -186,16 +291,49 @@ class CompiledModel:
                     expected=", ".join(names),
                     got=str(name),
                 )
-        tensors = self._session.invoke(bind_inputs(self.inputs, inputs))
+        return {i: name for i, name in enumerate(names) if outputs is None or name in outputs}
+
+    def _bind(self, inputs: Mapping[str, Any]) -> list[Bound]:
+        plan = self._info.devices
+        devices = [input_device(plan.kinds[d], self._device_index) for d in plan.inputs]
+        return bind_inputs(self.inputs, inputs, devices)
+
+    @staticmethod
+    def _finish(  # without the model, which may be dropped meanwhile
+        session: Session, bound: Sequence[Bound], wanted: Mapping[int, str], device_outputs: bool
+    ) -> dict[str, Any]:
+        tensors = session.invoke(bound)
+        if len(tensors) <= max(wanted, default=-1):
+            raise ArtifactError(
+                f"the code of this model returns {len(tensors)} outputs, and its manifest names "
+                "more; export it again"
+            )
         return {
-            name: tensor if device_outputs else tensor.numpy()
-            for name, tensor in zip(names, tensors, strict=True)
-            if outputs is None or name in outputs
+            name: tensors[index] if device_outputs else tensors[index].numpy()
+            for index, name in wanted.items()
         }
+
+    def on_device(self, device: str) -> CompiledModel:
+        """The same model on another device of its kind.
+
+        Parameters
+        ----------
+        device : str
+            ``"opencl:1"`` is the second OpenCL device.
+
+        Raises
+        ------
+        InputError
+            Not the name of a device.
+        DeviceUnavailableError
+            A device that the code is not made for.
+        """
+        index = device_index(device, str(self._info.target["kind"]))
+        return CompiledModel(self._info, self._library, self._weights, self._num_threads, index)
 
     def warmup(self) -> None:
         """Pay the costs of a first run now: threads, memory pools, page faults of the weights."""
-        zeros = [np.zeros(spec.static_shape, spec.dtype) for spec in self.inputs]
+        zeros = [np.zeros(spec.static_shape, numpy_dtype(spec.dtype)) for spec in self.inputs]
         self._session.invoke(zeros)
         self._session.synchronize()
 
@@ -212,7 +350,7 @@ class CompiledModel:
             Runs before, and runs measured.
         """
         values = random_inputs(self.inputs) if inputs is None else inputs
-        bound = bind_inputs(self.inputs, values)
+        bound = self._bind(values)
         session = self._session
         placed = session.place(bound)
         return measure(
@@ -234,7 +372,7 @@ class CompiledModel:
             Runs to take the median of.
         """
         values = random_inputs(self.inputs) if inputs is None else inputs
-        bound = bind_inputs(self.inputs, values)
+        bound = self._bind(values)
         self._session.invoke(bound)
         return profile_runs(
             lambda instrument: self._session.instrumented(bound, instrument),
@@ -263,7 +401,7 @@ class CompiledModel:
         info = replace(self._info, report=replace(self.report, seconds={}))
         manifest = {"versions": versions(), **info.to_dict()}
         programs = self._session.device_programs() if embed_programs else b""
-        weights = [np.from_dlpack(w) for w in self._weights]
+        weights = [host_array(weight) for weight in self._weights]
         return write_artifact(path, manifest, self._library.link, weights, programs)
 
 
@@ -321,11 +459,12 @@ def load(
     _check_versions(artifact)
     try:
         info = ModelInfo.from_dict(artifact.manifest)
+        check_info(info, len(artifact.weights))
         architecture, features = info.target["architecture"], info.target["features"]
         kind = str(info.target["kind"])
-    except (KeyError, TypeError, ValueError, AttributeError) as err:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as err:
         raise ArtifactError(
-            f"the manifest of {str(path)!r} is damaged ({type(err).__name__}: {err}); "
+            f"the manifest of {str(path)!r} is damaged ({type(err).__name__}: {one_line(err)}); "
             "export it again"
         ) from err
     what = f"the artifact {str(path)!r}"

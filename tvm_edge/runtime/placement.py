@@ -14,11 +14,12 @@ from tvm_ffi.libinfo import load_lib_ctypes
 
 from tvm_edge.errors import DeviceUnavailableError, InputError
 
-__all__ = ["DevicePlan", "device_index", "open_devices"]
+__all__ = ["DevicePlan", "device_index", "input_device", "open_devices"]
 
 _LOG = logging.getLogger("tvm_edge.runtime")
 
 _CPU = "llvm"
+_LAST_INDEX = 2**31 - 1  # a device's number is an int32
 _DRIVERS = {"cuda": "an NVIDIA GPU with its driver", "opencl": "a GPU with its OpenCL driver"}
 
 
@@ -60,10 +61,10 @@ def open_devices(kinds: Sequence[str], index: int = 0) -> list[tvm.runtime.Devic
         if kind == _CPU:
             found.append(tvm.cpu())
             continue
-        device = tvm.device(kind, index)
         if kind == "cuda" and not tvm.runtime.enabled(kind):
             _load_cuda_runtime()
-        if not tvm.runtime.enabled(kind) or not device.exist:
+        device = tvm.device(kind, index) if index <= _LAST_INDEX else None
+        if device is None or not tvm.runtime.enabled(kind) or not device.exist:
             raise DeviceUnavailableError(
                 f"the model is compiled for {kind}, and TVM finds no device {kind}:{index} on this "
                 f"machine (it takes {_DRIVERS.get(kind, 'its driver')}); to see what is missing, "
@@ -71,6 +72,11 @@ def open_devices(kinds: Sequence[str], index: int = 0) -> list[tvm.runtime.Devic
             )
         found.append(device)
     return found
+
+
+def input_device(kind: str, index: int = 0) -> tvm.runtime.Device:
+    """One device as :func:`open_devices` returns it, whether it is here or not."""
+    return tvm.cpu() if kind == _CPU else tvm.device(kind, min(index, _LAST_INDEX))
 
 
 def _load_cuda_runtime() -> None:
@@ -108,7 +114,7 @@ def device_index(device: str | None, kind: str) -> int:
         return 0
     name, colon, number = str(device).partition(":")
     name = {"cpu": _CPU}.get(name, name)
-    if name not in (_CPU, *_DRIVERS) or (colon and not number.isdecimal()):
+    if name not in (_CPU, *_DRIVERS) or (colon and not (number.isascii() and number.isdecimal())):
         raise InputError(
             f"device={device!r} is not the name of a device; use 'cpu', 'opencl', 'opencl:1', "
             "'cuda', …, or leave it out",
@@ -121,4 +127,10 @@ def device_index(device: str | None, kind: str) -> int:
             f"the model is compiled for {kind} and cannot run on {device!r}; "
             f"leave device out, or compile the model with target={name!r}"
         )
-    return int(number or 0)
+    index = int(number or 0)
+    if kind == _CPU and index:
+        raise DeviceUnavailableError(
+            f"there is no device {device!r}: all cores of this machine are 'cpu:0'; "
+            "leave device out, and choose how many to use with num_threads"
+        )
+    return index

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,15 +19,27 @@ import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from tvm_edge import opencl
-from tvm_edge.errors import ArtifactError, DeviceUnavailableError
-from tvm_edge.host import host_features, machine
+from tvm_edge.errors import ArtifactError, DeviceUnavailableError, InputError, one_line
+from tvm_edge.host import allowed_cpus, host_features, machine
+from tvm_edge.runtime.dlpack import byte_offset, share_array
+from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.placement import DevicePlan
 from tvm_edge.runtime.threads import configure_pool
 
-__all__ = ["Instrument", "Session", "as_tensor", "check_host", "load_library"]
+__all__ = [
+    "Instrument",
+    "Session",
+    "aligned_copy",
+    "as_tensor",
+    "check_host",
+    "load_library",
+]
 
 Instrument = Callable[[str, bool], None]
 """Called with a kernel's name, before (True) and after (False) its launch."""
+
+# How the virtual machine and kernels refuse an argument.
+_OTHER_ARGUMENTS = ("Invoking function main", "fn=main, loc=param", "when calling:")
 
 _ALIGNMENT = 64  # TVM's kAllocAlignment; kernels may load whole cache lines
 
@@ -95,8 +108,36 @@ def load_library(what: str, content: bytes) -> tvm.runtime.Module:
             ) from err
 
 
+class _Machine:
+    """One of TVM's virtual machines, for one run at a time, and the memory it takes inputs in."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.main: Callable[..., Any] | None = None  # made when it is first needed
+        self._staged: dict[int, tuple[tvm.runtime.Tensor, np.ndarray]] = {}
+
+    def stage(self, index: int, array: np.ndarray) -> tvm.runtime.Tensor:
+        """The values of input `index` in aligned memory that each run uses again.
+
+        Copying 224×224×3 floats takes 12 µs, and 28 with memory of its own.
+        """
+        if index not in self._staged:
+            self._staged[index] = _aligned(array)
+        tensor, view = self._staged[index]
+        np.copyto(view, array)
+        return tensor
+
+
 class Session:
-    """The virtual machine on its devices, one call at a time.
+    """A library on its devices.
+
+    Runs at the same time need virtual machines of their own, which share code and weights. There
+    are as many as the CPUs that the process may use have room for, at `num_threads` each: more
+    would only wait for each other's threads. A GPU has one queue, so its models have one machine.
+    Runs that find none free take turns.
+
+    On CUDA everything runs on the default stream and is done when a call returns; OpenCL kernels
+    may still be running then, and whatever reads a result waits for them.
 
     Parameters
     ----------
@@ -121,18 +162,23 @@ class Session:
         configure_pool(num_threads)
         self.num_threads = num_threads
         self._devices = list(devices)
-        self._plan = plan
+        self._cuda = next((device for device in devices if _is_cuda(device)), None)
+        self._inputs = [self._devices[d] for d in plan.inputs]
         self._module = module
         for device in devices:
             if _is_opencl(device):  # now, not while the first frame waits
                 opencl.build(module, device.index)
-        self._main = self._machine()["main"]
+        on_cpu = all(_is_cpu(device) for device in devices)
+        room = max(1, len(allowed_cpus()) // num_threads) if on_cpu else 1
+        self._machines = [_Machine() for _ in range(room)]
+        self._machines[0].main = _entry(self._make_machine())
+        self._turn = itertools.count()
         on = zip(weights, plan.weights, strict=True)
         self._weights = tvm_ffi.Array([self._upload(w, self._devices[d]) for w, d in on])
-        self._lock = threading.Lock()
+        self._weight_memory = frozenset(weight.data_ptr() for weight in self._weights)
         self._process = os.getpid()
 
-    def _machine(self) -> VirtualMachine:
+    def _make_machine(self) -> VirtualMachine:
         # The devices in the order of the code's virtual devices; TVM appends the CPU by itself.
         return VirtualMachine(
             self._module, [d for d in self._devices if not _is_cpu(d)] or tvm.cpu()
@@ -142,33 +188,52 @@ class Session:
     def _upload(weight: tvm.runtime.Tensor, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
         return weight if _is_cpu(device) else weight.copyto(device)
 
-    def place(self, inputs: Sequence[np.ndarray]) -> list[tvm.runtime.Tensor]:
-        """The inputs where ``main`` wants them.
+    def place(self, inputs: Sequence[Bound]) -> list[tvm.runtime.Tensor]:
+        """The inputs where ``main`` wants them, for any number of runs.
 
         TVM's own ``VirtualMachine.set_input`` sends all of them to the first device
         (apache/tvm#17884).
         """
-        return [
-            as_tensor(array, self._devices[d])
-            for array, d in zip(inputs, self._plan.inputs, strict=True)
-        ]
+        return [_place(value, device) for value, device in zip(inputs, self._inputs, strict=True)]
 
-    def invoke(self, inputs: Sequence[np.ndarray]) -> list[tvm.runtime.Tensor]:
-        """Run ``main``; safe from several threads, which take turns.
+    def invoke(self, inputs: Sequence[Bound]) -> list[tvm.runtime.Tensor]:
+        """Run ``main``.
 
-        Kernels of a GPU may still be running at return; reading a result waits for them.
+        The results are the caller's: no later run, and no change to an input or to another
+        result, changes them.
 
         Raises
         ------
         DeviceUnavailableError
             The process forked since the model was loaded.
         """
-        return self._call(self._main, inputs)
+        self.check_process()
+        machine = self._choose()
+        with machine.lock, self._stream():
+            configure_pool(self.num_threads)
+            if machine.main is None:
+                machine.main = _entry(self._make_machine())
+            tensors = [
+                machine.stage(index, value)
+                if isinstance(value, np.ndarray) and _is_cpu(device) and not _is_aligned(value)
+                else _place(value, device)
+                for index, (value, device) in enumerate(zip(inputs, self._inputs, strict=True))
+            ]
+            outputs = self._own(_listed(machine.main(*tensors, self._weights)), tensors)
+            if self._cuda:
+                # A consumer's stream knows nothing of ours, nor does the allocator of a producer
+                # that frees an input next.
+                self.synchronize()
+        return outputs
 
     def invoke_placed(self, inputs: Sequence[tvm.runtime.Tensor]) -> None:
         """Run ``main`` on inputs from :meth:`place`, to the end."""
-        self._call(self._main, inputs)
-        self.synchronize()
+        self.check_process()
+        with self._machines[0].lock, self._stream():
+            configure_pool(self.num_threads)
+            assert self._machines[0].main is not None
+            self._machines[0].main(*inputs, self._weights)
+            self.synchronize()
 
     def device_programs(self) -> bytes:
         """The kernels as the drivers of this machine built them; empty without OpenCL."""
@@ -184,13 +249,12 @@ class Session:
             if not _is_cpu(device):
                 device.sync()
 
-    def instrumented(
-        self, inputs: Sequence[np.ndarray], instrument: Instrument
-    ) -> list[tvm.runtime.Tensor]:
+    def instrumented(self, inputs: Sequence[Bound], instrument: Instrument) -> None:
         """Run once with `instrument` around every call of the virtual machine.
 
         Kernels of a GPU run one by one, each to its end before the next begins.
         """
+        self.check_process()
 
         def around(_func: Any, name: str, before: bool, _result: Any, *_args: Any) -> int:
             self.synchronize()
@@ -198,29 +262,92 @@ class Session:
             return 0
 
         # A machine of its own: an instrument cannot be taken off again.
-        machine = self._machine()
+        machine = self._make_machine()
         machine.set_instrument(around)
-        with _interrupt_deferred():
-            return self._call(machine["main"], inputs)
+        with _interrupt_deferred(), self._machines[0].lock, self._stream():
+            configure_pool(self.num_threads)
+            _entry(machine)(*self.place(inputs), self._weights)
 
-    def _call(
-        self,
-        function: Callable[..., Any],
-        inputs: Sequence[np.ndarray] | Sequence[tvm.runtime.Tensor],
-    ) -> list[tvm.runtime.Tensor]:
+    def check_process(self) -> None:
+        """Refuse to run in a child that was forked off after the model was loaded.
+
+        Raises
+        ------
+        DeviceUnavailableError
+        """
         if os.getpid() != self._process:
-            # Another thread may have held the lock when the process forked: nobody would free it.
+            # Another thread may have held a lock when the process forked: nobody would free it.
             raise DeviceUnavailableError(
                 "this model was loaded before the process forked; load it in a new thread of the "
                 "child, or use multiprocessing's 'spawn'"
             )
-        with self._lock:
-            configure_pool(self.num_threads)
-            tensors = inputs
-            if any(isinstance(value, np.ndarray) for value in inputs):
-                tensors = self.place(inputs)
-            result = function(*tensors, self._weights)
-        return [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+
+    def _choose(self) -> _Machine:
+        """A machine that is free, as far as one can see, else the next in turn."""
+        # The lock is taken by a `with` alone: between any other way of taking it and the
+        # `try` that gives it back, Ctrl-C could come.
+        machines = self._machines
+        free = next((machine for machine in machines if not machine.lock.locked()), None)
+        return free or machines[next(self._turn) % len(machines)]
+
+    def _stream(self) -> AbstractContextManager[Any]:
+        """Let CUDA work go to the default stream, whatever stream the caller has set.
+
+        TVM's own copies always do, and producers of inputs are asked to be ready for it.
+        """
+        return tvm_ffi.use_raw_stream(self._cuda, 0) if self._cuda else nullcontext()
+
+    def _own(
+        self, outputs: list[tvm.runtime.Tensor], inputs: Sequence[tvm.runtime.Tensor]
+    ) -> list[tvm.runtime.Tensor]:
+        """Outputs that are an input, a weight or another output, copied."""
+        taken = {tensor.data_ptr() for tensor in inputs}
+        owned = []
+        for tensor in outputs:
+            address = tensor.data_ptr()
+            if address in taken or address in self._weight_memory:
+                tensor = tensor.copyto(tensor.device)
+            taken.add(address)
+            owned.append(tensor)
+        return owned
+
+
+def _entry(machine: VirtualMachine) -> Callable[..., Any]:
+    """``main``, with what its checks of types and shapes raise as errors of ours."""
+    main = machine["main"]
+
+    def call(*arguments: Any) -> Any:
+        try:
+            result = main(*arguments)
+        except (RuntimeError, TypeError, ValueError) as err:
+            reason = str(err)
+            if "std::bad_alloc" in reason:
+                raise InputError(
+                    "the run needs more memory than there is; check the inputs' values where "
+                    "they say how large a result is, and the shapes the model was compiled for",
+                    name="inputs",
+                ) from err
+            if any(sign in reason for sign in _OTHER_ARGUMENTS):
+                raise ArtifactError(
+                    "the code of this model takes other inputs or weights than its manifest "
+                    f"says ({one_line(err)}); export it again"
+                ) from err
+            if "ErrorContext(" in reason:
+                raise InputError(
+                    "shapes that this model computes from its inputs' values do not fit "
+                    f"({one_line(err)}); check the values",
+                    name="inputs",
+                ) from err
+            raise  # the device's
+        if any(length < 0 for tensor in _listed(result) for length in tensor.shape):
+            raise InputError(
+                "a shape that this model computes from its inputs' values is negative; "
+                "check the values",
+                name="inputs",
+            )
+        return result
+
+    return call
 
 
 @contextmanager
@@ -252,13 +379,50 @@ def _is_opencl(device: tvm.runtime.Device) -> bool:
     return int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLOpenCL
 
 
-def as_tensor(array: np.ndarray, device: tvm.runtime.Device | None = None) -> tvm.runtime.Tensor:
-    """A tensor with the array's values on a device, the CPU unless said otherwise.
+def _is_cuda(device: tvm.runtime.Device) -> bool:
+    return int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLCUDA
 
-    On the CPU it shares the array's memory where that is aligned.
-    """
-    if device is not None and not _is_cpu(device):
-        return tvm.runtime.tensor(array, device)
-    if array.ctypes.data % _ALIGNMENT == 0 and array.flags.writeable and array.size:
-        return tvm.runtime.from_dlpack(array)
-    return tvm.runtime.tensor(array, tvm.cpu())
+
+def _listed(result: Any) -> list[tvm.runtime.Tensor]:
+    return [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+
+
+def _is_aligned(array: np.ndarray) -> bool:
+    # A kernel reading from a pointer off these bytes ends in SIGSEGV: LLVM's loads assume them.
+    return array.ctypes.data % _ALIGNMENT == 0
+
+
+def _aligned(array: np.ndarray) -> tuple[tvm.runtime.Tensor, np.ndarray]:
+    """A new CPU tensor like `array`, and an array over it."""
+    raw = tvm.runtime.empty((array.nbytes,), "uint8")
+    view = np.from_dlpack(raw).view(array.dtype).reshape(array.shape)
+    return raw._create_view(array.shape, str(array.dtype)), view
+
+
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """A copy that kernels read where it is."""
+    _, view = _aligned(array)
+    np.copyto(view, array)
+    return view
+
+
+def as_tensor(array: np.ndarray) -> tvm.runtime.Tensor:
+    """A CPU tensor with the array's values, over the array's memory where that is aligned."""
+    return share_array(array if _is_aligned(array) else aligned_copy(array))
+
+
+def _place(value: Bound, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
+    """An input as kernels take it: on the device, on 64 bytes, and where its handle points."""
+    if isinstance(value, np.ndarray):
+        if _is_cpu(device):
+            return as_tensor(value)
+        placed = share_array(value).copyto(device)
+        device.sync()  # the array is the caller's again
+        return placed
+    if value.device != device:
+        placed = value.copyto(device)
+        value.device.sync()  # its stream is not the one that kernels run on
+        return placed
+    if value.data_ptr() % _ALIGNMENT or byte_offset(value):
+        return value.copyto(device)
+    return value

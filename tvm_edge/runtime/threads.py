@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from numbers import Integral
 
 import tvm_ffi
 
@@ -40,15 +41,19 @@ def resolve_num_threads(num_threads: int | None) -> int:
         Not a positive number, or one that no machine has cores for.
     """
     if num_threads is None:
-        text = os.environ.get("TVM_NUM_THREADS")
-        if not text:
+        value = os.environ.get("TVM_NUM_THREADS", "")
+        if not value:
             return physical_cores()
-        source, value = "the environment variable TVM_NUM_THREADS", text
+        source, good = "the environment variable TVM_NUM_THREADS", value.isdecimal()
     else:
-        source, value = "num_threads", str(num_threads)
-    if not value.isdecimal() or not 1 <= int(value) <= _MOST_THREADS:
+        # A string is refused: where a number was meant, something went wrong before.
+        source, value = "num_threads", repr(num_threads)
+        good = isinstance(num_threads, Integral) and not isinstance(num_threads, bool)
+        if good:
+            value = str(int(num_threads))
+    if not good or not 1 <= int(value) <= _MOST_THREADS:
         raise InputError(
-            f"{source} is {value!r}, and must be a positive number of at most {_MOST_THREADS}; "
+            f"{source} is {value}, and must be a positive number of at most {_MOST_THREADS}; "
             f"this machine has {physical_cores()} physical cores",
             name="num_threads",
             expected="a positive integer",
