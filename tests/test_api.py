@@ -49,7 +49,7 @@ SIGNATURES = {
     "fallback='auto', parallel_fusion='auto', memory_budget=None, tuning_logs=None, "
     "num_threads=None)",
     "load": "(path, *, device=None, num_threads=None, remote=None)",
-    "analyze": "(model, target, *, input_shapes=None)",
+    "analyze": "(model, target, *, host=None, input_shapes=None, fallback='auto')",
     "devices": "()",
     "doctor": "()",
     "CompiledModel.run": "(self, inputs, *, outputs=None, device_outputs=False)",
@@ -59,6 +59,9 @@ SIGNATURES = {
     "CompiledModel.warmup": "(self)",
     "CompileReport.summary": "(self)",
     "CompileReport.to_dict": "(self)",
+    "CompileReport.to_html": "(self, path)",
+    "CompileReport.operator_types": "(self)",
+    "CompileReport.flops_distribution": "(self, of='operators')",
 }
 
 

@@ -16,6 +16,7 @@ from tvm_edge.errors import InputError
 
 __all__ = [
     "emit",
+    "host_option",
     "input_shapes_option",
     "json_option",
     "open_model",
@@ -64,6 +65,15 @@ def target_option(default: str | None) -> Callable[[_F], _F]:
         callback=_parse_target,
         help='llvm (default: this CPU), a TVM tag, or JSON: {"kind": "llvm", "mcpu": "znver4"}.',
     )
+
+
+def host_option(command: _F) -> _F:
+    """``--host``: the CPU beside a GPU."""
+    return click.option(
+        "--host",
+        callback=_parse_target,
+        help="The CPU beside a GPU, written as a target; default what the target says.",
+    )(command)
 
 
 def input_shapes_option(command: _F) -> _F:

@@ -1,4 +1,4 @@
-"""``tvm-edge compile`` and ``tvm-edge analyze``."""
+"""``tvm-edge compile``."""
 
 from __future__ import annotations
 
@@ -49,17 +49,3 @@ def compile_command(
         {"artifact": str(path), "bytes": size, "report": report.to_dict()},
         f"{report.placement_line()}\nwrote {path} ({size / 2**20:.1f} MiB)",
     )
-
-
-@click.command("analyze")
-@click.argument("model")
-@common.target_option("llvm")
-@common.input_shapes_option
-@common.json_option
-def analyze_command(model: str, target: Any, input_shapes: Any, as_json: bool) -> None:
-    """Say where each operator of MODEL would run, in which kernels, with how much memory."""
-    import tvm_edge
-
-    with common.progress(f"analyzing {model}"):
-        report = tvm_edge.analyze(model, target, input_shapes=input_shapes)
-    common.emit(as_json, report.to_dict(), report.summary())

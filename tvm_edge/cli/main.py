@@ -22,7 +22,7 @@ _COMMANDS = {
     "run": ("Run a model or artifact on inputs from an .npz file.", "run"),
     "bench": ("Measure the latency of a model or artifact.", "bench"),
     "profile": ("Measure each kernel of a model or artifact.", "bench"),
-    "analyze": ("Say what compile would do, without generating code.", "compile"),
+    "analyze": ("Say what a model takes and what would run where.", "analyze"),
     "devices": ("List the devices of this machine.", "machine"),
     "doctor": ("Check the installation and say what mends it.", "machine"),
 }

@@ -13,11 +13,18 @@ from tvm import relax, s_tir, tirx
 from tvm.s_tir.analysis import estimate_tir_flops
 
 from tvm_edge.compiler.schedule import KernelSchedule
-from tvm_edge.frontend import ImportedModel
+from tvm_edge.frontend import ImportedModel, SourceNode, Survey
 from tvm_edge.relay_passes.vdevices import vdevices_of
-from tvm_edge.report import KernelInfo, MemoryInfo, Placement, TensorSpec
+from tvm_edge.report import KernelInfo, MemoryInfo, OperatorInfo, Placement, TensorSpec
 
-__all__ = ["describe_kernels", "describe_memory", "describe_placements", "partitions"]
+__all__ = [
+    "describe_kernels",
+    "describe_memory",
+    "describe_operators",
+    "describe_placements",
+    "describe_unplaced",
+    "partitions",
+]
 
 
 def describe_kernels(
@@ -32,9 +39,10 @@ def describe_kernels(
         for gvar, func in mod.functions_items()
         if isinstance(func, tirx.PrimFunc)
     }
+    loops = [costs[name][0] for name, _ in calls]
     infos = []
-    for name, nodes in calls:
-        schedule, (flops, nbytes) = schedules[name], costs[name]
+    for (name, nodes), flops in zip(calls, _shared_out(calls, loops, model), strict=True):
+        schedule, (_, nbytes) = schedules[name], costs[name]
         operators = tuple(model.nodes[i].name for i in nodes)
         infos.append(
             KernelInfo(
@@ -42,6 +50,56 @@ def describe_kernels(
             )
         )
     return tuple(infos)
+
+
+def _shared_out(
+    calls: Sequence[tuple[str, tuple[int, ...]]], loops: Sequence[float], model: ImportedModel
+) -> list[float]:
+    """FLOPs of each launch: what its operators' definitions take.
+
+    `loops` has what the loops of each launch do, guards of padding included. They share out an
+    operator that several launches compute, and stand in where a definition does not say.
+    """
+    of_node: Counter[int] = Counter()  # FLOPs of loops
+    launches: Counter[int] = Counter()
+    for (_, nodes), work in zip(calls, loops, strict=True):
+        for node in nodes:
+            of_node[node] += work  # type: ignore[assignment]
+            launches[node] += 1
+    result = []
+    for (_, nodes), work in zip(calls, loops, strict=True):
+        known = [(node, model.nodes[node].cost.flops) for node in nodes]
+        if not nodes or any(flops is None for _, flops in known):
+            result.append(work)
+            continue
+        result.append(
+            sum(
+                (flops or 0) * (work / of_node[node] if of_node[node] else 1 / launches[node])
+                for node, flops in known
+            )
+        )
+    return result
+
+
+def describe_operators(
+    nodes: Sequence[SourceNode], folded: Sequence[SourceNode], placements: Sequence[Placement]
+) -> tuple[OperatorInfo, ...]:
+    """What each operator takes, and where; `placements` has one for each, in order."""
+    return tuple(
+        OperatorInfo(
+            node.name,
+            node.op_type,
+            node.cost.flops,
+            node.cost.parameters,
+            node.cost.weight_bytes,
+            node.cost.input_bytes,
+            node.cost.output_bytes,
+            placement.device,
+            placement.reason,
+            constant=index >= len(nodes),
+        )
+        for index, (node, placement) in enumerate(zip((*nodes, *folded), placements, strict=True))
+    )
 
 
 def describe_placements(
@@ -59,8 +117,28 @@ def describe_placements(
         else Placement(node.name, node.op_type, "", "a view, or absorbed by its neighbours")
         for index, node in enumerate(model.nodes)
     ]
-    folded = [Placement(n.name, n.op_type, "", "constant: evaluated now") for n in model.folded]
-    return (*placed, *folded)
+    return (*placed, *_folded(model.folded))
+
+
+def describe_unplaced(survey: Survey) -> tuple[Placement, ...]:
+    """Of a model with unsupported operators, for which nothing was decided."""
+    missing = {name: info for info in survey.unsupported for name in info.operators}
+    open_ones = [
+        Placement(
+            node.name,
+            node.op_type,
+            "",
+            "no implementation"
+            if node.name in missing and missing[node.name].op_type == node.op_type
+            else "open: the model has unsupported operators",
+        )
+        for node in survey.nodes
+    ]
+    return (*open_ones, *_folded(survey.folded))
+
+
+def _folded(nodes: Sequence[SourceNode]) -> list[Placement]:
+    return [Placement(n.name, n.op_type, "", "constant: evaluated now") for n in nodes]
 
 
 def partitions(kernels: Sequence[KernelInfo]) -> tuple[tuple[str, int], ...]:

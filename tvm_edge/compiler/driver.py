@@ -20,8 +20,8 @@ from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
 from tvm_edge.compiler.provenance import NodeTrace
 from tvm_edge.compiler.schedule import schedule_kernels
-from tvm_edge.errors import TvmEdgeWarning
-from tvm_edge.frontend import ImportedModel, load_model
+from tvm_edge.errors import TvmEdgeError, TvmEdgeWarning, UnsupportedOperatorError, one_line
+from tvm_edge.frontend import ImportedModel, load_model, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.lift_weights import LiftWeights
 from tvm_edge.report import CompileReport
@@ -113,13 +113,18 @@ def analyze(
     model: Any,
     target: str | dict[str, Any] | tvm.target.Target,
     *,
+    host: Any = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    fallback: str | Sequence[str] = "auto",
 ) -> CompileReport:
     """Say what :func:`compile` would do, without generating code and without a device.
 
+    A model with operators that have no implementation is no error here: the report lists them as
+    ``unsupported`` and says of the others what they take; kernels and memory stay open.
+
     Parameters
     ----------
-    model, target, input_shapes
+    model, target, host, input_shapes, fallback
         As for :func:`compile`.
 
     Returns
@@ -128,9 +133,31 @@ def analyze(
 
     Raises
     ------
-    InvalidModelError, UnsupportedOperatorError, InputError
+    InvalidModelError, InputError, PlacementError
     """
-    return _plan(model, target, input_shapes, "auto").report
+    check_options(
+        precision="float32",
+        fallback=fallback,
+        parallel_fusion="auto",
+        memory_budget=None,
+        tuning_logs=None,
+    )
+    try:
+        return _plan(model, target, input_shapes, fallback, host).report
+    except UnsupportedOperatorError as err:
+        survey = survey_model(model, input_shapes, err)
+    resolved = resolve_target(target, host)
+    placements = describe.describe_unplaced(survey)
+    return CompileReport(
+        model=survey.name,
+        target=f"{resolved.kind} ({resolved.spec.name})",
+        placements=placements,
+        kernels=(),
+        memory=None,
+        warnings=survey.warnings,
+        operators=describe.describe_operators(survey.nodes, survey.folded, placements),
+        unsupported=survey.unsupported,
+    )
 
 
 @dataclass(frozen=True)
@@ -189,25 +216,28 @@ def _plan(
         lowered = lower(lift(scheduled))
 
     # 6. What was decided.
-    kernels = describe.describe_kernels(fused, calls, schedules, imported)
-    report = CompileReport(
-        model=imported.name,
-        target=f"{resolved.kind} ({resolved.spec.name})",
-        placements=describe.describe_placements(imported, calls, schedules, placed.reasons),
-        kernels=kernels,
-        copies=copies_of(legal, imported),
-        memory=describe.describe_memory(
-            lowered, scheduled, lift.weights, imported.inputs, imported.outputs
-        ),
-        partitions=describe.partitions(kernels),
-        warnings=imported.warnings,
-        seconds=clock.seconds,
-    )
+    with clock("report"):
+        kernels = describe.describe_kernels(fused, calls, schedules, imported)
+        placements = describe.describe_placements(imported, calls, schedules, placed.reasons)
+        report = CompileReport(
+            model=imported.name,
+            target=f"{resolved.kind} ({resolved.spec.name})",
+            placements=placements,
+            operators=describe.describe_operators(imported.nodes, imported.folded, placements),
+            kernels=kernels,
+            copies=copies_of(legal, imported),
+            memory=describe.describe_memory(
+                lowered, scheduled, lift.weights, imported.inputs, imported.outputs
+            ),
+            partitions=describe.partitions(kernels),
+            warnings=imported.warnings,
+            seconds=clock.seconds,
+        )
     return _Plan(resolved, imported, placed, lowered, lift.weights, lift.devices, report, clock)
 
 
 class _Clock:
-    """Wall-clock seconds of named phases."""
+    """Wall-clock seconds of named phases, and whatever they raise as an error of ours."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -215,5 +245,16 @@ class _Clock:
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
         start = perf_counter()
-        yield
+        try:
+            yield
+        except TvmEdgeError:
+            raise
+        # A model is anybody's file, and TVM meets what it did not foresee with any exception.
+        except Exception as err:
+            _LOG.info("phase %r failed", name, exc_info=True)
+            raise UnsupportedOperatorError(
+                f"the compiler fails on this model in its phase {name!r} "
+                f"({type(err).__name__}: {one_line(err)}); simplify the model, and report it "
+                "with the model if ONNX Runtime runs it"
+            ) from err
         self.seconds[name] = round(perf_counter() - start, 3)

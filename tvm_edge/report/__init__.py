@@ -1,6 +1,24 @@
 """What a compilation did, in a form that people and programs read."""
 
 from tvm_edge.report.compile_report import CompileReport, KernelInfo, MemoryInfo, Placement
+from tvm_edge.report.operators import (
+    FlopsBin,
+    FlopsDistribution,
+    OperatorInfo,
+    OperatorTypeInfo,
+    UnsupportedInfo,
+)
 from tvm_edge.report.tensors import TensorSpec
 
-__all__ = ["CompileReport", "KernelInfo", "MemoryInfo", "Placement", "TensorSpec"]
+__all__ = [
+    "CompileReport",
+    "FlopsBin",
+    "FlopsDistribution",
+    "KernelInfo",
+    "MemoryInfo",
+    "OperatorInfo",
+    "OperatorTypeInfo",
+    "Placement",
+    "TensorSpec",
+    "UnsupportedInfo",
+]

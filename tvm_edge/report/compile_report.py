@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-import io
+import os
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from tvm_edge.errors import InputError
+from tvm_edge.report.operators import (
+    FlopsDistribution,
+    OperatorInfo,
+    OperatorTypeInfo,
+    UnsupportedInfo,
+    distribute,
+    total_by_type,
+)
+
 __all__ = ["CompileReport", "KernelInfo", "MemoryInfo", "Placement"]
+
+
+# What to_dict adds for those who read it, and from_dict works out again.
+_DERIVED = ("flops", "operator_types", "flops_distribution")
 
 
 @dataclass(frozen=True)
@@ -45,7 +60,10 @@ class KernelInfo:
     rule : str
         The schedule rule.
     flops : float
-        Arithmetic operations of a run, a multiply-add counted as two; 0 where shapes are dynamic.
+        Arithmetic operations of a run, a multiply-add counted as two: those of its operators'
+        definitions (:class:`~tvm_edge.report.OperatorInfo`). An operator computed by several
+        kernels is shared out by their loops. Where a definition does not say, the number of the
+        kernel's own loops; 0 where shapes are dynamic.
     bytes : int
         Bytes of its arguments, each counted once: the traffic that no schedule avoids.
     """
@@ -108,7 +126,13 @@ class CompileReport:
         In execution order.
     layouts : dict[str, str]
         Data layout by kernel name, where it is not the model's own.
-    memory : MemoryInfo
+    memory : MemoryInfo or None
+        ``None`` of a model with unsupported operators, for which no plan can be made.
+    operators : tuple[OperatorInfo, ...]
+        What each operator of the model takes, in the order of `placements`.
+    unsupported : tuple[UnsupportedInfo, ...]
+        Operators without an implementation; only :func:`tvm_edge.analyze` returns such a report,
+        and :func:`tvm_edge.compile` raises.
     warnings : tuple[str, ...]
     seconds : dict[str, float]
         Time of each compiler phase.
@@ -118,18 +142,44 @@ class CompileReport:
     target: str
     placements: tuple[Placement, ...]
     kernels: tuple[KernelInfo, ...]
-    memory: MemoryInfo
+    memory: MemoryInfo | None
     partitions: tuple[tuple[str, int], ...] = ()
     copies: tuple[dict[str, Any], ...] = ()
     fusion_groups: tuple[dict[str, Any], ...] = ()
     layouts: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
+    operators: tuple[OperatorInfo, ...] = ()
+    unsupported: tuple[UnsupportedInfo, ...] = ()
 
     @property
     def flops(self) -> float:
-        """Arithmetic operations of one run with static shapes."""
-        return sum(kernel.flops for kernel in self.kernels)
+        """Arithmetic operations of one run: of the operators whose count is known."""
+        return float(sum(operator.flops or 0 for operator in self.operators))
+
+    def operator_types(self) -> tuple[OperatorTypeInfo, ...]:
+        """The operators added up by type, most FLOPs first."""
+        return total_by_type(self.operators)
+
+    def flops_distribution(self, of: str = "operators") -> FlopsDistribution:
+        """How the work is spread over operators, or over kernels (EMDL'21, Figure 2).
+
+        Parameters
+        ----------
+        of : {"operators", "kernels"}
+            The operators of the model that are not constant, each by itself, as in the figure; or
+            kernel launches, each with what is fused into it.
+
+        Raises
+        ------
+        ValueError
+            Another `of`.
+        """
+        if of == "kernels":
+            return distribute(of, (kernel.flops for kernel in self.kernels))
+        if of == "operators":
+            return distribute(of, (float(o.flops or 0) for o in self.operators if not o.constant))
+        raise ValueError(f"a distribution of {of!r}: use 'operators' or 'kernels'")
 
     def placement_line(self) -> str:
         """One line: operators per device, partitions, copies.
@@ -149,73 +199,67 @@ class CompileReport:
         return f"{where}, {len(self.partitions)} partition{plural}, {copies}"
 
     def summary(self) -> str:
-        """A page of text: placement, kernels by origin, memory, warnings."""
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+        """A page of text: placement, kernels, memory, warnings, unsupported operators."""
+        from tvm_edge.report.text import summary
 
-        out = io.StringIO()
-        console = Console(file=out, width=100, no_color=True, highlight=False)
-        console.print(Text(f"{self.model} on {self.target}"))
-        console.print(Text(f"placement  {self.placement_line()}"))
-        origins = [kernel.origin for kernel in self.kernels]
-        counts = ", ".join(f"{origins.count(o)} {o}" for o in dict.fromkeys(origins))
-        console.print(
-            Text(f"kernels    {len(origins)} launches ({counts}), {self.flops / 1e9:.3f} GFLOP")
-        )
-        memory = self.memory
-        console.print(
-            Text(
-                f"memory     {memory.peak / 2**20:.1f} MiB peak: "
-                f"weights {memory.weights / 2**20:.1f}, "
-                f"activations {memory.activations / 2**20:.1f}, "
-                f"workspace {memory.workspace / 2**20:.1f}, "
-                f"inputs and outputs {memory.inputs_outputs / 2**20:.1f}"
-            )
-        )
-        if self.seconds:
-            phases = ", ".join(f"{name} {s:.1f}" for name, s in self.seconds.items())
-            console.print(Text(f"compile    {sum(self.seconds.values()):.1f} s ({phases})"))
-        for warning in self.warnings:
-            console.print(Text(f"warning    {warning}"))
-        table = Table(title="largest kernels", title_justify="left", box=None, pad_edge=False)
-        for column, width in (("kernel", 28), ("operators", 34), ("origin", None)):
-            table.add_column(column, overflow="ellipsis", no_wrap=True, max_width=width)
-        for column in ("MFLOP", "KiB"):
-            table.add_column(column, justify="right", no_wrap=True)
-        for kernel in sorted(self.kernels, key=lambda k: -k.flops)[:10]:
-            table.add_row(
-                Text(kernel.name),
-                Text(", ".join(kernel.operators)),
-                f"{kernel.origin}: {kernel.rule}",
-                f"{kernel.flops / 1e6:.1f}",
-                f"{kernel.bytes / 1024:.0f}",
-            )
-        console.print(table)
-        return out.getvalue()
+        return summary(self)
+
+    def to_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report as one page that needs nothing else, and return its path.
+
+        Raises
+        ------
+        InputError
+            The file cannot be written.
+        """
+        from tvm_edge.report.html import page
+
+        target = Path(path)
+        try:
+            target.write_text(page(self), encoding="utf-8")
+        except OSError as err:
+            raise InputError(
+                f"cannot write the report to {str(target)!r}: {err.strerror}; choose another path",
+                name="path",
+                got=str(target),
+            ) from err
+        return target
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-compatible dictionary; :meth:`from_dict` reads it back."""
         fields = asdict(self)
-        fields["memory"]["peak"] = self.memory.peak
+        if self.memory is not None:
+            fields["memory"]["peak"] = self.memory.peak
+        fields["flops"] = self.flops
+        fields["operator_types"] = [asdict(row) for row in self.operator_types()]
+        fields["flops_distribution"] = {
+            of: asdict(self.flops_distribution(of)) for of in ("operators", "kernels")
+        }
         return fields
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> CompileReport:
         """The inverse of :meth:`to_dict`."""
-        memory = {k: v for k, v in fields["memory"].items() if k != "peak"}
+        stored = {key: value for key, value in fields.items() if key not in _DERIVED}
+        memory = {k: v for k, v in (fields["memory"] or {}).items() if k != "peak"}
         return cls(
             **{
-                **fields,
+                **stored,
                 "placements": tuple(Placement(**p) for p in fields["placements"]),
                 "kernels": tuple(
                     KernelInfo(**{**k, "operators": tuple(k["operators"])})
                     for k in fields["kernels"]
                 ),
-                "memory": MemoryInfo(**memory),
+                "memory": MemoryInfo(**memory) if memory else None,
                 "partitions": tuple((d, n) for d, n in fields["partitions"]),
                 "copies": tuple(fields["copies"]),
                 "fusion_groups": tuple(fields["fusion_groups"]),
                 "warnings": tuple(fields["warnings"]),
+                # Artifacts of earlier versions do not have these.
+                "operators": tuple(OperatorInfo(**o) for o in fields.get("operators", ())),
+                "unsupported": tuple(
+                    UnsupportedInfo(**{**u, "operators": tuple(u["operators"])})
+                    for u in fields.get("unsupported", ())
+                ),
             }
         )

@@ -1,0 +1,87 @@
+"""``tvm-edge analyze``: tables for people, the same as JSON for programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.cli.conftest import Files, Invoke
+from tests.compiler.test_analyze import unsupported_model
+from tvm_edge import CompileReport
+
+
+def test_tables_and_json_say_the_same(invoke: Invoke, files: Files) -> None:
+    command = ("analyze", files.model, "--target", "mali-t860")
+    outcome = invoke(*command, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    fields = outcome.data
+    report = CompileReport.from_dict(fields)
+    assert fields["flops"] == report.flops == 2 * (8 * 256 * 27) + 2 * 8 * 256
+    assert [o["name"] for o in fields["operators"]] == ["conv", "relu", "pool"]
+
+    lines = invoke(*command).out.splitlines()
+    for row in fields["operator_types"]:
+        (line,) = [line for line in lines if line.split()[:1] == [row["op_type"]]]
+        cells = line.split()
+        assert cells[1:4] == [
+            str(row["count"]),
+            f"{row['flops'] / 1e6:.3f}",
+            f"{row['share']:.1%}",
+        ]
+    bins = fields["flops_distribution"]["operators"]["bins"]
+    kernels = fields["flops_distribution"]["kernels"]["bins"]
+    start = next(i for i, line in enumerate(lines) if line.startswith("distribution of FLOPs"))
+    for b, k, line in zip(bins, kernels, lines[start + 2 :], strict=False):
+        before, _, after = line.replace("█", " ").partition(" – ")
+        assert float(before) == b["low"] / 1e6
+        assert [after.split()[1], after.split()[-1]] == [str(b["count"]), str(k["count"])]
+    assert sum(b["count"] for b in bins) == 3
+    assert max(map(len, lines)) <= 100
+
+
+def test_every_operator_on_request(invoke: Invoke, files: Files) -> None:
+    command = ("analyze", files.model, "--target", "mali-t860", "--fallback", "pool")
+    lines = invoke(*command, "--operators").out.splitlines()
+    for name, device in (("conv", "opencl"), ("relu", "opencl"), ("pool", "llvm")):
+        assert any(line.split()[:1] == [name] and device in line.split() for line in lines)
+    assert not any(line.startswith("pool") for line in invoke(*command).out.splitlines())
+
+
+def test_unsupported_operators_are_an_answer(invoke: Invoke, tmp_path: Path) -> None:
+    """Exit status 0 and a section of their own, where compile fails with 4."""
+    path = tmp_path / "odd.onnx"
+    onnx.save(unsupported_model(), path)
+    assert invoke("compile", path).code == 4
+    outcome = invoke("analyze", path, "--json")
+    assert outcome.code == 0
+    missing = {u["op_type"]: u["operators"] for u in outcome.data["unsupported"]}
+    assert missing == {"com.example.Mystery": ["first", "second"], "NonMaxSuppression": ["nms"]}
+    text = invoke("analyze", path).out
+    assert "cannot be compiled" in text and "first, second" in text
+    assert "distribution of FLOPs" in text
+
+
+def test_a_page_on_request(invoke: Invoke, files: Files, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    assert invoke("analyze", files.model, "--html", page, "--json").code == 0
+    assert "<html" in page.read_text(encoding="utf-8")
+    failed = invoke("analyze", files.model, "--html", tmp_path / "absent" / "report.html")
+    assert failed.code == 4 and "choose another path" in failed.err
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "fragment"),
+    [
+        (("--host", "llvm"), 4, "leave host out"),
+        (("--fallback", "nowhere", "--target", "mali-t860"), 4, "nowhere"),
+        (("--host", "{"), 2, "JSON"),
+    ],
+)
+def test_wrong_options(
+    invoke: Invoke, files: Files, options: tuple[str, ...], code: int, fragment: str
+) -> None:
+    outcome = invoke("analyze", files.model, *options)
+    assert outcome.code == code
+    assert fragment in outcome.err
