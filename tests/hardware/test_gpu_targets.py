@@ -16,7 +16,7 @@ from tvm_edge.host import machine
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without a GPU."""
-    monkeypatch.setattr(gpu, "probe_gpu", lambda api: None)
+    monkeypatch.setattr(gpu, "probe_gpu", lambda api, index=0: None)
 
 
 @pytest.mark.parametrize("name", PRESETS)

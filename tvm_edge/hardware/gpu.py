@@ -29,14 +29,17 @@ _LIMITS = {
 }
 
 
-def this_gpu(api: str) -> tuple[DeviceSpec, str]:
-    """This machine's first GPU of a kind and its CUDA architecture, or a generic one."""
-    spec = probe_gpu(api)
+def this_gpu(api: str, index: int = 0) -> tuple[DeviceSpec, str]:
+    """A GPU of this machine, by default the first of a kind, and its CUDA architecture.
+
+    Where there is none, a generic one.
+    """
+    spec = probe_gpu(api, index)
     if spec is None:
         spec = _GENERIC[api]
         _LOG.info("no %s device here: compiling for %s", api, spec.name)
         return spec, _OLDEST_CUDA if api == "cuda" else ""
-    return spec, f"sm_{compute_version().replace('.', '')}" if api == "cuda" else ""
+    return spec, f"sm_{compute_version(index).replace('.', '')}" if api == "cuda" else ""
 
 
 def gpu_config(api: str, spec: DeviceSpec, arch: str = "") -> dict[str, Any]:

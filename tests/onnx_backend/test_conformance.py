@@ -1,0 +1,68 @@
+"""ONNX's own operator tests: a sample with a stated outcome for each.
+
+``conformance.txt`` was drawn by ``cases.sample()`` before any case was run. A line is a name and
+``pass``, or the error that refuses the case and why: ``unsupported`` is UnsupportedOperatorError.
+``python -m benchmarks.onnx_conformance`` runs all cases.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+import tvm_edge
+from tests.onnx_backend.cases import load_cases, run_case
+from tvm_edge import onnx_backend
+
+_LINES = (Path(__file__).parent / "conformance.txt").read_text().splitlines()
+EXPECTED = {
+    name: outcome.strip()
+    for name, outcome in (line.split(maxsplit=1) for line in _LINES if not line.startswith("#"))
+}
+
+# Every sixth of those that pass, in the order of their names' hashes.
+ON_GPU = sorted(
+    (name for name, outcome in EXPECTED.items() if outcome == "pass"),
+    key=lambda name: hashlib.sha256(name.encode()).hexdigest(),
+)[::6]
+
+
+def conforms(name: str, device: str) -> None:
+    """Run a case and hold it to the list."""
+    case = load_cases().get(name)
+    if case is None:
+        pytest.skip("not in the installed version of onnx")
+    outcome = EXPECTED[name]
+    if outcome == "pass":
+        run_case(case, device)
+        return
+    kind = outcome.split(":")[0]
+    error = tvm_edge.UnsupportedOperatorError if kind == "unsupported" else getattr(tvm_edge, kind)
+    with pytest.raises(tvm_edge.TvmEdgeError) as caught:
+        run_case(case, device)
+    assert type(caught.value) is error
+
+
+@pytest.mark.filterwarnings("ignore::tvm_edge.errors.TvmEdgeWarning")  # weights that are infinite
+@pytest.mark.parametrize("name", EXPECTED)
+def test_on_the_cpu(name: str) -> None:
+    conforms(name, "CPU")
+
+
+@pytest.mark.filterwarnings("ignore::tvm_edge.errors.TvmEdgeWarning")
+@pytest.mark.parametrize("name", ON_GPU)
+@pytest.mark.parametrize("device", ["OPENCL", "CUDA"])
+def test_on_a_gpu(name: str, device: str) -> None:
+    if not onnx_backend.supports_device(device):
+        pytest.skip(f"no {device} device on this machine")
+    conforms(name, device)
+
+
+def test_the_sample_is_large_and_mostly_passes() -> None:
+    """What the README promises; a list edited until nothing fails would show here."""
+    passing = [name for name, outcome in EXPECTED.items() if outcome == "pass"]
+    assert len(EXPECTED) >= 300
+    assert len(passing) / len(EXPECTED) > 0.7
+    assert len(ON_GPU) >= 40
