@@ -7,6 +7,6 @@ out=tests/test-full.txt
 "$python" -c 'import json; from benchmarks.machine import describe_machine
 print("make test-full, the full-size tests of it"); print(json.dumps(describe_machine(), indent=2))' > "$out"
 status=0
-"$python" -m pytest -m full -v --tb=short --no-header -p no:cacheprovider >> "$out" 2>&1 || status=$?
+"$python" -m pytest -m full -n 2 -v --tb=short --no-header -p no:cacheprovider >> "$out" 2>&1 || status=$?
 cat "$out"
 exit $status

@@ -1,0 +1,299 @@
+"""Every network of the zoo on every target: ``python -m benchmarks.zoo``.
+
+One row per network and target: does it agree with ONNX Runtime, how long does a run take, what
+memory does it need. ONNX Runtime on the same CPU is measured between, in processes that take turns.
+
+``--networks NAME …`` and ``--targets llvm opencl cuda`` choose (default: all networks, and llvm and
+those GPUs that are here); ``--jobs N`` compiles so many networks at a time, before anything is
+timed; ``--rounds N`` processes are timed for each (default 3); ``--json FILE`` writes the rows. A
+run is right if each float32 output is within 1e-4 of its largest value, and detections are the same
+one to one (``tests/detections.py``).
+
+Columns: ``ms`` is ``CompiledModel.run`` with NumPy arrays in and out; ``memory`` the resident peak
+of a process that loads the artifact and runs it, interpreter and TVM included, and beside it that
+of one with ONNX Runtime; ``planned`` what the report says: weights, activations, workspace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import describe_machine
+
+SECONDS = 1.5  # of timed runs in a process
+TOLERANCE = 1e-4
+_ROOT = Path(__file__).parents[1]
+
+
+# ------------------------------------------------------------------ what the child processes do
+
+
+def _save(name: str, folder: Path) -> dict[str, Any]:
+    """Write the network, an input, and what ONNX Runtime makes of it."""
+    from tvm_edge import zoo
+
+    zoo.save(name, folder / f"{name}.onnx")
+    inputs = zoo.sample_input(name)
+    session = _session(name, folder)
+    outputs = [output.name for output in session.get_outputs()]
+    expected = dict(zip(outputs, session.run(outputs, inputs), strict=True))
+    np.savez(folder / f"{name}.inputs.npz", **inputs)
+    np.savez(folder / f"{name}.expected.npz", **expected)
+    return {}
+
+
+def _compile(name: str, target: str, folder: Path) -> dict[str, Any]:
+    """Compile the network and write the artifact."""
+    import tvm_edge
+
+    start = perf_counter()
+    model = tvm_edge.compile(folder / f"{name}.onnx", target)
+    seconds = perf_counter() - start
+    model.export(folder / f"{name}.{target}.tvme")
+    devices = [device for device, _ in model.report.partitions]
+    return {
+        "compile_seconds": seconds,
+        "kernels": len(model.report.kernels),
+        "partitions": "+".join(dict.fromkeys(devices)),
+        "unscheduled": sum(k.origin not in ("heuristic", "tuned") for k in model.report.kernels),
+    }
+
+
+def _run(name: str, target: str, folder: Path) -> dict[str, Any]:
+    """Load the artifact, check a run, time more."""
+    import tvm_edge
+
+    inputs = dict(np.load(folder / f"{name}.inputs.npz"))
+    model = tvm_edge.load(folder / f"{name}.{target}.tvme")
+    actual = model.run(inputs)
+    expected = dict(np.load(folder / f"{name}.expected.npz"))
+    return {
+        **_compare(name, actual, expected, folder),
+        **_time(lambda: model.run(inputs)),
+        "planned_mib": model.report.memory.peak / 2**20,
+    }
+
+
+def _peer(name: str, folder: Path) -> dict[str, Any]:
+    """Time ONNX Runtime."""
+    inputs = dict(np.load(folder / f"{name}.inputs.npz"))
+    session = _session(name, folder)
+    return _time(lambda: session.run(None, inputs))
+
+
+def _session(name: str, folder: Path) -> Any:
+    import onnxruntime
+
+    from tvm_edge.host import physical_cores
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = physical_cores()
+    return onnxruntime.InferenceSession(
+        folder / f"{name}.onnx", options, providers=["CPUExecutionProvider"]
+    )
+
+
+def _time(run: Callable[[], Any]) -> dict[str, Any]:
+    """Milliseconds of repeated runs, and the process's peak so far."""
+    samples = []
+    run()
+    begin = perf_counter()
+    while len(samples) < 5 or (len(samples) < 200 and perf_counter() - begin < SECONDS):
+        start = perf_counter()
+        run()
+        samples.append((perf_counter() - start) * 1e3)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    return {"ms": median(samples), "repeat": len(samples), "resident_mib": peak}
+
+
+def _compare(
+    name: str, actual: Mapping[str, Any], expected: Mapping[str, Any], folder: Path
+) -> dict[str, Any]:
+    from tests.detections import compare_detections
+    from tests.onnx_models import relative_error
+
+    dense = [
+        tensor
+        for tensor, value in expected.items()
+        if value.dtype == np.float32 and not tensor.startswith("detection")
+    ]
+    error = max(relative_error(actual[tensor], expected[tensor]) for tensor in dense)
+    result: dict[str, Any] = {"error": error, "right": bool(error <= TOLERANCE)}
+    if "detection_boxes" in expected:
+        threshold = _score_threshold(folder / f"{name}.onnx")
+        found = compare_detections(dict(actual), dict(expected), score_threshold=threshold)
+        result["detections"] = f"{found.matched}, {found.excused} at a tie"
+        result["right"] = result["right"] and found.unmatched == 0 and found.matched >= 10
+    return result
+
+
+def _score_threshold(path: Path) -> float:
+    """Of the last NonMaxSuppression."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    nms = [node for node in model.graph.node if node.op_type == "NonMaxSuppression"][-1]
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    return float(onnx.numpy_helper.to_array(weights[nms.input[4]]).item())
+
+
+# ------------------------------------------------------------------ the parent
+
+
+def _child(*arguments: str) -> dict[str, Any]:
+    """What a child process prints; an error is the last line it wrote."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.zoo", "--child", *arguments],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return result
+    reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return {"failed": f"exit status {done.returncode}: {reason[:200]}"}
+
+
+def _targets_here() -> list[str]:
+    import tvm
+
+    gpus = [k for k in ("opencl", "cuda") if tvm.runtime.enabled(k) and tvm.device(k, 0).exist]
+    return ["llvm", *gpus]
+
+
+def _prepare(name: str, targets: Iterable[str], folder: Path) -> dict[str, dict[str, Any]]:
+    saved = _child("save", name, str(folder))
+    if "failed" in saved:
+        return {target: saved for target in targets}
+    return {target: _child("compile", name, target, str(folder)) for target in targets}
+
+
+def _measure(
+    name: str, prepared: dict[str, dict[str, Any]], folder: Path, rounds: int
+) -> list[dict[str, Any]]:
+    """Rows of a network: a target each, ONNX Runtime's first."""
+    samples: dict[str, list[dict[str, Any]]] = {"onnxruntime": []}
+    samples.update({t: [] for t, result in prepared.items() if "failed" not in result})
+    for _ in range(rounds):
+        for target, results in samples.items():
+            if target == "onnxruntime":
+                results.append(_child("peer", name, str(folder)))
+            else:
+                results.append(_child("run", name, target, str(folder)))
+    rows = []
+    for target, result in {"onnxruntime": {}, **prepared}.items():
+        row = {"network": name, "target": target, **result}
+        runs = samples.get(target, [])
+        failed = next((r for r in runs if "failed" in r), None)
+        if failed:
+            row |= failed
+        elif runs:
+            row |= {**runs[0], "right": all(r.get("right", True) for r in runs)}
+            row["ms"] = median(r["ms"] for r in runs)
+            row["ms_range"] = [min(r["ms"] for r in runs), max(r["ms"] for r in runs)]
+            row["resident_mib"] = max(r["resident_mib"] for r in runs)
+        rows.append(row)
+    return rows
+
+
+def _markdown(rows: list[dict[str, Any]]) -> str:
+    """The rows as a table: a line per network and target."""
+    peers = {row["network"]: row for row in rows if row["target"] == "onnxruntime"}
+    lines = [
+        "| network | target | right | error | detections | ms | ONNX Runtime, CPU | memory, MiB "
+        "| ONNX Runtime | planned | kernels | runs on |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if row["target"] == "onnxruntime":
+            continue
+        peer = peers[row["network"]]
+        if "failed" in row:
+            lines.append(f"| {row['network']} | {row['target']} | **{row['failed']}** |" + " |" * 9)
+            continue
+        lines.append(
+            f"| {row['network']} | {row['target']} | {'yes' if row['right'] else '**no**'} "
+            f"| {row['error']:.1e} | {row.get('detections', '')} | {_spread(row)} "
+            f"| {_spread(peer)} | {row['resident_mib']:.0f} | {peer.get('resident_mib', 0):.0f} "
+            f"| {row['planned_mib']:.0f} | {row['kernels']} | {row['partitions']} |"
+        )
+    return "\n".join(lines)
+
+
+def _spread(row: Mapping[str, Any]) -> str:
+    if "ms" not in row:
+        return "failed"
+    low, high = row["ms_range"]
+    return f"{row['ms']:.3g} [{low:.3g}–{high:.3g}]"
+
+
+def main() -> None:
+    from tvm_edge import zoo
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--networks", nargs="+", default=list(zoo.names()), metavar="NAME")
+    parser.add_argument("--targets", nargs="+", default=None, metavar="TARGET")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    targets = options.targets or _targets_here()
+    rows: list[dict[str, Any]] = []
+
+    def finish(name: str, prepared: dict[str, dict[str, Any]], folder: Path) -> None:
+        rows.extend(_measure(name, prepared, folder, options.rounds))
+        lines = _markdown(rows).splitlines()[-len(prepared) :]
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
+        shutil.rmtree(folder)  # a network takes up to 5 GB
+        if options.json:
+            content = {"machine": describe_machine(), "rounds": options.rounds, "rows": rows}
+            options.json.write_text(json.dumps(content, indent=2))
+
+    with tempfile.TemporaryDirectory(prefix="tvm-edge-zoo-") as base:
+        folders = {name: Path(base) / name for name in options.networks}
+        for folder in folders.values():
+            folder.mkdir()
+        if options.jobs > 1:  # compile all, then time all: compiling disturbs the clock
+            with ThreadPoolExecutor(options.jobs) as pool:
+                results = pool.map(lambda n: _prepare(n, targets, folders[n]), folders)
+                everything = dict(zip(folders, results, strict=True))
+            for name, prepared in everything.items():
+                finish(name, prepared, folders[name])
+        else:
+            for name, folder in folders.items():
+                finish(name, _prepare(name, targets, folder), folder)
+    print(json.dumps(describe_machine(), indent=2))
+    print(_markdown(rows))
+
+
+_CHILDREN: dict[str, Callable[..., dict[str, Any]]] = {
+    "save": _save,
+    "compile": _compile,
+    "run": _run,
+    "peer": _peer,
+}
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        job, *arguments = sys.argv[2:]
+        print(json.dumps(_CHILDREN[job](*arguments[:-1], Path(arguments[-1]))))
+    else:
+        main()
