@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -44,9 +45,10 @@ def found_by_coverage(deadline: float, seed: int) -> Iterator[bytes]:
                 f"-rss_limit_mb={MEMORY_LIMIT >> 20}",
                 f"-max_len={_LARGEST}",
                 f"-artifact_prefix={found}/crash-",
+                "-print_final_stats=1",
             ]
-            with (folder / "log").open("ab") as log:
-                child = subprocess.Popen([*command, *limits], cwd=ROOT, stdout=log, stderr=log)
+            with (folder / "log").open("ab") as out:
+                child = subprocess.Popen([*command, *limits], cwd=ROOT, stdout=out, stderr=out)
                 while child.poll() is None:
                     time.sleep(1)
                     yield from _new(found)
@@ -54,6 +56,9 @@ def found_by_coverage(deadline: float, seed: int) -> Iterator[bytes]:
             started += 1
             if "No module named 'atheris'" in (folder / "log").read_text(errors="replace"):
                 raise SystemExit("this kind needs atheris; run: pip install atheris")
+        log = (folder / "log").read_text(errors="replace")
+        executed = sum(int(n) for n in re.findall(r"stat::number_of_executed_units: (\d+)", log))
+        print(f"{executed:8d}  files tried, of which those below were handed on", flush=True)
 
 
 def _new(found: Path) -> Iterator[bytes]:
