@@ -31,6 +31,7 @@ ERRORS = {
     "TvmEdgeError": 4,
     "InvalidModelError": 4,
     "UnsupportedOperatorError": 4,
+    "CompilationError": 1,
     "InputError": 4,
     "DeviceUnavailableError": 5,
     "PlacementError": 4,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tvm_edge.diagnosis import Diagnosis, doctor
     from tvm_edge.errors import (
         ArtifactError,
+        CompilationError,
         DeviceLost,
         DeviceUnavailableError,
         InputError,
@@ -48,6 +49,7 @@ _HOME = {
     "Diagnosis": "diagnosis",
     "doctor": "diagnosis",
     "ArtifactError": "errors",
+    "CompilationError": "errors",
     "DeviceLost": "errors",
     "DeviceUnavailableError": "errors",
     "InputError": "errors",
@@ -83,6 +85,7 @@ __all__ = [  # noqa: RUF022 - the five functions first, as a reader meets them
     "doctor",
     "ArtifactError",
     "BenchmarkResult",
+    "CompilationError",
     "CompileReport",
     "CompiledModel",
     "Device",

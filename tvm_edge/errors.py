@@ -5,6 +5,7 @@ Every error a user can cause or has to act on derives from :class:`TvmEdgeError`
     TvmEdgeError
     ├── InvalidModelError          the model file or module itself is wrong
     ├── UnsupportedOperatorError   the model is right, an operator has no implementation
+    ├── CompilationError           the compiler itself fails: a bug, here or in TVM
     ├── InputError                 a value handed to run() or an option is wrong
     ├── DeviceUnavailableError     the device, driver or CPU feature is not on this machine
     ├── PlacementError             an operator cannot be where it was asked to be
@@ -29,6 +30,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "ArtifactError",
+    "CompilationError",
     "DeviceLost",
     "DeviceUnavailableError",
     "InputError",
@@ -56,7 +58,7 @@ class TvmEdgeError(Exception):
     ----------
     exit_code : int
         What the command line exits with: 4 for something the user can correct in the model,
-        the input or the options, 5 for a missing dependency or device.
+        the input or the options, 5 for a missing dependency or device, 1 for a bug of ours.
     """
 
     exit_code = 4
@@ -78,6 +80,15 @@ class UnsupportedOperatorError(TvmEdgeError):
     def __init__(self, message: str, operators: Iterable[str] = ()) -> None:
         super().__init__(message)
         self.operators = tuple(operators)
+
+
+class CompilationError(TvmEdgeError):
+    """A phase of the compiler met what it did not foresee; the cause is chained.
+
+    A bug of tvm-edge or of TVM, not of the model: report it.
+    """
+
+    exit_code = 1
 
 
 class InputError(TvmEdgeError):

@@ -36,9 +36,9 @@ import onnx  # noqa: E402
 from onnx.backend.base import Backend, BackendRep, namedtupledict  # noqa: E402
 
 from tvm_edge.compiler import compile  # noqa: E402
-from tvm_edge.frontend import load_model  # noqa: E402
+from tvm_edge.frontend import load_model, read_model  # noqa: E402
 from tvm_edge.frontend.onnx_import import refuse_unsupported  # noqa: E402
-from tvm_edge.frontend.onnx_source import checked_proto, read_proto  # noqa: E402
+from tvm_edge.frontend.onnx_source import checked_proto  # noqa: E402
 from tvm_edge.hardware.gpu import gpu_config, this_gpu  # noqa: E402
 from tvm_edge.hardware.probe import GPU_APIS, probe_gpu  # noqa: E402
 from tvm_edge.runtime import CompiledModel  # noqa: E402
@@ -312,7 +312,7 @@ class TvmEdgeBackend(Backend):
 
         Parameters
         ----------
-        model : onnx.ModelProto, path or bytes
+        model : onnx.ModelProto, path, bytes or ``"zoo:NAME"``
             Shapes of inputs may be dynamic: then code is generated at the first run.
         device : str
             ``"CPU"``, ``"CUDA"``, ``"OPENCL"``, or with a number, ``"CUDA:1"``.
@@ -345,7 +345,7 @@ class TvmEdgeBackend(Backend):
                     expected=", ".join(known),
                     got=name,
                 )
-        proto = read_proto(model)
+        proto = read_model(model)
         refuse_unsupported(checked_proto(proto))
         return proto
 

@@ -228,3 +228,10 @@ except tvm_edge.MissingDependencyError as err:
     print(err)
 """
     assert "pip install 'tvm-edge[onnx]'" in run_python(code, blocked=("onnx",))
+
+
+def test_a_network_of_the_zoo_by_name() -> None:
+    """``zoo:NAME`` wherever a path goes."""
+    assert backend.is_compatible("zoo:squeezenet1_0")
+    with pytest.raises(InputError, match="did you mean 'squeezenet1_0'"):
+        backend.prepare("zoo:squeezenet1")

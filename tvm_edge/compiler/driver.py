@@ -20,7 +20,13 @@ from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
 from tvm_edge.compiler.provenance import NodeTrace
 from tvm_edge.compiler.schedule import schedule_kernels
-from tvm_edge.errors import TvmEdgeError, TvmEdgeWarning, UnsupportedOperatorError, one_line
+from tvm_edge.errors import (
+    CompilationError,
+    TvmEdgeError,
+    TvmEdgeWarning,
+    UnsupportedOperatorError,
+    one_line,
+)
 from tvm_edge.frontend import ImportedModel, load_model, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.lift_weights import LiftWeights
@@ -77,7 +83,7 @@ def compile(
 
     Raises
     ------
-    InvalidModelError, UnsupportedOperatorError, InputError, PlacementError
+    InvalidModelError, UnsupportedOperatorError, InputError, PlacementError, CompilationError
         See :mod:`tvm_edge.errors`.
     """
     check_options(
@@ -252,7 +258,7 @@ class _Clock:
         # A model is anybody's file, and TVM meets what it did not foresee with any exception.
         except Exception as err:
             _LOG.info("phase %r failed", name, exc_info=True)
-            raise UnsupportedOperatorError(
+            raise CompilationError(
                 f"the compiler fails on this model in its phase {name!r} "
                 f"({type(err).__name__}: {one_line(err)}); simplify the model, and report it "
                 "with the model if ONNX Runtime runs it"

@@ -13,7 +13,15 @@ from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
 from tvm_edge.extras import require
 from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode, Survey
 
-__all__ = ["ImportedModel", "NodeCost", "SourceNode", "Survey", "load_model", "survey_model"]
+__all__ = [
+    "ImportedModel",
+    "NodeCost",
+    "SourceNode",
+    "Survey",
+    "load_model",
+    "read_model",
+    "survey_model",
+]
 
 
 def load_model(
@@ -69,6 +77,16 @@ def survey_model(
     shapes = {name: tuple(shape) for name, shape in (input_shapes or {}).items()}
     source, name = _source(model)
     return survey_onnx(_read(source), shapes, name, error)
+
+
+def read_model(model: Any) -> Any:
+    """Parse what :func:`load_model` takes, a Relax module excepted: an ``onnx.ModelProto``.
+
+    Raises
+    ------
+    InvalidModelError, InputError
+    """
+    return _read(_source(model)[0])
 
 
 def _source(model: Any) -> tuple[Any, str]:

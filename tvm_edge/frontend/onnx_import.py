@@ -292,9 +292,14 @@ def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
         onnxscript.optimizer.fold_constants(model, output_size_limit=_FOLD_LIMIT)
         onnxscript.optimizer.remove_unused_nodes(model)
         return onnx_ir.serde.serialize_model(model)
-    except Exception:
-        _LOG.info("constants are not folded", exc_info=True)
-        return proto  # TVM folds what it can, later
+    except Exception as err:
+        # TVM folds them later, a kernel each.
+        _LOG.warning(
+            "constants are not folded before import, which slows compilation (%s: %s)",
+            type(err).__name__,
+            one_line(err),
+        )
+        return proto
 
 
 def input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:

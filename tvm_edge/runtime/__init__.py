@@ -1,7 +1,8 @@
 """Load and run artifacts, on TVM's runtime tier: no compiler, no ONNX."""
 
 from tvm_edge.runtime.benchmark import BenchmarkResult, Timing
-from tvm_edge.runtime.model import CompiledModel, ModelInfo, load
+from tvm_edge.runtime.info import ModelInfo
+from tvm_edge.runtime.model import CompiledModel, load
 from tvm_edge.runtime.placement import DevicePlan
 from tvm_edge.runtime.profile import KernelTime, Profile
 

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import tvm
-import tvm_ffi
 
 from tvm_edge import opencl
 from tvm_edge.errors import ArtifactError, InputError, near_matches, one_line
 from tvm_edge.report import CompileReport, TensorSpec
-from tvm_edge.runtime.artifact import Artifact, read_artifact, tensor_dtype, write_artifact
+from tvm_edge.runtime.artifact import Artifact, read_artifact, write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, measure
 from tvm_edge.runtime.dlpack import host_array, numpy_dtype
+from tvm_edge.runtime.info import ModelInfo, check_info, versions
 from tvm_edge.runtime.inputs import Bound, bind_inputs, random_inputs
-from tvm_edge.runtime.placement import DevicePlan, device_index, input_device, open_devices
+from tvm_edge.runtime.placement import device_index, input_device, open_devices
 from tvm_edge.runtime.profile import Profile, profile_runs
-from tvm_edge.runtime.schema import check_types
 from tvm_edge.runtime.session import Session, aligned_copy, as_tensor, check_host, load_library
 from tvm_edge.runtime.threads import resolve_num_threads
 
-__all__ = ["CompiledModel", "Library", "ModelInfo", "load", "versions"]
-
-
-def versions() -> dict[str, str]:
-    """Versions of what an artifact's library depends on."""
-    from tvm_edge._version import __version__
-
-    return {
-        "tvm_edge": __version__,
-        "tvm": str(tvm.__version__),
-        "tvm_ffi": str(tvm_ffi.__version__),
-    }
+__all__ = ["CompiledModel", "Library", "load"]
 
 
 class Library(Protocol):
@@ -52,86 +39,6 @@ class Library(Protocol):
     def link(self, path: Path) -> None:
         """Write the code as a shared library."""
         ...
-
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """What an artifact's manifest says of a model, weights and checksums aside.
-
-    Attributes
-    ----------
-    inputs, outputs : tuple[TensorSpec, ...]
-    target : dict
-        ``kind`` (``llvm``, ``opencl``, ``cuda``), ``config`` (TVM's target as JSON), ``triple``,
-        ``architecture`` and ``features`` of the host code, ``device``.
-    devices : DevicePlan
-    report : CompileReport
-    """
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    target: dict[str, Any]
-    devices: DevicePlan
-    report: CompileReport
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-compatible dictionary."""
-        return {
-            "inputs": [spec.to_dict() for spec in self.inputs],
-            "outputs": [spec.to_dict() for spec in self.outputs],
-            "target": self.target,
-            "devices": self.devices.to_dict(),
-            "report": self.report.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> ModelInfo:
-        """The inverse of :meth:`to_dict`."""
-        return cls(
-            tuple(TensorSpec.from_dict(spec) for spec in fields["inputs"]),
-            tuple(TensorSpec.from_dict(spec) for spec in fields["outputs"]),
-            dict(fields["target"]),
-            DevicePlan.from_dict(fields["devices"]),
-            CompileReport.from_dict(fields["report"]),
-        )
-
-
-def check_info(info: ModelInfo, weights: int) -> None:
-    """Refuse what no compiler wrote: other types, plans for inputs and weights that are not there.
-
-    Parameters
-    ----------
-    info : ModelInfo
-        As read from a file.
-    weights : int
-        How many there are.
-
-    Raises
-    ------
-    ValueError
-    """
-    check_types(info, ModelInfo, "manifest")
-    check_types(info.target["architecture"], str, "the architecture")
-    check_types(info.target["features"], list[str], "the CPU features")
-    check_types(info.target["kind"], Literal["llvm", "opencl", "cuda"], "the kind of target")
-    for kind in info.devices.kinds:
-        check_types(kind, Literal["llvm", "opencl", "cuda"], "a kind of device")
-    for specs in (info.inputs, info.outputs):
-        if len({spec.name for spec in specs}) != len(specs):
-            raise ValueError("two inputs or two outputs have one name")
-    for spec in (*info.inputs, *info.outputs):
-        lengths = [length for length in spec.shape if isinstance(length, int)]
-        nbytes = math.prod(lengths) * tensor_dtype(spec.dtype).itemsize
-        if min(lengths, default=0) < 0 or nbytes >= 1 << 63:
-            raise ValueError(f"{spec} is no tensor")
-    for spec in info.inputs:
-        check_types(spec.shape, tuple[int, ...], f"the shape of the input {spec.name!r}")
-    for what, plan, count in (
-        ("inputs", info.devices.inputs, len(info.inputs)),
-        ("weights", info.devices.weights, weights),
-    ):
-        if len(plan) != count or not set(plan) <= set(range(len(info.devices.kinds))):
-            raise ValueError(f"the plan of devices does not fit {count} {what}")
 
 
 class CompiledModel:

@@ -1,0 +1,109 @@
+"""What an artifact's manifest says of a model: written by the compiler, checked when read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import tvm
+import tvm_ffi
+
+from tvm_edge.report import CompileReport, TensorSpec
+from tvm_edge.runtime.artifact import tensor_dtype
+from tvm_edge.runtime.placement import DevicePlan
+from tvm_edge.runtime.schema import check_types
+
+__all__ = ["ModelInfo", "check_info", "versions"]
+
+
+def versions() -> dict[str, str]:
+    """Versions of what an artifact's library depends on."""
+    from tvm_edge._version import __version__
+
+    return {
+        "tvm_edge": __version__,
+        "tvm": str(tvm.__version__),
+        "tvm_ffi": str(tvm_ffi.__version__),
+    }
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What an artifact's manifest says of a model, weights and checksums aside.
+
+    Attributes
+    ----------
+    inputs, outputs : tuple[TensorSpec, ...]
+    target : dict
+        ``kind`` (``llvm``, ``opencl``, ``cuda``), ``config`` (TVM's target as JSON), ``triple``,
+        ``architecture`` and ``features`` of the host code, ``device``.
+    devices : DevicePlan
+    report : CompileReport
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    target: dict[str, Any]
+    devices: DevicePlan
+    report: CompileReport
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-compatible dictionary."""
+        return {
+            "inputs": [spec.to_dict() for spec in self.inputs],
+            "outputs": [spec.to_dict() for spec in self.outputs],
+            "target": self.target,
+            "devices": self.devices.to_dict(),
+            "report": self.report.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> ModelInfo:
+        """The inverse of :meth:`to_dict`."""
+        return cls(
+            tuple(TensorSpec.from_dict(spec) for spec in fields["inputs"]),
+            tuple(TensorSpec.from_dict(spec) for spec in fields["outputs"]),
+            dict(fields["target"]),
+            DevicePlan.from_dict(fields["devices"]),
+            CompileReport.from_dict(fields["report"]),
+        )
+
+
+def check_info(info: ModelInfo, weights: int) -> None:
+    """Refuse what no compiler wrote: other types, plans for inputs and weights that are not there.
+
+    Parameters
+    ----------
+    info : ModelInfo
+        As read from a file.
+    weights : int
+        How many there are.
+
+    Raises
+    ------
+    ValueError
+    """
+    check_types(info, ModelInfo, "manifest")
+    check_types(info.target["architecture"], str, "the architecture")
+    check_types(info.target["features"], list[str], "the CPU features")
+    check_types(info.target["kind"], Literal["llvm", "opencl", "cuda"], "the kind of target")
+    for kind in info.devices.kinds:
+        check_types(kind, Literal["llvm", "opencl", "cuda"], "a kind of device")
+    for specs in (info.inputs, info.outputs):
+        if len({spec.name for spec in specs}) != len(specs):
+            raise ValueError("two inputs or two outputs have one name")
+    for spec in (*info.inputs, *info.outputs):
+        lengths = [length for length in spec.shape if isinstance(length, int)]
+        nbytes = math.prod(lengths) * tensor_dtype(spec.dtype).itemsize
+        if min(lengths, default=0) < 0 or nbytes >= 1 << 63:
+            raise ValueError(f"{spec} is no tensor")
+    for spec in info.inputs:
+        check_types(spec.shape, tuple[int, ...], f"the shape of the input {spec.name!r}")
+    for what, plan, count in (
+        ("inputs", info.devices.inputs, len(info.inputs)),
+        ("weights", info.devices.weights, weights),
+    ):
+        if len(plan) != count or not set(plan) <= set(range(len(info.devices.kinds))):
+            raise ValueError(f"the plan of devices does not fit {count} {what}")
