@@ -7,15 +7,16 @@ import importlib.metadata
 import platform
 from typing import Any
 
-from tvm_edge.hardware import resolve_target
-
 __all__ = ["describe_machine"]
 
-_PACKAGES = ("tvm-edge", "apache-tvm", "apache-tvm-ffi", "onnxruntime", "numpy")
+_PACKAGES = ("tvm-edge", "apache-tvm", "apache-tvm-ffi", "onnxruntime", "openvino", "numpy")
 
 
 def describe_machine() -> dict[str, Any]:
     """CPU, cores, Python, package versions and today's date."""
+    # Here, so that processes that measure another runtime do not hold TVM.
+    from tvm_edge.hardware import resolve_target
+
     spec = resolve_target("llvm").spec
     versions = {}
     for package in _PACKAGES:

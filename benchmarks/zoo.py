@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -32,11 +30,12 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.correctness import compare_outputs
 from benchmarks.machine import describe_machine
+from benchmarks.processes import Job, is_child, peak_mib, run_child, serve
 
 SECONDS = 1.5  # of timed runs in a process
-TOLERANCE = 1e-4
-_ROOT = Path(__file__).parents[1]
+_MODULE = "benchmarks.zoo"
 
 
 # ------------------------------------------------------------------ what the child processes do
@@ -82,7 +81,7 @@ def _run(name: str, target: str, folder: Path) -> dict[str, Any]:
     actual = model.run(inputs)
     expected = dict(np.load(folder / f"{name}.expected.npz"))
     return {
-        **_compare(name, actual, expected, folder),
+        **compare_outputs(actual, expected, folder / f"{name}.onnx"),
         **_time(lambda: model.run(inputs)),
         "planned_mib": model.report.memory.peak / 2**20,
     }
@@ -116,58 +115,10 @@ def _time(run: Callable[[], Any]) -> dict[str, Any]:
         start = perf_counter()
         run()
         samples.append((perf_counter() - start) * 1e3)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    return {"ms": median(samples), "repeat": len(samples), "resident_mib": peak}
-
-
-def _compare(
-    name: str, actual: Mapping[str, Any], expected: Mapping[str, Any], folder: Path
-) -> dict[str, Any]:
-    from tests.detections import compare_detections
-    from tests.onnx_models import relative_error
-
-    dense = [
-        tensor
-        for tensor, value in expected.items()
-        if value.dtype == np.float32 and not tensor.startswith("detection")
-    ]
-    error = max(relative_error(actual[tensor], expected[tensor]) for tensor in dense)
-    result: dict[str, Any] = {"error": error, "right": bool(error <= TOLERANCE)}
-    if "detection_boxes" in expected:
-        threshold = _score_threshold(folder / f"{name}.onnx")
-        found = compare_detections(dict(actual), dict(expected), score_threshold=threshold)
-        result["detections"] = f"{found.matched}, {found.excused} at a tie"
-        result["right"] = result["right"] and found.unmatched == 0 and found.matched >= 10
-    return result
-
-
-def _score_threshold(path: Path) -> float:
-    """Of the last NonMaxSuppression."""
-    import onnx
-
-    model = onnx.load(path, load_external_data=False)
-    nms = [node for node in model.graph.node if node.op_type == "NonMaxSuppression"][-1]
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
-    return float(onnx.numpy_helper.to_array(weights[nms.input[4]]).item())
+    return {"ms": median(samples), "repeat": len(samples), "resident_mib": peak_mib()}
 
 
 # ------------------------------------------------------------------ the parent
-
-
-def _child(*arguments: str) -> dict[str, Any]:
-    """What a child process prints; an error is the last line it wrote."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.zoo", "--child", *arguments],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode == 0:
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return result
-    reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-    return {"failed": f"exit status {done.returncode}: {reason[:200]}"}
 
 
 def _targets_here() -> list[str]:
@@ -178,10 +129,10 @@ def _targets_here() -> list[str]:
 
 
 def _prepare(name: str, targets: Iterable[str], folder: Path) -> dict[str, dict[str, Any]]:
-    saved = _child("save", name, str(folder))
+    saved = run_child(_MODULE, "save", name, folder)
     if "failed" in saved:
         return {target: saved for target in targets}
-    return {target: _child("compile", name, target, str(folder)) for target in targets}
+    return {target: run_child(_MODULE, "compile", name, target, folder) for target in targets}
 
 
 def _measure(
@@ -193,9 +144,9 @@ def _measure(
     for _ in range(rounds):
         for target, results in samples.items():
             if target == "onnxruntime":
-                results.append(_child("peer", name, str(folder)))
+                results.append(run_child(_MODULE, "peer", name, folder))
             else:
-                results.append(_child("run", name, target, str(folder)))
+                results.append(run_child(_MODULE, "run", name, target, folder))
     rows = []
     for target, result in {"onnxruntime": {}, **prepared}.items():
         row = {"network": name, "target": target, **result}
@@ -284,7 +235,7 @@ def main() -> None:
     print(_markdown(rows))
 
 
-_CHILDREN: dict[str, Callable[..., dict[str, Any]]] = {
+_CHILDREN: dict[str, Job] = {
     "save": _save,
     "compile": _compile,
     "run": _run,
@@ -292,8 +243,7 @@ _CHILDREN: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        job, *arguments = sys.argv[2:]
-        print(json.dumps(_CHILDREN[job](*arguments[:-1], Path(arguments[-1]))))
+    if is_child():
+        serve(_CHILDREN)
     else:
         main()

@@ -1,0 +1,482 @@
+"""Layers on the CPU as they run in their networks: ``python -m benchmarks.cpu_layers``.
+
+``--networks NAME …`` and ``--runtimes NAME …`` choose (default: those of
+:mod:`benchmarks.cpu_workloads`, all three); ``--rounds N`` processes are profiled for each (default
+5), ``--seconds S`` long each (default 3), with ``--threads N`` (default 2); ``--json FILE`` writes
+everything.
+
+Every runtime's own profiler, in a process of its own, in turns: weights are as cold as they are in
+life. Microseconds are of one layer: the median of the runs of a process, then of the processes,
+then the mean over the layers of equal shape (``n`` of them). OpenVINO counts means, in whole
+microseconds: there it is the median of five means of a fifth of the time each.
+
+- A layer's time is that of all kernels that compute its node, or the bias, batch normalisation or
+  activation that follows it alone. A runtime may fuse a residual addition as well; it is not
+  subtracted. A kernel of several layers is shared out by their arithmetic (``†``). Changes of
+  layout that are kernels of their own are in ``elsewhere``, with pooling and the rest.
+- GFLOP/s count the definition's multiply-adds as two operations each, padding included. An
+  algorithm that needs fewer, such as Winograd's, may exceed 100 % of the peak.
+- GB/s of dense layers count data, weights and output once. Weights that stay in a large cache from
+  one run to the next may exceed 100 % of the bandwidth of memory.
+- Peaks (:mod:`benchmarks.cpu_peaks`) are measured in every round; percentages are of the best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import geometric_mean, median
+from time import perf_counter
+from typing import Any
+
+from benchmarks.cpu_peaks import build_peaks, measure_peaks, spread
+from benchmarks.cpu_runtimes import (
+    ENVIRONMENT,
+    RUNTIMES,
+    compile_network,
+    load_inputs,
+    onnxruntime_session,
+    openvino_model,
+    save_network,
+    tvm_edge_model,
+)
+from benchmarks.cpu_workloads import LAYER_NETWORKS, Workload, layer_workloads
+from benchmarks.machine import describe_machine
+from benchmarks.processes import Job, is_child, run_child, serve
+
+_MODULE = "benchmarks.cpu_layers"
+_WARM_UP = 0.5  # seconds
+_LEAST_RUNS, _MOST_RUNS = 5, 500
+_MEANS = 5  # of OpenVINO's counters
+BARS = {
+    "resnet50_convolutions": 0.9,  # of the FMA peak
+    "depthwise": 2.0,  # times ONNX Runtime's speed
+    "dense": 0.8,  # of the read bandwidth
+}
+
+# A layer's own time includes these where they follow it and nothing else reads its output.
+_EPILOGUE = frozenset({"BatchNormalization", "Relu", "Clip", "LeakyRelu"})
+
+Rows = list[tuple[list[str], float]]
+"""Of a profile: the names of what a kernel computes, and its microseconds."""
+
+
+# ------------------------------------------------------------------ what the child processes do
+
+
+def _profile(runtime: str, name: str, threads: str, seconds: str, folder: Path) -> dict[str, Any]:
+    """Profile a network in one runtime."""
+    profiler = {
+        "tvm-edge": _profile_tvm_edge,
+        "onnxruntime": _profile_onnxruntime,
+        "openvino": _profile_openvino,
+    }[runtime]
+    return {"kernels": profiler(name, int(threads), float(seconds), folder)}
+
+
+def _profile_tvm_edge(name: str, threads: int, seconds: float, folder: Path) -> Rows:
+    inputs = load_inputs(name, folder)
+    model = tvm_edge_model(name, folder, threads)
+    begin = perf_counter()
+    warm = _run_for(lambda: model.run(inputs), _WARM_UP)
+    one = (perf_counter() - begin) / warm
+    repeat = min(max(round(seconds / one), _LEAST_RUNS), _MOST_RUNS)
+    profile = model.profile(inputs, repeat=repeat)
+    return [(list(kernel.operators), kernel.time_us) for kernel in profile.kernels]
+
+
+def _profile_onnxruntime(name: str, threads: int, seconds: float, folder: Path) -> Rows:
+    inputs = load_inputs(name, folder)
+    session = onnxruntime_session(name, folder, threads, profile=folder / "profile")
+    warm = _run_for(lambda: session.run(None, inputs), _WARM_UP)
+    _run_for(lambda: session.run(None, inputs), seconds)
+    path = Path(session.end_profiling())
+    durations: dict[str, list[float]] = {}
+    for event in json.loads(path.read_text()):
+        if event["cat"] == "Node" and event["name"].endswith("_kernel_time"):
+            durations.setdefault(event["name"], []).append(event["dur"])
+    path.unlink()
+    return [([_node_name(event)], median(times[warm:])) for event, times in durations.items()]
+
+
+def _node_name(event: str) -> str:
+    """Of a node or of its output in the ONNX model, without what ONNX Runtime adds.
+
+    A convolution on its blocked layout is called by its output, a fused Gemm by its node.
+    """
+    return event.removesuffix("_kernel_time").removesuffix("_nchwc").removeprefix("fused ")
+
+
+def _profile_openvino(name: str, threads: int, seconds: float, folder: Path) -> Rows:
+    # Counters start again only with a model that is compiled again. Its nodes come in the same
+    # order then, with other numbers in the names that OpenVINO makes up.
+    means = [_openvino_means(name, threads, seconds / _MEANS, folder) for _ in range(_MEANS)]
+    return [(rows[0][0], median(us for _, us in rows)) for rows in zip(*means, strict=True)]
+
+
+def _openvino_means(name: str, threads: int, seconds: float, folder: Path) -> Rows:
+    """Means of the counters, without the runs that warm up."""
+    inputs = load_inputs(name, folder)
+    model = openvino_model(name, folder, threads, profile=True)
+    request = model.create_infer_request()
+
+    def run() -> None:
+        request.infer(inputs, share_inputs=True)
+
+    warm = _run_for(run, _WARM_UP / _MEANS)
+    before = _openvino_counters(request)
+    runs = _run_for(run, seconds)
+    after = _openvino_counters(request)
+    layers = {
+        operator.get_friendly_name(): str(operator.get_rt_info()["originalLayersNames"].value)
+        for operator in model.get_runtime_model().get_ordered_ops()
+    }
+    return [
+        (layers[node].split(","), max(after[node] * (warm + runs) - before[node] * warm, 0) / runs)
+        for node in after
+    ]
+
+
+def _openvino_counters(request: Any) -> dict[str, float]:
+    """Microseconds of each node that ran."""
+    return {
+        info.node_name: info.real_time.total_seconds() * 1e6
+        for info in request.get_profiling_info()
+        if info.status == info.EXECUTED
+    }
+
+
+def _run_for(run: Callable[[], Any], seconds: float) -> int:
+    """Run for a time; how many runs it was."""
+    begin, runs = perf_counter(), 0
+    while runs < _LEAST_RUNS or (runs < _MOST_RUNS and perf_counter() - begin < seconds):
+        run()
+        runs += 1
+    return runs
+
+
+# ------------------------------------------------------------------ from kernels to layers
+
+
+def _aliases(graph: Any, nodes: Iterable[str]) -> dict[str, str]:
+    """Names under which a runtime may show a layer → the layer's node."""
+    readers: dict[str, list[Any]] = {}
+    for node in graph.node:
+        for tensor in node.input:
+            readers.setdefault(tensor, []).append(node)
+    layers, names = set(nodes), {}
+    for node in graph.node:
+        if node.name not in layers:
+            continue
+        layer, chain = node.name, node
+        while True:
+            names[chain.name] = names[chain.output[0]] = layer
+            following = readers.get(chain.output[0], [])
+            if len(following) != 1 or following[0].op_type not in _EPILOGUE:
+                break
+            chain = following[0]
+    return names
+
+
+def _layer_times(
+    rows: Rows, aliases: Mapping[str, str], flops: Mapping[str, int]
+) -> tuple[dict[str, float], float, set[str]]:
+    """Microseconds of each layer, of all else, and the layers that share a kernel.
+
+    Raises
+    ------
+    LookupError
+        A layer that no kernel computes, as far as names tell.
+    """
+    times: dict[str, float] = {}
+    elsewhere, shared = 0.0, set()
+    for names, microseconds in rows:
+        layers = dict.fromkeys(aliases[name] for name in names if name in aliases)
+        if not layers:
+            elsewhere += microseconds
+        if len(layers) > 1:
+            shared |= set(layers)
+        whole = sum(flops[layer] for layer in layers)
+        for layer in layers:
+            times[layer] = times.get(layer, 0.0) + microseconds * flops[layer] / whole
+    missing = [layer for layer in flops if layer not in times]
+    if missing:
+        raise LookupError(f"no kernel bears the name of {missing}, only {[n for n, _ in rows]}")
+    return times, elsewhere, shared
+
+
+# ------------------------------------------------------------------ the parent
+
+
+def _measure(
+    name: str, options: argparse.Namespace, peaks: Callable[[], None], folder: Path
+) -> dict[str, Any]:
+    """The layers of a network in all runtimes."""
+    import onnx
+
+    saved = run_child(_MODULE, "save", name, options.threads, folder)
+    if "failed" in saved:
+        return {"network": name, **saved}
+    model = onnx.load(folder / f"{name}.onnx", load_external_data=False)
+    workloads = layer_workloads(model)
+    flops = {node: workload.flops for workload, nodes in workloads.items() for node in nodes}
+    aliases = _aliases(model.graph, flops)
+    runtimes: dict[str, list[dict[str, Any]]] = {runtime: [] for runtime in options.runtimes}
+    failures: dict[str, str] = {}
+    if "tvm-edge" in runtimes:
+        compiled = run_child(_MODULE, "compile", name, folder)
+        if "failed" in compiled:
+            failures["tvm-edge"] = compiled["failed"]
+    for _ in range(options.rounds):
+        peaks()
+        for runtime, results in runtimes.items():
+            if runtime in failures:
+                continue
+            environment = ENVIRONMENT.get(runtime, {})
+            arguments = (runtime, name, options.threads, options.seconds, folder)
+            result = run_child(_MODULE, "profile", *arguments, **environment)
+            if "failed" in result:
+                failures[runtime] = result["failed"]
+                continue
+            try:
+                times, elsewhere, shared = _layer_times(result["kernels"], aliases, flops)
+            except LookupError as err:  # the others' results are of use without this one's
+                failures[runtime] = str(err)
+                continue
+            results.append({"times": times, "elsewhere": elsewhere, "shared": sorted(shared)})
+    good = {r: results for r, results in runtimes.items() if r not in failures}
+    return {
+        "network": name,
+        "failures": failures,
+        "elsewhere_us": {r: median(p["elsewhere"] for p in good[r]) for r in good},
+        "workloads": [
+            _workload_row(workload, nodes, good) for workload, nodes in workloads.items()
+        ],
+    }
+
+
+def _workload_row(
+    workload: Workload, nodes: Sequence[str], runtimes: Mapping[str, Sequence[dict[str, Any]]]
+) -> dict[str, Any]:
+    microseconds, ranges = {}, {}
+    for runtime, processes in runtimes.items():
+        rounds = [sum(p["times"][node] for node in nodes) / len(nodes) for p in processes]
+        medians = [median(p["times"][node] for p in processes) for node in nodes]
+        microseconds[runtime] = sum(medians) / len(nodes)
+        ranges[runtime] = [min(rounds), max(rounds)]
+    return {
+        "workload": str(workload),
+        **asdict(workload),
+        "flops": workload.flops,
+        "bytes": workload.bytes,
+        "nodes": list(nodes),
+        "us": microseconds,
+        "us_range": ranges,
+        "shared": sorted({n for p in runtimes.values() for r in p for n in r["shared"]} & {*nodes}),
+    }
+
+
+def _rate(row: Mapping[str, Any], peaks: Mapping[str, float]) -> tuple[str, float, float]:
+    """What limits a layer: the unit, tvm-edge's rate, and its part of the peak."""
+    if row["kind"] == "dense":
+        rate = row["bytes"] / row["us"]["tvm-edge"] / 1e3
+        return "GB/s", rate, rate / peaks["read_gbs"]
+    rate = row["flops"] / row["us"]["tvm-edge"] / 1e3
+    return "GFLOP/s", rate, rate / peaks["fma_gflops"]
+
+
+def _markdown(network: Mapping[str, Any], peaks: Mapping[str, float]) -> str:
+    """A line per workload of a network."""
+    if "failed" in network:
+        return f"### {network['network']}\n\n**{network['failed']}**"
+    lines = [
+        f"### {network['network']}",
+        "",
+        "| kind | layer | n | tvm-edge, µs | ONNX Runtime, µs | OpenVINO, µs | ONNX Runtime / ours "
+        "| OpenVINO / ours | ours | of peak |",
+        "|" + "---|" * 10,
+    ]
+    lines += [_line(row, peaks) for row in network["workloads"]]
+    sums = {r: _sum(network["workloads"], r) for r in network["elsewhere_us"]}
+    for label, values in (("all layers", sums), ("elsewhere", network["elsewhere_us"])):
+        lines.append(f"| | {label} | | {_microseconds(values)} | | | | |")
+    lines += [f"\n{runtime}: **{reason}**" for runtime, reason in network["failures"].items()]
+    return "\n".join(lines)
+
+
+def _line(row: Mapping[str, Any], peaks: Mapping[str, float]) -> str:
+    us = row["us"]
+    mark = " †" if row["shared"] else ""
+    cells = [row["kind"], row["workload"] + mark, str(len(row["nodes"])), _microseconds(us)]
+    if "tvm-edge" in us:
+        cells += [f"{us[r] / us['tvm-edge']:.2f}" if r in us else "–" for r in RUNTIMES[1:]]
+        unit, rate, part = _rate(row, peaks)
+        # Depthwise convolutions do too little with each number to come near either peak.
+        bounded = row["kind"] in ("convolution", "dense")
+        cells += [f"{rate:.3g} {unit}", f"{part:.0%}" if bounded else ""]
+    else:
+        cells += ["–"] * 4
+    return f"| {' | '.join(cells)} |"
+
+
+def _microseconds(values: Mapping[str, float]) -> str:
+    """Three cells."""
+    return " | ".join(f"{values[r]:,.0f}" if r in values else "–" for r in RUNTIMES)
+
+
+def _sum(rows: Iterable[Mapping[str, Any]], runtime: str) -> float:
+    return sum(row["us"][runtime] * len(row["nodes"]) for row in rows)
+
+
+def _summarise(
+    networks: Sequence[Mapping[str, Any]], peaks: Mapping[str, float]
+) -> dict[str, dict[str, Any]]:
+    """What the bars ask for."""
+    ours = [
+        {"network": network["network"], **row}
+        for network in networks
+        for row in network.get("workloads", ())
+        if "tvm-edge" in row["us"]
+    ]
+    summary: dict[str, dict[str, Any]] = {}
+    resnet = [r for r in ours if r["network"] == "resnet50_v1" and r["kind"] == "convolution"]
+    if resnet:
+        work = sum(r["flops"] * len(r["nodes"]) for r in resnet)
+        overall = work / _sum(resnet, "tvm-edge") / 1e3 / peaks["fma_gflops"]
+        summary["resnet50_convolutions"] = {
+            **_worst({r["workload"]: _rate(r, peaks)[2] for r in resnet}, "resnet50_convolutions"),
+            "overall": overall,
+        }
+    depthwise = {
+        f"{r['network']} {r['workload']}": r["us"]["onnxruntime"] / r["us"]["tvm-edge"]
+        for r in ours
+        if r["kind"] == "depthwise" and "onnxruntime" in r["us"]
+    }
+    if depthwise:
+        summary["depthwise"] = _worst(depthwise, "depthwise")
+    dense = {
+        f"{r['network']} {r['workload']}": _rate(r, peaks)[2] for r in ours if r["kind"] == "dense"
+    }
+    if dense:
+        summary["dense"] = _worst(dense, "dense")
+    return summary
+
+
+def _worst(values: Mapping[str, float], bar: str) -> dict[str, Any]:
+    worst = min(values, key=lambda name: values[name])
+    return {
+        "workloads": len(values),
+        "reach_the_bar": sum(value >= BARS[bar] for value in values.values()),
+        "geomean": geometric_mean(values.values()),
+        "worst": values[worst],
+        "worst_workload": worst,
+        "bar": BARS[bar],
+    }
+
+
+def _verdict(summary: Mapping[str, Mapping[str, Any]]) -> str:
+    """The summary in words."""
+    lines = []
+    if "resnet50_convolutions" in summary:
+        found = summary["resnet50_convolutions"]
+        lines.append(
+            f"- dense convolutions of resnet50_v1: **{found['overall']:.0%}** of the FMA peak over "
+            f"all of them, geometric mean {found['geomean']:.0%}, {_tail(found, '{:.0%}')}"
+        )
+    if "depthwise" in summary:
+        found = summary["depthwise"]
+        lines.append(
+            f"- depthwise convolutions: **{found['geomean']:.2f}** times ONNX Runtime's speed, "
+            f"geometric mean, {_tail(found, '{:.2f}')}"
+        )
+    if "dense" in summary:
+        found = summary["dense"]
+        lines.append(
+            f"- dense layers: **{found['geomean']:.0%}** of the read bandwidth, geometric mean, "
+            f"{_tail(found, '{:.0%}')}"
+        )
+    return "\n".join(lines)
+
+
+def _tail(found: Mapping[str, Any], form: str) -> str:
+    met = "**met**" if found["worst"] >= found["bar"] else "**missed**"
+    return (
+        f"worst {form.format(found['worst'])} ({found['worst_workload']}); bar >= "
+        f"{form.format(found['bar'])}: {met}, by {found['reach_the_bar']} of "
+        f"{found['workloads']} workloads"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--networks", nargs="+", default=list(LAYER_NETWORKS), metavar="NAME")
+    parser.add_argument("--runtimes", nargs="+", default=list(RUNTIMES), choices=RUNTIMES)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    options.runtimes = [r for r in RUNTIMES if r in options.runtimes]
+    networks: list[dict[str, Any]] = []
+    measured: dict[int, list[dict[str, float]]] = {n: [] for n in sorted({1, options.threads})}
+    with tempfile.TemporaryDirectory(prefix="tvm-edge-cpu-") as base:
+        program = build_peaks(base)
+
+        def peaks() -> None:
+            for threads, results in measured.items():
+                results.append(measure_peaks(program, threads))
+
+        for name in options.networks:
+            with tempfile.TemporaryDirectory(dir=base) as folder:
+                networks.append(_measure(name, options, peaks, Path(folder)))
+            print(f"{name}: done", file=sys.stderr, flush=True)
+    all_threads = measured[options.threads]
+    best = {peak: max(r[peak] for r in all_threads) for peak in ("fma_gflops", "read_gbs")}
+    summary = _summarise(networks, best)
+    machine = describe_machine()
+    print(json.dumps(machine, indent=2))
+    for threads, results in measured.items():
+        print(
+            f"{threads} threads: FMA {spread([r['fma_gflops'] for r in results])} GFLOP/s, "
+            f"read {spread([r['read_gbs'] for r in results])} GB/s"
+        )
+    scaling = best["fma_gflops"] / options.threads / max(r["fma_gflops"] for r in measured[1])
+    print(
+        f"Multiply-adds a thread, {options.threads} threads to one: {scaling:.0%}; "
+        "much below 100 %, other work took a part of the cores and the peaks are too low."
+    )
+    for network in networks:
+        print(f"\n{_markdown(network, best)}")
+    print(f"\n{_verdict(summary)}")
+    if options.json:
+        content = {
+            "machine": machine,
+            "threads": options.threads,
+            "rounds": options.rounds,
+            "seconds": options.seconds,
+            "peaks": measured,
+            "best_peaks": best,
+            "summary": summary,
+            "networks": networks,
+        }
+        options.json.write_text(json.dumps(content, indent=2))
+
+
+_CHILDREN: dict[str, Job] = {
+    "save": save_network,
+    "compile": compile_network,
+    "profile": _profile,
+}
+
+if __name__ == "__main__":
+    if is_child():
+        serve(_CHILDREN)
+    else:
+        main()

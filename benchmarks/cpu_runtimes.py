@@ -1,0 +1,124 @@
+"""Three runtimes on the same CPU, set up alike: tvm-edge, ONNX Runtime, OpenVINO.
+
+All in float32 with the same number of threads, each for the shortest time of one picture:
+ONNX Runtime with all its graph optimisations, OpenVINO with one stream and its latency hint.
+tvm-edge runs an exported artifact on TVM's runtime tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "ENVIRONMENT",
+    "RUNTIMES",
+    "compile_network",
+    "load_inputs",
+    "load_runtime",
+    "onnxruntime_session",
+    "openvino_model",
+    "save_network",
+    "tvm_edge_model",
+]
+
+RUNTIMES = ("tvm-edge", "onnxruntime", "openvino")
+
+ENVIRONMENT: Mapping[str, Mapping[str, str]] = {"tvm-edge": {"TVM_USE_RUNTIME_LIB": "1"}}
+"""What a process that runs a runtime has in its environment."""
+
+Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+
+def save_network(name: str, threads: str, folder: Path) -> dict[str, Any]:
+    """A job: write the network of the zoo, an input, and what ONNX Runtime makes of it."""
+    from tvm_edge import zoo
+
+    zoo.save(name, folder / f"{name}.onnx")
+    inputs: Mapping[str, Any] = zoo.sample_input(name)
+    np.savez(folder / f"{name}.inputs.npz", **inputs)
+    run = load_runtime("onnxruntime", name, folder, int(threads))
+    expected: Mapping[str, Any] = run(inputs)
+    np.savez(folder / f"{name}.expected.npz", **expected)
+    return {}
+
+
+def compile_network(name: str, folder: Path) -> dict[str, Any]:
+    """A job: compile the network with tvm-edge and write the artifact."""
+    import tvm_edge
+
+    start = perf_counter()
+    model = tvm_edge.compile(folder / f"{name}.onnx", "llvm")
+    seconds = perf_counter() - start
+    model.export(folder / f"{name}.tvme")
+    return {"compile_seconds": seconds, "kernels": len(model.report.kernels)}
+
+
+def load_inputs(name: str, folder: Path) -> dict[str, np.ndarray]:
+    """What `save_network` wrote."""
+    return dict(np.load(folder / f"{name}.inputs.npz"))
+
+
+def load_runtime(runtime: str, name: str, folder: Path, threads: int) -> Run:
+    """A function that runs the network once, from NumPy arrays to NumPy arrays."""
+    if runtime == "tvm-edge":
+        run: Run = tvm_edge_model(name, folder, threads).run
+        return run
+    if runtime == "onnxruntime":
+        session = onnxruntime_session(name, folder, threads)
+        names = [output.name for output in session.get_outputs()]
+        return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
+    model = openvino_model(name, folder, threads)
+    tensors = {output.get_any_name(): output for output in model.outputs}
+
+    def run_openvino(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        results = model(inputs, share_inputs=True)
+        return {name: results[tensor] for name, tensor in tensors.items()}
+
+    return run_openvino
+
+
+def tvm_edge_model(name: str, folder: Path, threads: int) -> Any:
+    """The artifact that `compile_network` wrote, loaded."""
+    import tvm_edge
+
+    return tvm_edge.load(folder / f"{name}.tvme", num_threads=threads)
+
+
+def onnxruntime_session(
+    name: str, folder: Path, threads: int, *, profile: Path | None = None
+) -> Any:
+    """A session; `profile` is the beginning of the path of the file that its profiler writes."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
+    return onnxruntime.InferenceSession(
+        folder / f"{name}.onnx", options, providers=["CPUExecutionProvider"]
+    )
+
+
+def openvino_model(name: str, folder: Path, threads: int, *, profile: bool = False) -> Any:
+    """A compiled model, with its counters on if `profile`."""
+    import openvino  # type: ignore[import-untyped]
+
+    return openvino.Core().compile_model(
+        folder / f"{name}.onnx",
+        "CPU",
+        {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+            "PERF_COUNT": profile,
+        },
+    )
