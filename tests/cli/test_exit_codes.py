@@ -151,6 +151,23 @@ def test_an_old_target_string_exits_with_4(invoke: Invoke, files: Files) -> None
     assert "{'kind': 'llvm', 'mcpu': 'znver4'}" in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("mcpu", "meant"),
+    [("skylake-avx521", "'skylake-avx512'"), ("cortex-a76", "'aarch64-linux-gnu'")],
+)
+def test_an_unknown_cpu_exits_with_4(
+    invoke: Invoke, files: Files, tmp_path: Path, mcpu: str, meant: str
+) -> None:
+    artifact = tmp_path / "model.tvme"
+    target = json.dumps({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": mcpu})
+    outcome = invoke("compile", files.model, "--target", target, "-o", artifact)
+    assert outcome.code == 4
+    message = outcome.err.splitlines()[-1]
+    assert message.startswith("error: ")
+    assert mcpu in message and "x86_64-linux-gnu" in message and meant in message
+    assert not artifact.exists()
+
+
 def test_a_bad_environment_variable_exits_with_4(
     invoke: Invoke, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +94,35 @@ def test_exporting_for_another_architecture_names_its_compiler(
     with pytest.raises(tvm_edge.MissingDependencyError, match=package):
         for_another_architecture.export(tmp_path / "model.tvme")
     assert list(tmp_path.iterdir()) == []
+
+
+ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
+ANOTHERS_FEATURES = {"haswell": ("avx2", "avx512f"), "cortex-a76": ("dotprod", "sve")}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "mcpu"), [("x86_64", "haswell"), ("aarch64", "cortex-a76")]
+)
+def test_a_named_cpu_compiles_and_exports_without_running(
+    small_model: onnx.ModelProto, tmp_path: Path, architecture: str, mcpu: str
+) -> None:
+    """On whatever machine: code of that architecture, with what that CPU has and no more."""
+    target = {"kind": "llvm", "mtriple": f"{architecture}-linux-gnu", "mcpu": mcpu}
+    model = tvm_edge.compile(small_model, target)
+    assert model.report.kernels
+    assert mcpu in model.report.target
+    if architecture != machine() and not shutil.which(f"{architecture}-linux-gnu-g++"):
+        pytest.skip(f"no {architecture}-linux-gnu-g++ to link with: apt-get install it")
+    path = model.export(tmp_path / "model.tvme")
+    with zipfile.ZipFile(path) as archive:
+        library = archive.read("library.so")
+        manifest = json.loads(archive.read("manifest.json"))
+    assert library[:4] == b"\x7fELF"
+    assert int.from_bytes(library[18:20], "little") == ELF_MACHINES[architecture]
+    assert manifest["target"]["architecture"] == architecture
+    has, lacks = ANOTHERS_FEATURES[mcpu]
+    assert has in manifest["target"]["features"]
+    assert lacks not in manifest["target"]["features"]
 
 
 def test_the_plan_for_another_cpu_needs_no_device(small_model: onnx.ModelProto) -> None:

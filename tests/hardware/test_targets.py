@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.runtime.support import run_python
 from tvm_edge import InputError
@@ -144,15 +146,93 @@ def test_an_old_option_string_with_an_open_quote() -> None:
     refused("llvm -mcpu='znver4", "znver4")
 
 
+def arm(mcpu: str) -> dict[str, Any]:
+    """An AArch64 target, whatever machine the tests run on."""
+    return {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": mcpu}
+
+
 @pytest.mark.parametrize(
-    ("mcpu", "meant"), [("znver44", "znver4"), ("skylake-avx51", "skylake-avx512")]
+    ("target", "mcpu", "meant"),
+    [
+        (x86("znver44"), "znver44", "znver4"),
+        (x86("skylake-avx521"), "skylake-avx521", "skylake-avx512"),
+        (x86("Haswell"), "Haswell", "haswell"),
+        (arm("cortex-a79"), "cortex-a79", "cortex-a78"),
+        (tvm.target.Target(x86("haswel")), "haswel", "haswell"),
+        ({"kind": "opencl", "host": arm("neoverse-n11")}, "neoverse-n11", "neoverse-n1"),
+    ],
+    ids=str,
 )
-def test_an_unknown_cpu_is_answered_with_near_ones(mcpu: str, meant: str) -> None:
-    assert refused(x86(mcpu), repr(mcpu), f"'{meant}'").name == "mcpu"
+def test_an_unknown_cpu_is_answered_with_near_ones(target: Any, mcpu: str, meant: str) -> None:
+    """LLVM itself prints a line and makes code for a generic one."""
+    triple = "aarch64-linux-gnu" if mcpu in ("cortex-a79", "neoverse-n11") else "x86_64-linux-gnu"
+    error = refused(target, repr(mcpu), triple, f"'{meant}'", "'llvm' is this machine's")
+    assert (error.name, error.got) == ("mcpu", mcpu)
 
 
-def test_a_cpu_of_another_architecture() -> None:
-    refused(x86("cortex-a72"), "cortex-a72", "x86_64")
+def test_an_unknown_cpu_of_the_host_is_refused() -> None:
+    for target, host in (("opencl", x86("znver44")), ("mali-t860", arm("cortex-a722"))):
+        with pytest.raises(InputError, match=host["mcpu"]) as caught:
+            resolve_target(target, host)
+        assert caught.value.name == "mcpu"
+
+
+@pytest.mark.parametrize("mcpu", ["", " ", "native", "zz", "haswell\n", "é", "a" * 5000])
+def test_names_that_are_near_nothing(mcpu: str) -> None:
+    assert refused(x86(mcpu), "'llvm' is this machine's", "x86_64-linux-gnu").name == "mcpu"
+
+
+@pytest.mark.parametrize("described", [x86("cortex-a76"), arm("znver4")], ids=str)
+def test_a_cpu_of_another_architecture(described: dict[str, Any]) -> None:
+    """The message holds the target that was meant."""
+    message = str(refused(described, described["mcpu"], f"for {described['mtriple']}"))
+    advised = ast.literal_eval(message[message.index("{") : message.rindex("}") + 1])
+    assert advised["mcpu"] == described["mcpu"]
+    assert advised["mtriple"] != described["mtriple"]
+    assert resolve_target(advised).triple == advised["mtriple"]
+
+
+@pytest.mark.parametrize("mcpu", ["i386", "pentium4", "athlon-xp", "lakemont"])
+def test_a_cpu_without_64_bits_is_refused(mcpu: str) -> None:
+    """LLVM lists it for x86-64, and would end the process."""
+    refused(x86(mcpu), mcpu, "no 64-bit mode", "'x86-64'")
+    assert f"'{mcpu}'" not in str(refused(x86(f"{mcpu}-"))), "nor is it advised"
+
+
+@pytest.mark.parametrize("mcpu", ["generic", "x86-64", "x86-64-v3", "k8", "core2"])
+def test_old_and_generic_cpus_are_cpus(mcpu: str) -> None:
+    assert resolve_target(x86(mcpu)).architecture == "x86_64"
+
+
+def test_every_tag_of_a_cpu_that_is_supported_resolves() -> None:
+    found = set()
+    for tag in map(str, tvm.target.list_tags()):
+        target = tvm.target.Target(tag)
+        triple = str(target.attrs.get("mtriple", ""))
+        if target.kind.name == "llvm" and triple.startswith(("x86_64", "aarch64")):
+            assert resolve_target(tag).triple == triple
+            found.add(tag)
+    assert {"arm/rk3399", "arm/rasp4b64"} <= found
+
+
+_CPUS = sorted(
+    str(cpu) for cpu in tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target(x86("x86-64")))
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_a_mistyped_cpu_is_a_cpu_or_refused_in_words(data: st.DataObject) -> None:
+    mcpu = data.draw(st.sampled_from(_CPUS))
+    position = data.draw(st.integers(0, len(mcpu)))
+    text = data.draw(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=2))
+    typed = mcpu[:position] + text + mcpu[position + data.draw(st.integers(0, 2)) :]
+    try:
+        assert resolve_target(x86(typed)).target.attrs["mcpu"] == typed
+        assert typed in _CPUS
+    except InputError as err:
+        assert err.name == "mcpu"
+        assert repr(typed) in str(err)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +275,20 @@ except InputError as err:
 
 def test_an_unknown_feature_is_refused() -> None:
     """LLVM itself only prints a line and goes on without it."""
-    with pytest.raises(InputError, match="'avx512f'"):
-        resolve_target({"kind": "llvm", "mattr": ["+avx512ff"]})
-    assert "avx2" in resolve_target({"kind": "llvm", "mattr": ["+avx2"]}).features
+    refused({**x86("haswell"), "mattr": ["+avx512ff"]}, "'+avx512ff'", "'avx512f'")
+    refused({**arm("generic"), "mattr": ["+neon", "+dotprodd"]}, "'+dotprodd'", "'dotprod'")
+    for odd in ("", "+", "++avx2", "+avx2,+fma", "+neon"):
+        assert refused({**x86("haswell"), "mattr": [odd]}, repr(odd)).name == "mattr"
+    known = resolve_target({**x86("x86-64"), "mattr": ["+avx2", "-cx8"]})
+    assert "avx2" in known.features
+
+
+def test_a_feature_needs_its_sign() -> None:
+    """LLVM takes a feature without one away."""
+    refused({**x86("haswell"), "mattr": ["avx2"]}, "'+avx2'", "'-avx2'")
+
+
+@pytest.mark.parametrize("feature", ["-64bit", "-64bit-mode", "-sse", "-sse2"])
+def test_what_code_cannot_do_without(feature: str) -> None:
+    """LLVM would end the process."""
+    refused({**x86("haswell"), "mattr": [feature]}, repr(feature), "leave it out")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,9 @@ from tvm_edge.host import CODEGEN_FEATURES, host_features, machine
 __all__ = ["ResolvedTarget", "resolve_target"]
 
 _ARCHITECTURES = ("x86_64", "aarch64")
+_TRIPLES = tuple(f"{architecture}-linux-gnu" for architecture in _ARCHITECTURES)
+# What all of x86-64 has; told to do without one of them, LLVM may end the process.
+_BASE = frozenset({"64bit", "64bit-mode", "sse", "sse2"})
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def resolve_target(
     Raises
     ------
     InputError
-        Not a target, an unknown CPU, or TVM's old option string.
+        Not a target, an unknown CPU or feature, or TVM's old option string.
     """
     if isinstance(target, str) and target in PRESETS:
         preset = PRESETS[target]
@@ -145,22 +148,10 @@ def _resolve_cpu(parsed: tvm.target.Target, *, native: bool) -> ResolvedTarget:
             expected=", ".join(_ARCHITECTURES),
             got=triple,
         )
-    mcpu = str(parsed.attrs.get("mcpu", "") or "")
-    if mcpu and not codegen.llvm_is_valid_cpu(mcpu, triple):
-        known = [str(name) for name in codegen.llvm_get_cpu_archlist(parsed)]
-        raise InputError(
-            f"LLVM knows no CPU {mcpu!r} for {triple}; {near_matches(mcpu, known)}",
-            name="mcpu",
-            got=mcpu,
-        )
-    for attribute in parsed.attrs.get("mattr", ()):
-        if str(attribute).lstrip("+-") not in _known_features(triple):
-            raise InputError(
-                f"LLVM knows no feature {str(attribute)!r} for {triple}; "
-                f"{near_matches(str(attribute).lstrip('+-'), _known_features(triple))}",
-                name="mattr",
-                got=str(attribute),
-            )
+    if not native:
+        if "mcpu" in parsed.attrs:
+            _check_cpu(str(parsed.attrs["mcpu"]), triple)
+        _check_features([str(attribute) for attribute in parsed.attrs.get("mattr", ())], triple)
     features = frozenset(str(f) for f in codegen.llvm_get_cpu_features(parsed)) & CODEGEN_FEATURES
     return ResolvedTarget(parsed, cpu_spec(parsed, native=native), features, triple)
 
@@ -178,15 +169,83 @@ def _native_cpu() -> tvm.target.Target:
     return tvm.target.Target(config)
 
 
+def _check_cpu(mcpu: str, triple: str) -> None:
+    """Refuse a CPU that LLVM would replace by a generic one, or end the process for."""
+    if _is_cpu(mcpu, triple):
+        return
+    other = next((t for t in _TRIPLES if _is_cpu(mcpu, t)), None)
+    if mcpu in _cpus(triple):
+        reason = f"the CPU {mcpu!r} has no 64-bit mode, and the code is for {triple}"
+        advice = "write 'x86-64' for any CPU that has"
+    elif other:
+        architecture = other.split("-")[0]
+        reason = f"LLVM knows no CPU {mcpu!r} for {triple}: it is one of {architecture}"
+        advice = f"write {{'kind': 'llvm', 'mtriple': {other!r}, 'mcpu': {mcpu!r}}}"
+    else:
+        reason = f"LLVM knows no CPU {mcpu!r} for {triple}"
+        advice = near_matches(mcpu, (cpu for cpu in _cpus(triple) if _is_cpu(cpu, triple)))
+    raise InputError(
+        f"{reason}; the target 'llvm' is this machine's own CPU; {advice}",
+        name="mcpu",
+        expected=f"a CPU of {triple}",
+        got=mcpu,
+    )
+
+
+def _check_features(attributes: Sequence[str], triple: str) -> None:
+    """Refuse features that LLVM would ignore, or end the process for."""
+    for attribute in attributes:
+        known = _known_features(triple)
+        name = attribute[1:] if attribute.startswith(("+", "-")) else attribute
+        if name not in known:
+            raise InputError(
+                f"LLVM knows no feature {attribute!r} for {triple}; {near_matches(name, known)}",
+                name="mattr",
+                expected=f"features of {triple}",
+                got=attribute,
+            )
+        if name == attribute:  # LLVM would take the feature away
+            raise InputError(
+                f"the feature {attribute!r} has no sign; write '+{name}' to use it or '-{name}' "
+                "to do without",
+                name="mattr",
+                expected=f"+{name}",
+                got=attribute,
+            )
+        if attribute.startswith("-") and name in _BASE:
+            raise InputError(
+                f"the feature {attribute!r} is refused: LLVM makes no code for {triple} without "
+                f"{name}; leave it out",
+                name="mattr",
+                got=attribute,
+            )
+
+
+@functools.cache
+def _cpus(triple: str) -> frozenset[str]:
+    """LLVM's names of CPUs."""
+    # Asked with a CPU in the target, LLVM writes about that one if it does not know it.
+    target = tvm.target.Target({"kind": "llvm", "mtriple": triple})
+    return frozenset(str(name) for name in codegen.llvm_get_cpu_archlist(target))
+
+
+def _is_cpu(mcpu: str, triple: str) -> bool:
+    """Whether LLVM makes code for it: its list for x86-64 begins with the i386."""
+    if mcpu not in _cpus(triple):
+        return False
+    return not triple.startswith("x86_64") or _features_of(mcpu, triple) >= _BASE
+
+
+@functools.cache
+def _features_of(mcpu: str, triple: str) -> frozenset[str]:
+    target = tvm.target.Target({"kind": "llvm", "mtriple": triple, "mcpu": mcpu})
+    return frozenset(str(feature) for feature in codegen.llvm_get_cpu_features(target))
+
+
 @functools.cache
 def _known_features(triple: str) -> frozenset[str]:
     """Features of any CPU of an architecture: LLVM has no list, and ignores unknown names."""
-    config = {"kind": "llvm", "mtriple": triple}
-    names: set[str] = set()
-    for cpu in codegen.llvm_get_cpu_archlist(tvm.target.Target(config)):
-        each = tvm.target.Target({**config, "mcpu": str(cpu)})
-        names.update(str(feature) for feature in codegen.llvm_get_cpu_features(each))
-    return frozenset(names)
+    return frozenset().union(*(_features_of(cpu, triple) for cpu in _cpus(triple)))
 
 
 def _parse(target: Any) -> tvm.target.Target:

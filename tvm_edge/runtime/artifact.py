@@ -61,13 +61,28 @@ class Artifact:
         Views of the mapped file, copy-on-write: writing to one does not change the file.
     programs : bytes
         What :func:`tvm_edge.opencl.load_programs` takes; empty if there are none.
+    mapping : mmap.mmap
+        The whole file.
     """
 
     path: Path
     manifest: dict[str, Any]
     library: bytes
     weights: tuple[np.ndarray, ...]
-    programs: bytes = b""
+    programs: bytes
+    mapping: mmap.mmap
+
+    def release(self, index: int) -> None:
+        """Take the pages of a weight out of this process's memory.
+
+        Whoever reads the weight again gets its pages from the file.
+        """
+        weight = self.weights[index]
+        base = np.frombuffer(self.mapping, np.uint8).ctypes.data
+        first = _aligned(weight.ctypes.data - base, mmap.PAGESIZE)
+        last = (weight.ctypes.data - base + weight.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first:  # the rest of a page may be a neighbour's
+            self.mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 def write_artifact(
@@ -253,7 +268,7 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
             f"{str(path)!r} is not a tvm-edge artifact, or is truncated or damaged "
             f"({type(err).__name__}: {one_line(err)}); {_ADVICE}"
         ) from err
-    return Artifact(path, manifest, library, weights, programs)
+    return Artifact(path, manifest, library, weights, programs, whole)
 
 
 def _check_format(path: Path, manifest: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
@@ -57,9 +57,11 @@ class CompiledModel:
         weights: Sequence[tvm.runtime.Tensor],
         num_threads: int | None = None,
         device_index: int = 0,
+        uploaded: Callable[[int], None] | None = None,
     ) -> None:
         self._info = info
         self._device_index = device_index
+        self._uploaded = uploaded
         self._library = library
         self._weights = tuple(weights)
         self._num_threads = resolve_num_threads(num_threads)
@@ -92,7 +94,14 @@ class CompiledModel:
         plan = self._info.devices
         # Before the library, which may hold code that no loader here knows.
         devices = open_devices(plan.kinds, self._device_index)
-        return Session(self._library.module(), self._weights, self._num_threads, plan, devices)
+        return Session(
+            self._library.module(),
+            self._weights,
+            self._num_threads,
+            plan,
+            devices,
+            self._uploaded,
+        )
 
     def run(
         self,
@@ -236,7 +245,9 @@ class CompiledModel:
             A device that the code is not made for.
         """
         index = device_index(device, str(self._info.target["kind"]))
-        return CompiledModel(self._info, self._library, self._weights, self._num_threads, index)
+        return CompiledModel(
+            self._info, self._library, self._weights, self._num_threads, index, self._uploaded
+        )
 
     def warmup(self) -> None:
         """Pay the costs of a first run now: threads, memory pools, page faults of the weights."""
@@ -382,9 +393,15 @@ def load(
             opencl.load_programs(artifact.programs)
         except ValueError as err:
             raise ArtifactError(f"the artifact {str(path)!r}: {err}; export it again") from err
-    weights = [as_tensor(array) for array in artifact.weights]
+    weights = []
+    for position, array in enumerate(artifact.weights):
+        weights.append(as_tensor(array))
+        if weights[-1].data_ptr() != array.ctypes.data:  # copied: a file that was packed again
+            artifact.release(position)
     library = _LoadedLibrary(what, artifact.library)
-    model = CompiledModel(info, library, weights, num_threads, index)
+    # What a GPU has a copy of need not stay in host memory too: export reads the file again.
+    uploaded = artifact.release if kind != "llvm" else None
+    model = CompiledModel(info, library, weights, num_threads, index, uploaded)
     _ = model._session  # a library that does not load should say so now
     return model
 

@@ -149,6 +149,8 @@ class Session:
         Where inputs and weights belong.
     devices : sequence of tvm.runtime.Device
         Those of the plan, from :func:`~tvm_edge.runtime.placement.open_devices`.
+    uploaded : callable, optional
+        Called with the position of each weight that a GPU has a copy of.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class Session:
         num_threads: int,
         plan: DevicePlan,
         devices: Sequence[tvm.runtime.Device],
+        uploaded: Callable[[int], None] | None = None,
     ) -> None:
         configure_pool(num_threads)
         self.num_threads = num_threads
@@ -173,8 +176,16 @@ class Session:
         self._machines = [_Machine() for _ in range(room)]
         self._machines[0].main = _entry(self._make_machine())
         self._turn = itertools.count()
-        on = zip(weights, plan.weights, strict=True)
-        self._weights = tvm_ffi.Array([self._upload(w, self._devices[d]) for w, d in on])
+        placed = []
+        for index, (weight, number) in enumerate(zip(weights, plan.weights, strict=True)):
+            device = self._devices[number]
+            if not _is_cpu(device):
+                weight = weight.copyto(device)
+                if uploaded:
+                    device.sync()  # the copy may still be reading
+                    uploaded(index)
+            placed.append(weight)
+        self._weights = tvm_ffi.Array(placed)
         self._weight_memory = frozenset(weight.data_ptr() for weight in self._weights)
         self._process = os.getpid()
 
@@ -183,10 +194,6 @@ class Session:
         return VirtualMachine(
             self._module, [d for d in self._devices if not _is_cpu(d)] or tvm.cpu()
         )
-
-    @staticmethod
-    def _upload(weight: tvm.runtime.Tensor, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
-        return weight if _is_cpu(device) else weight.copyto(device)
 
     def place(self, inputs: Sequence[Bound]) -> list[tvm.runtime.Tensor]:
         """The inputs where ``main`` wants them, for any number of runs.
