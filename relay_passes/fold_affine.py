@@ -7,13 +7,13 @@ bias, and the operator is gone. The products are taken in float64 and rounded on
 
 from __future__ import annotations
 
-from typing import TypeGuard
-
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_edge.relay_passes.expressions import const, constant_of, is_call
 
 __all__ = ["FoldAffine"]
 
@@ -49,9 +49,9 @@ class _Folder(PyExprMutator):
     def visit_tuple_getitem_(self, op: relax.TupleGetItem) -> relax.Expr:
         op = super().visit_tuple_getitem_(op)
         norm = self._producer(op.tuple_value)
-        if op.index != 0 or not _is(norm, "relax.nn.batch_norm") or norm.attrs.training:
+        if op.index != 0 or not is_call(norm, "relax.nn.batch_norm") or norm.attrs.training:
             return op
-        values = [value for arg in norm.args[1:5] if (value := _constant(arg)) is not None]
+        values = [value for arg in norm.args[1:5] if (value := constant_of(arg)) is not None]
         if len(values) < 4:
             return op
         gamma, beta, mean, var = values
@@ -78,9 +78,9 @@ class _Folder(PyExprMutator):
             return op
         left, right = op.args
         kind = op.op.name.removeprefix("relax.")
-        if kind in ("multiply", "add") and _constant(left) is not None:
+        if kind in ("multiply", "add") and constant_of(left) is not None:
             left, right = right, left
-        value = _constant(right)
+        value = constant_of(right)
         if value is None or not isinstance(op.ty, relax.TensorType):
             return op
         dtype = str(op.ty.dtype)
@@ -101,20 +101,20 @@ class _Folder(PyExprMutator):
     def _scaled(self, data: relax.Expr, scale: np.ndarray, dtype: str) -> relax.Expr:
         """``data * scale``, folded into the producer of `data` where it has one."""
         producer = self._sole_producer(data)
-        if producer is not None and _is(producer, "relax.add"):
-            shift = _constant(producer.args[1])
+        if producer is not None and is_call(producer, "relax.add"):
+            shift = constant_of(producer.args[1])
             inner = producer.args[0]
             if shift is not None and self._folds_scale(inner, scale):
                 scaled = self.builder_.emit(self._scaled(inner, scale, dtype), _hint(inner))
-                return relax.op.add(scaled, _const(shift.astype("float64") * scale, dtype))
-        if producer is not None and _is(producer, "relax.multiply"):
-            factor = _constant(producer.args[1])
+                return relax.op.add(scaled, const(shift.astype("float64") * scale, dtype))
+        if producer is not None and is_call(producer, "relax.multiply"):
+            factor = constant_of(producer.args[1])
             if factor is not None:
-                product = _const(factor.astype("float64") * scale, dtype)
+                product = const(factor.astype("float64") * scale, dtype)
                 return relax.op.multiply(producer.args[0], product)
         weights = self._scaled_weights(data, scale)
         if weights is None or producer is None:
-            return relax.op.multiply(data, _const(scale, dtype))
+            return relax.op.multiply(data, const(scale, dtype))
         return relax.Call(
             producer.op, [producer.args[0], weights], producer.attrs, producer.ty_args
         )
@@ -122,11 +122,11 @@ class _Folder(PyExprMutator):
     def _shifted(self, data: relax.Expr, shift: np.ndarray, dtype: str) -> relax.Expr:
         """``data + shift``; two shifts in a row become one."""
         producer = self._sole_producer(data)
-        if producer is not None and _is(producer, "relax.add"):
-            first = _constant(producer.args[1])
+        if producer is not None and is_call(producer, "relax.add"):
+            first = constant_of(producer.args[1])
             if first is not None:
                 data, shift = producer.args[0], first.astype("float64") + shift
-        return relax.op.add(data, _const(shift, dtype))
+        return relax.op.add(data, const(shift, dtype))
 
     def _folds_scale(self, data: relax.Expr, scale: np.ndarray) -> bool:
         return self._scaled_weights(data, scale) is not None
@@ -137,17 +137,17 @@ class _Folder(PyExprMutator):
         if producer is None:
             return None
         rank = data.ty.ndim
-        if _is(producer, "relax.nn.conv2d", "relax.nn.conv1d", "relax.nn.conv3d"):
+        if is_call(producer, "relax.nn.conv2d", "relax.nn.conv1d", "relax.nn.conv3d"):
             attrs = producer.attrs
             layout = str(attrs.kernel_layout)
             if layout not in _CONV_CHANNEL or not str(attrs.data_layout).startswith("NC"):
                 return None
             axis, out_axis = _CONV_CHANNEL[layout], 1
-        elif _is(producer, "relax.matmul"):
+        elif is_call(producer, "relax.matmul"):
             axis, out_axis = -1, rank - 1
         else:
             return None
-        weights = _constant(producer.args[1])
+        weights = constant_of(producer.args[1])
         if weights is None or (axis == -1 and weights.ndim < 2):
             return None
         per_channel = _per_channel(scale, rank, out_axis, weights.shape[axis])
@@ -155,7 +155,7 @@ class _Folder(PyExprMutator):
             return None
         shape = [1] * weights.ndim
         shape[axis] = -1
-        return _const(weights.astype("float64") * per_channel.reshape(shape), str(weights.dtype))
+        return const(weights.astype("float64") * per_channel.reshape(shape), str(weights.dtype))
 
     def _producer(self, expr: relax.Expr) -> relax.Call | None:
         value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
@@ -176,18 +176,6 @@ def _count_uses(func: relax.Function) -> dict[relax.Var, int]:
         for var in relax.analysis.free_vars(reader):
             uses[var] = uses.get(var, 0) + 1
     return uses
-
-
-def _is(call: relax.Call | None, *names: str) -> TypeGuard[relax.Call]:
-    return call is not None and isinstance(call.op, tvm.ir.Op) and call.op.name in names
-
-
-def _constant(expr: relax.Expr) -> np.ndarray | None:
-    return expr.value.numpy() if isinstance(expr, tvm.ir.GenericConst) else None
-
-
-def _const(value: np.ndarray, dtype: str) -> relax.Expr:
-    return relax.const(np.ascontiguousarray(value.astype(dtype)), dtype)
 
 
 def _hint(expr: relax.Expr) -> str:

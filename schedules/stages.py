@@ -26,6 +26,7 @@ __all__ = [
     "axis_map",
     "epilogue_of",
     "fuse",
+    "fuse_axes",
     "fuse_lines",
     "isolate",
     "open_depthwise",
@@ -141,13 +142,9 @@ def axis_map(block: s_tir.SBlock, rank: int, mapping: Mapping) -> tirx.IndexMap:
     return tirx.IndexMap.from_func(lambda *v: mapping(list(v)), ndim=rank, index_dtype=dtype)
 
 
-def fuse_lines(
-    sch: Schedule, block: SBlockRV, epilogue: SBlockRV, conv: Contraction
-) -> Contraction:
-    """Fuse lines and columns of a pointwise contraction and its epilogue into one axis."""
-    first = conv.lines
-    assert first is not None
-    width = constant(sch.get(block).iter_vars[conv.columns].dom.extent)
+def fuse_axes(sch: Schedule, block: SBlockRV, epilogue: SBlockRV, first: int) -> None:
+    """Fuse axis `first` of a reduction's sums with the next one, in it and in its epilogue."""
+    width = constant(sch.get(block).iter_vars[first + 1].dom.extent)
 
     def fused(v: list[tirx.Expr]) -> list[tirx.Expr]:
         return [*v[:first], v[first] * width + v[first + 1], *v[first + 2 :]]
@@ -158,7 +155,17 @@ def fuse_lines(
     stmt = sch.get(block)
     rank = len(stmt.writes[0].source.shape)
     sch.transform_layout(block, ("write", 0), axis_map(stmt, rank, fused))
-    left = range(len(sch.get(block).iter_vars))
+
+
+def fuse_lines(
+    sch: Schedule, block: SBlockRV, epilogue: SBlockRV, conv: Contraction
+) -> Contraction:
+    """Fuse lines and columns of a pointwise contraction and its epilogue into one axis."""
+    first = conv.lines
+    assert first is not None
+    fuse_axes(sch, block, epilogue, first)
+    stmt = sch.get(block)
+    left = range(len(stmt.iter_vars))
     position = {p if p < conv.columns else p + 1: p for p in left if p != first}
     fused_conv = conv.moved(stmt, {**position, conv.columns: first})
     return replace(fused_conv, strides=(1, 1))

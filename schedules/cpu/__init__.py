@@ -10,18 +10,24 @@ from tvm import tirx
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Scheduled, ScheduleRule, apply_first
+from tvm_edge.schedules.cpu.blocked import Conv2dBlocked
 from tvm_edge.schedules.cpu.conv2d import Conv2d
 from tvm_edge.schedules.cpu.dense import Dense
 from tvm_edge.schedules.cpu.fallback import Fallback
 from tvm_edge.schedules.cpu.loops import schedule_spatial
 from tvm_edge.schedules.cpu.reduce import Reduce
 from tvm_edge.schedules.cpu.window import Depthwise, Pool
+from tvm_edge.schedules.cpu.window_blocked import WindowBlocked
+from tvm_edge.schedules.cpu.winograd import Winograd
 from tvm_edge.schedules.elementwise import Elementwise
 
 __all__ = ["RULES", "schedule"]
 
 RULES: tuple[ScheduleRule, ...] = (
     Elementwise(schedule_spatial),
+    Conv2dBlocked(),
+    Winograd(),
+    WindowBlocked(),
     Conv2d(),
     Depthwise(),
     Dense(),

@@ -10,11 +10,12 @@ Three forms, by how the matrix on the right is stored and how much work there is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, prod
 
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
@@ -32,6 +33,8 @@ __all__ = ["Dense"]
 # Rows of the matrix added to the sums at a time: the sums are loaded and stored once for eight
 # multiply-adds (four: 45 instead of 50 GB/s).
 _ROWS = 8
+# Bytes that a core should read in sequence: prefetchers stop at the end of a page.
+_PAGE = 4096
 # Rows on the left up to which the product is bound by reading the matrix.
 _FEW = 4
 
@@ -62,7 +65,10 @@ class Dense:
         elif can_peel(sch, sch.get_loops(block)[product.columns]) and _is_few_rows(
             sch.get(block), product, spec
         ):
-            _schedule_stripes(sch, block, epilogue, product, spec)
+            if _is_narrow(sch, block, product, spec):
+                _schedule_shares(sch, block, epilogue, product, spec)
+            else:
+                _schedule_stripes(sch, block, epilogue, product, spec)
         else:
             schedule_contraction(sch, block, epilogue, product, spec)
         schedule_rest(sch, [block, epilogue], spec)
@@ -85,6 +91,46 @@ def _is_few_rows(block: s_tir.SBlock, product: Contraction, spec: DeviceSpec) ->
     if rows > _FEW or any(sizes[p] != 1 for p in product.outer):
         return False
     return matrix * product.data.source.dtype.bits // 8 > max(spec.l2_cache, spec.l1_cache)
+
+
+def _is_narrow(sch: Schedule, block: SBlockRV, product: Contraction, spec: DeviceSpec) -> bool:
+    """Whether a core's stripe of a row would be less than a page of memory, and a row fits L1."""
+    sizes = [extent(sch, loop) or 0 for loop in sch.get_loops(block)]
+    terms = prod(sizes[p] for p in product.reduction)
+    row = sizes[product.columns] * product.data.source.dtype.bits // 8
+    return (
+        spec.cores > 1
+        and row < min(spec.cores * _PAGE, spec.l1_cache // 4)
+        and terms % spec.cores == 0
+    )
+
+
+def _schedule_shares(
+    sch: Schedule, block: SBlockRV, epilogue: SBlockRV, product: Contraction, spec: DeviceSpec
+) -> None:
+    """Each core adds up a share of the matrix's rows; then their sums are added."""
+    lanes = lanes_of(sch.get(block), spec)
+    loops = sch.get_loops(block)
+    share, _ = sch.split(
+        fuse(sch, [loops[p] for p in product.reduction]), factors=[spec.cores, None]
+    )
+    sums = sch.rfactor(share, 0)
+    *spatial, share, terms = sch.get_loops(sums)
+    rows = [] if product.channels is None else [spatial[product.channels]]
+    columns = spatial[product.columns]
+    sch.reorder(share, *(loop for loop in spatial if loop not in (*rows, columns)), *rows, columns)
+    sch.parallel(share)
+    vector, _, lane = split_vectors(sch, columns, 1, lanes)
+    _add_rows(sch, sums, terms, rows, vector, lane)
+    *spatial, share = sch.get_loops(block)
+    sch.set_scope(block, 0, "local")
+    vector, _, lane = split_vectors(sch, spatial[product.columns], 1, lanes)
+    sch.reorder(vector, share, lane)
+    sch.vectorize(lane)
+    sch.unroll(share)
+    sch.reverse_compute_at(epilogue, vector, preserve_unit_loops=True)
+    sch.vectorize(sch.get_loops(epilogue)[-1])
+    sch.decompose_reduction(block, share)
 
 
 def _schedule_stripes(
@@ -115,15 +161,27 @@ def _schedule_stripes(
         stripe, vector, lane = split_vectors(sch, columns, width // lanes, lanes)
         sch.reorder(stripe, *rows, vector, lane)
         sch.reverse_compute_at(epilogue, stripe, preserve_unit_loops=True)
+    sch.parallel(stripe)
+    last = sch.get_loops(epilogue)[-1]
+    sch.vectorize(split_vectors(sch, last, 1, lanes, peel=size % width != 0)[-1])
+    _add_rows(sch, block, terms, rows, vector, lane)
+
+
+def _add_rows(
+    sch: Schedule,
+    block: SBlockRV,
+    terms: LoopRV,
+    rows: Sequence[LoopRV],
+    vector: LoopRV,
+    lane: LoopRV,
+) -> None:
+    """Add some rows of the matrix at a time to sums that stay in the cache."""
     exact = (extent(sch, terms) or 0) % _ROWS == 0
     steps, term = sch.split(terms, factors=[None, _ROWS])
     if not exact:
         peel_remainder(sch, [steps, term])
     sch.reorder(steps, vector, term, *rows, lane)
-    sch.parallel(stripe)
     sch.vectorize(lane)
     for loop in (term, *rows):
         sch.unroll(loop)
-    last = sch.get_loops(epilogue)[-1]
-    sch.vectorize(split_vectors(sch, last, 1, lanes, peel=size % width != 0)[-1])
     sch.decompose_reduction(block, steps)

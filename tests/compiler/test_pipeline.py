@@ -11,6 +11,7 @@ from tvm.relax import transform
 import tvm_edge
 from tvm_edge.compiler import phases
 from tvm_edge.compiler.pipeline import Pipeline
+from tvm_edge.hardware import resolve_target
 
 
 def test_prints_its_passes_in_order() -> None:
@@ -33,7 +34,13 @@ def test_dump_writes_the_module_after_each_pass(
     assert names[0] == "000-imported.py"
     expected = [
         f"{phase.name}-{i:02d}-{name}"
-        for phase in (phases.SIMPLIFY, phases.LEGALIZE, phases.GROUP, phases.FUSE)
+        for phase in (
+            phases.SIMPLIFY,
+            phases.layout(resolve_target("llvm").spec),
+            phases.LEGALIZE,
+            phases.GROUP,
+            phases.FUSE,
+        )
         for i, name in enumerate(phase.pass_names(), 1)
     ]
     assert [n[4:-3] for n in names[1 : len(expected) + 1]] == expected

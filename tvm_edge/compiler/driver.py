@@ -205,7 +205,8 @@ def _plan(
         if len(placed.kinds) > 1:
             dump(placed.module, "placed")
         with resolved.target:
-            legal = phases.LEGALIZE(placed.module)
+            laid_out = phases.layout(resolved.spec)(placed.module)
+            legal = phases.LEGALIZE(laid_out)
             grouped = phases.GROUP(legal)
             calls = NodeTrace(legal).calls(grouped)
             fused = phases.FUSE(grouped)

@@ -6,16 +6,18 @@ from tvm.relax import transform
 from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
 from tvm_edge.compiler.pipeline import Pipeline
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.fold_affine import FoldAffine
 from tvm_edge.relay_passes.fold_constant_views import FoldConstantViews
 from tvm_edge.relay_passes.fuse_tir import FuseTIR
 from tvm_edge.relay_passes.insert_copies import LowerCopies
+from tvm_edge.relay_passes.layout import BlockLayout
 from tvm_edge.relay_passes.legalize import legalize_ops
 from tvm_edge.relay_passes.spread_vdevices import SpreadVDevices
 from tvm_edge.relay_passes.verify_placement import VerifyPlacement
 from tvm_edge.relay_passes.vision import LowerVision
 
-__all__ = ["FUSE", "GROUP", "LEGALIZE", "LOWER", "LOWER_SEVERAL_DEVICES", "SIMPLIFY"]
+__all__ = ["FUSE", "GROUP", "LEGALIZE", "LOWER", "LOWER_SEVERAL_DEVICES", "SIMPLIFY", "layout"]
 
 SIMPLIFY = Pipeline(
     "simplify",
@@ -33,6 +35,13 @@ SIMPLIFY = Pipeline(
     ),
 )
 """Operators stay operators; constants are folded, batch normalisation is gone."""
+
+
+def layout(spec: DeviceSpec) -> Pipeline:
+    """Images in blocks of channels where the device is a CPU."""
+    passes = (BlockLayout(spec),) if spec.kind == "cpu" else ()
+    return Pipeline("layout", passes)
+
 
 LEGALIZE = Pipeline(
     "legalize",

@@ -1,0 +1,40 @@
+"""What passes ask of Relax expressions: which operator a call is of, what a constant holds."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tvm_edge.schedules.accesses import constant
+
+__all__ = ["const", "constant_of", "is_call", "static_shape"]
+
+
+def is_call(value: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
+    """Whether an expression calls one of the operators of these names."""
+    return (
+        isinstance(value, relax.Call)
+        and isinstance(value.op, tvm.ir.Op)
+        and str(value.op.name) in names
+    )
+
+
+def constant_of(expr: relax.Expr) -> np.ndarray | None:
+    """The value of a constant, ``None`` for any other expression."""
+    return expr.value.numpy() if isinstance(expr, tvm.ir.GenericConst) else None
+
+
+def const(value: np.ndarray, dtype: str) -> relax.Expr:
+    """A constant of this value."""
+    return relax.const(np.ascontiguousarray(value.astype(dtype, copy=False)), dtype)
+
+
+def static_shape(ty: relax.Type) -> tuple[int, ...] | None:
+    """The shape in a tensor's type, ``None`` if a dimension is symbolic or there is no shape."""
+    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        return None
+    dims = [constant(dim) for dim in ty.shape.values]
+    return None if None in dims else tuple(dim for dim in dims if dim is not None)

@@ -1,0 +1,49 @@
+"""What the operators of a graph compute, in the terms that kernels are chosen by."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from tvm_edge.relay_passes.expressions import constant_of, is_call, static_shape
+from tvm_edge.schedules.blocked import ConvWorkload
+
+__all__ = ["conv_workload"]
+
+
+def conv_workload(call: relax.Expr) -> tuple[ConvWorkload, np.ndarray] | None:
+    """What a convolution in NCHW computes and its filters; ``None`` unless both are known."""
+    if not is_call(call, "relax.nn.conv2d"):
+        return None
+    attrs = call.attrs
+    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != ("NCHW", "OIHW", "NCHW"):
+        return None
+    weights = constant_of(call.args[1])
+    shape = static_shape(call.args[0].ty)
+    if (
+        weights is None
+        or shape is None
+        or len(shape) != 4
+        or 0 in shape
+        or str(call.ty.dtype) != "float32"
+    ):
+        return None
+    if weights.dtype != np.float32 or str(call.args[0].ty.dtype) != "float32":
+        return None
+    top, left, bottom, right = (int(p) for p in attrs.padding)
+    if min(top, left, bottom, right) < 0:
+        return None
+    batch, channels, lines, columns = shape
+    workload = ConvWorkload(
+        batch,
+        channels,
+        lines,
+        columns,
+        filters=weights.shape[0],
+        kernel=(weights.shape[2], weights.shape[3]),
+        strides=(int(attrs.strides[0]), int(attrs.strides[1])),
+        padding=(top, left, bottom, right),
+        dilation=(int(attrs.dilation[0]), int(attrs.dilation[1])),
+        groups=int(attrs.groups),
+    )
+    return workload, weights

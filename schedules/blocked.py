@@ -1,0 +1,241 @@
+"""Images stored in blocks of channels (NCHW16c), and the convolutions that read them.
+
+An image ``[N, C/b, H, W, b]`` keeps `b` channels of a pixel side by side. With `b` the lanes of a
+vector register, a convolution's output needs no shuffling whatever the width, the stride or the
+size of the kernel: lanes are output channels, and each pixel is broadcast.
+
+Filters are ``[O/l, C/b, KH, KW, b, l]``, packed when the model is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from tvm import te, tirx, topi
+
+__all__ = [
+    "CONV2D",
+    "DEPTHWISE",
+    "ConvWorkload",
+    "conv2d",
+    "filled",
+    "input_block",
+    "pack_filters",
+    "pack_image",
+    "pad_image",
+    "unpack_image",
+]
+
+CONV2D = "conv2d_blocked"
+"""Name of the block that sums in a dense or grouped convolution."""
+
+DEPTHWISE = "depthwise_blocked"
+"""Name of the block that sums in a depthwise convolution."""
+
+
+_FEW_CHANNELS = 4
+
+
+@dataclass(frozen=True)
+class ConvWorkload:
+    """What a two-dimensional convolution computes, whatever the layout.
+
+    Attributes
+    ----------
+    batch, channels, height, width : int
+        The image.
+    filters : int
+        Output channels.
+    kernel, strides, dilation : tuple of int
+        Along lines and columns.
+    padding : tuple of int
+        Top, left, bottom, right.
+    groups : int
+    """
+
+    batch: int
+    channels: int
+    height: int
+    width: int
+    filters: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    @property
+    def output(self) -> tuple[int, int]:
+        """Lines and columns of the output."""
+        top, left, bottom, right = self.padding
+        sizes = (self.height + top + bottom, self.width + left + right)
+        lines, columns = (
+            (size - dilation * (kernel - 1) - 1) // stride + 1
+            for size, kernel, stride, dilation in zip(
+                sizes, self.kernel, self.strides, self.dilation, strict=True
+            )
+        )
+        return lines, columns
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds."""
+        lines, columns = self.output
+        window = self.kernel[0] * self.kernel[1]
+        return self.batch * self.filters * lines * columns * window * self.channels // self.groups
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether each output channel reads one input channel of its own."""
+        return 1 < self.groups == self.channels == self.filters
+
+
+def input_block(workload: ConvWorkload, block: int) -> int:
+    """Channels in a block of the image that a convolution reads; 0 if blocks do not fit it.
+
+    Channels are filled up to whole blocks by at most half as many again. Images of few channels
+    are read one by one: packing them would mostly add zeros.
+    """
+    if not _fills(workload.filters, block):
+        return 0
+    if workload.groups == 1 and workload.channels <= _FEW_CHANNELS:
+        return 1
+    if workload.depthwise or workload.groups == 1:
+        return block if _fills(workload.channels, block) else 0
+    own = (workload.channels // workload.groups, workload.filters // workload.groups)
+    return block if all(channels % block == 0 for channels in own) else 0
+
+
+def _fills(channels: int, block: int) -> bool:
+    return 2 * filled(channels, block) <= 3 * channels
+
+
+def filled(channels: int, block: int) -> int:
+    """`channels` rounded up to whole blocks."""
+    return ceil(channels / block) * block
+
+
+def pack_filters(
+    weights: np.ndarray, channels_block: int, filters_block: int, groups: int = 1
+) -> np.ndarray:
+    """Filters ``[O, C/groups, KH, KW]`` as ``[O/l, C/b, KH, KW, b, l]``, filled up with zeros."""
+    filters, channels, *window = weights.shape
+    assert groups in (1, filters) or filters // groups % filters_block == 0
+    whole = np.zeros(
+        (filled(filters, filters_block), filled(channels, channels_block), *window), weights.dtype
+    )
+    whole[:filters, :channels] = weights
+    depth = whole.shape[1] // channels_block
+    blocks = whole.reshape(-1, filters_block, depth, channels_block, *window)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 4, 5, 3, 1))
+
+
+def pack_image(image: te.Tensor, block: int) -> te.Tensor:
+    """``[N, C, H, W]`` as ``[N, C/b, H, W, b]``; missing channels are zeros."""
+    batch, channels, lines, columns = image.shape
+    exact = int(channels) % block == 0
+
+    def element(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
+        channel = c * block + v
+        if exact:
+            return image[n, channel, y, x]
+        zero = tirx.const(0, image.dtype)
+        return tirx.if_then_else(channel < channels, image[n, channel, y, x], zero)
+
+    shape = (batch, filled(int(channels), block) // block, lines, columns, block)
+    return te.compute(shape, element, name="packed")
+
+
+def unpack_image(image: te.Tensor, channels: int) -> te.Tensor:
+    """The first `channels` of ``[N, C/b, H, W, b]`` as ``[N, channels, H, W]``."""
+    batch, _, lines, columns, block = image.shape
+    return te.compute(
+        (batch, channels, lines, columns),
+        lambda n, c, y, x: image[n, tirx.floordiv(c, block), y, x, tirx.floormod(c, block)],
+        name="unpacked",
+    )
+
+
+def pad_image(image: te.Tensor, padding: Sequence[int]) -> te.Tensor:
+    """Zeros around the lines and columns of ``[N, C/b, H, W, b]``; the image itself if none."""
+    top, left, bottom, right = padding
+    if not any(padding):
+        return image
+    return topi.nn.pad(image, [0, 0, top, left, 0], [0, 0, bottom, right, 0], name="padded")
+
+
+def conv2d(
+    image: te.Tensor,
+    filters: te.Tensor,
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int = 1,
+    config: str = "",
+) -> te.Tensor:
+    """Convolve a blocked image with packed filters.
+
+    Parameters
+    ----------
+    image : te.Tensor
+        ``[N, C/b, H, W, b]``.
+    filters : te.Tensor
+        ``[O/l, C/groups/b, KH, KW, b, l]``; of a depthwise convolution ``[C/l, 1, KH, KW, 1, l]``.
+    strides, dilation : sequence of two int
+    padding : sequence of four int
+        Top, left, bottom, right.
+    groups : int
+        1, one group for each channel, or groups of whole blocks of `l` filters.
+    config : str
+        Knobs for the schedule; empty: the schedule's own choice.
+
+    Returns
+    -------
+    te.Tensor
+        ``[N, O/l, OH, OW, l]``.
+    """
+    batch = image.shape[0]
+    blocks, depth, kernel_h, kernel_w, block, lanes = (int(dim) for dim in filters.shape)
+    lines, columns = (int(dim) for dim in image.shape[2:4])
+    padded = pad_image(image, padding)
+    out_h = (lines + padding[0] + padding[2] - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
+    out_w = (columns + padding[1] + padding[3] - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
+    ky = te.reduce_axis((0, kernel_h), name="ky")
+    kx = te.reduce_axis((0, kernel_w), name="kx")
+    attrs = {"tvm_edge.config": config} if config else None
+    shape = (batch, blocks, out_h, out_w, lanes)
+
+    def line(y: tirx.Expr) -> tirx.Expr:
+        return y * strides[0] + ky * dilation[0]
+
+    def column(x: tirx.Expr) -> tirx.Expr:
+        return x * strides[1] + kx * dilation[1]
+
+    if groups > 1 and groups >= blocks * lanes - lanes + 1:
+        return te.compute(
+            shape,
+            lambda n, o, y, x, v: te.sum(
+                padded[n, o, line(y), column(x), v] * filters[o, 0, ky, kx, 0, v], axis=[ky, kx]
+            ),
+            name=DEPTHWISE,
+            attrs=attrs,
+        )
+    co = te.reduce_axis((0, depth), name="co")
+    ci = te.reduce_axis((0, block), name="ci")
+    share = blocks // groups
+
+    def first(o: tirx.Expr) -> tirx.Expr:
+        return co if groups == 1 else tirx.floordiv(o, share) * depth + co
+
+    return te.compute(
+        shape,
+        lambda n, o, y, x, v: te.sum(
+            padded[n, first(o), line(y), column(x), ci] * filters[o, co, ky, kx, ci, v],
+            axis=[co, ky, kx, ci],
+        ),
+        name=CONV2D,
+        attrs=attrs,
+    )

@@ -1,0 +1,356 @@
+"""Dense and grouped convolutions of blocked images: register tiles of pixels by blocks of filters.
+
+The sums of `lines` x `columns` pixels and `blocks` blocks of output channels stay in vector
+registers through the whole reduction. Each step of it loads one vector of filters per block and
+broadcasts one element of the image per pixel. Pixels are the outer loop of a step and blocks the
+inner one: LLVM keeps the filters' vectors in registers that way, the other way round it spills
+(190 against 60 GFLOP/s a core for 14 pixels by 2 blocks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, prod
+from typing import Literal
+
+from tvm import s_tir, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.analysis import divisors, extent
+from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.blocked import CONV2D
+from tvm_edge.schedules.cpu.loops import (
+    MIN_PARALLEL_WORK,
+    can_peel,
+    peel_remainder,
+    vectorize_rows,
+)
+from tvm_edge.schedules.cpu.stages import schedule_rest
+from tvm_edge.schedules.stages import epilogue_of, fuse, fuse_axes, isolate, open_reduction
+
+__all__ = ["Conv2dBlocked", "Knobs", "Loops", "Tile", "best_knobs", "candidates", "schedule_blocks"]
+
+# Two multiply-adds start in a cycle and each takes four: fewer sums than this wait for each other.
+_LATENCY = 8
+# Input channels unrolled in a step. Sixteen outgrow the µop cache: half the speed.
+_UNROLLED = 4
+
+Order = Literal["lines", "blocks"]
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """How a blocked convolution is cut into tiles and tasks.
+
+    Attributes
+    ----------
+    lines, columns, blocks : int
+        Pixels and blocks of output channels of a register tile.
+    order : {"lines", "blocks"}
+        What cores share out: pixels, each with all filters after another, or blocks of filters,
+        each with all pixels.
+    padding : {"task", "whole"}
+        Pad the lines that a task reads, in it, or the image before all tasks.
+    flat : bool
+        Run through the pixels of an image as one line (1x1 kernels of stride one).
+    """
+
+    lines: int
+    columns: int
+    blocks: int
+    order: Order
+    padding: Literal["task", "whole"] = "whole"
+    flat: bool = False
+
+    def __str__(self) -> str:
+        flat = " flat" if self.flat else ""
+        return f"{self.lines}x{self.columns}x{self.blocks} {self.order} {self.padding}{flat}"
+
+    @classmethod
+    def parse(cls, text: str) -> Knobs:
+        """The knobs that ``str`` wrote."""
+        tile, order, padding, *flat = text.split()
+        lines, columns, blocks = map(int, tile.split("x"))
+        return cls(lines, columns, blocks, order, padding, bool(flat))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The sizes that knobs are chosen by.
+
+    Attributes
+    ----------
+    outer : int
+        Independent problems: batch, or frequencies of Winograd's algorithm.
+    blocks, lines, columns : int
+        Blocks of output channels and pixels of one problem.
+    steps : int
+        Terms of a sum.
+    window, strides : tuple of int
+        Kernel size and strides along lines and columns.
+    image_bytes, filter_bytes : int
+        Of one problem.
+    lanes : int
+        Output channels in a block.
+    padded : bool
+        Whether the image has to be padded.
+    """
+
+    outer: int
+    blocks: int
+    lines: int
+    columns: int
+    steps: int
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    image_bytes: int
+    filter_bytes: int
+    lanes: int
+    padded: bool
+
+    @property
+    def flattens(self) -> bool:
+        """Whether lines can be fused with columns."""
+        return self.window == (1, 1) and self.strides == (1, 1) and not self.padded
+
+
+def candidates(size: Tile, spec: DeviceSpec) -> list[Knobs]:
+    """Knobs that are legal for a convolution, best first by the model of :func:`_cost`."""
+    shapes = [size]
+    if size.flattens and size.lines > 1:
+        shapes.append(replace(size, lines=1, columns=size.lines * size.columns))
+    found: list[tuple[float, int, Knobs]] = []
+    for flat, shape in enumerate(shapes):
+        for knobs in _legal(shape, spec):
+            cost = _cost(shape, knobs, spec)
+            found.append((cost, len(found), replace(knobs, flat=bool(flat))))
+    return [knobs for _, _, knobs in sorted(found, key=lambda item: item[:2])]
+
+
+def best_knobs(size: Tile, spec: DeviceSpec) -> Knobs:
+    """The first of :func:`candidates`."""
+    return candidates(size, spec)[0]
+
+
+def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
+    vectors = max(1, size.lanes // spec.lanes())
+    for blocks in divisors(size.blocks, 8):
+        filters = blocks * vectors
+        # Sums, the filters' vectors of a step, one broadcast element.
+        most = max(1, (spec.vector_registers - filters - 1) // filters)
+        for columns in range(1, min(most, size.columns) + 1):
+            tall = divisors(size.lines, most // columns) if columns == size.columns else [1]
+            for lines in tall:
+                if (lines * columns * filters + filters + 1) > spec.vector_registers and (
+                    lines * columns * filters > 1
+                ):
+                    continue
+                for order in ("lines", "blocks"):
+                    # Tasks of pixels are whole tiles: nothing of a parallel loop can be peeled.
+                    if order == "lines" and size.lines == 1 and size.columns % columns:
+                        continue
+                    for padding in ("task", "whole") if size.padded else ("whole",):
+                        if padding == "task" and order == "blocks":
+                            continue  # every task would pad the whole image
+                        yield Knobs(lines, columns, blocks, order, padding)
+
+
+def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
+    """Time of the busiest core, in half cycles: one multiply-add of vectors each."""
+    vectors = max(1, size.lanes // spec.lanes())
+    filters = knobs.blocks * vectors
+    full, rest = divmod(size.columns, knobs.columns)
+    row = full * _tile_cost(knobs.lines * knobs.columns, filters, size.steps)
+    if rest:
+        row += _tile_cost(knobs.lines * rest, filters, size.steps)
+    line_tasks = size.lines // knobs.lines
+    block_tasks = size.blocks // knobs.blocks
+    if knobs.order == "lines" and size.lines == 1:
+        line_tasks, row = full, row / full
+    tasks = size.outer * line_tasks * (1 if knobs.padding == "task" else block_tasks)
+    busiest = ceil(tasks / spec.cores) / tasks * size.outer * line_tasks * block_tasks * row
+    cache = max(spec.l2_cache, spec.l1_cache) // 2
+    # Bytes that come from beyond a core's own caches, and the half cycles one of them takes.
+    per_byte = 2 * _clock(spec) / max(spec.bandwidth_gbs / spec.cores, 1e-3)
+    if knobs.order == "lines":
+        reads = 1 if size.filter_bytes <= cache else ceil(line_tasks / spec.cores)
+        traffic = size.filter_bytes * reads + size.image_bytes / spec.cores
+    else:
+        own = ceil(block_tasks / spec.cores)
+        reads = 1 if size.image_bytes <= cache else own
+        traffic = size.filter_bytes / spec.cores + size.image_bytes * reads
+    padding = 0.0
+    if size.padded:
+        copied = size.image_bytes / spec.simd_bytes / spec.cores
+        if knobs.padding == "task":
+            copied *= 1 + max(size.window[0] - size.strides[0], 0) / (knobs.lines * size.strides[0])
+        else:
+            # Written, and read again beyond the first cache; a parallel loop more.
+            copied = 3 * copied + 2 * 1700 * _clock(spec)
+        padding = size.outer * copied
+    return busiest + size.outer * traffic * per_byte / 4 + padding
+
+
+def _clock(spec: DeviceSpec) -> float:
+    """Cycles per nanosecond, from the peak: two multiply-adds of vectors in a cycle."""
+    return max(spec.peak_gflops / (spec.cores * spec.lanes() * 4), 1.0)
+
+
+def _tile_cost(pixels: int, filters: int, steps: int) -> float:
+    """Half cycles of a tile: its steps, then its sums are initialised and stored."""
+    sums = pixels * filters
+    step = max(sums, _LATENCY, pixels + filters) + 0.125 * (pixels + filters)
+    return steps * step + 6 * sums
+
+
+class Conv2dBlocked:
+    """Convolutions of :func:`tvm_edge.schedules.blocked.conv2d` that sum over channels."""
+
+    name = "conv2d_blocked"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
+        """Schedule `func` if its one reduction is such a convolution."""
+        opened = open_reduction(func)
+        if opened is None:
+            return None
+        sch, block = opened
+        if not sch.get(block).name_hint.startswith(CONV2D):
+            return None
+        stage = isolate(sch, block, sch.get(block).reads[0].source)
+        epilogue = epilogue_of(sch, block)
+        if not can_peel(sch, sch.get_loops(block)[3]):
+            return None
+        stmt = sch.get(block)
+        size = conv_tile(stmt, padded=stage is not None)
+        config = stmt.annotations.get("tvm_edge.config")
+        knobs = Knobs.parse(str(config)) if config else best_knobs(size, spec)
+        if knobs.flat:
+            fuse_axes(sch, block, epilogue, 2)
+        n, o, *pixels, v, co, ky, kx, ci = sch.get_loops(block)
+        y = None if knobs.flat else pixels[0]
+        reduction = [co, ky, kx, ci]
+        task, first = schedule_blocks(
+            sch, block, epilogue, knobs, Loops([n], o, y, pixels[-1], v, reduction)
+        )
+        done = [block, epilogue]
+        if stage is not None and knobs.padding == "task":
+            sch.compute_at(stage, task, preserve_unit_loops=True)
+            vectorize_rows(sch, stage, spec)
+            done.append(stage)
+        sch.decompose_reduction(block, first)  # after which TVM moves no producer of it
+        schedule_rest(sch, done, spec)
+        return sch
+
+
+def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
+    """The sizes of a blocked convolution, read off its block."""
+    n, o, y, x, v, co, ky, kx, ci = (constant(var.dom.extent) or 1 for var in stmt.iter_vars)
+    image, filters = (region.source for region in stmt.reads)
+    lines, columns = (constant(dim) or 1 for dim in image.shape[2:4])
+    strides = tuple(
+        1 if count == 1 else max(1, (size - window) // (count - 1))
+        for size, count, window in ((lines, y, ky), (columns, x, kx))
+    )
+    return Tile(
+        outer=n,
+        blocks=o,
+        lines=y,
+        columns=x,
+        steps=co * ky * kx * ci,
+        window=(ky, kx),
+        strides=(strides[0], strides[1]),
+        image_bytes=4 * prod(constant(dim) or 1 for dim in image.shape[1:]),
+        filter_bytes=4 * prod(constant(dim) or 1 for dim in filters.shape),
+        lanes=v,
+        padded=padded,
+    )
+
+
+@dataclass(frozen=True)
+class Loops:
+    """The loops of a blocked product, by the part they play.
+
+    Attributes
+    ----------
+    outer : sequence of LoopRV
+        Batch; frequencies.
+    blocks, columns, lane : LoopRV
+    lines : LoopRV or None
+        ``None`` where pixels are one line.
+    reduction : sequence of LoopRV
+        Outermost first, the last one over the channels of a block.
+    """
+
+    outer: Sequence[LoopRV]
+    blocks: LoopRV
+    lines: LoopRV | None
+    columns: LoopRV
+    lane: LoopRV
+    reduction: Sequence[LoopRV]
+
+
+def schedule_blocks(
+    sch: Schedule, block: SBlockRV, epilogue: SBlockRV, knobs: Knobs, loops: Loops
+) -> tuple[LoopRV, LoopRV]:
+    """Cut a reduction over blocks of channels into tasks and register tiles.
+
+    Parameters
+    ----------
+    block : SBlock
+        The reduction; its sums move into registers.
+    epilogue : SBlock
+        The only block that reads them, over the same axes.
+
+    Returns
+    -------
+    task : LoopRV
+        The loop over tasks, parallel where there is work for several cores.
+    first : LoopRV
+        The outermost loop of the reduction, where the caller splits off the initialisation.
+    """
+    sizes = [extent(sch, loop) or 1 for loop in sch.get_loops(block)]
+    vectors = prod(sizes) // (extent(sch, loops.lane) or 1)
+    sch.set_scope(block, 0, "local")
+    *sums, channel = loops.reduction
+    blocks, inner_block = sch.split(loops.blocks, factors=[None, knobs.blocks])
+    rest = (extent(sch, loops.columns) or 1) % knobs.columns
+    columns, column = sch.split(loops.columns, factors=[None, knobs.columns])
+    if rest:
+        peel_remainder(sch, [columns, column])
+    steps, step = sch.split(
+        channel, factors=[None, divisors(extent(sch, channel) or 1, _UNROLLED)[-1]]
+    )
+    inner = [column, inner_block]
+    lines: LoopRV | None = None
+    if loops.lines is not None:
+        lines, line = sch.split(loops.lines, factors=[None, knobs.lines])
+        inner.insert(0, line)
+    if knobs.order == "blocks":
+        tasks = [*loops.outer, blocks, *([] if lines is None else [lines])]
+        serial = [columns]
+    else:
+        along = lines is not None and (extent(sch, lines) or 1) > 1
+        pixels = [loop for loop in (lines, None if along else columns) if loop is not None]
+        shared = knobs.padding == "whole"
+        tasks = [*loops.outer, *pixels, *([blocks] if shared else [])]
+        serial = [*([] if shared else [blocks]), *([columns] if along else [])]
+    sch.reorder(*tasks, *serial, *sums, steps, step, *inner, loops.lane)
+    task = fuse(sch, tasks)
+    if vectors >= MIN_PARALLEL_WORK:
+        sch.parallel(task)
+    for loop in (step, *inner):
+        sch.unroll(loop)
+    sch.vectorize(loops.lane)
+    sch.reverse_compute_at(epilogue, serial[-1] if serial else task, preserve_unit_loops=True)
+    *unrolled, lane = sch.get_loops(epilogue)[-(len(inner) + 1) :]
+    if rest:
+        peel_remainder(sch, [unrolled[-1]])
+    for loop in unrolled:
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    return task, [*sums, steps][0]

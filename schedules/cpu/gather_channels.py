@@ -1,0 +1,58 @@
+"""Pick channels out of blocked images, element by element.
+
+Concatenations whose parts do not fill blocks, splits inside a block and channel shuffles all are
+this one kernel. Which element goes where is known when it is compiled, so that each pixel is a
+straight line of loads and stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import s_tir, tirx
+
+__all__ = ["gather_channels"]
+
+
+def gather_channels(
+    sources: Sequence[tuple[int, ...]], picks: Sequence[tuple[int, int]]
+) -> tirx.PrimFunc:
+    """Copy chosen channels of blocked images into a blocked image.
+
+    Parameters
+    ----------
+    sources : sequence of tuple of int
+        Shapes ``[N, C/b, H, W, b]`` of the images; all but the number of blocks are equal.
+    picks : sequence of (int, int)
+        For each channel of the result the image it is from and its number there. The result is
+        filled up to whole blocks with zeros.
+
+    Returns
+    -------
+    tirx.PrimFunc
+        ``(*images, result)``, scheduled: lines are shared out to the cores.
+    """
+    batch, _, lines, columns, block = sources[0]
+    blocks = -(-len(picks) // block)
+    images = [
+        tirx.decl_buffer(shape, "float32", name=f"image{i}") for i, shape in enumerate(sources)
+    ]
+    result = tirx.decl_buffer((batch, blocks, lines, columns, block), "float32", name="gathered")
+    task, column = tirx.Var("task", "int32"), tirx.Var("x", "int32")
+    n, y = tirx.floordiv(task, lines), tirx.floormod(task, lines)
+    copies = []
+    for channel in range(blocks * block):
+        value: tirx.Expr = tirx.const(0.0, "float32")
+        if channel < len(picks):
+            image, own = picks[channel]
+            value = images[image][n, own // block, y, column, own % block]
+        target = [n, channel // block, y, column, channel % block]
+        copies.append(tirx.BufferStore(result, value, target))
+    inner = tirx.For(column, 0, columns, tirx.ForKind.SERIAL, tirx.SeqStmt(copies))
+    outer = tirx.For(task, 0, batch * lines, tirx.ForKind.PARALLEL, inner)
+    # TVM asks every kernel of a Relax module for a root block.
+    root = s_tir.SBlock([], [], [], "root", outer)
+    func = tirx.PrimFunc([*images, result], s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
+    return func.with_attrs(
+        {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8, "s_tir": True}
+    )

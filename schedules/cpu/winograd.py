@@ -1,0 +1,145 @@
+"""Winograd convolution in three parallel stages: inputs, products, outputs.
+
+Each stage is a loop over cores of its own; between them the transformed images go through the
+caches. The products are matrix products, one for each of the (m + 2)**2 frequencies, with the
+register tile of blocked convolutions. The transforms are unrolled: a tile's rows, then its
+columns, in registers and the stack.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tvm import s_tir, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.analysis import extent, inline_spatial, root_blocks
+from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.cpu.blocked import Knobs, Loops, Tile, best_knobs, schedule_blocks
+from tvm_edge.schedules.cpu.loops import can_peel, peel_remainder, vectorize_rows
+from tvm_edge.schedules.stages import fuse, open_reduction
+from tvm_edge.schedules.winograd import PRODUCT, STAGES
+
+__all__ = ["Winograd", "product_tile"]
+
+
+class Winograd:
+    """Convolutions of :func:`tvm_edge.schedules.winograd.conv2d_winograd`."""
+
+    name = "winograd"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
+        """Schedule `func` if its one reduction is the product of transformed images."""
+        opened = open_reduction(func)
+        if opened is None or opened[0].get(opened[1]).name_hint != PRODUCT:
+            return None
+        sch, block = opened
+        if not can_peel(sch, sch.get_loops(block)[2]):
+            return None
+        input_rows, transformed, output_rows, output = map(sch.get_sblock, STAGES)
+        padding = [b for b in sch.get_producers(input_rows) if _is_stage(sch, b)]
+        inline_spatial(sch, keep=[*STAGES, *(sch.get(b).name_hint for b in padding)])
+        last = root_blocks(sch)[-1]
+        m = constant(sch.get(output_rows).iter_vars[2].dom.extent) or 1
+        tile_columns = -(-(constant(sch.get(output).iter_vars[3].dom.extent) or 1) // m)
+        _schedule_inputs(sch, padding, input_rows, transformed, tile_columns, spec)
+        _schedule_products(sch, block, spec)
+        _schedule_outputs(sch, output_rows, output, last, m)
+        return sch
+
+
+def _is_stage(sch: Schedule, block: SBlockRV) -> bool:
+    return sch.get(block).name_hint not in STAGES
+
+
+def _schedule_inputs(
+    sch: Schedule,
+    padding: list[SBlockRV],
+    rows: SBlockRV,
+    transformed: SBlockRV,
+    tile_columns: int,
+    spec: DeviceSpec,
+) -> None:
+    """A task is a line of tiles of a block of channels; the image is padded for it there."""
+    frequency, channel, tile, lane = sch.get_loops(transformed)
+    lines, tile = sch.split(tile, factors=[None, tile_columns])
+    sch.reorder(channel, lines, tile, frequency, lane)
+    task = sch.fuse(channel, lines)
+    sch.parallel(task)
+    sch.compute_at(rows, tile, preserve_unit_loops=True)
+    sch.set_scope(rows, 0, "local")
+    for loop in (frequency, *sch.get_loops(rows)[-3:-1]):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    sch.vectorize(sch.get_loops(rows)[-1])
+    for block in padding:
+        sch.compute_at(block, task, preserve_unit_loops=True)
+        vectorize_rows(sch, block, spec)
+
+
+def product_tile(stmt: s_tir.SBlock) -> Tile:
+    """The sizes of the products of a Winograd convolution, read off their block."""
+    frequencies, blocks, tiles, lanes, depth, channels = (
+        constant(var.dom.extent) or 1 for var in stmt.iter_vars
+    )
+    return Tile(
+        outer=frequencies,
+        blocks=blocks,
+        lines=1,
+        columns=tiles,
+        steps=depth * channels,
+        window=(1, 1),
+        strides=(1, 1),
+        image_bytes=4 * prod((depth, tiles, channels)),
+        filter_bytes=4 * prod((blocks, depth, channels, lanes)),
+        lanes=lanes,
+        padded=False,
+    )
+
+
+def _schedule_products(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
+    stmt = sch.get(block)
+    config = stmt.annotations.get("tvm_edge.config")
+    knobs = Knobs.parse(str(config)) if config else best_knobs(product_tile(stmt), spec)
+    store = sch.cache_write(block, 0, "local")
+    frequency, blocks, tiles, lane, *reduction = sch.get_loops(block)
+    _, first = schedule_blocks(
+        sch, block, store, knobs, Loops([frequency], blocks, None, tiles, lane, reduction)
+    )
+    sch.decompose_reduction(block, first)
+
+
+def _schedule_outputs(
+    sch: Schedule, rows: SBlockRV, output: SBlockRV, last: SBlockRV, m: int
+) -> None:
+    """A task is a block of channels, or a line of its tiles where these are whole."""
+    batch, channel, y, x, lane = sch.get_loops(last)
+    exact, exact_columns = ((extent(sch, loop) or 1) % m == 0 for loop in (y, x))
+    lines, line = sch.split(y, factors=[None, m])
+    columns, column = sch.split(x, factors=[None, m])
+    if not exact:
+        peel_remainder(sch, [lines, line])
+    if not exact_columns:
+        peel_remainder(sch, [columns, column])
+    sch.reorder(batch, channel, lines, columns, line, column, lane)
+    sch.parallel(fuse(sch, [batch, channel, *([lines] if exact else [])]))
+    inner = [line, column]
+    vectors = [lane]
+    if not sch.get(output).same_as(sch.get(last)):
+        # Something uses the sums twice: they are computed once, in front of it.
+        sch.set_scope(output, 0, "local")
+        sch.compute_at(output, columns, preserve_unit_loops=True)
+        *own, vector = sch.get_loops(output)[-3:]
+        inner += own
+        vectors.append(vector)
+    sch.compute_at(rows, columns, preserve_unit_loops=True)
+    sch.set_scope(rows, 0, "local")
+    *own, vector = sch.get_loops(rows)[-3:]
+    for loop in (*inner, *own):
+        sch.unroll(loop)
+    for loop in (*vectors, vector):
+        sch.vectorize(loop)
