@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.relay_passes.concat_in_place import CONCAT
 from tvm_edge.relay_passes.expressions import const, constant_of, is_call, static_shape
 from tvm_edge.relay_passes.layout_choice import BINARY, UNARY, choose_blocked
 from tvm_edge.relay_passes.workloads import conv_workload
@@ -395,7 +396,13 @@ class _Blocker(PyExprMutator):
         if None in images or any(i.channels % self._block for i in images[:-1] if i is not None):
             return None
         known = [image for image in images if image is not None]
-        return relax.op.concat([i.var for i in known], 1), sum(i.channels for i in known)
+        result = self.builder_.call_te(
+            lambda *parts: topi.concatenate(parts, 1),
+            *(image.var for image in known),
+            primfunc_name_hint="concatenate",
+            primfunc_attrs={CONCAT: True},
+        )
+        return result, sum(image.channels for image in known)
 
     def _resize2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
         image = self._image(call.args[0])

@@ -322,9 +322,8 @@ def schedule_blocks(
     columns, column = sch.split(loops.columns, factors=[None, knobs.columns])
     if rest:
         peel_remainder(sch, [columns, column])
-    steps, step = sch.split(
-        channel, factors=[None, divisors(extent(sch, channel) or 1, _UNROLLED)[-1]]
-    )
+    unrolled = divisors(extent(sch, channel) or 1, _UNROLLED)[-1]
+    steps, step = sch.split(channel, factors=[None, unrolled])
     inner = [column, inner_block]
     lines: LoopRV | None = None
     if loops.lines is not None:

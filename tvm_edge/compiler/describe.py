@@ -30,10 +30,14 @@ __all__ = [
 def describe_kernels(
     mod: tvm.IRModule,
     calls: Sequence[tuple[str, tuple[int, ...]]],
+    names: Sequence[str],
     schedules: Mapping[str, KernelSchedule],
     model: ImportedModel,
 ) -> tuple[KernelInfo, ...]:
-    """The launches of a run; `mod` holds the unscheduled kernels."""
+    """The launches of a run, with the `names` of their final kernels.
+
+    `mod` holds the unscheduled kernels, called as in `calls`.
+    """
     costs = {
         gvar.name_hint: (_flops(gvar, func), _argument_bytes(func))
         for gvar, func in mod.functions_items()
@@ -41,12 +45,13 @@ def describe_kernels(
     }
     loops = [costs[name][0] for name, _ in calls]
     infos = []
-    for (name, nodes), flops in zip(calls, _shared_out(calls, loops, model), strict=True):
+    work = _shared_out(calls, loops, model)
+    for (name, nodes), final, flops in zip(calls, names, work, strict=True):
         schedule, (_, nbytes) = schedules[name], costs[name]
         operators = tuple(model.nodes[i].name for i in nodes)
         infos.append(
             KernelInfo(
-                name, operators, schedule.device, schedule.origin, schedule.rule, flops, nbytes
+                final, operators, schedule.device, schedule.origin, schedule.rule, flops, nbytes
             )
         )
     return tuple(infos)

@@ -29,6 +29,7 @@ from tvm_edge.errors import (
 )
 from tvm_edge.frontend import ImportedModel, load_model, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.relay_passes.concat_in_place import concat_in_place
 from tvm_edge.relay_passes.lift_weights import LiftWeights
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
@@ -214,6 +215,8 @@ def _plan(
     # 4. A schedule for every kernel.
     with clock("schedule"), resolved.target:
         scheduled, schedules = schedule_kernels(fused, resolved)
+        scheduled, left = concat_in_place(scheduled)
+        calls, names = [calls[i] for i, _ in left], [name for _, name in left]
         dump(scheduled, "scheduled")
 
     # 5. Weights leave the code; storage is planned; the graph becomes instructions.
@@ -224,7 +227,7 @@ def _plan(
 
     # 6. What was decided.
     with clock("report"):
-        kernels = describe.describe_kernels(fused, calls, schedules, imported)
+        kernels = describe.describe_kernels(fused, calls, names, schedules, imported)
         placements = describe.describe_placements(imported, calls, schedules, placed.reasons)
         report = CompileReport(
             model=imported.name,
