@@ -73,7 +73,7 @@ class BlockLayout:
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 chosen = choose_blocked(func, self._spec, self._configs)
-                mod = _Blocker(mod, self._spec.lanes(), chosen).blocked(gvar, func)
+                mod = _Blocker(mod, chosen).blocked(gvar, func)
         return mod
 
 
@@ -84,6 +84,13 @@ class _Image:
     var: relax.Var
     channels: int
 
+    @property
+    def block(self) -> int:
+        """Channels in a block."""
+        shape = static_shape(self.var.ty)
+        assert shape is not None
+        return shape[-1]
+
 
 @dataclass(frozen=True)
 class _Channel:
@@ -91,6 +98,7 @@ class _Channel:
 
     image: relax.Var
     number: int
+    block: int
 
 
 def _array(channels: list[_Channel]) -> np.ndarray:
@@ -104,13 +112,12 @@ class _Blocker(PyExprMutator):
     def __init__(
         self,
         mod: tvm.IRModule,
-        block: int,
         chosen: Mapping[relax.Call, ConvConfig],
     ) -> None:
         super().__init__(mod)
-        self._block = block
         self._chosen = chosen
         self._blocked: dict[relax.Var, _Image] = {}
+        self._repacked: dict[tuple[relax.Expr, int], _Image] = {}  # in blocks of other sizes
         self._plain: dict[relax.Var, relax.Var] = {}
         self._picked: dict[relax.Expr, np.ndarray] = {}
         self._splits: dict[relax.Expr, list[np.ndarray]] = {}
@@ -169,8 +176,11 @@ class _Blocker(PyExprMutator):
 
     def _packed(self, expr: relax.Expr, block: int) -> _Image:
         """An image in blocks, packed now if it is not yet."""
-        if block == self._block and (image := self._image(expr)) is not None:
-            return image
+        known = self._image(expr)
+        if known is not None and known.block == block:
+            return known
+        if (expr, block) in self._repacked:
+            return self._repacked[expr, block]
         shape = static_shape(expr.ty)
         assert shape is not None
         batch, channels, *size = shape
@@ -180,10 +190,12 @@ class _Blocker(PyExprMutator):
         else:
             value = self.builder_.call_te(pack_image, value, block, primfunc_name_hint="pack")
         image = _Image(self.builder_.emit(value, "packed"), channels)
-        if block == self._block and isinstance(expr, relax.Var):
+        if known is None and block > 1 and isinstance(expr, relax.Var):
             self._blocked[expr] = image
             if isinstance(expr, relax.DataflowVar):
                 self._plain[expr] = self.get_var_remap(expr)
+        else:
+            self._repacked[expr, block] = image
         return image
 
     def _image(self, expr: relax.Expr) -> _Image | None:
@@ -196,7 +208,8 @@ class _Blocker(PyExprMutator):
             picks = [(sources.index(channel.image), channel.number) for channel in picked]
             shapes = [static_shape(source.ty) or () for source in sources]
             name = self.builder_.add_func(gather_channels(shapes, picks), "gather_channels")
-            shape = (shapes[0][0], filled(len(picks), self._block) // self._block, *shapes[0][2:])
+            block = shapes[0][-1]
+            shape = (shapes[0][0], filled(len(picks), block) // block, *shapes[0][2:])
             call = relax.call_tir(name, sources, relax.TensorType(shape, "float32"))
             self._blocked[expr] = _Image(self.builder_.emit(call, "gathered"), len(picks))
         return self._blocked[expr]
@@ -208,7 +221,7 @@ class _Blocker(PyExprMutator):
         image = self._blocked.get(expr)
         if image is None:
             return None
-        return _array([_Channel(image.var, i) for i in range(image.channels)])
+        return _array([_Channel(image.var, i, image.block) for i in range(image.channels)])
 
     def _regroup(self, var: relax.Var, value: relax.Expr) -> None:
         """Note that `value` only moves channels of blocked images, if that is so.
@@ -225,8 +238,9 @@ class _Blocker(PyExprMutator):
             parts = self._concat_parts(value)
             of_parts = [] if parts is None else [self._channels(part) for part in parts]
             known = [c for c in of_parts if c is not None and c.ndim == 1]
-            if known and len(known) == len(of_parts):
-                self._picked[var] = np.concatenate(known)
+            picked = np.concatenate(known) if known and len(known) == len(of_parts) else None
+            if picked is not None and len({channel.block for channel in picked}) == 1:
+                self._picked[var] = picked
             return
         if not is_call(value, "relax.split", "relax.reshape", "relax.permute_dims"):
             return
@@ -265,7 +279,7 @@ class _Blocker(PyExprMutator):
         shape = static_shape(ty)
         assert shape is not None
         size = list(shape[2:])
-        if size == [1, 1] and image.channels % self._block == 0:
+        if size == [1, 1] and image.channels % image.block == 0:
             return relax.op.reshape(image.var, shape)
         return self.builder_.call_te(
             unpack_image, image.var, image.channels, primfunc_name_hint="unpack"
@@ -295,7 +309,7 @@ class _Blocker(PyExprMutator):
         found = conv_workload(call)
         assert found is not None, "only convolutions with a workload are chosen"
         workload, weights = found
-        block = self._block
+        block = config.block
         depth = input_block(workload, block)
         image = self._packed(call.args[0], depth)
         if config.algorithm == "winograd":
@@ -337,31 +351,20 @@ class _Blocker(PyExprMutator):
         images = [self._image(arg) for arg in call.args]
         if not any(images):
             return None
-        operands: list[relax.Expr] = []
-        for arg, image in zip(call.args, images, strict=True):
-            value = constant_of(arg)
-            if image is not None:
-                if image.channels != shape[1]:
-                    return None  # an image of one channel, broadcast
-                operands.append(image.var)
-            elif value is not None:
-                operands.append(const(self._pack_constant(value, shape), str(value.dtype)))
-            else:
-                return None
+        values = [constant_of(arg) for arg in call.args]
+        known = [image for image in images if image is not None]
+        if len(known) + sum(value is not None for value in values) < 2:
+            return None
+        if any(image.channels != shape[1] for image in known):
+            return None  # an image of one channel, broadcast
+        block = known[0].block
+        operands = [
+            self._packed(arg, block).var
+            if value is None
+            else const(_pack_constant(value, block), str(value.dtype))
+            for arg, value in zip(call.args, values, strict=True)
+        ]
         return relax.Call(call.op, operands, call.attrs), shape[1]
-
-    def _pack_constant(self, value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        """A constant that broadcasts to `shape`, as it broadcasts to the blocked image."""
-        if value.size == 1:
-            return value.reshape(())
-        batch, channels, *size = (1,) * (4 - value.ndim) + value.shape
-        value = value.reshape(batch, channels, *size)
-        if channels == 1:
-            return value[..., None]
-        whole = np.zeros((batch, filled(channels, self._block), *size), value.dtype)
-        whole[:, :channels] = value
-        blocks = whole.reshape(batch, -1, self._block, *size)
-        return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))
 
     def _pool2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
         image = self._image(call.args[0])
@@ -377,7 +380,7 @@ class _Blocker(PyExprMutator):
             list(attrs.dilation),
             bool(attrs.ceil_mode),
             bool(attrs.count_include_pad),
-            layout=f"NCHW{self._block}c",
+            layout=f"NCHW{image.block}c",
         )
         return result, image.channels
 
@@ -393,9 +396,12 @@ class _Blocker(PyExprMutator):
         if parts is None or any(part in self._picked for part in parts):
             return None
         images = [self._blocked.get(part) for part in parts]
-        if None in images or any(i.channels % self._block for i in images[:-1] if i is not None):
+        first = images[0]
+        if first is None or None in images:
             return None
-        known = [image for image in images if image is not None]
+        known = [self._packed(part, first.block) for part in parts]
+        if any(image.channels % image.block for image in known[:-1]):
+            return None
         result = self.builder_.call_te(
             lambda *parts: topi.concatenate(parts, 1),
             *(image.var for image in known),
@@ -413,7 +419,7 @@ class _Blocker(PyExprMutator):
             image.var,
             call.args[1],
             [float(r) for r in attrs.roi] or None,
-            layout=f"NCHW{self._block}c",
+            layout=f"NCHW{image.block}c",
             method=attrs.method,
             coordinate_transformation_mode=attrs.coordinate_transformation_mode,
             rounding_method=attrs.rounding_method,
@@ -422,3 +428,17 @@ class _Blocker(PyExprMutator):
             extrapolation_value=float(attrs.extrapolation_value),
         )
         return result, image.channels
+
+
+def _pack_constant(value: np.ndarray, block: int) -> np.ndarray:
+    """A constant that broadcasts to an image, as it broadcasts to the blocked image."""
+    if value.size == 1:
+        return value.reshape(())
+    batch, channels, *size = (1,) * (4 - value.ndim) + value.shape
+    value = value.reshape(batch, channels, *size)
+    if channels == 1:
+        return value[..., None]
+    whole = np.zeros((batch, filled(channels, block), *size), value.dtype)
+    whole[:, :channels] = value
+    blocks = whole.reshape(batch, -1, block, *size)
+    return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))

@@ -80,14 +80,14 @@ def choose_blocked(
         value, var = binding.value, binding.var
         found = conv_workload(value)
         config = None
-        if found is not None and input_block(found[0], spec.lanes()):
+        if found is not None:
             config = configs.get(found[0]) or choose_config(found[0], spec)
         if config is not None and found is not None and config.algorithm != "plain":
             chosen[value] = config
             measured = found[0] in configs
             gain[var] = float("inf") if measured else _gain(found[0], config, spec)
             group.add(var)
-            if input_block(found[0], spec.lanes()) > 1:
+            if input_block(found[0], config.block) > 1:
                 reads.append((var, value.args[0]))
                 if value.args[0] in group:
                     group.join(var, value.args[0])

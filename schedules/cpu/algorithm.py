@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.blocked import ConvWorkload, filled
+from tvm_edge.schedules.blocked import ConvWorkload, filled, input_block
+from tvm_edge.schedules.cpu.blocked import Knobs, Tile, candidates
 
-__all__ = ["ConvConfig", "choose_config", "winograd_applies"]
+__all__ = [
+    "ConfigSpace",
+    "ConvConfig",
+    "choose_config",
+    "config_space",
+    "direct_tile",
+    "product_tile",
+    "winograd_applies",
+]
+
+_MIN_BLOCK = 4
 
 
 @dataclass(frozen=True)
@@ -19,6 +31,8 @@ class ConvConfig:
     ----------
     algorithm : {"direct", "winograd", "plain"}
         ``direct`` and ``winograd`` work on blocked images, ``plain`` on NCHW.
+    block : int
+        Channels in a block of the images it reads and writes, 0 for ``plain``.
     m : int
         Outputs of a Winograd tile along a line, 0 for other algorithms.
     knobs : str
@@ -26,8 +40,78 @@ class ConvConfig:
     """
 
     algorithm: Literal["direct", "winograd", "plain"]
+    block: int = 0
     m: int = 0
     knobs: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """The knobs by name."""
+        own: dict[str, object] = {"algorithm": self.algorithm, "block": self.block, "m": self.m}
+        return own | (asdict(Knobs.parse(self.knobs)) if self.knobs else {})
+
+
+@dataclass(frozen=True)
+class ConfigSpace:
+    """The ways to compute one convolution on one CPU: what a search chooses from.
+
+    Attributes
+    ----------
+    workload : ConvWorkload
+    configs : tuple of ConvConfig
+        All that are legal. Those of one algorithm and layout stand best first, by the cost model
+        of the schedule; the heuristic's choice is the first of all.
+    """
+
+    workload: ConvWorkload
+    configs: tuple[ConvConfig, ...]
+
+    @property
+    def knobs(self) -> dict[str, tuple[object, ...]]:
+        """Each knob by name, with its values in the order they first occur."""
+        values: dict[str, dict[object, None]] = {}
+        for config in self.configs:
+            for name, value in config.to_dict().items():
+                values.setdefault(name, {})[value] = None
+        return {name: tuple(found) for name, found in values.items()}
+
+    def top(self, count: int) -> list[ConvConfig]:
+        """The first `count` configurations of each algorithm and layout."""
+        taken: Counter[tuple[str, int, int]] = Counter()
+        chosen = []
+        for config in self.configs:
+            kind = (config.algorithm, config.block, config.m)
+            taken[kind] += 1
+            if taken[kind] <= count:
+                chosen.append(config)
+        return chosen
+
+
+def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
+    """Every configuration of a convolution: plain, in blocks of several sizes, Winograd.
+
+    Blocks are a vector register, half a register and two of them (NCHW16c, NCHW8c and NCHW32c with
+    AVX-512), where the channels fill them.
+    """
+    first = choose_config(workload, spec)
+    found: list[ConvConfig] = []
+    lanes = spec.lanes()
+    for block in (lanes, lanes // 2, 2 * lanes):
+        depth = input_block(workload, block) if block >= _MIN_BLOCK else 0
+        if not depth:
+            continue
+        if workload.depthwise:
+            found.append(ConvConfig("direct", block))
+            continue
+        tile = direct_tile(workload, block, depth)
+        found += [ConvConfig("direct", block, 0, str(k)) for k in candidates(tile, spec)]
+        if winograd_applies(workload) and depth > 1:
+            for m in (2, 4):
+                knobs = candidates(product_tile(workload, block, m), spec)
+                found += [ConvConfig("winograd", block, m, str(k)) for k in knobs]
+    found.append(ConvConfig("plain"))
+    # The heuristic leaves the knobs to the schedule, which takes the first of its kind.
+    found.sort(key=lambda c: (c.algorithm, c.block, c.m) != (first.algorithm, first.block, first.m))
+    return ConfigSpace(workload, tuple(found))
 
 
 def winograd_applies(workload: ConvWorkload) -> bool:
@@ -47,16 +131,60 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:
     products, those of the transforms shared by the channels, and the time to read the filters once
     from memory, which decides for small images.
     """
-    if not winograd_applies(workload) or workload.channels < spec.lanes():
-        return ConvConfig("direct")
+    block = spec.lanes()
+    if not input_block(workload, block):
+        return ConvConfig("plain")
+    if not winograd_applies(workload) or workload.channels < block:
+        return ConvConfig("direct", block)
     lines, columns = workload.output
     # Multiply-adds in the time that one element takes to come from memory.
     read = spec.peak_gflops / 2 / (spec.bandwidth_gbs / 4)
     best, best_cost = 0, workload.batch * 9.0 * lines * columns + 9 * read
-    transforms = 24 * (1 / workload.channels + 1 / filled(workload.filters, spec.lanes()))
+    transforms = 24 * (1 / workload.channels + 1 / filled(workload.filters, block))
     for m in (2, 4):
         tiles = workload.batch * -(-lines // m) * -(-columns // m)
         cost = (m + 2) ** 2 * (tiles * (1 + transforms) + read)
         if cost < best_cost:
             best, best_cost = m, cost
-    return ConvConfig("winograd", best) if best else ConvConfig("direct")
+    return ConvConfig("winograd", block, best) if best else ConvConfig("direct", block)
+
+
+def direct_tile(workload: ConvWorkload, block: int, depth: int) -> Tile:
+    """What a direct convolution is cut into; `depth` channels are a block of its image."""
+    lines, columns = workload.output
+    window = workload.kernel[0] * workload.kernel[1]
+    channels = filled(workload.channels // workload.groups, depth)
+    filters = filled(workload.filters, block)
+    return Tile(
+        outer=workload.batch,
+        blocks=filters // block,
+        lines=lines,
+        columns=columns,
+        steps=channels * window,
+        window=workload.kernel,
+        strides=workload.strides,
+        image_bytes=4 * channels * workload.groups * workload.height * workload.width,
+        filter_bytes=4 * filters * channels * window,
+        lanes=block,
+        padded=any(workload.padding),
+    )
+
+
+def product_tile(workload: ConvWorkload, block: int, m: int) -> Tile:
+    """What the products of a Winograd convolution are cut into."""
+    lines, columns = workload.output
+    tiles = workload.batch * -(-lines // m) * -(-columns // m)
+    channels, filters = filled(workload.channels, block), filled(workload.filters, block)
+    return Tile(
+        outer=(m + 2) ** 2,
+        blocks=filters // block,
+        lines=1,
+        columns=tiles,
+        steps=channels,
+        window=(1, 1),
+        strides=(1, 1),
+        image_bytes=4 * channels * tiles,
+        filter_bytes=4 * filters * channels,
+        lanes=block,
+        padded=False,
+    )

@@ -98,7 +98,7 @@ def _windowed(block: s_tir.SBlock, spec: DeviceSpec) -> tirx.Buffer | None:
     if kinds != expected or not isinstance(block.body, tirx.BufferStore):
         return None
     sizes = [constant(var.dom.extent) for var in block.iter_vars]
-    if None in sizes or 0 in sizes or (sizes[4] or 0) % spec.lanes():
+    if None in sizes or 0 in sizes or not _is_block(sizes[4] or 0, spec):
         return None
     lane = block.iter_vars[4].var
     found = accesses(block)[0]
@@ -107,6 +107,11 @@ def _windowed(block: s_tir.SBlock, spec: DeviceSpec) -> tirx.Buffer | None:
     own = [a.buffer for a in found if not a.is_store and len(a.buffer.shape) == 5]
     images = [b for b in own if not b.same_as(block.writes[0].source)]
     return images[0] if images else None
+
+
+def _is_block(size: int, spec: DeviceSpec) -> bool:
+    """Whether the last axis makes whole vectors, or is one shorter vector."""
+    return size % spec.lanes() == 0 or (size >= 4 and spec.lanes() % size == 0)
 
 
 def _choose(sizes: list[int], spec: DeviceSpec, *, padded: bool) -> _Tile:

@@ -31,11 +31,14 @@ from tvm_edge.frontend import ImportedModel, load_model, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.concat_in_place import concat_in_place
 from tvm_edge.relay_passes.lift_weights import LiftWeights
+from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
 from tvm_edge.runtime.threads import resolve_num_threads
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.cpu.algorithm import ConvConfig
 
-__all__ = ["analyze", "compile"]
+__all__ = ["analyze", "compile", "compile_with", "convolutions_of"]
 
 _LOG = logging.getLogger("tvm_edge.compiler")
 
@@ -94,8 +97,36 @@ def compile(
         memory_budget=memory_budget,
         tuning_logs=tuning_logs,
     )
+    return compile_with(
+        model,
+        target,
+        {},
+        host=host,
+        input_shapes=input_shapes,
+        fallback=fallback,
+        num_threads=num_threads,
+    )
+
+
+def compile_with(
+    model: Any,
+    target: str | dict[str, Any] | tvm.target.Target,
+    configs: Mapping[ConvWorkload, ConvConfig],
+    *,
+    host: Any = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    fallback: str | Sequence[str] = "auto",
+    num_threads: int | None = None,
+) -> CompiledModel:
+    """:func:`compile`, with the algorithm and knobs of some convolutions given.
+
+    Parameters
+    ----------
+    configs : mapping of ConvWorkload to ConvConfig
+        What a measurement chose; the heuristic chooses for all others.
+    """
     num_threads = resolve_num_threads(num_threads)
-    plan = _plan(model, target, input_shapes, fallback, host)
+    plan = _plan(model, target, input_shapes, fallback, host, configs)
     with plan.clock("build"):
         library = build(plan.lowered, plan.resolved)
     report = replace(plan.report, seconds=plan.clock.seconds)
@@ -167,6 +198,23 @@ def analyze(
     )
 
 
+def convolutions_of(
+    model: Any,
+    resolved: ResolvedTarget,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> list[ConvWorkload]:
+    """The distinct convolutions of a model that a layout can be chosen for, in their order."""
+    imported = load_model(model, input_shapes)
+    with resolved.cpu.target:
+        simple = phases.SIMPLIFY(imported.module)
+    found = (
+        conv_workload(binding.value)
+        for block in simple["main"].body.blocks
+        for binding in block.bindings
+    )
+    return list(dict.fromkeys(workload for workload, _ in filter(None, found)))
+
+
 @dataclass(frozen=True)
 class _Plan:
     """Everything there is to know before code is generated."""
@@ -187,6 +235,7 @@ def _plan(
     input_shapes: Mapping[str, Sequence[int]] | None,
     fallback: str | Sequence[str],
     host: Any = None,
+    configs: Mapping[ConvWorkload, ConvConfig] | None = None,
 ) -> _Plan:
     clock = _Clock()
 
@@ -206,7 +255,7 @@ def _plan(
         if len(placed.kinds) > 1:
             dump(placed.module, "placed")
         with resolved.target:
-            laid_out = phases.layout(resolved.spec)(placed.module)
+            laid_out = phases.layout(resolved.spec, configs)(placed.module)
             legal = phases.LEGALIZE(laid_out)
             grouped = phases.GROUP(legal)
             calls = NodeTrace(legal).calls(grouped)

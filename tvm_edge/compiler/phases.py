@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tvm.relax import transform
 from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
@@ -16,6 +18,8 @@ from tvm_edge.relay_passes.legalize import legalize_ops
 from tvm_edge.relay_passes.spread_vdevices import SpreadVDevices
 from tvm_edge.relay_passes.verify_placement import VerifyPlacement
 from tvm_edge.relay_passes.vision import LowerVision
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.cpu.algorithm import ConvConfig
 
 __all__ = ["FUSE", "GROUP", "LEGALIZE", "LOWER", "LOWER_SEVERAL_DEVICES", "SIMPLIFY", "layout"]
 
@@ -37,9 +41,9 @@ SIMPLIFY = Pipeline(
 """Operators stay operators; constants are folded, batch normalisation is gone."""
 
 
-def layout(spec: DeviceSpec) -> Pipeline:
-    """Images in blocks of channels where the device is a CPU."""
-    passes = (BlockLayout(spec),) if spec.kind == "cpu" else ()
+def layout(spec: DeviceSpec, configs: Mapping[ConvWorkload, ConvConfig] | None = None) -> Pipeline:
+    """Images in blocks of channels where the device is a CPU; `configs` were measured."""
+    passes = (BlockLayout(spec, configs),) if spec.kind == "cpu" else ()
     return Pipeline("layout", passes)
 
 
