@@ -47,15 +47,27 @@ def save_network(name: str, threads: str, folder: Path) -> dict[str, Any]:
     return {}
 
 
-def compile_network(name: str, folder: Path) -> dict[str, Any]:
-    """A job: compile the network with tvm-edge and write the artifact."""
-    import tvm_edge
+def compile_network(name: str, mode: str, folder: Path) -> dict[str, Any]:
+    """A job: compile the network with tvm-edge and write the artifact.
 
+    In the mode ``measured`` the best candidates of each convolution are timed once before.
+    """
+    from tvm_edge.compiler.driver import compile_with
+    from tvm_edge.tuning import measure_convolutions
+
+    path = folder / f"{name}.onnx"
     start = perf_counter()
-    model = tvm_edge.compile(folder / f"{name}.onnx", "llvm")
-    seconds = perf_counter() - start
+    configs = measure_convolutions(path) if mode == "measured" else {}
+    measured = perf_counter()
+    model = compile_with(path, "llvm", configs)
+    seconds = perf_counter() - measured
     model.export(folder / f"{name}.tvme")
-    return {"compile_seconds": seconds, "kernels": len(model.report.kernels)}
+    return {
+        "compile_seconds": seconds,
+        "search_seconds": measured - start,
+        "convolutions": len(configs),
+        "kernels": len(model.report.kernels),
+    }
 
 
 def load_inputs(name: str, folder: Path) -> dict[str, np.ndarray]:

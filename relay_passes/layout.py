@@ -248,10 +248,9 @@ class _Blocker(PyExprMutator):
         if channels is None:
             return
         if is_call(value, "relax.split"):
-            cuts = value.attrs.indices_or_sections
             if int(value.attrs.axis) % 4 == 1 and channels.ndim == 1:
-                cuts = int(cuts) if isinstance(cuts, int) else [int(i) for i in cuts]
-                self._splits[var] = np.split(channels, cuts)
+                sizes = [(static_shape(part) or (0, 0))[1] for part in value.ty.fields]
+                self._splits[var] = np.split(channels, np.cumsum(sizes)[:-1])
             return
         before, after = static_shape(value.args[0].ty), static_shape(value.ty)
         if before is None or after is None:
@@ -438,7 +437,7 @@ def _pack_constant(value: np.ndarray, block: int) -> np.ndarray:
     value = value.reshape(batch, channels, *size)
     if channels == 1:
         return value[..., None]
-    whole = np.zeros((batch, filled(channels, block), *size), value.dtype)
-    whole[:, :channels] = value
+    fill = [(0, 0), (0, filled(channels, block) - channels), *((0, 0) for _ in size)]
+    whole = np.pad(value, fill, mode="edge")
     blocks = whole.reshape(batch, -1, block, *size)
     return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))

@@ -121,29 +121,32 @@ def filled(channels: int, block: int) -> int:
 def pack_filters(
     weights: np.ndarray, channels_block: int, filters_block: int, groups: int = 1
 ) -> np.ndarray:
-    """Filters ``[O, C/groups, KH, KW]`` as ``[O/l, C/b, KH, KW, b, l]``, filled up with zeros."""
+    """Filters ``[O, C/groups, KH, KW]`` as ``[O/l, C/b, KH, KW, b, l]``.
+
+    Input channels are filled up with zeros, and output channels with the last filter: what follows
+    may turn zeros into NaN, whose product with the next filters' zeros would be NaN as well.
+    """
     filters, channels, *window = weights.shape
     assert groups in (1, filters) or filters // groups % filters_block == 0
     whole = np.zeros(
         (filled(filters, filters_block), filled(channels, channels_block), *window), weights.dtype
     )
     whole[:filters, :channels] = weights
+    whole[filters:, :channels] = weights[-1:]
     depth = whole.shape[1] // channels_block
     blocks = whole.reshape(-1, filters_block, depth, channels_block, *window)
     return np.ascontiguousarray(blocks.transpose(0, 2, 4, 5, 3, 1))
 
 
 def pack_image(image: te.Tensor, block: int) -> te.Tensor:
-    """``[N, C, H, W]`` as ``[N, C/b, H, W, b]``; missing channels are zeros."""
+    """``[N, C, H, W]`` as ``[N, C/b, H, W, b]``, filled up with the last channel."""
     batch, channels, lines, columns = image.shape
-    exact = int(channels) % block == 0
 
     def element(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
         channel = c * block + v
-        if exact:
-            return image[n, channel, y, x]
-        zero = tirx.const(0, image.dtype)
-        return tirx.if_then_else(channel < channels, image[n, channel, y, x], zero)
+        if int(channels) % block:
+            channel = tirx.min(channel, int(channels) - 1)
+        return image[n, channel, y, x]
 
     shape = (batch, filled(int(channels), block) // block, lines, columns, block)
     return te.compute(shape, element, name="packed")

@@ -73,8 +73,8 @@ def transforms(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def transform_filters(weights: np.ndarray, m: int, block: int) -> np.ndarray:
     """Filters ``[O, C, 3, 3]`` as ``[(m+2)**2, O/l, C/l, l, l]`` in the domain of the products.
 
-    The last two axes are input and output channels; channels are filled up with zeros. Computed in
-    float64, rounded once.
+    The last two axes are input and output channels; filled up as by
+    :func:`~tvm_edge.schedules.blocked.pack_filters`. Computed in float64, rounded once.
     """
     filters, channels, _, _ = weights.shape
     g = transforms(m)[0]
@@ -82,6 +82,7 @@ def transform_filters(weights: np.ndarray, m: int, block: int) -> np.ndarray:
     transformed = np.einsum("ai,ocij,bj->aboc", g, weights.astype("float64"), g, optimize=True)
     whole = np.zeros((size * size, -filters % block + filters, -channels % block + channels))
     whole[:, :filters, :channels] = transformed.reshape(size * size, filters, channels)
+    whole[:, filters:] = whole[:, filters - 1 : filters]  # why, says pack_filters
     blocks = whole.reshape(size * size, -1, block, whole.shape[2] // block, block)
     return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2).astype(weights.dtype))
 

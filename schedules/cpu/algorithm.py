@@ -138,7 +138,7 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:
         return ConvConfig("direct", block)
     lines, columns = workload.output
     # Multiply-adds in the time that one element takes to come from memory.
-    read = spec.peak_gflops / 2 / (spec.bandwidth_gbs / 4)
+    read = spec.peak_gflops / 2 / (max(spec.bandwidth_gbs, 1e-3) / 4)
     best, best_cost = 0, workload.batch * 9.0 * lines * columns + 9 * read
     transforms = 24 * (1 / workload.channels + 1 / filled(workload.filters, block))
     for m in (2, 4):

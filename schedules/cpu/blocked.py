@@ -143,7 +143,7 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
         # Sums, the filters' vectors of a step, one broadcast element.
         most = max(1, (spec.vector_registers - filters - 1) // filters)
         for columns in range(1, min(most, size.columns) + 1):
-            tall = divisors(size.lines, most // columns) if columns == size.columns else [1]
+            tall = range(1, min(most // columns, size.lines) + 1) if columns == size.columns else [1]
             for lines in tall:
                 if (lines * columns * filters + filters + 1) > spec.vector_registers and (
                     lines * columns * filters > 1
@@ -151,7 +151,9 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
                     continue
                 for order in ("lines", "blocks"):
                     # Tasks of pixels are whole tiles: nothing of a parallel loop can be peeled.
-                    if order == "lines" and size.lines == 1 and size.columns % columns:
+                    if order == "lines" and (size.lines == 1 and size.columns % columns):
+                        continue
+                    if order == "lines" and size.lines % lines:
                         continue
                     for padding in ("task", "whole") if size.padded else ("whole",):
                         if padding == "task" and order == "blocks":
@@ -167,7 +169,10 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
     row = full * _tile_cost(knobs.lines * knobs.columns, filters, size.steps)
     if rest:
         row += _tile_cost(knobs.lines * rest, filters, size.steps)
-    line_tasks = size.lines // knobs.lines
+    line_tasks, lines_left = divmod(size.lines, knobs.lines)
+    if lines_left:  # the tile is as wide as the image, and a task has all lines
+        row = line_tasks * row + _tile_cost(lines_left * size.columns, filters, size.steps)
+        line_tasks = 1
     block_tasks = size.blocks // knobs.blocks
     if knobs.order == "lines" and size.lines == 1:
         line_tasks, row = full, row / full
@@ -328,12 +333,17 @@ def schedule_blocks(
     steps, step = sch.split(channel, factors=[None, unrolled])
     inner = [column, inner_block]
     lines: LoopRV | None = None
+    ragged = False
     if loops.lines is not None:
+        ragged = (extent(sch, loops.lines) or 1) % knobs.lines != 0
         lines, line = sch.split(loops.lines, factors=[None, knobs.lines])
+        if ragged:
+            peel_remainder(sch, [lines, line])
         inner.insert(0, line)
     if knobs.order == "blocks":
-        tasks = [*loops.outer, blocks, *([] if lines is None else [lines])]
-        serial = [columns]
+        own = [] if lines is None else [lines]
+        tasks = [*loops.outer, blocks, *([] if ragged else own)]
+        serial = [*(own if ragged else []), columns]
     else:
         along = lines is not None and (extent(sch, lines) or 1) > 1
         pixels = [loop for loop in (lines, None if along else columns) if loop is not None]
@@ -351,6 +361,8 @@ def schedule_blocks(
     *unrolled, lane = sch.get_loops(epilogue)[-(len(inner) + 1) :]
     if rest:
         peel_remainder(sch, [unrolled[-1]])
+    if ragged:
+        peel_remainder(sch, [unrolled[-2]])
     for loop in unrolled:
         sch.unroll(loop)
     sch.vectorize(lane)

@@ -25,7 +25,7 @@ def gather_channels(
         Shapes ``[N, C/b, H, W, b]`` of the images; all but the number of blocks are equal.
     picks : sequence of (int, int)
         For each channel of the result the image it is from and its number there. The result is
-        filled up to whole blocks with zeros.
+        filled up to whole blocks with the last one.
 
     Returns
     -------
@@ -42,10 +42,8 @@ def gather_channels(
     n, y = tirx.floordiv(task, lines), tirx.floormod(task, lines)
     copies = []
     for channel in range(blocks * block):
-        value: tirx.Expr = tirx.const(0.0, "float32")
-        if channel < len(picks):
-            image, own = picks[channel]
-            value = images[image][n, own // block, y, column, own % block]
+        image, own = picks[min(channel, len(picks) - 1)]
+        value = images[image][n, own // block, y, column, own % block]
         target = [n, channel // block, y, column, channel % block]
         copies.append(tirx.BufferStore(result, value, target))
     inner = tirx.For(column, 0, columns, tirx.ForKind.SERIAL, tirx.SeqStmt(copies))

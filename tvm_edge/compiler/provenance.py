@@ -30,16 +30,22 @@ class NodeTrace:
         self._node: dict[int, int] = {}
         main = mod["main"]
         env: dict[relax.Var, Hashable] = {p: ("param", i) for i, p in enumerate(main.params)}
-        pending: list[int] = []  # values of the node whose result comes next
+        # Values of the node whose result comes next.
+        pending: list[tuple[int, relax.Expr]] = []
         for binding in _bindings(main):
             number = self._number(binding.value, env)
             env[binding.var] = number
-            pending.append(number)
+            pending.append((number, binding.value))
             node = node_index(binding.var.name)
             if node is not None:
-                for value in pending:
+                for value, _ in pending:
                     self._node.setdefault(value, node)
                 pending.clear()
+        for number, expr in pending:  # what only moves a result: the node's it reads
+            for var in relax.analysis.free_vars(expr):
+                read = env.get(var)
+                if isinstance(read, int) and read in self._node:
+                    self._node.setdefault(number, self._node[read])
 
     def calls(self, mod: tvm.IRModule) -> list[tuple[str, tuple[int, ...]]]:
         """Kernel and node indices of every kernel call in ``main`` after ``FuseOps``.
