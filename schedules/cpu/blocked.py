@@ -32,7 +32,16 @@ from tvm_edge.schedules.cpu.loops import (
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.stages import epilogue_of, fuse, fuse_axes, isolate, open_reduction
 
-__all__ = ["Conv2dBlocked", "Knobs", "Loops", "Tile", "best_knobs", "candidates", "schedule_blocks"]
+__all__ = [
+    "Conv2dBlocked",
+    "Knobs",
+    "Loops",
+    "Tile",
+    "best_knobs",
+    "candidates",
+    "schedule_blocks",
+    "stride_of",
+]
 
 # Two multiply-adds start in a cycle and each takes four: fewer sums than this wait for each other.
 _LATENCY = 8
@@ -143,7 +152,9 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
         # Sums, the filters' vectors of a step, one broadcast element.
         most = max(1, (spec.vector_registers - filters - 1) // filters)
         for columns in range(1, min(most, size.columns) + 1):
-            tall = range(1, min(most // columns, size.lines) + 1) if columns == size.columns else [1]
+            tall = (
+                range(1, min(most // columns, size.lines) + 1) if columns == size.columns else [1]
+            )
             for lines in tall:
                 if (lines * columns * filters + filters + 1) > spec.vector_registers and (
                     lines * columns * filters > 1
@@ -254,15 +265,17 @@ class Conv2dBlocked:
         return sch
 
 
+def stride_of(size: int, outputs: int, window: int) -> int:
+    """The stride that takes `outputs` windows out of a padded image; 1 for a single one."""
+    return 1 if outputs == 1 else max(1, (size - window) // (outputs - 1))
+
+
 def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
     """The sizes of a blocked convolution, read off its block."""
     n, o, y, x, v, co, ky, kx, ci = (constant(var.dom.extent) or 1 for var in stmt.iter_vars)
     image, filters = (region.source for region in stmt.reads)
     lines, columns = (constant(dim) or 1 for dim in image.shape[2:4])
-    strides = tuple(
-        1 if count == 1 else max(1, (size - window) // (count - 1))
-        for size, count, window in ((lines, y, ky), (columns, x, kx))
-    )
+    strides = (stride_of(lines, y, ky), stride_of(columns, x, kx))
     return Tile(
         outer=n,
         blocks=o,
@@ -270,7 +283,7 @@ def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
         columns=x,
         steps=co * ky * kx * ci,
         window=(ky, kx),
-        strides=(strides[0], strides[1]),
+        strides=strides,
         image_bytes=4 * prod(constant(dim) or 1 for dim in image.shape[1:]),
         filter_bytes=4 * prod(constant(dim) or 1 for dim in filters.shape),
         lanes=v,

@@ -16,6 +16,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import accesses, constant, stride
 from tvm_edge.schedules.analysis import divisors, extent
 from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.cpu.blocked import stride_of
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
     can_peel,
@@ -28,16 +29,15 @@ from tvm_edge.schedules.stages import epilogue_of, fuse, isolate, open_reduction
 __all__ = ["WindowBlocked"]
 
 _MAX_TAPS = 49
-_MAX_COLUMNS = 14
+_MAX_COLUMNS = 8
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """Pixels of a register tile, and tiles of lines in a task."""
+    """Columns of a register tile, and lines of a task."""
 
-    lines: int
     columns: int
-    tall: int
+    lines: int
 
 
 class WindowBlocked:
@@ -58,28 +58,32 @@ class WindowBlocked:
         stage = isolate(sch, block, data)
         epilogue = epilogue_of(sch, block)
         sizes = [extent(sch, loop) or 1 for loop in sch.get_loops(block)]
-        tile = _choose(sizes, spec, padded=stage is not None)
+        step = stride_of(constant(data.shape[2]) or 1, sizes[2], sizes[5])
+        tile = _choose(sizes, step, _line_bytes(data), spec, padded=stage is not None)
         n, o, y, x, lane, ky, kx = sch.get_loops(block)
         sch.set_scope(block, 0, "local")
-        chunks, tiles, line = sch.split(y, factors=[None, tile.tall, tile.lines])
+        chunks, line = sch.split(y, factors=[None, tile.lines])
         rest = sizes[3] % tile.columns
         columns, column = sch.split(x, factors=[None, tile.columns])
         if rest:
             peel_remainder(sch, [columns, column])
-        sch.reorder(n, o, chunks, tiles, columns, ky, kx, line, column, lane)
-        task = fuse(sch, [n, o, chunks])
+        # Large images come from a convolution whose cores had lines of them, small ones from one
+        # whose cores had channels: what a core wrote is in its own cache.
+        image = prod(constant(dim) or 1 for dim in data.shape) * data.dtype.bits // 8
+        shared = [chunks, o] if image > spec.l2_cache // 4 else [o, chunks]
+        sch.reorder(n, *shared, line, columns, ky, kx, column, lane)
+        task = fuse(sch, [n, *shared])
         if prod(sizes) >= MIN_PARALLEL_WORK * sizes[4]:
             sch.parallel(task)
         sch.vectorize(lane)
         taps = sizes[5] * sizes[6]
-        for loop in (*((ky, kx) if taps <= _MAX_TAPS else ()), line, column):
+        for loop in (*((ky, kx) if taps <= _MAX_TAPS else ()), column):
             sch.unroll(loop)
         sch.reverse_compute_at(epilogue, columns, preserve_unit_loops=True)
-        line, column, lane = sch.get_loops(epilogue)[-3:]
+        column, lane = sch.get_loops(epilogue)[-2:]
         if rest:
             peel_remainder(sch, [column])
-        for loop in (line, column):
-            sch.unroll(loop)
+        sch.unroll(column)
         sch.vectorize(lane)
         done = [block, epilogue]
         if stage is not None:
@@ -114,26 +118,33 @@ def _is_block(size: int, spec: DeviceSpec) -> bool:
     return size % spec.lanes() == 0 or (size >= 4 and spec.lanes() % size == 0)
 
 
-def _choose(sizes: list[int], spec: DeviceSpec, *, padded: bool) -> _Tile:
-    """The tile that keeps registers busy, and tasks of equal size for all cores."""
+def _line_bytes(image: tirx.Buffer) -> int:
+    """Bytes of a line of one block of channels."""
+    return prod(constant(dim) or 1 for dim in image.shape[3:]) * image.dtype.bits // 8
+
+
+def _choose(
+    sizes: list[int], stride: int, line_bytes: int, spec: DeviceSpec, *, padded: bool
+) -> _Tile:
+    """A tile that the registers hold, and tasks whose padded lines stay in the first cache.
+
+    Tiles of one line are as fast as taller ones, which reuse what they load. Tasks of few lines
+    copy many of them twice: twice as many lines as a window reaches beyond its own are enough.
+    """
     _, _, lines, width, lanes, kernel_h, kernel_w = sizes
     vectors = max(1, lanes // spec.lanes())
+    taps = kernel_h * kernel_w
     # The filter's taps stay in registers beside the sums where there is room.
-    room = spec.vector_registers - min(kernel_h * kernel_w, spec.vector_registers // 3) - 2
-    best, best_cost = _Tile(1, 1, 1), float("inf")
-    for tall in divisors(lines, 4):
-        for columns in range(1, min(width, _MAX_COLUMNS) + 1):
-            sums = tall * columns * vectors
-            if sums > max(room, 1):
-                continue
-            loads = (tall + kernel_h - 1) * (columns + kernel_w - 1) * vectors
-            step = max(sums * kernel_h * kernel_w, loads) + 4 * sums + 4
-            row = ceil(width / columns) * step * (lines // tall)
-            for chunk in divisors(lines // tall):
-                tasks = sizes[0] * sizes[1] * (lines // tall // chunk)
-                idle = ceil(tasks / spec.cores) * spec.cores / tasks
-                halo = 1 + (kernel_h - 1) / (tall * chunk) if padded else 1.0
-                cost = (row + 3 * halo * lines * width) * idle
-                if cost < best_cost:
-                    best, best_cost = _Tile(tall, columns, chunk), cost
-    return best
+    room = (spec.vector_registers - min(taps, spec.vector_registers // 3) - 2) // vectors
+    most = max(1, min(width, _MAX_COLUMNS, room))
+    columns = min(range(1, most + 1), key=lambda c: (ceil(width / c) * (c * taps + 4), -c))
+    beyond = max(kernel_h - stride, 0)
+    held = spec.l1_cache // 3 // line_bytes - beyond  # lines of the image
+    fits = [d for d in divisors(lines) if d * stride <= held]
+    if padded:
+        enough = [d for d in divisors(lines) if d * stride >= 2 * beyond]
+        fits = [max(fits[-1:] + enough[:1], default=lines)]
+    chunk = fits[-1] if fits else 1
+    while chunk > 1 and sizes[0] * sizes[1] * (lines // chunk) % spec.cores:
+        chunk = divisors(lines, chunk - 1)[-1]  # tasks of equal number for all cores
+    return _Tile(columns, chunk)
