@@ -36,7 +36,7 @@ class _Place:
     offset: int
 
 
-def concat_in_place(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[tuple[int, str]]]:
+def concat_in_place(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[int]]:
     """Have the producers of concatenated images write into the concatenation's result.
 
     Parameters
@@ -47,9 +47,8 @@ def concat_in_place(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[tuple[int, st
     Returns
     -------
     tvm.IRModule
-    list of (int, str)
-        For each kernel call which one it was in the module given, counted from 0, and the name of
-        its kernel now.
+    list of int
+        For each kernel call which one it was in the module given, counted from 0.
     """
     main = mod["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
@@ -65,15 +64,8 @@ def concat_in_place(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[tuple[int, st
         plan.add(binding.var)
     if plan.gone:
         mod = _Rewriter(mod, plan).rewritten()
-    before = [b.var for b in bindings if is_call(b.value, "relax.call_tir")]
-    left = [i for i, var in enumerate(before) if var not in plan.gone]
-    names = [
-        str(b.value.args[0].name_hint)
-        for block in mod["main"].body.blocks
-        for b in block.bindings
-        if is_call(b.value, "relax.call_tir", "relax.call_tir_inplace")
-    ]
-    return mod, list(zip(left, names, strict=True))
+    calls = [b.var for b in bindings if is_call(b.value, "relax.call_tir")]
+    return mod, [i for i, var in enumerate(calls) if var not in plan.gone]
 
 
 class _Plan:

@@ -10,7 +10,7 @@ from tvm import relax
 
 from tvm_edge.schedules.accesses import constant
 
-__all__ = ["const", "constant_of", "is_call", "static_shape"]
+__all__ = ["const", "constant_of", "is_call", "kernel_calls", "static_shape"]
 
 
 def is_call(value: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
@@ -38,3 +38,13 @@ def static_shape(ty: relax.Type) -> tuple[int, ...] | None:
         return None
     dims = [constant(dim) for dim in ty.shape.values]
     return None if None in dims else tuple(dim for dim in dims if dim is not None)
+
+
+def kernel_calls(mod: tvm.IRModule) -> list[str]:
+    """The names of the kernels that ``main`` calls, in order."""
+    return [
+        str(binding.value.args[0].name_hint)
+        for block in mod["main"].body.blocks
+        for binding in block.bindings
+        if is_call(binding.value, "relax.call_tir", "relax.call_tir_inplace")
+    ]

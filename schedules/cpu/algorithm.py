@@ -8,7 +8,7 @@ from typing import Literal
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.blocked import ConvWorkload, filled, input_block
-from tvm_edge.schedules.cpu.blocked import Knobs, Tile, candidates
+from tvm_edge.schedules.cpu.blocked import Knobs, Tile, candidates, touched
 
 __all__ = [
     "ConfigSpace",
@@ -155,6 +155,7 @@ def direct_tile(workload: ConvWorkload, block: int, depth: int) -> Tile:
     window = workload.kernel[0] * workload.kernel[1]
     channels = filled(workload.channels // workload.groups, depth)
     filters = filled(workload.filters, block)
+    image = 4 * channels * workload.groups * workload.height * workload.width
     return Tile(
         outer=workload.batch,
         blocks=filters // block,
@@ -163,7 +164,7 @@ def direct_tile(workload: ConvWorkload, block: int, depth: int) -> Tile:
         steps=channels * window,
         window=workload.kernel,
         strides=workload.strides,
-        image_bytes=4 * channels * workload.groups * workload.height * workload.width,
+        image_bytes=touched(image, workload.kernel, workload.strides),
         filter_bytes=4 * filters * channels * window,
         lanes=block,
         padded=any(workload.padding),

@@ -48,6 +48,9 @@ _LATENCY = 8
 # Input channels unrolled in a step. Sixteen outgrow the µop cache: half the speed.
 _UNROLLED = 4
 
+# Each block of filters is a stream of memory of its own: eight fall behind the prefetcher.
+_MAX_BLOCKS = 4
+
 Order = Literal["lines", "blocks"]
 
 
@@ -102,7 +105,7 @@ class Tile:
     window, strides : tuple of int
         Kernel size and strides along lines and columns.
     image_bytes, filter_bytes : int
-        Of one problem.
+        Of one problem; lines and columns of the image that no window touches do not count.
     lanes : int
         Output channels in a block.
     padded : bool
@@ -147,7 +150,7 @@ def best_knobs(size: Tile, spec: DeviceSpec) -> Knobs:
 
 def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
     vectors = max(1, size.lanes // spec.lanes())
-    for blocks in divisors(size.blocks, 8):
+    for blocks in divisors(size.blocks, _MAX_BLOCKS):
         filters = blocks * vectors
         # Sums, the filters' vectors of a step, one broadcast element.
         most = max(1, (spec.vector_registers - filters - 1) // filters)
@@ -190,14 +193,14 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
     tasks = size.outer * line_tasks * (1 if knobs.padding == "task" else block_tasks)
     busiest = ceil(tasks / spec.cores) / tasks * size.outer * line_tasks * block_tasks * row
     cache = max(spec.l2_cache, spec.l1_cache) // 2
-    # Bytes that come from beyond a core's own caches, and the half cycles one of them takes.
-    per_byte = 2 * _clock(spec) / max(spec.bandwidth_gbs / spec.cores, 1e-3)
+    # Bytes that come from beyond a core's own caches, and the half cycles one of them takes: a
+    # quarter of what memory takes, the rest is read ahead of its use.
+    per_byte = 2 * _clock(spec) / max(spec.bandwidth_gbs / spec.cores, 1e-3) / 4
     if knobs.order == "lines":
         reads = 1 if size.filter_bytes <= cache else ceil(line_tasks / spec.cores)
         traffic = size.filter_bytes * reads + size.image_bytes / spec.cores
     else:
-        own = ceil(block_tasks / spec.cores)
-        reads = 1 if size.image_bytes <= cache else own
+        reads = 1 if size.image_bytes <= cache else ceil(block_tasks / spec.cores)
         traffic = size.filter_bytes / spec.cores + size.image_bytes * reads
     padding = 0.0
     if size.padded:
@@ -208,7 +211,7 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
             # Written, and read again beyond the first cache; a parallel loop more.
             copied = 3 * copied + 2 * 1700 * _clock(spec)
         padding = size.outer * copied
-    return busiest + size.outer * traffic * per_byte / 4 + padding
+    return busiest + size.outer * traffic * per_byte + padding
 
 
 def _clock(spec: DeviceSpec) -> float:
@@ -265,6 +268,13 @@ class Conv2dBlocked:
         return sch
 
 
+def touched(nbytes: int, window: tuple[int, int], strides: tuple[int, int]) -> int:
+    """The part of an image that windows read."""
+    for size, stride in zip(window, strides, strict=True):
+        nbytes = nbytes * min(size, stride) // stride
+    return nbytes
+
+
 def stride_of(size: int, outputs: int, window: int) -> int:
     """The stride that takes `outputs` windows out of a padded image; 1 for a single one."""
     return 1 if outputs == 1 else max(1, (size - window) // (outputs - 1))
@@ -284,7 +294,9 @@ def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
         steps=co * ky * kx * ci,
         window=(ky, kx),
         strides=strides,
-        image_bytes=4 * prod(constant(dim) or 1 for dim in image.shape[1:]),
+        image_bytes=touched(
+            4 * prod(constant(dim) or 1 for dim in image.shape[1:]), (ky, kx), strides
+        ),
         filter_bytes=4 * prod(constant(dim) or 1 for dim in filters.shape),
         lanes=v,
         padded=padded,

@@ -30,6 +30,7 @@ from tvm_edge.errors import (
 from tvm_edge.frontend import ImportedModel, load_model, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.concat_in_place import concat_in_place
+from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.lift_weights import LiftWeights
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.report import CompileReport
@@ -265,7 +266,9 @@ def _plan(
     with clock("schedule"), resolved.target:
         scheduled, schedules = schedule_kernels(fused, resolved)
         scheduled, left = concat_in_place(scheduled)
-        calls, names = [calls[i] for i, _ in left], [name for _, name in left]
+        calls = [calls[i] for i in left]
+        scheduled = phases.IN_PLACE(scheduled)
+        names = kernel_calls(scheduled)
         dump(scheduled, "scheduled")
 
     # 5. Weights leave the code; storage is planned; the graph becomes instructions.

@@ -15,13 +15,23 @@ from tvm_edge.relay_passes.fuse_tir import FuseTIR
 from tvm_edge.relay_passes.insert_copies import LowerCopies
 from tvm_edge.relay_passes.layout import BlockLayout
 from tvm_edge.relay_passes.legalize import legalize_ops
+from tvm_edge.relay_passes.reuse_in_place import ReuseInPlace
 from tvm_edge.relay_passes.spread_vdevices import SpreadVDevices
 from tvm_edge.relay_passes.verify_placement import VerifyPlacement
 from tvm_edge.relay_passes.vision import LowerVision
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import ConvConfig
 
-__all__ = ["FUSE", "GROUP", "LEGALIZE", "LOWER", "LOWER_SEVERAL_DEVICES", "SIMPLIFY", "layout"]
+__all__ = [
+    "FUSE",
+    "GROUP",
+    "IN_PLACE",
+    "LEGALIZE",
+    "LOWER",
+    "LOWER_SEVERAL_DEVICES",
+    "SIMPLIFY",
+    "layout",
+]
 
 SIMPLIFY = Pipeline(
     "simplify",
@@ -69,6 +79,9 @@ GROUP = Pipeline("group", (transform.FuseOps(),))
 
 FUSE = Pipeline("fuse", (FuseTIR(), transform.DeadCodeElimination(), VerifyPlacement()))
 """Each group becomes one kernel."""
+
+IN_PLACE = Pipeline("in-place", (ReuseInPlace(),))
+"""Scheduled kernels overwrite operands that nobody needs any more."""
 
 _INSTRUCTIONS = (
     transform.LowerAllocTensor(),

@@ -28,9 +28,10 @@ __all__ = ["measure_convolutions"]
 
 _LOG = logging.getLogger("tvm_edge.tuning")
 
-# Filters are rotated through so many bytes, more than a core's caches hold.
-_COLD_BYTES = 16 << 20
-_MAX_COPIES = 24
+# Filters are rotated through so many bytes, about those of a network: what the last run of a
+# network read is in no cache of its own by the next.
+_COLD_BYTES = 96 << 20
+_MAX_COPIES = 64
 _ROUNDS = 5
 _SECONDS = 0.02  # of one timing
 
