@@ -121,7 +121,7 @@ def onnxruntime_session(
 
 def openvino_model(name: str, folder: Path, threads: int, *, profile: bool = False) -> Any:
     """A compiled model, with its counters on if `profile`."""
-    import openvino  # type: ignore[import-untyped]
+    import openvino
 
     return openvino.Core().compile_model(
         folder / f"{name}.onnx",

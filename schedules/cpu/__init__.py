@@ -6,6 +6,8 @@ it; the last one takes anything.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tvm import tirx
 
 from tvm_edge.hardware import DeviceSpec
@@ -14,6 +16,7 @@ from tvm_edge.schedules.cpu.blocked import Conv2dBlocked
 from tvm_edge.schedules.cpu.conv2d import Conv2d
 from tvm_edge.schedules.cpu.dense import Dense
 from tvm_edge.schedules.cpu.fallback import Fallback
+from tvm_edge.schedules.cpu.intrinsics import expand_functions
 from tvm_edge.schedules.cpu.loops import schedule_spatial
 from tvm_edge.schedules.cpu.reduce import Reduce
 from tvm_edge.schedules.cpu.window import Depthwise, Pool
@@ -50,4 +53,4 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     """
     scheduled = apply_first(RULES, func, spec)
     assert scheduled is not None, "the last rule takes any function"
-    return scheduled
+    return replace(scheduled, func=expand_functions(scheduled.func))

@@ -25,7 +25,15 @@ from tvm_edge.schedules.contraction import Contraction, is_product, match_contra
 from tvm_edge.schedules.cpu.dot import schedule_dot
 from tvm_edge.schedules.cpu.loops import can_peel, lanes_of, peel_remainder, split_vectors
 from tvm_edge.schedules.cpu.microkernel import schedule_contraction
+from tvm_edge.schedules.cpu.panels import (
+    Product,
+    add_parts,
+    choose_tile,
+    pack_panels,
+    schedule_panels,
+)
 from tvm_edge.schedules.cpu.stages import schedule_rest
+from tvm_edge.schedules.panels import DENSE
 from tvm_edge.schedules.stages import epilogue_of, fuse, open_reduction
 
 __all__ = ["Dense"]
@@ -54,6 +62,9 @@ class Dense:
         if not is_product(sch.get(block)):
             return None
         inline_spatial(sch)
+        if sch.get(block).name_hint.startswith(DENSE):
+            _schedule_packed(sch, block, spec)
+            return sch
         product = match_contraction(sch.get(block))
         if product is not None and (product.lines is not None or product.window):
             return None
@@ -69,6 +80,8 @@ class Dense:
                 _schedule_shares(sch, block, epilogue, product, spec)
             else:
                 _schedule_stripes(sch, block, epilogue, product, spec)
+        elif _is_many_rows(sch, block, product, spec):
+            _schedule_copied(sch, block, epilogue, product, spec)
         else:
             schedule_contraction(sch, block, epilogue, product, spec)
         schedule_rest(sch, [block, epilogue], spec)
@@ -91,6 +104,67 @@ def _is_few_rows(block: s_tir.SBlock, product: Contraction, spec: DeviceSpec) ->
     if rows > _FEW or any(sizes[p] != 1 for p in product.outer):
         return False
     return matrix * product.data.source.dtype.bits // 8 > max(spec.l2_cache, spec.l1_cache)
+
+
+def _is_many_rows(sch: Schedule, block: SBlockRV, product: Contraction, spec: DeviceSpec) -> bool:
+    """Whether the matrix is read so often that a copy of it in panels pays."""
+    stmt, loops = sch.get(block), sch.get_loops(block)
+    if product.channels is None or len(product.reduction) != 1:
+        return False
+    (term,) = product.reduction
+    rows, columns = (extent(sch, loops[p]) or 0 for p in (product.channels, product.columns))
+    depth = product.data.indices[-2]
+    return (
+        product.group == rows > 2 * _FEW
+        and columns >= lanes_of(stmt, spec)
+        and can_peel(sch, loops[product.columns])
+        and len(product.data.indices) > 1
+        and depth.same_as(stmt.iter_vars[term].var)
+        and all(extent(sch, loop) is not None for loop in loops)
+    )
+
+
+def _schedule_copied(
+    sch: Schedule, block: SBlockRV, epilogue: SBlockRV, product: Contraction, spec: DeviceSpec
+) -> None:
+    stmt = sch.get(block)
+    lanes = lanes_of(stmt, spec)
+    assert product.channels is not None
+    sizes = [constant(var.dom.extent) or 1 for var in stmt.iter_vars]
+    tile = choose_tile(
+        sizes[product.channels],
+        sizes[product.columns],
+        spec,
+        lanes,
+        batch=prod(sizes[p] for p in product.outer),
+    )
+    copy = pack_panels(sch, block, product.data.source, tile.vectors * lanes)
+    shared = not any(product.uses_data(stmt.iter_vars[p].var) for p in product.outer)
+    schedule_panels(
+        sch,
+        block,
+        epilogue,
+        Product(product.outer, product.channels, product.columns, product.reduction[0]),
+        tile,
+        lanes,
+        spec,
+        copy=copy,
+        shared=shared,
+    )
+
+
+def _schedule_packed(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
+    """Schedule a product with a matrix packed in advance."""
+    epilogue = epilogue_of(sch, block)
+    stmt = sch.get(block)
+    lanes = lanes_of(stmt, spec)
+    count = len(stmt.iter_vars)
+    width = constant(stmt.reads[1].source.shape[-1]) or 1
+    *_, rows, columns, _ = (constant(var.dom.extent) or 1 for var in stmt.iter_vars)
+    tile = choose_tile(rows, columns, spec, lanes, width=width)
+    product = Product(range(count - 3), count - 3, count - 2, count - 1)
+    schedule_panels(sch, block, epilogue, product, tile, lanes, spec)
+    schedule_rest(sch, [block, epilogue], spec)
 
 
 def _is_narrow(sch: Schedule, block: SBlockRV, product: Contraction, spec: DeviceSpec) -> bool:
@@ -122,15 +196,7 @@ def _schedule_shares(
     sch.parallel(share)
     vector, _, lane = split_vectors(sch, columns, 1, lanes)
     _add_rows(sch, sums, terms, rows, vector, lane)
-    *spatial, share = sch.get_loops(block)
-    sch.set_scope(block, 0, "local")
-    vector, _, lane = split_vectors(sch, spatial[product.columns], 1, lanes)
-    sch.reorder(vector, share, lane)
-    sch.vectorize(lane)
-    sch.unroll(share)
-    sch.reverse_compute_at(epilogue, vector, preserve_unit_loops=True)
-    sch.vectorize(sch.get_loops(epilogue)[-1])
-    sch.decompose_reduction(block, share)
+    add_parts(sch, block, epilogue, lanes, parallel=False)
 
 
 def _schedule_stripes(

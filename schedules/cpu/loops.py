@@ -19,6 +19,7 @@ from tvm_edge.schedules.accesses import (
     uses,
 )
 from tvm_edge.schedules.analysis import accepts, divisors, extent
+from tvm_edge.schedules.cpu.transpose import Transpose, match_transpose
 from tvm_edge.schedules.stages import fuse
 
 __all__ = [
@@ -105,6 +106,10 @@ def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     sizes = [extent(sch, loop) for loop in loops]
     if not loops or 0 in sizes:
         return
+    transpose = match_transpose(stmt, spec)
+    if transpose is not None and can_peel(sch, loops[-1]):
+        _schedule_transpose(sch, block, transpose, spec)
+        return
     found, _ = accesses(stmt)
     variables = [v.var for v in stmt.iter_vars]
     taken = trailing_contiguous(stmt)
@@ -116,6 +121,7 @@ def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
             if not accepts(sch.reorder, *loops):
                 return
         taken = 1
+    taken = _whole_vectors(sizes, taken, lanes_of(stmt, spec))
     body = fuse(sch, loops[len(loops) - taken :])
     outer = loops[: len(loops) - taken]
     size = extent(sch, body)
@@ -134,6 +140,44 @@ def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
         accepts(sch.parallel, fuse(sch, [*outer, body]))
     else:
         accepts(sch.parallel, fuse(sch, outer))
+
+
+def _whole_vectors(sizes: Sequence[int | None], most: int, lanes: int) -> int:
+    """How many trailing loops to fuse: as few as give whole vectors, or else `most`.
+
+    With more of them TVM does not see that the fused index is contiguous: of ``t * 16 + lane`` it
+    takes ``// 3136`` to be ``t // 196``, and does not put the rest together again. Every vector
+    would be gathered and scattered (an image of 255x52x52: 870 instead of 190 µs).
+    """
+    for count in range(1, most):
+        whole = [size for size in sizes[len(sizes) - count :] if size is not None]
+        if len(whole) == count and prod(whole) % lanes == 0:
+            return count
+    return most
+
+
+def _schedule_transpose(
+    sch: Schedule, block: SBlockRV, transpose: Transpose, spec: DeviceSpec
+) -> None:
+    """Tiles of some vectors of the output, whose elements share the cache lines they come from.
+
+    In the order of the output each element would cost a line of its own, as soon as the lines
+    read for one row of the output outgrow the cache (2.5 instead of 1.2 elements a nanosecond).
+    """
+    stmt = sch.get(block)
+    lanes = lanes_of(stmt, spec)
+    loops = list(sch.get_loops(block))
+    sizes = [extent(sch, loop) or 1 for loop in loops]
+    columns = fuse(sch, loops[-transpose.columns :])
+    outer = [loop for i, loop in enumerate(loops[: -transpose.columns]) if i != transpose.row]
+    depth = min(transpose.depth, sizes[transpose.row])
+    strips, row = sch.split(loops[transpose.row], factors=[None, depth])
+    tiles, _, lane = split_vectors(sch, columns, 1, min(lanes, extent(sch, columns) or 1))
+    sch.reorder(*outer, strips, tiles, row, lane)
+    sch.vectorize(lane)
+    if prod(sizes) * len(accesses(stmt)[0]) < MIN_PARALLEL_WORK * lanes:
+        return
+    sch.parallel(fuse(sch, [*outer, strips]))
 
 
 def vectorize_rows(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:

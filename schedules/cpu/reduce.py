@@ -15,6 +15,7 @@ from tvm_edge.schedules.accesses import trailing_contiguous
 from tvm_edge.schedules.analysis import (
     accepts,
     count_reductions,
+    divisors,
     extent,
     inline_spatial,
     is_plain,
@@ -162,7 +163,12 @@ def _is_row_chain(sch: Schedule, blocks: Sequence[SBlockInfo], spec: DeviceSpec)
         terms = block.dom()[len(own) :]
         if rows not in (None, own) or not own or not all(isinstance(d, int) for d in block.dom()):
             return False
-        if trailing_contiguous(stmt) < len(terms) or prod(terms) < 2 * lanes_of(stmt, spec):
+        lanes = lanes_of(stmt, spec)
+        if trailing_contiguous(stmt) < len(terms) or prod(terms) < 2 * lanes:
+            return False
+        # A reduction that moves below the loop over rows needs lanes that divide its terms. With
+        # few of those (rows of 197), every block by itself is faster.
+        if 2 * divisors(prod(terms), lanes)[-1] < lanes:
             return False
         rows = own
     last = blocks[-1]

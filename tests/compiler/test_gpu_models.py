@@ -106,4 +106,5 @@ def test_storage_is_reused_where_it_is_not_planned() -> None:
     several = tvm_edge.analyze(model, "mali-t860").memory
     planned = tvm_edge.analyze(model, "llvm").memory
     assert 0.5 * planned.activations < several.activations < 2 * planned.activations
-    assert several.weights == planned.weights
+    # The CPU's are packed: channels that do not fill a block are filled up.
+    assert several.weights <= planned.weights < 1.1 * several.weights

@@ -4,12 +4,42 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tvm
+import tvm_ffi
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
+from tvm import ir, s_tir, te, tirx
 
-from tests.schedules.harness import SPECS, Graph, check, rules, sweep
+from tests.schedules.harness import (
+    _VECTORIZE,
+    SPECS,
+    Graph,
+    block_names,
+    call,
+    check,
+    rules,
+    scalar_lanes,
+    sweep,
+    this_cpu,
+)
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.blocked import unpack_image
+from tvm_edge.schedules.cpu import schedule
+
+
+def vector_indices(func: tirx.PrimFunc) -> list[tirx.Expr]:
+    """Where a lowered kernel loads and stores vectors."""
+    main = func.with_attr({"target": this_cpu(), "global_symbol": "main"})
+    lowered = _VECTORIZE(tvm.IRModule({"main": main}))["main"]
+    found: list[tirx.Expr] = []
+
+    def visit(access: ir.TensorLoad | tirx.BufferStore) -> None:
+        found.extend(i for i in access.indices if isinstance(i, tirx.Ramp) or "x" in str(i.ty))
+
+    tvm_ffi.structural_walk(lowered.body, ((ir.TensorLoad, tirx.BufferStore), visit))
+    return found
+
 
 dims = st.one_of(st.integers(1, 9), st.sampled_from([16, 17, 31, 49, 64]))
 shapes = st.lists(dims, min_size=1, max_size=4).filter(lambda s: np.prod(s) < 200_000)
@@ -77,6 +107,97 @@ def test_any_movement_agrees_with_onnxruntime(
     for case in cases:
         move(graph, *case)
     assert set(rules(check(graph, spec))) == {"elementwise"}
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_contiguous_images_are_not_gathered(spec: DeviceSpec) -> None:
+    # 3136 pixels are whole vectors, 56 are not: fused with the channels, the index of a lane was a
+    # sum of quotients and remainders, and every vector gathered (five times as long).
+    graph = Graph()
+    for shape in [(1, 8, 56, 56), (3, 5, 28, 28), (2, 3, 7, 16), (4, 13, 12, 4), (2, 5, 13, 13)]:
+        graph.output(graph.op("Relu", graph.input(*shape)))
+    for kernel in check(graph, spec):
+        for index in vector_indices(kernel.scheduled.func):
+            assert isinstance(index, tirx.Ramp), f"{kernel.name}: {index}"
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_exponentials_and_roots_are_vectors(spec: DeviceSpec) -> None:
+    # LLVM calls the C library for each lane, 5 ns an element.
+    graph = Graph()
+    data = graph.input(3, 50, 31)
+    graph.output(graph.op("Exp", data))
+    graph.output(graph.op("Sigmoid", data))
+    for power in (0.25, 0.5, 0.75):
+        graph.output(graph.op("Pow", graph.op("Abs", data), graph.constant(power)))
+    library = {ir.Op.get(name) for name in ("tirx.exp", "tirx.pow", "tirx.sigmoid")}
+    for kernel in check(graph, spec):
+        assert not scalar_lanes(kernel.scheduled.func)
+        calls: list[ir.Op] = []
+        tvm_ffi.structural_walk(
+            kernel.scheduled.func, (ir.Call, lambda call, calls=calls: calls.append(call.op))
+        )
+        assert not library.intersection(calls), kernel.name
+
+
+def test_exponential_is_exact_to_the_last_places() -> None:
+    x = np.linspace(-87.3, 88.7, 100_000, dtype="float32")
+    special = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 89, 1e30, -104, -1e30], "float32")
+    data = te.placeholder((x.size,), "float32", "data")
+    func = te.create_prim_func([data, te.compute(data.shape, lambda i: tirx.exp(data[i]))])
+    scheduled = schedule(func, SPECS[0]).func
+    result = call(scheduled, x, np.zeros_like(x))
+    exact = np.exp(x.astype("float64"))
+    # Two units in the last place; above 127.5 log(2) the remainder is longer than the rest.
+    usual = x < 88.37
+    error = np.abs(result / exact - 1)
+    assert error[usual].max() < 2 * np.finfo("float32").eps
+    assert error.max() < 2e-6
+    padded = np.concatenate([special, np.zeros(x.size - special.size, "float32")])
+    result = call(scheduled, padded, np.zeros_like(x))[: special.size]
+    expected = np.array([np.nan, np.inf, 0, 1, 1, np.inf, np.inf, 0, 0], "float32")
+    assert np.array_equal(result, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_transposes_work_in_tiles(spec: DeviceSpec) -> None:
+    # Line by line of the output every element costs a cache line: 1x26x26x256 to NCHW took four
+    # times as long. Sizes leave remainders in both directions.
+    graph = Graph()
+    for shape, permutation in [
+        ((130, 75), [1, 0]),
+        ((1, 13, 14, 47), [0, 3, 1, 2]),
+        ((1, 33, 13, 18), [0, 2, 3, 1]),
+        ((2, 37, 5, 24), [0, 2, 3, 1]),
+        ((64, 128), [1, 0]),
+    ]:
+        moved = graph.op("Transpose", graph.input(*shape), perm=permutation)
+        graph.output(graph.op("Relu", moved))
+    kernels = check(graph, spec)
+    assert set(rules(kernels)) == {"elementwise"}
+    for kernel in kernels:
+        assert not scalar_lanes(kernel.scheduled.func)
+        # An outer loop for the batch at most; then strips, tiles, rows of the tile, lanes.
+        sch = s_tir.Schedule(kernel.scheduled.func)
+        (name,) = block_names(kernel.scheduled.func) - {"root"}
+        *_, row, _, lane = sch.get_loops(sch.get_sblock(name))
+        assert sch.get(lane).kind == tirx.ForKind.VECTORIZED
+        assert int(sch.get(row).extent) == spec.cache_line // 4
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_images_leave_their_blocks_in_tiles(spec: DeviceSpec) -> None:
+    image = np.random.default_rng(0).standard_normal((1, 3, 9, 7, 16)).astype("float32")
+    data = te.placeholder(image.shape, "float32", "data")
+    func = te.create_prim_func([data, unpack_image(data, 41)])
+    scheduled = schedule(func, spec).func
+    result = call(scheduled, image, np.zeros((1, 41, 9, 7), "float32"))
+    expected = image.transpose(0, 1, 4, 2, 3).reshape(1, 48, 9, 7)[:, :41]
+    assert np.array_equal(result, expected)
+    assert not scalar_lanes(scheduled)
+    sch = s_tir.Schedule(scheduled)
+    *_, row, _, _ = sch.get_loops(sch.get_sblock("unpacked"))
+    assert int(sch.get(row).extent) == 16
 
 
 TYPES = {

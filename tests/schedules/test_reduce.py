@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from tests.schedules.harness import SPECS, Graph, check, rules, sweep
+from tests.schedules.harness import (
+    SPECS,
+    Graph,
+    block_names,
+    check,
+    rules,
+    scalar_lanes,
+    sweep,
+)
 from tvm_edge.hardware import DeviceSpec
 
 shapes = st.lists(
@@ -62,6 +70,17 @@ def test_softmax_over_any_axis(spec: DeviceSpec) -> None:
     for shape, axis in [((1, 1000), 1), ((300, 1001), 1), ((1, 21, 30, 30), 1), ((64, 97), 1)]:
         graph.output(graph.op("Softmax", graph.input(*shape), axis=axis))
     assert rules(check(graph, spec)) == ["reduce"] * 4
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_softmax_of_rows_of_a_prime_length(spec: DeviceSpec) -> None:
+    # 197 patches: no number of lanes divides them, and sums must not run term by term for that.
+    graph = Graph()
+    graph.output(graph.op("Softmax", graph.input(12, 97, 197), axis=2))
+    (kernel,) = check(graph, spec)
+    assert kernel.scheduled.rule == "reduce"
+    assert len([n for n in block_names(kernel.scheduled.func) if "_rf" in n]) >= 2
+    assert not scalar_lanes(kernel.scheduled.func)
 
 
 CASES: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {

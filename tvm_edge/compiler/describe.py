@@ -19,12 +19,15 @@ from tvm_edge.report import KernelInfo, MemoryInfo, OperatorInfo, Placement, Ten
 
 __all__ = [
     "describe_kernels",
+    "describe_layouts",
     "describe_memory",
     "describe_operators",
     "describe_placements",
     "describe_unplaced",
     "partitions",
 ]
+
+_BLOCKED = frozenset(("conv2d_blocked", "window_blocked", "winograd"))
 
 
 def describe_kernels(
@@ -55,6 +58,25 @@ def describe_kernels(
             )
         )
     return tuple(infos)
+
+
+def describe_layouts(
+    mod: tvm.IRModule,
+    calls: Sequence[tuple[str, tuple[int, ...]]],
+    schedules: Mapping[str, KernelSchedule],
+    model: ImportedModel,
+) -> dict[str, str]:
+    """How convolutions store images in another way than the model, and by which algorithm."""
+    layouts = {}
+    for name, nodes in calls:
+        if schedules[name].rule not in _BLOCKED:
+            continue
+        layout = f"NCHW{int(mod[name].params[-1].shape[-1])}c"
+        algorithm = ", Winograd" if schedules[name].rule == "winograd" else ""
+        for node in nodes:
+            if model.nodes[node].op_type == "Conv":
+                layouts[model.nodes[node].name] = layout + algorithm
+    return layouts
 
 
 def _shared_out(

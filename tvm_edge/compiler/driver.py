@@ -288,6 +288,7 @@ def _plan(
             operators=describe.describe_operators(imported.nodes, imported.folded, placements),
             kernels=kernels,
             copies=copies_of(legal, imported),
+            layouts=describe.describe_layouts(fused, calls, schedules, imported),
             memory=describe.describe_memory(
                 lowered, scheduled, lift.weights, imported.inputs, imported.outputs
             ),

@@ -9,11 +9,10 @@ from tvm import tirx
 
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.schedules import cpu, gpu
-from tvm_edge.schedules.base import apply_first
 
 __all__ = ["KernelSchedule", "schedule_kernels"]
 
-_RULES = {"cpu": cpu.RULES, "gpu": gpu.RULES}
+_SCHEDULE = {"cpu": cpu.schedule, "gpu": gpu.schedule}
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,7 @@ def schedule_kernels(
         own = func.attrs.get("target") if func.attrs is not None else None
         on_host = own is not None and own.kind.name != resolved.kind
         place = resolved.cpu if on_host else resolved
-        done = apply_first(_RULES[place.spec.kind], func, place.spec)
-        if done is None:  # the last rule takes everything: a kernel without a schedule is a bug
-            raise RuntimeError(f"no schedule rule takes the kernel {gvar.name_hint}")
+        done = _SCHEDULE[place.spec.kind](func, place.spec)
         updated.update_func(gvar, done.func)
         schedules[gvar.name_hint] = KernelSchedule(done.rule, done.origin, place.kind)
     return updated, schedules

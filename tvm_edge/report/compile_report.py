@@ -125,7 +125,8 @@ class CompileReport:
     kernels : tuple[KernelInfo, ...]
         In execution order.
     layouts : dict[str, str]
-        Data layout by kernel name, where it is not the model's own.
+        By convolution the layout of its images, where it is not the model's own, and Winograd's
+        algorithm where it is computed by that.
     memory : MemoryInfo or None
         ``None`` of a model with unsupported operators, for which no plan can be made.
     operators : tuple[OperatorInfo, ...]

@@ -1,0 +1,93 @@
+"""Functions that LLVM has no vector instructions for, in terms of those it has.
+
+LLVM's exponential and power of a vector call the C library once for each lane: 5 ns an element,
+where a polynomial takes 0.2.
+"""
+
+from __future__ import annotations
+
+from math import inf, log
+
+import tvm_ffi
+from tvm import ir, tirx
+
+__all__ = ["expand_functions"]
+
+_EXP, _POW, _SIGMOID = (ir.Op.get(f"tirx.{name}") for name in ("exp", "pow", "sigmoid"))
+
+# exp(r) = 1 + r + r^2 (1/2 + ...) for |r| <= log(2)/2: Cephes' expf, S. L. Moshier, 1992.
+_COEFFICIENTS = (
+    1.9875691500e-4,
+    1.3981999507e-3,
+    8.3334519073e-3,
+    4.1665795894e-2,
+    1.6666665459e-1,
+    5.0000001201e-1,
+)
+# log(2) in two parts: n times the first has no rounding error.
+_LOG2_HIGH, _LOG2_LOW = 0.693359375, -2.12194440e-4
+# Below the first 2^n underflows to zero, above the second exp(x) overflows.
+_LEAST, _LARGEST = -88.0, 88.72283
+_BIAS, _FRACTION = 127, 23  # of a float's exponent; bits of its fraction
+# Powers made of square roots. Local response normalisation takes 0.75.
+_QUARTERS = (0.25, 0.5, 0.75)
+
+
+def expand_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Replace exponentials, sigmoids and powers by quarters, all in single precision.
+
+    The exponential is right to 2 units in the last place; results below 2^-126 are zero.
+    """
+
+    def expand(call: ir.Call) -> tirx.Expr:
+        exponential = call.op.same_as(_EXP)
+        if not (exponential or call.op.same_as(_POW)) or call.ty.dtype != "float32":
+            return call
+        if exponential:
+            return _exp(call.args[0])
+        exponent = call.args[1]
+        if isinstance(exponent, tirx.FloatImm) and exponent.value in _QUARTERS:
+            return _root(call.args[0], exponent.value)
+        return call
+
+    return tvm_ffi.structural_map(func, (ir.Call, expand))
+
+
+def _exp(x: tirx.Expr) -> tirx.Expr:
+    """``2**n * exp(r)`` with ``x = n log(2) + r``; not-a-number and infinities as in C."""
+    value, clamped, exponent, rest = (
+        tirx.Var(name, "float32") for name in ("value", "clamped", "exponent", "rest")
+    )
+
+    def f(number: float) -> tirx.Expr:
+        return tirx.const(number, "float32")
+
+    polynomial = f(_COEFFICIENTS[0])
+    for coefficient in _COEFFICIENTS[1:]:
+        polynomial = polynomial * rest + f(coefficient)
+    polynomial = polynomial * (rest * rest) + rest + f(1)
+    bits = tirx.Cast("int32", exponent) + tirx.const(_BIAS, "int32")
+    power = tirx.reinterpret("float32", bits << tirx.const(_FRACTION, "int32"))
+    result = tirx.Select(value > f(_LARGEST), f(inf), polynomial * power)
+    # TVM vectorises no ``nearbyint``.
+    rounded = tirx.floor(clamped * f(1 / log(2)) + f(0.5))
+    # Of two branches the second one is taken for not-a-number, which no integer stands for.
+    bounded = tirx.Select(rounded < f(_BIAS), rounded, f(_BIAS))
+    remainder = clamped - exponent * f(_LOG2_HIGH) - exponent * f(_LOG2_LOW)
+    for var, bound in (
+        (rest, remainder),
+        (exponent, bounded),
+        (clamped, tirx.Select(value < f(_LEAST), f(_LEAST), value)),
+        (value, x),
+    ):
+        result = tirx.Let(var, bound, result)
+    return result
+
+
+def _root(x: tirx.Expr, exponent: float) -> tirx.Expr:
+    """`x` to the power of a number of quarters."""
+    half = tirx.Var("half", "float32")
+    if exponent == 0.5:
+        return tirx.sqrt(x)
+    quarter = tirx.sqrt(half)
+    return tirx.Let(half, tirx.sqrt(x), quarter if exponent == 0.25 else half * quarter)

@@ -1,0 +1,280 @@
+"""Matrix products of many rows: register tiles over panels of the matrix.
+
+A panel ``[K, l]`` holds `l` neighbouring columns and lies in memory as one piece: going through
+it takes one stream of memory and one set after the other of the cache, whatever the width of the
+matrix (197x768x3072, read where it lies: 14 times slower). Constant matrices are packed when the
+model is compiled (:mod:`tvm_edge.schedules.panels`), others are copied in the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.analysis import divisors, extent
+from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, peel_remainder, split_vectors
+from tvm_edge.schedules.stages import axis_map, fuse, read_index
+
+__all__ = [
+    "Product",
+    "Tile",
+    "add_parts",
+    "choose_tile",
+    "pack_panels",
+    "panel_width",
+    "schedule_panels",
+]
+
+# A fused multiply-add takes four cycles and two start per cycle.
+_LATENCY = 8
+_MAX_VECTORS = 4
+# Steps of the reduction that are unrolled; with eight a tile outgrows the µop cache.
+_UNROLLED = 4
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Sums that stay in registers.
+
+    Attributes
+    ----------
+    rows : int
+        Of the operand on the left.
+    vectors : int
+        Vector registers along a row of the output.
+    """
+
+    rows: int
+    vectors: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """The variables of a matrix product, by their position in the block.
+
+    Attributes
+    ----------
+    outer : sequence of int
+        Batch.
+    rows, columns, terms : int
+        M, N and K; K is the last one.
+    """
+
+    outer: Sequence[int]
+    rows: int
+    columns: int
+    terms: int
+
+
+def choose_tile(
+    rows: int, columns: int, spec: DeviceSpec, lanes: int, *, batch: int = 1, width: int = 0
+) -> Tile:
+    """The tile that takes the fewest cycles for a step of the reduction over the whole output.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Of the product.
+    spec : DeviceSpec
+        Its vector registers bound the tile.
+    lanes : int
+        Elements of a vector register.
+    batch : int
+        Number of products.
+    width : int
+        Columns of a panel where the matrix is packed already, 0: to be chosen.
+    """
+    best, best_cost = Tile(1, max(1, width // lanes)), float("inf")
+    most = min(_MAX_VECTORS, ceil(columns / lanes))
+    for vectors in [width // lanes] if width else range(1, most + 1):
+        # Sums, the vectors of a step, one broadcast element.
+        registers = spec.vector_registers - vectors - 1
+        for tall in range(1, max(1, min(rows, registers // vectors)) + 1):
+            panels, rest = divmod(columns, vectors * lanes)
+            alone = 1  # cores that wait for the last, incomplete panel
+            if batch < spec.cores and rows <= columns:  # panels are the tasks
+                panels = ceil(panels / spec.cores) * spec.cores
+                alone = spec.cores
+            cost = panels * _panel_cost(rows, tall, vectors)
+            if rest:
+                cost += alone * _panel_cost(rows, tall, ceil(rest / lanes))
+            if cost < best_cost:
+                best, best_cost = Tile(tall, vectors), cost
+    return best
+
+
+def _panel_cost(rows: int, tall: int, vectors: int) -> float:
+    """Half cycles of a step of the reduction for all rows of a panel."""
+    full, rest = divmod(rows, tall)
+    return full * _step(tall, vectors) + (_step(rest, vectors) if rest else 0)
+
+
+def _step(rows: int, vectors: int) -> float:
+    return max(rows * vectors, _LATENCY) + 0.5 * (rows + vectors)
+
+
+def panel_width(rows: int, columns: int, spec: DeviceSpec) -> int:
+    """Columns of a panel to pack a float32 matrix in, for so many rows on the left."""
+    lanes = spec.lanes()
+    return choose_tile(rows, columns, spec, lanes).vectors * lanes
+
+
+def pack_panels(sch: Schedule, block: SBlockRV, matrix: tirx.Buffer, width: int) -> SBlockRV:
+    """Have `block` read a copy of `matrix` [..., K, N] as [..., N/width, K, width].
+
+    Returns the block that copies, whose loops stay those over [..., K, N].
+    """
+    copy = sch.cache_read(block, read_index(sch.get(block), matrix), "global")
+
+    def panels(v: list[tirx.Expr]) -> list[tirx.Expr]:
+        return [*v[:-2], v[-1] // width, v[-2], v[-1] % width]
+
+    index_map = axis_map(sch.get(copy), len(matrix.shape), panels)
+    # The last panel may have columns that nobody writes or reads.
+    sch.transform_layout(copy, ("write", 0), index_map, assume_injective_transform=True)
+    return copy
+
+
+def schedule_panels(
+    sch: Schedule,
+    block: SBlockRV,
+    epilogue: SBlockRV,
+    product: Product,
+    tile: Tile,
+    lanes: int,
+    spec: DeviceSpec,
+    *,
+    copy: SBlockRV | None = None,
+    shared: bool = True,
+) -> None:
+    """Schedule a product that reads its matrix in panels.
+
+    Parameters
+    ----------
+    block : SBlockRV
+        The sums, without window or broadcast.
+    epilogue : SBlockRV
+        The only block that reads them.
+    tile : Tile
+        Its vectors make the width of a panel.
+    copy : SBlockRV, optional
+        The block that packs the matrix, if that happens here.
+    shared : bool
+        Whether all of the batch multiplies the same matrix.
+    """
+    sizes = [extent(sch, loop) or spec.cores for loop in sch.get_loops(block)]
+    rows, columns, terms = sizes[product.rows], sizes[product.columns], sizes[product.terms]
+    batch = prod(sizes[p] for p in product.outer)
+    parallel = batch * rows * columns * terms >= MIN_PARALLEL_WORK * lanes
+    width = tile.vectors * lanes
+    # By rows: every task goes through the whole matrix, for a chunk of rows that it then has in
+    # its cache. Otherwise: each task takes a panel, for all rows.
+    by_rows = rows > columns and terms * columns * 4 <= spec.l2_cache // 4
+    parts = 1 if by_rows else _parts(rows, terms, width, spec)
+    final = None
+    if parts > 1:
+        final = block
+        part, _ = sch.split(sch.get_loops(block)[product.terms], factors=[parts, None])
+        block = sch.rfactor(part, 0)  # what `final` adds up
+    loops = list(sch.get_loops(block))
+    outer = [*([loops.pop(product.terms)] if parts > 1 else []), *(loops[p] for p in product.outer)]
+    panels, vector, lane = split_vectors(sch, loops[product.columns], tile.vectors, lanes)
+    chunk = _chunk(rows, terms, tile, spec) if by_rows else ceil(rows / tile.rows)
+    chunks, strips, row = sch.split(loops[product.rows], factors=[None, chunk, tile.rows])
+    if rows % (chunk * tile.rows):
+        peel_remainder(sch, [chunks, strips, row])
+    unrolled = divisors(terms // parts, _UNROLLED)[-1]
+    steps, step = sch.split(loops[product.terms], factors=[None, unrolled])
+    first, second = (chunks, panels) if by_rows else (panels, chunks)
+    sch.reorder(*outer, first, second, strips, steps, step, row, vector, lane)
+    whole = rows % (chunk * tile.rows) == 0 if by_rows else columns % width == 0
+    own = True  # whether a task has a matrix or panels of its own
+    if whole:
+        # Only a loop without remainder is fused: nothing of it could be peeled.
+        task = fuse(sch, [*outer, first])
+        own = not by_rows and (batch == 1 or not shared)
+    elif batch >= spec.cores:
+        task = fuse(sch, outer)
+        own = not shared
+    else:
+        task, own = first, False
+    if parallel:
+        sch.parallel(task)
+    sch.vectorize(lane)
+    for loop in (step, row, vector):
+        sch.unroll(loop)
+    if copy is not None:
+        if own:
+            sch.compute_at(copy, task, preserve_unit_loops=True)
+        _vectorize_copy(sch, copy, tile, lanes, parallel=parallel and not own)
+    sums = epilogue
+    if final is None:
+        sch.set_scope(block, 0, "local")
+    else:
+        sums = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(sums, strips, preserve_unit_loops=True)
+    row, column = sch.get_loops(sums)[-2:]
+    if rows % (chunk * tile.rows):
+        peel_remainder(sch, [row])
+    sch.unroll(row)
+    sch.vectorize(split_vectors(sch, column, 1, lanes, peel=columns % width != 0)[-1])
+    sch.decompose_reduction(block, steps)
+    if final is not None:
+        add_parts(sch, final, epilogue, lanes, parallel=True)
+
+
+def _parts(rows: int, terms: int, width: int, spec: DeviceSpec) -> int:
+    """In how many parts to sum, so that rows and a panel stay in a core's cache meanwhile."""
+    cache = max(spec.l2_cache, spec.l1_cache)
+    for parts in divisors(terms, 64):
+        share = terms // parts * 4
+        if share * width <= cache // 8 and share * rows <= cache // 2:
+            return parts
+    return 1
+
+
+def _chunk(rows: int, terms: int, tile: Tile, spec: DeviceSpec) -> int:
+    """Strips of rows in a task: as many as stay in the cache, but some tasks for each core."""
+    strips = rows // tile.rows
+    most = min(
+        max(spec.l2_cache, spec.l1_cache) // 4 // (terms * tile.rows * 4), strips // spec.cores
+    )
+    return divisors(strips, max(most, 1))[-1]
+
+
+def add_parts(
+    sch: Schedule, block: SBlockRV, epilogue: SBlockRV, lanes: int, *, parallel: bool
+) -> None:
+    """Schedule the block that ``rfactor`` leaves to add up parts, a vector at a time."""
+    *rows, columns, part = sch.get_loops(block)
+    remainder = (extent(sch, columns) or 1) % lanes != 0
+    sch.set_scope(block, 0, "local")
+    vector, _, lane = split_vectors(sch, columns, 1, lanes)
+    sch.reorder(*rows, vector, part, lane)
+    if parallel:
+        sch.parallel(fuse(sch, rows))
+    sch.vectorize(lane)
+    sch.unroll(part)
+    sch.reverse_compute_at(epilogue, vector, preserve_unit_loops=True)
+    last = sch.get_loops(epilogue)[-1]
+    sch.vectorize(split_vectors(sch, last, 1, lanes, peel=remainder)[-1])
+    sch.decompose_reduction(block, part)
+
+
+def _vectorize_copy(
+    sch: Schedule, copy: SBlockRV, tile: Tile, lanes: int, *, parallel: bool
+) -> None:
+    """Copy panel by panel, row by row."""
+    *_, terms, columns = sch.get_loops(copy)
+    panels, vector, lane = split_vectors(sch, columns, tile.vectors, lanes)
+    sch.reorder(panels, terms, vector, lane)
+    if parallel:
+        sch.parallel(panels)
+    sch.vectorize(lane)
+    sch.unroll(vector)
