@@ -40,11 +40,14 @@ def expand_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
 
     def expand(call: ir.Call) -> tirx.Expr:
-        exponential = call.op.same_as(_EXP)
-        if not (exponential or call.op.same_as(_POW)) or call.ty.dtype != "float32":
+        known = any(call.op.same_as(op) for op in (_EXP, _POW, _SIGMOID))
+        if not known or call.ty.dtype != "float32":
             return call
-        if exponential:
+        if call.op.same_as(_EXP):
             return _exp(call.args[0])
+        if call.op.same_as(_SIGMOID):
+            one = tirx.const(1, "float32")
+            return one / (one + _exp(-call.args[0]))
         exponent = call.args[1]
         if isinstance(exponent, tirx.FloatImm) and exponent.value in _QUARTERS:
             return _root(call.args[0], exponent.value)
