@@ -15,6 +15,7 @@ from tvm_edge.relay_passes.fuse_tir import FuseTIR
 from tvm_edge.relay_passes.insert_copies import LowerCopies
 from tvm_edge.relay_passes.layout import BlockLayout
 from tvm_edge.relay_passes.legalize import legalize_ops
+from tvm_edge.relay_passes.pack_matrices import PackMatrices
 from tvm_edge.relay_passes.reuse_in_place import ReuseInPlace
 from tvm_edge.relay_passes.spread_vdevices import SpreadVDevices
 from tvm_edge.relay_passes.verify_placement import VerifyPlacement
@@ -52,8 +53,11 @@ SIMPLIFY = Pipeline(
 
 
 def layout(spec: DeviceSpec, configs: Mapping[ConvWorkload, ConvConfig] | None = None) -> Pipeline:
-    """Images in blocks of channels where the device is a CPU; `configs` were measured."""
-    passes = (BlockLayout(spec, configs),) if spec.kind == "cpu" else ()
+    """Images in blocks and matrices in panels where the device is a CPU.
+
+    `configs` are algorithms and knobs of convolutions that were measured.
+    """
+    passes = (BlockLayout(spec, configs), PackMatrices(spec)) if spec.kind == "cpu" else ()
     return Pipeline("layout", passes)
 
 
