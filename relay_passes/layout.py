@@ -54,11 +54,11 @@ class BlockLayout:
 
     Examples
     --------
-    ``relu(conv2d(x, w))`` of 64 channels becomes, with ``conv2d_blocked`` a kernel::
+    ``relu(conv2d(x, w))`` of 64 channels becomes, with ``pack``, ``conv2d_blocked`` and ``unpack``
+    kernels and `w_packed` a constant::
 
-        x_blocked = permute_dims(reshape(x, (1, 4, 16, H, W)), (0, 1, 3, 4, 2))
-        y_blocked = relu(conv2d_blocked(x_blocked, w_packed))
-        y = reshape(permute_dims(y_blocked, (0, 1, 4, 2, 3)), (1, 64, H, W))
+        x_blocked = pack(x)                                 # [1, 64, H, W] as [1, 4, H, W, 16]
+        y = unpack(relu(conv2d_blocked(x_blocked, w_packed)))
     """
 
     def __init__(
