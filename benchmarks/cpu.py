@@ -142,7 +142,9 @@ def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
         return row | saved
     runtimes: dict[str, list[dict[str, Any]]] = {runtime: [] for runtime in options.runtimes}
     if "tvm-edge" in runtimes:
-        row |= {"compiled": run_child(_MODULE, "compile", name, options.mode, folder)}
+        row |= {
+            "compiled": run_child(_MODULE, "compile", name, options.mode, options.threads, folder)
+        }
         if "failed" in row["compiled"]:
             row["runtimes"]["tvm-edge"] = row["compiled"]
             del runtimes["tvm-edge"]

@@ -47,7 +47,7 @@ def save_network(name: str, threads: str, folder: Path) -> dict[str, Any]:
     return {}
 
 
-def compile_network(name: str, mode: str, folder: Path) -> dict[str, Any]:
+def compile_network(name: str, mode: str, threads: str, folder: Path) -> dict[str, Any]:
     """A job: compile the network with tvm-edge and write the artifact.
 
     In the mode ``measured`` the best candidates of each convolution are timed once before.
@@ -57,7 +57,8 @@ def compile_network(name: str, mode: str, folder: Path) -> dict[str, Any]:
 
     path = folder / f"{name}.onnx"
     start = perf_counter()
-    configs = measure_convolutions(path) if mode == "measured" else {}
+    measured_mode = mode == "measured"
+    configs = measure_convolutions(path, num_threads=int(threads)) if measured_mode else {}
     measured = perf_counter()
     model = compile_with(path, "llvm", configs)
     seconds = perf_counter() - measured

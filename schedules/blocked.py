@@ -217,7 +217,7 @@ def conv2d(
     def column(x: tirx.Expr) -> tirx.Expr:
         return x * strides[1] + kx * dilation[1]
 
-    if groups > 1 and groups >= blocks * lanes - lanes + 1:
+    if groups > 1 and block == 1:  # groups of several channels fill blocks
         return te.compute(
             shape,
             lambda n, o, y, x, v: te.sum(

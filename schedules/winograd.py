@@ -128,7 +128,7 @@ def conv2d_winograd(
     rows = te.compute(
         (depth, tiles, size, size, block),
         lambda c, t, p, j, v: _combine(
-            b[:, :],
+            b,
             p,
             [
                 padded[
@@ -147,7 +147,7 @@ def conv2d_winograd(
     transformed = te.compute(
         (size * size, depth, tiles, block),
         lambda f, c, t, v: _combine(
-            b[:, :],
+            b,
             tirx.floormod(f, size),
             [rows[c, t, tirx.floordiv(f, size), j, v] for j in range(size)],
             dtype,

@@ -1,4 +1,4 @@
-"""Schedules of CPU kernels: plain NCHW layout, no packing, no search.
+"""Schedules of CPU kernels: blocked and plain layouts, tiles from the device, no search.
 
 Every kernel gets a parallel, vectorised schedule from the first rule of :data:`RULES` that takes
 it; the last one takes anything.
@@ -47,7 +47,7 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     Parameters
     ----------
     func : PrimFunc
-        Blocks as Relax's ``FuseTIR`` leaves them, in plain NCHW layout.
+        Blocks as Relax's ``FuseTIR`` leaves them.
     spec : DeviceSpec
         The CPU: its vector registers and cores decide the tiles.
     """

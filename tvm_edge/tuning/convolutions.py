@@ -20,6 +20,7 @@ from tvm import te, tirx
 
 from tvm_edge.compiler.driver import convolutions_of
 from tvm_edge.hardware import DeviceSpec, resolve_target
+from tvm_edge.runtime.threads import configure_pool, resolve_num_threads
 from tvm_edge.schedules import cpu
 from tvm_edge.schedules.blocked import ConvWorkload, conv2d, filled, input_block
 from tvm_edge.schedules.cpu.algorithm import ConvConfig, config_space
@@ -43,6 +44,7 @@ def measure_convolutions(
     *,
     count: int = 4,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    num_threads: int | None = None,
     progress: Callable[[int, int, ConvWorkload], None] | None = None,
 ) -> dict[ConvWorkload, ConvConfig]:
     """Measure candidates for every convolution of a model on this machine.
@@ -56,6 +58,8 @@ def measure_convolutions(
         Candidates of each algorithm and layout; about 1 s each, most of it code generation.
     input_shapes : mapping of str to sequence of int, optional
         Shapes of inputs with dynamic dimensions.
+    num_threads : int, optional
+        Threads to measure with, those the model will run on; default as for ``compile``.
     progress : callable, optional
         Called with the number of convolutions done, of all, and the next one.
 
@@ -64,6 +68,7 @@ def measure_convolutions(
     dict of ConvWorkload to ConvConfig
         The fastest configuration of each distinct convolution that can be blocked.
     """
+    configure_pool(resolve_num_threads(num_threads))  # TVM's own default is half the cores
     resolved = resolve_target(target)
     workloads = convolutions_of(model, resolved, input_shapes)
     chosen = {}
