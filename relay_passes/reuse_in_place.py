@@ -42,14 +42,13 @@ def _candidates(mod: tvm.IRModule) -> dict[relax.Var, int]:
         and isinstance(binding.var, relax.DataflowVar)
         and static_shape(binding.var.ty) is not None
     }
-    readers: Counter[relax.Var] = Counter()
+    left: Counter[relax.Var] = Counter()  # readers to come
     for value in [*(binding.value for binding in bindings), main.body.body]:
         kernel = is_call(value, "relax.call_tir")
         for var in dict.fromkeys(operands(value)):
-            readers[var] += 1
+            left[var] += 1
             if not kernel:  # a view, or a tensor that others share already
                 fresh.discard(var)
-    left = Counter(readers)
     found = {}
     for binding in bindings:
         value = binding.value
