@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.errors import PlacementError
-from tvm_edge.ops import NON_MAX_SUPPRESSION
+from tvm_edge.ops import NON_MAX_SUPPRESSION, UNIQUE
 from tvm_edge.relay_passes.node_names import node_index
 
 __all__ = [
@@ -34,9 +34,7 @@ GPU, CPU = 0, 1
 
 IMPOSSIBLE: Mapping[str, str] = {
     NON_MAX_SUPPRESSION: "greedy suppression has no GPU kernel yet",
-    # TVM's own parallel scan gives wrong sums on OpenCL.
-    "relax.cumprod": "scans have no GPU kernel yet",
-    "relax.cumsum": "scans have no GPU kernel yet",
+    UNIQUE: "the length of its result depends on data",
     "relax.unique": "the length of its result depends on data",
     "relax.nonzero": "the length of its result depends on data",
     "relax.dynamic_strided_slice": "the shape of its result depends on data",
@@ -47,15 +45,12 @@ IMPOSSIBLE: Mapping[str, str] = {
 """Operators without a GPU kernel, and why."""
 
 LISTED: Mapping[str, str] = {
-    name: "listed: it sorts or scatters, which a CPU does better"
+    name: "listed: it searches or scatters, which a CPU does better"
     for name in (
-        "relax.argsort",
         "relax.bucketize",
         "relax.multinomial_from_uniform",
         "relax.scatter_elements",
         "relax.scatter_nd",
-        "relax.sort",
-        "relax.topk",
     )
 }
 """Operators that a GPU would run, but not well: the list that the paper's fallback goes by."""

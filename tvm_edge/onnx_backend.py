@@ -61,6 +61,7 @@ _FORMING = {
     "AffineGrid": (1,),
     "CenterCropPad": (1,),
     "ConstantOfShape": (0,),
+    "CumProd": (1,),
     "CumSum": (1,),
     "Dropout": (1, 2),
     "Expand": (1,),

@@ -51,7 +51,8 @@ def gpu_functions(model: onnx.ModelProto) -> tvm.IRModule:
     with resolved.cpu.target:
         simple = phases.SIMPLIFY(load_model(model, None).module)
     with resolved.target:
-        return transform.DeadCodeElimination()(phases.FUSE(phases.GROUP(phases.LEGALIZE(simple))))
+        legal = phases.legalize(resolved)(simple)
+        return transform.DeadCodeElimination()(phases.FUSE(phases.GROUP(legal)))
 
 
 @dataclass(frozen=True)

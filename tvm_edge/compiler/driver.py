@@ -257,7 +257,7 @@ def _plan(
             dump(placed.module, "placed")
         with resolved.target:
             laid_out = phases.layout(resolved.spec, configs)(placed.module)
-            legal = phases.LEGALIZE(laid_out)
+            legal = phases.legalize(resolved)(laid_out)
             grouped = phases.GROUP(legal)
             calls = NodeTrace(legal).calls(grouped)
             fused = phases.FUSE(grouped)

@@ -8,7 +8,7 @@ from tvm.relax import transform
 from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
 from tvm_edge.compiler.pipeline import Pipeline
-from tvm_edge.hardware import DeviceSpec
+from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.relay_passes.fold_affine import FoldAffine
 from tvm_edge.relay_passes.fold_constant_views import FoldConstantViews
 from tvm_edge.relay_passes.fuse_tir import FuseTIR
@@ -27,11 +27,11 @@ __all__ = [
     "FUSE",
     "GROUP",
     "IN_PLACE",
-    "LEGALIZE",
     "LOWER",
     "LOWER_SEVERAL_DEVICES",
     "SIMPLIFY",
     "layout",
+    "legalize",
 ]
 
 SIMPLIFY = Pipeline(
@@ -61,22 +61,24 @@ def layout(spec: DeviceSpec, configs: Mapping[ConvWorkload, ConvConfig] | None =
     return Pipeline("layout", passes)
 
 
-LEGALIZE = Pipeline(
-    "legalize",
-    (
-        LowerVision(),
-        DispatchSampling(),
-        DispatchSortScan(),
-        legalize_ops(),
-        SpreadVDevices(),
-        transform.AnnotateTIROpPattern(),
-        transform.FoldConstant(),
-        # Before fusion: a reshape is a view and costs nothing, inside a kernel it would copy.
-        transform.RewriteDataflowReshape(),
-        transform.DeadCodeElimination(),
-    ),
-)
-"""Operators become calls of kernels (PrimFuncs)."""
+def legalize(resolved: ResolvedTarget) -> Pipeline:
+    """Operators become calls of kernels (PrimFuncs), some of them written for the device."""
+    return Pipeline(
+        "legalize",
+        (
+            LowerVision(resolved),
+            DispatchSampling(),
+            DispatchSortScan(),
+            legalize_ops(),
+            SpreadVDevices(),
+            transform.AnnotateTIROpPattern(),
+            transform.FoldConstant(),
+            # Before fusion: a reshape is a view and costs nothing, inside a kernel it would copy.
+            transform.RewriteDataflowReshape(),
+            transform.DeadCodeElimination(),
+        ),
+    )
+
 
 GROUP = Pipeline("group", (transform.FuseOps(),))
 """Element-wise tails are grouped with the kernel in front of them."""

@@ -5,6 +5,7 @@ from tvm_edge.frontend.operators.detection import DETECTION
 from tvm_edge.frontend.operators.elementwise import ELEMENTWISE
 from tvm_edge.frontend.operators.networks import NETWORKS
 from tvm_edge.frontend.operators.resize import RESIZE
+from tvm_edge.frontend.operators.sorting import SORTING
 from tvm_edge.frontend.operators.tensors import TENSORS
 from tvm_edge.frontend.operators.types import TYPES, refuse_types
 
@@ -15,6 +16,7 @@ CONVERTERS: dict[str, Converter] = {
     **ELEMENTWISE,
     **NETWORKS,
     **RESIZE,
+    **SORTING,
     **TENSORS,
     **TYPES,
 }

@@ -218,7 +218,7 @@ def unsupported_nodes(proto: onnx.ModelProto) -> dict[str, list[str]]:
     """Operators of the main graph without an implementation, each with the names of its nodes."""
     from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
-    known = set(_get_convert_map()) | {"If", "Constant"}
+    known = {*_get_convert_map(), *CONVERTERS, "If"}
     local = {(f.domain, f.name) for f in proto.functions}
     missing: dict[str, list[str]] = {}
     for node in proto.graph.node:
@@ -340,6 +340,9 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
             for index, node in enumerate(graph.node):
                 node.name = f"n{index}"
             super()._construct_nodes(graph)
+
+        def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+            """Done before, with converters of ours that TVM does not know (refuse_unsupported)."""
 
         def _convert_operator(
             self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["TensorSpec"]
+import numpy as np
+
+__all__ = ["TensorSpec", "offsets_problem"]
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,15 @@ class TensorSpec:
         A string stands for a length only known after the run, such as the number of detections.
     dtype : str
         A NumPy type name.
+    offsets_into : int or None
+        Of an input that says where segments begin: the length of the tensor that it cuts up. Its
+        values must lie in it and not decrease.
     """
 
     name: str
     shape: tuple[int | str, ...]
     dtype: str
+    offsets_into: int | None = None
 
     @property
     def static_shape(self) -> tuple[int, ...]:
@@ -42,9 +48,30 @@ class TensorSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-compatible dictionary."""
-        return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
+        fields: dict[str, Any] = {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
+        if self.offsets_into is not None:
+            fields["offsets_into"] = self.offsets_into
+        return fields
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> TensorSpec:
         """The inverse of :meth:`to_dict`."""
-        return cls(fields["name"], tuple(fields["shape"]), fields["dtype"])
+        return cls(
+            fields["name"],
+            tuple(fields["shape"]),
+            fields["dtype"],
+            fields.get("offsets_into"),
+        )
+
+
+def offsets_problem(offsets: np.ndarray, length: int) -> str:
+    """What is wrong with offsets of segments of a tensor of `length`; empty where nothing is."""
+    outside = np.flatnonzero((offsets < 0) | (offsets > length))
+    if outside.size:
+        at = int(outside[0])
+        return f"number {at}, {offsets[at]}, lies outside of the {length} elements"
+    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
+    if falls.size:
+        at = int(falls[0]) + 1
+        return f"number {at}, {offsets[at]}, is less than the {offsets[at - 1]} before it"
+    return ""

@@ -10,6 +10,7 @@ import tvm
 
 from tvm_edge.errors import InputError, near_matches
 from tvm_edge.report import TensorSpec
+from tvm_edge.report.tensors import offsets_problem
 from tvm_edge.runtime.dlpack import (
     contiguous,
     device_kind,
@@ -78,9 +79,26 @@ def bind_inputs(
                 expected=str(spec),
                 got="nothing",
             )
-    return [
+    bound = [
         _bind(spec, values[spec.name], device) for spec, device in zip(specs, devices, strict=True)
     ]
+    for spec, value in zip(specs, bound, strict=True):
+        if spec.offsets_into is not None:
+            _check_offsets(spec, value)
+    return bound
+
+
+def _check_offsets(spec: TensorSpec, value: Bound) -> None:
+    offsets = value if isinstance(value, np.ndarray) else value.numpy()
+    problem = offsets_problem(offsets, spec.offsets_into or 0)
+    if problem:
+        raise InputError(
+            f"the input {spec.name!r} says where segments begin, and {problem}; "
+            "pass their ascending offsets, one more than there are segments",
+            name=spec.name,
+            expected=f"ascending offsets from 0 to {spec.offsets_into}",
+            got=problem,
+        )
 
 
 def _bind(spec: TensorSpec, value: Any, device: tvm.runtime.Device) -> Bound:
@@ -180,13 +198,15 @@ def _check(
 
 
 def random_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:
-    """Seeded inputs for benchmarks: normal floats, and zeros and ones of other types."""
+    """Seeded inputs for benchmarks: normal floats, zeros and ones of other types, even segments."""
     generator = np.random.default_rng(seed)
     values = {}
     for spec in specs:
         dtype = numpy_dtype(spec.dtype)
-        if "float" in spec.dtype:
-            drawn: np.ndarray = generator.standard_normal(spec.static_shape)
+        if spec.offsets_into is not None:
+            drawn: np.ndarray = np.linspace(0, spec.offsets_into, spec.static_shape[0])
+        elif "float" in spec.dtype:
+            drawn = generator.standard_normal(spec.static_shape)
         else:
             drawn = generator.integers(0, 2, spec.static_shape)
         values[spec.name] = drawn.astype(dtype)

@@ -41,6 +41,9 @@ Instrument = Callable[[str, bool], None]
 # How the virtual machine and kernels refuse an argument.
 _OTHER_ARGUMENTS = ("Invoking function main", "fn=main, loc=param", "when calling:")
 
+# How a kernel's assertion begins (tvm_edge.schedules.vision.emit.require).
+_REFUSED = "the inputs' values do not fit: "
+
 _ALIGNMENT = 64  # TVM's kAllocAlignment; kernels may load whole cache lines
 
 
@@ -338,6 +341,11 @@ def _entry(machine: VirtualMachine) -> Callable[..., Any]:
                 raise ArtifactError(
                     "the code of this model takes other inputs or weights than its manifest "
                     f"says ({one_line(err)}); export it again"
+                ) from err
+            if _REFUSED in reason:  # a kernel's own check
+                raise InputError(
+                    f"{reason[reason.index(_REFUSED) :].splitlines()[0]}; check the inputs' values",
+                    name="inputs",
                 ) from err
             if "ErrorContext(" in reason:
                 raise InputError(

@@ -9,13 +9,7 @@ import onnx
 import tvm
 from tvm import relax, tirx
 
-from tvm_edge.frontend.operators.base import (
-    Attributes,
-    Converter,
-    constant,
-    operand,
-    static_shape,
-)
+from tvm_edge.frontend.operators.base import Attributes, Converter, constant, static_shape
 
 __all__ = ["TENSORS"]
 
@@ -105,18 +99,6 @@ def _space_to_depth(
     return bb.normalize(relax.op.reshape(x, (n, c * size * size, h // size, w // size)))
 
 
-def _top_k(
-    _bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
-) -> relax.Expr | None:
-    """TVM's; its sort knows no unsigned numbers of more than eight bits."""
-    dtype = str(inputs[0].ty.dtype)
-    if dtype in ("uint16", "uint32", "uint64"):
-        raise NotImplementedError(f"TopK of {dtype}")
-    if constant(operand(inputs, 1)) is None and len(inputs) > 1:
-        raise NotImplementedError("TopK needs a constant k")
-    return None
-
-
 TENSORS: dict[str, Converter] = {
     "Constant": _constant,
     "EyeLike": _eye_like,
@@ -124,5 +106,4 @@ TENSORS: dict[str, Converter] = {
     "OneHot": _one_hot,
     "Range": _range,
     "SpaceToDepth": _space_to_depth,
-    "TopK": _top_k,
 }

@@ -1,0 +1,81 @@
+"""Where a composite operator is replaced by calls of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax, tirx
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.vision.emit import Kernel
+
+__all__ = ["KernelSite", "is_empty"]
+
+
+@dataclass(frozen=True)
+class KernelSite:
+    """The place of one operator.
+
+    Attributes
+    ----------
+    builder : relax.BlockBuilder
+        Takes what the operator becomes.
+    device : relax.VDevice or None
+        Where its operands are; ``None`` in a module for one device.
+    spec : DeviceSpec
+        That device.
+    """
+
+    builder: relax.BlockBuilder
+    device: relax.VDevice | None
+    spec: DeviceSpec
+
+    def tensor(self, shape: Sequence[Any], dtype: str) -> relax.TensorType:
+        """The type of a tensor on this device."""
+        return relax.TensorType(list(shape), dtype, self.device)
+
+    def emit(self, value: relax.Expr) -> relax.Var:
+        """Bind a value."""
+        return self.builder.emit(value)
+
+    def call(
+        self,
+        func: tirx.PrimFunc,
+        name: str,
+        args: Sequence[relax.Expr],
+        results: Sequence[relax.TensorType],
+    ) -> list[relax.Var]:
+        """Call a kernel; its results."""
+        func = func.without_attr("global_symbol")  # the module names it
+        if self.device is not None:
+            func = func.with_attr("target", self.device.target)
+        gvar = self.builder.add_func(func, name)
+        types = list(results)
+        out = types[0] if len(types) == 1 else types
+        made = self.emit(relax.call_tir(gvar, list(args), out))
+        if len(types) == 1:
+            return [made]
+        return [self.emit(relax.TupleGetItem(made, i)) for i in range(len(types))]
+
+    def run(self, kernel: Kernel, name: str, args: Sequence[relax.Expr]) -> list[relax.Var]:
+        """Call a kernel of static shapes; its results, workspace included."""
+        types = [self.tensor(shape, dtype) for shape, dtype in kernel.outputs]
+        return self.call(kernel.func, name, args, types)
+
+    def reshape(self, value: relax.Expr, shape: Sequence[Any]) -> relax.Var:
+        """A view of other shape."""
+        return self.emit(relax.op.reshape(value, list(shape)))
+
+    def empty(self, shape: Sequence[Any], dtype: str) -> relax.Expr:
+        """A tensor without elements."""
+        zeros = self.emit(relax.op.zeros(tuple(shape), dtype))
+        if self.device is None:
+            return zeros
+        return self.emit(relax.op.to_vdevice(zeros, self.device))
+
+
+def is_empty(shape: Sequence[Any]) -> bool:
+    """Whether a dimension is known to be zero."""
+    return any(isinstance(dim, tirx.IntImm | int) and int(dim) == 0 for dim in shape)

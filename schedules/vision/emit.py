@@ -1,0 +1,149 @@
+"""Kernels written out loop by loop, with TVM's IR builder.
+
+Sorts and scans are cooperating loops and not definitions that a schedule could be applied to. In
+plain Python a sorting network or a merge is a function that writes statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+__all__ = [
+    "Kernel",
+    "Tensor",
+    "barrier",
+    "function",
+    "hold",
+    "launch",
+    "register",
+    "registers",
+    "require",
+    "when",
+]
+
+_launching: ContextVar[bool] = ContextVar("launching", default=False)
+
+# Relax's OpPatternKind: not to be fused with anything.
+_OPAQUE = 8
+
+Tensor = tuple[Sequence[Any], str]
+"""Shape and element type of a parameter; indexed by one number it is flat."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A function and its parameters."""
+
+    func: tirx.PrimFunc
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def function(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor], body: Callable[..., None]
+) -> Kernel:
+    """A kernel that keeps the loops it was written with.
+
+    Parameters
+    ----------
+    inputs, outputs : sequence of Tensor
+        The parameters, outputs behind inputs. What an output holds before is not defined: further
+        outputs that nobody reads are the kernel's workspace, which the memory planner then knows.
+    body : callable
+        Writes the statements; called with a buffer for each parameter.
+    """
+
+    def write(ins: Sequence[tirx.Buffer], outs: Sequence[tirx.Buffer]) -> tirx.Stmt:
+        with IRBuilder() as builder:
+            with T.attr(tirx.IntImm("int32", 0), "kernel", tirx.IntImm("int32", 0)):
+                body(*(T.buffer_proxy(buffer) for buffer in (*ins, *outs)))
+            return builder.get().body  # the builder wants one frame around all statements
+
+    # TVM wants the very same expressions in a tensor and in its buffer.
+    given = [
+        te.placeholder([*map(_expression, shape)], dtype, f"in{i}")
+        for i, (shape, dtype) in enumerate(inputs)
+    ]
+    shapes = [[*map(_expression, shape)] for shape, _ in outputs]
+    made = te.extern(
+        shapes,
+        given,
+        write,
+        name="kernel",
+        dtype=[dtype for _, dtype in outputs],
+        in_buffers=[
+            tirx.decl_buffer(tensor.shape, tensor.dtype, tensor.op.name, layout=None)
+            for tensor in given
+        ],
+        out_buffers=[
+            tirx.decl_buffer(shape, dtype, f"out{i}", layout=None)
+            for i, (shape, (_, dtype)) in enumerate(zip(shapes, outputs, strict=True))
+        ],
+    )
+    results = [made] if isinstance(made, te.Tensor) else list(made)
+    func = te.create_prim_func([*given, *results])
+    attrs = {"tirx.is_scheduled": True, "op_pattern": _OPAQUE}
+    return Kernel(func.with_attrs(attrs), tuple(inputs), tuple(outputs))
+
+
+def _expression(size: Any) -> tirx.Expr:
+    return tirx.IntImm("int64", size) if isinstance(size, int) else size
+
+
+@contextmanager
+def launch(groups: int, items: int) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
+    """One GPU kernel: yields the indices of the work-group and of the work-item in it."""
+    group, item = te.thread_axis("blockIdx.x"), te.thread_axis("threadIdx.x")
+    outside = _launching.set(True)
+    with T.attr(group, "thread_extent", groups), T.attr(item, "thread_extent", items):
+        yield group.var, item.var
+    _launching.reset(outside)
+
+
+def require(condition: tirx.Expr, what: str) -> None:
+    """Refuse to run where `condition` does not hold; the runtime makes it an InputError."""
+    with T.Assert(condition, f"the inputs' values do not fit: {what}"):
+        pass
+
+
+def barrier() -> None:
+    """All work-items of a group meet, and see what the others wrote to local memory."""
+    T.evaluate(tvm.ir.Call("tirx.tvm_storage_sync", [tvm.ir.StringImm("shared")], ret_ty="void"))
+
+
+def register(value: tirx.Expr) -> Any:
+    """A variable of a work-item, ``r[0]``, that starts as `value`."""
+    cell = registers(1, value.ty.dtype)
+    cell[0] = value
+    return cell
+
+
+def hold(value: tirx.Expr) -> tirx.Expr:
+    """`value`, calculated here and once.
+
+    TVM substitutes what ``T.Bind`` names wherever it is used: sources grow by orders of magnitude.
+    """
+    return register(value)[0]
+
+
+def registers(count: int, dtype: str) -> Any:
+    """`count` variables of a work-item or a thread, in registers where constants index them."""
+    # On a CPU TVM puts what is small and "global" on the stack, and takes "local" from a pool.
+    scope = "local" if _launching.get() else "global"
+    return T.buffer_proxy(T.decl_buffer([count], str(dtype), scope=scope))
+
+
+@contextmanager
+def when(condition: tirx.Expr) -> Iterator[None]:
+    """Statements for where `condition` holds."""
+    with T.If(condition), T.Then():
+        yield

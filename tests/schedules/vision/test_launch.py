@@ -1,0 +1,102 @@
+"""Devices take what sorts and scans launch: sizes of work-groups, and their local memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
+
+import pytest
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from tests.schedules.gpu_harness import MALI, ORIN, TINY
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.vision import gpu
+from tvm_edge.schedules.vision.emit import Kernel
+
+LITTLE = replace(
+    ORIN, key="test/little-local-memory", local_memory=16 << 10, max_work_group_size=256
+)
+SPECS = (MALI, ORIN, TINY, LITTLE)
+
+
+@dataclass
+class Launch:
+    """One GPU kernel: work-groups, work-items of a group, and bytes that a group shares."""
+
+    groups: int = 0
+    items: int = 0
+    local_bytes: int = 0
+
+
+def launches(func: tirx.PrimFunc) -> list[Launch]:
+    """Every launch of a function, in order."""
+    found: list[Launch] = []
+
+    def visit(node: tirx.Stmt) -> None:
+        if isinstance(node, tirx.AttrStmt) and node.attr_key == "thread_extent":
+            if str(node.node.thread_tag) == "blockIdx.x":
+                found.append(Launch(groups=int(node.value)))
+            else:
+                assert str(node.node.thread_tag) == "threadIdx.x"
+                found[-1].items = int(node.value)
+        elif isinstance(node, tirx.AllocBuffer) and node.buffer.scope() == "shared":
+            width = tvm.DataType(node.buffer.dtype).bits // 8
+            found[-1].local_bytes += prod(int(size) for size in node.buffer.shape) * width
+
+    _walk(func.body, visit)
+    return found
+
+
+def _walk(body: tirx.Stmt, visit: Callable[[tirx.Stmt], None]) -> None:
+    """Outer statements first."""
+    tvm_ffi.structural_walk(body, (tirx.Stmt, visit), order="pre")
+
+
+@cache
+def kernels(spec: DeviceSpec) -> dict[str, Kernel]:
+    """Short and long, few and many, narrow and wide."""
+    made: dict[str, Kernel] = {}
+    for rows, length in [(3000, 2), (1, 1793), (80, 8732), (1, 1_000_000)]:
+        for dtype in ("float32", "int64"):
+            name = f"{rows} x {length} {dtype}"
+            how = {"index_dtype": "int32"}
+            made[f"argsort {name}"] = gpu.argsort_rows(
+                rows, length, dtype, spec, descending=False, **how
+            )
+            made[f"top-k {name}"] = gpu.top_k_rows(
+                rows, length, -(-length // 100), dtype, spec, largest=True, **how
+            )
+            made[f"segments {name}"] = gpu.argsort_segments(
+                rows * length, rows + 1, dtype, "int32", spec, descending=False, **how
+            )
+            made[f"scan {name}"] = gpu.scan_lines(rows, length, 1, dtype, dtype, spec)
+            made[f"scan across {name}"] = gpu.scan_lines(1, length, rows, dtype, dtype, spec)
+    return made
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: str(spec.key))
+def test_launches_are_within_the_device(spec: DeviceSpec) -> None:
+    """Local memory only where it is on the chip: Mali's is main memory."""
+    room = spec.local_memory if spec.local_memory_kind == "dedicated" else 0
+    for name, kernel in kernels(spec).items():
+        found = launches(kernel.func)
+        assert found, name
+        for launch in found:
+            assert 1 <= launch.items <= spec.max_work_group_size, (name, launch)
+            assert 1 <= launch.groups < 2**31, (name, launch)
+            assert launch.local_bytes <= room, (name, launch)
+
+
+def test_every_store_is_inside_of_a_launch() -> None:
+    """Outside of one it would be the host's, which cannot reach the device's memory."""
+    for name, kernel in kernels(ORIN).items():
+        body = kernel.func.body.block.body
+        while isinstance(body, tirx.AttrStmt) and body.attr_key != "thread_extent":
+            body = body.body
+        for part in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
+            assert isinstance(part, tirx.AttrStmt), (name, type(part))
+            assert part.attr_key == "thread_extent", name
