@@ -7,6 +7,7 @@ default stream, which is where models run (:mod:`tvm_edge.runtime.session`).
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ __all__ = [
     "is_host",
     "numpy_dtype",
     "share_array",
+    "to_numpy",
 ]
 
 # DLPack's numbers for "the default stream" are not the same on both.
@@ -95,6 +97,18 @@ def host_array(tensor: tvm.runtime.Tensor) -> np.ndarray:
     return np.from_dlpack(raw).view(dtype)
 
 
+def to_numpy(tensor: tvm.runtime.Tensor) -> np.ndarray:
+    """A tensor as an array: over its memory where that is the host's, else a copy.
+
+    The array keeps the memory alive; whoever calls has no other use for the tensor.
+    """
+    if is_host(device_kind(tensor)):
+        array = host_array(tensor)
+        if array.flags.writeable:
+            return array
+    return tensor.numpy()
+
+
 def share_array(array: np.ndarray) -> tvm.runtime.Tensor:
     """A CPU tensor over a contiguous array, which may be read-only."""
     if array.dtype.kind in "biufc":
@@ -104,6 +118,7 @@ def share_array(array: np.ndarray) -> tvm.runtime.Tensor:
     return raw._create_view(array.shape, str(array.dtype))
 
 
+@functools.cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy type of a name; those of bfloat16 and the float8 family are in ml_dtypes.
 

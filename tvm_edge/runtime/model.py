@@ -18,7 +18,7 @@ from tvm_edge.errors import ArtifactError, InputError, near_matches, one_line
 from tvm_edge.report import CompileReport, TensorSpec
 from tvm_edge.runtime.artifact import Artifact, read_artifact, write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, measure
-from tvm_edge.runtime.dlpack import host_array, numpy_dtype
+from tvm_edge.runtime.dlpack import host_array, numpy_dtype, to_numpy
 from tvm_edge.runtime.info import ModelInfo, check_info, versions
 from tvm_edge.runtime.inputs import Bound, bind_inputs, random_inputs
 from tvm_edge.runtime.placement import device_index, input_device, open_devices
@@ -225,7 +225,7 @@ class CompiledModel:
                 "more; export it again"
             )
         return {
-            name: tensors[index] if device_outputs else tensors[index].numpy()
+            name: tensors[index] if device_outputs else to_numpy(tensors[index])
             for index, name in wanted.items()
         }
 

@@ -116,7 +116,7 @@ class _Machine:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.main: Callable[..., Any] | None = None  # made when it is first needed
+        self.main: Callable[..., list[tvm.runtime.Tensor]] | None = None  # made when it is first needed
         self._staged: dict[int, tuple[tvm.runtime.Tensor, np.ndarray]] = {}
 
     def stage(self, index: int, array: np.ndarray) -> tvm.runtime.Tensor:
@@ -229,7 +229,7 @@ class Session:
                 else _place(value, device)
                 for index, (value, device) in enumerate(zip(inputs, self._inputs, strict=True))
             ]
-            outputs = self._own(_listed(machine.main(*tensors, self._weights)), tensors)
+            outputs = self._own(machine.main(*tensors, self._weights), tensors)
             if self._cuda:
                 # A consumer's stream knows nothing of ours, nor does the allocator of a producer
                 # that frees an input next.
@@ -322,13 +322,13 @@ class Session:
         return owned
 
 
-def _entry(machine: VirtualMachine) -> Callable[..., Any]:
-    """``main``, with what its checks of types and shapes raise as errors of ours."""
+def _entry(machine: VirtualMachine) -> Callable[..., list[tvm.runtime.Tensor]]:
+    """``main``, with a list of results, and what its checks of types and shapes raise as errors of ours."""
     main = machine["main"]
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: Any) -> list[tvm.runtime.Tensor]:
         try:
-            result = main(*arguments)
+            results = _listed(main(*arguments))
         except (RuntimeError, TypeError, ValueError) as err:
             reason = str(err)
             if "std::bad_alloc" in reason:
@@ -354,13 +354,13 @@ def _entry(machine: VirtualMachine) -> Callable[..., Any]:
                     name="inputs",
                 ) from err
             raise  # the device's
-        if any(length < 0 for tensor in _listed(result) for length in tensor.shape):
+        if any(length < 0 for tensor in results for length in tensor.shape):
             raise InputError(
                 "a shape that this model computes from its inputs' values is negative; "
                 "check the values",
                 name="inputs",
             )
-        return result
+        return results
 
     return call
 
@@ -404,7 +404,8 @@ def _listed(result: Any) -> list[tvm.runtime.Tensor]:
 
 def _is_aligned(array: np.ndarray) -> bool:
     # A kernel reading from a pointer off these bytes ends in SIGSEGV: LLVM's loads assume them.
-    return array.ctypes.data % _ALIGNMENT == 0
+    address: int = array.__array_interface__["data"][0]  # five times as fast as array.ctypes
+    return address % _ALIGNMENT == 0
 
 
 def _aligned(array: np.ndarray) -> tuple[tvm.runtime.Tensor, np.ndarray]:
