@@ -125,6 +125,7 @@ _RATIOS: Mapping[str, Sequence[Ratio]] = {
     "cpu": (
         Ratio("NumPy / tvm-edge", _NUMPY, _OURS),
         Ratio("ONNX Runtime / tvm-edge", _ONNXRUNTIME, _OURS),
+        Ratio("ONNX Runtime / kernels", _ONNXRUNTIME, _OURS_DEVICE),
     ),
     "cuda": (
         Ratio("PyTorch / CUDA", _TORCH, _CUDA),
@@ -328,12 +329,12 @@ def _cpu_verdicts(
     workloads: Sequence[Workload], rounds: Rounds, copies: Sequence[dict[str, Any]]
 ) -> list[Verdict]:
     top_ks = [w for w in workloads if w.operator == "top_k"]
-    found = {w.name: _quotient(rounds[w.name], _RATIOS["cpu"][1]) for w in top_ks}
-    ratios = {name: quotient[0] for name, quotient in found.items() if quotient}
     verdicts = []
-    if top_ks:
+    for ratio in _RATIOS["cpu"][1:] if top_ks else ():
+        found = {w.name: _quotient(rounds[w.name], ratio) for w in top_ks}
+        ratios = {name: quotient[0] for name, quotient in found.items() if quotient}
         complete = len(ratios) == len(top_ks)
-        text = f"top-k over {len(ratios)} of {len(top_ks)} workloads, ONNX Runtime / tvm-edge"
+        text = f"top-k over {len(ratios)} of {len(top_ks)} workloads, {ratio.title}"
         mean = geometric_mean(ratios.values()) if complete else None
         verdicts.append(Verdict(f"{text}, geometric mean", _BAR_TOP_K, mean))
         worst = min(ratios, key=lambda name: ratios[name], default="")

@@ -27,6 +27,7 @@ __all__ = [
     "register",
     "registers",
     "require",
+    "spread",
     "when",
 ]
 
@@ -34,6 +35,9 @@ _launching: ContextVar[bool] = ContextVar("launching", default=False)
 
 # Relax's OpPatternKind: not to be fused with anything.
 _OPAQUE = 8
+
+# Elements that one core is through with before another has woken up.
+_MIN_TO_SPREAD = 1 << 12
 
 Tensor = tuple[Sequence[Any], str]
 """Shape and element type of a parameter; indexed by one number it is flat."""
@@ -140,6 +144,18 @@ def registers(count: int, dtype: str) -> Any:
     # On a CPU TVM puts what is small and "global" on the stack, and takes "local" from a pool.
     scope = "local" if _launching.get() else "global"
     return T.buffer_proxy(T.decl_buffer([count], str(dtype), scope=scope))
+
+
+def spread(count: tirx.Expr, work: tirx.Expr, body: Callable[[tirx.Expr], None]) -> None:
+    """``body(i)`` for each `i` below `count`, on all cores where `work` elements are worth it.
+
+    The body is written twice.
+    """
+    with T.If(work < _MIN_TO_SPREAD):
+        with T.Then(), T.serial(0, count) as i:
+            body(i)
+        with T.Else(), T.parallel(0, count) as i:
+            body(i)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.vision.emit import Kernel, function, register, registers
+from tvm_edge.schedules.vision.emit import Kernel, function, register, registers, spread, when
 from tvm_edge.schedules.vision.operators import OPERATORS, Associative
 
 __all__ = ["scan_lines"]
@@ -163,36 +163,51 @@ class _Scan:
 
 def _scan_along(scan: _Scan, table: _Table, outer: tirx.Expr, spec: DeviceSpec) -> None:
     cores, length = max(spec.cores, 1), table.length
-    # A third of the cache: what is read, what is written, and room.
-    part = max(1 << 12, (spec.l2_cache or 1 << 18) // 3 // (tvm.DataType(scan.kind).bits // 8))
+    # Elements of a core's part of a block: what was just reduced should still be in a cache.
+    own_cache = spec.l2_cache or 1 << 18
+    shared_cache = min(spec.l3_cache // (2 * cores), 4 * own_cache)
+    part = max(own_cache, shared_cache) // (tvm.DataType(scan.kind).bits // 8)
 
     def alone() -> None:
-        with T.parallel(0, outer) as line:
+        def one(line: tirx.Expr) -> None:
             scan.span(table, line, tirx.const(0, "int64"), length, register(scan.identity))
 
+        spread(outer, outer * length, one)
+
     def together() -> None:
-        totals = T.buffer_proxy(T.decl_buffer([cores], scan.kind))
+        totals = T.buffer_proxy(T.decl_buffer([cores, cores - 1], scan.kind))
+        sofar = T.buffer_proxy(T.decl_buffer([1], scan.kind))
         with T.serial(0, outer) as line:
-            sofar = register(scan.identity)
+            sofar[0] = scan.identity
             blocks = tirx.floordiv(length + (cores * part - 1), cores * part)
             with T.serial(0, blocks) as block:
                 start = T.Bind(block * (cores * part))
                 stop = T.Bind(tirx.min(start + cores * part, length))
                 own = T.Bind(tirx.floordiv(stop - start + (cores - 1), cores))
 
-                def ends(core: Any, start: Any = start, stop: Any = stop, own: Any = own) -> Any:
-                    first = T.Bind(tirx.min(start + core * own, stop))
+                def part_of(
+                    number: Any, start: Any = start, stop: Any = stop, own: Any = own
+                ) -> Any:
+                    first = T.Bind(tirx.min(start + number * own, stop))
                     return first, T.Bind(tirx.min(first + own, stop))
 
+                # All cores reduce all parts but the last, which nobody waits for.
                 with T.parallel(0, cores) as core:
-                    totals[core] = scan.total(table, line, *ends(core))
-                with T.serial(0, cores) as core:
-                    total = T.Bind(totals[core])
-                    totals[core] = sofar[0]
-                    sofar[0] = scan.combine(sofar[0], total)
+                    for number in range(cores - 1):
+                        first, last = part_of(number)
+                        ends = [
+                            T.Bind(first + tirx.floordiv((last - first) * (core + i), cores))
+                            for i in (0, 1)
+                        ]
+                        totals[core, number] = scan.total(table, line, *ends)
+                before = T.Bind(sofar[0])
                 with T.parallel(0, cores) as core:
-                    first, last = ends(core)
-                    scan.span(table, line, first, last, register(totals[core]))
+                    front = register(before)
+                    with T.serial(0, core) as number, T.serial(0, cores) as i:
+                        front[0] = scan.combine(front[0], totals[i, number])
+                    scan.span(table, line, *part_of(core), front)
+                    with when(core == cores - 1):
+                        sofar[0] = front[0]
 
     if cores == 1:
         alone()

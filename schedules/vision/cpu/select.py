@@ -23,7 +23,7 @@ from tvm_edge.schedules.vision.cpu.radix import (
     sort_keys,
     sort_words,
 )
-from tvm_edge.schedules.vision.emit import Kernel, function, register, require, when
+from tvm_edge.schedules.vision.emit import Kernel, function, register, require, spread, when
 
 __all__ = ["top_k_rows"]
 
@@ -67,17 +67,19 @@ def top_k_rows(dtype: str, k: int, spec: DeviceSpec, *, largest: bool, index_dty
                 values[row, rank] = data[row, position]
 
         def each_alone() -> None:
-            with T.parallel(0, rows) as row:
-                if len(keys(row)) > 1:
-                    # Keys wider than a word's: sorted whole.
-                    words = [T.buffer_proxy(T.decl_buffer([length], WORD)) for _ in range(2)]
-                    sort_keys(*words, 0, length, keys(row))
-                    store(row, words[0])
-                else:
-                    best = _Best(k)
-                    best.scan(keys(row)[0], tirx.const(0, "int64"), length)
-                    best.sort()
-                    store(row, best.words)
+            spread(rows, rows * length, alone)
+
+        def alone(row: tirx.Expr) -> None:
+            if len(keys(row)) > 1:
+                # Keys wider than a word's: sorted whole.
+                words = [T.buffer_proxy(T.decl_buffer([length], WORD)) for _ in range(2)]
+                sort_keys(*words, 0, length, keys(row))
+                store(row, words[0])
+                return
+            best = _Best(k)
+            best.scan(keys(row)[0], tirx.const(0, "int64"), length)
+            best.sort()
+            store(row, best.words)
 
         def together() -> None:
             """One row after the other, a part of it on each core."""

@@ -21,7 +21,7 @@ from tvm_edge.schedules.vision.cpu.radix import (
     position_of,
     sort_keys,
 )
-from tvm_edge.schedules.vision.emit import Kernel, function, register, when
+from tvm_edge.schedules.vision.emit import Kernel, function, register, spread, when
 
 __all__ = ["argsort_rows", "argsort_segments"]
 
@@ -70,8 +70,7 @@ def argsort_rows(
             sort(front, back, T.Bind(row * length), length, keys, store)
 
         def each_alone() -> None:
-            with T.parallel(0, rows) as row:
-                sort_row(row, _sort_alone)
+            spread(rows, rows * length, lambda row: sort_row(row, _sort_alone))
 
         if not _can_share(dtype, spec):
             each_alone()
