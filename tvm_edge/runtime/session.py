@@ -38,6 +38,9 @@ __all__ = [
 Instrument = Callable[[str, bool], None]
 """Called with a kernel's name, before (True) and after (False) its launch."""
 
+_Main = Callable[..., list[tvm.runtime.Tensor]]
+"""A model's entry; what it returns is listed."""
+
 # How the virtual machine and kernels refuse an argument.
 _OTHER_ARGUMENTS = ("Invoking function main", "fn=main, loc=param", "when calling:")
 
@@ -116,7 +119,7 @@ class _Machine:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.main: Callable[..., list[tvm.runtime.Tensor]] | None = None  # made when it is first needed
+        self.main: _Main | None = None  # made when it is first needed
         self._staged: dict[int, tuple[tvm.runtime.Tensor, np.ndarray]] = {}
 
     def stage(self, index: int, array: np.ndarray) -> tvm.runtime.Tensor:
@@ -322,8 +325,8 @@ class Session:
         return owned
 
 
-def _entry(machine: VirtualMachine) -> Callable[..., list[tvm.runtime.Tensor]]:
-    """``main``, with a list of results, and what its checks of types and shapes raise as errors of ours."""
+def _entry(machine: VirtualMachine) -> _Main:
+    """``main``, and what its checks of types and shapes raise as errors of ours."""
     main = machine["main"]
 
     def call(*arguments: Any) -> list[tvm.runtime.Tensor]:
