@@ -1,38 +1,43 @@
 """Numbers as unsigned words of the same order, so that one comparison sorts every type.
 
-The order is NumPy's: -0 equals +0, and NaN comes last, in descending order too.
+The order is NumPy's: -0 equals +0, and NaN comes last, in descending order too. Words have 32 bits,
+and types of 64 bits two words: sorts are stable, so that they can go by one word after the other.
 """
 
 from __future__ import annotations
 
 from tvm import tirx
 
-__all__ = ["SORTABLE", "ordered_word", "word_bits"]
+__all__ = ["SORTABLE", "ordered_words", "word_count"]
 
-_FLOATS = {"float16": (16, 0x7C00), "float32": (32, 0x7F800000), "float64": (64, 0x7FF << 52)}
+_INFINITY = {"float16": 0x7C00, "float32": 0x7F800000, "float64": 0x7FF00000}  # of the first word
 _BITS = {
     "bool": 8,
     "uint8": 8,
     "int8": 8,
     "uint16": 16,
     "int16": 16,
+    "float16": 16,
     "uint32": 32,
     "int32": 32,
+    "float32": 32,
     "uint64": 64,
     "int64": 64,
-} | {dtype: bits for dtype, (bits, _) in _FLOATS.items()}
+    "float64": 64,
+}
+_ONES = (1 << 32) - 1
 
 SORTABLE = frozenset(_BITS)
-"""Element types that have a word."""
+"""Element types that have words."""
 
 
-def word_bits(dtype: str) -> int:
-    """Bits of the word of a type: 32, or 64 where the type has as many."""
-    return max(_BITS[dtype], 32)
+def word_count(dtype: str) -> int:
+    """Words of a type: 1, or 2 where it has 64 bits."""
+    return max(_BITS[dtype] // 32, 1)
 
 
-def ordered_word(value: tirx.Expr, dtype: str, descending: bool) -> tirx.Expr:
-    """The word of a number: ``a`` stands before ``b`` where ``word(a) < word(b)``.
+def ordered_words(value: tirx.Expr, dtype: str, descending: bool) -> list[tirx.Expr]:
+    """The words of a number: ``a`` stands before ``b`` where its words are less.
 
     Parameters
     ----------
@@ -45,32 +50,58 @@ def ordered_word(value: tirx.Expr, dtype: str, descending: bool) -> tirx.Expr:
 
     Returns
     -------
-    tirx.Expr
-        ``uint32``, or ``uint64`` where :func:`word_bits` says 64. A NaN is all ones.
+    list of tirx.Expr
+        ``uint32``, the least significant first. Those of a NaN are all ones.
     """
     bits = _BITS[dtype]
-    wide = f"uint{word_bits(dtype)}"
-
-    def const(number: int) -> tirx.Expr:
-        return tirx.const(number, wide)
-
-    def flip(word: tirx.Expr) -> tirx.Expr:
-        return word ^ const((1 << word_bits(dtype)) - 1) if descending else word
-
-    if dtype == "bool":
-        value = value.astype("uint8")
-    if dtype.startswith(("uint", "bool")):
-        return flip(value.astype(wide))
+    sign = _const(1 << (min(bits, 32) - 1))
+    if dtype in _INFINITY:
+        *rest, top = _split(tirx.reinterpret(f"uint{bits}", value), bits)
+        return _floating(top, rest, sign, _const(_INFINITY[dtype]), descending)
     if dtype.startswith("int"):
-        # Sign extension first: then the sign bit of the word is the number's.
-        signed = value.astype(f"int{word_bits(dtype)}")
-        return flip(tirx.reinterpret(wide, signed) ^ const(1 << (word_bits(dtype) - 1)))
-    infinity = const(_FLOATS[dtype][1])
-    sign = const(1 << (bits - 1))
-    pattern = tirx.reinterpret(f"uint{bits}", value).astype(wide)
-    magnitude = pattern & (sign - const(1))
-    # Negative numbers: all bits flipped, so that greater magnitudes come first. -0 as +0.
-    negative = tirx.all((pattern & sign) != const(0), magnitude != const(0))
-    word = tirx.Select(negative, (sign - const(1)) - magnitude, sign + magnitude)
-    nan = const((1 << word_bits(dtype)) - 1)
-    return tirx.Select(magnitude > infinity, nan, flip(word))
+        # Small ones with their sign extended: the sign bit of the word is then the number's.
+        bits = max(bits, 32)
+        sign = _const(1 << 31)
+        *rest, top = _split(tirx.reinterpret(f"uint{bits}", value.astype(f"int{bits}")), bits)
+        return [_flip(word, descending) for word in (*rest, top ^ sign)]
+    unsigned = value.astype("uint8") if dtype == "bool" else value
+    return [_flip(word, descending) for word in _split(unsigned, bits)]
+
+
+def _floating(
+    top: tirx.Expr,
+    rest: list[tirx.Expr],
+    sign: tirx.Expr,
+    infinity: tirx.Expr,
+    descending: bool,
+) -> list[tirx.Expr]:
+    """Negative numbers with all bits flipped, so that greater magnitudes come first; -0 as +0."""
+    magnitude = top & (sign - _const(1))
+    more = [word != _const(0) for word in rest]
+    negative = tirx.all((top & sign) != _const(0), tirx.any(magnitude != _const(0), *more))
+    is_nan = tirx.any(
+        magnitude > infinity, *(tirx.all(magnitude == infinity, some) for some in more)
+    )
+    ordered = tirx.Select(negative, sign - _const(1) - magnitude, sign + magnitude)
+    words = [tirx.Select(negative, word ^ _const(_ONES), word) for word in rest]
+    return [
+        tirx.Select(is_nan, _const(_ONES), _flip(word, descending)) for word in (*words, ordered)
+    ]
+
+
+def _const(number: int) -> tirx.Expr:
+    return tirx.const(number, "uint32")
+
+
+def _flip(word: tirx.Expr, descending: bool) -> tirx.Expr:
+    return word ^ _const(_ONES) if descending else word
+
+
+def _split(pattern: tirx.Expr, bits: int) -> list[tirx.Expr]:
+    """An unsigned number as 32-bit words, the least significant first."""
+    if bits < 64:
+        return [pattern.astype("uint32")]
+    return [
+        pattern.astype("uint32"),
+        (pattern >> tirx.const(32, "uint64")).astype("uint32"),
+    ]

@@ -10,8 +10,8 @@ from tvm import relax
 from tvm_edge.errors import InputError, InvalidModelError, near_matches
 from tvm_edge.frontend.naming import name_results
 from tvm_edge.frontend.normal_form import ImportedModel
-from tvm_edge.frontend.offsets import mark_offsets
 from tvm_edge.frontend.relax_costs import source_nodes
+from tvm_edge.frontend.sorts import check_sorts
 from tvm_edge.frontend.specs import output_specs, spec_of
 
 __all__ = ["import_relax"]
@@ -65,7 +65,7 @@ def import_relax(
                 got=str(spec.shape),
             )
         inputs.append(spec)
-    inputs = mark_offsets(main, inputs)
+    inputs = check_sorts(main, inputs)
     fields = len(main.ret_ty.fields) if isinstance(main.ret_ty, relax.TupleType) else 1
     outputs = output_specs([f"output_{i}" for i in range(fields)], main)
     nodes, results = source_nodes(main)

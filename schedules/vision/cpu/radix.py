@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.schedules.vision.emit import register, registers
-from tvm_edge.schedules.vision.keys import ordered_word, word_bits
+from tvm_edge.schedules.vision.keys import ordered_words, word_count
 
 __all__ = [
     "WORD",
@@ -40,15 +40,10 @@ Read = Callable[[Any], tirx.Expr]
 def keys_of(dtype: str, descending: bool, value: Callable[[Any], tirx.Expr]) -> list[Read]:
     """The 32-bit keys of an element at a position, the least significant first."""
 
-    def word(at: Any) -> tirx.Expr:
-        return ordered_word(value(at), dtype, descending)
+    def key(number: int) -> Read:
+        return lambda at: ordered_words(value(at), dtype, descending)[number]
 
-    if word_bits(dtype) == 32:
-        return [word]
-    return [
-        lambda at: word(at).astype("uint32"),
-        lambda at: (word(at) >> tirx.const(32, WORD)).astype("uint32"),
-    ]
+    return [key(number) for number in range(word_count(dtype))]
 
 
 def pack(key: tirx.Expr, position: tirx.Expr) -> tirx.Expr:

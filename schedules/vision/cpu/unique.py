@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.schedules.vision.emit import Kernel, function, register, when
-from tvm_edge.schedules.vision.keys import ordered_word
+from tvm_edge.schedules.vision.keys import ordered_words
 
 __all__ = ["first_elements", "unique"]
 
@@ -40,10 +40,10 @@ def unique(dtype: str, *, in_order: bool) -> Kernel:
         def opens(rank: tirx.Expr) -> tirx.Expr:
             """Whether a group of equal elements begins at a rank."""
             here, before = (
-                ordered_word(data[position(at)], dtype, False)
+                ordered_words(data[position(at)], dtype, False)
                 for at in (rank, tirx.max(rank - 1, 0))
             )
-            return tirx.any(rank == 0, here != before)
+            return tirx.any(rank == 0, *(a != b for a, b in zip(here, before, strict=True)))
 
         group = register(tirx.const(-1, "int64"))
         with T.serial(0, length) as rank:

@@ -27,7 +27,7 @@ from tvm_edge.schedules.vision.gpu.merge import (
     merge_tile,
     sort_tile,
 )
-from tvm_edge.schedules.vision.keys import ordered_word, word_bits
+from tvm_edge.schedules.vision.keys import ordered_words, word_count
 
 __all__ = ["argsort_rows", "argsort_segments", "top_k_rows"]
 
@@ -102,7 +102,7 @@ def _ordered_rows(
     total = rows * length
     tile = choose_tile(spec, length, rows)
     outputs = [([rows * k], index_dtype)] + [([rows * k], dtype)] * values
-    words = word_bits(dtype) // 32
+    words = word_count(dtype)
     # Several words: by the last one first, and as every sort is stable, by the first one at last.
     orders = [([total], "int32")] * (words - 1)
     buffers = [([total], WORD)] * 2
@@ -145,17 +145,12 @@ def _ordered_rows(
 
 
 def _words(data: Any, dtype: str, descending: bool) -> list[Read]:
-    """The 32-bit words of the elements' keys, last one first."""
+    """The 32-bit words of the elements' keys, the least significant first."""
 
-    def word(at: tirx.Expr) -> tirx.Expr:
-        return ordered_word(data[at], dtype, descending)
+    def word(number: int) -> Read:
+        return lambda at: ordered_words(data[at], dtype, descending)[number]
 
-    if word_bits(dtype) == 32:
-        return [word]
-    return [
-        lambda at: word(at).astype("uint32"),
-        lambda at: (word(at) >> tirx.const(32, "uint64")).astype("uint32"),
-    ]
+    return [word(number) for number in range(word_count(dtype))]
 
 
 def _pack(key: tirx.Expr, position: tirx.Expr) -> tirx.Expr:
@@ -173,11 +168,13 @@ def _bits(tile: Tile) -> int:
 
 def _pack_in_tile(tile: Tile, segment: tirx.Expr, key: tirx.Expr, position: tirx.Expr) -> tirx.Expr:
     """A word that sorts by the segment first; segment and position are below the tile's size."""
+    # Products, not shifts: TVM does not fold a shift of constants, such as that of a row which is
+    # the same for all work-items, and hands its value to the kernel, which no driver takes.
     bits = _bits(tile)
     return (
-        (segment.astype(WORD) << tirx.const(32 + bits, WORD))
-        | (key.astype(WORD) << tirx.const(bits, WORD))
-        | position.astype(WORD)
+        segment.astype(WORD) * tirx.const(1 << (32 + bits), WORD)
+        + key.astype(WORD) * tirx.const(1 << bits, WORD)
+        + position.astype(WORD)
     )
 
 
@@ -368,7 +365,7 @@ def argsort_segments(
     tile = choose_tile(spec, length)
     tiles = -(-length // tile.size)
     passes = (tiles - 1).bit_length()
-    words = word_bits(dtype) // 32
+    words = word_count(dtype)
     orders = [([length], "int32")] * (words - 1)
     flags, edges = ([(passes + 1) * tiles], "int32"), ([2 * tiles], "int32")
     workspace = [([length], WORD)] * 2 + [flags, edges]

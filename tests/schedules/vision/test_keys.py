@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 from tests.schedules.harness import sweep, this_cpu
 from tests.schedules.vision.harness import DTYPES, distinct, numbers, seeds, stable_order
 from tvm_edge.schedules.vision.emit import function
-from tvm_edge.schedules.vision.keys import SORTABLE, ordered_word, word_bits
+from tvm_edge.schedules.vision.keys import SORTABLE, ordered_words, word_count
 
 
 @cache
@@ -24,16 +24,18 @@ def _kernel(dtype: str, descending: bool) -> Any:
 
     def body(data: Any, words: Any) -> None:
         with T.serial(0, length) as i:
-            words[i] = ordered_word(data[i], dtype, descending)
+            found = ordered_words(data[i], dtype, descending)
+            wide = [word.astype("uint64") for word in found]
+            words[i] = wide[0] if len(wide) == 1 else wide[0] | (wide[1] << 32)
 
-    kernel = function([([length], dtype)], [([length], f"uint{word_bits(dtype)}")], body)
+    kernel = function([([length], dtype)], [([length], "uint64")], body)
     return tvm.compile(kernel.func, target=this_cpu())
 
 
 def words(data: np.ndarray, descending: bool) -> np.ndarray:
-    """Calculated by a kernel."""
+    """Calculated by a kernel; two words as one of 64 bits."""
     dtype = str(data.dtype)
-    out = tvm.runtime.tensor(np.zeros(data.shape, f"uint{word_bits(dtype)}"))
+    out = tvm.runtime.tensor(np.zeros(data.shape, "uint64"))
     _kernel(dtype, descending)(tvm.runtime.tensor(data), out)
     return out.numpy()
 
@@ -84,4 +86,4 @@ def test_a_nan_is_all_ones(dtype: str) -> None:
     nans = np.array([np.nan, -np.nan], dtype).view(f"uint{bits}")
     data = np.concatenate([nans, nans | 1, nans | 5]).astype(f"uint{bits}").view(dtype)
     for descending in (False, True):
-        assert (words(data, descending) == (1 << word_bits(dtype)) - 1).all()
+        assert (words(data, descending) == (1 << 32 * word_count(dtype)) - 1).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -100,3 +101,19 @@ def test_every_store_is_inside_of_a_launch() -> None:
         for part in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
             assert isinstance(part, tirx.AttrStmt), (name, type(part))
             assert part.attr_key == "thread_extent", name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_kernels_take_tensors_and_nothing_else(dtype: str) -> None:
+    """TVM shares expressions between kernels by handing values over; CUDA takes no uint64."""
+    target = tvm.target.Target("opencl", host="llvm")
+    for rows, length in [(7, 300), (2, 9000)]:
+        kernel = gpu.argsort_rows(
+            rows, length, dtype, ORIN, descending=True, index_dtype="int32", values=True
+        )
+        with target:
+            source = tvm.compile(kernel.func, target=target).mod.imports[0].inspect_source()
+        signatures = re.findall(r"__kernel void \w+\((.*?)\) \{", source)
+        assert signatures
+        for signature in signatures:
+            assert all("*" in parameter for parameter in signature.split(",")), signature
