@@ -10,6 +10,7 @@ from tvm import relax, tirx
 
 from tvm_edge.relay_passes.kernel_site import KernelSite, is_empty
 from tvm_edge.schedules.vision import cpu, gpu
+from tvm_edge.schedules.vision.keys import WORD
 
 __all__ = ["lower_argsort", "lower_segmented_argsort", "lower_sort", "lower_top_k", "lower_unique"]
 
@@ -127,7 +128,7 @@ def lower_top_k(site: KernelSite, call: relax.Call) -> relax.Expr:
 
 def _workspace(site: KernelSite, size: Any) -> list[relax.TensorType]:
     """What CPU sorts move elements between."""
-    return [site.tensor([size], cpu.WORD)] * 2
+    return [site.tensor([size], WORD)] * 2
 
 
 def lower_segmented_argsort(site: KernelSite, call: relax.Call) -> relax.Expr:

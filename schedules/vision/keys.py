@@ -6,9 +6,15 @@ and types of 64 bits two words: sorts are stable, so that they can go by one wor
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from tvm import tirx
 
-__all__ = ["SORTABLE", "ordered_words", "word_count"]
+__all__ = ["SORTABLE", "WORD", "keys_of", "ordered_words", "pack", "position_of", "word_count"]
+
+WORD = "uint64"
+"""The type of what is sorted: a 32-bit key above the position of its element."""
 
 _INFINITY = {"float16": 0x7C00, "float32": 0x7F800000, "float64": 0x7FF00000}  # of the first word
 _BITS = {
@@ -29,6 +35,27 @@ _ONES = (1 << 32) - 1
 
 SORTABLE = frozenset(_BITS)
 """Element types that have words."""
+
+
+def keys_of(
+    dtype: str, descending: bool, value: Callable[[Any], tirx.Expr]
+) -> list[Callable[[Any], tirx.Expr]]:
+    """Functions from a position to the 32-bit keys of its element, the least significant first."""
+
+    def key(number: int) -> Callable[[Any], tirx.Expr]:
+        return lambda at: ordered_words(value(at), dtype, descending)[number]
+
+    return [key(number) for number in range(word_count(dtype))]
+
+
+def pack(key: tirx.Expr, position: tirx.Expr) -> tirx.Expr:
+    """What is sorted: equal keys stand in the order of their positions, and no two are equal."""
+    return (key.astype(WORD) << tirx.const(32, WORD)) | position.astype(WORD)
+
+
+def position_of(word: tirx.Expr) -> tirx.Expr:
+    """The position in a word."""
+    return (word & tirx.const((1 << 32) - 1, WORD)).astype("int32")
 
 
 def word_count(dtype: str) -> int:

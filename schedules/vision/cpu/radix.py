@@ -13,21 +13,10 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.schedules.vision.emit import register, registers
-from tvm_edge.schedules.vision.keys import ordered_words, word_count
+from tvm_edge.schedules.vision.keys import WORD, pack, position_of
 
-__all__ = [
-    "WORD",
-    "key_of",
-    "keys_of",
-    "merge",
-    "pack",
-    "position_of",
-    "select",
-    "sort_keys",
-    "sort_words",
-]
+__all__ = ["Read", "key_of", "merge", "select", "sort_keys", "sort_words"]
 
-WORD = "uint64"
 # Fewer elements than this are sorted by insertion: counting digits has a fixed price.
 _FEW = 48
 _DIGIT = 8
@@ -37,28 +26,9 @@ _DIGITS = 32 // _DIGIT
 Read = Callable[[Any], tirx.Expr]
 
 
-def keys_of(dtype: str, descending: bool, value: Callable[[Any], tirx.Expr]) -> list[Read]:
-    """The 32-bit keys of an element at a position, the least significant first."""
-
-    def key(number: int) -> Read:
-        return lambda at: ordered_words(value(at), dtype, descending)[number]
-
-    return [key(number) for number in range(word_count(dtype))]
-
-
-def pack(key: tirx.Expr, position: tirx.Expr) -> tirx.Expr:
-    """A word."""
-    return (key.astype(WORD) << tirx.const(32, WORD)) | position.astype(WORD)
-
-
 def key_of(word: tirx.Expr) -> tirx.Expr:
     """The key of a word."""
     return (word >> tirx.const(32, WORD)).astype("uint32")
-
-
-def position_of(word: tirx.Expr) -> tirx.Expr:
-    """The position of a word."""
-    return (word & tirx.const((1 << 32) - 1, WORD)).astype("int32")
 
 
 def sort_keys(

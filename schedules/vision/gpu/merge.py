@@ -19,10 +19,10 @@ from tvm.script.ir_builder import tirx as T
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.gpu.launch import power_of_two
 from tvm_edge.schedules.vision.emit import barrier, hold, launch, register, registers, when
+from tvm_edge.schedules.vision.keys import WORD
 
-__all__ = ["LAST", "WORD", "Read", "Tile", "choose_tile", "merge_tile", "sort_tile"]
+__all__ = ["LAST", "Read", "Tile", "choose_tile", "merge_tile", "sort_tile"]
 
-WORD = "uint64"
 LAST = tirx.const((1 << 64) - 1, WORD)
 """Stands behind every element: what fills a tile up."""
 

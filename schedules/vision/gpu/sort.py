@@ -19,7 +19,6 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.vision.emit import Kernel, barrier, function, hold, register, when
 from tvm_edge.schedules.vision.gpu.merge import (
     LAST,
-    WORD,
     Lists,
     Read,
     Tile,
@@ -27,7 +26,7 @@ from tvm_edge.schedules.vision.gpu.merge import (
     merge_tile,
     sort_tile,
 )
-from tvm_edge.schedules.vision.keys import ordered_words, word_count
+from tvm_edge.schedules.vision.keys import WORD, keys_of, pack, position_of, word_count
 
 __all__ = ["argsort_rows", "argsort_segments", "top_k_rows"]
 
@@ -118,10 +117,10 @@ def _ordered_rows(
                     out[1][row * k + rank] = data[row * length + position]
 
         if words == 1:
-            key = _words(data, dtype, descending)[0]
+            key = keys_of(dtype, descending, data.__getitem__)[0]
             _sort_rows(tile, rows, length, k, key, emit, space)
             return
-        low, high = _words(data, dtype, descending)
+        low, high = keys_of(dtype, descending, data.__getitem__)
         order = taken[0]
 
         def remember(row: tirx.Expr, rank: tirx.Expr, position: tirx.Expr) -> None:
@@ -142,23 +141,6 @@ def _ordered_rows(
         )
 
     return function([([total], dtype)], [*outputs, *orders, *buffers], body)
-
-
-def _words(data: Any, dtype: str, descending: bool) -> list[Read]:
-    """The 32-bit words of the elements' keys, the least significant first."""
-
-    def word(number: int) -> Read:
-        return lambda at: ordered_words(data[at], dtype, descending)[number]
-
-    return [word(number) for number in range(word_count(dtype))]
-
-
-def _pack(key: tirx.Expr, position: tirx.Expr) -> tirx.Expr:
-    return (key.astype(WORD) << tirx.const(32, WORD)) | position.astype(WORD)
-
-
-def _position(word: tirx.Expr) -> tirx.Expr:
-    return (word & tirx.const((1 << 32) - 1, WORD)).astype("int32")
 
 
 def _bits(tile: Tile) -> int:
@@ -250,7 +232,7 @@ def _sort_long_rows(tile: Tile, rows: int, length: int, key: Read, emit: Emit, s
         return store
 
     def packed(row: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
-        return _pack(key(row * length + at), at)
+        return pack(key(row * length + at), at)
 
     _load_tiles(tile, rows, length, packed, to_buffer(space[0]))
     source, target, width = space[0], space[1], tile.size
@@ -281,7 +263,7 @@ def _merge_rows(
 
         def store(at: tirx.Expr, word: tirx.Expr) -> None:
             if target is None:
-                emit(row, at, hold(_position(word)))
+                emit(row, at, hold(position_of(word)))
             else:
                 target[row * length + at] = word
 
@@ -296,7 +278,7 @@ def _select_from_rows(
     """The first `k` of each tile, then of tiles of those, until one is left."""
 
     def packed(row: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
-        return _pack(key(row * length + at), at)
+        return pack(key(row * length + at), at)
 
     word, left, source, target = packed, length, space[0], space[1]
     while left > tile.size:
@@ -324,7 +306,7 @@ def _select_from_rows(
 
     def last(row: tirx.Expr, _part: tirx.Expr, slot: tirx.Expr, found: tirx.Expr) -> None:
         with when(slot < k):
-            emit(row, slot, hold(_position(found)))
+            emit(row, slot, hold(position_of(found)))
 
     _load_tiles(tile, rows, left, word, last)
 
@@ -378,9 +360,11 @@ def argsort_segments(
             indices[at] = position.astype(index_dtype)
 
         if words == 1:
-            _sort_segments(tile, segments, _words(data, dtype, descending)[0], emit, space)
+            _sort_segments(
+                tile, segments, keys_of(dtype, descending, data.__getitem__)[0], emit, space
+            )
             return
-        low, high = _words(data, dtype, descending)
+        low, high = keys_of(dtype, descending, data.__getitem__)
         order = rest[0]
 
         def remember(at: tirx.Expr, position: tirx.Expr) -> None:
@@ -494,7 +478,7 @@ def _sort_segments(
             with when(first + slot < length):
                 found = hold(word)
                 low = (found >> tirx.const(_bits(tile), WORD)).astype("uint32")
-                front[first + slot] = _pack(low, first + _position_in_tile(tile, found))
+                front[first + slot] = pack(low, first + _position_in_tile(tile, found))
 
         sort_tile(tile, item, load, store)
 
@@ -557,6 +541,6 @@ def _sort_segments(
         with tile.slots(item) as (_, slot):
             at = hold(index * tile.size + slot)
             with when(at < length):
-                emit(at, hold(_position(read(at))))
+                emit(at, hold(position_of(read(at))))
 
     tile.for_each(tiles, finish)
