@@ -37,7 +37,6 @@ def lower_cumprod(site: KernelSite, call: relax.Call) -> relax.Expr:
 
 
 def _cumulative(site: KernelSite, call: relax.Call, operator: str) -> relax.Expr:
-    """Without an axis the tensor counts as flat."""
     axis = call.attrs.axis
     exclusive = bool(call.attrs.exclusive)
     return _scan(
@@ -51,13 +50,14 @@ def _cumulative(site: KernelSite, call: relax.Call, operator: str) -> relax.Expr
 
 
 def _scan(site: KernelSite, call: relax.Call, axis: int | None, **how: Any) -> relax.Expr:
+    """Along an axis, or over all elements one after the other."""
     data = call.args[0]
     shape, dtype, out_dtype = list(data.ty.shape), str(data.ty.dtype), str(call.ty.dtype)
     if is_empty(shape):
         return site.empty(call.ty.shape, out_dtype)
-    axis = (0 if axis is None else axis) % max(len(shape), 1)
-    if call.attrs is not None and len(call.ty.shape) != len(shape):  # flat
-        shape, axis = [prod(shape[1:], start=shape[0]) if shape else 1], 0
+    if axis is None:
+        shape, axis = [prod(shape)], 0
+    axis %= len(shape)
     lines = [prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])]
     if site.spec.kind == "cpu":
         kernel = cpu.scan_lines(dtype, out_dtype, site.spec, **how)

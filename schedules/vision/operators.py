@@ -13,7 +13,9 @@ __all__ = ["OPERATORS", "Associative"]
 
 @dataclass(frozen=True)
 class Associative:
-    """``combine(a, combine(b, c)) == combine(combine(a, b), c)``, not necessarily commutative.
+    """``combine(a, combine(b, c)) == combine(combine(a, b), c)``, and commutative.
+
+    GPU kernels keep the order of operands; a CPU's totals are taken in any order.
 
     Attributes
     ----------
