@@ -108,9 +108,11 @@ def launch(groups: int, items: int) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
     """One GPU kernel: yields the indices of the work-group and of the work-item in it."""
     group, item = te.thread_axis("blockIdx.x"), te.thread_axis("threadIdx.x")
     outside = _launching.set(True)
-    with T.attr(group, "thread_extent", groups), T.attr(item, "thread_extent", items):
-        yield group.var, item.var
-    _launching.reset(outside)
+    try:
+        with T.attr(group, "thread_extent", groups), T.attr(item, "thread_extent", items):
+            yield group.var, item.var
+    finally:
+        _launching.reset(outside)
 
 
 def require(condition: tirx.Expr, what: str) -> None:

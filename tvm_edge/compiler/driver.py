@@ -72,8 +72,8 @@ def compile(
         Shapes of inputs with dynamic dimensions.
     precision : {"float32"}
     fallback : {"auto", "list", "none", "error"} or sequence of str
-        Which operators leave a GPU for the CPU beside it. ``"list"``: those that sort or scan and
-        those that a GPU cannot run; ``"auto"``: as ``"list"`` in this version, later by cost;
+        Which operators leave a GPU for the CPU beside it. ``"list"``: those that search or scatter
+        and those that a GPU cannot run; ``"auto"``: as ``"list"`` in this version, later by cost;
         ``"none"``: only refuse what a GPU cannot run; ``"error"``: refuse a model of which
         ``"list"`` would move an operator; names of operators or ONNX nodes: those.
     parallel_fusion : {"auto", True, False}
