@@ -33,10 +33,12 @@ _OPERATORS = {
     "operators": "scan",
     "radix": "sort",
     "scan": "scan",
+    "segments": "sort",
     "select": "top-k",
     "sort": "sort",
+    "unique": "unique",
 }
-_ORDER = ("sort", "top-k", "scan", "NMS", "shared")
+_ORDER = ("sort", "top-k", "scan", "unique", "NMS", "shared")
 
 
 def count_lines(source: str) -> int:

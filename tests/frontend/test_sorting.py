@@ -124,6 +124,17 @@ def test_none_one_and_all(k: int) -> None:
         assert found[name].dtype == expected.dtype
 
 
+def test_a_type_without_an_order() -> None:
+    builder = relax.BlockBuilder()
+    data = relax.Var("data", relax.TensorType((2, 7), "bfloat16"))
+    with builder.function("main", [data]):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(relax.op.sort(data)))
+        builder.emit_func_output(result)
+    with pytest.raises(tvm_edge.UnsupportedOperatorError, match=r"relax\.sort of bfloat16"):
+        tvm_edge.compile(builder.get(), "llvm")
+
+
 def test_no_such_axis() -> None:
     graph = Graph()
     graph.output(graph.op("CumSum", graph.input(2, 3), graph.constant(2)))

@@ -8,13 +8,16 @@ from dataclasses import replace
 import tvm
 from tvm import relax
 
-from tvm_edge.errors import InvalidModelError
+from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
 from tvm_edge.frontend.operators.base import constant, static_shape
-from tvm_edge.ops import SEGMENTED_ARGSORT
+from tvm_edge.ops import SEGMENTED_ARGSORT, UNIQUE
 from tvm_edge.report import TensorSpec
 from tvm_edge.report.tensors import offsets_problem
+from tvm_edge.schedules.vision.keys import SORTABLE
 
 __all__ = ["check_sorts"]
+
+_SORTS = (SEGMENTED_ARGSORT, UNIQUE, "relax.argsort", "relax.sort", "relax.topk")
 
 
 def check_sorts(main: relax.Function, inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
@@ -27,12 +30,17 @@ def check_sorts(main: relax.Function, inputs: Sequence[TensorSpec]) -> list[Tens
     ------
     InvalidModelError
         Constant offsets that decrease or leave the data, a top-k of more elements than there are.
+    UnsupportedOperatorError
+        Elements of a type that has no order here, such as bfloat16.
     """
     marked = list(inputs)
+    unsupported: list[str] = []
     problems: list[str] = []  # what is raised inside of TVM's visitor comes out as RuntimeError
 
     def visit(expr: relax.Expr) -> None:
         name = _name(expr)
+        if name in _SORTS and str(expr.args[0].ty.dtype) not in SORTABLE:
+            unsupported.append(f"{name} of {expr.args[0].ty.dtype}")
         shape = static_shape(expr.args[0]) if name in (SEGMENTED_ARGSORT, "relax.topk") else None
         if shape is None:
             return
@@ -58,6 +66,11 @@ def check_sorts(main: relax.Function, inputs: Sequence[TensorSpec]) -> list[Tens
                 marked[i] = replace(marked[i], offsets_into=shortest)
 
     relax.analysis.post_order_visit(main, visit)
+    if unsupported:
+        raise UnsupportedOperatorError(
+            f"no implementation of {'; '.join(dict.fromkeys(unsupported))}; convert it to float32",
+            sorted(set(unsupported)),
+        )
     if problems:
         raise InvalidModelError(problems[0])
     return marked

@@ -21,7 +21,18 @@ from tvm_edge.schedules.gpu.launch import power_of_two
 from tvm_edge.schedules.vision.emit import barrier, hold, launch, register, registers, when
 from tvm_edge.schedules.vision.keys import WORD
 
-__all__ = ["LAST", "Read", "Tile", "choose_tile", "merge_tile", "sort_tile"]
+__all__ = [
+    "LAST",
+    "Lists",
+    "Read",
+    "Tile",
+    "choose_tile",
+    "merge_tile",
+    "pack_in_tile",
+    "position_bits",
+    "position_in_tile",
+    "sort_tile",
+]
 
 LAST = tirx.const((1 << 64) - 1, WORD)
 """Stands behind every element: what fills a tile up."""
@@ -103,6 +114,28 @@ def choose_tile(spec: DeviceSpec, length: int, rows: int = 1) -> Tile:
     if items >= 16 and items * each * 8 <= room:
         return Tile(items, each, shared=True)
     return Tile(min(64, spec.max_work_group_size), _EACH_ALONE, shared=False)
+
+
+def position_bits(tile: Tile) -> int:
+    """Bits of a position in a tile."""
+    return (tile.size - 1).bit_length()
+
+
+def pack_in_tile(tile: Tile, segment: tirx.Expr, key: tirx.Expr, position: tirx.Expr) -> tirx.Expr:
+    """A word that sorts by the segment first; segment and position are below the tile's size."""
+    # Products, not shifts: TVM does not fold a shift of constants, such as that of a row which is
+    # the same for all work-items, and hands its value to the kernel, which no driver takes.
+    bits = position_bits(tile)
+    return (
+        segment.astype(WORD) * tirx.const(1 << (32 + bits), WORD)
+        + key.astype(WORD) * tirx.const(1 << bits, WORD)
+        + position.astype(WORD)
+    )
+
+
+def position_in_tile(tile: Tile, word: tirx.Expr) -> tirx.Expr:
+    """The position in a word of :func:`pack_in_tile`."""
+    return (word & tirx.const((1 << position_bits(tile)) - 1, WORD)).astype("int32")
 
 
 def sort_tile(tile: Tile, item: tirx.Expr, load: Read, store: Store) -> None:
