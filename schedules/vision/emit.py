@@ -17,10 +17,13 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from tvm_edge.hardware import DeviceSpec
+
 __all__ = [
     "Kernel",
     "Tensor",
     "barrier",
+    "each",
     "function",
     "hold",
     "launch",
@@ -38,6 +41,9 @@ _OPAQUE = 8
 
 # Elements that one core is through with before another has woken up.
 _MIN_TO_SPREAD = 1 << 12
+
+# Work-items of a group where none of them waits for another.
+_INDEPENDENT = 128
 
 Tensor = tuple[Sequence[Any], str]
 """Shape and element type of a parameter; indexed by one number it is flat."""
@@ -158,6 +164,26 @@ def spread(count: tirx.Expr, work: tirx.Expr, body: Callable[[tirx.Expr], None])
             body(i)
         with T.Else(), T.parallel(0, count) as i:
             body(i)
+
+
+def each(
+    spec: DeviceSpec, count: int, body: Callable[[tirx.Expr], None], *, work: int = 1
+) -> None:
+    """``body(i)`` for each `i` below `count`, which do not depend on each other.
+
+    A work-item for each on a GPU; on a CPU all cores, where `count` times `work` elements are
+    worth it.
+    """
+    if spec.kind == "gpu":
+        items = min(_INDEPENDENT, spec.max_work_group_size)
+        with launch(-(-count // items), items) as (group, item):
+            at = hold(group * items + item)
+            with when(at < count):
+                body(at)
+        return
+    loop = T.serial if count * work < _MIN_TO_SPREAD else T.parallel
+    with loop(0, count) as at:
+        body(at)
 
 
 @contextmanager
