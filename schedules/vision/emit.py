@@ -166,9 +166,7 @@ def spread(count: tirx.Expr, work: tirx.Expr, body: Callable[[tirx.Expr], None])
             body(i)
 
 
-def each(
-    spec: DeviceSpec, count: int, body: Callable[[tirx.Expr], None], *, work: int = 1
-) -> None:
+def each(spec: DeviceSpec, count: int, body: Callable[[tirx.Expr], None], *, work: int = 1) -> None:
     """``body(i)`` for each `i` below `count`, which do not depend on each other.
 
     A work-item for each on a GPU; on a CPU all cores, where `count` times `work` elements are

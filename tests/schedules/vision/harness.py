@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import tvm
 from hypothesis import strategies as st
+from tvm import relax
 
+import tvm_edge
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering import opencl_intrinsics
 from tvm_edge.schedules.vision import cpu, gpu
@@ -215,3 +217,25 @@ def assert_same_bits(actual: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_array_equal(
         np.ascontiguousarray(actual).view(width), np.ascontiguousarray(expected).view(width)
     )
+
+
+def run_operator(
+    target: str, build: Callable[..., relax.Expr], *values: np.ndarray
+) -> list[np.ndarray]:
+    """Compile one operator for a target, on which it has to run; its results."""
+    builder = relax.BlockBuilder()
+    params = [
+        relax.Var(f"x{i}", relax.TensorType(value.shape, str(value.dtype)))
+        for i, value in enumerate(values)
+    ]
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit(build(*params)))
+        builder.emit_func_output(result)
+    how: dict[str, Any] = {} if target == "llvm" else {"fallback": "none"}
+    model = tvm_edge.compile(builder.get(), target, **how)
+    assert model.report.kernels
+    assert {kernel.device for kernel in model.report.kernels} == {target}
+    assert {placement.device for placement in model.report.placements} <= {target, ""}
+    inputs = {tensor.name: value for tensor, value in zip(model.inputs, values, strict=True)}
+    return list(model.run(inputs).values())

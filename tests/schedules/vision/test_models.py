@@ -2,53 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
-import tvm
 from tvm import relax
 
-import tvm_edge
-from tests.schedules.vision.harness import assert_same_bits, numbers, segments_order, stable_order
+from tests.schedules.vision.harness import (
+    assert_same_bits,
+    numbers,
+    run_operator,
+    segments_order,
+    stable_order,
+)
 from tvm_edge import ops
 
 VALUES = numbers(0, (3, 40, 5), "float32", distinct=60)
 COUNTS = np.random.default_rng(0).integers(-9, 10, (3, 40, 5)).astype("int32")
 OFFSETS = np.array([2, 2, 30, 331, 590], "int64")
-
-
-@pytest.fixture(params=["llvm", "opencl", "opencl with local memory"])
-def target(request: pytest.FixtureRequest) -> str:
-    """Targets of this machine, all of which nothing may leave."""
-    kind, *more = str(request.param).split(" ", 1)
-    if kind != "llvm":
-        if not (tvm.runtime.enabled(kind) and tvm.device(kind, 0).exist):
-            pytest.skip(f"no {kind} device on this machine")
-        if more:
-            request.getfixturevalue("large_gpu")
-    return kind
-
-
-def run(target: str, build: Callable[..., relax.Expr], *values: np.ndarray) -> list[np.ndarray]:
-    """Compile one operator for a target, on which it has to run; its results."""
-    builder = relax.BlockBuilder()
-    params = [
-        relax.Var(f"x{i}", relax.TensorType(value.shape, str(value.dtype)))
-        for i, value in enumerate(values)
-    ]
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(builder.emit(build(*params)))
-        builder.emit_func_output(result)
-    how: dict[str, Any] = {} if target == "llvm" else {"fallback": "none"}
-    model = tvm_edge.compile(builder.get(), target, **how)
-    assert model.report.kernels
-    assert {kernel.device for kernel in model.report.kernels} == {target}
-    assert {placement.device for placement in model.report.placements} <= {target, ""}
-    inputs = {tensor.name: value for tensor, value in zip(model.inputs, values, strict=True)}
-    return list(model.run(inputs).values())
 
 
 def along(axis: int, data: np.ndarray, **how: bool) -> np.ndarray:
@@ -58,7 +27,7 @@ def along(axis: int, data: np.ndarray, **how: bool) -> np.ndarray:
 
 @pytest.mark.parametrize(("axis", "descending"), [(1, True), (-1, False)])
 def test_argsort(target: str, axis: int, descending: bool) -> None:
-    (indices,) = run(
+    (indices,) = run_operator(
         target, lambda x: relax.op.argsort(x, axis=axis, descending=descending), VALUES
     )
     np.testing.assert_array_equal(indices, along(axis, VALUES, descending=descending))
@@ -66,14 +35,14 @@ def test_argsort(target: str, axis: int, descending: bool) -> None:
 
 def test_sort(target: str) -> None:
     axis = 0
-    (values,) = run(target, lambda x: relax.op.sort(x, axis=axis, descending=True), VALUES)
+    (values,) = run_operator(target, lambda x: relax.op.sort(x, axis=axis, descending=True), VALUES)
     order = along(axis, VALUES, descending=True)
     assert_same_bits(values, np.take_along_axis(VALUES, order, axis))
 
 
 @pytest.mark.parametrize(("axis", "k", "largest"), [(1, 7, True), (2, 5, False)])
 def test_top_k(target: str, axis: int, k: int, largest: bool) -> None:
-    values, indices = run(
+    values, indices = run_operator(
         target,
         lambda x: relax.op.topk(x, k, axis=axis, largest=largest, dtype="int64"),
         VALUES,
@@ -84,7 +53,7 @@ def test_top_k(target: str, axis: int, k: int, largest: bool) -> None:
 
 
 def test_top_k_may_return_one_of_both(target: str) -> None:
-    (indices,) = run(
+    (indices,) = run_operator(
         target, lambda x: relax.op.topk(x, 3, axis=1, ret_type="indices", dtype="int32"), VALUES
     )
     np.testing.assert_array_equal(indices, along(1, VALUES, descending=True)[:, :3])
@@ -92,7 +61,7 @@ def test_top_k_may_return_one_of_both(target: str) -> None:
 
 def test_segmented_argsort(target: str) -> None:
     data = VALUES.reshape(-1)
-    (indices,) = run(
+    (indices,) = run_operator(
         target, lambda x, o: ops.segmented_argsort(x, o, descending=True), data, OFFSETS
     )
     np.testing.assert_array_equal(indices, segments_order(data, OFFSETS, descending=True))
@@ -101,25 +70,27 @@ def test_segmented_argsort(target: str) -> None:
 @pytest.mark.parametrize("axis", [None, 1])
 def test_cumulative_sum(target: str, axis: int | None) -> None:
     """Without an axis of the flat tensor, as in NumPy."""
-    (sums,) = run(target, lambda x: relax.op.cumsum(x, axis=axis), COUNTS)
+    (sums,) = run_operator(target, lambda x: relax.op.cumsum(x, axis=axis), COUNTS)
     np.testing.assert_array_equal(sums, np.cumsum(COUNTS, axis))
 
 
 def test_exclusive_cumulative_product(target: str) -> None:
     data = np.sign(COUNTS.astype("float32")) + (COUNTS == 0)
-    (products,) = run(target, lambda x: relax.op.cumprod(x, axis=2, exclusive=True), data)
+    (products,) = run_operator(target, lambda x: relax.op.cumprod(x, axis=2, exclusive=True), data)
     expected = np.cumprod(data, 2)[:, :, :-1]
     np.testing.assert_array_equal(products, np.insert(expected, 0, 1, axis=2))
 
 
 def test_scan_backwards_by_maximum(target: str) -> None:
-    (greatest,) = run(target, lambda x: ops.scan(x, -2, operator="maximum", reverse=True), VALUES)
+    (greatest,) = run_operator(
+        target, lambda x: ops.scan(x, -2, operator="maximum", reverse=True), VALUES
+    )
     expected = np.maximum.accumulate(VALUES[:, ::-1], axis=1)[:, ::-1]
     np.testing.assert_array_equal(greatest, expected)
 
 
 def test_scan_of_another_type(target: str) -> None:
     data = COUNTS.astype("int8")
-    (sums,) = run(target, lambda x: ops.scan(x, 1, exclusive=True, dtype="int32"), data)
+    (sums,) = run_operator(target, lambda x: ops.scan(x, 1, exclusive=True, dtype="int32"), data)
     expected = np.cumsum(data, 1, dtype="int32")[:, :-1]
     np.testing.assert_array_equal(sums, np.insert(expected, 0, 0, axis=1))
