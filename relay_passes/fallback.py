@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.errors import PlacementError
-from tvm_edge.ops import NON_MAX_SUPPRESSION, UNIQUE
+from tvm_edge.ops import NON_MAX_SUPPRESSION, SCAN, SEGMENTED_ARGSORT, UNIQUE
 from tvm_edge.relay_passes.node_names import node_index
 
 __all__ = [
@@ -33,7 +33,6 @@ GPU, CPU = 0, 1
 """Positions of the virtual devices."""
 
 IMPOSSIBLE: Mapping[str, str] = {
-    NON_MAX_SUPPRESSION: "greedy suppression has no GPU kernel yet",
     UNIQUE: "the length of its result depends on data",
     "relax.unique": "the length of its result depends on data",
     "relax.nonzero": "the length of its result depends on data",
@@ -43,6 +42,20 @@ IMPOSSIBLE: Mapping[str, str] = {
     "relax.vision.get_valid_counts": "it compacts in order: it has no GPU kernel yet",
 }
 """Operators without a GPU kernel, and why."""
+
+_STATIC = frozenset(
+    (
+        NON_MAX_SUPPRESSION,
+        SCAN,
+        SEGMENTED_ARGSORT,
+        "relax.argsort",
+        "relax.cumprod",
+        "relax.cumsum",
+        "relax.sort",
+        "relax.topk",
+    )
+)
+"""Operators whose GPU kernels are written for one shape."""
 
 LISTED: Mapping[str, str] = {
     name: "listed: it searches or scatters, which a CPU does better"
@@ -240,8 +253,8 @@ def _impossible(call: relax.Call, result: relax.Var, lacking: frozenset[str]) ->
     if not _has_operands(call):
         return ""
     tensors = [result.ty, *(var.ty for var in operands(call))]
-    if any(_is_dynamic(ty) for ty in tensors):
-        return "its shape depends on data"
+    if name in _STATIC and any(_is_dynamic(var.ty) for var in operands(call)):
+        return "its kernel is for one shape, and here that depends on data"
     missing = sorted(lacking & {dtype for ty in tensors for dtype in _dtypes(ty)})
     if missing:
         return f"the device does not calculate in {' or '.join(missing)}"

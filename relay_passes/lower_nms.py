@@ -23,18 +23,19 @@ def lower_nms(site: KernelSite, call: relax.Call) -> relax.Expr:
         batch,
         classes,
         count,
+        site.spec,
         max_selected=most,
         iou_threshold=float(attrs["iou_threshold"]),
         score_threshold=float(attrs["score_threshold"]) if attrs["has_score_threshold"] else None,
         center_point_box=bool(attrs["center_point_box"]),
     )
-    types = [site.tensor((lists, most), "int32"), site.tensor((lists,), "int32")]
-    picked, counts = site.call(select, "nms_select", [boxes, scores], types)
-    length = site.tensor((2,), "int64")
-    (lengths,) = site.call(nms.selected_shape(lists), "nms_shape", [counts], [length])
+    flat = [site.reshape(boxes, [batch * count * 4]), site.reshape(scores, [lists * count])]
+    picked, counts, *_ = site.run(select, "nms_select", flat)
+    starts, lengths, *_ = site.run(nms.number_selected(lists, site.spec), "nms_shape", [counts])
     shape = site.emit(relax.op.tensor_to_shape(lengths))
     rows = tirx.Var("num_selected", "int64")
     site.builder.match_cast(shape, relax.ShapeType([rows, 3]))
-    fill = nms.fill_indices(batch, classes, most)
-    (filled,) = site.call(fill, "nms_fill", [picked, counts], [site.tensor((rows, 3), "int64")])
+    fill = nms.fill_indices(batch, classes, most, site.spec)
+    result = site.tensor((rows, 3), "int64")
+    (filled,) = site.call(fill.func, "nms_fill", [picked, counts, starts], [result])
     return filled

@@ -6,6 +6,8 @@ Every kernel gets a grid of work-groups within the device's limits from the firs
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tvm import tirx
 
 from tvm_edge.hardware import DeviceSpec
@@ -14,7 +16,7 @@ from tvm_edge.schedules.elementwise import Elementwise
 from tvm_edge.schedules.gpu.conv2d import Conv2d
 from tvm_edge.schedules.gpu.dense import Dense
 from tvm_edge.schedules.gpu.fallback import Fallback
-from tvm_edge.schedules.gpu.launch import schedule_spatial
+from tvm_edge.schedules.gpu.launch import guard_empty_grids, schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
 from tvm_edge.schedules.gpu.window import Depthwise, Pool
 
@@ -44,4 +46,4 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     """
     scheduled = apply_first(RULES, func, spec)
     assert scheduled is not None, "the last rule takes any function"
-    return scheduled
+    return replace(scheduled, func=guard_empty_grids(scheduled.func))

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import divisors, extent, is_plain, root_blocks
 from tvm_edge.schedules.stages import fuse
 
@@ -21,6 +23,7 @@ __all__ = [
     "WORK_GROUP",
     "bind_group",
     "group_size",
+    "guard_empty_grids",
     "power_of_two",
     "schedule_rest",
     "schedule_spatial",
@@ -97,3 +100,17 @@ def schedule_rest(sch: Schedule, done: Sequence[SBlockRV], spec: DeviceSpec) -> 
     for block in root_blocks(sch):
         if sch.get(block).name_hint not in names and is_plain(sch, block):
             schedule_spatial(sch, block, spec)
+
+
+def guard_empty_grids(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Launch nothing where a symbolic shape turns out to be empty: drivers refuse such grids."""
+
+    def guard(loop: tirx.For) -> tirx.Stmt:
+        is_grid = loop.kind == tirx.ForKind.THREAD_BINDING and loop.thread_binding is not None
+        if not is_grid or not str(loop.thread_binding.thread_tag).startswith("blockIdx"):
+            return loop
+        if constant(loop.extent) is not None:
+            return loop
+        return tirx.IfThenElse(loop.extent > 0, loop, None)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, guard)))

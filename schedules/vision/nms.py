@@ -1,192 +1,145 @@
-"""Non-maximum suppression on a CPU: classes in parallel, each one sorted and swept.
-
-The arithmetic follows ONNX Runtime operation by operation, so that index outputs are equal.
-"""
+"""Kernels of ONNX's NonMaxSuppression: choose for each class, count, and list what is chosen."""
 
 from __future__ import annotations
 
-from tvm import tirx
-from tvm.script import tirx as T
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["fill_indices", "select_boxes", "selected_shape"]
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.vision import cpu, gpu
+from tvm_edge.schedules.vision.boxes import BOX_DTYPE, Box, Candidates, Overlap, exactly, load_box
+from tvm_edge.schedules.vision.emit import Kernel, each, function, hold, register, when
+from tvm_edge.schedules.vision.keys import ordered_words
+from tvm_edge.schedules.vision.operators import OPERATORS
+
+__all__ = ["fill_indices", "number_selected", "select_boxes", "suppression"]
+
+
+def suppression(spec: DeviceSpec) -> type[cpu.Suppression] | type[gpu.Suppression]:
+    """The kernels of a device."""
+    return cpu.Suppression if spec.kind == "cpu" else gpu.Suppression
 
 
 def select_boxes(
     batch: int,
     classes: int,
     boxes: int,
+    spec: DeviceSpec,
     *,
     max_selected: int,
     iou_threshold: float,
     score_threshold: float | None,
     center_point_box: bool,
-) -> tirx.PrimFunc:
-    """Greedy suppression within each (batch, class).
+) -> Kernel:
+    """Greedy suppression within each class of each picture.
+
+    Parameters
+    ----------
+    batch, classes, boxes, max_selected : int
+        At least 1.
+    spec : DeviceSpec
+    iou_threshold : float
+        From 0 to 1.
+    score_threshold : float or None
+        Scores above it take part: NaN is above none. Without one all do, NaN as the least.
+    center_point_box : bool
 
     Returns
     -------
-    tirx.PrimFunc
-        ``(boxes[batch, boxes, 4], scores[batch, classes, boxes],
-        picked[batch * classes, max_selected], counts[batch * classes])``: ``picked`` holds box
-        indices in descending score, of which the first ``counts`` are valid.
+    Kernel
+        ``(boxes[batch * boxes * 4], scores[batch * classes * boxes],
+        picked[batch * classes * max_selected], counts[batch * classes], workspace...)``, all flat:
+        of each list of `picked` the first ``counts`` are box indices in descending score.
     """
-    use_threshold = score_threshold is not None
-    threshold = 0.0 if score_threshold is None else score_threshold
+    lists = batch * classes
+    plan = suppression(spec)(lists, boxes, max_selected, Overlap(iou_threshold), spec)
+    keep = keeper(spec)
 
-    def corners(box: T.Buffer, b: tirx.Expr, i: tirx.Expr) -> tuple[tirx.Expr, ...]:
-        """Lowest and highest coordinate along the first and the second axis."""
-        if center_point_box:
-            half_w = box[b, i, 2] / T.float32(2)
-            half_h = box[b, i, 3] / T.float32(2)
-            return (
-                box[b, i, 1] - half_h,
-                box[b, i, 1] + half_h,
-                box[b, i, 0] - half_w,
-                box[b, i, 0] + half_w,
-            )
-        return (
-            T.min(box[b, i, 0], box[b, i, 2]),
-            T.max(box[b, i, 0], box[b, i, 2]),
-            T.min(box[b, i, 1], box[b, i, 3]),
-            T.max(box[b, i, 1], box[b, i, 3]),
-        )
+    def body(box: Any, score: Any, picked: Any, counts: Any, *space: Any) -> None:
+        def above(line: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
+            return score[line * boxes + at] > exactly(score_threshold)
 
-    def overlaps(box: T.Buffer, b: tirx.Expr, i: tirx.Expr, j: tirx.Expr) -> tirx.Expr:
-        """Whether the intersection over union of two boxes is above the threshold."""
-        y1, y1_end, x1, x1_end = corners(box, b, i)
-        y2, y2_end, x2, x2_end = corners(box, b, j)
-        height = T.min(y1_end, y2_end) - T.max(y1, y2)
-        width = T.min(x1_end, x2_end) - T.max(x1, x2)
-        shared = width * height
-        area1 = (x1_end - x1) * (y1_end - y1)
-        area2 = (x2_end - x2) * (y2_end - y2)
-        union = area1 + area2 - shared
-        zero = T.float32(0)
-        return tirx.all(
-            height > zero,
-            width > zero,
-            area1 > zero,
-            area2 > zero,
-            union > zero,
-            shared / union > T.float32(iou_threshold),
-        )
+        def key(line: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
+            return ordered_words(score[line * boxes + at], BOX_DTYPE, True)[0]
 
-    @T.prim_func(private=True, s_tir=True)
-    def nms_select(
-        box: T.Buffer((batch, boxes, 4), "float32"),
-        score: T.Buffer((batch, classes, boxes), "float32"),
-        picked: T.Buffer((batch * classes, max_selected), "int32"),
-        counts: T.Buffer((batch * classes,), "int32"),
-    ):
-        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        # TVM asks every kernel of a Relax module for a root block.
-        with T.sblock("root"):
-            for bc in T.parallel(batch * classes):
-                b = bc // classes
-                c = bc % classes
-                order = T.alloc_buffer((boxes,), "int32")
-                merged = T.alloc_buffer((boxes,), "int32")
-                # Scalars that change: candidates, run width, the merge's cursors, a verdict.
-                n = T.alloc_buffer((1,), "int32", scope="local")
-                width = T.alloc_buffer((1,), "int32", scope="local")
-                left = T.alloc_buffer((1,), "int32", scope="local")
-                right = T.alloc_buffer((1,), "int32", scope="local")
-                start = T.alloc_buffer((1,), "int32", scope="local")
-                at = T.alloc_buffer((1,), "int32", scope="local")
-                keep = T.alloc_buffer((1,), "int32", scope="local")
+        def load(line: tirx.Expr, at: tirx.Expr) -> Box:
+            first = keep((tirx.floordiv(line, classes) * boxes + at) * 4)
+            return load_box(lambda i: box[first + i], center=center_point_box, hold=keep)
 
-                n[0] = 0
-                for j in range(boxes):
-                    if (not use_threshold) or score[b, c, j] > T.float32(threshold):
-                        order[n[0]] = j
-                        n[0] = n[0] + 1
+        candidates = Candidates(None if score_threshold is None else above, key, load)
+        plan.write(candidates, picked, counts, space)
 
-                # Bottom-up merge sort by descending score; taking the left run on a tie keeps it
-                # stable, so equal scores stay in the order of their index.
-                width[0] = 1
-                while width[0] < n[0]:
-                    start[0] = 0
-                    while start[0] < n[0]:
-                        middle = T.min(start[0] + width[0], n[0])
-                        stop = T.min(start[0] + 2 * width[0], n[0])
-                        left[0] = start[0]
-                        right[0] = middle
-                        for k in range(start[0], stop):
-                            at[0] = 1
-                            if right[0] < stop:
-                                if left[0] == middle:
-                                    at[0] = 0
-                                else:
-                                    if score[b, c, order[right[0]]] > score[b, c, order[left[0]]]:
-                                        at[0] = 0
-                            if at[0] == 1:
-                                merged[k] = order[left[0]]
-                                left[0] = left[0] + 1
-                            else:
-                                merged[k] = order[right[0]]
-                                right[0] = right[0] + 1
-                        start[0] = stop
-                    for k in range(n[0]):
-                        order[k] = merged[k]
-                    width[0] = width[0] * 2
-
-                counts[bc] = 0
-                at[0] = 0
-                while at[0] < n[0] and counts[bc] < max_selected:
-                    candidate = order[at[0]]
-                    keep[0] = 1
-                    for k in range(counts[bc]):
-                        if keep[0] == 1:
-                            if overlaps(box, b, candidate, picked[bc, k]):
-                                keep[0] = 0
-                    if keep[0] == 1:
-                        picked[bc, counts[bc]] = candidate
-                        counts[bc] = counts[bc] + 1
-                    at[0] = at[0] + 1
-
-    return nms_select
+    return function(
+        [([batch * boxes * 4], BOX_DTYPE), ([lists * boxes], BOX_DTYPE)],
+        [([lists * max_selected], "int32"), ([lists], "int32"), *plan.workspace],
+        body,
+    )
 
 
-def selected_shape(lists: int) -> tirx.PrimFunc:
-    """``(counts[lists], shape[2])``: the shape ``[sum(counts), 3]`` of the result."""
-
-    @T.prim_func(private=True, s_tir=True)
-    def nms_shape(
-        counts: T.Buffer((lists,), "int32"),
-        shape: T.Buffer((2,), "int64"),
-    ):
-        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        # TVM asks every kernel of a Relax module for a root block.
-        with T.sblock("root"):
-            shape[0] = T.int64(0)
-            shape[1] = T.int64(3)
-            for i in range(lists):
-                shape[0] = shape[0] + T.Cast("int64", counts[i])
-
-    return nms_shape
+def keeper(spec: DeviceSpec) -> Callable[[tirx.Expr], tirx.Expr]:
+    """How a device's kernels calculate an expression once."""
+    return T.Bind if spec.kind == "cpu" else hold
 
 
-def fill_indices(batch: int, classes: int, max_selected: int) -> tirx.PrimFunc:
-    """``(picked, counts, out[m, 3])``: the lists one after the other, as batch, class, box."""
+def number_selected(lists: int, spec: DeviceSpec) -> Kernel:
+    """``(counts[lists], starts[lists], shape[2], workspace...)``: where lists begin in the result.
 
-    @T.prim_func(private=True, s_tir=True)
-    def nms_fill(
-        picked: T.Buffer((batch * classes, max_selected), "int32"),
-        counts: T.Buffer((batch * classes,), "int32"),
-        out_handle: T.handle,
-    ):
-        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        m = T.int64()
-        out = T.match_buffer(out_handle, (m, 3), "int64")
-        # TVM asks every kernel of a Relax module for a root block.
-        with T.sblock("root"):
-            row = T.alloc_buffer((1,), "int64", scope="local")
-            row[0] = T.int64(0)
-            for bc in range(batch * classes):
-                for k in range(counts[bc]):
-                    out[row[0], 0] = T.Cast("int64", bc // classes)
-                    out[row[0], 1] = T.Cast("int64", bc % classes)
-                    out[row[0], 2] = T.Cast("int64", picked[bc, k])
-                    row[0] = row[0] + T.int64(1)
+    ``shape`` is int64, ``[sum(counts), 3]``.
+    """
+    scan = (
+        None
+        if spec.kind == "cpu"
+        else gpu.LineScan(1, lists, "int32", OPERATORS["add"], True, spec)
+    )
 
-    return nms_fill
+    def body(counts: Any, starts: Any, shape: Any, *space: Any) -> None:
+        def finish(total: tirx.Expr) -> None:
+            shape[0] = total.astype("int64")
+            shape[1] = tirx.const(3, "int64")
+
+        if scan is None:
+            total = register(tirx.IntImm("int32", 0))
+            with T.serial(0, lists) as line:
+                starts[line] = total[0]
+                total[0] = total[0] + counts[line]
+            finish(total[0])
+            return
+
+        def store(_: tirx.Expr, line: tirx.Expr, before: tirx.Expr) -> None:
+            starts[line] = before
+            with when(line == lists - 1):
+                finish(before + counts[line])
+
+        scan.write(lambda _, line: counts[line], store, space)
+
+    outputs = [([lists], "int32"), ([2], "int64"), *(scan.workspace if scan else ())]
+    return function([([lists], "int32")], outputs, body)
+
+
+def fill_indices(batch: int, classes: int, max_selected: int, spec: DeviceSpec) -> Kernel:
+    """``(picked, counts, starts, out[m, 3])``: the lists one after the other.
+
+    A row of ``out`` is picture, class and box, int64. What is launched does not depend on `m`.
+    """
+    lists = batch * classes
+
+    def body(picked: Any, counts: Any, starts: Any, out: Any) -> None:
+        def copy(index: tirx.Expr) -> None:
+            line = tirx.floordiv(index, max_selected)
+            rank = tirx.floormod(index, max_selected)
+            with when(rank < counts[line]):
+                row = starts[line] + rank
+                out[row, 0] = tirx.floordiv(line, classes).astype("int64")
+                out[row, 1] = tirx.floormod(line, classes).astype("int64")
+                out[row, 2] = picked[index].astype("int64")
+
+        each(spec, lists * max_selected, copy)
+
+    return function(
+        [([lists * max_selected], "int32"), ([lists], "int32"), ([lists], "int32")],
+        [([tirx.Var("m", "int64"), 3], "int64")],
+        body,
+    )

@@ -29,7 +29,7 @@ from tvm_edge.schedules.vision.emit import (
 )
 from tvm_edge.schedules.vision.operators import OPERATORS, Associative
 
-__all__ = ["scan_lines"]
+__all__ = ["LineScan", "scan_lines"]
 
 Load = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
 """The element of a line at a position."""
@@ -84,7 +84,7 @@ def scan_lines(
     """
     kind = "float32" if out_dtype == "float16" else out_dtype
     lines, total = outer * inner, outer * length * inner
-    plan = _Plan(lines, length, kind, OPERATORS[operator], exclusive, spec)
+    plan = LineScan(lines, length, kind, OPERATORS[operator], exclusive, spec)
 
     def body(data: Any, result: Any, *space: Any) -> None:
         def address(line: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
@@ -105,8 +105,24 @@ def scan_lines(
     return function([([total], dtype)], [([total], out_dtype), *plan.workspace], body)
 
 
-class _Plan:
-    """Who scans what, and the kernels for it."""
+class LineScan:
+    """Who scans what, and the kernels for it.
+
+    A kernel of its own elements and results writes the scan with callbacks: for compaction `load`
+    is a flag, and `store` gets the place of each element. All that :meth:`write` is given it may
+    call several times for a position; in the last kernel alone it calls `store`, once.
+
+    Parameters
+    ----------
+    lines, length : int
+        At least 1.
+    kind : str
+        The type that is calculated in.
+    operator : Associative
+    exclusive : bool
+        Whether an element is left out of its own result.
+    spec : DeviceSpec
+    """
 
     def __init__(
         self,
@@ -145,9 +161,9 @@ class _Plan:
         self.in_one = self.tiles == 1 or serial
         # A group can sum up itself what lies in front of its tile, if that is little.
         self.in_two = self.shared and self.tiles <= _TOTALS_EACH * self.items
-        self.totals: _Plan | None = None
+        self.totals: LineScan | None = None
         if not (self.alone or self.in_one or self.in_two):
-            self.totals = _Plan(lines, self.tiles, kind, operator, True, spec)
+            self.totals = LineScan(lines, self.tiles, kind, operator, True, spec)
 
     @property
     def workspace(self) -> list[Tensor]:
@@ -158,7 +174,7 @@ class _Plan:
         return [([self.lines * self.tiles], self.kind), *further]
 
     def write(self, load: Load, store: Store, space: Any) -> None:
-        """The kernels."""
+        """Write the kernels; `space` are buffers for :attr:`workspace`."""
         if self.alone:
             self._alone(load, store)
         elif self.in_one:
@@ -256,7 +272,7 @@ class _Plan:
 class _GroupScan:
     """A work-group scans a tile in local memory."""
 
-    def __init__(self, plan: _Plan, item: tirx.Expr) -> None:
+    def __init__(self, plan: LineScan, item: tirx.Expr) -> None:
         self._plan, self._item = plan, item
         self._tile = T.buffer_proxy(T.decl_buffer([plan.tile], plan.kind, scope="shared"))
         # Two copies: a step of Hillis and Steele reads one and writes the other.

@@ -27,10 +27,16 @@ from tvm_edge.schedules.vision.gpu.merge import (
 )
 from tvm_edge.schedules.vision.keys import WORD, keys_of, pack, position_of, word_count
 
-__all__ = ["Emit", "argsort_rows", "ordered_rows", "sort_long_rows", "sort_tiles"]
+__all__ = ["Emit", "argsort_rows", "ordered_rows", "sort_long_rows", "sort_tiles", "sort_words"]
 
 Emit = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], None]
 """Take the index of an element: its row, its rank in the row, its position in the row."""
+
+Word = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
+"""The element to sort of a row at a position."""
+
+Count = Callable[[tirx.Expr], tirx.Expr]
+"""Elements of a row."""
 
 LongRows = Callable[[Tile, int, int, Read, Emit, Any], None]
 """Put rows of several tiles in order: tile, rows, length, keys, what takes them, workspace."""
@@ -161,7 +167,14 @@ def _sort_short_rows(tile: Tile, rows: int, length: int, key: Read, emit: Emit) 
     tile.for_each(-(-rows // held), one)
 
 
-def sort_tiles(tile: Tile, rows: int, length: int, word: Read, store: Callable[..., None]) -> None:
+def sort_tiles(
+    tile: Tile,
+    rows: int,
+    length: int,
+    word: Word,
+    store: Callable[..., None],
+    count: Count | None = None,
+) -> None:
     """Sort the tiles of long rows; `store` takes row, tile in the row, slot and word."""
     each = -(-length // tile.size)
 
@@ -169,40 +182,78 @@ def sort_tiles(tile: Tile, rows: int, length: int, word: Read, store: Callable[.
         row = hold(tirx.floordiv(index, each))
         part = hold(tirx.floormod(index, each))
 
-        def load(slot: tirx.Expr) -> tirx.Expr:
-            at = part * tile.size + slot
-            return tirx.if_then_else(at < length, word(row, at), LAST)
+        def sort(stop: Any) -> None:
+            def load(slot: tirx.Expr) -> tirx.Expr:
+                at = part * tile.size + slot
+                return tirx.if_then_else(at < stop, word(row, at), LAST)
 
-        sort_tile(tile, item, load, lambda slot, found: store(row, part, slot, found))
+            sort_tile(tile, item, load, lambda slot, found: store(row, part, slot, found))
+
+        if count is None:
+            sort(length)
+            return
+        stop = hold(count(row))
+        with when(part * tile.size < stop):
+            sort(stop)
 
     tile.for_each(rows * each, one)
 
 
 def sort_long_rows(tile: Tile, rows: int, length: int, key: Read, emit: Emit, space: Any) -> None:
-    """Rows of several tiles: sort each, then merge lists of tiles, twice as long each time."""
+    """Rows of several tiles."""
+    sort_words(tile, rows, length, lambda row, at: pack(key(row * length + at), at), emit, space)
 
-    def to_buffer(buffer: Any) -> Callable[..., None]:
-        def store(row: tirx.Expr, part: tirx.Expr, slot: tirx.Expr, word: tirx.Expr) -> None:
-            at = part * tile.size + slot
-            with when(at < length):
-                buffer[row * length + at] = word
 
-        return store
+def sort_words(
+    tile: Tile,
+    rows: int,
+    length: int,
+    word: Word,
+    emit: Emit,
+    space: Any,
+    count: Count | None = None,
+) -> None:
+    """Sort the tiles of rows, then merge lists of tiles, twice as long each time.
 
-    def packed(row: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
-        return pack(key(row * length + at), at)
+    Parameters
+    ----------
+    tile : Tile
+    rows, length : int
+    word : callable
+        The element of a row at a position. It may read the second buffer of `space`.
+    emit : Emit
+    space : sequence of buffers
+        Two, of all rows' elements.
+    count : callable, optional
+        How many elements a row has, where that is not `length` but less.
+    """
+    stop = count if count is not None else lambda row: length
 
-    sort_tiles(tile, rows, length, packed, to_buffer(space[0]))
+    def store(row: tirx.Expr, part: tirx.Expr, slot: tirx.Expr, found: tirx.Expr) -> None:
+        at = part * tile.size + slot
+        with when(at < stop(row)):
+            if length <= tile.size:
+                emit(row, at, hold(position_of(found)))
+            else:
+                space[0][row * length + at] = found
+
+    sort_tiles(tile, rows, length, word, store, count)
     source, target, width = space[0], space[1], tile.size
     while width < length:
-        _merge_rows(
-            tile, rows, length, width, source, None if 2 * width >= length else target, emit
-        )
+        last = 2 * width >= length
+        _merge_rows(tile, rows, length, width, source, None if last else target, emit, count)
         source, target, width = target, source, 2 * width
 
 
 def _merge_rows(
-    tile: Tile, rows: int, length: int, width: int, source: Any, target: Any, emit: Emit
+    tile: Tile,
+    rows: int,
+    length: int,
+    width: int,
+    source: Any,
+    target: Any,
+    emit: Emit,
+    count: Count | None,
 ) -> None:
     """Merge pairs of lists of `width` elements; the last merger (no target) emits indices."""
     each = -(-length // tile.size)
@@ -211,13 +262,6 @@ def _merge_rows(
         row = hold(tirx.floordiv(index, each))
         first = hold(tirx.floormod(index, each) * tile.size)
         start = hold(tirx.floordiv(first, 2 * width) * (2 * width))
-        lists = Lists(
-            start,
-            hold(tirx.min(start + width, length)),
-            hold(tirx.min(start + 2 * width, length)),
-            first,
-            hold(tirx.min(first + tile.size, length)),
-        )
 
         def store(at: tirx.Expr, word: tirx.Expr) -> None:
             if target is None:
@@ -225,6 +269,21 @@ def _merge_rows(
             else:
                 target[row * length + at] = word
 
-        merge_tile(tile, item, lists, lambda at: source[row * length + at], store)
+        def merge(end: Any) -> None:
+            lists = Lists(
+                start,
+                hold(tirx.min(start + width, end)),
+                hold(tirx.min(start + 2 * width, end)),
+                first,
+                hold(tirx.min(first + tile.size, end)),
+            )
+            merge_tile(tile, item, lists, lambda at: source[row * length + at], store)
+
+        if count is None:
+            merge(length)
+            return
+        end = hold(count(row))
+        with when(first < end):
+            merge(end)
 
     tile.for_each(rows * each, one)

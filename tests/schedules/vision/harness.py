@@ -130,6 +130,30 @@ def _kernel(on: Machine, name: str, *args: Any, **how: Any) -> Built:
         return kernel, tvm.compile(kernel.func, target=target)
 
 
+def run_kernel(
+    on: Machine,
+    kernel: Kernel,
+    *inputs: np.ndarray,
+    shapes: Sequence[tuple[int, ...]] | None = None,
+) -> list[np.ndarray]:
+    """Build a kernel and call it; all its outputs, of `shapes` where those are not known before."""
+    if on.kind == "opencl":
+        opencl_intrinsics.register()
+    target = resolve_target(on.kind).target
+    with target:
+        call = tvm.compile(kernel.func, target=target)
+    device = tvm.device("cpu" if on.kind == "llvm" else on.kind, 0)
+    sizes = shapes if shapes is not None else [tuple(shape) for shape, _ in kernel.outputs]
+    # Not zero: what is not written is seen.
+    made = [
+        np.full(shape, 77).astype(dtype)
+        for shape, (_, dtype) in zip(sizes, kernel.outputs, strict=True)
+    ]
+    tensors = [tvm.runtime.tensor(array, device) for array in (*inputs, *made)]
+    call(*tensors)
+    return [tensor.numpy() for tensor in tensors[len(inputs) :]]
+
+
 MACHINES = ("llvm", "opencl-local", "opencl-alone", "cuda-local", "cuda-alone")
 """A CPU of three cores; GPUs with local memory and, as Mali, without."""
 
