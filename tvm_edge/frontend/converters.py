@@ -4,7 +4,9 @@ from tvm_edge.frontend.operators.base import Converter
 from tvm_edge.frontend.operators.detection import DETECTION
 from tvm_edge.frontend.operators.elementwise import ELEMENTWISE
 from tvm_edge.frontend.operators.networks import NETWORKS
+from tvm_edge.frontend.operators.regions import REGIONS
 from tvm_edge.frontend.operators.resize import RESIZE
+from tvm_edge.frontend.operators.sampling import SAMPLING
 from tvm_edge.frontend.operators.sorting import SORTING
 from tvm_edge.frontend.operators.tensors import TENSORS
 from tvm_edge.frontend.operators.types import TYPES, refuse_types
@@ -15,7 +17,9 @@ CONVERTERS: dict[str, Converter] = {
     **DETECTION,
     **ELEMENTWISE,
     **NETWORKS,
+    **REGIONS,
     **RESIZE,
+    **SAMPLING,
     **SORTING,
     **TENSORS,
     **TYPES,

@@ -40,35 +40,6 @@ def _non_max_suppression(
     return bb.match_cast(selected, relax.TensorType((rows, 3), "int64"))
 
 
-def _roi_align(
-    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: dict[str, Any]
-) -> relax.Expr | None:
-    """Regions half a pixel of the feature map off; TVM takes half a pixel of the picture."""
-    if attrs.get("mode", b"avg") == b"max":
-        # TVM's maximum is of interpolated values; ONNX's of the weighted corners.
-        raise NotImplementedError("RoiAlign with mode max")
-    default = b"half_pixel" if attrs["opset"] >= 16 else b"output_half_pixel"
-    if attrs.get("coordinate_transformation_mode", default) != b"half_pixel":
-        return None
-    data, regions, pictures = inputs
-    dtype, scale = str(regions.ty.dtype), float(attrs.get("spatial_scale", 1.0))
-    shifted = relax.op.subtract(regions, relax.const(0.5 / scale, dtype))
-    column = relax.op.astype(relax.op.expand_dims(pictures, axis=1), dtype)
-    return bb.normalize(
-        relax.op.vision.roi_align(
-            data,
-            relax.op.concat([column, shifted], axis=1),
-            pooled_size=(int(attrs.get("output_height", 1)), int(attrs.get("output_width", 1))),
-            spatial_scale=scale,
-            sample_ratio=int(attrs.get("sampling_ratio", 0)),
-            aligned=True,
-            layout="NCHW",
-            mode=attrs.get("mode", b"avg").decode(),
-        )
-    )
-
-
 DETECTION: dict[str, Converter] = {
     "NonMaxSuppression": _non_max_suppression,
-    "RoiAlign": _roi_align,
 }

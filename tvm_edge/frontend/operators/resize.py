@@ -2,15 +2,16 @@
 
 TVM resizes the last axes by the ratio of the lengths. ONNX divides coordinates by the given scale,
 which differs where the new length was rounded; may name any axes; and may widen the filter
-(antialias). There a resize is, axis by axis, a weighted sum of elements taken at constant indices.
+(antialias). And TVM's kernels calculate coordinates on the device, where the last bit, and with it
+the nearest element, is another on another device. There a resize is, axis by axis, a weighted sum
+of elements taken at constant indices, which are calculated here as ONNX Runtime does.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import relax
@@ -27,6 +28,9 @@ __all__ = ["RESIZE"]
 
 _MOST_TAPS = 32
 
+# Of an axis, whose indices are listed.
+_LONGEST = 1 << 24
+
 
 @dataclass(frozen=True)
 class _Filter:
@@ -40,14 +44,41 @@ class _Filter:
     exclude_outside: bool
 
 
+@dataclass(frozen=True)
+class _Axis:
+    """Lengths of an axis, and which part of it is resized.
+
+    Attributes
+    ----------
+    old, new : int
+    scale : float
+        Their ratio before the new length was rounded.
+    start, end : float
+        With tf_crop_and_resize the part of the axis, of which 1 is the whole.
+    """
+
+    old: int
+    new: int
+    scale: float
+    start: float = 0.0
+    end: float = 1.0
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the result is the operand."""
+        return self == _Axis(self.old, self.old, 1.0)
+
+
 def _resize(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr | None:
     x, shape = inputs[0], static_shape(inputs[0])
+    roi = None
     if attrs["opset"] < 11:
         scales, sizes = constant(operand(inputs, 1)), None
         how = _Filter(_text(attrs, "mode", "nearest"), "asymmetric", "floor", -0.75, False, False)
     else:
+        roi = operand(inputs, 1)
         scales, sizes = constant(operand(inputs, 2)), constant(operand(inputs, 3))
         how = _Filter(
             _text(attrs, "mode", "nearest"),
@@ -61,18 +92,43 @@ def _resize(
     sizes = None if sizes is None or not sizes.size else sizes
     if shape is None or (scales is None and sizes is None):
         raise NotImplementedError("Resize of, or to, a shape known only at run time")
-    axes = [int(a) % len(shape) for a in attrs.get("axes", range(len(shape)))]
-    factors, lengths = _target(shape, axes, scales, sizes, attrs)
-    if _tvm_agrees(shape, factors, lengths, how, attrs):
+    named = [int(a) % len(shape) for a in attrs.get("axes", range(len(shape)))]
+    axes = _target(shape, named, scales, sizes, attrs)
+    if max(axis.new for axis in axes) > _LONGEST:
+        raise NotImplementedError(f"Resize to {[axis.new for axis in axes]}")
+    crops = how.coordinates == "tf_crop_and_resize"
+    region = constant(roi)
+    if crops and region is not None:
+        axes = _cropped(axes, named, region)
+    elif _tvm_agrees(axes, how, attrs):
         return None
-    if how.coordinates == "tf_crop_and_resize":
-        raise NotImplementedError("Resize with tf_crop_and_resize in this form")
-    if how.mode != "nearest" and "float" not in str(x.ty.dtype):
-        raise NotImplementedError(f"Resize of {x.ty.dtype} by interpolation in this form")
-    for axis, (factor, length) in enumerate(zip(factors, lengths, strict=True)):
-        if factor != 1.0 or length != shape[axis]:
-            x = _resize_axis(bb, x, axis, shape[axis], length, factor, how)
-    return x
+    elif crops:
+        raise NotImplementedError("Resize with tf_crop_and_resize of a region from the run")
+    return _by_tables(bb, x, axes, how, float(attrs.get("extrapolation_value", 0.0)))
+
+
+def _by_tables(
+    bb: relax.BlockBuilder, x: relax.Expr, axes: Sequence[_Axis], how: _Filter, outside: float
+) -> relax.Expr:
+    """The resize as sums of elements at constant indices; `outside` is what a crop has there."""
+    dtype = str(x.ty.dtype)
+    interpolates = how.mode != "nearest" and not all(axis.is_kept for axis in axes)
+    calculated = dtype if "float" in dtype or not interpolates else "float32"
+    if calculated != dtype:
+        x = bb.emit(relax.op.astype(x, calculated))
+    empty = np.zeros([1] * len(axes), "bool")
+    for number, axis in enumerate(axes):
+        if axis.is_kept:
+            continue
+        x = _resize_axis(bb, x, number, axis, how)
+        if how.coordinates == "tf_crop_and_resize":
+            position = _positions(axis, how.coordinates)
+            beyond = ~((position >= 0) & (position <= axis.old - 1))
+            empty = empty | _along(beyond, number, len(axes))
+    if empty.any():
+        value = relax.const(np.asarray(outside, calculated), calculated)
+        x = bb.emit(relax.op.where(relax.const(empty, "bool"), value, x))
+    return x if calculated == dtype else bb.emit(relax.op.astype(x, dtype))
 
 
 def _upsample(
@@ -87,47 +143,53 @@ def _upsample(
 
 def _target(
     shape: Sequence[int],
-    axes: Sequence[int],
+    named: Sequence[int],
     scales: np.ndarray | None,
     sizes: np.ndarray | None,
     attrs: Attributes,
-) -> tuple[list[float], list[int]]:
+) -> list[_Axis]:
     """Scale and new length of every axis."""
-    factors, lengths = [1.0] * len(shape), list(shape)
+    axes = [_Axis(length, length, 1.0) for length in shape]
     if scales is not None:
-        for axis, scale in zip(axes, scales.tolist(), strict=True):
-            factors[axis], lengths[axis] = scale, math.floor(scale * shape[axis])
-        return factors, lengths
+        for axis, scale in zip(named, scales.astype("float32"), strict=True):
+            # In float32, as ONNX: 2.3 times 10 is 23.
+            new = math.floor(scale * np.float32(shape[axis]))
+            axes[axis] = _Axis(shape[axis], new, float(scale))
+        return axes
     assert sizes is not None
     wanted = [int(size) for size in sizes]
-    ratios = [size / shape[axis] for axis, size in zip(axes, wanted, strict=True)]
+    ratios = [size / shape[axis] for axis, size in zip(named, wanted, strict=True)]
     policy = _text(attrs, "keep_aspect_ratio_policy", "stretch")
-    for axis, size, ratio in zip(axes, wanted, ratios, strict=True):
+    for axis, size, ratio in zip(named, wanted, ratios, strict=True):
         if policy == "stretch":
-            factors[axis], lengths[axis] = ratio, size
+            axes[axis] = _Axis(shape[axis], size, ratio)
         else:
-            factors[axis] = min(ratios) if policy == "not_larger" else max(ratios)
-            lengths[axis] = math.floor(factors[axis] * shape[axis] + 0.5)
-    return factors, lengths
+            scale = min(ratios) if policy == "not_larger" else max(ratios)
+            axes[axis] = _Axis(shape[axis], math.floor(scale * shape[axis] + 0.5), scale)
+    return axes
 
 
-def _tvm_agrees(
-    shape: Sequence[int],
-    factors: Sequence[float],
-    lengths: Sequence[int],
-    how: _Filter,
-    attrs: Attributes,
-) -> bool:
-    """Whether TVM's converter does the same."""
-    exact = all(
-        abs(factor * old - new) < 1e-4 * new
-        for factor, old, new in zip(factors, shape, lengths, strict=True)
-    )
+def _cropped(axes: Sequence[_Axis], named: Sequence[int], roi: np.ndarray) -> list[_Axis]:
+    """The axes with their starts and ends, of which the operand has all starts first."""
+    if roi.shape != (2 * len(named),):
+        raise ValueError(f"the roi of a Resize has {2 * len(named)} numbers, not {roi.size}")
+    result = list(axes)
+    for i, axis in enumerate(named):
+        start, end = float(roi[i]), float(roi[i + len(named)])
+        result[axis] = replace(axes[axis], start=start, end=end)
+    return result
+
+
+def _tvm_agrees(axes: Sequence[_Axis], how: _Filter, attrs: Attributes) -> bool:
+    """Whether TVM's converter does the same, on any device."""
+    exact = all(abs(axis.scale * axis.old - axis.new) < 1e-4 * axis.new for axis in axes)
+    if how.mode == "nearest":
+        exact = all(map(_is_exact_in_binary, axes)) and how.coordinates != "align_corners"
     return (
         attrs["opset"] >= 11
-        and len(shape) in (3, 4, 5)
+        and len(axes) in (3, 4, 5)
         and exact
-        and list(lengths[:2]) == list(shape[:2])
+        and all(axis.is_kept for axis in axes[:2])
         and "axes" not in attrs
         and not how.antialias
         and how.coordinates != "half_pixel_symmetric"
@@ -135,26 +197,34 @@ def _tvm_agrees(
     )
 
 
+def _is_exact_in_binary(axis: _Axis) -> bool:
+    """Whether coordinates have few bits, so that every device calculates the same."""
+    if axis.scale * axis.old != axis.new:
+        return False
+    mantissa, exponent = math.frexp(axis.scale)
+    return mantissa == 0.5 and abs(exponent) < 10
+
+
+def _along(values: np.ndarray, axis: int, dimensions: int) -> np.ndarray:
+    """A vector as a tensor that is broadcast along all other axes."""
+    shape = [1] * dimensions
+    shape[axis] = len(values)
+    return values.reshape(shape)
+
+
 def _resize_axis(
-    bb: relax.BlockBuilder,
-    x: relax.Expr,
-    axis: int,
-    old: int,
-    new: int,
-    scale: float,
-    how: _Filter,
+    bb: relax.BlockBuilder, x: relax.Expr, number: int, axis: _Axis, how: _Filter
 ) -> relax.Expr:
-    indices, weights = _taps(old, new, scale, how)
+    indices, weights = _taps(axis, how)
     if indices.shape[1] > _MOST_TAPS:
-        raise NotImplementedError(f"Resize with antialias from {old} to {new}")
-    shape = [1] * x.ty.ndim
-    shape[axis] = new
+        raise NotImplementedError(f"Resize with antialias from {axis.old} to {axis.new}")
+    dtype = str(x.ty.dtype)
     terms = []
     for k in range(indices.shape[1]):
-        term = relax.op.take(x, relax.const(indices[:, k], "int64"), axis, mode="clip")
+        term = relax.op.take(x, relax.const(indices[:, k], "int64"), number, mode="clip")
         if how.mode != "nearest":
-            weight = weights[:, k].reshape(shape).astype(str(x.ty.dtype))
-            term = relax.op.multiply(term, relax.const(weight, str(x.ty.dtype)))
+            weight = _along(weights[:, k], number, x.ty.ndim).astype(dtype)
+            term = relax.op.multiply(term, relax.const(weight, dtype))
         terms.append(bb.emit(term))
     total = terms[0]
     for term in terms[1:]:
@@ -162,9 +232,12 @@ def _resize_axis(
     return total
 
 
-def _taps(old: int, new: int, scale: float, how: _Filter) -> tuple[np.ndarray, np.ndarray]:
+def _taps(axis: _Axis, how: _Filter) -> tuple[np.ndarray, np.ndarray]:
     """Which elements make each element of the result, and by what weight: two [new, taps]."""
-    position = _positions(old, new, scale, how.coordinates).astype("float64")
+    position = _positions(axis, how.coordinates).astype("float64")
+    # Far outside is as good as outside, and an integer; NaN is outside of every crop.
+    position = np.nan_to_num(np.clip(position, -_LONGEST, 2 * _LONGEST))
+    old, scale = axis.old, axis.scale
     if how.mode == "nearest":
         index = {
             "round_prefer_floor": np.ceil(position - 0.5),
@@ -200,22 +273,29 @@ def _kernel(distance: np.ndarray, how: _Filter) -> np.ndarray:
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
-def _positions(old: int, new: int, scale: Any, coordinates: str) -> np.ndarray:
+def _positions(axis: _Axis, coordinates: str) -> np.ndarray:
     """Where in the operand each element of the result lies."""
     # In float32, as ONNX Runtime: nearest depends on what 0.3 is rounded to.
-    y, scale = np.arange(new, dtype="float32"), np.float32(scale)
-    half_pixel = (y + np.float32(0.5)) / scale - np.float32(0.5)
+    old, new, scale = (np.float32(value) for value in (axis.old, axis.new, axis.scale))
+    y, one, half = np.arange(axis.new, dtype="float32"), np.float32(1), np.float32(0.5)
+    half_pixel = (y + half) / scale - half
     if coordinates == "asymmetric":
         return y / scale
     if coordinates == "half_pixel":
         return half_pixel
     if coordinates == "pytorch_half_pixel":
-        return half_pixel if new > 1 else np.zeros(new)
+        return half_pixel if axis.new > 1 else np.zeros(axis.new, "float32")
     if coordinates == "half_pixel_symmetric":
-        return old / 2 * (1 - new / (scale * old)) + half_pixel
+        offset = old / 2 * (one - new / (scale * old))
+        return offset + (y + half) / scale - half
     if coordinates == "align_corners":
-        # As ONNX Runtime, and ONNX's text; its tests take the length before rounding.
-        return y * (old - 1) / (new - 1) if new > 1 else np.zeros(new)
+        # As ONNX Runtime, PyTorch and ONNX's text; its tests take the length before rounding.
+        return y * (old - one) / (new - one) if axis.new > 1 else np.zeros(axis.new, "float32")
+    if coordinates == "tf_crop_and_resize":
+        start, end = np.float32(axis.start), np.float32(axis.end)
+        if axis.new > 1:
+            return start * (old - one) + y * (end - start) * (old - one) / (new - one)
+        return np.full(axis.new, half * (start + end) * (old - one))
     raise NotImplementedError(f"Resize with {coordinates}")
 
 

@@ -1,0 +1,177 @@
+"""Regions of a feature map brought to one size: ROIAlign and ROI pooling."""
+
+from __future__ import annotations
+
+from tvm import relax, tirx
+
+from tvm_edge.ops import registry
+
+__all__ = ["ROI_ALIGN", "ROI_POOL", "roi_align", "roi_pool"]
+
+ROI_ALIGN = "tvm_edge.roi_align"
+ROI_POOL = "tvm_edge.roi_pool"
+
+_MODES = ("avg", "max")
+_COORDINATES = ("half_pixel", "output_half_pixel")
+
+
+def roi_align(
+    data: relax.Expr,
+    rois: relax.Expr,
+    batch_indices: relax.Expr,
+    *,
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+    mode: str = "avg",
+    coordinate_transformation_mode: str = "half_pixel",
+) -> relax.Call:
+    """Interpolate a grid of points in each region, and reduce it to bins (Mask R-CNN, ICCV 2017).
+
+    The semantics of ONNX ``RoiAlign`` as ONNX Runtime computes it. Where those leave off: a batch
+    index out of range takes the nearest picture, and a point whose coordinates are NaN or infinite
+    is 0, as any point more than a pixel outside of the feature map.
+
+    Parameters
+    ----------
+    data : relax.Expr
+        ``(batch, channels, height, width)``, floating point.
+    rois : relax.Expr
+        ``(regions, 4)`` of ``x1, y1, x2, y2`` in pixels of the picture, of the type of `data`.
+    batch_indices : relax.Expr
+        ``(regions,)`` integers.
+    output_height, output_width : int
+        Bins of a region.
+    sampling_ratio : int
+        Points of a bin in each direction; 0: as many as a bin has pixels of the feature map,
+        rounded up, and none if a region's end is not behind its start.
+    spatial_scale : float
+        Pixels of the feature map to one of the picture.
+    mode : {"avg", "max"}
+        Mean of a bin's points, or the greatest of the four weighted corners of all its points.
+    coordinate_transformation_mode : {"half_pixel", "output_half_pixel"}
+        Whether coordinates are moved by half a pixel of the feature map. Without, as opset 10
+        defined, regions have at least the size of one pixel.
+
+    Returns
+    -------
+    relax.Call
+        ``(regions, channels, output_height, output_width)``.
+
+    Raises
+    ------
+    ValueError
+        No such mode, or sizes below 1.
+    """
+    if mode not in _MODES:
+        raise ValueError(f"{ROI_ALIGN}: mode {mode!r} is none of {', '.join(_MODES)}")
+    if coordinate_transformation_mode not in _COORDINATES:
+        raise ValueError(
+            f"{ROI_ALIGN}: coordinate_transformation_mode {coordinate_transformation_mode!r} "
+            f"is none of {', '.join(_COORDINATES)}"
+        )
+    if sampling_ratio < 0:
+        raise ValueError(f"{ROI_ALIGN}: sampling_ratio {sampling_ratio} is negative")
+    _check_bins(ROI_ALIGN, output_height, output_width)
+    return registry.call(
+        ROI_ALIGN,
+        [data, rois, batch_indices],
+        output_height=output_height,
+        output_width=output_width,
+        sampling_ratio=sampling_ratio,
+        spatial_scale=spatial_scale,
+        mode=mode,
+        coordinate_transformation_mode=coordinate_transformation_mode,
+    )
+
+
+def roi_pool(
+    data: relax.Expr, rois: relax.Expr, pooled_size: tuple[int, int], spatial_scale: float = 1.0
+) -> relax.Call:
+    """Maximum of each bin of each region (Fast R-CNN, ICCV 2015).
+
+    The semantics of ONNX ``MaxRoiPool`` as ONNX Runtime computes it: corners are rounded to pixels
+    of the feature map, halves away from zero, and both belong to the region. A bin without pixels
+    is 0. Where those leave off: a batch index out of range takes the nearest picture, NaN as a
+    coordinate is 0, and a NaN in `data` is never the maximum.
+
+    Parameters
+    ----------
+    data : relax.Expr
+        ``(batch, channels, height, width)``, floating point.
+    rois : relax.Expr
+        ``(regions, 5)`` of batch index and ``x1, y1, x2, y2`` in pixels of the picture, of the
+        type of `data`.
+    pooled_size : tuple of int
+        Rows and columns of bins.
+    spatial_scale : float
+        Pixels of the feature map to one of the picture.
+
+    Returns
+    -------
+    relax.Call
+        ``(regions, channels, *pooled_size)``.
+
+    Raises
+    ------
+    ValueError
+        Sizes below 1.
+    """
+    height, width = pooled_size
+    _check_bins(ROI_POOL, height, width)
+    return registry.call(
+        ROI_POOL,
+        [data, rois],
+        output_height=height,
+        output_width=width,
+        spatial_scale=spatial_scale,
+    )
+
+
+def _check_bins(name: str, height: int, width: int) -> None:
+    if height < 1 or width < 1:
+        raise ValueError(f"{name}: {height}x{width} is no size of a result")
+
+
+def _infer_align(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    rois, pictures = (arg.ty for arg in call.args[1:])
+    if pictures.ndim != 1 or "int" not in str(pictures.dtype):
+        raise ValueError(f"{ROI_ALIGN}: batch_indices must be a vector of integers")
+    if rois.shape is not None and pictures.shape is not None:
+        counts = (rois.shape[0], pictures.shape[0])
+        if all(isinstance(n, tirx.IntImm) for n in counts) and int(counts[0]) != int(counts[1]):
+            raise ValueError(
+                f"{ROI_ALIGN}: {int(counts[0])} regions and {int(counts[1])} batch indices"
+            )
+    return _pooled(call, columns=4)
+
+
+def _infer_pool(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    return _pooled(call, columns=5)
+
+
+def _pooled(call: relax.Call, columns: int) -> relax.Type:
+    name = call.op.name
+    data, rois = (arg.ty for arg in call.args[:2])
+    if data.ndim != 4 or rois.ndim != 2:
+        raise ValueError(
+            f"{name}: the data must have four dimensions and the regions two, "
+            f"not {data.ndim} and {rois.ndim}"
+        )
+    if data.dtype != rois.dtype or not str(data.dtype).startswith("float"):
+        raise ValueError(
+            f"{name}: data and regions must be of one floating-point type, "
+            f"not {data.dtype} and {rois.dtype}"
+        )
+    if data.shape is None or rois.shape is None:
+        return relax.TensorType(dtype=data.dtype, vdevice=data.vdevice, ndim=4)
+    width = rois.shape[1]
+    if isinstance(width, tirx.IntImm) and int(width) != columns:
+        raise ValueError(f"{name}: a region has {columns} numbers, not {int(width)}")
+    bins = [int(call.attrs[size]) for size in ("output_height", "output_width")]
+    return relax.TensorType([rois.shape[0], data.shape[1], *bins], data.dtype, data.vdevice)
+
+
+registry.register(ROI_ALIGN, _infer_align)
+registry.register(ROI_POOL, _infer_pool)
