@@ -24,7 +24,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -46,10 +46,9 @@ from benchmarks.cpu_runtimes import (
 )
 from benchmarks.cpu_workloads import NETWORKS
 from benchmarks.machine import describe_machine
-from benchmarks.processes import Job, is_child, peak_mib, run_child, serve
+from benchmarks.processes import Job, is_child, peak_mib, run_child, serve, timed_runs
 
 _MODULE = "benchmarks.cpu"
-_LEAST_RUNS, _MOST_RUNS = 5, 5000
 _WARM_UP = 0.5  # seconds
 _PROFILED = (5, 8)  # turns, and runs in each
 
@@ -79,8 +78,8 @@ def _time(runtime: str, name: str, threads: str, seconds: str, folder: Path) -> 
     outputs: Mapping[str, Any] = run(inputs)
     first_ms, ran = (perf_counter() - start) * 1e3, peak_mib()
     np.savez(folder / f"{name}.{runtime}.npz", **outputs)
-    _samples(lambda: run(inputs), _WARM_UP)
-    samples = _samples(lambda: run(inputs), float(seconds))
+    timed_runs(lambda: run(inputs), _WARM_UP)
+    samples = [s * 1e3 for s in timed_runs(lambda: run(inputs), float(seconds))]
     return {
         "ms": median(samples),
         "fastest_ms": min(samples),
@@ -93,30 +92,17 @@ def _time(runtime: str, name: str, threads: str, seconds: str, folder: Path) -> 
     }
 
 
-def _samples(run: Callable[[], Any], seconds: float) -> list[float]:
-    """Milliseconds of repeated runs."""
-    samples: list[float] = []
-    begin = perf_counter()
-    while len(samples) < _LEAST_RUNS or (
-        len(samples) < _MOST_RUNS and perf_counter() - begin < seconds
-    ):
-        start = perf_counter()
-        run()
-        samples.append((perf_counter() - start) * 1e3)
-    return samples
-
-
 def _outside(name: str, threads: str, folder: Path) -> dict[str, Any]:
     """What of tvm-edge's run is not in kernels."""
     inputs = load_inputs(name, folder)
     model = tvm_edge_model(name, folder, int(threads))
-    _samples(lambda: model.run(inputs), _WARM_UP)
+    timed_runs(lambda: model.run(inputs), _WARM_UP)
     turns, runs = _PROFILED
     kernels, whole = [], []
     for _ in range(turns):
         profile = model.profile(inputs, repeat=runs)
         kernels.append(sum(kernel.time_us for kernel in profile.kernels) / 1e3)
-        whole += [t for _ in range(runs) for t in _samples(lambda: model.run(inputs), 0)]
+        whole += [s * 1e3 for _ in range(runs) for s in timed_runs(lambda: model.run(inputs), 0)]
     return {
         "kernels_ms": median(kernels),
         "run_ms": median(whole),

@@ -12,13 +12,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-__all__ = ["Job", "is_child", "peak_mib", "run_child", "serve"]
+__all__ = ["Job", "is_child", "peak_mib", "run_child", "serve", "timed_runs"]
 
 Job = Callable[..., dict[str, Any]]
 
 _ROOT = Path(__file__).parents[1]
+_LEAST_RUNS, _MOST_RUNS = 5, 5000
 
 
 def run_child(module: str, *arguments: object, **environment: str) -> dict[str, Any]:
@@ -56,6 +58,19 @@ def serve(jobs: Mapping[str, Job]) -> None:
     """
     job, *arguments, folder = sys.argv[2:]
     print(json.dumps(jobs[job](*arguments, Path(folder))))
+
+
+def timed_runs(run: Callable[[], Any], seconds: float) -> list[float]:
+    """Seconds of each of the runs made in `seconds`, at least 5 and at most 5000."""
+    samples: list[float] = []
+    begin = perf_counter()
+    while len(samples) < _LEAST_RUNS or (
+        len(samples) < _MOST_RUNS and perf_counter() - begin < seconds
+    ):
+        start = perf_counter()
+        run()
+        samples.append(perf_counter() - start)
+    return samples
 
 
 def peak_mib() -> float:

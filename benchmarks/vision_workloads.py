@@ -4,7 +4,7 @@ Sizes are those of detection and classification networks: 8,732 boxes are SSD300
 COCO's; 242,991 and 159,882 are the anchors of Faster R-CNN with a feature pyramid, three at each
 place of five levels, for pictures of 800×1216 and 800×800; 91 and 1,000 are classes. Data is
 float32 from a generator that is seeded by the workload's name; every second workload's is rounded,
-which makes equal elements.
+which makes equal elements. Workloads of detection are in :mod:`benchmarks.vision_boxes`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from math import prod
 from typing import Any
 
 import numpy as np
+
+from benchmarks.vision_boxes import DETECTIONS, Suppression
+from benchmarks.vision_expected import expected_outputs
 
 __all__ = [
     "LENGTH_SWEEPS",
@@ -235,6 +238,17 @@ def main() -> None:
     print("|---|---|---|")
     for workload in WORKLOADS:
         print(f"| {workload.name} | {workload.elements:,} | {_ties(workload):.1%} |")
+    print("\n| detection | inputs | above the score threshold | result |")
+    print("|---|---|---|---|")
+    for detection in DETECTIONS:
+        shapes = " ".join("×".join(map(str, a.shape)) for a in detection.inputs.values())
+        above = "–"
+        if isinstance(detection, Suppression):
+            least = -np.inf if detection.score is None else detection.score
+            above = f"{(detection.inputs['scores'] > least).sum():,}"
+        results = expected_outputs(detection).values()
+        made = " ".join("×".join(map(str, result.shape)) for result in results)
+        print(f"| {detection.name} | {shapes} | {above} | {made} |")
 
 
 def _ties(workload: Workload) -> float:

@@ -1,0 +1,241 @@
+"""Operators of detection beside other libraries: second part of :mod:`benchmarks.vision`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cpu_runtimes import ENVIRONMENT
+from benchmarks.processes import run_child
+from benchmarks.vision_boxes import DETECTIONS, Detection, small_detections
+from benchmarks.vision_detection_peers import MODULE
+from benchmarks.vision_detection_report import (
+    COLUMNS,
+    RATIOS,
+    beside_lines,
+    naive_lines,
+    network_lines,
+    paper_lines,
+    rounding_lines,
+    table,
+    verdicts_of,
+)
+from benchmarks.vision_figures import (
+    Rounds,
+    machine_line,
+    note,
+    note_failures,
+    save_record,
+    table_line,
+    verdict_records,
+    wrong_line,
+)
+from benchmarks.vision_naive_peers import NAIVE_SUPPRESSIONS, NETWORKS, SORTING
+from benchmarks.vision_peers import environment_of
+
+__all__ = ["measure_detection"]
+
+_RUNTIMES: Mapping[str, tuple[str, ...]] = {
+    "cpu": ("tvm-edge", "onnxruntime"),
+    "cuda": ("cuda", "opencl", "torch"),
+    "opencl": ("opencl",),
+}
+_TARGETS: Mapping[str, tuple[str, ...]] = {
+    "cpu": ("llvm",),
+    "cuda": ("cuda", "opencl"),
+    "opencl": ("opencl",),
+}
+# What ONNX has no operator for.
+_NOT_ONNX = frozenset({"multibox"})
+
+Jobs = Sequence[tuple[str, tuple[object, ...]]]
+
+
+class _Session:
+    """The files and processes of one run."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options, self.folder = options, folder
+        self.device: str = options.device
+        self.targets = () if self.device == "cpu" else _TARGETS[self.device]
+
+    def child(self, runtime: str, *job: object) -> dict[str, Any]:
+        """Run a job in a process for a runtime."""
+        environment = dict(ENVIRONMENT.get(runtime, {}))
+        if self.device == "cuda":
+            environment |= environment_of(runtime)
+        return run_child(MODULE, *job, self.folder, **environment)
+
+    def all(self, jobs: Jobs) -> list[dict[str, Any]]:
+        """Run jobs, which are not timed, side by side; each is a runtime and what it does."""
+        with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) * 3 // 4)) as pool:
+            results = list(pool.map(lambda job: self.child(job[0], *job[1]), jobs))
+        for (runtime, what), result in zip(jobs, results, strict=True):
+            if "failed" in result:
+                note(f"{' '.join(map(str, what))} ({runtime}): {result['failed']}")
+        return results
+
+
+def _prepare(
+    workloads: Sequence[Detection], session: _Session
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Models, expected outputs, artifacts; workload's name → target → what the compiler said."""
+    session.all([("", ("prepare", w.name)) for w in workloads])
+    jobs = [
+        (target, ("compile", target, w.name))
+        for w in workloads
+        for target in _TARGETS[session.device]
+    ]
+    found: dict[str, dict[str, dict[str, Any]]] = {w.name: {} for w in workloads}
+    for (target, (_, _, name)), result in zip(jobs, session.all(jobs), strict=True):
+        found[name][target] = result
+    return found
+
+
+def _measure(
+    workloads: Sequence[Detection],
+    compiled: Mapping[str, Mapping[str, dict[str, Any]]],
+    session: _Session,
+) -> Rounds:
+    """Processes take turns: on a CPU one for each workload, on a GPU one for all of them."""
+    runtimes = _RUNTIMES[session.device]
+    failed: Rounds = {w.name: {} for w in workloads}  # to compile
+    for name, targets in compiled.items():
+        for target, result in targets.items():
+            if "failed" in result:
+                runtime = "tvm-edge" if target == "llvm" else target
+                failed[name][runtime] = [{"failed": result["failed"]}]
+    rounds: Rounds = {w.name: {} for w in workloads}
+    for workload in workloads:
+        out = {"onnxruntime"} if workload.operator in _NOT_ONNX else set()
+        rounds[workload.name] = {
+            r: list(failed[workload.name].get(r, [])) for r in runtimes if r not in out
+        }
+    if session.device == "cpu":
+        _measure_cpu(rounds, failed, session)
+    else:
+        _measure_gpu(rounds, failed, session)
+    for name, results in rounds.items():
+        note_failures(name, results)
+    return rounds
+
+
+def _measure_cpu(rounds: Rounds, failed: Rounds, session: _Session) -> None:
+    options = session.options
+    for name, results in rounds.items():
+        for _ in range(options.rounds):
+            for runtime, found in results.items():
+                if runtime not in failed[name]:
+                    how = (runtime, name, options.threads, options.seconds)
+                    found.append(session.child(runtime, "time_cpu", *how))
+        note(table_line(name, results, COLUMNS["cpu"], RATIOS["cpu"]))
+
+
+def _measure_gpu(rounds: Rounds, failed: Rounds, session: _Session) -> None:
+    timed = {
+        runtime: [n for n, results in rounds.items() if runtime in results.keys() - failed[n]]
+        for runtime in _RUNTIMES[session.device]
+    }
+    (session.folder / "detections.json").write_text(json.dumps(timed))
+    for number in range(session.options.rounds):
+        for runtime, names in timed.items():
+            done = session.child(runtime, "time_gpu", runtime, session.options.seconds)
+            for name in names:
+                found = done if "failed" in done else done["results"][name]
+                rounds[name][runtime].append(found)
+            note(f"round {number + 1}: {runtime} {done.get('failed', 'done')}")
+
+
+def _measure_naive(workloads: Sequence[Detection], session: _Session) -> Rounds:
+    """One process for each target; of the naive kernels that are wanted."""
+    names = [w.name for w in workloads if w.name.startswith(NAIVE_SUPPRESSIONS)]
+    names = list(dict.fromkeys(names))
+    names += [name for name in SORTING if name.split()[0] in session.options.operators]
+    jobs = [(target, ("compile_naive", target, n)) for target in session.targets for n in names]
+    rounds: Rounds = {name: {} for name in names}
+    for (target, (_, _, name)), result in zip(jobs, session.all(jobs), strict=True):
+        if "failed" in result:
+            rounds[name][target] = [result]
+    for target in session.targets:
+        compiled = [name for name in names if target not in rounds[name]]
+        if compiled:
+            done = session.child(target, "time_naive", target, ";".join(compiled))
+            for name in compiled:
+                rounds[name][target] = [done if "failed" in done else done["results"][name]]
+            note(f"naive kernels: {target} {done.get('failed', 'done')}")
+    for name, results in rounds.items():
+        note_failures(f"naive {name}", results)
+    return rounds
+
+
+def _measure_networks(session: _Session) -> Rounds:
+    """Networks with our kernels and with naive ones in turns; ``own cuda`` and so on."""
+    variants = [(target, kernels) for target in session.targets for kernels in ("own", "naive")]
+    jobs = [(t, ("compile_network", t, k, name)) for name in NETWORKS for t, k in variants]
+    rounds: Rounds = {name: {f"{k} {t}": [] for t, k in variants} for name in NETWORKS}
+    for (target, (_, _, kernels, name)), result in zip(jobs, session.all(jobs), strict=True):
+        if "failed" in result or result["beside"]:
+            why = result.get("failed") or f"{', '.join(result['beside'])} on the CPU"
+            rounds[name][f"{kernels} {target}"] = [{"failed": why}]
+    failed = {(name, v) for name, variants in rounds.items() for v, f in variants.items() if f}
+    for _ in range(session.options.rounds):
+        for name, results in rounds.items():
+            for target, kernels in variants:
+                if (name, f"{kernels} {target}") not in failed:
+                    how = (target, kernels, name, session.options.seconds)
+                    found = session.child(target, "time_network", *how)
+                    results[f"{kernels} {target}"].append(found)
+    for name, results in rounds.items():
+        note_failures(name, results)
+    return rounds
+
+
+def measure_detection(
+    options: argparse.Namespace, machine: Mapping[str, Any], folder: Path, record: dict[str, Any]
+) -> None:
+    """Measure, print tables and bars.
+
+    Parameters
+    ----------
+    options : argparse.Namespace
+        Of :mod:`benchmarks.vision`.
+    machine : mapping
+        What ``describe`` found.
+    folder : Path
+        For the files of processes.
+    record : dict
+        Takes what was measured, as ``detection``; written to ``options.json``.
+    """
+    session = _Session(options, folder)
+    listed = small_detections() if options.small else DETECTIONS
+    workloads = list(dict.fromkeys(w for w in listed if w.operator in options.operators))
+    compiled = _prepare(workloads, session)
+    found: dict[str, Any] = {"compiled": compiled}
+    rounds = found["workloads"] = _measure(workloads, compiled, session)
+    record["detection"] = found
+    save_record(options.json, record)
+    naive = found["naive"] = _measure_naive(workloads, session) if session.targets else {}
+    networks = found["networks"] = (
+        _measure_networks(session) if options.networks and session.targets else {}
+    )
+    everything = rounds | {f"naive {name}": results for name, results in naive.items()} | networks
+    verdicts = verdicts_of(workloads, rounds, session.device)
+    found["verdicts"] = verdict_records(verdicts)
+    save_record(options.json, record)
+    for operator in dict.fromkeys(w.operator for w in workloads):
+        print(machine_line(machine), *table(operator, workloads, rounds, session.device), sep="\n")
+        print()
+    for lines in (
+        naive_lines(naive, rounds),
+        network_lines(networks),
+        paper_lines() if naive else [],
+        [str(verdict) for verdict in verdicts],
+        [*rounding_lines(rounds), *beside_lines(rounds), wrong_line(everything)],
+    ):
+        if lines:
+            print(*lines, sep="\n", end="\n\n")

@@ -1,0 +1,246 @@
+"""Tables and bars of detection, and ICPP'19's Table 4, for :mod:`benchmarks.vision`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import geometric_mean, median
+from typing import Any
+
+from benchmarks.vision_boxes import Detection, Suppression
+from benchmarks.vision_figures import (
+    Column,
+    Ratio,
+    Rounds,
+    Verdict,
+    figures_of,
+    quotient_of,
+    spread_us,
+    table_line,
+)
+
+__all__ = [
+    "COLUMNS",
+    "RATIOS",
+    "beside_lines",
+    "naive_lines",
+    "network_lines",
+    "paper_lines",
+    "rounding_lines",
+    "table",
+    "verdicts_of",
+]
+
+_BAR_TORCH = 5.0  # times torchvision's speed
+_BARRED = frozenset({8732, 24_564})  # boxes
+_BARRED_LAYOUTS = frozenset({"clustered", "disjoint"})
+_BAR_ONNXRUNTIME = 1.5  # times ONNX Runtime's speed
+_BAR_OPENCL = 1.25  # times CUDA's time
+
+_OURS = Column("tvm-edge, call", "tvm-edge", "host_us")
+_OURS_DEVICE = Column("tvm-edge, kernels", "tvm-edge", "device_us")
+_ONNXRUNTIME = Column("ONNX Runtime, call", "onnxruntime", "host_us")
+_CUDA = Column("CUDA, events", "cuda", "event_us")
+_CUDA_CALL = Column("CUDA, call", "cuda", "host_us")
+_OPENCL = Column("OpenCL, events", "opencl", "event_us")
+_OPENCL_CALL = Column("OpenCL, call", "opencl", "host_us")
+_TORCH = Column("PyTorch, events", "torch", "event_us")
+_TORCH_CALL = Column("PyTorch, call", "torch", "host_us")
+
+COLUMNS: Mapping[str, Sequence[Column]] = {
+    "cpu": (_OURS, _OURS_DEVICE, _ONNXRUNTIME),
+    "cuda": (_CUDA, _CUDA_CALL, _OPENCL, _OPENCL_CALL, _TORCH, _TORCH_CALL),
+    "opencl": (_OPENCL, _OPENCL_CALL),
+}
+"""Of each device's tables."""
+
+_TORCH_EVENTS = Ratio("PyTorch / CUDA, events", _TORCH, _CUDA)
+_TORCH_CALLS = Ratio("PyTorch / CUDA, call", _TORCH_CALL, _CUDA_CALL)
+_OPENCL_EVENTS = Ratio("OpenCL / CUDA, events", _OPENCL, _CUDA)
+
+RATIOS: Mapping[str, Sequence[Ratio]] = {
+    "cpu": (
+        Ratio("ONNX Runtime / tvm-edge, call", _ONNXRUNTIME, _OURS),
+        Ratio("ONNX Runtime / kernels", _ONNXRUNTIME, _OURS_DEVICE),
+    ),
+    "cuda": (_TORCH_EVENTS, _TORCH_CALLS, _OPENCL_EVENTS),
+    "opencl": (),
+}
+"""Of each device's tables."""
+
+_PAPER = (
+    ("AWS DeepLens (Intel HD 505)", "SSD_MobileNet1.0", 966.20, 398.48, 2.42),
+    ("AWS DeepLens (Intel HD 505)", "SSD_ResNet50", 1491.30, 1006.01, 1.48),
+    ("AWS DeepLens (Intel HD 505)", "Yolov3", 2610.13, 1004.13, 2.6),
+    ("Acer aiSage (Mali T-860)", "SSD_MobileNet1.0", 1098.11, 243.16, 4.5),
+    ("Acer aiSage (Mali T-860)", "SSD_ResNet50", 1631.30, 777.26, 1.48),
+    ("Acer aiSage (Mali T-860)", "Yolov3", 6429.69, 1097.47, 5.86),
+    ("NVIDIA Jetson Nano (Maxwell)", "SSD_MobileNet1.0", 264.0, 135.5, 1.95),
+    ("NVIDIA Jetson Nano (Maxwell)", "SSD_ResNet50", 490.4, 371.32, 1.32),
+    ("NVIDIA Jetson Nano (Maxwell)", "Yolov3", 1350.0, 553.79, 2.44),
+)
+"""Table 4: device, network, before and after in milliseconds, and the speed-up that it prints."""
+
+
+def table(operator: str, workloads: Sequence[Detection], rounds: Rounds, device: str) -> list[str]:
+    """A line for each workload of an operator."""
+    columns, ratios = COLUMNS[device], RATIOS[device]
+    titles = [operator, *(f"{c.title}, µs" for c in columns), *(r.title for r in ratios)]
+    return [
+        f"| {' | '.join(titles)} |",
+        "|" + "---|" * len(titles),
+        *(
+            table_line(workload.name, rounds[workload.name], columns, ratios)
+            for workload in workloads
+            if workload.operator == operator
+        ),
+    ]
+
+
+# --------------------------------------------------------------------------------------------- bars
+
+
+def verdicts_of(workloads: Sequence[Detection], rounds: Rounds, device: str) -> list[Verdict]:
+    """The bars of a device."""
+    suppressions = [w for w in workloads if isinstance(w, Suppression)]
+    verdicts: list[Verdict] = []
+    for operator in dict.fromkeys(w.operator for w in suppressions) if device == "cpu" else ():
+        same = [w for w in suppressions if w.operator == operator]
+        for ratio in RATIOS["cpu"]:
+            verdicts += _over_all(same, rounds, ratio, _BAR_ONNXRUNTIME)
+    if device != "cuda":
+        return verdicts
+    for workload in suppressions:
+        if (
+            workload.operator == "nms"
+            and workload.boxes in _BARRED
+            and workload.layout in _BARRED_LAYOUTS
+        ):
+            for ratio in (_TORCH_EVENTS, _TORCH_CALLS):
+                found = quotient_of(rounds[workload.name], ratio)
+                text = f"{workload.name}, {ratio.title}"
+                verdicts.append(Verdict(text, _BAR_TORCH, found[0] if found else None))
+    for workload in workloads:
+        found = quotient_of(rounds[workload.name], _OPENCL_EVENTS)
+        value = found[0] if found else None
+        text = f"{workload.name}, {_OPENCL_EVENTS.title}"
+        verdicts.append(Verdict(text, _BAR_OPENCL, value, at_most=True))
+    return verdicts
+
+
+def _over_all(
+    workloads: Sequence[Detection], rounds: Rounds, ratio: Ratio, bar: float
+) -> list[Verdict]:
+    """The geometric mean and the worst."""
+    found = {w.name: quotient_of(rounds[w.name], ratio) for w in workloads}
+    ratios = {name: quotient[0] for name, quotient in found.items() if quotient}
+    complete = len(ratios) == len(workloads)
+    text = (
+        f"{workloads[0].operator} over {len(ratios)} of {len(workloads)} workloads, {ratio.title}"
+    )
+    worst = min(ratios, key=lambda name: ratios[name], default="")
+    mean = geometric_mean(ratios.values()) if complete else None
+    value = ratios[worst] if complete else None
+    return [
+        Verdict(f"{text}, geometric mean", bar, mean),
+        Verdict(f"{text}, worst ({worst or 'none'})", bar, value),
+    ]
+
+
+def rounding_lines(rounds: Rounds) -> list[str]:
+    """Where a peer's boxes differ from ONNX's by the rounding of an IoU."""
+    notes = {
+        f"- {name} by {runtime}: {r['note']}"
+        for name, results in rounds.items()
+        for runtime, found in results.items()
+        for r in found
+        if "note" in r
+    }
+    return sorted(notes)
+
+
+def beside_lines(rounds: Rounds) -> list[str]:
+    """What did not run where it should have."""
+    return [
+        f"- {name} by {runtime}: {', '.join(found[0]['beside'])} **on the CPU**, no figure"
+        for name, results in rounds.items()
+        for runtime, found in results.items()
+        if found and found[0].get("beside")
+    ]
+
+
+# ------------------------------------------------------------------------------------------ Table 4
+
+
+def naive_lines(naive: Rounds, rounds: Rounds) -> list[str]:
+    """Naive kernels beside ours: models by events for suppression, kernels for sorts and scans."""
+    if not naive:
+        return []
+    lines = ["| operator | on | naive, µs | ours, µs | naive / ours |", "|---|---|---|---|---|"]
+    for name, results in naive.items():
+        for target, found in results.items():
+            before, after = _before(found), _after(name, target, found, rounds)
+            ratio = f"**{before / median(after):.3g}**" if before and after else "–"
+            cells = (_words(found, before), spread_us(after) if after else "–")
+            lines.append(f"| {name} | {target} | {' | '.join(cells)} | {ratio} |")
+    return lines
+
+
+def _before(found: Sequence[dict[str, Any]]) -> float | None:
+    (only,) = found
+    if not only.get("right"):
+        return None
+    microseconds: float | None = only.get("event_us", only.get("kernel_us"))
+    return microseconds
+
+
+def _after(
+    name: str, target: str, found: Sequence[dict[str, Any]], rounds: Rounds
+) -> Sequence[float]:
+    if "own_us" in found[0]:
+        return [found[0]["own_us"]]
+    return figures_of(rounds.get(name, {}), Column("", target, "event_us"))
+
+
+def _words(found: Sequence[dict[str, Any]], microseconds: float | None) -> str:
+    if microseconds is not None:
+        return f"{microseconds:,.0f}"
+    return "**failed**" if "failed" in found[0] else "**wrong**"
+
+
+def network_lines(networks: Rounds) -> list[str]:
+    """Whole networks with naive suppression and with ours."""
+    if not networks:
+        return []
+    titles = "| network | on | boxes kept | naive, call, µs | ours, call, µs | naive / ours |"
+    lines = [titles, "|---|---|---|---|---|---|"]
+    for name, results in networks.items():
+        for target in dict.fromkeys(variant.split()[1] for variant in results):
+            columns = [Column("", f"{k} {target}", "host_us") for k in ("naive", "own")]
+            figures = [figures_of(results, column) for column in columns]
+            kept = {r["kept"] for variant in results.values() for r in variant if "kept" in r}
+            found = quotient_of(results, Ratio("", *columns))
+            cells = [spread_us(figure) if figure else "–" for figure in figures]
+            ratio = f"**{found[0]:.2f}**" if found else "–"
+            boxes = ", ".join(map(str, sorted(kept))) or "–"
+            lines.append(f"| {name} | {target} | {boxes} | {' | '.join(cells)} | {ratio} |")
+    return lines
+
+
+def paper_lines() -> list[str]:
+    """Table 4, and why its figures are not those of the tables above."""
+    lines = [
+        "| ICPP'19, Table 4 | network | before, ms | after, ms | before / after | printed |",
+        "|---|---|---|---|---|---|",
+    ]
+    for device, network, before, after, printed in _PAPER:
+        cells = f"{before:.2f} | {after:.2f} | {before / after:.2f} | {printed}"
+        lines.append(f"| {device} | {network} | {cells} |")
+    return [
+        *lines,
+        "",
+        "Not comparable: the paper's figures are of whole networks on integrated GPUs, where",
+        "convolutions take hundreds of milliseconds and few work-items fill the device. Its",
+        "networks are GluonCV's, trained, with MXNet's operators; how many boxes they suppress is",
+        'not said, nor what "before" was, beyond "without vision-specific optimizations". Here it',
+        "is one work-item for each segment, line or class.",
+    ]

@@ -1,0 +1,74 @@
+"""How the processes of :mod:`benchmarks.vision` take times, all in microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.processes import timed_runs
+
+__all__ = ["CALLS", "EVENT_ROUNDS", "evaluate", "host_us", "machine_us", "torch_us"]
+
+CALLS = 100
+"""Between two events."""
+EVENT_ROUNDS = 5
+"""The median of which is a process's figure."""
+
+_WARM_UP = 0.2  # seconds
+
+
+def host_us(run: Callable[[], Any], seconds: float, warm_up: float = _WARM_UP) -> float:
+    """Median of the runs made in `seconds`, after a warm-up as long as given."""
+    timed_runs(run, warm_up)
+    return median(timed_runs(run, seconds)) * 1e6
+
+
+def evaluate(evaluator: Callable[..., Any], *args: Any) -> float:
+    """A call by TVM's timer of the device."""
+    return median(evaluator(*args).results) * 1e6
+
+
+def machine_us(path: Path, target: str, inputs: Mapping[str, Any], calls: int = CALLS) -> float:
+    """A call of an artifact's ``main`` in TVM's virtual machine, by the device's timer.
+
+    Parameters
+    ----------
+    path : Path
+        Of the artifact, all of which runs on `target`.
+    target : {"cuda", "opencl"}
+    inputs : mapping of str to tvm.runtime.Tensor
+        In the model's order, on the device.
+    calls : int
+        Between two events.
+    """
+    import tvm
+    import tvm_ffi
+    from tvm.runtime.vm import VirtualMachine
+
+    from tvm_edge.runtime.artifact import read_artifact
+    from tvm_edge.runtime.session import load_library
+
+    device = tvm.device(target, 0)
+    artifact = read_artifact(path)
+    machine = VirtualMachine(load_library(path.stem, artifact.library), device)
+    weights = tvm_ffi.Array([tvm.runtime.tensor(weight, device) for weight in artifact.weights])
+    evaluator = machine.time_evaluator("main", device, number=calls, repeat=EVENT_ROUNDS)
+    return evaluate(evaluator, *inputs.values(), weights)
+
+
+def torch_us(call: Callable[[], Any], calls: int = CALLS) -> float:
+    """A call of PyTorch's, by CUDA's events around `calls` of them."""
+    import torch
+
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    times = []
+    for _ in range(EVENT_ROUNDS):
+        start.record()
+        for _ in range(calls):
+            call()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop) * 1e3 / calls)
+    return median(times)
