@@ -14,7 +14,13 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.errors import PlacementError
-from tvm_edge.ops import NON_MAX_SUPPRESSION, SCAN, SEGMENTED_ARGSORT, UNIQUE
+from tvm_edge.ops import (
+    MULTIBOX_TRANSFORM_LOC,
+    NON_MAX_SUPPRESSION,
+    SCAN,
+    SEGMENTED_ARGSORT,
+    UNIQUE,
+)
 from tvm_edge.relay_passes.node_names import node_index
 
 __all__ = [
@@ -35,36 +41,34 @@ GPU, CPU = 0, 1
 IMPOSSIBLE: Mapping[str, str] = {
     UNIQUE: "the length of its result depends on data",
     "relax.unique": "the length of its result depends on data",
-    "relax.nonzero": "the length of its result depends on data",
     "relax.dynamic_strided_slice": "the shape of its result depends on data",
-    "relax.vision.all_class_non_max_suppression": "the length of its result depends on data",
-    "relax.vision.non_max_suppression": "greedy suppression has no GPU kernel yet",
-    "relax.vision.get_valid_counts": "it compacts in order: it has no GPU kernel yet",
+    "relax.vision.all_class_non_max_suppression": "TVM's form of it has no GPU kernel",
+    "relax.vision.non_max_suppression": "TVM's form of it has no GPU kernel",
 }
 """Operators without a GPU kernel, and why."""
 
 _STATIC = frozenset(
     (
+        MULTIBOX_TRANSFORM_LOC,
         NON_MAX_SUPPRESSION,
         SCAN,
         SEGMENTED_ARGSORT,
         "relax.argsort",
         "relax.cumprod",
         "relax.cumsum",
+        "relax.nonzero",
+        "relax.scatter_elements",
+        "relax.scatter_nd",
         "relax.sort",
         "relax.topk",
+        "relax.vision.get_valid_counts",
     )
 )
 """Operators whose GPU kernels are written for one shape."""
 
 LISTED: Mapping[str, str] = {
-    name: "listed: it searches or scatters, which a CPU does better"
-    for name in (
-        "relax.bucketize",
-        "relax.multinomial_from_uniform",
-        "relax.scatter_elements",
-        "relax.scatter_nd",
-    )
+    name: "listed: it searches, which a CPU does better"
+    for name in ("relax.bucketize", "relax.multinomial_from_uniform")
 }
 """Operators that a GPU would run, but not well: the list that the paper's fallback goes by."""
 

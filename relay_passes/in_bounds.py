@@ -4,21 +4,19 @@ Indices and divisors are data: they come from a model file or from the inputs of
 kernels trust them. An index out of range reads or writes somewhere else in the process, and an
 integer division by zero ends it with SIGFPE. ONNX leaves both undefined, and ONNX Runtime raises
 an error, which a kernel cannot do: here an index takes the nearest element, and a division by zero
-is zero, as in NumPy.
+is zero, as in NumPy. Scatters have kernels of their own (:mod:`tvm_edge.schedules.vision.scatter`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
-__all__ = ["bounded_gather", "bounded_scatter", "clipped_take", "safe_division"]
-
-Rule = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+__all__ = ["bounded_gather", "clipped_take", "safe_division"]
 
 
 def clipped_take(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -34,29 +32,18 @@ def bounded_gather(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return call.op.get_attr("FLegalize")(bb, _with_bounded_indices(bb, call))
 
 
-def bounded_scatter(legalize: Rule) -> Rule:
-    """A rule for ``relax.scatter_elements`` and ``relax.scatter_nd``, its indices in range."""
-
-    def rule(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        return legalize(bb, _with_bounded_indices(bb, call))
-
-    return rule
-
-
 def _with_bounded_indices(bb: relax.BlockBuilder, call: relax.Call) -> relax.Call:
     data, indices = call.args[:2]
     shape = list(data.ty.shape.values)
-    if call.op.name in ("relax.gather_nd", "relax.scatter_nd"):
-        batch = int(call.attrs.batch_dims) if call.op.name == "relax.gather_nd" else 0
+    if call.op.name == "relax.gather_nd":
+        batch = int(call.attrs.batch_dims)
         lengths = shape[batch : batch + int(indices.ty.shape[-1])]
     else:
         lengths = [shape[int(call.attrs.axis)]]
     if isinstance(indices, tvm.ir.GenericConst) and _all_in_range(indices, lengths):
         return call
     bounded = bb.emit(bb.call_te(_nearest, indices, lengths, primfunc_name_hint="bounded"))
-    return bb.normalize(
-        relax.Call(call.op, [data, bounded, *call.args[2:]], call.attrs, call.ty_args)
-    )
+    return bb.normalize(relax.Call(call.op, [data, bounded], call.attrs, call.ty_args))
 
 
 def _all_in_range(indices: tvm.ir.GenericConst, lengths: Sequence[Any]) -> bool:

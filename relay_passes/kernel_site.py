@@ -68,8 +68,8 @@ class KernelSite:
         """A view of other shape."""
         return self.emit(relax.op.reshape(value, list(shape)))
 
-    def empty(self, shape: Sequence[Any], dtype: str) -> relax.Expr:
-        """A tensor without elements."""
+    def zeros(self, shape: Sequence[Any], dtype: str) -> relax.Expr:
+        """A constant on this device; the way to a tensor without elements."""
         zeros = self.emit(relax.op.zeros(tuple(shape), dtype))
         if self.device is None:
             return zeros

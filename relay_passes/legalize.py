@@ -8,14 +8,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax import transform
 
-from tvm_edge.relay_passes.fallback import operands
-from tvm_edge.relay_passes.in_bounds import (
-    bounded_gather,
-    bounded_scatter,
-    clipped_take,
-    safe_division,
-)
-from tvm_edge.relay_passes.vdevices import vdevice_of
+from tvm_edge.relay_passes.in_bounds import bounded_gather, clipped_take, safe_division
 
 __all__ = ["legalize_ops"]
 
@@ -29,8 +22,6 @@ def legalize_ops() -> tvm.transform.Pass:
             "relax.take": clipped_take,
             "relax.gather_elements": bounded_gather,
             "relax.gather_nd": bounded_gather,
-            "relax.scatter_elements": bounded_scatter(_on_own_device),
-            "relax.scatter_nd": bounded_scatter(_on_own_device),
             "relax.divide": safe_division,
             "relax.floor_divide": safe_division,
             "relax.mod": safe_division,
@@ -42,14 +33,6 @@ def legalize_ops() -> tvm.transform.Pass:
 def _relu(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """NaN stays NaN, as in ONNX Runtime; topi's ``max(x, 0)`` makes it 0."""
     return bb.call_te(_clipped, call.args[0], 0, None, primfunc_name_hint="relu")
-
-
-def _on_own_device(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """TVM's rule under the target of the call: by default it asks for the module's."""
-    placed = (vdevice_of(var.ty) for var in operands(call))
-    device = next((v for v in placed if v is not None), None)
-    with tvm.target.Target.current() if device is None else device.target:
-        return call.op.get_attr("FLegalize")(bb, call)
 
 
 def _clip(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

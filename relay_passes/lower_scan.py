@@ -54,7 +54,7 @@ def _scan(site: KernelSite, call: relax.Call, axis: int | None, **how: Any) -> r
     data = call.args[0]
     shape, dtype, out_dtype = list(data.ty.shape), str(data.ty.dtype), str(call.ty.dtype)
     if is_empty(shape):
-        return site.empty(call.ty.shape, out_dtype)
+        return site.zeros(call.ty.shape, out_dtype)
     if axis is None:
         shape, axis = [prod(shape)], 0
     axis %= len(shape)

@@ -72,7 +72,7 @@ def _sorted(
     data = call.args[0]
     dtypes = [index_dtype] + [str(data.ty.dtype)] * values
     if is_empty(data.ty.shape):
-        return [site.empty(data.ty.shape, dtype) for dtype in dtypes]
+        return [site.zeros(data.ty.shape, dtype) for dtype in dtypes]
     rows = _Rows(site, data, axis)
     how: dict[str, Any] = {
         "descending": descending,
@@ -102,7 +102,7 @@ def lower_top_k(site: KernelSite, call: relax.Call) -> relax.Expr:
     shape = [k if i == axis else dim for i, dim in enumerate(data.ty.shape)]
     dtypes = [index_dtype, str(data.ty.dtype)]
     if is_empty(shape):
-        made: list[relax.Expr] = [site.empty(shape, dtype) for dtype in dtypes]
+        made: list[relax.Expr] = [site.zeros(shape, dtype) for dtype in dtypes]
     else:
         rows = _Rows(site, data, axis)
         if site.spec.kind == "cpu":
@@ -140,7 +140,7 @@ def lower_segmented_argsort(site: KernelSite, call: relax.Call) -> relax.Expr:
         "index_dtype": str(call.attrs["dtype"]),
     }
     if is_empty(data.ty.shape):
-        return site.empty(data.ty.shape, how["index_dtype"])
+        return site.zeros(data.ty.shape, how["index_dtype"])
     if site.spec.kind == "cpu":
         kernel = cpu.argsort_segments(dtype, offset_dtype, site.spec, **how)
         types = [call.ty, *_workspace(site, data.ty.shape[0])]
@@ -157,8 +157,8 @@ def lower_unique(site: KernelSite, call: relax.Call) -> relax.Expr:
     data = call.args[0]
     dtype, size = str(data.ty.dtype), prod(data.ty.shape)
     if is_empty(data.ty.shape):
-        none = [site.empty((0,), "int64") for _ in range(3)]
-        return relax.Tuple([site.empty((0,), dtype), *none])
+        none = [site.zeros((0,), "int64") for _ in range(3)]
+        return relax.Tuple([site.zeros((0,), dtype), *none])
     flat = site.reshape(data, [size])
     how: dict[str, Any] = {"descending": False, "index_dtype": "int32", "values": False}
     types = [site.tensor([1, size], "int32"), *_workspace(site, size)]

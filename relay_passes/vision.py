@@ -9,10 +9,44 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.ops import NON_MAX_SUPPRESSION, SCAN, SEGMENTED_ARGSORT, UNIQUE
+from tvm_edge.ops import (
+    BOX_NMS,
+    EFFICIENT_NMS,
+    MULTIBOX_PRIOR,
+    MULTIBOX_TRANSFORM_LOC,
+    NON_MAX_SUPPRESSION,
+    PROPOSAL,
+    ROI_ALIGN,
+    ROI_POOL,
+    SCAN,
+    SEGMENTED_ARGSORT,
+    SSD_DECODE,
+    UNIQUE,
+    YOLO_DECODE,
+)
 from tvm_edge.relay_passes.kernel_site import KernelSite
-from tvm_edge.relay_passes.lower_nms import lower_nms
+from tvm_edge.relay_passes.lower_boxes import (
+    lower_multibox_prior,
+    lower_multibox_transform_loc,
+    lower_ssd_decode,
+    lower_valid_counts,
+    lower_yolo_decode,
+)
+from tvm_edge.relay_passes.lower_nms import (
+    lower_box_nms,
+    lower_efficient_nms,
+    lower_nms,
+    lower_proposal,
+)
+from tvm_edge.relay_passes.lower_nonzero import lower_nonzero
+from tvm_edge.relay_passes.lower_roi import (
+    lower_relax_roi_align,
+    lower_relax_roi_pool,
+    lower_roi_align,
+    lower_roi_pool,
+)
 from tvm_edge.relay_passes.lower_scan import lower_cumprod, lower_cumsum, lower_scan
+from tvm_edge.relay_passes.lower_scatter import lower_scatter_elements, lower_scatter_nd
 from tvm_edge.relay_passes.lower_sort import (
     lower_argsort,
     lower_segmented_argsort,
@@ -25,15 +59,30 @@ from tvm_edge.relay_passes.vdevices import vdevice_of
 __all__ = ["LowerVision"]
 
 _LOWERINGS: Mapping[str, Callable[[KernelSite, relax.Call], relax.Expr]] = {
+    BOX_NMS: lower_box_nms,
+    EFFICIENT_NMS: lower_efficient_nms,
+    MULTIBOX_PRIOR: lower_multibox_prior,
+    MULTIBOX_TRANSFORM_LOC: lower_multibox_transform_loc,
     NON_MAX_SUPPRESSION: lower_nms,
+    PROPOSAL: lower_proposal,
+    ROI_ALIGN: lower_roi_align,
+    ROI_POOL: lower_roi_pool,
     SCAN: lower_scan,
     SEGMENTED_ARGSORT: lower_segmented_argsort,
+    SSD_DECODE: lower_ssd_decode,
     UNIQUE: lower_unique,
+    YOLO_DECODE: lower_yolo_decode,
     "relax.argsort": lower_argsort,
     "relax.cumprod": lower_cumprod,
     "relax.cumsum": lower_cumsum,
+    "relax.nonzero": lower_nonzero,
+    "relax.scatter_elements": lower_scatter_elements,
+    "relax.scatter_nd": lower_scatter_nd,
     "relax.sort": lower_sort,
     "relax.topk": lower_top_k,
+    "relax.vision.get_valid_counts": lower_valid_counts,
+    "relax.vision.roi_align": lower_relax_roi_align,
+    "relax.vision.roi_pool": lower_relax_roi_pool,
 }
 
 
@@ -69,7 +118,9 @@ class _Lowerer(PyExprMutator):
         if not isinstance(op.op, tvm.ir.Op) or op.op.name not in _LOWERINGS:
             return op
         resolved = self._resolved
-        device = vdevice_of(op.args[0].ty)
+        # A constant is on no device.
+        placed = (vdevice_of(arg.ty) for arg in op.args)
+        device = next((found for found in placed if found is not None), None)
         on_host = device is not None and device.target.kind.name != resolved.kind
         spec = (resolved.cpu if on_host else resolved).spec
         return _LOWERINGS[op.op.name](KernelSite(self.builder_, device, spec), op)

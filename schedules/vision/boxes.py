@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import tirx
 
-__all__ = ["BOX_DTYPE", "NOWHERE", "Box", "Candidates", "Overlap", "exactly", "load_box"]
+from tvm_edge.schedules.vision.emit import hold
+
+__all__ = ["BOX_DTYPE", "NOWHERE", "Box", "Candidates", "Overlap", "exactly", "load_box", "ratio"]
 
 BOX_DTYPE = "float32"
 """What boxes are compared in, whatever they are stored in."""
@@ -53,9 +55,7 @@ NOWHERE = Box(*(_const(x) for x in (np.inf, -np.inf, np.inf, -np.inf, 0.0)))
 """Overlaps nothing."""
 
 
-def load_box(
-    read: Callable[[int], tirx.Expr], *, center: bool, hold: Callable[[tirx.Expr], tirx.Expr]
-) -> Box:
+def load_box(read: Callable[[int], tirx.Expr], *, center: bool) -> Box:
     """The box that four numbers stand for.
 
     Parameters
@@ -65,8 +65,6 @@ def load_box(
         or centre and size x, y, width, height.
     center : bool
         Whether they are centre and size.
-    hold : callable
-        Calculates an expression once.
     """
     number = [hold(read(i).astype(BOX_DTYPE)) for i in range(4)]
     if center:
@@ -84,6 +82,22 @@ def load_box(
     real = hold(tirx.all(*finite, positive).astype("int32"))
     found = Box(low_y, high_y, low_x, high_x, area)
     return Box(*(hold(tirx.Select(real != 0, x, y)) for x, y in zip(found, NOWHERE, strict=True)))
+
+
+def _intersect(a: Box, b: Box) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Expr]:
+    """Height, width, area of the intersection, and area of the union."""
+    height = tirx.min(a.high_y, b.high_y) - tirx.max(a.low_y, b.low_y)
+    width = tirx.min(a.high_x, b.high_x) - tirx.max(a.low_x, b.low_x)
+    # Areas are finite; the minimum keeps compilers from contracting product and difference.
+    shared = tirx.min(height * width, _const(_GREATEST))
+    return height, width, shared, a.area + b.area - shared
+
+
+def ratio(a: Box, b: Box) -> tirx.Expr:
+    """The intersection of two boxes over their union; as exact as a device's division."""
+    height, width, shared, union = _intersect(a, b)
+    overlap = tirx.all(height > _const(0), width > _const(0), shared > _const(0))
+    return tirx.if_then_else(overlap, shared / union, _const(0))
 
 
 class Overlap:
@@ -111,35 +125,27 @@ class Overlap:
         self._surely = float(self._threshold) * (1 - 1e-5)
         self._inclusive = inclusive
 
-    def _shared(self, a: Box, b: Box) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Expr]:
-        """Height, width, area of the intersection, and area of the union."""
-        height = tirx.min(a.high_y, b.high_y) - tirx.max(a.low_y, b.low_y)
-        width = tirx.min(a.high_x, b.high_x) - tirx.max(a.low_x, b.low_x)
-        # Areas are finite; the minimum keeps compilers from contracting product and difference.
-        shared = tirx.min(height * width, _const(_GREATEST))
-        return height, width, shared, a.area + b.area - shared
-
     def might(self, a: Box, b: Box) -> tirx.Expr:
         """True wherever the boxes overlap, and hardly anywhere else; without a division."""
-        height, width, shared, union = self._shared(a, b)
+        height, width, shared, union = _intersect(a, b)
         meet = tirx.all(height > _const(0), width > _const(0))
         return tirx.all(meet, shared >= union * _const(self._surely))
 
     def by_division(self, a: Box, b: Box) -> tirx.Expr:
         """For devices whose division is rounded correctly."""
-        height, width, shared, union = self._shared(a, b)
+        height, width, shared, union = _intersect(a, b)
         ratio, bound = shared / union, exactly(self._threshold)
         above = ratio >= bound if self._inclusive else ratio > bound
         return tirx.all(height > _const(0), width > _const(0), shared > _const(0), above)
 
-    def by_residual(self, a: Box, b: Box, hold: Callable[[tirx.Expr], tirx.Expr]) -> tirx.Expr:
+    def by_residual(self, a: Box, b: Box) -> tirx.Expr:
         """For all others that have a fused multiplication and addition.
 
         ``shared / union`` is rounded to above the base where it is greater than the middle between
         that and the next number. The residual ``shared - base * union`` is exact near half of their
         distance times the union, so that the comparison with that is, too.
         """
-        height, width, shared, union = (hold(x) for x in self._shared(a, b))
+        height, width, shared, union = (hold(x) for x in _intersect(a, b))
         base = exactly(-self._base)
         residual = tirx.call_pure_extern(BOX_DTYPE, "fma", base, union, shared)
         half = union * exactly(self._half)

@@ -142,7 +142,8 @@ def register(value: tirx.Expr) -> Any:
 def hold(value: tirx.Expr) -> tirx.Expr:
     """`value`, calculated here and once.
 
-    TVM substitutes what ``T.Bind`` names wherever it is used: sources grow by orders of magnitude.
+    TVM substitutes what ``T.Bind`` names wherever it is used: what is long and used more than once
+    grows exponentially, on CPUs while compiling and on GPUs in the sources too.
     """
     return register(value)[0]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -56,7 +55,6 @@ def select_boxes(
     """
     lists = batch * classes
     plan = suppression(spec)(lists, boxes, max_selected, Overlap(iou_threshold), spec)
-    keep = keeper(spec)
 
     def body(box: Any, score: Any, picked: Any, counts: Any, *space: Any) -> None:
         def above(line: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
@@ -66,8 +64,8 @@ def select_boxes(
             return ordered_words(score[line * boxes + at], BOX_DTYPE, True)[0]
 
         def load(line: tirx.Expr, at: tirx.Expr) -> Box:
-            first = keep((tirx.floordiv(line, classes) * boxes + at) * 4)
-            return load_box(lambda i: box[first + i], center=center_point_box, hold=keep)
+            first = hold((tirx.floordiv(line, classes) * boxes + at) * 4)
+            return load_box(lambda i: box[first + i], center=center_point_box)
 
         candidates = Candidates(None if score_threshold is None else above, key, load)
         plan.write(candidates, picked, counts, space)
@@ -77,11 +75,6 @@ def select_boxes(
         [([lists * max_selected], "int32"), ([lists], "int32"), *plan.workspace],
         body,
     )
-
-
-def keeper(spec: DeviceSpec) -> Callable[[tirx.Expr], tirx.Expr]:
-    """How a device's kernels calculate an expression once."""
-    return T.Bind if spec.kind == "cpu" else hold
 
 
 def number_selected(lists: int, spec: DeviceSpec) -> Kernel:

@@ -37,7 +37,7 @@ def assert_close(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray])
 
 @pytest.mark.parametrize(("name", "options"), networks(quick=QUICK, huge=HUGE))
 def test_as_compiled_for_use(name: str, options: Options, gpu: str) -> None:
-    """Right; every kernel has a schedule; all of it on the GPU, but for what follows a sort."""
+    """Right; every kernel has a schedule; all of it on the GPU, detections too."""
     model = zoo.build(name, **options)
     inputs = zoo.sample_input(model, seed=1)
     compiled = tvm_edge.compile(model, gpu)
@@ -52,9 +52,8 @@ def test_as_compiled_for_use(name: str, options: Options, gpu: str) -> None:
         result = compare_detections(actual, expected, score_threshold=threshold)
         assert result.unmatched == 0
         assert result.matched >= 10
-    else:
-        assert {p.device for p in report.placements} <= {gpu, ""}
-        assert (len(report.partitions), report.copies) == (1, ())
+    assert {p.device for p in report.placements} <= {gpu, ""}
+    assert (len(report.partitions), report.copies) == (1, ())
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "faster_rcnn_head"])
@@ -81,29 +80,30 @@ def test_classifier_without_fallback(gpu: str) -> None:
 
 
 def test_where_a_detector_is_cut(gpu: str) -> None:
-    """Everything up to the suppression on the GPU, that and what follows on the CPU."""
+    """The suppression alone on the CPU; what it found goes back, however much that is."""
     model = zoo.build("ssd_mobilenet_v1", **REDUCED["ssd_mobilenet_v1"])
-    compiled = tvm_edge.compile(model, gpu)
+    compiled = tvm_edge.compile(model, gpu, fallback=["NonMaxSuppression"])
     report = compiled.report
     on_cpu = {p.operator: p.reason for p in report.placements if p.device == "llvm"}
-    assert "suppression" in on_cpu["postprocess/nms"]
-    assert len(on_cpu) == 6
-    assert [device for device, _ in report.partitions] == [gpu, "llvm"]
-    assert [c["tensor"] for c in report.copies] == [
-        "postprocess/decode/boxes",
-        "postprocess/scores/scores",
-    ]
-    assert all(c["source"] == gpu and c["bytes"] > 0 for c in report.copies)
-    actual = compiled.run(zoo.sample_input(model))
+    assert on_cpu == {"postprocess/nms": "named in fallback="}
+    assert [device for device, _ in report.partitions] == [gpu, "llvm", gpu]
+    there = [c for c in report.copies if c["destination"] == "llvm"]
+    assert [c["tensor"] for c in there] == ["postprocess/decode/boxes", "postprocess/scores/scores"]
+    assert all(c["bytes"] > 0 for c in there)
+    assert [c["tensor"] for c in report.copies if c["destination"] == gpu] == ["postprocess/nms"]
+    inputs = zoo.sample_input(model)
+    actual, whole = compiled.run(inputs), tvm_edge.compile(model, gpu).run(inputs)
     suppression = onnx.utils.Extractor(model).extract_model(["boxes", "scores"], ["selected"])
     tail = reference(suppression, {"boxes": actual["boxes"], "scores": actual["scores"]})
     np.testing.assert_array_equal(actual["selected"], tail["selected"])
+    for name, value in whole.items():
+        np.testing.assert_array_equal(actual[name], value)
 
 
 def test_storage_is_reused_where_it_is_not_planned() -> None:
     """TVM's planner mixes devices up, so the report goes by what lives at the same time."""
     model = zoo.build("ssd_mobilenet_v1", **REDUCED["ssd_mobilenet_v1"])
-    several = tvm_edge.analyze(model, "mali-t860").memory
+    several = tvm_edge.analyze(model, "mali-t860", fallback=["NonMaxSuppression"]).memory
     planned = tvm_edge.analyze(model, "llvm").memory
     assert 0.5 * planned.activations < several.activations < 2 * planned.activations
     # The CPU's are packed: channels that do not fill a block are filled up.

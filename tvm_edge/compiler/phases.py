@@ -80,7 +80,15 @@ def legalize(resolved: ResolvedTarget) -> Pipeline:
     )
 
 
-GROUP = Pipeline("group", (transform.FuseOps(),))
+GROUP = Pipeline(
+    "group",
+    (
+        transform.FuseOps(),
+        # Results that only a tuple reads, of which nobody reads that field.
+        transform.CanonicalizeBindings(),
+        transform.DeadCodeElimination(),
+    ),
+)
 """Element-wise tails are grouped with the kernel in front of them."""
 
 FUSE = Pipeline("fuse", (FuseTIR(), transform.DeadCodeElimination(), VerifyPlacement()))

@@ -28,6 +28,7 @@ class NodeTrace:
     def __init__(self, mod: tvm.IRModule) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._node: dict[int, int] = {}
+        self._fields: dict[int, list[Hashable]] = {}  # of tuples
         main = mod["main"]
         env: dict[relax.Var, Hashable] = {p: ("param", i) for i, p in enumerate(main.params)}
         # Values of the node whose result comes next.
@@ -86,7 +87,10 @@ class NodeTrace:
         key = self._key(expr, env)
         if isinstance(key, int):
             return key
-        return self._numbers.setdefault(key, len(self._numbers))
+        number = self._numbers.setdefault(key, len(self._numbers))
+        if isinstance(expr, relax.Tuple):
+            self._fields[number] = [self._key(field, env) for field in expr.fields]
+        return number
 
     def _key(self, expr: relax.Expr, env: dict[relax.Var, Hashable]) -> Hashable:
         if isinstance(expr, relax.Var):
@@ -97,7 +101,10 @@ class NodeTrace:
         if isinstance(expr, relax.Tuple):
             return ("tuple", *(self._key(field, env) for field in expr.fields))
         if isinstance(expr, relax.TupleGetItem):
-            return ("item", expr.index, self._key(expr.tuple_value, env))
+            whole = self._key(expr.tuple_value, env)
+            if isinstance(whole, int) and whole in self._fields:
+                return self._fields[whole][expr.index]  # passes may leave out the tuple
+            return ("item", expr.index, whole)
         if isinstance(expr, tvm.ir.GenericConst):
             return ("const", expr)  # hashed by identity: fusion passes constants on untouched
         if isinstance(expr, tvm.ir.GlobalVar):

@@ -45,7 +45,9 @@ class Suppression:
         spec: DeviceSpec,
         *,
         grouped: bool = False,
+        considered: int | None = None,
     ) -> None:
+        self._considered = length if considered is None else min(considered, length)
         self._lists, self._length, self._most = lists, length, most
         self._overlap, self._grouped = overlap, grouped
         self._cores = max(spec.cores, 1)
@@ -93,7 +95,7 @@ class Suppression:
                 count[0] = count[0] + candidates.takes_part(line, at).astype("int32")
         total = T.Bind(count[0])
         sort_words(front, back, 0, total)
-        return front, total
+        return front, T.Bind(tirx.min(total, self._considered))
 
     def _blocks(
         self,

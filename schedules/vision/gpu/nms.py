@@ -60,6 +60,8 @@ class Suppression:
     spec : DeviceSpec
     grouped : bool
         Whether candidates have groups.
+    considered : int, optional
+        How many of a list's candidates may be kept or suppress others, the first ones.
     """
 
     def __init__(
@@ -71,8 +73,10 @@ class Suppression:
         spec: DeviceSpec,
         *,
         grouped: bool = False,
+        considered: int | None = None,
     ) -> None:
         self.lists, self.length, self.most = lists, length, most
+        self.considered = length if considered is None else min(considered, length)
         self.overlap, self.grouped = overlap, grouped
         most_items = power_of_two(spec.max_work_group_size)
         self.items = min(_ITEMS, most_items)
@@ -81,7 +85,7 @@ class Suppression:
         while block > _SHORTEST_BLOCK and lists * block * block // 8 > _WORD_BYTES:
             block = -(-block // (2 * _BITS)) * _BITS
         self.block, self.words = block, block // _BITS
-        self.blocks = -(-length // block)
+        self.blocks = -(-self.considered // block)
         each_list = length * (8 + 8 + 4 + 4) + block * self.words * 4
         self.at_once = max(1, min(lists, _WORKSPACE_BYTES // each_list))
         self.tile = choose_tile(spec, length, self.at_once)
@@ -150,9 +154,10 @@ class _Pass:
 
     def _total(self, line: Any) -> tirx.Expr:
         """Boxes of a list that take part."""
+        considered = self._plan.considered
         if self._candidates.takes_part is None:
-            return tirx.IntImm("int32", self._plan.length)
-        return self._totals[line]
+            return tirx.IntImm("int32", considered)
+        return tirx.min(self._totals[line], considered)
 
     def _full(self, line: Any) -> tirx.Expr:
         """Whether as many boxes of a list are kept as are wanted."""
@@ -192,7 +197,15 @@ class _Pass:
             return back[line * length + at]
 
         plan.compaction.write(flag, compact, self._scanning)
-        sort_words(plan.tile, plan.at_once, length, compacted, emit, (front, back), self._total)
+        sort_words(
+            plan.tile,
+            plan.at_once,
+            length,
+            compacted,
+            emit,
+            (front, back),
+            self._totals.__getitem__,
+        )
 
     def _box(self, line: tirx.Expr, position: tirx.Expr) -> tuple[Box, tirx.Expr | None]:
         group = self._candidates.group
@@ -252,6 +265,7 @@ class _Pass:
                 self._before[line] = count[0]
             gone = T.buffer_proxy(T.decl_buffer([words], "uint32", scope="shared"))
             among = T.buffer_proxy(T.decl_buffer([plan.block], "uint32", scope="shared"))
+            busy = T.buffer_proxy(T.decl_buffer([words], "uint32", scope="shared"))
             with when(item < words):
                 bits = register(tirx.const(0, "uint32"))
                 with T.serial(0, _BITS) as bit:
@@ -268,6 +282,13 @@ class _Pass:
                     among[row] = tirx.if_then_else(
                         start + row < total, self._words[at], tirx.const(0, "uint32")
                     )
+            barrier()
+            with when(item < words):
+                bits = register(_zero())
+                with T.serial(0, _BITS) as bit:
+                    drops = (among[item * _BITS + bit] != _zero()).astype("uint32")
+                    bits[0] = bits[0] | (drops << bit.astype("uint32"))
+                busy[item] = bits[0]
             # Loaded a step ahead: which of them count is only known later.
             rows = registers(_BITS, "uint32")
 
@@ -287,10 +308,14 @@ class _Pass:
             steps = hold(tirx.Select(count[0] < most, tirx.floordiv(some + (_BITS - 1), _BITS), 0))
             with T.serial(0, steps) as step:
                 stay = register(~gone[step])
+                # Only of those that drop others among the 32 does it matter who comes first.
+                first = register(stay[0] & busy[step])
                 barrier()
-                with T.unroll(0, _BITS) as bit:
-                    ours = among[step * _BITS + bit] & _spread_bit(stay[0], bit)
-                    stay[0] = stay[0] & ~ours
+                with T.While(first[0] != _zero()):
+                    lowest = hold(first[0] & (_zero() - first[0]))
+                    bit = tirx.popcount(lowest - _one()).astype("int32")
+                    stay[0] = stay[0] & ~among[step * _BITS + bit]
+                    first[0] = (first[0] ^ lowest) & stay[0]
                 stays = hold(stay[0])
                 with T.serial(0, -(-_BITS // items)) as part:
                     bit = hold(part * items + item)
@@ -318,7 +343,7 @@ class _Pass:
         """Drop all boxes behind a block that what was kept of it overlaps."""
         plan = self._plan
         length, most, start = plan.length, plan.most, (block + 1) * plan.block
-        chunks = -(-(length - start) // plan.items)
+        chunks = -(-(plan.considered - start) // plan.items)
         parts = -(-min(plan.block, most) // _STAGED)
         with launch(plan.at_once * chunks * parts, plan.items) as (index, item):
             line = hold(tirx.floordiv(index, chunks * parts))
@@ -386,7 +411,7 @@ class _Staged:
         """Whether a box overlaps with that of a slot, and is of its group."""
         box, group = own
         other = Box(*(hold(self._numbers[i * self._size + slot]) for i in range(len(box))))
-        over = overlap.by_residual(other, box, hold)
+        over = overlap.by_residual(other, box)
         return tirx.all(over, self._groups[slot] == group) if self._grouped else over
 
 

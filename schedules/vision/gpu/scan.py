@@ -108,9 +108,9 @@ def scan_lines(
 class LineScan:
     """Who scans what, and the kernels for it.
 
-    A kernel of its own elements and results writes the scan with callbacks: for compaction `load`
-    is a flag, and `store` gets the place of each element. All that :meth:`write` is given it may
-    call several times for a position; in the last kernel alone it calls `store`, once.
+    Other kernels are made of it by callbacks: for a compaction `load` is a flag, and `store` gets
+    the place of an element. `load` may be asked for a position more than once; `store` is called
+    once for each, in the last kernel.
 
     Parameters
     ----------

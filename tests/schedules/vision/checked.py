@@ -7,6 +7,8 @@ only the removed StorageFlatten left in the code.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import tvm
@@ -14,9 +16,11 @@ import tvm_ffi
 from tvm import tirx
 
 from tests.schedules.harness import this_cpu
-from tests.schedules.vision.harness import Built, machine, numbers
-from tvm_edge.schedules.vision import cpu
-from tvm_edge.schedules.vision.emit import Kernel, function
+from tests.schedules.vision.harness import Built, machine, numbers, run_kernel
+from tvm_edge.schedules.vision import compaction, cpu, decode, roi
+from tvm_edge.schedules.vision.emit import Kernel, Tensor, function
+from tvm_edge.schedules.vision.nonzero import count_nonzero, nonzero_indices
+from tvm_edge.schedules.vision.scatter import apply_parts, element_targets, slice_targets
 
 # Elements behind a buffer's start where no memory is: the access ends the process.
 NOWHERE = 1 << 44
@@ -47,6 +51,11 @@ def checked(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def build(kernel: Kernel) -> Built:
     """A kernel with checks."""
     return kernel, tvm.compile(checked(kernel.func), target=this_cpu())
+
+
+def with_checks(kernel: Kernel) -> Kernel:
+    """The same, not built yet."""
+    return replace(kernel, func=checked(kernel.func))
 
 
 def outside(by: int) -> None:
@@ -81,6 +90,78 @@ def everything() -> None:
     scan = build(cpu.scan_lines(dtype, dtype, on.spec, exclusive=True, reverse=True))
     for shape in [(1, 1, 1), (3, 17, 1), (1, 70001, 1), (2, 5, 3), (2, 9, 130)]:
         on.run(scan, [np.ones(shape, dtype)], [shape])
+    boxes()
+    searches()
+    scatters()
+
+
+def boxes() -> None:
+    """What decodes boxes and moves the valid ones to the front."""
+    on = machine("llvm")
+    for shape in [(1, 1, 2), (3, 70, 6)]:
+        how: dict[str, Any] = {"score_threshold": 0.0, "id_index": 0, "score_index": 1}
+        rows = compaction.valid_rows(*shape, "float32", on.spec, **how)
+        run_kernel(on, with_checks(rows), numbers(4, shape, "float32"))
+    for batch, classes, count in [(1, 1, 1), (2, 3, 50), (1, 90, 60)]:
+        shapes = [(batch, classes, count), (batch, 4 * count), (1, count, 4)]
+        how = {"clip": True, "threshold": 0.5, "variances": (0.1, 0.1, 0.2, 0.2)}
+        rows = decode.decode_locations(batch, classes, count, "float32", on.spec, **how)
+        run_kernel(on, with_checks(rows), *(numbers(5, shape, "float32") for shape in shapes))
+
+
+def regions() -> None:
+    """ROIAlign and ROI pooling of any numbers, few regions of a map and many."""
+    spec = machine("llvm").spec
+    random = np.random.default_rng(0)
+    odd = np.array([np.nan, np.inf, -np.inf, 1e38, -1e30, 1e9, 0, 5.5, 3, -1, 40, 7], "float32")
+    for shape, count in [((2, 70, 6, 5), 400), ((1, 3, 30, 40), 2)]:
+        maps = roi.Maps(shape, "float32", count, "int64")
+        rows = roi.Maps(shape, "float32", count)
+        kernels = [roi.roi_pool(rows, (2, 3), spec, scale=0.5)]
+        for mode, ratio in [("avg", 0), ("avg", 3), ("max", 0), ("max", 3)]:
+            how = {"scale": 0.5, "offset": 0.5, "at_least_one": False}
+            kernels.append(roi.roi_align(maps, (2, 3), spec, ratio=ratio, mode=mode, **how))
+        corners = random.choice(odd, (count, 5))
+        pictures = random.integers(-9, 9, count)
+        for kernel in kernels:
+            regions = [corners] if len(kernel.inputs) == 2 else [corners[:, 1:].copy(), pictures]
+            results = [np.empty([*map(int, s)], dtype) for s, dtype in kernel.outputs]
+            values = [np.ones(shape, "float32"), *regions, *results]
+            build(kernel)[1](*map(tvm.runtime.tensor, values))
+
+
+def searches() -> None:
+    """What is not zero, in parts of cores, some without an element."""
+    on = machine("llvm")
+    for shape in [(1,), (2, 3), (70, 90)]:
+        data = (np.random.default_rng(6).random(shape) < 0.5).astype("int8")
+        count = with_checks(count_nonzero(shape, "int8", on.spec))
+        (_, number), found = run_kernel(on, count, data)
+        fill = with_checks(nonzero_indices(shape, "int8", on.spec))
+        run_kernel(on, fill, data, found, shapes=[(len(shape), int(number))])
+
+
+def scatters() -> None:
+    """Indices of any size, updates of elements and of slices that two cores share."""
+    on = machine("llvm")
+    for shape, rows, axes in [((1,), 1, 1), ((4, 5, 6), 300, 2), ((3, 5000), 4, 1)]:
+        data: Tensor = (shape, "float32")
+        inner = shape[axes:]
+        updates: Tensor = ((rows, *inner), "float32")
+        indices = numbers(7, (rows, axes), "int64")
+        find = slice_targets(data, (indices.shape, "int64"), axes, on.spec, "int32")
+        x, u = (np.ones(size, dtype) for size, dtype in (data, updates))
+        (targets,) = run_kernel(on, with_checks(find), x, indices)
+        apply = apply_parts(data, ((rows,), "int32"), updates, axes, "add", on.spec)
+        run_kernel(on, with_checks(apply), x, targets, u)
+    for shape, rows_of in [((4, 5), (3, 4)), ((30, 40), (29, 400))]:
+        find = element_targets((shape, "int8"), (rows_of, "int64"), 1, on.spec, "int64")
+        indices, x = numbers(8, rows_of, "int64"), np.ones(shape, "int8")
+        (targets,) = run_kernel(on, with_checks(find), x, indices)
+        by_row = (shape[0], rows_of[0])
+        kinds: list[Tensor] = [(shape, "int8"), (targets.shape, "int64"), (rows_of, "int8")]
+        apply = apply_parts(*kinds, 2, "max", on.spec, by_row=by_row)
+        run_kernel(on, with_checks(apply), x, targets, np.ones(rows_of, "int8"))
 
 
 if __name__ == "__main__":
@@ -88,4 +169,5 @@ if __name__ == "__main__":
         outside(int(sys.argv[1]))
     else:
         everything()
+        regions()
     print("inside")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
+from typing import Any
 
 import pytest
 import tvm
@@ -16,7 +17,11 @@ from tvm import tirx
 from tests.schedules.gpu_harness import MALI, ORIN, TINY
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.vision import gpu
-from tvm_edge.schedules.vision.emit import Kernel
+from tvm_edge.schedules.vision.compaction import valid_rows
+from tvm_edge.schedules.vision.decode import decode_locations
+from tvm_edge.schedules.vision.emit import Kernel, Tensor
+from tvm_edge.schedules.vision.nonzero import count_nonzero, nonzero_indices
+from tvm_edge.schedules.vision.scatter import apply_sorted, element_targets, slice_targets
 
 LITTLE = replace(
     ORIN, key="test/little-local-memory", local_memory=16 << 10, max_work_group_size=256
@@ -76,6 +81,26 @@ def kernels(spec: DeviceSpec) -> dict[str, Kernel]:
             )
             made[f"scan {name}"] = gpu.scan_lines(rows, length, 1, dtype, dtype, spec)
             made[f"scan across {name}"] = gpu.scan_lines(1, length, rows, dtype, dtype, spec)
+    return made | boxes(spec)
+
+
+def boxes(spec: DeviceSpec) -> dict[str, Kernel]:
+    """What finds, moves and scatters."""
+    made: dict[str, Kernel] = {}
+    for count in (1, 24564, 1_000_000):
+        how: dict[str, Any] = {"score_threshold": 0.1, "id_index": 0, "score_index": 1}
+        made[f"valid rows {count}"] = valid_rows(2, count, 6, "float32", spec, **how)
+        how = {"clip": True, "threshold": 0.1, "variances": (0.1, 0.1, 0.2, 0.2)}
+        made[f"locations {count}"] = decode_locations(2, 21, count, "float32", spec, **how)
+        data: Tensor = ((count, 3), "float32")
+        made[f"count {count}"] = count_nonzero(*data, spec)
+        made[f"nonzero {count}"] = nonzero_indices(*data, spec)
+        indices: Tensor = ((count, 1), "int64")
+        made[f"slices {count}"] = slice_targets(data, indices, 1, spec, "int32")
+        made[f"elements {count}"] = element_targets(data, indices, 1, spec, "int32")
+        for reduction in ("update", "add"):
+            how = {"axes": 1, "reduction": reduction, "spec": spec}
+            made[f"{reduction} {count}"] = apply_sorted(data, ((count,), "int32"), data, **how)
     return made
 
 
