@@ -306,6 +306,29 @@ def test_converter_failure_names_the_operator() -> None:
 
 
 @pytest.mark.parametrize(
+    ("boxes", "scores", "iou", "message"),
+    [
+        ((1, 4, 4), (1, 1, 4), 1.5, "iou_threshold 1.5; give it one from 0 to 1"),
+        ((1, 4, 4), (1, 1, 4), float("nan"), "iou_threshold nan"),
+        ((1, 4, 4), (1, 1, 5), 0.5, "do not fit"),
+        ((1, 4, 5), (1, 1, 4), 0.5, "do not fit"),
+        ((2, 4, 4), (1, 1, 4), 0.5, "do not fit"),
+    ],
+)
+def test_senseless_suppression(
+    boxes: tuple[int, ...], scores: tuple[int, ...], iou: float, message: str
+) -> None:
+    model = make_model(
+        [helper.make_node("NonMaxSuppression", ["boxes", "scores", "most", "iou"], ["y"])],
+        {"boxes": boxes, "scores": scores},
+        ["y"],
+        {"most": np.array([3]), "iou": np.array([iou], "float32")},
+        dtypes={"y": TensorProto.INT64},
+    )
+    refused(model, InvalidModelError, message)
+
+
+@pytest.mark.parametrize(
     ("op", "index"),
     [("Gather", 4), ("Gather", -5), ("GatherElements", 2**40), ("GatherND", -(2**63))],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_edge.ops import registry
 
@@ -70,6 +70,14 @@ def _infer_type(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
             f"{NON_MAX_SUPPRESSION}: boxes and scores must have three dimensions, "
             f"not {boxes.ndim} and {scores.ndim}"
         )
+    known = [ty.shape for ty in (boxes, scores) if ty.shape is not None]
+    sizes = [[int(d) if isinstance(d, tirx.IntImm) else None for d in shape] for shape in known]
+    if len(sizes) == 2:
+        (batch, count, four), (pictures, _, scored) = sizes
+        if four != 4 or batch != pictures or count != scored:
+            raise ValueError(
+                f"{NON_MAX_SUPPRESSION}: boxes {sizes[0]} and scores {sizes[1]} do not fit"
+            )
     # How many rows is known only after the run; callers name the length with match_cast.
     return relax.TensorType(dtype="int64", vdevice=boxes.vdevice, ndim=2)
 

@@ -20,6 +20,8 @@ from tvm_edge.schedules.vision.keys import WORD, pack, position_of
 
 __all__ = ["Suppression"]
 
+# Scores that are compared with the threshold at once.
+_SEEN = 64
 # Kept boxes that are compared with at once.
 _CHUNK = 32
 # Boxes of a block that cores share.
@@ -86,13 +88,25 @@ class Suppression:
         """Words of the boxes that take part, in order, and how many there are."""
         front, back = (T.buffer_proxy(T.decl_buffer([self._length], WORD)) for _ in range(2))
         count = register(tirx.IntImm("int32", 0))
-        with T.serial(0, self._length) as at:
+        takes_part = candidates.takes_part
+
+        def offer(at: tirx.Expr) -> None:
             # Written for all, counted for those that take part: nothing to mispredict.
             front[count[0]] = pack(candidates.key(line, at), at)
-            if candidates.takes_part is None:
-                count[0] = count[0] + 1
-            else:
-                count[0] = count[0] + candidates.takes_part(line, at).astype("int32")
+            part = 1 if takes_part is None else takes_part(line, at).astype("int32")
+            count[0] = count[0] + part
+
+        chunks = 0 if takes_part is None else self._length // _SEEN
+        if takes_part is not None:
+            with T.serial(0, chunks) as chunk:
+                # Most scores are below a detector's threshold: many are seen at once.
+                some = register(tirx.IntImm("int32", 0))
+                with T.serial(0, _SEEN) as i:
+                    some[0] = some[0] | takes_part(line, chunk * _SEEN + i).astype("int32")
+                with when(some[0] != 0), T.serial(0, _SEEN) as i:
+                    offer(T.Bind(chunk * _SEEN + i))
+        with T.serial(chunks * _SEEN, self._length) as at:
+            offer(at)
         total = T.Bind(count[0])
         sort_words(front, back, 0, total)
         return front, T.Bind(tirx.min(total, self._considered))

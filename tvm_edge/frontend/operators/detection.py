@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from tvm_edge.errors import InvalidModelError
 from tvm_edge.frontend.operators.base import Converter
 from tvm_edge.ops import non_max_suppression
 
@@ -26,6 +27,10 @@ def _non_max_suppression(
             names = "max_output_boxes_per_class, iou_threshold, score_threshold".split(", ")
             raise NotImplementedError(f"NonMaxSuppression needs a constant {names[i]}")
         limits[i] = limit.value.numpy().item()
+    if not 0 <= limits[1] <= 1:
+        raise InvalidModelError(
+            f"a NonMaxSuppression has the iou_threshold {limits[1]:g}; give it one from 0 to 1"
+        )
     selected = bb.emit(
         non_max_suppression(
             inputs[0],
