@@ -76,10 +76,9 @@ def load_box(read: Callable[[int], tirx.Expr], *, center: bool) -> Box:
         low_y, high_y = hold(tirx.min(number[0], number[2])), hold(tirx.max(number[0], number[2]))
         low_x, high_x = hold(tirx.min(number[1], number[3])), hold(tirx.max(number[1], number[3]))
     area = hold((high_x - low_x) * (high_y - low_y))
-    # A minimum may lose a NaN: what was given is looked at.
-    finite = [tirx.abs(x) <= _const(_GREATEST) for x in number]
+    # Where minimum and maximum lose a NaN, they leave a box without extent.
     positive = tirx.all(high_x > low_x, high_y > low_y, area > _const(0), area <= _const(_GREATEST))
-    real = hold(tirx.all(*finite, positive).astype("int32"))
+    real = hold(positive.astype("int32"))
     found = Box(low_y, high_y, low_x, high_x, area)
     return Box(*(hold(tirx.Select(real != 0, x, y)) for x, y in zip(found, NOWHERE, strict=True)))
 
@@ -116,11 +115,9 @@ class Overlap:
         above = np.nextafter(self._threshold, np.float32(2))
         below = np.nextafter(self._threshold, np.float32(-1))
         # Quotients from half way to the next number on are rounded to that.
-        nearest = (below, self._threshold) if inclusive else (self._threshold, above)
-        self._base = nearest[0]
-        self._half = np.float32((float(nearest[1]) - float(nearest[0])) / 2)
-        # Half way itself goes to the even one.
-        self._rounds_up = bool(int(nearest[0].view(np.uint32)) & 1)
+        base, following = (below, self._threshold) if inclusive else (self._threshold, above)
+        # Half way itself is the quotient of no two numbers: it has a digit more than they have.
+        self._base, self._half = base, np.float32((float(following) - float(base)) / 2)
         # Whatever is left of rounding, ratios above the threshold are above this.
         self._surely = float(self._threshold) * (1 - 1e-5)
         self._inclusive = inclusive
@@ -149,8 +146,8 @@ class Overlap:
         base = exactly(-self._base)
         residual = tirx.call_pure_extern(BOX_DTYPE, "fma", base, union, shared)
         half = union * exactly(self._half)
-        above = residual >= half if self._rounds_up else residual > half
-        return tirx.all(height > _const(0), width > _const(0), shared > _const(0), above)
+        meet = tirx.all(height > _const(0), width > _const(0), shared > _const(0))
+        return tirx.all(meet, residual > half)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,15 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from tvm import tirx
 
 from tests.onnx_models import make_model
 from tests.schedules.vision.harness import Machine, machine, run_kernel, run_operator
 from tvm_edge import ops
 from tvm_edge.schedules.vision import nms
+from tvm_edge.schedules.vision.boxes import Overlap, load_box
 from tvm_edge.schedules.vision.cpu import nms as cpu_nms
+from tvm_edge.schedules.vision.emit import each, function
 from tvm_edge.schedules.vision.gpu import nms as gpu_nms
 
 
@@ -152,6 +155,46 @@ def test_ratios_at_the_threshold(device: Machine, iou: float) -> None:
     np.testing.assert_array_equal(
         select(device, boxes, scores, *how), expected(boxes, scores, *how)
     )
+
+
+@pytest.mark.parametrize("iou", [0.3, 0.5, 1 / 3])
+@pytest.mark.parametrize("inclusive", [False, True])
+def test_ratios_a_bit_off_the_threshold(device: Machine, iou: float, inclusive: bool) -> None:
+    """Divided as ONNX Runtime divides, product, sum and quotient each rounded by itself."""
+    random = np.random.default_rng(23)
+    count = 20_000
+    h, w = (random.random(count) + 0.5 for _ in range(2))
+    lower = h * (random.random(count) * 0.3 + 0.65)
+    # The width that gives the ratio, a few bits more or less.
+    wide = ((w * lower) / iou - h * w + w * lower) / lower
+    wide = np.maximum(wide, w * 1.001).astype("float32")
+    wide = (wide.view("int32") + random.integers(-6, 7, count).astype("int32")).view("float32")
+    pairs = np.stack([h, w, lower, wide], -1).astype("float32")
+
+    def body(sizes: Any, found: Any) -> None:
+        def compare(i: tirx.Expr) -> None:
+            zero = tirx.const(0.0, "float32")
+            a, b = (
+                load_box(
+                    lambda k, first=first: zero if k < 2 else sizes[i * 4 + first + k - 2],
+                    center=False,
+                )
+                for first in (0, 2)
+            )
+            overlap = Overlap(iou, inclusive)
+            test = overlap.by_division if device.kind == "llvm" else overlap.by_residual
+            found[i] = test(a, b).astype("int32")
+
+        each(device.spec, count, compare)
+
+    kernel = function([([count * 4], "float32")], [([count], "int32")], body)
+    (found,) = run_kernel(device, kernel, pairs.reshape(-1))
+    h, w, lower, wide = pairs.T
+    shared = lower * np.minimum(w, wide)
+    ratio = shared / (h * w + lower * wide - shared)
+    expected = ratio >= np.float32(iou) if inclusive else ratio > np.float32(iou)
+    assert 0.1 < expected.mean() < 0.9
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_centre_and_size(device: Machine) -> None:
