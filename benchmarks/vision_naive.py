@@ -92,7 +92,7 @@ def select_boxes(
     def body(box: Any, score: Any, picked: Any, counts: Any, order: Any, merged: Any) -> None:
         def load(line: tirx.Expr, at: tirx.Expr) -> Box:
             first = hold((line // classes * boxes + at) * 4)
-            return load_box(lambda i: box[first + i], center=center_point_box, hold=hold)
+            return load_box(lambda i: box[first + i], center=center_point_box)
 
         def select(line: tirx.Expr) -> None:
             start = hold(line * boxes)
@@ -119,7 +119,7 @@ def select_boxes(
                     better = load(line, picked[line * max_selected + other[0]])
                     goes = register(_ZERO)
                     with when(overlap.might(own, better)):
-                        exact = overlap.by_residual(own, better, hold)
+                        exact = overlap.by_residual(own, better)
                         goes[0] = exact.astype("int32")
                     # Past the end, which ends the loop and is remembered.
                     other[0] = tirx.Select(goes[0] == 1, boxes + 1, other[0] + 1)

@@ -45,6 +45,24 @@ def test_a_scalar_arrives_as_it_was(device: Any, dtype: str) -> None:
         np.testing.assert_array_equal(out.numpy(), np.full(programs.N, value, dtype))
 
 
+def test_division_is_rounded_correctly(device: Any) -> None:
+    """As NumPy divides, on devices that can: OpenCL alone would allow an error of 2.5 ulp."""
+    code = """
+__kernel void divide(__global const float* a, __global const float* b, __global float* quotient) {
+  int i = get_global_id(0);
+  quotient[i] = a[i] / b[i];
+}
+"""
+    signature = (("handle", "handle", "handle"), ("blockIdx.x", "threadIdx.x"))
+    kernel = programs.from_source(f"// Function: divide\n{code}", {"divide": signature})
+    random = np.random.default_rng(0)
+    a, b = (random.random(1 << 16, "float32") + np.float32(0.01) for _ in range(2))
+    out = empty(a.shape, "float32")
+    tensors = [upload(a), upload(b), out]
+    kernel["divide"](*map(programs.pointer, tensors), a.size // 64, 64)
+    np.testing.assert_array_equal(out.numpy(), a / b)
+
+
 def test_numbers_are_converted_or_refused(device: Any) -> None:
     """Called without TVM's host code, which would have cast them."""
     code = """

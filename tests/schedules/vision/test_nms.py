@@ -142,7 +142,7 @@ def test_workspace_has_a_limit_whatever_boxes_and_classes() -> None:
         assert size <= 1.1 * max(gpu_nms._WORKSPACE_BYTES, 24 * boxes)
 
 
-@pytest.mark.parametrize("iou", [0.0, 0.25, 1 / 3, 0.5, 0.6, 1.0])
+@pytest.mark.parametrize("iou", [0.0, 1 / 3, 0.6])
 def test_ratios_at_the_threshold(device: Machine, iou: float) -> None:
     """Boxes on a coarse grid: many ratios are the threshold, or next to it."""
     random = np.random.default_rng(7)

@@ -64,6 +64,7 @@ constexpr cl_info CL_DEVICE_MAX_CLOCK_FREQUENCY = 0x100C;
 constexpr cl_info CL_DEVICE_MAX_MEM_ALLOC_SIZE = 0x1010;
 constexpr cl_info CL_DEVICE_MAX_PARAMETER_SIZE = 0x1017;
 constexpr cl_info CL_DEVICE_MEM_BASE_ADDR_ALIGN = 0x1019;
+constexpr cl_info CL_DEVICE_SINGLE_FP_CONFIG = 0x101B;
 constexpr cl_info CL_DEVICE_GLOBAL_MEM_CACHELINE_SIZE = 0x101D;
 constexpr cl_info CL_DEVICE_GLOBAL_MEM_CACHE_SIZE = 0x101E;
 constexpr cl_info CL_DEVICE_GLOBAL_MEM_SIZE = 0x101F;
@@ -85,6 +86,7 @@ constexpr cl_info CL_DEVICE_SUB_GROUP_SIZES_INTEL = 0x4108;
 constexpr cl_uint CL_LOCAL = 1;
 constexpr cl_uint CL_GLOBAL = 2;
 
+constexpr cl_bitfield CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT = 1 << 7;
 constexpr cl_bitfield CL_DEVICE_SVM_COARSE_GRAIN_BUFFER = 1 << 0;
 constexpr cl_bitfield CL_DEVICE_SVM_FINE_GRAIN_BUFFER = 1 << 1;
 

@@ -79,6 +79,7 @@ DeviceInfo Describe(cl_platform_id platform, cl_device_id device) {
   info.driver = DeviceString(device, CL_DRIVER_VERSION);
   info.extensions = DeviceString(device, CL_DEVICE_EXTENSIONS);
   info.type = Ask<cl_bitfield>(device, CL_DEVICE_TYPE);
+  info.single_precision = Ask<cl_bitfield>(device, CL_DEVICE_SINGLE_FP_CONFIG);
   // A 2.x device behind a 1.2 platform is reached through 1.2 entry points.
   info.version_number =
       std::min(VersionNumber(info.version), VersionNumber(info.platform_version));
@@ -230,6 +231,14 @@ const char* MemoryKindName(MemoryKind kind) {
 const char* DeviceInfo::type_name() const {
   constexpr const char* kNames[] = {"gpu", "accelerator", "cpu"};
   return kNames[Rank(*this)];
+}
+
+std::string DeviceInfo::build_options() const {
+  // No fast-math, and IEEE division where the device has it, as on CPUs and with CUDA: by how a
+  // quotient is rounded an element falls into one bin or the next.
+  return single_precision & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT
+             ? "-cl-fp32-correctly-rounded-divide-sqrt"
+             : "";
 }
 
 bool DeviceInfo::has(const std::string& extension) const {

@@ -44,11 +44,14 @@ struct DeviceInfo {
   cl_uint address_alignment = 1;
   bool unified_memory = false;
   cl_bitfield svm = 0;
+  cl_bitfield single_precision = 0;
   cl_uint warp_size = 0;
   cl_uint registers = 0;
   std::vector<size_t> sub_group_sizes;
 
   const char* type_name() const;
+  /*! \brief What programs are built with. */
+  std::string build_options() const;
   /*! \brief Whether an extension is in the list, by its whole name. */
   bool has(const std::string& extension) const;
 };

@@ -13,13 +13,15 @@
 namespace tvm_edge::opencl {
 namespace {
 
-// No fast-math: results are held to those of other runtimes. Part of the cache key.
-constexpr const char* kOptions = "";
-
 std::string Concatenate(const std::vector<KernelSource>& kernels) {
   std::string source;
   for (const KernelSource& kernel : kernels) source += kernel.source + "\n";
   return source;
+}
+
+cl_int BuildFor(const Device* device, cl_program program) {
+  const std::string options = device->info.build_options();
+  return cl().clBuildProgram(program, 1, &device->id, options.c_str(), nullptr, nullptr);
 }
 
 }  // namespace
@@ -41,7 +43,7 @@ std::string Program::Key() const {
     key += *part;
     key += '\n';
   }
-  key += kOptions;
+  key += info.build_options();
   key += '\n';
   key += source_;
   return key;
@@ -83,8 +85,7 @@ cl_program Program::FromBinary(const std::string& binary) noexcept {
   cl_int status = CL_SUCCESS, accepted = CL_SUCCESS;
   cl_program program = cl().clCreateProgramWithBinary(device_->context, 1, &device_->id, &size,
                                                       &data, &accepted, &status);
-  if (status == CL_SUCCESS && accepted == CL_SUCCESS &&
-      cl().clBuildProgram(program, 1, &device_->id, kOptions, nullptr, nullptr) == CL_SUCCESS) {
+  if (status == CL_SUCCESS && accepted == CL_SUCCESS && BuildFor(device_, program) == CL_SUCCESS) {
     // Some drivers take a damaged binary and fail only here.
     cl_kernel kernel = cl().clCreateKernel(program, kernels_[0].name.c_str(), &status);
     if (status == CL_SUCCESS) {
@@ -101,7 +102,7 @@ cl_program Program::FromSource(cl_int* status, std::string* log) {
   const size_t size = source_.size();
   cl_program program = cl().clCreateProgramWithSource(device_->context, 1, &source, &size, status);
   Check(*status, device_, "creating a program");
-  *status = cl().clBuildProgram(program, 1, &device_->id, kOptions, nullptr, nullptr);
+  *status = BuildFor(device_, program);
   if (*status == CL_SUCCESS) return program;
 
   size_t length = 0;
