@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tvm import relax
 
 import tvm_edge
+from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering import opencl_intrinsics
 from tvm_edge.schedules.vision import cpu, gpu
@@ -123,11 +125,17 @@ Built = tuple[Kernel, Any]
 def _kernel(on: Machine, name: str, *args: Any, **how: Any) -> Built:
     """Write and build a kernel; what is asked for again is there."""
     kernel = getattr(cpu if on.kind == "llvm" else gpu, name)(*args, on.spec, **how)
+    return kernel, _compile(on, kernel)
+
+
+def _compile(on: Machine, kernel: Kernel) -> Any:
+    """A kernel as a model's are built: CUDA's not with TVM's fast mathematics."""
     if on.kind == "opencl":
         opencl_intrinsics.register()
     target = resolve_target(on.kind).target
-    with target:
-        return kernel, tvm.compile(kernel.func, target=target)
+    how = cuda_compiler(str(target.attrs["arch"])) if on.kind == "cuda" else nullcontext()
+    with how, target:
+        return tvm.compile(kernel.func, target=target)
 
 
 def run_kernel(
@@ -137,11 +145,7 @@ def run_kernel(
     shapes: Sequence[tuple[int, ...]] | None = None,
 ) -> list[np.ndarray]:
     """Build a kernel and call it; all its outputs, of `shapes` where those are not known before."""
-    if on.kind == "opencl":
-        opencl_intrinsics.register()
-    target = resolve_target(on.kind).target
-    with target:
-        call = tvm.compile(kernel.func, target=target)
+    call = _compile(on, kernel)
     device = tvm.device("cpu" if on.kind == "llvm" else on.kind, 0)
     sizes = shapes if shapes is not None else [tuple(shape) for shape, _ in kernel.outputs]
     # Not zero: what is not written is seen.
