@@ -118,10 +118,12 @@ def test_equals_onnxruntime(
 
 
 @pytest.mark.parametrize(("score", "most"), [(None, 150), (0.4, 30)])
+@pytest.mark.parametrize("name", ["llvm", "opencl-local", "cuda-local"])
 def test_many_blocks_and_little_workspace(
-    device: Machine, score: float | None, most: int, monkeypatch: pytest.MonkeyPatch
+    name: str, score: float | None, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Boxes in blocks of 64, and lists one after the other; a CPU's cores share blocks."""
+    device = machine(name)
     monkeypatch.setattr(gpu_nms, "_LONGEST_BLOCK", 64)
     monkeypatch.setattr(gpu_nms, "_WORKSPACE_BYTES", 8_000)
     monkeypatch.setattr(cpu_nms, "_BLOCK", 64)
