@@ -7,7 +7,7 @@ plain Python a sorting network or a merge is a function that writes statements.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -110,7 +110,7 @@ def _expression(size: Any) -> tirx.Expr:
 
 
 @contextmanager
-def launch(groups: int, items: int) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
+def launch(groups: Any, items: int) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
     """One GPU kernel: yields the indices of the work-group and of the work-item in it."""
     group, item = te.thread_axis("blockIdx.x"), te.thread_axis("threadIdx.x")
     outside = _launching.set(True)
@@ -167,7 +167,7 @@ def spread(count: tirx.Expr, work: tirx.Expr, body: Callable[[tirx.Expr], None])
             body(i)
 
 
-def each(spec: DeviceSpec, count: int, body: Callable[[tirx.Expr], None], *, work: int = 1) -> None:
+def each(spec: DeviceSpec, count: Any, body: Callable[[tirx.Expr], None], *, work: int = 1) -> None:
     """``body(i)`` for each `i` below `count`, which do not depend on each other.
 
     A work-item for each on a GPU; on a CPU all cores, where `count` times `work` elements are
@@ -175,13 +175,15 @@ def each(spec: DeviceSpec, count: int, body: Callable[[tirx.Expr], None], *, wor
     """
     if spec.kind == "gpu":
         items = min(_INDEPENDENT, spec.max_work_group_size)
-        with launch(-(-count // items), items) as (group, item):
-            at = hold(group * items + item)
-            with when(at < count):
-                body(at)
+        # Drivers refuse to launch nothing.
+        with nullcontext() if isinstance(count, int) else when(count > 0):
+            with launch(-(-count // items), items) as (group, item):
+                at = hold(group * items + item)
+                with when(at < count):
+                    body(at)
         return
-    loop = T.serial if count * work < _MIN_TO_SPREAD else T.parallel
-    with loop(0, count) as at:
+    few = isinstance(count, int) and count * work < _MIN_TO_SPREAD
+    with (T.serial if few else T.parallel)(0, count) as at:
         body(at)
 
 
