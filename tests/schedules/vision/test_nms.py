@@ -21,6 +21,12 @@ from tvm_edge.schedules.vision.emit import each, function
 from tvm_edge.schedules.vision.gpu import nms as gpu_nms
 
 
+@pytest.fixture(params=["llvm", "opencl-local", "cuda-local"])
+def device(request: pytest.FixtureRequest) -> Machine:
+    """Only the sort in front of a suppression is another one without local memory."""
+    return machine(str(request.param))
+
+
 @cache
 def session(
     shape: tuple[int, int, int], most: int, iou: float, score: float | None, center: bool
@@ -114,6 +120,15 @@ def test_equals_onnxruntime(
     how = (most, 0.45, score, False)
     np.testing.assert_array_equal(
         select(device, boxes, scores, *how), expected(boxes, scores, *how)
+    )
+
+
+@pytest.mark.parametrize("name", ["opencl-alone", "cuda-alone"])
+def test_without_local_memory(name: str) -> None:
+    boxes, scores = clusters(2, 1, 2, 130)
+    how = (20, 0.45, 0.3, False)
+    np.testing.assert_array_equal(
+        select(machine(name), boxes, scores, *how), expected(boxes, scores, *how)
     )
 
 
