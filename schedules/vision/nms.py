@@ -8,18 +8,20 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.vision import cpu, gpu
 from tvm_edge.schedules.vision.boxes import BOX_DTYPE, Box, Candidates, Overlap, exactly, load_box
+from tvm_edge.schedules.vision.cpu import nms as cpu_nms
 from tvm_edge.schedules.vision.emit import Kernel, each, function, hold, register, when
+from tvm_edge.schedules.vision.gpu import nms as gpu_nms
+from tvm_edge.schedules.vision.gpu.scan import LineScan
 from tvm_edge.schedules.vision.keys import ordered_words
 from tvm_edge.schedules.vision.operators import OPERATORS
 
 __all__ = ["fill_indices", "number_selected", "select_boxes", "suppression"]
 
 
-def suppression(spec: DeviceSpec) -> type[cpu.Suppression] | type[gpu.Suppression]:
+def suppression(spec: DeviceSpec) -> type[cpu_nms.Suppression] | type[gpu_nms.Suppression]:
     """The kernels of a device."""
-    return cpu.Suppression if spec.kind == "cpu" else gpu.Suppression
+    return cpu_nms.Suppression if spec.kind == "cpu" else gpu_nms.Suppression
 
 
 def select_boxes(
@@ -82,11 +84,7 @@ def number_selected(lists: int, spec: DeviceSpec) -> Kernel:
 
     ``shape`` is int64, ``[sum(counts), 3]``.
     """
-    scan = (
-        None
-        if spec.kind == "cpu"
-        else gpu.LineScan(1, lists, "int32", OPERATORS["add"], True, spec)
-    )
+    scan = None if spec.kind == "cpu" else LineScan(1, lists, "int32", OPERATORS["add"], True, spec)
 
     def body(counts: Any, starts: Any, shape: Any, *space: Any) -> None:
         def finish(total: tirx.Expr) -> None:

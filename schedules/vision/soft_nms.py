@@ -91,7 +91,7 @@ def soft_nms(
                 # Global memory is not fenced: who wrote the score tells it to the others.
                 owner = tirx.floormod(chosen, items) == item
                 score = group.told(owner, scores[first + chosen])
-                some = hold((score > exactly(max(rows.threshold, _GONE))).astype("int32"))
+                some = hold((score > exactly(rows.threshold)).astype("int32"))
                 with when(some != 0):
                     box = candidates.box(line, chosen)
                     with when(item == 0):

@@ -33,7 +33,7 @@ _MIN_TO_SHARE = 64
 class Suppression:
     """Loops that choose from each of some lists.
 
-    The interface is that of :class:`tvm_edge.schedules.vision.gpu.Suppression`.
+    The interface is that of :class:`tvm_edge.schedules.vision.gpu.nms.Suppression`.
     """
 
     workspace: tuple[Tensor, ...] = ()

@@ -1,6 +1,5 @@
-"""Sorts, scans and suppression for OpenCL and CUDA, with and without local memory."""
+"""Sorts and scans for OpenCL and CUDA, with and without local memory."""
 
-from tvm_edge.schedules.vision.gpu.nms import Suppression
 from tvm_edge.schedules.vision.gpu.scan import LineScan, scan_lines
 from tvm_edge.schedules.vision.gpu.segments import argsort_segments
 from tvm_edge.schedules.vision.gpu.select import top_k_rows
@@ -8,7 +7,6 @@ from tvm_edge.schedules.vision.gpu.sort import argsort_rows
 
 __all__ = [
     "LineScan",
-    "Suppression",
     "argsort_rows",
     "argsort_segments",
     "scan_lines",

@@ -19,6 +19,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.gpu.launch import power_of_two
 from tvm_edge.schedules.vision.boxes import BOX_DTYPE, NOWHERE, Box, Candidates, Overlap
+from tvm_edge.schedules.vision.compaction import Compaction
 from tvm_edge.schedules.vision.emit import (
     Tensor,
     barrier,
@@ -29,10 +30,8 @@ from tvm_edge.schedules.vision.emit import (
     when,
 )
 from tvm_edge.schedules.vision.gpu.merge import choose_tile
-from tvm_edge.schedules.vision.gpu.scan import LineScan
 from tvm_edge.schedules.vision.gpu.sort import sort_words
 from tvm_edge.schedules.vision.keys import WORD, pack
-from tvm_edge.schedules.vision.operators import OPERATORS
 
 __all__ = ["Suppression"]
 
@@ -89,7 +88,7 @@ class Suppression:
         each_list = length * (8 + 8 + 4 + 4) + block * self.words * 4
         self.at_once = max(1, min(lists, _WORKSPACE_BYTES // each_list))
         self.tile = choose_tile(spec, length, self.at_once)
-        self.compaction = LineScan(self.at_once, length, "int32", OPERATORS["add"], True, spec)
+        self.compaction = Compaction(self.at_once, length, spec)
 
     @property
     def workspace(self) -> list[Tensor]:
@@ -182,21 +181,20 @@ class _Pass:
             sort_words(plan.tile, plan.at_once, length, packed, emit, (front, back))
             return
 
-        def flag(line: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
-            return takes_part(first + line, at).astype("int32")
+        def wanted(line: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
+            return takes_part(first + line, at)
 
-        def compact(line: tirx.Expr, at: tirx.Expr, before: tirx.Expr) -> None:
-            here = hold(flag(line, at))
-            with when(here != 0):
-                back[line * length + before] = packed(line, at)
-            with when(at == length - 1):
-                self._totals[line] = before + here
-                self._counts[first + line] = 0
+        def keep(line: tirx.Expr, at: tirx.Expr, place: tirx.Expr) -> None:
+            back[line * length + place] = packed(line, at)
+
+        def count(line: tirx.Expr, total: tirx.Expr) -> None:
+            self._totals[line] = total
+            self._counts[first + line] = 0
 
         def compacted(line: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
             return back[line * length + at]
 
-        plan.compaction.write(flag, compact, self._scanning)
+        plan.compaction.write(wanted, keep, None, count, self._scanning)
         sort_words(
             plan.tile,
             plan.at_once,

@@ -17,10 +17,14 @@ from tvm import tirx
 
 from tests.schedules.harness import this_cpu
 from tests.schedules.vision.harness import Built, machine, numbers, run_kernel
-from tvm_edge.schedules.vision import compaction, cpu, decode, roi
+from tvm_edge.schedules.vision import compaction, cpu, decode, nms, roi
+from tvm_edge.schedules.vision.box_nms import Rows, box_nms
+from tvm_edge.schedules.vision.efficient_nms import list_detections, score_kept
 from tvm_edge.schedules.vision.emit import Kernel, Tensor, function
 from tvm_edge.schedules.vision.nonzero import count_nonzero, nonzero_indices
+from tvm_edge.schedules.vision.proposal import propose
 from tvm_edge.schedules.vision.scatter import apply_parts, element_targets, slice_targets
+from tvm_edge.schedules.vision.soft_nms import soft_nms
 
 # Elements behind a buffer's start where no memory is: the access ends the process.
 NOWHERE = 1 << 44
@@ -109,6 +113,71 @@ def boxes() -> None:
         run_kernel(on, with_checks(rows), *(numbers(5, shape, "float32") for shape in shapes))
 
 
+def suppressions() -> None:
+    """Boxes of any numbers; lists on one core each, and blocks that cores share."""
+    on = machine("llvm")
+    for batch, classes, count, most in [(1, 1, 1, 1), (1, 1, 3000, 3000), (2, 3, 70, 9)]:
+        for score in (None, 0.0):
+            kernel = nms.select_boxes(
+                batch,
+                classes,
+                count,
+                on.spec,
+                max_selected=most,
+                iou_threshold=0.3,
+                score_threshold=score,
+                center_point_box=False,
+            )
+            corners = np.random.default_rng(9).random(batch * count * 4, "float32")
+            corners[::7] = numbers(9, corners[::7].shape, "float32")
+            scores = numbers(10, batch * classes * count, "float32")
+            picked, counts = run_kernel(on, with_checks(kernel), corners, scores)
+            number = with_checks(nms.number_selected(batch * classes, on.spec))
+            starts, (rows, _) = run_kernel(on, number, counts)
+            fill = with_checks(nms.fill_indices(batch, classes, most, on.spec))
+            run_kernel(on, fill, picked, counts, starts, shapes=[(int(rows), 3)])
+    data = numbers(11, (2, 80, 6), "float32")
+    tables = Rows(2, 80, 6, "float32", 2, 1, 0, 1, -1.0, False)
+    how: dict[str, Any] = {"iou_threshold": 0.5, "by_class": True}
+    for kernel in (
+        box_nms(tables, on.spec, considered=50, **how),
+        soft_nms(tables, on.spec, sigma=0.5, **how),
+    ):
+        run_kernel(on, with_checks(kernel), data.reshape(-1))
+    sizes = {"most": 20}
+    select = score_kept(
+        2,
+        3,
+        80,
+        on.spec,
+        iou_threshold=0.5,
+        score_threshold=-1.0,
+        background=None,
+        center=False,
+        **sizes,
+    )
+    boxes, scores = numbers(12, 640, "float32"), numbers(13, 480, "float32")
+    values, kept, _ = run_kernel(on, with_checks(select), boxes, scores)
+    order = np.argsort(-values.reshape(2, 60), axis=1)[:, :50].astype("int32")
+    best = np.take_along_axis(values.reshape(2, 60), order, 1)
+    finish = list_detections(2, 3, 80, on.spec, best=50, wanted=70, **sizes)
+    run_kernel(on, with_checks(finish), boxes, kept, best.reshape(-1), order.reshape(-1))
+    kernel = propose(
+        2,
+        (3, 4),
+        on.spec,
+        scales=[1.0],
+        ratios=[0.5, 2.0],
+        stride=16,
+        considered=20,
+        most=15,
+        iou_threshold=0.5,
+        min_size=4,
+    )
+    tensors = [numbers(14 + i, size, "float32") for i, size in enumerate((96, 192, 6))]
+    run_kernel(on, with_checks(kernel), *tensors)
+
+
 def regions() -> None:
     """ROIAlign and ROI pooling of any numbers, few regions of a map and many."""
     spec = machine("llvm").spec
@@ -170,4 +239,5 @@ if __name__ == "__main__":
     else:
         everything()
         regions()
+        suppressions()
     print("inside")

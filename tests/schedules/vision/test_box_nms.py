@@ -109,6 +109,28 @@ def test_box_nms_of_half_precision_and_other_columns() -> None:
     assert counts.tolist() == number
 
 
+@pytest.mark.parametrize("soft", [False, True])
+def test_rows_of_no_numbers(target: str, soft: bool) -> None:
+    """Undefined scores take no part; boxes without an area suppress nothing and stay."""
+    data = np.array(
+        [
+            [0, 0.9, 0, 0, 2, 2],
+            [0, np.nan, 0, 0, 2, 2],  # no score
+            [0, np.inf, np.nan, 0, 2, 2],  # no box
+            [0, 0.8, 0, 0, np.inf, 2],
+            [0, 0.7, 1, 1, 1, 3],  # no area
+            [0, 0.6, 2, 2, 0, 0],  # the first one from its other corner
+            [0, -np.inf, 5, 5, 6, 6],
+        ],
+        "float32",
+    )
+    rows, counts = run_operator(
+        target, lambda x: ops.box_nms(x, soft_nms_sigma=0.5 if soft else 0.0), data[None]
+    )
+    np.testing.assert_array_equal(rows[0], [*data[[2, 0, 3, 4]], *np.full((3, 6), -1)])
+    assert counts.tolist() == [4]
+
+
 @pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("hard", [1.0, 0.5])
 def test_soft_nms(target: str, by_class: bool, hard: float) -> None:
