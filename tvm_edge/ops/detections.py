@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_edge.ops import registry
 from tvm_edge.ops.decode import multibox_transform_loc
@@ -72,14 +72,20 @@ def efficient_nms(
     )
 
 
+def _is_known(tensor: relax.TensorType) -> bool:
+    """Whether a tensor is float32, and its shape known before the run."""
+    known = tensor.shape is not None and all(isinstance(d, tirx.IntImm) for d in tensor.shape)
+    return known and str(tensor.dtype) == "float32"
+
+
 def _infer_efficient_nms(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     boxes, scores = (arg.ty for arg in call.args)
     wanted = int(call.attrs["max_output_boxes"])
     for name, tensor in (("boxes", boxes), ("scores", scores)):
-        if tensor.ndim != 3 or tensor.shape is None or str(tensor.dtype) != "float32":
+        if tensor.ndim != 3 or not _is_known(tensor):
             raise ValueError(f"{EFFICIENT_NMS}: {name} must be float32 with three known dimensions")
     sizes = [[int(length) for length in tensor.shape] for tensor in (boxes, scores)]
-    if sizes[0][:2] != sizes[1][:2] or sizes[0][2] != 4:
+    if sizes[0][:2] != sizes[1][:2] or sizes[0][2] != 4 or 0 in sizes[1]:
         raise ValueError(f"{EFFICIENT_NMS}: boxes {sizes[0]} and scores {sizes[1]} do not fit")
     batch, device = boxes.shape[0], boxes.vdevice
     return relax.TupleType(
@@ -199,7 +205,7 @@ def proposal(
 def _infer_proposal(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     attrs = call.attrs
     tensors = [arg.ty for arg in call.args]
-    if any(tensor.shape is None or str(tensor.dtype) != "float32" for tensor in tensors):
+    if not all(map(_is_known, tensors)):
         raise ValueError(f"{PROPOSAL}: its tensors must be float32 and of known shape")
     scores, encodings, pictures = ([int(size) for size in tensor.shape] for tensor in tensors)
     anchors = len(attrs["scales"]) * len(attrs["ratios"])

@@ -169,8 +169,8 @@ def _infer_box_nms(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type
     data, attrs = call.args[0].ty, call.attrs
     if data.ndim != 3 or str(data.dtype) not in ("float16", "float32"):
         raise ValueError(f"{BOX_NMS}: data must be a float16 or float32 tensor of three dimensions")
-    if data.shape is None:
-        raise ValueError(f"{BOX_NMS}: the shape of data must be known")
+    if data.shape is None or not all(isinstance(d, tirx.IntImm) for d in data.shape):
+        raise ValueError(f"{BOX_NMS}: the shape of data must be known before the run")
     width = int(data.shape[2])
     columns = {name: int(attrs[name]) for name in ("coord_start", "score_index", "id_index")}
     last = {"coord_start": width - 4, "score_index": width - 1, "id_index": width - 1}

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.errors import InvalidModelError
-from tvm_edge.frontend.operators.base import Converter
+from tvm_edge.frontend.operators.base import Converter, static_shape
 from tvm_edge.ops import non_max_suppression
 
 __all__ = ["DETECTION"]
@@ -27,6 +27,8 @@ def _non_max_suppression(
             names = "max_output_boxes_per_class, iou_threshold, score_threshold".split(", ")
             raise NotImplementedError(f"NonMaxSuppression needs a constant {names[i]}")
         limits[i] = limit.value.numpy().item()
+    if None in map(static_shape, inputs[:2]):
+        raise NotImplementedError("NonMaxSuppression of a number of boxes known only at run time")
     if not 0 <= limits[1] <= 1:
         raise InvalidModelError(
             f"a NonMaxSuppression has the iou_threshold {limits[1]:g}; give it one from 0 to 1"
