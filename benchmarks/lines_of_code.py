@@ -27,18 +27,42 @@ _NOT_CODE = frozenset(
     }
 )
 _OPERATORS = {
+    "anchors": "decoding",
+    "box_nms": "NMS",
+    "boxes": "NMS",
+    "decode": "decoding",
+    "efficient_nms": "NMS",
     "keys": "sort",
     "merge": "sort",
     "nms": "NMS",
+    "nonzero": "NonZero",
     "operators": "scan",
+    "proposal": "NMS",
     "radix": "sort",
+    "roi": "ROI",
+    "roi_bins": "ROI",
+    "roi_channels": "ROI",
+    "roi_operation": "ROI",
     "scan": "scan",
+    "scatter": "scatter",
     "segments": "sort",
     "select": "top-k",
+    "soft_nms": "NMS",
     "sort": "sort",
     "unique": "unique",
 }
-_ORDER = ("sort", "top-k", "scan", "unique", "NMS", "shared")
+_ORDER = (
+    "sort",
+    "top-k",
+    "scan",
+    "unique",
+    "NMS",
+    "decoding",
+    "ROI",
+    "NonZero",
+    "scatter",
+    "shared",
+)
 
 
 def count_lines(source: str) -> int:
