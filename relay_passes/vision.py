@@ -39,6 +39,7 @@ from tvm_edge.relay_passes.lower_nms import (
     lower_proposal,
 )
 from tvm_edge.relay_passes.lower_nonzero import lower_nonzero
+from tvm_edge.relay_passes.lower_resize import lower_grid_sample, lower_resize2d
 from tvm_edge.relay_passes.lower_roi import (
     lower_relax_roi_align,
     lower_relax_roi_pool,
@@ -75,6 +76,8 @@ _LOWERINGS: Mapping[str, Callable[[KernelSite, relax.Call], relax.Expr]] = {
     "relax.argsort": lower_argsort,
     "relax.cumprod": lower_cumprod,
     "relax.cumsum": lower_cumsum,
+    "relax.image.grid_sample": lower_grid_sample,
+    "relax.image.resize2d": lower_resize2d,
     "relax.nonzero": lower_nonzero,
     "relax.scatter_elements": lower_scatter_elements,
     "relax.scatter_nd": lower_scatter_nd,

@@ -373,6 +373,14 @@ def test_tensor_that_no_memory_holds() -> None:
     refused(model, InvalidModelError, str(2**40), "no memory")
 
 
+def test_grid_sample_between_mirrors_without_distance() -> None:
+    node = helper.make_node(
+        "GridSample", ["x", "g"], ["y"], "sample", padding_mode="reflection", align_corners=1
+    )
+    model = make_model([node], {"x": (1, 2, 1, 4), "g": (1, 2, 2, 2)}, ["y"], opset=20)
+    refused(model, UnsupportedOperatorError, "GridSample", "single pixel")
+
+
 def test_tensor_of_too_many_dimensions() -> None:
     """Scheduling 255 loops takes minutes."""
     model = make_model(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from tvm import relax
@@ -23,50 +23,11 @@ from tvm_edge.frontend.operators.base import (
     operand,
     static_shape,
 )
+from tvm_edge.schedules.vision.resize_taps import LONGEST, Axis, Filter, positions_of, taps_of
 
 __all__ = ["RESIZE"]
 
 _MOST_TAPS = 32
-
-# Of an axis, whose indices are listed.
-_LONGEST = 1 << 24
-
-
-@dataclass(frozen=True)
-class _Filter:
-    """How elements of the result are made of elements of the operand."""
-
-    mode: str
-    coordinates: str
-    nearest: str
-    cubic: float
-    antialias: bool
-    exclude_outside: bool
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """Lengths of an axis, and which part of it is resized.
-
-    Attributes
-    ----------
-    old, new : int
-    scale : float
-        Their ratio before the new length was rounded.
-    start, end : float
-        With tf_crop_and_resize the part of the axis, of which 1 is the whole.
-    """
-
-    old: int
-    new: int
-    scale: float
-    start: float = 0.0
-    end: float = 1.0
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the result is the operand."""
-        return self == _Axis(self.old, self.old, 1.0)
 
 
 def _resize(
@@ -76,11 +37,11 @@ def _resize(
     roi = None
     if attrs["opset"] < 11:
         scales, sizes = constant(operand(inputs, 1)), None
-        how = _Filter(_text(attrs, "mode", "nearest"), "asymmetric", "floor", -0.75, False, False)
+        how = Filter(_text(attrs, "mode", "nearest"), "asymmetric", "floor", -0.75, False, False)
     else:
         roi = operand(inputs, 1)
         scales, sizes = constant(operand(inputs, 2)), constant(operand(inputs, 3))
-        how = _Filter(
+        how = Filter(
             _text(attrs, "mode", "nearest"),
             _text(attrs, "coordinate_transformation_mode", "half_pixel"),
             _text(attrs, "nearest_mode", "round_prefer_floor"),
@@ -94,7 +55,7 @@ def _resize(
         raise NotImplementedError("Resize of, or to, a shape known only at run time")
     named = [int(a) % len(shape) for a in attrs.get("axes", range(len(shape)))]
     axes = _target(shape, named, scales, sizes, attrs)
-    if max(axis.new for axis in axes) > _LONGEST:
+    if max(axis.new for axis in axes) > LONGEST:
         raise NotImplementedError(f"Resize to {[axis.new for axis in axes]}")
     crops = how.coordinates == "tf_crop_and_resize"
     region = constant(roi)
@@ -108,7 +69,7 @@ def _resize(
 
 
 def _by_tables(
-    bb: relax.BlockBuilder, x: relax.Expr, axes: Sequence[_Axis], how: _Filter, outside: float
+    bb: relax.BlockBuilder, x: relax.Expr, axes: Sequence[Axis], how: Filter, outside: float
 ) -> relax.Expr:
     """The resize as sums of elements at constant indices; `outside` is what a crop has there."""
     dtype = str(x.ty.dtype)
@@ -122,7 +83,7 @@ def _by_tables(
             continue
         x = _resize_axis(bb, x, number, axis, how)
         if how.coordinates == "tf_crop_and_resize":
-            position = _positions(axis, how.coordinates)
+            position = positions_of(axis, how.coordinates)
             beyond = ~((position >= 0) & (position <= axis.old - 1))
             empty = empty | _along(beyond, number, len(axes))
     if empty.any():
@@ -147,14 +108,14 @@ def _target(
     scales: np.ndarray | None,
     sizes: np.ndarray | None,
     attrs: Attributes,
-) -> list[_Axis]:
+) -> list[Axis]:
     """Scale and new length of every axis."""
-    axes = [_Axis(length, length, 1.0) for length in shape]
+    axes = [Axis(length, length, 1.0) for length in shape]
     if scales is not None:
         for axis, scale in zip(named, scales.astype("float32"), strict=True):
             # In float32, as ONNX: 2.3 times 10 is 23.
             new = math.floor(scale * np.float32(shape[axis]))
-            axes[axis] = _Axis(shape[axis], new, float(scale))
+            axes[axis] = Axis(shape[axis], new, float(scale))
         return axes
     assert sizes is not None
     wanted = [int(size) for size in sizes]
@@ -162,14 +123,14 @@ def _target(
     policy = _text(attrs, "keep_aspect_ratio_policy", "stretch")
     for axis, size, ratio in zip(named, wanted, ratios, strict=True):
         if policy == "stretch":
-            axes[axis] = _Axis(shape[axis], size, ratio)
+            axes[axis] = Axis(shape[axis], size, ratio)
         else:
             scale = min(ratios) if policy == "not_larger" else max(ratios)
-            axes[axis] = _Axis(shape[axis], math.floor(scale * shape[axis] + 0.5), scale)
+            axes[axis] = Axis(shape[axis], math.floor(scale * shape[axis] + 0.5), scale)
     return axes
 
 
-def _cropped(axes: Sequence[_Axis], named: Sequence[int], roi: np.ndarray) -> list[_Axis]:
+def _cropped(axes: Sequence[Axis], named: Sequence[int], roi: np.ndarray) -> list[Axis]:
     """The axes with their starts and ends, of which the operand has all starts first."""
     if roi.shape != (2 * len(named),):
         raise ValueError(f"the roi of a Resize has {2 * len(named)} numbers, not {roi.size}")
@@ -180,7 +141,7 @@ def _cropped(axes: Sequence[_Axis], named: Sequence[int], roi: np.ndarray) -> li
     return result
 
 
-def _tvm_agrees(axes: Sequence[_Axis], how: _Filter, attrs: Attributes) -> bool:
+def _tvm_agrees(axes: Sequence[Axis], how: Filter, attrs: Attributes) -> bool:
     """Whether TVM's converter does the same, on any device."""
     exact = all(abs(axis.scale * axis.old - axis.new) < 1e-4 * axis.new for axis in axes)
     if how.mode == "nearest":
@@ -197,7 +158,7 @@ def _tvm_agrees(axes: Sequence[_Axis], how: _Filter, attrs: Attributes) -> bool:
     )
 
 
-def _is_exact_in_binary(axis: _Axis) -> bool:
+def _is_exact_in_binary(axis: Axis) -> bool:
     """Whether coordinates have few bits, so that every device calculates the same."""
     if axis.scale * axis.old != axis.new:
         return False
@@ -213,9 +174,9 @@ def _along(values: np.ndarray, axis: int, dimensions: int) -> np.ndarray:
 
 
 def _resize_axis(
-    bb: relax.BlockBuilder, x: relax.Expr, number: int, axis: _Axis, how: _Filter
+    bb: relax.BlockBuilder, x: relax.Expr, number: int, axis: Axis, how: Filter
 ) -> relax.Expr:
-    indices, weights = _taps(axis, how)
+    indices, weights = taps_of(axis, how)
     if indices.shape[1] > _MOST_TAPS:
         raise NotImplementedError(f"Resize with antialias from {axis.old} to {axis.new}")
     dtype = str(x.ty.dtype)
@@ -230,73 +191,6 @@ def _resize_axis(
     for term in terms[1:]:
         total = bb.emit(relax.op.add(total, term))
     return total
-
-
-def _taps(axis: _Axis, how: _Filter) -> tuple[np.ndarray, np.ndarray]:
-    """Which elements make each element of the result, and by what weight: two [new, taps]."""
-    position = _positions(axis, how.coordinates).astype("float64")
-    # Far outside is as good as outside, and an integer; NaN is outside of every crop.
-    position = np.nan_to_num(np.clip(position, -_LONGEST, 2 * _LONGEST))
-    old, scale = axis.old, axis.scale
-    if how.mode == "nearest":
-        index = {
-            "round_prefer_floor": np.ceil(position - 0.5),
-            "round_prefer_ceil": np.floor(position + 0.5),
-            "floor": np.floor(position),
-            "ceil": np.ceil(position),
-        }[how.nearest]
-        index = np.clip(index.astype("int64"), 0, old - 1)[:, None]
-        return index, np.ones(index.shape)
-    reach = 2 if how.mode == "cubic" else 1
-    stretch = min(scale, 1.0) if how.antialias else 1.0
-    # Taps count from the pixel on the left; a position on a pixel is at distance 1 from its left.
-    left = np.ceil(position).astype("int64") - 1
-    first = math.floor(-reach / stretch) + 1
-    offsets = np.arange(first, 2 - first)
-    index = left[:, None] + offsets
-    weights = _kernel((index - position[:, None]) * stretch, how)
-    if how.exclude_outside:
-        weights = np.where((index < 0) | (index >= old), 0.0, weights)
-    if how.exclude_outside or how.antialias:
-        weights = weights / weights.sum(axis=1, keepdims=True)
-    return np.clip(index, 0, old - 1), weights
-
-
-def _kernel(distance: np.ndarray, how: _Filter) -> np.ndarray:
-    """The filter: a triangle, or Keys' cubic."""
-    d = np.abs(distance)
-    if how.mode == "linear":
-        return np.clip(1 - d, 0, 1)
-    a = how.cubic
-    near = (a + 2) * d**3 - (a + 3) * d**2 + 1
-    far = a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
-    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
-
-
-def _positions(axis: _Axis, coordinates: str) -> np.ndarray:
-    """Where in the operand each element of the result lies."""
-    # In float32, as ONNX Runtime: nearest depends on what 0.3 is rounded to.
-    old, new, scale = (np.float32(value) for value in (axis.old, axis.new, axis.scale))
-    y, one, half = np.arange(axis.new, dtype="float32"), np.float32(1), np.float32(0.5)
-    half_pixel = (y + half) / scale - half
-    if coordinates == "asymmetric":
-        return y / scale
-    if coordinates == "half_pixel":
-        return half_pixel
-    if coordinates == "pytorch_half_pixel":
-        return half_pixel if axis.new > 1 else np.zeros(axis.new, "float32")
-    if coordinates == "half_pixel_symmetric":
-        offset = old / 2 * (one - new / (scale * old))
-        return offset + (y + half) / scale - half
-    if coordinates == "align_corners":
-        # As ONNX Runtime, PyTorch and ONNX's text; its tests take the length before rounding.
-        return y * (old - one) / (new - one) if axis.new > 1 else np.zeros(axis.new, "float32")
-    if coordinates == "tf_crop_and_resize":
-        start, end = np.float32(axis.start), np.float32(axis.end)
-        if axis.new > 1:
-            return start * (old - one) + y * (end - start) * (old - one) / (new - one)
-        return np.full(axis.new, half * (start + end) * (old - one))
-    raise NotImplementedError(f"Resize with {coordinates}")
 
 
 def _text(attrs: Attributes, name: str, default: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
-from tvm_edge.frontend.operators.base import Attributes, Converter
+from tvm_edge.frontend.operators.base import Attributes, Converter, static_shape
 
 __all__ = ["SAMPLING"]
 
@@ -36,6 +36,13 @@ def _grid_sample(
     if grid.ty.ndim != data.ty.ndim:
         raise ValueError(f"the grid has {grid.ty.ndim} dimensions and the data {data.ty.ndim}")
     padding, dtype = _text(attrs, "padding_mode", "zeros"), str(grid.ty.dtype)
+    if (
+        padding == "reflection"
+        and attrs.get("align_corners", 0)
+        and 1 in (static_shape(data) or ())[2:]
+    ):
+        # Mirrors stand in the middle of the same pixel, and ONNX Runtime divides by their distance.
+        raise NotImplementedError("GridSample with reflection in the middle of a single pixel")
     far = min(_FAR, float(np.finfo(dtype).max))
     no_number = relax.const(np.asarray(-far if padding == "zeros" else -1, dtype), dtype)
     numbers = relax.op.where(relax.op.isnan(grid), no_number, grid)
