@@ -19,6 +19,9 @@ from tvm_edge.hardware import ResolvedTarget, resolve_target
 # a folder of their own.
 os.environ.setdefault("TVM_EDGE_OPENCL_CACHE", "0")
 
+# Half of the time of a test of kernels on pocl is LLVM's optimisation of them.
+os.environ.setdefault("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
+
 
 @pytest.fixture(scope="session")
 def small_model() -> onnx.ModelProto:

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.marks import in_full
 from tests.zoo.networks import marked, reduced
 from tvm_edge import zoo
 
@@ -175,7 +176,7 @@ def test_another_seed_changes_every_weight(small: Callable[[str], onnx.ModelProt
     [
         {"image_size": (96, 160), "width": 0.25},
         {"image_size": (160, 97), "width": 0.1, "batch": 3},
-        {"image_size": None, "width": 0.25},
+        *in_full({"image_size": None, "width": 0.25}),
     ],
     ids=str,
 )

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.marks import in_full
 from tests.schedules.harness import sweep
 from tests.schedules.vision.harness import (
     MACHINES,
@@ -67,9 +68,16 @@ LENGTHS = {
     "thousands of one": [1] * 2000,
     "thousands of none": [0] * 3000 + [7, 0, 300, 200, 5] + [0] * 500,
 }
+USUAL = ("none and few", "huge between small", "over interfaces", "thousands of none")
 
 
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=list(LENGTHS))
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        pytest.param(lengths, id=name, marks=() if name in USUAL else pytest.mark.full)
+        for name, lengths in LENGTHS.items()
+    ],
+)
 def test_lengths(device: Machine, lengths: list[int]) -> None:
     if device.several_tiles < sum(lengths) < 1000:
         lengths = [-(-length // 5) for length in lengths]
@@ -91,7 +99,7 @@ def test_tiles_of_a_whole_work_group(name: str) -> None:
     check(machine(name, 256), numbers(0, int(offsets[-1]), "float32", 900), offsets)
 
 
-@pytest.mark.parametrize("offset_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("offset_dtype", ["int64", *in_full("int32")])
 def test_elements_of_no_segment_keep_their_place(device: Machine, offset_dtype: str) -> None:
     """In front of the first offset and behind the last, also where tiles are merged."""
     length = device.several_tiles
