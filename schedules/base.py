@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from tvm import s_tir, tirx
+from tvm import ir, s_tir, tirx
 
 from tvm_edge.hardware import DeviceSpec
 
-__all__ = ["Origin", "ScheduleRule", "Scheduled", "apply_first"]
+__all__ = ["WORKSPACE", "Origin", "ScheduleRule", "Scheduled", "apply_first", "workspace_of"]
+
+WORKSPACE = "tvm_edge.workspace"
+"""How many of a kernel's last parameters are room that it needs and nobody reads."""
 
 Origin = Literal["tuned", "transferred", "heuristic", "fallback"]
 """Where a kernel's schedule came from.
@@ -30,8 +33,8 @@ class ScheduleRule(Protocol):
     name: str
     origin: Origin
 
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> s_tir.Schedule | None:
-        """Return a schedule of `func` for the device, or ``None`` if another rule should try."""
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> s_tir.Schedule | tirx.PrimFunc | None:
+        """Schedule `func` for the device, or write it anew; ``None`` if another rule should try."""
         ...
 
 
@@ -54,9 +57,18 @@ def apply_first(
     if func.attrs is not None and func.attrs.get("tirx.is_scheduled", False):
         return Scheduled(func, "handwritten", "heuristic")
     for rule in rules:
-        schedule = rule.apply(func, spec)
-        if schedule is not None:
+        made = rule.apply(func, spec)
+        if made is not None:
             # A rule works on the module of one function that Schedule() made of it, whose name is
             # "main"; the attributes (global symbol, target, noalias) are the kernel's own.
-            return Scheduled(schedule.mod["main"].with_attrs(func.attrs), rule.name, rule.origin)
+            done = made if isinstance(made, tirx.PrimFunc) else made.mod["main"]
+            return Scheduled(done.with_attrs(func.attrs), rule.name, rule.origin)
     return None
+
+
+def workspace_of(func: ir.BaseFunc) -> list[tirx.Buffer]:
+    """The parameters of a scheduled kernel that its rule added behind the results."""
+    if not isinstance(func, tirx.PrimFunc):
+        return []
+    count = 0 if func.attrs is None else int(func.attrs.get(WORKSPACE, 0))
+    return list(func.params)[len(func.params) - count :]

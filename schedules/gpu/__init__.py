@@ -18,12 +18,14 @@ from tvm_edge.schedules.gpu.dense import Dense
 from tvm_edge.schedules.gpu.fallback import Fallback
 from tvm_edge.schedules.gpu.launch import guard_empty_grids, schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
+from tvm_edge.schedules.gpu.tiled import Tiled
 from tvm_edge.schedules.gpu.window import Depthwise, Pool
 
 __all__ = ["RULES", "schedule"]
 
 RULES: tuple[ScheduleRule, ...] = (
     Elementwise(schedule_spatial),
+    Tiled(),
     Conv2d(),
     Depthwise(),
     Dense(),

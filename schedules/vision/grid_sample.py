@@ -101,6 +101,13 @@ def _cubic_weights(rest: tirx.Expr) -> list[tirx.Expr]:
     return [far(rest + 1), near(rest), near(1 - rest), far(2 - rest)]
 
 
+def _unless_negative(sign: tirx.Expr, value: tirx.Expr, kind: str) -> tirx.Expr:
+    """`value`, or 0 where `sign` is negative; by bits, as LLVM makes no vectors of a choice."""
+    bits = kind.replace("float", "int")
+    kept = tirx.bitwise_not(sign >> 31).astype(bits)
+    return tirx.reinterpret(kind, tirx.bitwise_and(tirx.reinterpret(bits, value), kept))
+
+
 def grid_sample(
     shape: Sequence[int],
     grid: Sequence[int],
@@ -157,9 +164,11 @@ def grid_sample(
                     terms = []
                     for tap in range(taps):
                         pixel = pixels[tap * _POINTS + i]
-                        value = data[picture, channel, tirx.max(pixel, 0)].astype(kind)
                         if how.padding == "zeros":
-                            value = tirx.Select(pixel >= 0, value, tirx.const(0, kind))
+                            value = data[picture, channel, tirx.max(pixel, 0)].astype(kind)
+                            value = _unless_negative(pixel, value, kind)
+                        else:
+                            value = data[picture, channel, pixel].astype(kind)
                         terms.append(value * weights[tap * _POINTS + i] if taps > 1 else value)
                     result[picture, channel, start + i] = sum(terms[1:], terms[0]).astype(dtype)
 

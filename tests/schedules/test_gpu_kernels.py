@@ -52,7 +52,7 @@ def conv(
     ids=["stem", "batch", "1x1", "1x1-stride", "group-dilated", "1d-prime", "3d"],
 )
 def test_convolution(graph: Graph, gpu: str) -> None:
-    assert rules(check_gpu(graph, gpu)) <= {"conv2d", "elementwise"}
+    assert rules(check_gpu(graph, gpu)) <= {"conv2d", "tiled", "elementwise"}
 
 
 def test_convolution_of_a_single_pixel(gpu: str) -> None:

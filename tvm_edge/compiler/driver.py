@@ -267,7 +267,7 @@ def _plan(
         scheduled, schedules = schedule_kernels(fused, resolved)
         scheduled, left = concat_in_place(scheduled)
         calls = [calls[i] for i in left]
-        scheduled = phases.IN_PLACE(scheduled)
+        scheduled = phases.WORKSPACE(phases.IN_PLACE(scheduled))
         names = kernel_calls(scheduled)
         dump(scheduled, "scheduled")
 

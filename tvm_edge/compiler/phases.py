@@ -20,6 +20,7 @@ from tvm_edge.relay_passes.reuse_in_place import ReuseInPlace
 from tvm_edge.relay_passes.spread_vdevices import SpreadVDevices
 from tvm_edge.relay_passes.verify_placement import VerifyPlacement
 from tvm_edge.relay_passes.vision import LowerVision
+from tvm_edge.relay_passes.workspace import AddWorkspace
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import ConvConfig
 
@@ -30,6 +31,7 @@ __all__ = [
     "LOWER",
     "LOWER_SEVERAL_DEVICES",
     "SIMPLIFY",
+    "WORKSPACE",
     "layout",
     "legalize",
 ]
@@ -96,6 +98,9 @@ FUSE = Pipeline("fuse", (FuseTIR(), transform.DeadCodeElimination(), VerifyPlace
 
 IN_PLACE = Pipeline("in-place", (ReuseInPlace(),))
 """Scheduled kernels overwrite operands that nobody needs any more."""
+
+WORKSPACE = Pipeline("workspace", (AddWorkspace(),))
+"""Scheduled kernels get the room that they asked for."""
 
 _INSTRUCTIONS = (
     transform.LowerAllocTensor(),

@@ -1,0 +1,296 @@
+"""Convolutions and matrix products as tiles in local memory: implicit GEMM.
+
+The rule reads the operands off the function, whatever its strides, padding, dilation or groups: an
+element of the virtual matrix of windows is the block's own expression at a term and a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
+from tvm.s_tir.schedule import SBlockRV, Schedule
+from tvm.script.ir_builder import tirx as T
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant, uses
+from tvm_edge.schedules.analysis import accepts, root_blocks
+from tvm_edge.schedules.base import WORKSPACE, Origin
+from tvm_edge.schedules.contraction import Contraction, match_contraction
+from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile, write_parts, write_product
+from tvm_edge.schedules.gpu.product_tile import choose_product_tile
+from tvm_edge.schedules.stages import epilogue_of, isolate, open_reduction
+from tvm_edge.schedules.vision.emit import function
+
+__all__ = ["Tiled"]
+
+Variables = Sequence[tuple[tirx.Var, Any]]
+
+
+class Tiled:
+    """Sums of products of float32 on GPUs whose local memory is on the chip."""
+
+    name = "tiled"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
+        """The kernel, if `func` is one contraction and what follows its sums."""
+        if spec.local_memory_kind != "dedicated":
+            return None
+        found = _Source.of(func)
+        if found is None:
+            return None
+        tile = choose_product_tile(found.extents, found.window, spec)
+        if tile is None:
+            return None
+        return found.kernel(tile)
+
+
+class _Source:
+    """A function taken apart: the axes of its contraction and the expressions at their places."""
+
+    def __init__(
+        self, func: tirx.PrimFunc, block: s_tir.SBlock, epilogue: s_tir.SBlock, conv: Contraction
+    ) -> None:
+        self._func, self._block, self._epilogue = func, block, epilogue
+        self._vars = [v.var for v in block.iter_vars]
+        sizes = [constant(v.dom.extent) or 1 for v in block.iter_vars]
+        assert conv.channels is not None
+        self._group = conv.group
+        self._channels = conv.channels
+        self._outer = [p for p in conv.outer]
+        self._lines = [p for p in (conv.lines, conv.columns) if p is not None]
+        self._terms = list(conv.reduction)
+        self._sizes = sizes
+        groups = sizes[conv.channels] // conv.group
+        self.extents = (
+            prod(sizes[p] for p in self._outer) * groups,
+            conv.group,
+            prod(sizes[p] for p in self._lines),
+            prod(sizes[p] for p in self._terms),
+        )
+        self.window = prod(sizes[p] for p in conv.window)
+        term = get_reduction_expr(block)
+        self._data, self._weight = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
+
+    @staticmethod
+    def of(func: tirx.PrimFunc) -> _Source | None:
+        """`func` taken apart, ``None`` if it is something else."""
+        opened = open_reduction(func)
+        if opened is None:
+            return None
+        sch, block = opened
+        conv = match_contraction(sch.get(block))
+        if conv is None or conv.channels is None:
+            return None
+        if any(str(b.dtype) != "float32" for b in sch.mod["main"].params):
+            return None
+        padding = isolate(sch, block, conv.data.source)
+        epilogue = epilogue_of(sch, block)
+        if match_contraction(sch.get(block)) is None:
+            return None
+        if padding is not None and not accepts(sch.compute_inline, padding):
+            return None
+        if len(root_blocks(sch)) != 2:
+            return None
+        return _Source._checked(sch, block, epilogue, conv)
+
+    @staticmethod
+    def _checked(
+        sch: Schedule, block: SBlockRV, epilogue: SBlockRV, conv: Contraction
+    ) -> _Source | None:
+        stmt, after = sch.get(block), sch.get(epilogue)
+        shapes = [constant(v.dom.extent) for v in stmt.iter_vars]
+        if None in shapes or 0 in shapes or str(stmt.iter_vars[0].var.ty.dtype) != "int32":
+            return None
+        if not isinstance(get_reduction_expr(stmt), tirx.Mul):
+            return None
+        # Each sum is used once, where it stands.
+        written = stmt.body.indices
+        spatial = [v.var for v in stmt.iter_vars if v.iter_type == tirx.IterVar.DataPar]
+        if len(written) != len(spatial) or len(after.iter_vars) != len(spatial):
+            return None
+        if not all(a.same_as(b) for a, b in zip(written, spatial, strict=True)):
+            return None
+        if not isinstance(after.body, tirx.BufferStore) or len(after.writes) != 1:
+            return None
+        if not after.writes[0].source.same_as(sch.mod["main"].params[-1]):
+            return None
+        return _Source(sch.mod["main"], stmt, after, conv)
+
+    # --------------------------------------------------------------------------------- the kernel
+
+    def kernel(self, tile: Tile) -> tirx.PrimFunc:
+        """The function with loops for `tile`."""
+        batch, rows, columns, _ = self.extents
+        params = list(self._func.params)
+        tensors = [([int(d) for d in b.shape], str(b.dtype)) for b in params]
+        space = [([tile.parts * batch * rows * columns], "float32")] if tile.parts > 1 else []
+
+        def body(*buffers: Any) -> None:
+            flat = [
+                T.buffer_proxy(T.decl_buffer([max(1, prod(shape))], dtype, buffer.data))
+                for (shape, dtype), buffer in zip(tensors, buffers, strict=False)
+            ]
+            product = self._product(flat)
+            parts = buffers[-1] if tile.parts > 1 else None
+            write_product(product, tile, parts)
+            if parts is not None:
+                write_parts(product, tile, parts)
+
+        made = function(tensors[:-1], [tensors[-1], *space], body).func
+        return made.with_attr(WORKSPACE, len(space))
+
+    def _product(self, flat: Sequence[Any]) -> Product:
+        axes = [tirx.Var(name, "int32") for name in ("batch", "row", "column", "term")]
+        batch, row, column, term = axes
+        simplify = sym.Analyzer()
+        for axis, size in zip(axes, self.extents, strict=True):
+            simplify.bind(axis, ir.Range(0, size))
+        groups = self._sizes[self._channels] // self._group
+        places = {
+            **_digits(tirx.floordiv(batch, groups), self._outer, self._sizes),
+            **_digits(column, self._lines, self._sizes),
+            **_digits(term, self._terms, self._sizes),
+            self._channels: tirx.floormod(batch, groups) * self._group + row,
+        }
+        variables = [(v, places[p]) for p, v in enumerate(self._vars)]
+        spatial = [p for p in range(len(self._vars)) if p not in self._terms]
+        after = [(v.var, places[p]) for v, p in zip(self._epilogue.iter_vars, spatial, strict=True)]
+        store = self._epilogue.body
+        memory = _Memory(list(self._func.params), flat, simplify)
+        weight = memory.flattened(self._weight, variables)
+        data = memory.flattened(self._data, variables)
+        result = memory.flattened(store.value, after)
+        target = memory.offset(store.buffer, store.indices, after)
+        out = flat[-1]
+        sums = self._epilogue_sums()
+
+        def at(expr: Any, *where: tirx.Expr) -> Any:
+            return _substituted(expr, list(zip(axes, where, strict=False)))
+
+        def value(where: Sequence[tirx.Expr], total: tirx.Expr) -> Any:
+            """What becomes of a sum."""
+
+            def on_load(load: ir.TensorLoad) -> Any:
+                return total if load.source.same_as(sums) else load
+
+            return tvm_ffi.structural_map(at(result, *where), (ir.TensorLoad, on_load))
+
+        def write(*where_and_sum: tirx.Expr) -> None:
+            *where, total = where_and_sum
+            out[at(target, *where)] = value(where, total)
+
+        def write_vector(b: tirx.Expr, r: tirx.Expr, c: tirx.Expr, total: Any) -> None:
+            with T.vectorized(0, VECTOR) as lane:
+                where = (b, r, c + lane)
+                out[at(target, *where)] = value(where, total(lane))
+
+        offsets = [target, *memory.offsets_in(result)]
+        straight = (
+            self.extents[2] % VECTOR == 0
+            and _step(target, column) == 1
+            and all(_step(offset, column) is not None for offset in offsets)
+            and not _branches(result)
+        )
+        return Product(
+            *self.extents,
+            weight=lambda b, r, t: at(weight, b, r, column, t),
+            data=lambda b, t, c: at(data, b, row, c, t),
+            store=write,
+            store_vector=write_vector if straight else None,
+        )
+
+    def _epilogue_sums(self) -> tirx.Buffer:
+        return self._block.writes[0].source
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Parameters as vectors.
+
+    Attributes
+    ----------
+    params : sequence of buffer
+        Of the function that is taken apart.
+    flat : sequence of buffer
+        The same memory in the one that is written.
+    simplify : sym.Analyzer
+        Knows how far the axes go.
+    """
+
+    params: Sequence[tirx.Buffer]
+    flat: Sequence[Any]
+    simplify: Any
+
+    def offset(self, buffer: tirx.Buffer, indices: Any, variables: Variables) -> tirx.Expr:
+        """Where an element is from the beginning of its buffer."""
+        place: tirx.Expr = tirx.const(0, "int32")
+        for index, size in zip(indices, buffer.shape, strict=True):
+            place = place * int(size) + _substituted(index, variables)
+        return self.simplify.simplify(place)
+
+    def flattened(self, expr: tirx.Expr, variables: Variables) -> tirx.Expr:
+        """`expr` at other places, of vectors; loads of other buffers stay as they are."""
+
+        def on_load(load: ir.TensorLoad) -> Any:
+            for param, flat in zip(self.params, self.flat, strict=True):
+                if load.source.same_as(param):
+                    return flat[self.offset(param, load.indices, variables)]
+            return load
+
+        return _substituted(tvm_ffi.structural_map(expr, (ir.TensorLoad, on_load)), variables)
+
+    def offsets_in(self, expr: tirx.Expr) -> list[tirx.Expr]:
+        """Indices of the loads of vectors in `expr`."""
+        found: list[tirx.Expr] = []
+
+        def on_load(load: ir.TensorLoad) -> None:
+            if len(load.indices) == 1:
+                found.append(load.indices[0])
+
+        tvm_ffi.structural_walk(expr, (ir.TensorLoad, on_load))
+        return found
+
+
+def _digits(number: tirx.Expr, axes: Sequence[int], sizes: Sequence[int]) -> dict[int, tirx.Expr]:
+    """The places on `axes` that `number` counts, the last one fastest."""
+    places, below = {}, 1
+    for axis in reversed(axes):
+        place = tirx.floordiv(number, below)
+        places[axis] = place if axis == axes[0] else tirx.floormod(place, sizes[axis])
+        below *= sizes[axis]
+    return places
+
+
+def _substituted(expr: Any, variables: Variables) -> Any:
+    def on_variable(var: tirx.Var) -> Any:
+        return next((value for known, value in variables if known.same_as(var)), var)
+
+    return tvm_ffi.structural_map(expr, (tirx.Var, on_variable))
+
+
+def _step(offset: tirx.Expr, column: tirx.Var) -> int | None:
+    """Elements from a column to the next; ``None`` if it is not always as many, or more than 1."""
+    if not uses(offset, column):
+        return 0
+    coefficients = sym.detect_linear_equation(offset, [column])
+    step = constant(coefficients[0]) if len(coefficients) else None
+    return step if step == 1 else None
+
+
+def _branches(expr: tirx.Expr) -> bool:
+    """Whether there is a choice in it that vectors cannot make."""
+    found = False
+
+    def on_call(call: ir.Call) -> None:
+        nonlocal found
+        found |= call.op.same_as(IF_THEN_ELSE)
+
+    tvm_ffi.structural_walk(expr, (ir.Call, on_call))
+    return found
