@@ -17,9 +17,8 @@ from tvm_edge.schedules.gpu.product import Tile
 
 __all__ = ["choose_product_tile"]
 
-# Work-item tiles and the share of a core's multiply-adds that they reach: the wider, the fewer
-# loads from local memory for each.
-_ITEMS = {(8, 8): 0.85, (8, 4): 0.72, (4, 8): 0.72, (4, 4): 0.55, (4, 2): 0.4, (2, 4): 0.4}
+# Work-item tiles, and the share of a core's multiply-adds that they reach beside what a step costs.
+_ITEMS = {(8, 8): 0.57, (8, 4): 0.72, (4, 8): 0.34, (4, 4): 0.78, (4, 2): 0.73, (2, 4): 0.6}
 
 _ROWS = (128, 64, 48, 32, 24, 16, 8)
 _COLUMNS = (128, 64, 56, 48, 32, 16)
@@ -31,17 +30,23 @@ _LEAST_ITEMS, _MOST_ITEMS = 32, 256
 _DEPTH = 8
 _LONGEST_WINDOW = 25
 
-# Cycles: until the operands of a step are there, of a step's barrier and addresses, until a launch
-# has begun, and a second one.
-_LATENCY = 700.0
-_STEP = 60.0
-_LAUNCH = 2500.0
-
-# Registers of a work-item beside its tile, and the fewest terms of a part.
-_OTHER_REGISTERS = 40
+# The fewest terms of a part.
 _TERMS_OF_A_PART = 32
 
-# Of unknown devices: registers, cores' lanes.
+# Registers of a work-item beside its tile.
+_OTHER_REGISTERS = 28
+
+# Cycles, fitted to 500 kernels of 32 layers on an H200 (benchmarks/RESULTS.md): of a launch, and of
+# the second one; until a group's first step has begun; until the operands of a step are there, and
+# for each of them that a work-item brings; of a step itself, and of each wave's load in it.
+_LAUNCH, _SECOND_LAUNCH, _PROLOGUE = 1760.0, 4240.0, 610.0
+_LATENCY, _LATENCY_OF_LOAD = 630.0, 74.0
+_STEP, _LOAD = 117.0, 3.2
+# Of a part: its turn in the sum. Of a result and of each part of it: its way through memory.
+_PART, _WRITTEN, _READ = 156.0, 2.1, 1.3
+_BYTES_PER_CYCLE = 16  # of a core
+
+# Of unknown devices: registers, lanes of a core; and work-items that a core holds.
 _REGISTERS, _ALUS, _RESIDENT = 65536, 128, 2048
 
 
@@ -99,28 +104,25 @@ def _cycles(tile: Tile, extents: tuple[int, int, int, int], spec: DeviceSpec) ->
     batch, rows, columns, terms = extents
     cores, alus = max(spec.cores, 1), spec.alus or _ALUS
     groups = batch * -(-rows // tile.rows) * -(-columns // tile.columns) * tile.parts
-    registers = tile.item_rows * tile.item_columns + 2 * (tile.item_rows + tile.item_columns)
-    registers += _OTHER_REGISTERS
-    resident = max(
-        1,
-        min(
-            (spec.registers or _REGISTERS) // (tile.items * registers),
-            _RESIDENT // tile.items,
-            # Two steps are all that a core has room for on the smallest devices.
-            max(1, 3 * spec.local_memory // max(tile.local_bytes, 1)),
-        ),
+    own = tile.item_rows * tile.item_columns + 2 * (tile.item_rows + tile.item_columns)
+    resident = min(
+        (spec.registers or _REGISTERS) // (tile.items * (own + _OTHER_REGISTERS)),
+        _RESIDENT // tile.items,
+        # Of what a core has, a group may use a third or so.
+        3 * spec.local_memory // tile.local_bytes,
     )
+    resident = max(resident, 1)
+    brought = tile.depth * (tile.rows + tile.columns) / tile.items
+    waves = -(-tile.items // max(spec.wave, 1))
     share = _ITEMS[tile.item_rows, tile.item_columns]
-    step = tile.rows * tile.columns * tile.depth / (alus * share) + _STEP
-    on_core = -(-groups // cores)
-    total = 0.0
-    while on_core > 0:
-        together = min(on_core, resident)
-        total += tile.steps(terms) * max(together * step, _LATENCY)
-        on_core -= together
-    total += _LAUNCH
+    step = tile.rows * tile.columns * tile.depth / (alus * share)
+    step += _STEP + waves * brought * _LOAD
+    wait = _LATENCY + brought * _LATENCY_OF_LOAD
+    rounds, left = divmod(-(-groups // cores), resident)
+    total = _LAUNCH
+    for times, together in ((rounds, resident), (min(left, 1), left)):
+        total += times * (_PROLOGUE + tile.steps(terms) * max(together * step, wait))
     if tile.parts > 1:
-        results = batch * rows * columns
-        bytes_per_cycle = 16.0 * cores
-        total += _LAUNCH + results * 4 * (2 * tile.parts) / bytes_per_cycle
+        moved = batch * rows * columns * 4 * (_WRITTEN + _READ * tile.parts)
+        total += _SECOND_LAUNCH + moved / (cores * _BYTES_PER_CYCLE) + tile.parts * _PART
     return total

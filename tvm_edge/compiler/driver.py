@@ -15,6 +15,7 @@ import tvm
 
 from tvm_edge.compiler import describe, phases
 from tvm_edge.compiler.build import build
+from tvm_edge.compiler.cuda_graph import lower_for_cuda
 from tvm_edge.compiler.options import check_options
 from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
@@ -274,8 +275,13 @@ def _plan(
     # 5. Weights leave the code; storage is planned; the graph becomes instructions.
     with clock("lower"), resolved.target:
         lift: Any = LiftWeights()  # a pass, by a decorator that type checkers cannot see through
-        lower = phases.LOWER if len(placed.kinds) == 1 else phases.LOWER_SEVERAL_DEVICES
-        lowered = lower(lift(scheduled))
+        lifted = lift(scheduled)
+        if placed.kinds == ("cuda",):
+            lowered, plain = lower_for_cuda(lifted)
+        else:
+            alone = len(placed.kinds) == 1
+            lowered = (phases.LOWER if alone else phases.LOWER_SEVERAL_DEVICES)(lifted)
+            plain = lowered
 
     # 6. What was decided.
     with clock("report"):
@@ -290,7 +296,7 @@ def _plan(
             copies=copies_of(legal, imported),
             layouts=describe.describe_layouts(fused, calls, schedules, imported),
             memory=describe.describe_memory(
-                lowered, scheduled, lift.weights, imported.inputs, imported.outputs
+                plain, scheduled, lift.weights, imported.inputs, imported.outputs
             ),
             partitions=describe.partitions(kernels),
             warnings=imported.warnings,

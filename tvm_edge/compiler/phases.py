@@ -29,6 +29,7 @@ __all__ = [
     "GROUP",
     "IN_PLACE",
     "LOWER",
+    "LOWER_CUDA_GRAPH",
     "LOWER_SEVERAL_DEVICES",
     "SIMPLIFY",
     "WORKSPACE",
@@ -111,17 +112,18 @@ _INSTRUCTIONS = (
     transform.AttachGlobalSymbol(),
 )
 
-LOWER = Pipeline(
-    "lower",
-    (
-        transform.ToNonDataflow(),
-        transform.RemovePurityChecking(),
-        transform.CallTIRRewrite(),
-        transform.StaticPlanBlockMemory(),
-        *_INSTRUCTIONS,
-    ),
+_PLANNED = (
+    transform.ToNonDataflow(),
+    transform.RemovePurityChecking(),
+    transform.CallTIRRewrite(),
+    transform.StaticPlanBlockMemory(),
 )
+
+LOWER = Pipeline("lower", (*_PLANNED, *_INSTRUCTIONS))
 """Dataflow becomes virtual-machine instructions over planned storage."""
+
+LOWER_CUDA_GRAPH = Pipeline("lower", (*_PLANNED, transform.RewriteCUDAGraph(), *_INSTRUCTIONS))
+"""The same with static regions that are recorded as CUDA graphs."""
 
 LOWER_SEVERAL_DEVICES = Pipeline(
     "lower",

@@ -27,6 +27,7 @@ from tvm_edge.runtime.placement import DevicePlan
 from tvm_edge.runtime.threads import configure_pool
 
 __all__ = [
+    "KERNEL_BY_KERNEL",
     "Instrument",
     "Session",
     "aligned_copy",
@@ -34,6 +35,9 @@ __all__ = [
     "check_host",
     "load_library",
 ]
+
+KERNEL_BY_KERNEL = "main_kernel_by_kernel"
+"""``main`` without CUDA graphs, in code that has them."""
 
 Instrument = Callable[[str, bool], None]
 """Called with a kernel's name, before (True) and after (False) its launch."""
@@ -279,7 +283,10 @@ class Session:
         machine.set_instrument(around)
         with _interrupt_deferred(), self._machines[0].lock, self._stream():
             configure_pool(self.num_threads)
-            _entry(machine)(*self.place(inputs), self._weights)
+            # What a CUDA graph replays calls nothing that an instrument could see.
+            recorded = self._cuda and machine.module.implements_function(KERNEL_BY_KERNEL)
+            main = _entry(machine, KERNEL_BY_KERNEL if recorded else "main")
+            main(*self.place(inputs), self._weights)
 
     def check_process(self) -> None:
         """Refuse to run in a child that was forked off after the model was loaded.
@@ -325,9 +332,9 @@ class Session:
         return owned
 
 
-def _entry(machine: VirtualMachine) -> _Main:
+def _entry(machine: VirtualMachine, name: str = "main") -> _Main:
     """``main``, and what its checks of types and shapes raise as errors of ours."""
-    main = machine["main"]
+    main = machine[name]
 
     def call(*arguments: Any) -> list[tvm.runtime.Tensor]:
         try:

@@ -1,0 +1,250 @@
+"""Convolution networks on a GPU against cuDNN: ``python -m benchmarks.gpu``.
+
+One row per network: batch 1, float32. ``CUDA`` and ``OpenCL`` are tvm-edge's, heuristics alone;
+``cuDNN`` is PyTorch with the same nodes and weights, batch normalisation folded, algorithms chosen
+by measurement (``torch.backends.cudnn.benchmark``), captured in a CUDA graph, with tf32 off, and
+beside it with tf32 on. Outputs are compared with ONNX Runtime's before anything is timed.
+
+Times are device events around many calls without synchronisation between them: the network as it
+is used, launches included. ``kernels`` is the sum of the kernels' own times under the profiler.
+Processes take turns, ``--rounds`` times; medians with spread. ``--opencl-only`` is for machines
+without CUDA; ``--networks`` and ``--json`` as in :mod:`benchmarks.zoo`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import geometric_mean, median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks.correctness import compare_outputs
+from benchmarks.machine import describe_machine
+from benchmarks.processes import Job, is_child, run_child, serve
+from benchmarks.vision_timing import machine_us, torch_us
+
+NETWORKS = ("resnet50_v1", "mobilenet_v2", "squeezenet1_0", "vgg19", "inception_v3", "densenet121")
+
+_MODULE = "benchmarks.gpu"
+_CALLS = 30  # between two events
+
+
+# ------------------------------------------------------------------ what the child processes do
+
+
+def _prepare(name: str, folder: Path) -> dict[str, Any]:
+    """Write the network, an input, and what ONNX Runtime makes of it."""
+    import onnxruntime
+
+    from tvm_edge import zoo
+
+    path = folder / f"{name}.onnx"
+    zoo.save(name, path)
+    inputs = zoo.sample_input(name)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    outputs = [output.name for output in session.get_outputs()]
+    np.savez(folder / f"{name}.inputs.npz", **inputs)
+    np.savez(
+        folder / f"{name}.expected.npz",
+        **dict(zip(outputs, session.run(outputs, inputs), strict=True)),
+    )
+    return {}
+
+
+def _arrays(name: str, which: str, folder: Path) -> dict[str, np.ndarray]:
+    return dict(np.load(folder / f"{name}.{which}.npz"))
+
+
+def _compile(name: str, target: str, folder: Path) -> dict[str, Any]:
+    """Compile the network and write the artifact."""
+    import tvm_edge
+
+    start = perf_counter()
+    model = tvm_edge.compile(folder / f"{name}.onnx", target, fallback="none")
+    seconds = perf_counter() - start
+    model.export(folder / f"{name}.{target}.tvme")
+    return {"compile_seconds": seconds}
+
+
+def _check(name: str, target: str, folder: Path) -> dict[str, Any]:
+    """Compare with ONNX Runtime; the kernels' own times."""
+    import tvm_edge
+
+    model = tvm_edge.load(folder / f"{name}.{target}.tvme")
+    inputs = _arrays(name, "inputs", folder)
+    expected = _arrays(name, "expected", folder)
+    compared = compare_outputs(model.run(inputs), expected, folder / f"{name}.onnx")
+    kernels = model.profile(inputs).kernels
+    return {
+        "error": compared["error"],
+        "right": bool(compared["right"]),
+        "kernels": [[k.name, k.time_us, k.gflops] for k in kernels],
+    }
+
+
+def _ours(name: str, target: str, folder: Path) -> dict[str, Any]:
+    import tvm
+
+    device = tvm.device(target, 0)
+    inputs = {
+        key: tvm.runtime.tensor(value, device)
+        for key, value in _arrays(name, "inputs", folder).items()
+    }
+    return {"us": machine_us(folder / f"{name}.{target}.tvme", target, inputs, _CALLS)}
+
+
+def _cudnn(name: str, precision: str, folder: Path) -> dict[str, Any]:
+    import onnx
+    import torch
+
+    from benchmarks.gpu_torch import graphed, network
+
+    for backend in (torch.backends.cudnn, torch.backends.cuda.matmul):
+        backend.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.benchmark = True
+    run = network(onnx.load(folder / f"{name}.onnx"), "cuda")
+    (array,) = _arrays(name, "inputs", folder).values()
+    data = torch.from_numpy(array).cuda()
+    with torch.inference_mode():
+        result = run(data.clone()).cpu().numpy()
+    (expected,) = _arrays(name, "expected", folder).values()
+    error = float(np.abs(result - expected).max() / np.abs(expected).max())
+    graph = graphed(run, data.clone())
+    return {"us": torch_us(graph.replay, _CALLS), "error": error}
+
+
+_JOBS: dict[str, Job] = {
+    "prepare": _prepare,
+    "compile": _compile,
+    "check": _check,
+    "ours": _ours,
+    "cudnn": _cudnn,
+}
+
+
+# ----------------------------------------------------------------------------------- the parent
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{median(values):,.0f} [{min(values):,.0f}–{max(values):,.0f}]"
+
+
+def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """All figures, by network."""
+    targets = ["opencl"] if options.opencl_only else ["cuda", "opencl"]
+    found: dict[str, Any] = {name: {"compiled": {}, "us": {}} for name in options.networks}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(lambda n: run_child(_MODULE, "prepare", n, folder), options.networks))
+        both = [(name, target) for name in options.networks for target in targets]
+        compiled = list(pool.map(lambda job: run_child(_MODULE, "compile", *job, folder), both))
+    for (name, target), result in zip(both, compiled, strict=True):
+        if "failed" not in result:
+            result |= run_child(_MODULE, "check", name, target, folder)
+        found[name]["compiled"][target] = result
+        why = result.get("failed", f"{result.get('compile_seconds', 0):.1f} s")
+        print(f"{name} {target}: {why}", flush=True)
+    peers = [] if options.opencl_only else ["float32", "tf32"]
+    for _ in range(options.rounds):
+        for name in options.networks:
+            for target in targets:
+                if "failed" not in found[name]["compiled"][target]:
+                    _add(found[name], target, run_child(_MODULE, "ours", name, target, folder))
+            for precision in peers:
+                result = run_child(_MODULE, "cudnn", name, precision, folder)
+                _add(found[name], f"cuDNN {precision}", result)
+    return found
+
+
+def _add(row: dict[str, Any], key: str, result: dict[str, Any]) -> None:
+    if "failed" in result:
+        print(f"{key}: {result['failed']}", flush=True)
+        return
+    row["us"].setdefault(key, []).append(result["us"])
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    """Tables and bars."""
+    lines = [
+        "| network | right | compile, s | CUDA, µs | its kernels | OpenCL, µs | its kernels "
+        "| cuDNN, µs | cuDNN tf32 | cuDNN / CUDA | tf32 / CUDA | cuDNN / OpenCL "
+        "| OpenCL / CUDA, kernels |",
+        "|---" * 13 + "|",
+    ]
+    ratios: dict[str, list[float]] = {}
+    for name, row in found.items():
+        compiled, us = row["compiled"], row["us"]
+        middle = {key: median(values) for key, values in us.items()}
+        sums = {t: sum(k[1] for k in c.get("kernels", [])) for t, c in compiled.items()}
+        right = {t: c.get("right", False) for t, c in compiled.items()}
+
+        def ratio(a: float | None, b: float | None, key: str) -> str:
+            if not a or not b:
+                return "–"
+            ratios.setdefault(key, []).append(a / b)
+            return f"**{a / b:.2f}**"
+
+        lines.append(
+            f"| {name} | {'yes' if all(right.values()) else right} | "
+            + "/".join(f"{c.get('compile_seconds', 0):.0f}" for c in compiled.values())
+            + " | "
+            + " | ".join(
+                f"{_spread(us[t]) if t in us else '–'} | {sums.get(t, 0):,.0f}"
+                for t in ("cuda", "opencl")
+            )
+            + " | "
+            + " | ".join(
+                _spread(us[k]) if k in us else "–" for k in ("cuDNN float32", "cuDNN tf32")
+            )
+            + " | "
+            + " | ".join(
+                (
+                    ratio(middle.get("cuDNN float32"), middle.get("cuda"), "cuDNN / CUDA"),
+                    ratio(middle.get("cuDNN tf32"), middle.get("cuda"), "cuDNN tf32 / CUDA"),
+                    ratio(middle.get("cuDNN float32"), middle.get("opencl"), "cuDNN / OpenCL"),
+                    ratio(sums.get("opencl"), sums.get("cuda"), "OpenCL / CUDA, kernels"),
+                )
+            )
+            + " |"
+        )
+    lines.append("")
+    for key, values in ratios.items():
+        lines.append(
+            f"- {key}: geometric mean **{geometric_mean(values):.2f}**, least {min(values):.2f}"
+        )
+    return lines
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=NETWORKS)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--opencl-only", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = _measure(options, Path(folder))
+    machine = describe_machine()
+    print(json.dumps(machine))
+    print("\n".join(_lines(found)))
+    if options.json is not None:
+        options.json.write_text(json.dumps({"machine": machine, "networks": found}))
+
+
+if __name__ == "__main__":
+    if is_child():
+        serve(_JOBS)
+    else:
+        main()
