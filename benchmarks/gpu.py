@@ -76,13 +76,24 @@ def _compile(name: str, target: str, folder: Path) -> dict[str, Any]:
 def _check(name: str, target: str, folder: Path) -> dict[str, Any]:
     """Compare with ONNX Runtime; the kernels' own times."""
     import tvm_edge
+    from tvm_edge import opencl
 
     model = tvm_edge.load(folder / f"{name}.{target}.tvme")
     inputs = _arrays(name, "inputs", folder)
     expected = _arrays(name, "expected", folder)
     compared = compare_outputs(model.run(inputs), expected, folder / f"{name}.onnx")
     kernels = model.profile(inputs).kernels
+    alone = None
+    if target == "opencl":
+        opencl.profile_start()
+        model.run(inputs)
+        alone = sum(
+            (each["end"] - each["start"]) / 1e3
+            for each in opencl.profile_stop()
+            if each["kind"] == "kernel"
+        )
     return {
+        "kernel_us": alone,
         "error": compared["error"],
         "right": bool(compared["right"]),
         "kernels": [[k.name, k.time_us, k.gflops] for k in kernels],

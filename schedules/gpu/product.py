@@ -190,7 +190,9 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
                         load.local[where] = kept[i]
 
         own_row = hold(tirx.floordiv(item, across) * tile.item_rows)
-        own_column = hold(tirx.floormod(item, across) * tile.item_columns)
+        # Items side by side read vectors side by side: no two of them from one bank.
+        width = min(tile.item_columns, VECTOR)
+        own_column = hold(tirx.floormod(item, across) * width)
         sums = registers(tile.item_rows * tile.item_columns, "float32")
         for i in range(tile.item_rows * tile.item_columns):
             sums[i] = tirx.const(0, "float32")
@@ -205,9 +207,9 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
                 bring(step + 1)
             with T.serial(0, tile.depth) as term:
                 at = hold((now * tile.depth + term) * tile.pitch + own_row)
-                _read(own_weights, weights, at, tile.item_rows)
+                _read(own_weights, weights, at, tile.item_rows, VECTOR)
                 at = hold((now * tile.depth + term) * tile.columns + own_column)
-                _read(own_data, data, at, tile.item_columns)
+                _read(own_data, data, at, tile.item_columns, across * width)
                 for i in range(tile.item_rows):
                     for j in range(tile.item_columns):
                         k = i * tile.item_columns + j
@@ -251,15 +253,12 @@ def _int(value: int) -> tirx.Expr:
     return tirx.const(value, "int32")
 
 
-def _read(own: Any, local: Any, at: tirx.Expr, count: int) -> None:
-    """Copy `count` neighbouring elements to registers."""
-    width = next(w for w in (VECTOR, 2, 1) if count % w == 0)
+def _read(own: Any, local: Any, at: tirx.Expr, count: int, apart: int) -> None:
+    """Copy `count` elements to registers: vectors that begin `apart` elements from each other."""
+    width = min(count, VECTOR)
     for i in range(0, count, width):
-        if width == 1:
-            own[i] = local[at + i]
-            continue
         with T.vectorized(0, width) as lane:
-            own[i + lane] = local[at + i + lane]
+            own[i + lane] = local[at + i // width * apart + lane]
 
 
 def _parts_of(product: Product, part: tirx.Expr, parts: Any) -> Product:
@@ -296,21 +295,21 @@ def _store(product: Product, tile: Tile, at: tuple[tirx.Expr, ...], sums: Any) -
     width = VECTOR if vectors else 1
     for i in range(tile.item_rows):
         for j in range(0, tile.item_columns, width):
+            first = i * tile.item_columns + j
+            beside = j // VECTOR * (tile.columns * VECTOR // tile.item_columns) + j % VECTOR
             bounds = []
             if product.rows % tile.rows:
                 bounds.append(row + i < product.rows)
             if product.columns % tile.columns:
-                bounds.append(column + j < product.columns)
-            first = i * tile.item_columns + j
+                bounds.append(column + beside < product.columns)
 
-            def write(i: int = i, j: int = j, first: int = first) -> None:
+            def write(i: int = i, beside: int = beside, first: int = first) -> None:
                 if vectors:
                     assert product.store_vector is not None
-                    product.store_vector(
-                        batch, row + i, column + j, lambda lane: sums[first + lane]
-                    )
+                    lanes = lambda lane: sums[first + lane]  # noqa: E731
+                    product.store_vector(batch, row + i, column + beside, lanes)
                 else:
-                    product.store(batch, row + i, column + j, sums[first])
+                    product.store(batch, row + i, column + beside, sums[first])
 
             if bounds:
                 with when(tirx.all(*bounds)):

@@ -18,7 +18,7 @@ from tvm_edge.schedules.gpu.product import Tile
 __all__ = ["choose_product_tile"]
 
 # Work-item tiles, and the share of a core's multiply-adds that they reach beside what a step costs.
-_ITEMS = {(8, 8): 0.57, (8, 4): 0.72, (4, 8): 0.34, (4, 4): 0.78, (4, 2): 0.73, (2, 4): 0.6}
+_ITEMS = {(8, 8): 0.75, (8, 4): 0.62, (4, 8): 0.43, (4, 4): 0.63, (4, 2): 0.59, (2, 4): 0.52}
 
 _ROWS = (128, 64, 48, 32, 24, 16, 8)
 _COLUMNS = (128, 64, 56, 48, 32, 16)
@@ -39,11 +39,11 @@ _OTHER_REGISTERS = 28
 # Cycles, fitted to 500 kernels of 32 layers on an H200 (benchmarks/RESULTS.md): of a launch, and of
 # the second one; until a group's first step has begun; until the operands of a step are there, and
 # for each of them that a work-item brings; of a step itself, and of each wave's load in it.
-_LAUNCH, _SECOND_LAUNCH, _PROLOGUE = 1760.0, 4240.0, 610.0
-_LATENCY, _LATENCY_OF_LOAD = 630.0, 74.0
-_STEP, _LOAD = 117.0, 3.2
+_LAUNCH, _SECOND_LAUNCH, _PROLOGUE = 690.0, 4560.0, 840.0
+_LATENCY, _LATENCY_OF_LOAD = 640.0, 87.0
+_STEP, _LOAD = 116.0, 2.8
 # Of a part: its turn in the sum. Of a result and of each part of it: its way through memory.
-_PART, _WRITTEN, _READ = 156.0, 2.1, 1.3
+_PART, _WRITTEN, _READ = 127.0, 4.7, 1.15
 _BYTES_PER_CYCLE = 16  # of a core
 
 # Of unknown devices: registers, lanes of a core; and work-items that a core holds.

@@ -7,8 +7,6 @@ the parts through local memory.
 
 from __future__ import annotations
 
-from math import prod
-
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
@@ -40,6 +38,8 @@ _FEW_TERMS = 64
 # Results for each core above which a work-item for each fills the device.
 _RESULTS_PER_CORE = 512
 _GROUP = 128
+# Work-items for each core, and terms of each of them, up to which groups are widened.
+_ITEMS_PER_CORE, _TERMS_OF_AN_ITEM = 1024, 16
 # Neighbouring results that a group computes where those are contiguous, not the terms.
 _NEIGHBOURS = 16
 
@@ -66,13 +66,19 @@ def is_narrow(
     block: s_tir.SBlock, spec: DeviceSpec, results_per_core: int = _RESULTS_PER_CORE
 ) -> bool:
     """Whether a reduction has few results and many terms: then a work-group shares each sum."""
-    sizes = [constant(var.dom.extent) for var in block.iter_vars]
-    if any(size is None for size in sizes):
+    terms, results = _terms_and_results(block)
+    if not terms or not results:
         return False
-    summed = [v.iter_type == tirx.IterVar.CommReduce for v in block.iter_vars]
-    terms = prod(size or 0 for size, is_term in zip(sizes, summed, strict=True) if is_term)
-    results = prod(size or 0 for size, is_term in zip(sizes, summed, strict=True) if not is_term)
     return terms >= _FEW_TERMS and results < max(spec.cores, 1) * results_per_core
+
+
+def _terms_and_results(block: s_tir.SBlock) -> tuple[int, int]:
+    """How many terms a sum has, and how many sums there are; 0 where it is not known."""
+    found = {True: 1, False: 1}
+    for var in block.iter_vars:
+        is_term = var.iter_type == tirx.IterVar.CommReduce
+        found[is_term] *= constant(var.dom.extent) or 0
+    return found[True], found[False]
 
 
 def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
@@ -100,6 +106,7 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     # the rest of both.
     most = min(_NEIGHBOURS, limit // 2, extent(sch, last) or 1)
     neighbours = 1 if along_terms else power_of_two(most)
+    limit = _widened(limit, neighbours, stmt, spec)
     lanes = limit // neighbours
     groups, row = sch.split(last, factors=[None, neighbours])
     steps, lane = sch.split(fuse(sch, summed), factors=[None, lanes])
@@ -111,6 +118,19 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
         _, *own = sch.get_loops(consumer)
         item, _ = sch.split(fuse(sch, own), factors=[neighbours, None])
         sch.bind(item, "threadIdx.y" if along_terms else "threadIdx.x")
+
+
+def _widened(limit: int, neighbours: int, block: s_tir.SBlock, spec: DeviceSpec) -> int:
+    """Work-items of a group, more where few groups share long sums: a classifier's rows."""
+    terms, results = _terms_and_results(block)
+    wanted = max(spec.cores, 1) * _ITEMS_PER_CORE
+    while (
+        2 * limit <= spec.max_work_group_size
+        and results // neighbours * limit < wanted
+        and terms * neighbours >= 2 * limit * _TERMS_OF_AN_ITEM
+    ):
+        limit *= 2
+    return limit
 
 
 def _last_is_term(block: s_tir.SBlock) -> bool:

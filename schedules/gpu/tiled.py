@@ -133,12 +133,13 @@ class _Source:
         space = [([tile.parts * batch * rows * columns], "float32")] if tile.parts > 1 else []
 
         def body(*buffers: Any) -> None:
+            # As vectors with 32-bit indices; those of parameters have 64.
             flat = [
                 T.buffer_proxy(T.decl_buffer([max(1, prod(shape))], dtype, buffer.data))
-                for (shape, dtype), buffer in zip(tensors, buffers, strict=False)
+                for (shape, dtype), buffer in zip([*tensors, *space], buffers, strict=True)
             ]
-            product = self._product(flat)
-            parts = buffers[-1] if tile.parts > 1 else None
+            product = self._product(flat[: len(tensors)])
+            parts = flat[-1] if space else None
             write_product(product, tile, parts)
             if parts is not None:
                 write_parts(product, tile, parts)

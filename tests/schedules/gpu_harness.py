@@ -65,9 +65,26 @@ class Launch:
 
 def launches(func: tirx.PrimFunc) -> list[Launch]:
     """The launches of a scheduled function; fails if a store lies outside of their grids."""
+    if func.attrs.get("tirx.is_scheduled", False):
+        return _written_launches(func)
     body = func.body.block.body
     nests = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
     return [_launch(nest) for nest in nests]
+
+
+def _written_launches(func: tirx.PrimFunc) -> list[Launch]:
+    """Those of a kernel that was written and not scheduled: groups around items."""
+    extents: list[tuple[str, int]] = []
+
+    def visit(attribute: tirx.AttrStmt) -> None:
+        if attribute.attr_key == "thread_extent":
+            extents.append((str(attribute.node.thread_tag), int(attribute.value)))
+
+    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, visit))
+    groups = [extent for axis, extent in extents if axis == "blockIdx.x"]
+    items = [extent for axis, extent in extents if axis == "threadIdx.x"]
+    assert len(extents) == len(groups) + len(items)
+    return [Launch(*pair) for pair in zip(groups, items, strict=True)]
 
 
 def _launch(nest: tirx.Stmt) -> Launch:

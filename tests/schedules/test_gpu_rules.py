@@ -43,7 +43,8 @@ def test_every_launch_has_a_legal_grid(functions: tvm.IRModule, spec: DeviceSpec
     assert len(kernels) > 8
     for kernel in kernels:
         assert_legal(kernel, spec)
-    assert {k.scheduled.rule for k in kernels} >= {"conv2d", "depthwise", "pool", "reduce"}
+    sums = "tiled" if spec.local_memory_kind == "dedicated" else "conv2d"
+    assert {k.scheduled.rule for k in kernels} >= {sums, "depthwise", "pool", "reduce"}
     assert all(k.scheduled.origin == "heuristic" for k in kernels)
 
 
@@ -67,7 +68,8 @@ def test_a_large_convolution_fills_the_device() -> None:
         (kernel,) = gpu_kernels(graph.model(), spec)
         (launch,) = launches(kernel.scheduled.func)
         assert launch.items >= 32
-        assert launch.groups * launch.items >= 512 * spec.cores
+        assert launch.groups * launch.items >= 384 * spec.cores
+        assert launch.groups >= 4 * spec.cores
         # A tile: data is loaded once for eight channels.
         assert launch.groups * launch.items <= 64 * 56 * 56 // 8
 
