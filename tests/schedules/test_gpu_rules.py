@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import tvm
 import tvm_ffi
@@ -72,6 +74,18 @@ def test_a_large_convolution_fills_the_device() -> None:
         assert launch.groups >= 4 * spec.cores
         # A tile: data is loaded once for eight channels.
         assert launch.groups * launch.items <= 64 * 56 * 56 // 8
+
+
+def test_a_classifier_fills_the_device() -> None:
+    """A thousand sums of thousands of terms: groups are as wide as it takes."""
+    graph = Graph()
+    graph.output(graph.op("MatMul", graph.input(1, 4096), graph.input(4096, 1000)))
+    for cores, items in ((2, 128), (132, 1024)):
+        spec = replace(ORIN, cores=cores, max_work_group_size=1024)
+        (kernel,) = gpu_kernels(graph.model(), spec)
+        (launch,) = launches(kernel.scheduled.func)
+        assert kernel.scheduled.rule == "reduce"
+        assert launch.items == items
 
 
 def test_a_device_with_more_cores_gets_smaller_tiles() -> None:
