@@ -171,7 +171,7 @@ def build_kernel(kernel: Any, target: str, path: Path) -> None:
 
     Parameters
     ----------
-    kernel : tvm_edge.schedules.vision.emit.Kernel
+    kernel : tvm_edge.schedules.emit.Kernel
     target : {"cuda", "opencl"}
     path : Path
         Of the library.

@@ -14,8 +14,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.emit import Kernel, each, function, hold, register, when
 from tvm_edge.schedules.vision.boxes import Box, Overlap, load_box
-from tvm_edge.schedules.vision.emit import Kernel, each, function, hold, register, when
 
 __all__ = ["argsort_segments", "scan_lines", "select_boxes"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.vision.emit import Kernel
+from tvm_edge.schedules.emit import Kernel
 
 __all__ = ["KernelSite", "is_empty"]
 

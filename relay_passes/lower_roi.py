@@ -8,8 +8,8 @@ from typing import Any
 from tvm import relax, tirx
 
 from tvm_edge.relay_passes.kernel_site import KernelSite, is_empty
+from tvm_edge.schedules.emit import Kernel
 from tvm_edge.schedules.vision import roi
-from tvm_edge.schedules.vision.emit import Kernel
 
 __all__ = ["lower_relax_roi_align", "lower_relax_roi_pool", "lower_roi_align", "lower_roi_pool"]
 

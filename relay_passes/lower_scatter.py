@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 
 from tvm_edge.relay_passes.kernel_site import KernelSite, is_empty
+from tvm_edge.schedules.emit import Kernel, Tensor
 from tvm_edge.schedules.vision import gpu
-from tvm_edge.schedules.vision.emit import Kernel, Tensor
 from tvm_edge.schedules.vision.scatter import (
     apply_parts,
     apply_sorted,

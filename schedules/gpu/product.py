@@ -16,7 +16,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvm_edge.schedules.vision.emit import barrier, hold, launch, registers, when
+from tvm_edge.schedules.emit import barrier, hold, launch, registers, when
 
 __all__ = ["VECTOR", "Product", "Tile", "write_parts", "write_product"]
 

@@ -22,10 +22,10 @@ from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant, uses
 from tvm_edge.schedules.analysis import accepts, root_blocks
 from tvm_edge.schedules.base import WORKSPACE, Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction
+from tvm_edge.schedules.emit import function
 from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile, write_parts, write_product
 from tvm_edge.schedules.gpu.product_tile import choose_product_tile
 from tvm_edge.schedules.stages import epilogue_of, isolate, open_reduction
-from tvm_edge.schedules.vision.emit import function
 
 __all__ = ["Tiled"]
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import tirx
 
-from tvm_edge.schedules.vision.emit import hold
+from tvm_edge.schedules.emit import hold
 
 __all__ = ["BOX_DTYPE", "NOWHERE", "Box", "Candidates", "Overlap", "exactly", "load_box", "ratio"]
 

@@ -9,8 +9,8 @@ from tvm import te, tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.emit import Kernel, each, function, hold, register, when
 from tvm_edge.schedules.vision.compaction import Compaction
-from tvm_edge.schedules.vision.emit import Kernel, each, function, hold, register, when
 
 __all__ = ["AnchorFormat", "decode_locations", "ssd_boxes", "yolo_boxes", "yolo_scores"]
 

@@ -8,9 +8,9 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.emit import Kernel, each, function, hold, register, when
 from tvm_edge.schedules.vision.boxes import BOX_DTYPE, Box, Candidates, Overlap, exactly, load_box
 from tvm_edge.schedules.vision.cpu import nms as cpu_nms
-from tvm_edge.schedules.vision.emit import Kernel, each, function, hold, register, when
 from tvm_edge.schedules.vision.gpu import nms as gpu_nms
 from tvm_edge.schedules.vision.gpu.scan import LineScan
 from tvm_edge.schedules.vision.keys import ordered_words

@@ -13,8 +13,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.emit import Kernel, each, function, hold, register, spread, when
 from tvm_edge.schedules.vision.compaction import Compaction
-from tvm_edge.schedules.vision.emit import Kernel, each, function, hold, register, spread, when
 
 __all__ = ["count_nonzero", "nonzero_indices"]
 

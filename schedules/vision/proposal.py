@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tvm import tirx
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.emit import Kernel, each, function, hold
 from tvm_edge.schedules.vision.boxes import BOX_DTYPE, Box, Candidates, Overlap, exactly, load_box
-from tvm_edge.schedules.vision.emit import Kernel, each, function, hold
 from tvm_edge.schedules.vision.keys import ordered_words
 from tvm_edge.schedules.vision.nms import suppression
 

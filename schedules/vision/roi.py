@@ -12,7 +12,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.vision.emit import Kernel, each, function, hold, register
+from tvm_edge.schedules.emit import Kernel, each, function, hold, register
 from tvm_edge.schedules.vision.roi_bins import Pixels, Points, calculated_in
 from tvm_edge.schedules.vision.roi_channels import pool_channels
 from tvm_edge.schedules.vision.roi_operation import Maps, Operation

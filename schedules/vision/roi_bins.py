@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from tvm import tirx
 
-from tvm_edge.schedules.vision.emit import hold
+from tvm_edge.schedules.emit import hold
 
 __all__ = ["Axis", "PixelBins", "Pixels", "PointBins", "Points", "Tap", "calculated_in", "nearest"]
 

@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.vision.emit import Kernel, function, hold, register, registers, when
+from tvm_edge.schedules.emit import Kernel, function, hold, register, registers, when
 from tvm_edge.schedules.vision.roi_bins import Axis, PointBins, Tap
 from tvm_edge.schedules.vision.roi_operation import Maps, Operation
 

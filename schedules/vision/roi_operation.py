@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvm_edge.schedules.vision.emit import Tensor, hold
+from tvm_edge.schedules.emit import Tensor, hold
 from tvm_edge.schedules.vision.roi_bins import Axis, Pixels, PointBins, Points, nearest
 
 __all__ = ["Maps", "Operation"]

@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.vision.emit import (
+from tvm_edge.schedules.emit import (
     Kernel,
     Tensor,
     each,

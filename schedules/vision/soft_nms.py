@@ -15,10 +15,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.gpu.launch import power_of_two
-from tvm_edge.schedules.vision.box_nms import Rows
-from tvm_edge.schedules.vision.boxes import BOX_DTYPE, exactly, ratio
-from tvm_edge.schedules.vision.emit import (
+from tvm_edge.schedules.emit import (
     Kernel,
     barrier,
     each,
@@ -28,6 +25,9 @@ from tvm_edge.schedules.vision.emit import (
     register,
     when,
 )
+from tvm_edge.schedules.gpu.launch import power_of_two
+from tvm_edge.schedules.vision.box_nms import Rows
+from tvm_edge.schedules.vision.boxes import BOX_DTYPE, exactly, ratio
 from tvm_edge.schedules.vision.keys import WORD, ordered_words, pack, position_of
 
 __all__ = ["soft_nms"]

@@ -48,7 +48,7 @@ _Main = Callable[..., list[tvm.runtime.Tensor]]
 # How the virtual machine and kernels refuse an argument.
 _OTHER_ARGUMENTS = ("Invoking function main", "fn=main, loc=param", "when calling:")
 
-# How a kernel's assertion begins (tvm_edge.schedules.vision.emit.require).
+# How a kernel's assertion begins (tvm_edge.schedules.emit.require).
 _REFUSED = "the inputs' values do not fit: "
 
 _ALIGNMENT = 64  # TVM's kAllocAlignment; kernels may load whole cache lines

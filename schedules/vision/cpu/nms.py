@@ -13,9 +13,9 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.emit import Tensor, register, when
 from tvm_edge.schedules.vision.boxes import BOX_DTYPE, NOWHERE, Box, Candidates, Overlap
 from tvm_edge.schedules.vision.cpu.radix import sort_words
-from tvm_edge.schedules.vision.emit import Tensor, register, when
 from tvm_edge.schedules.vision.keys import WORD, pack, position_of
 
 __all__ = ["Suppression"]

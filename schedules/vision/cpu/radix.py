@@ -12,7 +12,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvm_edge.schedules.vision.emit import register, registers
+from tvm_edge.schedules.emit import register, registers
 from tvm_edge.schedules.vision.keys import WORD, pack, position_of
 
 __all__ = ["Read", "key_of", "merge", "select", "sort_keys", "sort_words"]

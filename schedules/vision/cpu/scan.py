@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.vision.emit import Kernel, function, register, registers, spread, when
+from tvm_edge.schedules.emit import Kernel, function, register, registers, spread, when
 from tvm_edge.schedules.vision.operators import OPERATORS, Associative
 
 __all__ = ["scan_lines"]

@@ -12,8 +12,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.emit import Kernel, function, register, require, spread, when
 from tvm_edge.schedules.vision.cpu.radix import Read, key_of, select, sort_keys, sort_words
-from tvm_edge.schedules.vision.emit import Kernel, function, register, require, spread, when
 from tvm_edge.schedules.vision.keys import WORD, keys_of, pack, position_of
 
 __all__ = ["top_k_rows"]

@@ -13,8 +13,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.emit import Kernel, function, register, spread, when
 from tvm_edge.schedules.vision.cpu.radix import Read, merge, sort_keys
-from tvm_edge.schedules.vision.emit import Kernel, function, register, spread, when
 from tvm_edge.schedules.vision.keys import WORD, keys_of, position_of
 
 __all__ = ["argsort_rows", "argsort_segments"]

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvm_edge.schedules.vision.emit import Kernel, function, register, when
+from tvm_edge.schedules.emit import Kernel, function, register, when
 from tvm_edge.schedules.vision.keys import ordered_words
 
 __all__ = ["first_elements", "unique"]

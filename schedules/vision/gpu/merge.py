@@ -17,8 +17,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.emit import barrier, hold, launch, register, registers, when
 from tvm_edge.schedules.gpu.launch import power_of_two
-from tvm_edge.schedules.vision.emit import barrier, hold, launch, register, registers, when
 from tvm_edge.schedules.vision.keys import WORD
 
 __all__ = [

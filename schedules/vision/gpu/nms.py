@@ -17,10 +17,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.gpu.launch import power_of_two
-from tvm_edge.schedules.vision.boxes import BOX_DTYPE, NOWHERE, Box, Candidates, Overlap
-from tvm_edge.schedules.vision.compaction import Compaction
-from tvm_edge.schedules.vision.emit import (
+from tvm_edge.schedules.emit import (
     Tensor,
     barrier,
     hold,
@@ -29,6 +26,9 @@ from tvm_edge.schedules.vision.emit import (
     registers,
     when,
 )
+from tvm_edge.schedules.gpu.launch import power_of_two
+from tvm_edge.schedules.vision.boxes import BOX_DTYPE, NOWHERE, Box, Candidates, Overlap
+from tvm_edge.schedules.vision.compaction import Compaction
 from tvm_edge.schedules.vision.gpu.merge import choose_tile
 from tvm_edge.schedules.vision.gpu.sort import sort_words
 from tvm_edge.schedules.vision.keys import WORD, pack

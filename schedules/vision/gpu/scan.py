@@ -15,8 +15,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.gpu.launch import power_of_two
-from tvm_edge.schedules.vision.emit import (
+from tvm_edge.schedules.emit import (
     Kernel,
     Tensor,
     barrier,
@@ -27,6 +26,7 @@ from tvm_edge.schedules.vision.emit import (
     registers,
     when,
 )
+from tvm_edge.schedules.gpu.launch import power_of_two
 from tvm_edge.schedules.vision.operators import OPERATORS, Associative
 
 __all__ = ["LineScan", "scan_lines"]

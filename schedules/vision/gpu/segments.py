@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.vision.emit import Kernel, barrier, function, hold, register, when
+from tvm_edge.schedules.emit import Kernel, barrier, function, hold, register, when
 from tvm_edge.schedules.vision.gpu.merge import (
     LAST,
     Lists,

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.vision.emit import Kernel, hold, when
+from tvm_edge.schedules.emit import Kernel, hold, when
 from tvm_edge.schedules.vision.gpu.merge import Read, Tile
 from tvm_edge.schedules.vision.gpu.sort import Emit, ordered_rows, sort_long_rows, sort_tiles
 from tvm_edge.schedules.vision.keys import pack, position_of

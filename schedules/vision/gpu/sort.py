@@ -13,7 +13,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.vision.emit import Kernel, function, hold, when
+from tvm_edge.schedules.emit import Kernel, function, hold, when
 from tvm_edge.schedules.vision.gpu.merge import (
     LAST,
     Lists,

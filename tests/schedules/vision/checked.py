@@ -17,10 +17,10 @@ from tvm import tirx
 
 from tests.schedules.harness import this_cpu
 from tests.schedules.vision.harness import Built, machine, numbers, run_kernel
+from tvm_edge.schedules.emit import Kernel, Tensor, function
 from tvm_edge.schedules.vision import compaction, cpu, decode, nms, roi
 from tvm_edge.schedules.vision.box_nms import Rows, box_nms
 from tvm_edge.schedules.vision.efficient_nms import list_detections, score_kept
-from tvm_edge.schedules.vision.emit import Kernel, Tensor, function
 from tvm_edge.schedules.vision.nonzero import count_nonzero, nonzero_indices
 from tvm_edge.schedules.vision.proposal import propose
 from tvm_edge.schedules.vision.scatter import apply_parts, element_targets, slice_targets

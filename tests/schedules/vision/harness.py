@@ -18,8 +18,8 @@ import tvm_edge
 from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering import opencl_intrinsics
+from tvm_edge.schedules.emit import Kernel
 from tvm_edge.schedules.vision import cpu, gpu
-from tvm_edge.schedules.vision.emit import Kernel
 
 FLOATS = ("float16", "float32", "float64")
 INTEGERS = tuple(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u"))

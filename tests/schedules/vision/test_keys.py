@@ -14,7 +14,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tests.schedules.harness import sweep, this_cpu
 from tests.schedules.vision.harness import DTYPES, distinct, numbers, seeds, stable_order
-from tvm_edge.schedules.vision.emit import function
+from tvm_edge.schedules.emit import function
 from tvm_edge.schedules.vision.keys import SORTABLE, ordered_words, word_count
 
 

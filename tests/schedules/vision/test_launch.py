@@ -16,10 +16,10 @@ from tvm import tirx
 
 from tests.schedules.gpu_harness import MALI, ORIN, TINY
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.emit import Kernel, Tensor
 from tvm_edge.schedules.vision import gpu
 from tvm_edge.schedules.vision.compaction import valid_rows
 from tvm_edge.schedules.vision.decode import decode_locations
-from tvm_edge.schedules.vision.emit import Kernel, Tensor
 from tvm_edge.schedules.vision.nonzero import count_nonzero, nonzero_indices
 from tvm_edge.schedules.vision.scatter import apply_sorted, element_targets, slice_targets
 

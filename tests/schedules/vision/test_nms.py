@@ -14,10 +14,10 @@ from tvm import tirx
 from tests.onnx_models import make_model
 from tests.schedules.vision.harness import Machine, machine, run_kernel, run_operator
 from tvm_edge import ops
+from tvm_edge.schedules.emit import each, function
 from tvm_edge.schedules.vision import nms
 from tvm_edge.schedules.vision.boxes import Overlap, load_box
 from tvm_edge.schedules.vision.cpu import nms as cpu_nms
-from tvm_edge.schedules.vision.emit import each, function
 from tvm_edge.schedules.vision.gpu import nms as gpu_nms
 
 
