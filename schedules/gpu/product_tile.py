@@ -33,6 +33,9 @@ _LONGEST_WINDOW = 25
 # The fewest terms of a part.
 _TERMS_OF_A_PART = 32
 
+# Bytes that the parts of all sums may take.
+_MOST_WORKSPACE = 64 << 20
+
 # Registers of a work-item beside its tile.
 _OTHER_REGISTERS = 28
 
@@ -74,7 +77,7 @@ def choose_product_tile(
 
 def _tiles(extents: tuple[int, int, int, int], window: int, spec: DeviceSpec) -> Iterator[Tile]:
     """Tiles that the device takes."""
-    _, rows, columns, terms = extents
+    batch, rows, columns, terms = extents
     depth = window if 1 < window <= _LONGEST_WINDOW else _DEPTH
     if depth < 5:
         depth *= 2
@@ -90,7 +93,8 @@ def _tiles(extents: tuple[int, int, int, int], window: int, spec: DeviceSpec) ->
             if tile.local_bytes > spec.local_memory:
                 continue
             steps, parts = tile.steps(terms), 1
-            while parts == 1 or steps // parts * depth >= _TERMS_OF_A_PART:
+            most = _MOST_WORKSPACE // (batch * rows * columns * 4)
+            while parts == 1 or (parts <= most and steps // parts * depth >= _TERMS_OF_A_PART):
                 yield replace(tile, parts=parts)
                 parts *= 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import pytest
@@ -113,13 +114,19 @@ def test_few_results_of_many_terms_are_shared_out() -> None:
 def test_tiles_shrink_to_what_a_device_takes(limits: dict[str, Any], window: int) -> None:
     """Drivers that report nothing included."""
     spec = replace(ORIN, **limits)
-    for extents in [(1, 64, 3136, 64 * window), (8, 9, 4, 8 * window), (1, 2048, 49, 512 * window)]:
+    for extents in [
+        (1, 64, 3136, 64 * window),
+        (8, 9, 4, 8 * window),
+        (1, 2048, 49, 512 * window),
+        (64, 2048, 784, 1024 * window),
+    ]:
         tile = choose_product_tile(extents, window, spec)
         if tile is None:
             continue
         assert tile.items <= spec.max_work_group_size
         assert tile.local_bytes <= spec.local_memory
         assert tile.rows % tile.item_rows == tile.columns % tile.item_columns == 0
+        assert tile.parts == 1 or 4 * tile.parts * prod(extents[:3]) <= 64 << 20
 
 
 def test_a_device_without_room_gets_another_rule() -> None:
