@@ -16,6 +16,7 @@ from tests.compiler.test_zoo_accuracy import (
     with_intermediates,
 )
 from tests.detections import compare_detections
+from tests.marks import in_full
 from tests.onnx_models import reference, relative_error
 from tests.zoo.networks import HUGE
 from tvm_edge import zoo
@@ -56,7 +57,7 @@ def test_as_compiled_for_use(name: str, options: Options, gpu: str) -> None:
     assert (len(report.partitions), report.copies) == (1, ())
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "faster_rcnn_head"])
+@pytest.mark.parametrize("name", ["mobilenet_v2", *in_full("faster_rcnn_head")])
 def test_as_compiled_for_a_large_gpu(name: str, gpu: str, large_gpu: None) -> None:
     """What schedules choose for many cores is right too."""
     model = zoo.build(name, **REDUCED[name])

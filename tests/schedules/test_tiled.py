@@ -51,6 +51,7 @@ TILES = {
     "narrow items": Tile(24, 16, 4, 2, 7),
     "larger than the matrix": Tile(128, 128, 8, 4, 8),
 }
+USUAL = ("parts", "wide items in parts", "larger than the matrix")
 GRAPHS = {
     "3x3": conv(1, 16, 7, 9, outputs=20, kernel=(3, 3), pads=[1] * 4),
     "strided": conv(2, 9, 13, 11, outputs=33, kernel=(3, 2), strides=[2, 3], pads=[1, 0, 2, 1]),
@@ -61,7 +62,13 @@ GRAPHS = {
 }
 
 
-@pytest.mark.parametrize("tile", TILES.values(), ids=list(TILES))
+@pytest.mark.parametrize(
+    "tile",
+    [
+        pytest.param(tile, id=name, marks=() if name in USUAL else pytest.mark.full)
+        for name, tile in TILES.items()
+    ],
+)
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=list(GRAPHS))
 def test_any_tile(
     tile: Tile, graph: Graph, gpu: str, large_gpu: None, monkeypatch: pytest.MonkeyPatch

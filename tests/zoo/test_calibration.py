@@ -15,7 +15,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from tests.zoo.networks import CLASSIFIERS, marked, reduced
+from tests.marks import in_full
+from tests.zoo.networks import CLASSIFIERS, HUGE, marked, reduced
 from tvm_edge import zoo
 from tvm_edge.zoo.evaluate import evaluate
 
@@ -55,7 +56,9 @@ def test_activations_keep_unit_scale(name: str, small: Models, session: Callable
     check_unit_scale(small(name), session)
 
 
-@pytest.mark.parametrize("name", marked())
+@pytest.mark.parametrize(
+    "name", ["squeezenet1_0", *in_full(*(n for n in zoo.names() if n not in HUGE))]
+)
 def test_activations_keep_unit_scale_at_full_size(
     name: str, full: Models, session: Callable[..., Any]
 ) -> None:
