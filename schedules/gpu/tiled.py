@@ -63,7 +63,7 @@ class _Source:
         assert conv.channels is not None
         self._group = conv.group
         self._channels = conv.channels
-        self._outer = [p for p in conv.outer]
+        self._outer = list(conv.outer)
         self._lines = [p for p in (conv.lines, conv.columns) if p is not None]
         self._terms = list(conv.reduction)
         self._sizes = sizes
@@ -169,8 +169,8 @@ class _Source:
         data = memory.flattened(self._data, variables)
         result = memory.flattened(store.value, after)
         target = memory.offset(store.buffer, store.indices, after)
-        out = flat[-1]
-        sums = self._epilogue_sums()
+        out, first = flat[-1], tirx.const(0, "int32")
+        sums = self._block.writes[0].source
 
         def at(expr: Any, *where: tirx.Expr) -> Any:
             return _substituted(expr, list(zip(axes, where, strict=False)))
@@ -201,14 +201,12 @@ class _Source:
         )
         return Product(
             *self.extents,
-            weight=lambda b, r, t: at(weight, b, r, column, t),
-            data=lambda b, t, c: at(data, b, row, c, t),
+            # What all columns share is that of the first one, and so on.
+            weight=lambda b, r, t: at(weight, b, r, first, t),
+            data=lambda b, t, c: at(data, b, first, c, t),
             store=write,
             store_vector=write_vector if straight else None,
         )
-
-    def _epilogue_sums(self) -> tirx.Buffer:
-        return self._block.writes[0].source
 
 
 @dataclass(frozen=True)
