@@ -16,14 +16,12 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvm_edge.schedules.emit import barrier, hold, launch, registers, when
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.emit import barrier, each, hold, launch, register, registers, when
 
 __all__ = ["VECTOR", "Product", "Tile", "write_parts", "write_product"]
 
 Operand = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tirx.Expr]
-
-# Work-items of a group that adds up parts.
-_SUMMING = 128
 
 VECTOR = 4
 """Neighbouring elements that are read and written together."""
@@ -318,24 +316,17 @@ def _store(product: Product, tile: Tile, at: tuple[tirx.Expr, ...], sums: Any) -
                 write()
 
 
-def write_parts(product: Product, tile: Tile, parts: Any) -> None:
+def write_parts(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> None:
     """Write the launch that adds up the parts of sums, in their order."""
     total = product.batch * product.rows * product.columns
-    with launch(-(-total // _SUMMING), _SUMMING) as (group, item):
-        at = hold(group * _SUMMING + item)
 
-        def add() -> None:
-            sums = registers(1, "float32")
-            sums[0] = tirx.const(0, "float32")
-            with T.serial(0, tile.parts) as part:
-                sums[0] = sums[0] + parts[part * total + at]
-            column = hold(tirx.floormod(at, product.columns))
-            line = hold(tirx.floordiv(at, product.columns))
-            row, batch = tirx.floormod(line, product.rows), tirx.floordiv(line, product.rows)
-            product.store(hold(batch), hold(row), column, sums[0])
+    def add(at: tirx.Expr) -> None:
+        sums = register(tirx.const(0, "float32"))
+        with T.serial(0, tile.parts) as part:
+            sums[0] = sums[0] + parts[part * total + at]
+        column = hold(tirx.floormod(at, product.columns))
+        line = hold(tirx.floordiv(at, product.columns))
+        row, batch = tirx.floormod(line, product.rows), tirx.floordiv(line, product.rows)
+        product.store(hold(batch), hold(row), column, sums[0])
 
-        if total % _SUMMING:
-            with when(at < total):
-                add()
-        else:
-            add()
+    each(spec, total, add)

@@ -48,7 +48,7 @@ class Tiled:
         tile = choose_product_tile(found.extents, found.window, spec)
         if tile is None:
             return None
-        return found.kernel(tile)
+        return found.kernel(tile, spec)
 
 
 class _Source:
@@ -125,7 +125,7 @@ class _Source:
 
     # --------------------------------------------------------------------------------- the kernel
 
-    def kernel(self, tile: Tile) -> tirx.PrimFunc:
+    def kernel(self, tile: Tile, spec: DeviceSpec) -> tirx.PrimFunc:
         """The function with loops for `tile`."""
         batch, rows, columns, _ = self.extents
         params = list(self._func.params)
@@ -142,7 +142,7 @@ class _Source:
             parts = flat[-1] if space else None
             write_product(product, tile, parts)
             if parts is not None:
-                write_parts(product, tile, parts)
+                write_parts(product, tile, parts, spec)
 
         made = function(tensors[:-1], [tensors[-1], *space], body).func
         return made.with_attr(WORKSPACE, len(space))
