@@ -15,7 +15,7 @@ from itertools import product
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.gpu.product import Tile
 
-__all__ = ["choose_product_tile"]
+__all__ = ["choose_product_tile", "estimated_cycles", "possible_tiles"]
 
 # Work-item tiles, and the share of a core's multiply-adds that they reach beside what a step costs.
 _ITEMS = {(8, 8): 0.75, (8, 4): 0.62, (4, 8): 0.43, (4, 4): 0.63, (4, 2): 0.59, (2, 4): 0.52}
@@ -71,11 +71,15 @@ def choose_product_tile(
     if rows < 8 or columns < 4 or terms < 8:
         return None
     return min(
-        _tiles(extents, window, spec), key=lambda tile: _cycles(tile, extents, spec), default=None
+        possible_tiles(extents, window, spec),
+        key=lambda tile: estimated_cycles(tile, extents, spec),
+        default=None,
     )
 
 
-def _tiles(extents: tuple[int, int, int, int], window: int, spec: DeviceSpec) -> Iterator[Tile]:
+def possible_tiles(
+    extents: tuple[int, int, int, int], window: int, spec: DeviceSpec
+) -> Iterator[Tile]:
     """Tiles that the device takes."""
     batch, rows, columns, terms = extents
     depth = window if 1 < window <= _LONGEST_WINDOW else _DEPTH
@@ -103,7 +107,7 @@ def _is_half_empty(tile: int, extent: int) -> bool:
     return tile > _SMALLEST and tile >= 2 * extent
 
 
-def _cycles(tile: Tile, extents: tuple[int, int, int, int], spec: DeviceSpec) -> float:
+def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: DeviceSpec) -> float:
     """Estimated cycles of the kernels."""
     batch, rows, columns, terms = extents
     cores, alus = max(spec.cores, 1), spec.alus or _ALUS

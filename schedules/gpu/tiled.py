@@ -27,7 +27,7 @@ from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile, write_parts, w
 from tvm_edge.schedules.gpu.product_tile import choose_product_tile
 from tvm_edge.schedules.stages import epilogue_of, isolate, open_reduction
 
-__all__ = ["Tiled"]
+__all__ = ["Source", "Tiled"]
 
 Variables = Sequence[tuple[tirx.Var, Any]]
 
@@ -42,7 +42,7 @@ class Tiled:
         """The kernel, if `func` is one contraction and what follows its sums."""
         if spec.local_memory_kind != "dedicated":
             return None
-        found = _Source.of(func)
+        found = Source.of(func)
         if found is None:
             return None
         tile = choose_product_tile(found.extents, found.window, spec)
@@ -51,7 +51,7 @@ class Tiled:
         return found.kernel(tile, spec)
 
 
-class _Source:
+class Source:
     """A function taken apart: the axes of its contraction and the expressions at their places."""
 
     def __init__(
@@ -79,7 +79,7 @@ class _Source:
         self._data, self._weight = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
 
     @staticmethod
-    def of(func: tirx.PrimFunc) -> _Source | None:
+    def of(func: tirx.PrimFunc) -> Source | None:
         """`func` taken apart, ``None`` if it is something else."""
         opened = open_reduction(func)
         if opened is None:
@@ -98,12 +98,12 @@ class _Source:
             return None
         if len(root_blocks(sch)) != 2:
             return None
-        return _Source._checked(sch, block, epilogue, conv)
+        return Source._checked(sch, block, epilogue, conv)
 
     @staticmethod
     def _checked(
         sch: Schedule, block: SBlockRV, epilogue: SBlockRV, conv: Contraction
-    ) -> _Source | None:
+    ) -> Source | None:
         stmt, after = sch.get(block), sch.get(epilogue)
         shapes = [constant(v.dom.extent) for v in stmt.iter_vars]
         if None in shapes or 0 in shapes or str(stmt.iter_vars[0].var.ty.dtype) != "int32":
@@ -121,7 +121,7 @@ class _Source:
             return None
         if not after.writes[0].source.same_as(sch.mod["main"].params[-1]):
             return None
-        return _Source(sch.mod["main"], stmt, after, conv)
+        return Source(sch.mod["main"], stmt, after, conv)
 
     # --------------------------------------------------------------------------------- the kernel
 

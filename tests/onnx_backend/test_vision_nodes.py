@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from tests.marks import in_full
+from tests.marks import sampled
 from tests.onnx_backend.cases import load_cases, operator_of, run_case
 from tvm_edge import onnx_backend
 
@@ -40,7 +40,7 @@ def test_on_the_cpu(name: str) -> None:
     check(name, "CPU")
 
 
-@pytest.mark.parametrize("name", [*NAMES[::3], *in_full(*NAMES)])
+@pytest.mark.parametrize("name", sampled(NAMES, 3))
 def test_on_a_gpu(name: str, gpu: str) -> None:
     check(name, "OPENCL")
 

@@ -1,0 +1,244 @@
+"""How good the tiles are that the estimate chooses: ``python -m benchmarks.gpu_tiles``.
+
+For each convolution the tile that :mod:`tvm_edge.schedules.gpu.product_tile` chooses, and
+``--tiles`` others, drawn at random among those that it expects to take less than twice as long.
+Each kernel's result is compared with ONNX Runtime's before it is timed, by the device's timer
+around 30 launches. One row per layer: the chosen tile's time, the best one's, and their ratio.
+``--json FILE`` writes all times and estimates, which is what the constants are fitted to.
+
+``--target opencl`` is for other GPUs, and ``--small`` are small layers to try the benchmark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import astuple, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import describe_machine
+
+_LAUNCHES, _REPEATS = 30, 3
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution of a square image with a bias and a ReLU, padded to keep its size."""
+
+    channels: int
+    size: int
+    outputs: int
+    kernel: int
+    stride: int = 1
+
+    @property
+    def padding(self) -> int:
+        """On each side."""
+        return self.kernel // 2
+
+    @property
+    def result(self) -> int:
+        """Side of the result."""
+        return (self.size + 2 * self.padding - self.kernel) // self.stride + 1
+
+
+# Of the networks of benchmarks.gpu, which the constants were fitted to …
+SEEN = (
+    Layer(64, 56, 64, 3),
+    Layer(128, 28, 128, 3),
+    Layer(256, 14, 256, 3),
+    Layer(512, 7, 512, 3),
+    Layer(256, 56, 64, 1),
+    Layer(1024, 14, 256, 1),
+    Layer(512, 7, 2048, 1),
+    Layer(3, 224, 64, 7, 2),
+    Layer(64, 224, 64, 3),
+    Layer(256, 56, 256, 3),
+    Layer(24, 56, 144, 1),
+)
+# … and of none of them.
+UNSEEN = (
+    Layer(48, 80, 96, 3),
+    Layer(192, 20, 192, 3),
+    Layer(80, 40, 200, 1),
+    Layer(384, 10, 96, 5),
+    Layer(16, 160, 32, 3, 2),
+    Layer(640, 12, 640, 1),
+    Layer(72, 33, 120, 1, 2),
+)
+_SMALL = (Layer(64, 7, 48, 3), Layer(16, 12, 24, 1, 2))
+
+
+def _model(layer: Layer) -> Any:
+    from onnx import TensorProto, helper
+
+    pads = [layer.padding] * 4
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], strides=[layer.stride] * 2, pads=pads),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    shapes = {
+        "x": [1, layer.channels, layer.size, layer.size],
+        "w": [layer.outputs, layer.channels, layer.kernel, layer.kernel],
+        "b": [layer.outputs],
+    }
+    floats = TensorProto.FLOAT
+    inputs = [helper.make_tensor_value_info(n, floats, s) for n, s in shapes.items()]
+    shape = [1, layer.outputs, layer.result, layer.result]
+    graph = helper.make_graph(
+        nodes, "layer", inputs, [helper.make_tensor_value_info("y", floats, shape)]
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def _source(layer: Layer, target: str) -> Any:
+    """The layer's kernel, taken apart."""
+    from tvm import tirx
+
+    from tvm_edge.compiler import phases
+    from tvm_edge.frontend import load_model
+    from tvm_edge.hardware import resolve_target
+    from tvm_edge.schedules.gpu.tiled import Source
+
+    resolved = resolve_target(target)
+    with resolved.cpu.target:
+        simple = phases.SIMPLIFY(load_model(_model(layer), None).module)
+    with resolved.target:
+        fused = phases.FUSE(phases.GROUP(phases.legalize(resolved)(simple)))
+    kernels = (f for _, f in fused.functions_items() if isinstance(f, tirx.PrimFunc))
+    found = next((source for f in kernels if (source := Source.of(f))), None)
+    if found is None:
+        raise SystemExit(f"{layer} is no contraction to the rule")
+    return found
+
+
+def _build(layer: Layer, tiles: list[Any], target: str, folder: str) -> list[str]:
+    """Libraries of a layer's kernel, one for each tile."""
+    import tvm
+
+    from tvm_edge.compiler.cuda import cuda_compiler
+    from tvm_edge.hardware import resolve_target
+    from tvm_edge.lowering import opencl_intrinsics
+
+    resolved, source, paths = resolve_target(target), _source(layer, target), []
+    if target == "opencl":
+        opencl_intrinsics.register()
+    for tile in tiles:
+        func = source.kernel(tile, resolved.spec).with_attr("global_symbol", "layer")
+        arch = str(resolved.target.attrs["arch"]) if target == "cuda" else ""
+        with cuda_compiler(arch) if arch else nullcontext(), resolved.target:
+            library = tvm.compile(func, target=resolved.target)
+        name = "_".join(map(str, (*astuple(layer), *astuple(tile))))
+        paths.append(str(Path(folder, f"{name}.so")))
+        library.export_library(paths[-1])
+    return paths
+
+
+def _time(layer: Layer, tiles: list[Any], paths: list[str], target: str) -> list[float]:
+    """Microseconds of each kernel; infinite where its result is wrong."""
+    import onnxruntime
+    import tvm
+
+    generator = np.random.default_rng(0)
+    shapes = {
+        "x": (1, layer.channels, layer.size, layer.size),
+        "w": (layer.outputs, layer.channels, layer.kernel, layer.kernel),
+        "b": (layer.outputs,),
+    }
+    inputs = {n: generator.standard_normal(s).astype("float32") for n, s in shapes.items()}
+    session = onnxruntime.InferenceSession(_model(layer).SerializeToString())
+    (expected,) = session.run(None, inputs)
+    device, times = tvm.device(target, 0), []
+    for tile, path in zip(tiles, paths, strict=True):
+        arrays = [inputs["x"], inputs["w"], inputs["b"].reshape(1, -1, 1, 1)]
+        arrays.append(np.full_like(expected, np.nan))
+        if tile.parts > 1:
+            arrays.append(np.full(tile.parts * expected.size, np.nan, "float32"))
+        tensors = [tvm.runtime.tensor(array, device) for array in arrays]
+        library = tvm.runtime.load_module(path)
+        library["layer"](*tensors)
+        error = np.abs(tensors[3].numpy() - expected).max() / np.abs(expected).max()
+        if not error <= 1e-4:
+            print(f"wrong: {layer} {tile}, {error:.1e}")
+            times.append(float("inf"))
+            continue
+        timer = library.time_evaluator("layer", device, number=_LAUNCHES, repeat=_REPEATS)
+        times.append(timer(*tensors).median * 1e6)
+    return times
+
+
+def main() -> None:
+    """The command line."""
+    from tvm_edge.hardware import resolve_target
+    from tvm_edge.schedules.gpu.product_tile import estimated_cycles, possible_tiles
+
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu_tiles",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--target", default="cuda", choices=("cuda", "opencl"))
+    parser.add_argument("--tiles", type=int, default=14)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    spec = resolve_target(options.target).spec
+    chooser = random.Random(0)
+    plans = []
+    for layer in _SMALL if options.small else (*SEEN, *UNSEEN):
+        source = _source(layer, options.target)
+        cost = {
+            t: estimated_cycles(t, source.extents, spec)
+            for t in possible_tiles(source.extents, source.window, spec)
+        }
+        if not cost:
+            raise SystemExit(f"{spec.name} has no local memory for tiles")
+        chosen = min(cost, key=lambda tile: cost[tile])
+        near = [t for t in cost if t != chosen and cost[t] < 2 * cost[chosen]]
+        others = chooser.sample(near, min(options.tiles, len(near)))
+        plans.append((layer, [chosen, *others], cost))
+    rows, ratios = [], {True: [], False: []}
+    with tempfile.TemporaryDirectory() as folder:
+        with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+            futures = [
+                pool.submit(_build, layer, tiles, options.target, folder)
+                for layer, tiles, _ in plans
+            ]
+            built = [future.result() for future in futures]
+        print(json.dumps(describe_machine()))
+        print("| layer | chosen, µs | best, µs | chosen / best | chosen tile | best tile |")
+        print("|---|---|---|---|---|---|")
+        for (layer, tiles, cost), paths in zip(plans, built, strict=True):
+            times = _time(layer, tiles, paths, options.target)
+            best = min(range(len(tiles)), key=times.__getitem__)
+            ratio = times[0] / times[best]
+            ratios[layer in SEEN].append(ratio)
+            rows += [
+                [astuple(layer), astuple(t), us, cost[t]]
+                for t, us in zip(tiles, times, strict=True)
+            ]
+            print(
+                f"| {layer.channels}×{layer.size}² to {layer.outputs}, {layer.kernel}×"
+                f"{layer.kernel}/{layer.stride} | {times[0]:.1f} | {times[best]:.1f} | {ratio:.2f} "
+                f"| {astuple(tiles[0])} | {astuple(tiles[best])} |",
+                flush=True,
+            )
+    for seen, found in ((seen, found) for seen, found in ratios.items() if found):
+        name = "layers it was fitted to" if seen else "other layers"
+        print(f"- {name}: geometric mean **{geometric_mean(found):.3f}**, worst {max(found):.2f}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()
