@@ -16,7 +16,7 @@ from tests.schedules.harness import Graph
 from tests.schedules.test_gpu_kernels import conv
 from tvm_edge.compiler import driver
 from tvm_edge.report import KernelInfo
-from tvm_edge.runtime.session import KERNEL_BY_KERNEL
+from tvm_edge.runtime.entry import KERNEL_BY_KERNEL
 from tvm_edge.schedules.base import workspace_of
 from tvm_edge.schedules.gpu import schedule, tiled
 from tvm_edge.schedules.gpu.product import Tile

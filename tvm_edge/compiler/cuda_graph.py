@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.compiler import phases
-from tvm_edge.runtime.session import KERNEL_BY_KERNEL
+from tvm_edge.runtime.entry import KERNEL_BY_KERNEL
 
 __all__ = ["lower_for_cuda"]
 

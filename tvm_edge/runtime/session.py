@@ -19,15 +19,15 @@ import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from tvm_edge import opencl
-from tvm_edge.errors import ArtifactError, DeviceUnavailableError, InputError, one_line
+from tvm_edge.errors import ArtifactError, DeviceUnavailableError
 from tvm_edge.host import allowed_cpus, host_features, machine
 from tvm_edge.runtime.dlpack import byte_offset, share_array
+from tvm_edge.runtime.entry import KERNEL_BY_KERNEL, Main, entry
 from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.placement import DevicePlan
 from tvm_edge.runtime.threads import configure_pool
 
 __all__ = [
-    "KERNEL_BY_KERNEL",
     "Instrument",
     "Session",
     "aligned_copy",
@@ -36,20 +36,8 @@ __all__ = [
     "load_library",
 ]
 
-KERNEL_BY_KERNEL = "main_kernel_by_kernel"
-"""``main`` without CUDA graphs, in code that has them."""
-
 Instrument = Callable[[str, bool], None]
 """Called with a kernel's name, before (True) and after (False) its launch."""
-
-_Main = Callable[..., list[tvm.runtime.Tensor]]
-"""A model's entry; what it returns is listed."""
-
-# How the virtual machine and kernels refuse an argument.
-_OTHER_ARGUMENTS = ("Invoking function main", "fn=main, loc=param", "when calling:")
-
-# How a kernel's assertion begins (tvm_edge.schedules.emit.require).
-_REFUSED = "the inputs' values do not fit: "
 
 _ALIGNMENT = 64  # TVM's kAllocAlignment; kernels may load whole cache lines
 
@@ -123,7 +111,7 @@ class _Machine:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.main: _Main | None = None  # made when it is first needed
+        self.main: Main | None = None  # made when it is first needed
         self._staged: dict[int, tuple[tvm.runtime.Tensor, np.ndarray]] = {}
 
     def stage(self, index: int, array: np.ndarray) -> tvm.runtime.Tensor:
@@ -184,7 +172,7 @@ class Session:
         on_cpu = all(_is_cpu(device) for device in devices)
         room = max(1, len(allowed_cpus()) // num_threads) if on_cpu else 1
         self._machines = [_Machine() for _ in range(room)]
-        self._machines[0].main = _entry(self._make_machine())
+        self._machines[0].main = entry(self._make_machine())
         self._turn = itertools.count()
         placed = []
         for index, (weight, number) in enumerate(zip(weights, plan.weights, strict=True)):
@@ -229,7 +217,7 @@ class Session:
         with machine.lock, self._stream():
             configure_pool(self.num_threads)
             if machine.main is None:
-                machine.main = _entry(self._make_machine())
+                machine.main = entry(self._make_machine())
             tensors = [
                 machine.stage(index, value)
                 if isinstance(value, np.ndarray) and _is_cpu(device) and not _is_aligned(value)
@@ -285,7 +273,7 @@ class Session:
             configure_pool(self.num_threads)
             # What a CUDA graph replays calls nothing that an instrument could see.
             recorded = self._cuda and machine.module.implements_function(KERNEL_BY_KERNEL)
-            main = _entry(machine, KERNEL_BY_KERNEL if recorded else "main")
+            main = entry(machine, KERNEL_BY_KERNEL if recorded else "main")
             main(*self.place(inputs), self._weights)
 
     def check_process(self) -> None:
@@ -332,49 +320,6 @@ class Session:
         return owned
 
 
-def _entry(machine: VirtualMachine, name: str = "main") -> _Main:
-    """``main``, and what its checks of types and shapes raise as errors of ours."""
-    main = machine[name]
-
-    def call(*arguments: Any) -> list[tvm.runtime.Tensor]:
-        try:
-            results = _listed(main(*arguments))
-        except (RuntimeError, TypeError, ValueError) as err:
-            reason = str(err)
-            if "std::bad_alloc" in reason:
-                raise InputError(
-                    "the run needs more memory than there is; check the inputs' values where "
-                    "they say how large a result is, and the shapes the model was compiled for",
-                    name="inputs",
-                ) from err
-            if any(sign in reason for sign in _OTHER_ARGUMENTS):
-                raise ArtifactError(
-                    "the code of this model takes other inputs or weights than its manifest "
-                    f"says ({one_line(err)}); export it again"
-                ) from err
-            if _REFUSED in reason:  # a kernel's own check
-                raise InputError(
-                    f"{reason[reason.index(_REFUSED) :].splitlines()[0]}; check the inputs' values",
-                    name="inputs",
-                ) from err
-            if "ErrorContext(" in reason:
-                raise InputError(
-                    "shapes that this model computes from its inputs' values do not fit "
-                    f"({one_line(err)}); check the values",
-                    name="inputs",
-                ) from err
-            raise  # the device's
-        if any(length < 0 for tensor in results for length in tensor.shape):
-            raise InputError(
-                "a shape that this model computes from its inputs' values is negative; "
-                "check the values",
-                name="inputs",
-            )
-        return results
-
-    return call
-
-
 @contextmanager
 def _interrupt_deferred() -> Iterator[None]:
     """Hold Ctrl-C back until the block ends.
@@ -406,10 +351,6 @@ def _is_opencl(device: tvm.runtime.Device) -> bool:
 
 def _is_cuda(device: tvm.runtime.Device) -> bool:
     return int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLCUDA
-
-
-def _listed(result: Any) -> list[tvm.runtime.Tensor]:
-    return [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
 
 
 def _is_aligned(array: np.ndarray) -> bool:
