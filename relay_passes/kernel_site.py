@@ -48,16 +48,25 @@ class KernelSite:
         results: Sequence[relax.TensorType],
     ) -> list[relax.Var]:
         """Call a kernel; its results."""
+        made = self.emit(self.unbound(func, name, args, results))
+        if len(results) == 1:
+            return [made]
+        return [self.emit(relax.TupleGetItem(made, i)) for i in range(len(results))]
+
+    def unbound(
+        self,
+        func: tirx.PrimFunc,
+        name: str,
+        args: Sequence[relax.Expr],
+        results: Sequence[relax.TensorType],
+    ) -> relax.Call:
+        """The call itself: to be the operator's value, so that others can be fused with it."""
         func = func.without_attr("global_symbol")  # the module names it
         if self.device is not None:
             func = func.with_attr("target", self.device.target)
         gvar = self.builder.add_func(func, name)
         types = list(results)
-        out = types[0] if len(types) == 1 else types
-        made = self.emit(relax.call_tir(gvar, list(args), out))
-        if len(types) == 1:
-            return [made]
-        return [self.emit(relax.TupleGetItem(made, i)) for i in range(len(types))]
+        return relax.call_tir(gvar, list(args), types[0] if len(types) == 1 else types)
 
     def run(self, kernel: Kernel, name: str, args: Sequence[relax.Expr]) -> list[relax.Var]:
         """Call a kernel of static shapes; its results, workspace included."""

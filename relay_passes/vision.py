@@ -32,6 +32,7 @@ from tvm_edge.relay_passes.lower_boxes import (
     lower_valid_counts,
     lower_yolo_decode,
 )
+from tvm_edge.relay_passes.lower_conv2d import lower_conv2d
 from tvm_edge.relay_passes.lower_nms import (
     lower_box_nms,
     lower_efficient_nms,
@@ -78,6 +79,7 @@ _LOWERINGS: Mapping[str, Callable[[KernelSite, relax.Call], relax.Expr]] = {
     "relax.cumsum": lower_cumsum,
     "relax.image.grid_sample": lower_grid_sample,
     "relax.image.resize2d": lower_resize2d,
+    "relax.nn.conv2d": lower_conv2d,
     "relax.nonzero": lower_nonzero,
     "relax.scatter_elements": lower_scatter_elements,
     "relax.scatter_nd": lower_scatter_nd,

@@ -9,6 +9,7 @@ from typing import Literal
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.blocked import ConvWorkload, filled, input_block
 from tvm_edge.schedules.cpu.blocked import Knobs, Tile, candidates, touched
+from tvm_edge.schedules.winograd import winograd_applies
 
 __all__ = [
     "ConfigSpace",
@@ -17,7 +18,6 @@ __all__ = [
     "config_space",
     "direct_tile",
     "product_tile",
-    "winograd_applies",
 ]
 
 _MIN_BLOCK = 4
@@ -112,16 +112,6 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
     # The heuristic leaves the knobs to the schedule, which takes the first of its kind.
     found.sort(key=lambda c: (c.algorithm, c.block, c.m) != (first.algorithm, first.block, first.m))
     return ConfigSpace(workload, tuple(found))
-
-
-def winograd_applies(workload: ConvWorkload) -> bool:
-    """Whether a convolution has the form that Winograd's algorithm computes."""
-    return (
-        workload.kernel == (3, 3)
-        and workload.strides == (1, 1)
-        and workload.dilation == (1, 1)
-        and workload.groups == 1
-    )
 
 
 def choose_config(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:

@@ -20,10 +20,12 @@ from tvm_edge.schedules.gpu.launch import guard_empty_grids, schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
 from tvm_edge.schedules.gpu.tiled import Tiled
 from tvm_edge.schedules.gpu.window import Depthwise, Pool
+from tvm_edge.schedules.gpu.winograd import WinogradOutput
 
 __all__ = ["RULES", "schedule"]
 
 RULES: tuple[ScheduleRule, ...] = (
+    WinogradOutput(),
     Elementwise(schedule_spatial),
     Tiled(),
     Conv2d(),

@@ -44,6 +44,8 @@ class Product:
     store_vector : callable or None
         The same for `VECTOR` columns from `column` on; ``sum(lane)`` is one of theirs. ``None``
         where they do not lie side by side.
+    rows_beside : bool
+        Weights of neighbouring rows lie side by side, not those of neighbouring terms.
     """
 
     batch: int
@@ -54,6 +56,7 @@ class Product:
     data: Operand
     store: Callable[[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Expr], None]
     store_vector: Callable[..., None] | None = None
+    rows_beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,9 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
         loads = [
             _Load(
                 tile.depth * tile.rows,
-                lambda e: (tirx.floormod(e, tile.depth), tirx.floordiv(e, tile.depth)),
+                (lambda e: (tirx.floordiv(e, tile.rows), tirx.floormod(e, tile.rows)))
+                if product.rows_beside
+                else (lambda e: (tirx.floormod(e, tile.depth), tirx.floordiv(e, tile.depth))),
                 lambda term, at: product.weight(batch, first_row + at, term),
                 product.rows - first_row if product.rows % tile.rows else None,
                 weights,
@@ -283,6 +288,7 @@ def _parts_of(product: Product, part: tirx.Expr, parts: Any) -> Product:
         product.data,
         store,
         store_vector if product.columns % VECTOR == 0 else None,
+        product.rows_beside,
     )
 
 

@@ -15,7 +15,7 @@ from itertools import product
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.gpu.product import Tile
 
-__all__ = ["choose_product_tile", "estimated_cycles", "possible_tiles"]
+__all__ = ["choose_product_tile", "estimated_cycles", "possible_tiles", "streaming_cycles"]
 
 # Work-item tiles, and the share of a core's multiply-adds that they reach beside what a step costs.
 _ITEMS = {(8, 8): 0.75, (8, 4): 0.62, (4, 8): 0.43, (4, 4): 0.63, (4, 2): 0.59, (2, 4): 0.52}
@@ -132,5 +132,10 @@ def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: Devic
         total += times * (_PROLOGUE + tile.steps(terms) * max(together * step, wait))
     if tile.parts > 1:
         moved = batch * rows * columns * 4 * (_WRITTEN + _READ * tile.parts)
-        total += _SECOND_LAUNCH + moved / (cores * _BYTES_PER_CYCLE) + tile.parts * _PART
+        total += streaming_cycles(moved, spec) + tile.parts * _PART
     return total
+
+
+def streaming_cycles(nbytes: float, spec: DeviceSpec) -> float:
+    """Estimated cycles of a kernel behind another one that moves `nbytes` bytes."""
+    return _SECOND_LAUNCH + nbytes / (max(spec.cores, 1) * _BYTES_PER_CYCLE)
