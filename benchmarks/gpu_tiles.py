@@ -75,7 +75,30 @@ UNSEEN = (
     Layer(640, 12, 640, 1),
     Layer(72, 33, 120, 1, 2),
 )
-_SMALL = (Layer(64, 7, 48, 3), Layer(16, 12, 24, 1, 2))
+
+
+@dataclass(frozen=True)
+class Products:
+    """The products of a Winograd convolution."""
+
+    frequencies: int
+    channels: int
+    tiles: int
+    outputs: int
+
+
+PRODUCTS = (
+    Products(36, 64, 3136, 64),
+    Products(36, 128, 784, 128),
+    Products(36, 256, 196, 256),
+    Products(36, 512, 49, 512),
+    Products(36, 512, 16, 512),
+    Products(16, 512, 49, 512),
+    Products(36, 64, 196, 64),
+    Products(16, 128, 196, 128),
+    Products(36, 96, 81, 160),
+)
+_SMALL = (Layer(64, 7, 48, 3), Layer(16, 12, 24, 1, 2), Products(16, 24, 12, 16))
 
 
 def _model(layer: Layer) -> Any:
@@ -100,9 +123,16 @@ def _model(layer: Layer) -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-def _source(layer: Layer, target: str) -> Any:
+def _source(layer: Layer | Products, target: str) -> Any:
     """The layer's kernel, taken apart."""
-    from tvm import tirx
+    from tvm import te, tirx
+
+    if isinstance(layer, Products):
+        from tvm_edge.schedules.gpu.tiled import Source
+        from tvm_edge.schedules.gpu.winograd import products
+
+        given = [te.placeholder(shape, "float32", n) for n, shape in _shapes(layer).items()]
+        return Source.of(te.create_prim_func([*given, products(*given)], "int64"))
 
     from tvm_edge.compiler import phases
     from tvm_edge.frontend import load_model
@@ -121,7 +151,37 @@ def _source(layer: Layer, target: str) -> Any:
     return found
 
 
-def _build(layer: Layer, tiles: list[Any], target: str, folder: str) -> list[str]:
+def _shapes(layer: Layer | Products) -> dict[str, tuple[int, ...]]:
+    """Of the kernel's inputs, in their order."""
+    if isinstance(layer, Products):
+        first = (layer.frequencies, layer.channels)
+        return {"u": (*first, layer.outputs), "v": (*first, layer.tiles)}
+    return {
+        "x": (1, layer.channels, layer.size, layer.size),
+        "w": (layer.outputs, layer.channels, layer.kernel, layer.kernel),
+        "b": (layer.outputs,),
+    }
+
+
+def _expected(layer: Layer | Products, inputs: dict[str, np.ndarray]) -> np.ndarray:
+    """What ONNX Runtime computes; of products, which it has no operator for, NumPy in float64."""
+    import onnxruntime
+
+    if isinstance(layer, Products):
+        filters = inputs["u"].astype("float64").transpose(0, 2, 1)
+        return filters @ inputs["v"].astype("float64")
+    session = onnxruntime.InferenceSession(_model(layer).SerializeToString())
+    return session.run(None, inputs)[0]
+
+
+def _name(layer: Layer | Products) -> str:
+    if isinstance(layer, Products):
+        return f"{layer.frequencies} products {layer.outputs}×{layer.channels}×{layer.tiles}"
+    window = f"{layer.kernel}×{layer.kernel}/{layer.stride}"
+    return f"{layer.channels}×{layer.size}² to {layer.outputs}, {window}"
+
+
+def _build(layer: Layer | Products, tiles: list[Any], target: str, folder: str) -> list[str]:
     """Libraries of a layer's kernel, one for each tile."""
     import tvm
 
@@ -143,30 +203,26 @@ def _build(layer: Layer, tiles: list[Any], target: str, folder: str) -> list[str
     return paths
 
 
-def _time(layer: Layer, tiles: list[Any], paths: list[str], target: str) -> list[float]:
+def _time(layer: Layer | Products, tiles: list[Any], paths: list[str], target: str) -> list[float]:
     """Microseconds of each kernel; infinite where its result is wrong."""
-    import onnxruntime
     import tvm
 
     generator = np.random.default_rng(0)
-    shapes = {
-        "x": (1, layer.channels, layer.size, layer.size),
-        "w": (layer.outputs, layer.channels, layer.kernel, layer.kernel),
-        "b": (layer.outputs,),
+    inputs = {
+        name: generator.standard_normal(shape).astype("float32")
+        for name, shape in _shapes(layer).items()
     }
-    inputs = {n: generator.standard_normal(s).astype("float32") for n, s in shapes.items()}
-    session = onnxruntime.InferenceSession(_model(layer).SerializeToString())
-    (expected,) = session.run(None, inputs)
+    expected = _expected(layer, inputs)
     device, times = tvm.device(target, 0), []
     for tile, path in zip(tiles, paths, strict=True):
-        arrays = [inputs["x"], inputs["w"], inputs["b"].reshape(1, -1, 1, 1)]
-        arrays.append(np.full_like(expected, np.nan))
+        arrays = [a.reshape(1, -1, 1, 1) if a.ndim == 1 else a for a in inputs.values()]
+        arrays.append(np.full_like(expected, np.nan, dtype="float32"))
         if tile.parts > 1:
             arrays.append(np.full(tile.parts * expected.size, np.nan, "float32"))
         tensors = [tvm.runtime.tensor(array, device) for array in arrays]
         library = tvm.runtime.load_module(path)
         library["layer"](*tensors)
-        error = np.abs(tensors[3].numpy() - expected).max() / np.abs(expected).max()
+        error = np.abs(tensors[len(inputs)].numpy() - expected).max() / np.abs(expected).max()
         if not error <= 1e-4:
             print(f"wrong: {layer} {tile}, {error:.1e}")
             times.append(float("inf"))
@@ -195,7 +251,7 @@ def main() -> None:
     spec = resolve_target(options.target).spec
     chooser = random.Random(0)
     plans = []
-    for layer in _SMALL if options.small else (*SEEN, *UNSEEN):
+    for layer in _SMALL if options.small else (*SEEN, *UNSEEN, *PRODUCTS):
         source = _source(layer, options.target)
         cost = {
             t: estimated_cycles(t, source.extents, spec)
@@ -224,12 +280,10 @@ def main() -> None:
             ratio = times[0] / times[best]
             ratios[layer in SEEN].append(ratio)
             rows += [
-                [astuple(layer), astuple(t), us, cost[t]]
-                for t, us in zip(tiles, times, strict=True)
+                [_name(layer), astuple(t), us, cost[t]] for t, us in zip(tiles, times, strict=True)
             ]
             print(
-                f"| {layer.channels}×{layer.size}² to {layer.outputs}, {layer.kernel}×"
-                f"{layer.kernel}/{layer.stride} | {times[0]:.1f} | {times[best]:.1f} | {ratio:.2f} "
+                f"| {_name(layer)} | {times[0]:.1f} | {times[best]:.1f} | {ratio:.2f} "
                 f"| {astuple(tiles[0])} | {astuple(tiles[best])} |",
                 flush=True,
             )

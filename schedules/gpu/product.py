@@ -9,9 +9,10 @@ tile (split-K), and a second kernel adds up the parts in their order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -44,6 +45,8 @@ class Product:
     store_vector : callable or None
         The same for `VECTOR` columns from `column` on; ``sum(lane)`` is one of theirs. ``None``
         where they do not lie side by side.
+    weight_width, data_width : int
+        Neighbouring weights and data that can be read as one vector: 1 or `VECTOR`.
     rows_beside : bool
         Weights of neighbouring rows lie side by side, not those of neighbouring terms.
     """
@@ -56,6 +59,8 @@ class Product:
     data: Operand
     store: Callable[[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Expr], None]
     store_vector: Callable[..., None] | None = None
+    weight_width: int = 1
+    data_width: int = 1
     rows_beside: bool = False
 
 
@@ -130,7 +135,8 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
         rest = hold(tirx.floordiv(group, column_tiles * row_tiles))
         batch = hold(tirx.floormod(rest, product.batch)) if product.batch > 1 else _int(0)
         part = hold(tirx.floordiv(rest, product.batch)) if tile.parts > 1 else _int(0)
-        first_row, first_column = hold(row_tile * tile.rows), hold(column_tile * tile.columns)
+        # What vectors begin at is not held: TVM has to see that it is a multiple of their width.
+        first_row, first_column = row_tile * tile.rows, column_tile * tile.columns
         first_step = hold(part * steps)
 
         weights = T.buffer_proxy(
@@ -141,61 +147,59 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
         )
         loads = [
             _Load(
-                tile.depth * tile.rows,
-                (lambda e: (tirx.floordiv(e, tile.rows), tirx.floormod(e, tile.rows)))
-                if product.rows_beside
-                else (lambda e: (tirx.floormod(e, tile.depth), tirx.floordiv(e, tile.depth))),
+                "term" if product.rows_beside else "row",
+                (tile.depth, tile.rows),
                 lambda term, at: product.weight(batch, first_row + at, term),
                 product.rows - first_row if product.rows % tile.rows else None,
                 weights,
                 tile.pitch,
+                _width(product.weight_width, tile.rows if product.rows_beside else tile.depth),
             ),
             _Load(
-                tile.depth * tile.columns,
-                lambda e: (tirx.floordiv(e, tile.columns), tirx.floormod(e, tile.columns)),
+                "term",
+                (tile.depth, tile.columns),
                 lambda term, at: product.data(batch, term, first_column + at),
                 product.columns - first_column if product.columns % tile.columns else None,
                 data,
                 tile.columns,
+                _width(product.data_width, tile.columns),
             ),
         ]
         whole = product.terms == steps * tile.depth * tile.parts
-        held = [registers(-(-load.size // tile.items), "float32") for load in loads]
+        held = [registers(load.turns(tile.items) * load.width, "float32") for load in loads]
 
         def bring(step: tirx.Expr) -> None:
-            first = hold((first_step + step) * tile.depth)
+            first = (first_step + step) * tile.depth
             for load, kept in zip(loads, held, strict=True):
-                for i in range(-(-load.size // tile.items)):
-                    term, at = load.place(item + i * tile.items)
+                for i in range(load.turns(tile.items)):
+                    e = (item + i * tile.items) * load.width
+                    term, at = load.place(e)
                     bounds = []
-                    if (i + 1) * tile.items > load.size:
-                        bounds.append(item + i * tile.items < load.size)
+                    if (i + 1) * tile.items * load.width > load.size:
+                        bounds.append(e < load.size)
                     if load.limit is not None:
                         bounds.append(at < load.limit)
                     if not whole:
                         bounds.append(first + term < product.terms)
-                    value = load.value(first + term, at)
-                    if bounds:
-                        zero = tirx.const(0, "float32")
-                        value = tirx.if_then_else(tirx.all(*bounds), value, zero)
-                    kept[i] = value
+
+                    def value(lane: tirx.Expr, e: tirx.Expr = e, load: _Load = load) -> tirx.Expr:
+                        term, at = load.place(e, lane)
+                        return load.value(first + term, at)
+
+                    _bring(kept, i * load.width, load.width, value, bounds)
 
         def put(into: tirx.Expr) -> None:
             for load, kept in zip(loads, held, strict=True):
-                for i in range(-(-load.size // tile.items)):
-                    e = item + i * tile.items
-                    term, at = load.place(e)
-                    where = (into * tile.depth + term) * load.pitch + at
-                    if (i + 1) * tile.items > load.size:
-                        with when(e < load.size):
-                            load.local[where] = kept[i]
-                    else:
-                        load.local[where] = kept[i]
+                for i in range(load.turns(tile.items)):
+                    e = (item + i * tile.items) * load.width
+                    some = (i + 1) * tile.items * load.width > load.size
+                    with when(e < load.size) if some else nullcontext():
+                        load.put(kept, i * load.width, e, into * tile.depth)
 
-        own_row = hold(tirx.floordiv(item, across) * tile.item_rows)
+        own_row = tirx.floordiv(item, across) * tile.item_rows
         # Items side by side read vectors side by side: no two of them from one bank.
         width = min(tile.item_columns, VECTOR)
-        own_column = hold(tirx.floormod(item, across) * width)
+        own_column = tirx.floormod(item, across) * width
         sums = registers(tile.item_rows * tile.item_columns, "float32")
         for i in range(tile.item_rows * tile.item_columns):
             sums[i] = tirx.const(0, "float32")
@@ -209,9 +213,9 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
             with when(step + 1 < steps):
                 bring(step + 1)
             with T.serial(0, tile.depth) as term:
-                at = hold((now * tile.depth + term) * tile.pitch + own_row)
+                at = (now * tile.depth + term) * tile.pitch + own_row
                 _read(own_weights, weights, at, tile.item_rows, VECTOR)
-                at = hold((now * tile.depth + term) * tile.columns + own_column)
+                at = (now * tile.depth + term) * tile.columns + own_column
                 _read(own_data, data, at, tile.item_columns, across * width)
                 for i in range(tile.item_rows):
                     for j in range(tile.item_columns):
@@ -221,7 +225,7 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
                 put(1 - now)
             barrier()
 
-        row, column = hold(first_row + own_row), hold(first_column + own_column)
+        row, column = first_row + own_row, first_column + own_column
         target = product if parts is None else _parts_of(product, part, parts)
         _store(target, tile, (batch, row, column), sums)
 
@@ -232,24 +236,79 @@ class _Load:
 
     Attributes
     ----------
-    size : int
-        Elements of a step.
-    place : callable
-        Term and row (or column) in the tile of an element.
+    outer : {"term", "row"}
+        What elements are counted by first; those side by side differ in the other one.
+    extents : (int, int)
+        Terms of a step, and rows (or columns) of the tile.
     value : callable
         The operand at a term and a row (or column) of the tile.
     limit : tirx.Expr or None
         Rows (or columns) that there are.
     local : buffer
     pitch : int
+    width : int
+        Elements that a work-item brings at once.
     """
 
-    size: int
-    place: Callable[[tirx.Expr], tuple[tirx.Expr, tirx.Expr]]
+    outer: Literal["term", "row"]
+    extents: tuple[int, int]
     value: Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
     limit: tirx.Expr | None
     local: Any
     pitch: int
+    width: int
+
+    @property
+    def size(self) -> int:
+        """Elements of a step."""
+        return self.extents[0] * self.extents[1]
+
+    def turns(self, items: int) -> int:
+        """How often each of `items` work-items brings elements."""
+        return -(-self.size // (items * self.width))
+
+    def place(self, e: tirx.Expr, lane: Any = 0) -> tuple[tirx.Expr, tirx.Expr]:
+        """Term and row (or column) of an element, or of the one `lane` elements behind it."""
+        depth, rows = self.extents
+        if self.outer == "term":
+            return tirx.floordiv(e, rows), tirx.floormod(e, rows) + lane
+        return tirx.floormod(e, depth) + lane, tirx.floordiv(e, depth)
+
+    def put(self, kept: Any, first: int, e: tirx.Expr, before: tirx.Expr) -> None:
+        """Store what was brought for element `e` behind `before` terms."""
+        if self.width > 1 and self.outer == "term":
+            with T.vectorized(0, self.width) as lane:
+                term, at = self.place(e, lane)
+                self.local[(before + term) * self.pitch + at] = kept[first + lane]
+            return
+        for lane in range(self.width):
+            term, at = self.place(e, lane)
+            self.local[(before + term) * self.pitch + at] = kept[first + lane]
+
+
+def _width(wanted: int, extent: int) -> int:
+    return wanted if extent % wanted == 0 else 1
+
+
+def _bring(
+    kept: Any,
+    first: int,
+    width: int,
+    value: Callable[[Any], tirx.Expr],
+    bounds: Sequence[tirx.Expr],
+) -> None:
+    """Read one element or a vector into registers, zeros where it is out of bounds."""
+
+    def guarded(lane: Any) -> tirx.Expr:
+        if not bounds:
+            return value(lane)
+        return tirx.if_then_else(tirx.all(*bounds), value(lane), tirx.const(0, "float32"))
+
+    if width == 1:
+        kept[first] = guarded(0)
+        return
+    with T.vectorized(0, width) as lane:
+        kept[first + lane] = guarded(lane)
 
 
 def _int(value: int) -> tirx.Expr:
@@ -279,17 +338,8 @@ def _parts_of(product: Product, part: tirx.Expr, parts: Any) -> Product:
         with T.vectorized(0, VECTOR) as lane:
             parts[at + lane] = value(lane)
 
-    return Product(
-        product.batch,
-        product.rows,
-        product.columns,
-        product.terms,
-        product.weight,
-        product.data,
-        store,
-        store_vector if product.columns % VECTOR == 0 else None,
-        product.rows_beside,
-    )
+    vectors = store_vector if product.columns % VECTOR == 0 else None
+    return replace(product, store=store, store_vector=vectors)
 
 
 def _store(product: Product, tile: Tile, at: tuple[tirx.Expr, ...], sums: Any) -> None:

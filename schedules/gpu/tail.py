@@ -14,7 +14,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant, uses
 from tvm_edge.schedules.emit import Tensor
 
-__all__ = ["Memory", "Tail", "as_vectors", "step_of", "substituted"]
+__all__ = ["Memory", "Tail", "as_vectors", "substituted"]
 
 Variables = Sequence[tuple[tirx.Var, Any]]
 
@@ -62,6 +62,14 @@ class Memory:
             return load
 
         return substituted(tvm_ffi.structural_map(expr, (ir.TensorLoad, on_load)), variables)
+
+    def is_straight(self, expr: tirx.Expr, axis: tirx.Var) -> bool:
+        """Whether all that `expr` reads lies side by side along `axis`."""
+        return all(_step(offset, axis) == 1 for offset in self.offsets_in(expr))
+
+    def in_vectors(self, expr: tirx.Expr, axis: tirx.Var, extent: int, width: int) -> bool:
+        """Whether `width` neighbours on `axis`, which is `extent` long, can be read together."""
+        return extent % width == 0 and self.is_straight(expr, axis) and not _branches(expr)
 
     def offsets_in(self, expr: tirx.Expr) -> list[tirx.Expr]:
         """Indices of the loads of vectors in `expr`."""
@@ -112,8 +120,8 @@ class Tail:
         offsets = [self._target, *self._memory.offsets_in(self._result)]
         return (
             extent % width == 0
-            and step_of(self._target, last) == 1
-            and all(step_of(offset, last) is not None for offset in offsets)
+            and _step(self._target, last) == 1
+            and all(_step(offset, last) is not None for offset in offsets)
             and not _branches(self._result)
         )
 
@@ -147,7 +155,7 @@ def substituted(expr: Any, variables: Variables) -> Any:
     return tvm_ffi.structural_map(expr, (tirx.Var, on_variable))
 
 
-def step_of(offset: tirx.Expr, axis: tirx.Var) -> int | None:
+def _step(offset: tirx.Expr, axis: tirx.Var) -> int | None:
     """Elements from a place on `axis` to the next; ``None`` if that changes, or is more than 1."""
     if not uses(offset, axis):
         return 0

@@ -22,7 +22,7 @@ from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.emit import function
 from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile, write_parts, write_product
 from tvm_edge.schedules.gpu.product_tile import choose_product_tile
-from tvm_edge.schedules.gpu.tail import Memory, Tail, as_vectors, step_of, substituted
+from tvm_edge.schedules.gpu.tail import Memory, Tail, as_vectors, substituted
 from tvm_edge.schedules.stages import epilogue_of, isolate, open_reduction
 
 __all__ = ["Source", "Tiled"]
@@ -160,6 +160,9 @@ class Source:
         sums = self._block.writes[0].source
         tail = Tail(self._epilogue, sums, memory, axes[:3], [places[p] for p in spatial])
         first = tirx.const(0, "int32")
+        _, rows, columns, terms = self.extents
+        rows_beside = memory.is_straight(weight, row)
+        along, count = (row, rows) if rows_beside else (term, terms)
 
         def at(expr: Any, *where: tirx.Expr) -> Any:
             return substituted(expr, list(zip(axes, where, strict=True)))
@@ -172,10 +175,12 @@ class Source:
             store=lambda b, r, c, total: tail.write((b, r, c), total),
             store_vector=(
                 (lambda b, r, c, total: tail.write_vector((b, r, c), total, VECTOR))
-                if tail.in_vectors(self.extents[2], VECTOR)
+                if tail.in_vectors(columns, VECTOR)
                 else None
             ),
-            rows_beside=all(step_of(o, row) == 1 for o in memory.offsets_in(weight)),
+            weight_width=VECTOR if memory.in_vectors(weight, along, count, VECTOR) else 1,
+            data_width=VECTOR if memory.in_vectors(data, column, columns, VECTOR) else 1,
+            rows_beside=rows_beside,
         )
 
 
