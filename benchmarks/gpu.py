@@ -3,12 +3,14 @@
 One row per network: batch 1, float32. ``CUDA`` and ``OpenCL`` are tvm-edge's, heuristics alone;
 ``cuDNN`` is PyTorch with the same nodes and weights, batch normalisation folded, algorithms chosen
 by measurement (``torch.backends.cudnn.benchmark``), captured in a CUDA graph, with tf32 off, and
-beside it with tf32 on. Outputs are compared with ONNX Runtime's before anything is timed.
+beside it with tf32 on; ``stock`` is stock TVM, whose compilations that fail are named.
+Outputs are compared with ONNX Runtime's before anything is timed.
 
 Times are device events around many calls without synchronisation between them: the network as it
-is used, launches included. ``kernels`` is the sum of the kernels' own times under the profiler.
-Processes take turns, ``--rounds`` times; medians with spread. ``--opencl-only`` is for machines
-without CUDA; ``--networks`` and ``--json`` as in :mod:`benchmarks.zoo`.
+is used, launches included. ``kernels`` is the sum of the kernels' own times by the devices' events
+(OpenCL's, and CUPTI's through PyTorch's profiler), the least of some calls. Processes take turns,
+``--rounds`` times; medians with spread. ``--opencl-only`` is for machines without CUDA;
+``--networks`` and ``--json`` as in :mod:`benchmarks.zoo`. Layers: :mod:`benchmarks.gpu_layers`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -28,12 +30,13 @@ import numpy as np
 from benchmarks.correctness import compare_outputs
 from benchmarks.machine import describe_machine
 from benchmarks.processes import Job, is_child, run_child, serve
-from benchmarks.vision_timing import machine_us, torch_us
+from benchmarks.vision_timing import EVENT_ROUNDS, machine_us, torch_us
 
 NETWORKS = ("resnet50_v1", "mobilenet_v2", "squeezenet1_0", "vgg19", "inception_v3", "densenet121")
 
 _MODULE = "benchmarks.gpu"
 _CALLS = 30  # between two events
+_PROFILED = 3  # calls, of which the least sum of kernels' times counts
 
 
 # ------------------------------------------------------------------ what the child processes do
@@ -76,28 +79,44 @@ def _compile(name: str, target: str, folder: Path) -> dict[str, Any]:
 def _check(name: str, target: str, folder: Path) -> dict[str, Any]:
     """Compare with ONNX Runtime; the kernels' own times."""
     import tvm_edge
-    from tvm_edge import opencl
 
     model = tvm_edge.load(folder / f"{name}.{target}.tvme")
     inputs = _arrays(name, "inputs", folder)
     expected = _arrays(name, "expected", folder)
     compared = compare_outputs(model.run(inputs), expected, folder / f"{name}.onnx")
     kernels = model.profile(inputs).kernels
-    alone = None
-    if target == "opencl":
-        opencl.profile_start()
-        model.run(inputs)
-        alone = sum(
-            (each["end"] - each["start"]) / 1e3
-            for each in opencl.profile_stop()
-            if each["kind"] == "kernel"
-        )
+    measure = _opencl_kernels_us if target == "opencl" else _cuda_kernels_us
     return {
-        "kernel_us": alone,
+        "kernels_us": min(measure(lambda: model.run(inputs)) for _ in range(_PROFILED)),
         "error": compared["error"],
         "right": bool(compared["right"]),
         "kernels": [[k.name, k.time_us, k.gflops] for k in kernels],
     }
+
+
+def _opencl_kernels_us(run: Callable[[], Any]) -> float:
+    """The sum of the kernels' own times in a call."""
+    from tvm_edge import opencl
+
+    opencl.profile_start()
+    run()
+    kernels = (each for each in opencl.profile_stop() if each["kind"] == "kernel")
+    return sum((each["end"] - each["start"]) / 1e3 for each in kernels)
+
+
+def _cuda_kernels_us(run: Callable[[], Any]) -> float:
+    """The same on CUDA: PyTorch's profiler sees all kernels of the process, recorded ones too."""
+    import torch
+    from torch.autograd import DeviceType
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        run()
+        torch.cuda.synchronize()
+    return sum(
+        event.self_device_time_total
+        for event in profiler.events()
+        if event.device_type == DeviceType.CUDA and not event.name.startswith("Mem")
+    )
 
 
 def _ours(name: str, target: str, folder: Path) -> dict[str, Any]:
@@ -124,11 +143,26 @@ def _cudnn(name: str, precision: str, folder: Path) -> dict[str, Any]:
     (array,) = _arrays(name, "inputs", folder).values()
     data = torch.from_numpy(array).cuda()
     with torch.inference_mode():
-        result = run(data.clone()).cpu().numpy()
+        result = run(data.clone())[0].cpu().numpy()
     (expected,) = _arrays(name, "expected", folder).values()
     error = float(np.abs(result - expected).max() / np.abs(expected).max())
     graph = graphed(run, data.clone())
     return {"us": torch_us(graph.replay, _CALLS), "error": error}
+
+
+def _compile_stock(name: str, folder: Path) -> dict[str, Any]:
+    from benchmarks.gpu_stock import compile_stock
+
+    compile_stock(folder / f"{name}.onnx", folder / f"{name}.stock.so")
+    return {}
+
+
+def _stock(name: str, folder: Path) -> dict[str, Any]:
+    from benchmarks.gpu_stock import time_stock
+
+    inputs = _arrays(name, "inputs", folder)
+    (expected,) = _arrays(name, "expected", folder).values()
+    return time_stock(folder / f"{name}.stock.so", inputs, expected, _CALLS, EVENT_ROUNDS)
 
 
 _JOBS: dict[str, Job] = {
@@ -137,6 +171,8 @@ _JOBS: dict[str, Job] = {
     "check": _check,
     "ours": _ours,
     "cudnn": _cudnn,
+    "compile_stock": _compile_stock,
+    "stock": _stock,
 }
 
 
@@ -151,10 +187,16 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All figures, by network."""
     targets = ["opencl"] if options.opencl_only else ["cuda", "opencl"]
     found: dict[str, Any] = {name: {"compiled": {}, "us": {}} for name in options.networks}
+    others = [] if options.opencl_only else options.networks
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda n: run_child(_MODULE, "prepare", n, folder), options.networks))
         both = [(name, target) for name in options.networks for target in targets]
         compiled = list(pool.map(lambda job: run_child(_MODULE, "compile", *job, folder), both))
+        # Afterwards: seconds of compilation are not shared with a peer.
+        stock = list(pool.map(lambda n: run_child(_MODULE, "compile_stock", n, folder), others))
+    for name, result in zip(others, stock, strict=True):
+        found[name]["stock"] = result
+        print(f"{name} stock TVM: {result.get('failed', 'compiled')}", flush=True)
     for (name, target), result in zip(both, compiled, strict=True):
         if "failed" not in result:
             result |= run_child(_MODULE, "check", name, target, folder)
@@ -170,6 +212,8 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             for precision in peers:
                 result = run_child(_MODULE, "cudnn", name, precision, folder)
                 _add(found[name], f"cuDNN {precision}", result)
+            if "failed" not in found[name].get("stock", {"failed": ""}):
+                _add(found[name], "stock TVM", run_child(_MODULE, "stock", name, folder))
     return found
 
 
@@ -184,15 +228,15 @@ def _lines(found: dict[str, Any]) -> list[str]:
     """Tables and bars."""
     lines = [
         "| network | right | compile, s | CUDA, µs | its kernels | OpenCL, µs | its kernels "
-        "| cuDNN, µs | cuDNN tf32 | cuDNN / CUDA | tf32 / CUDA | cuDNN / OpenCL "
+        "| cuDNN, µs | cuDNN tf32 | stock TVM | cuDNN / CUDA | tf32 / CUDA | cuDNN / OpenCL "
         "| OpenCL / CUDA, kernels |",
-        "|---" * 13 + "|",
+        "|---" * 14 + "|",
     ]
     ratios: dict[str, list[float]] = {}
     for name, row in found.items():
         compiled, us = row["compiled"], row["us"]
         middle = {key: median(values) for key, values in us.items()}
-        sums = {t: sum(k[1] for k in c.get("kernels", [])) for t, c in compiled.items()}
+        sums = {t: c.get("kernels_us", 0) for t, c in compiled.items()}
         right = {t: c.get("right", False) for t, c in compiled.items()}
 
         def ratio(a: float | None, b: float | None, key: str) -> str:
@@ -211,7 +255,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
             )
             + " | "
             + " | ".join(
-                _spread(us[k]) if k in us else "–" for k in ("cuDNN float32", "cuDNN tf32")
+                _spread(us[k]) if k in us else "–"
+                for k in ("cuDNN float32", "cuDNN tf32", "stock TVM")
             )
             + " | "
             + " | ".join(

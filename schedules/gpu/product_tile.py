@@ -18,7 +18,7 @@ from tvm_edge.schedules.gpu.product import Tile
 __all__ = ["choose_product_tile", "estimated_cycles", "possible_tiles", "streaming_cycles"]
 
 # Work-item tiles, and the share of a core's multiply-adds that they reach beside what a step costs.
-_ITEMS = {(8, 8): 0.75, (8, 4): 0.62, (4, 8): 0.43, (4, 4): 0.63, (4, 2): 0.59, (2, 4): 0.52}
+_ITEMS = {(8, 8): 0.66, (8, 4): 0.69, (4, 8): 0.58, (4, 4): 0.53, (4, 2): 0.53, (2, 4): 0.37}
 
 _ROWS = (128, 64, 48, 32, 24, 16, 8)
 _COLUMNS = (128, 64, 56, 48, 32, 16)
@@ -27,8 +27,9 @@ _SMALLEST = 16
 _LEAST_ITEMS, _MOST_ITEMS = 32, 256
 
 # Terms of a step; of a window all, so that only the channel moves from step to step.
-_DEPTH = 8
+_DEPTHS = (8, 16)
 _LONGEST_WINDOW = 25
+_FEWEST_TERMS = 5
 
 # The fewest terms of a part.
 _TERMS_OF_A_PART = 32
@@ -37,16 +38,16 @@ _TERMS_OF_A_PART = 32
 _MOST_WORKSPACE = 64 << 20
 
 # Registers of a work-item beside its tile.
-_OTHER_REGISTERS = 28
+_OTHER_REGISTERS = 16
 
-# Cycles, fitted to 500 kernels of 32 layers on an H200 (benchmarks/RESULTS.md): of a launch, and of
+# Cycles, fitted to 660 kernels of 20 layers on an H200 (benchmarks/RESULTS.md): of a launch, and of
 # the second one; until a group's first step has begun; until the operands of a step are there, and
 # for each of them that a work-item brings; of a step itself, and of each wave's load in it.
-_LAUNCH, _SECOND_LAUNCH, _PROLOGUE = 690.0, 4560.0, 840.0
-_LATENCY, _LATENCY_OF_LOAD = 640.0, 87.0
-_STEP, _LOAD = 116.0, 2.8
+_LAUNCH, _SECOND_LAUNCH, _PROLOGUE = 4090.0, 2900.0, 760.0
+_LATENCY, _LATENCY_OF_LOAD = 470.0, 35.0
+_STEP, _LOAD = 9.0, 2.45
 # Of a part: its turn in the sum. Of a result and of each part of it: its way through memory.
-_PART, _WRITTEN, _READ = 127.0, 4.7, 1.15
+_PART, _WRITTEN, _READ = 85.0, 4.75, 0.67
 _BYTES_PER_CYCLE = 16  # of a core
 
 # Of unknown devices: registers, lanes of a core; and work-items that a core holds.
@@ -82,10 +83,12 @@ def possible_tiles(
 ) -> Iterator[Tile]:
     """Tiles that the device takes."""
     batch, rows, columns, terms = extents
-    depth = window if 1 < window <= _LONGEST_WINDOW else _DEPTH
-    if depth < 5:
-        depth *= 2
-    for item_rows, item_columns in _ITEMS:
+    depths = (
+        (max(window, 2 * window if window < 5 else 0),)
+        if 1 < window <= _LONGEST_WINDOW
+        else _DEPTHS
+    )
+    for (item_rows, item_columns), depth in product(_ITEMS, depths):
         for group_rows, group_columns in product(_ROWS, _COLUMNS):
             tile = Tile(group_rows, group_columns, item_rows, item_columns, depth)
             if group_rows % item_rows or group_columns % item_columns:
