@@ -26,11 +26,14 @@ class KernelSite:
         Where its operands are; ``None`` in a module for one device.
     spec : DeviceSpec
         That device.
+    precision : {"float32", "tf32"}
+        To which float32 may be rounded in products.
     """
 
     builder: relax.BlockBuilder
     device: relax.VDevice | None
     spec: DeviceSpec
+    precision: str = "float32"
 
     def tensor(self, shape: Sequence[Any], dtype: str) -> relax.TensorType:
         """The type of a tensor on this device."""

@@ -1,4 +1,7 @@
-"""Lower vision operators, sorts and scans to kernels, once it is known where they run."""
+"""Lower operators that are several kernels, once it is known where they run.
+
+Vision operators, sorts, scans; convolutions by Winograd's algorithm.
+"""
 
 from __future__ import annotations
 
@@ -99,13 +102,15 @@ class LowerVision:
     ----------
     resolved : ResolvedTarget
         The devices, which decide tiles and loops.
+    precision : str
+        Of products on the first one.
     """
 
-    def __init__(self, resolved: ResolvedTarget) -> None:
-        self.resolved = resolved
+    def __init__(self, resolved: ResolvedTarget, precision: str = "float32") -> None:
+        self.resolved, self.precision = resolved, precision
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        lowerer = _Lowerer(mod, self.resolved)
+        lowerer = _Lowerer(mod, self.resolved, self.precision)
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 lowerer.builder_.update_func(gvar, lowerer.visit_expr(func))
@@ -114,9 +119,9 @@ class LowerVision:
 
 @mutator
 class _Lowerer(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, resolved: ResolvedTarget) -> None:
+    def __init__(self, mod: tvm.IRModule, resolved: ResolvedTarget, precision: str) -> None:
         super().__init__(mod)
-        self._resolved = resolved
+        self._resolved, self._precision = resolved, precision
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         op = super().visit_call_(op)
@@ -128,4 +133,5 @@ class _Lowerer(PyExprMutator):
         device = next((found for found in placed if found is not None), None)
         on_host = device is not None and device.target.kind.name != resolved.kind
         spec = (resolved.cpu if on_host else resolved).spec
-        return _LOWERINGS[op.op.name](KernelSite(self.builder_, device, spec), op)
+        precision = "float32" if on_host else self._precision
+        return _LOWERINGS[op.op.name](KernelSite(self.builder_, device, spec, precision), op)

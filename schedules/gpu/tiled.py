@@ -17,15 +17,16 @@ from tvm.s_tir.schedule import SBlockRV, Schedule
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import accepts, root_blocks
-from tvm_edge.schedules.base import WORKSPACE, Origin
+from tvm_edge.schedules.base import PRECISION, WORKSPACE, Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.emit import function
-from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile, write_parts, write_product
-from tvm_edge.schedules.gpu.product_tile import choose_product_tile
+from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile
+from tvm_edge.schedules.gpu.product_tile import choose_product_tile, choose_warp_tile
 from tvm_edge.schedules.gpu.tail import Memory, Tail, as_vectors, substituted
+from tvm_edge.schedules.gpu.write_product import write_parts, write_product
 from tvm_edge.schedules.stages import epilogue_of, isolate, open_reduction
 
-__all__ = ["Source", "Tiled"]
+__all__ = ["Source", "TensorCore", "Tiled"]
 
 
 class Tiled:
@@ -45,6 +46,21 @@ class Tiled:
         if tile is None:
             return None
         return found.kernel(tile, spec)
+
+
+class TensorCore:
+    """The same where float32 may be multiplied as tf32, on tensor cores."""
+
+    name = "tensor_core"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
+        """The kernel, if `func` says so and is one contraction and what follows its sums."""
+        if func.attrs is None or func.attrs.get(PRECISION) != "tf32":
+            return None
+        found = Source.of(func)
+        tile = None if found is None else choose_warp_tile(found.extents, spec)
+        return None if found is None or tile is None else found.kernel(tile, spec)
 
 
 class Source:
@@ -174,7 +190,7 @@ class Source:
             data=lambda b, t, c: at(data, b, first, c, t),
             store=lambda b, r, c, total: tail.write((b, r, c), total),
             store_vector=(
-                (lambda b, r, c, total: tail.write_vector((b, r, c), total, VECTOR))
+                (lambda b, r, c, total, width: tail.write_vector((b, r, c), total, width))
                 if tail.in_vectors(columns, VECTOR)
                 else None
             ),

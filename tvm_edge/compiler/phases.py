@@ -64,12 +64,12 @@ def layout(spec: DeviceSpec, configs: Mapping[ConvWorkload, ConvConfig] | None =
     return Pipeline("layout", passes)
 
 
-def legalize(resolved: ResolvedTarget) -> Pipeline:
+def legalize(resolved: ResolvedTarget, precision: str = "float32") -> Pipeline:
     """Operators become calls of kernels (PrimFuncs), some of them written for the device."""
     return Pipeline(
         "legalize",
         (
-            LowerVision(resolved),
+            LowerVision(resolved, precision),
             DispatchSampling(),
             DispatchSortScan(),
             legalize_ops(),
