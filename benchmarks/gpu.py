@@ -74,32 +74,40 @@ def _arrays(name: str, which: str, folder: Path) -> dict[str, np.ndarray]:
 
 
 def _compile(name: str, build: str, folder: Path) -> dict[str, Any]:
-    """Compile the network and write the artifact."""
+    """Compile the network, write the artifact, compare its results with ONNX Runtime's."""
     import tvm_edge
 
-    target, precision, _ = _BUILDS[build]
+    target, precision, tolerance = _BUILDS[build]
     start = perf_counter()
     model = tvm_edge.compile(folder / f"{name}.onnx", target, precision=precision, fallback="none")
     seconds = perf_counter() - start
     model.export(folder / f"{name}.{build}.tvme")
-    return {"compile_seconds": seconds}
+    outputs = model.run(_arrays(name, "inputs", folder))
+    error = compare_outputs(outputs, _arrays(name, "expected", folder), folder / f"{name}.onnx")
+    return {
+        "compile_seconds": seconds,
+        "error": error["error"],
+        "right": bool(error["error"] <= tolerance),
+    }
 
 
-def _check(name: str, build: str, folder: Path) -> dict[str, Any]:
-    """Compare with ONNX Runtime; the kernels' own times."""
+def _ours(name: str, build: str, folder: Path) -> dict[str, Any]:
+    import tvm
+
     import tvm_edge
 
-    model = tvm_edge.load(folder / f"{name}.{build}.tvme")
-    inputs = _arrays(name, "inputs", folder)
-    expected = _arrays(name, "expected", folder)
-    compared = compare_outputs(model.run(inputs), expected, folder / f"{name}.onnx")
-    kernels = model.profile(inputs).kernels
-    measure = _opencl_kernels_us if build == "opencl" else _cuda_kernels_us
+    target = _BUILDS[build][0]
+    device, path = tvm.device(target, 0), folder / f"{name}.{build}.tvme"
+    arrays = _arrays(name, "inputs", folder)
+    inputs = {key: tvm.runtime.tensor(value, device) for key, value in arrays.items()}
+    us = machine_us(path, target, inputs, _CALLS)
+    model = tvm_edge.load(path)
+    measure = _opencl_kernels_us if target == "opencl" else _cuda_kernels_us
     return {
-        "kernels_us": min(measure(lambda: model.run(inputs)) for _ in range(_PROFILED)),
-        "error": compared["error"],
-        "right": bool(compared["error"] <= _BUILDS[build][2]),
-        "kernels": [[k.name, k.time_us, k.gflops] for k in kernels],
+        "us": us,
+        "kernels_us": min(measure(lambda: model.run(arrays)) for _ in range(_PROFILED)),
+        # One by one, with a synchronisation behind each: which of them take the time.
+        "kernels": [[k.name, k.time_us, k.gflops] for k in model.profile(arrays).kernels],
     }
 
 
@@ -126,18 +134,6 @@ def _cuda_kernels_us(run: Callable[[], Any]) -> float:
         for event in profiler.events()
         if event.device_type == DeviceType.CUDA and not event.name.startswith("Mem")
     )
-
-
-def _ours(name: str, build: str, folder: Path) -> dict[str, Any]:
-    import tvm
-
-    target = _BUILDS[build][0]
-    device = tvm.device(target, 0)
-    inputs = {
-        key: tvm.runtime.tensor(value, device)
-        for key, value in _arrays(name, "inputs", folder).items()
-    }
-    return {"us": machine_us(folder / f"{name}.{build}.tvme", target, inputs, _CALLS)}
 
 
 def _cudnn(name: str, precision: str, folder: Path) -> dict[str, Any]:
@@ -178,7 +174,6 @@ def _stock(name: str, folder: Path) -> dict[str, Any]:
 _JOBS: dict[str, Job] = {
     "prepare": _prepare,
     "compile": _compile,
-    "check": _check,
     "ours": _ours,
     "cudnn": _cudnn,
     "compile_stock": _compile_stock,
@@ -195,43 +190,44 @@ def _spread(values: Sequence[float]) -> str:
 
 def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All figures, by network."""
-    targets = ["opencl"] if options.opencl_only else list(_BUILDS)
+    builds = ["opencl"] if options.opencl_only else list(_BUILDS)
     found: dict[str, Any] = {name: {"compiled": {}, "us": {}} for name in options.networks}
     others = [] if options.opencl_only else options.networks
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda n: run_child(_MODULE, "prepare", n, folder), options.networks))
-        both = [(name, target) for name in options.networks for target in targets]
+        both = [(name, build) for name in options.networks for build in builds]
         compiled = list(pool.map(lambda job: run_child(_MODULE, "compile", *job, folder), both))
         # Afterwards: seconds of compilation are not shared with a peer.
         stock = list(pool.map(lambda n: run_child(_MODULE, "compile_stock", n, folder), others))
+    for (name, build), result in zip(both, compiled, strict=True):
+        found[name]["compiled"][build] = result
+        seconds = result.get("compile_seconds", 0)
+        print(f"{name} {build}: {result.get('failed', f'{seconds:.1f} s')}", flush=True)
     for name, result in zip(others, stock, strict=True):
         found[name]["stock"] = result
         print(f"{name} stock TVM: {result.get('failed', 'compiled')}", flush=True)
-    for (name, target), result in zip(both, compiled, strict=True):
-        if "failed" not in result:
-            result |= run_child(_MODULE, "check", name, target, folder)
-        found[name]["compiled"][target] = result
-        why = result.get("failed", f"{result.get('compile_seconds', 0):.1f} s")
-        print(f"{name} {target}: {why}", flush=True)
-    peers = [] if options.opencl_only else ["float32", "tf32"]
     for _ in range(options.rounds):
-        for name in options.networks:
-            for target in targets:
-                if "failed" not in found[name]["compiled"][target]:
-                    _add(found[name], target, run_child(_MODULE, "ours", name, target, folder))
-            for precision in peers:
+        for name, row in found.items():
+            for build in builds:
+                if row["compiled"][build].get("right"):
+                    _add(row, name, build, run_child(_MODULE, "ours", name, build, folder))
+            for precision in ("float32", "tf32") if others else ():
                 result = run_child(_MODULE, "cudnn", name, precision, folder)
-                _add(found[name], f"cuDNN {precision}", result)
-            if "failed" not in found[name].get("stock", {"failed": ""}):
-                _add(found[name], "stock TVM", run_child(_MODULE, "stock", name, folder))
+                _add(row, name, f"cuDNN {precision}", result)
+            if others and "failed" not in row["stock"]:
+                _add(row, name, "stock TVM", run_child(_MODULE, "stock", name, folder))
     return found
 
 
-def _add(row: dict[str, Any], key: str, result: dict[str, Any]) -> None:
+def _add(row: dict[str, Any], name: str, key: str, result: dict[str, Any]) -> None:
     if "failed" in result:
-        print(f"{key}: {result['failed']}", flush=True)
+        print(f"{name}, {key}: {result['failed']}", flush=True)
         return
+    print(f"{name}, {key}: {result['us']:,.1f} µs", flush=True)
     row["us"].setdefault(key, []).append(result["us"])
+    if "kernels_us" in result:
+        row["compiled"][key] |= {"kernels": result["kernels"]}
+        row["compiled"][key].setdefault("kernels_us", []).append(result["kernels_us"])
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
@@ -246,7 +242,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     for name, row in found.items():
         compiled, us = row["compiled"], row["us"]
         middle = {key: median(values) for key, values in us.items()}
-        sums = {t: c.get("kernels_us", 0) for t, c in compiled.items()}
+        sums = {t: min(c.get("kernels_us", [0])) for t, c in compiled.items()}
         right = {t: c.get("right", False) for t, c in compiled.items()}
 
         def ratio(a: float | None, b: float | None, key: str) -> str:

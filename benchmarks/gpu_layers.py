@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu_workloads import LAYERS, layer_model
+from benchmarks.gpu_workloads import LAYERS, Layer, layer_model
 from benchmarks.machine import describe_machine
 from benchmarks.processes import Job, is_child, run_child, serve
 from benchmarks.vision_timing import machine_us, torch_us
@@ -35,59 +35,69 @@ _TOLERANCE = 1e-4  # of the largest value
 # ------------------------------------------------------------------ what the child processes do
 
 
-def _input(index: str) -> np.ndarray:
-    shape = LAYERS[int(index)].shapes["x"]
-    return np.random.default_rng(1).standard_normal(shape).astype("float32")
+def _input(layer: Layer) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(layer.shapes["x"]).astype("float32")
 
 
-def _compile(index: str, target: str, folder: Path) -> dict[str, Any]:
-    """Compile the model and write the artifact."""
-    import tvm_edge
-
-    built = tvm_edge.compile(layer_model(LAYERS[int(index)], _COPIES), target, fallback="none")
-    built.export(folder / f"{index}.{target}.tvme")
-    return {"rules": [kernel.rule for kernel in built.report.kernels]}
-
-
-def _ours(index: str, target: str, folder: Path) -> dict[str, Any]:
+def _expected(layer: Layer) -> dict[str, np.ndarray]:
     import onnxruntime
-    import tvm
 
-    import tvm_edge
-
-    path, image = folder / f"{index}.{target}.tvme", _input(index)
-    model = layer_model(LAYERS[int(index)], _COPIES)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
+    session = onnxruntime.InferenceSession(layer_model(layer, _COPIES).SerializeToString())
     names = [output.name for output in session.get_outputs()]
-    results = tvm_edge.load(path).run({"x": image})
-    for name, expected in zip(names, session.run(None, {"x": image}), strict=True):
-        _check(results[name], expected)
-    given = {"x": tvm.runtime.tensor(image, tvm.device(target, 0))}
-    return {"us": machine_us(path, target, given, _CALLS) / _COPIES}
-
-
-def _cudnn(index: str, folder: Path) -> dict[str, Any]:
-    del folder
-    import onnxruntime
-    import torch
-
-    from benchmarks.gpu_torch import graphed, network
-
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
-    model, image = layer_model(LAYERS[int(index)], _COPIES), _input(index)
-    run, data = network(model, "cuda"), torch.from_numpy(image).cuda()
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    with torch.inference_mode():
-        for result, expected in zip(run(data), session.run(None, {"x": image}), strict=True):
-            _check(result.cpu().numpy(), expected)
-    return {"us": torch_us(graphed(run, data).replay, _CALLS) / _COPIES}
+    return dict(zip(names, session.run(None, {"x": _input(layer)}), strict=True))
 
 
 def _check(actual: np.ndarray, expected: np.ndarray) -> None:
     error = float(np.abs(actual - expected).max() / np.abs(expected).max())
     if not error <= _TOLERANCE:
         raise ValueError(f"the result is wrong by {error:.1e} of the largest value")
+
+
+def _compile(index: str, target: str, folder: Path) -> dict[str, Any]:
+    """Compile the model, write the artifact, compare its results with ONNX Runtime's."""
+    import tvm_edge
+
+    layer = LAYERS[int(index)]
+    built = tvm_edge.compile(layer_model(layer, _COPIES), target, fallback="none")
+    built.export(folder / f"{index}.{target}.tvme")
+    results = built.run({"x": _input(layer)})
+    for name, expected in _expected(layer).items():
+        _check(results[name], expected)
+    return {"rules": [kernel.rule for kernel in built.report.kernels]}
+
+
+def _ours(target: str, folder: Path) -> dict[str, Any]:
+    """Microseconds of each layer that was compiled, by its number."""
+    import tvm
+
+    device, times = tvm.device(target, 0), {}
+    for i, layer in enumerate(LAYERS):
+        path = folder / f"{i}.{target}.tvme"
+        if path.exists():
+            given = {"x": tvm.runtime.tensor(_input(layer), device)}
+            times[str(i)] = machine_us(path, target, given, _CALLS) / _COPIES
+    return times
+
+
+def _cudnn(folder: Path) -> dict[str, Any]:
+    """The same of PyTorch's."""
+    del folder
+    import torch
+
+    from benchmarks.gpu_torch import graphed, network
+
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    times = {}
+    for i, layer in enumerate(LAYERS):
+        run = network(layer_model(layer, _COPIES), "cuda")
+        data = torch.from_numpy(_input(layer)).cuda()
+        with torch.inference_mode():
+            results = run(data)
+        for result, expected in zip(results, _expected(layer).values(), strict=True):
+            _check(result.cpu().numpy(), expected)
+        times[str(i)] = torch_us(graphed(run, data).replay, _CALLS) / _COPIES
+    return times
 
 
 _JOBS: dict[str, Job] = {"compile": _compile, "ours": _ours, "cudnn": _cudnn}
@@ -115,18 +125,20 @@ def main() -> None:
             built = list(pool.map(lambda job: run_child(_MODULE, "compile", *job, folder), both))
         for (i, target), result in zip(both, built, strict=True):
             found[i][target] = result
+            if "failed" in result:
+                print(f"{LAYERS[i]}, {target}: {result['failed']}", flush=True)
         for _ in range(options.rounds):
-            for i, row in enumerate(found):
-                for key, job in (
-                    ("cuda", ("ours", i, "cuda")),
-                    ("opencl", ("ours", i, "opencl")),
-                    ("cuDNN", ("cudnn", i)),
-                ):
-                    result = run_child(_MODULE, *job, folder)
-                    if "failed" in result:
-                        print(f"{row['layer']}, {key}: {result['failed']}", flush=True)
-                    else:
-                        row["us"].setdefault(key, []).append(result["us"])
+            for key, job in (
+                ("cuda", ("ours", "cuda")),
+                ("opencl", ("ours", "opencl")),
+                ("cuDNN", ("cudnn",)),
+            ):
+                result = run_child(_MODULE, *job, folder)
+                if "failed" in result:
+                    print(f"{key}: {result['failed']}", flush=True)
+                    continue
+                for i, us in result.items():
+                    found[int(i)]["us"].setdefault(key, []).append(us)
     machine = describe_machine()
     print(json.dumps(machine))
     print("\n".join(_lines(found)))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import relax, tirx
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.emit import Kernel
 
 __all__ = ["KernelSite", "is_empty"]
@@ -28,12 +30,15 @@ class KernelSite:
         That device.
     precision : {"float32", "tf32"}
         To which float32 may be rounded in products.
+    configs : mapping of ConvWorkload to ConvConfig
+        Measured algorithms and knobs of convolutions.
     """
 
     builder: relax.BlockBuilder
     device: relax.VDevice | None
     spec: DeviceSpec
     precision: str = "float32"
+    configs: Mapping[ConvWorkload, ConvConfig] = field(default_factory=dict)
 
     def tensor(self, shape: Sequence[Any], dtype: str) -> relax.TensorType:
         """The type of a tensor on this device."""

@@ -18,6 +18,7 @@ import numpy as np
 from tvm import te, tirx
 
 from tvm_edge.schedules.blocked import ConvWorkload, pad_image
+from tvm_edge.schedules.knobs import CONFIG
 
 __all__ = [
     "PRODUCT",
@@ -190,7 +191,7 @@ def conv2d_winograd(
             transformed[f, co, t, ci] * filters[f, o, co, ci, v], axis=[co, ci]
         ),
         name=PRODUCT,
-        attrs={"tvm_edge.config": config} if config else None,
+        attrs={CONFIG: config} if config else None,
     )
     return combine_outputs(product, m, (batch, out_h, out_w))
 

@@ -20,6 +20,7 @@ __all__ = [
     "choose_product_tile",
     "choose_warp_tile",
     "estimated_cycles",
+    "fits",
     "possible_tiles",
     "streaming_cycles",
 ]
@@ -104,7 +105,7 @@ def possible_tiles(
                 continue
             if _is_half_empty(group_rows, rows) or _is_half_empty(group_columns, columns):
                 continue
-            if _fits(tile, spec):
+            if fits(tile, spec):
                 yield from _in_parts(tile, extents)
 
 
@@ -122,12 +123,13 @@ def choose_warp_tile(extents: tuple[int, int, int, int], spec: DeviceSpec) -> Ti
                 continue
             if _is_half_empty(group_rows, rows) or _is_half_empty(group_columns, columns):
                 continue
-            if _fits(tile, spec):
+            if fits(tile, spec):
                 found += _in_parts(tile, extents)
     return min(found, key=lambda tile: estimated_cycles(tile, extents, spec), default=None)
 
 
-def _fits(tile: Tile, spec: DeviceSpec) -> bool:
+def fits(tile: Tile, spec: DeviceSpec) -> bool:
+    """Whether a device takes work-groups of a tile."""
     most = min(_MOST_ITEMS, spec.max_work_group_size)
     return _LEAST_ITEMS <= tile.items <= most and tile.local_bytes <= spec.local_memory
 

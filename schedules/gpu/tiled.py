@@ -21,9 +21,10 @@ from tvm_edge.schedules.base import PRECISION, WORKSPACE, Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.emit import function
 from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile
-from tvm_edge.schedules.gpu.product_tile import choose_product_tile, choose_warp_tile
+from tvm_edge.schedules.gpu.product_tile import choose_product_tile, choose_warp_tile, fits
 from tvm_edge.schedules.gpu.tail import Memory, Tail, as_vectors, substituted
 from tvm_edge.schedules.gpu.write_product import write_parts, write_product
+from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import epilogue_of, isolate, open_reduction
 
 __all__ = ["Source", "TensorCore", "Tiled"]
@@ -42,10 +43,10 @@ class Tiled:
         found = Source.of(func)
         if found is None:
             return None
-        tile = choose_product_tile(found.extents, found.window, spec)
-        if tile is None:
-            return None
-        return found.kernel(tile, spec)
+        tile = found.tile
+        if tile is None or not fits(tile, spec):  # a record may be another device's
+            tile = choose_product_tile(found.extents, found.window, spec)
+        return None if tile is None else found.kernel(tile, spec)
 
 
 class TensorCore:
@@ -64,7 +65,17 @@ class TensorCore:
 
 
 class Source:
-    """A function taken apart: the axes of its contraction and the expressions at their places."""
+    """A function taken apart: the axes of its contraction and the expressions at their places.
+
+    Attributes
+    ----------
+    extents : (int, int, int, int)
+        Batch, rows, columns and terms of the product that it is.
+    window : int
+        How many of the innermost terms are a window's.
+    tile : Tile or None
+        The one that the function was given.
+    """
 
     def __init__(
         self, func: tirx.PrimFunc, block: s_tir.SBlock, epilogue: s_tir.SBlock, conv: Contraction
@@ -87,6 +98,8 @@ class Source:
             prod(sizes[p] for p in self._terms),
         )
         self.window = prod(sizes[p] for p in conv.window)
+        config = block.annotations.get(CONFIG)
+        self.tile = read_knobs(Tile, str(config)) if config else None
         term = get_reduction_expr(block)
         self._data, self._weight = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
 

@@ -22,6 +22,7 @@ from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.emit import Kernel, each, function, hold, registers, when
 from tvm_edge.schedules.gpu.tail import Memory, Tail, as_vectors
+from tvm_edge.schedules.knobs import CONFIG
 from tvm_edge.schedules.stages import epilogue_of
 from tvm_edge.schedules.winograd import STAGES, transforms
 
@@ -121,14 +122,18 @@ def _sum(factors: np.ndarray, values: Sequence[tirx.Expr]) -> tirx.Expr:
     return total
 
 
-def products(filters: te.Tensor, transformed: te.Tensor) -> te.Tensor:
-    """Sum over channels: ``[f, C, O]`` and ``[f, C, tiles]`` to ``[f, O, tiles]``."""
+def products(filters: te.Tensor, transformed: te.Tensor, config: str = "") -> te.Tensor:
+    """Sum over channels: ``[f, C, O]`` and ``[f, C, tiles]`` to ``[f, O, tiles]``.
+
+    `config` are knobs for the schedule; empty: its own choice.
+    """
     channel = te.reduce_axis((0, filters.shape[1]), name="channel")
     shape = (filters.shape[0], filters.shape[2], transformed.shape[2])
     return te.compute(
         shape,
         lambda f, o, t: te.sum(filters[f, channel, o] * transformed[f, channel, t], axis=channel),
         name="frequencies",
+        attrs={CONFIG: config} if config else None,
     )
 
 

@@ -38,7 +38,7 @@ from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
 from tvm_edge.runtime.threads import resolve_num_threads
 from tvm_edge.schedules.blocked import ConvWorkload
-from tvm_edge.schedules.cpu.algorithm import ConvConfig
+from tvm_edge.schedules.conv_config import ConvConfig
 
 __all__ = ["analyze", "compile", "compile_with", "convolutions_of"]
 
@@ -264,7 +264,7 @@ def _plan(
             dump(placed.module, "placed")
         with resolved.target:
             laid_out = phases.layout(resolved.spec, configs)(placed.module)
-            legal = phases.legalize(resolved, precision)(laid_out)
+            legal = phases.legalize(resolved, precision, configs)(laid_out)
             grouped = phases.GROUP(legal)
             calls = NodeTrace(legal).calls(grouped)
             fused = phases.FUSE(grouped)
