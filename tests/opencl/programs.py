@@ -324,3 +324,67 @@ def two_adders() -> dict[str, bytes]:
 def pointer(tensor: Tensor) -> ctypes.c_void_p:
     """The handle a kernel takes for `tensor`."""
     return ctypes.c_void_p(tensor.data_ptr())
+
+
+def lower_recorded(module: tvm.IRModule, fixed: int) -> tvm.relax.VMExecutable:
+    """Compile `module` for the virtual machine, with static regions for the runtime to record.
+
+    Operators stay kernels of their own. The last `fixed` parameters of ``main`` are weights.
+    """
+    from tvm import relax
+    from tvm.s_tir import dlight
+
+    from tvm_edge.relay_passes.record_on_opencl import RecordOnOpenCL
+
+    target = Target("opencl", host="llvm")
+    main = module["main"]
+    module["main"] = main.with_attr("num_input", len(main.params) - fixed)
+    passes = [
+        relax.transform.LegalizeOps(),
+        dlight.ApplyDefaultSchedule(dlight.gpu.Fallback()),
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        relax.transform.StaticPlanBlockMemory(),
+        relax.transform.RewriteCUDAGraph(),
+        RecordOnOpenCL(),
+        relax.transform.LowerAllocTensor(),
+        relax.transform.KillAfterLastUse(),
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        relax.transform.AttachGlobalSymbol(),
+    ]
+    with target, tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
+        lowered = tvm.transform.Sequential(passes)(module)
+        return relax.build(lowered, target, relax_pipeline=tvm.transform.Sequential([]))
+
+
+@functools.cache
+def recorded_chain() -> tvm.relax.VMExecutable:
+    """``main(x, w)``: ((x + w) · w + x) … on (4, 16) tensors, see `chain_result`.
+
+    Seven launches of two kernels; those that read x or write the result are not in a region, so two
+    regions of two launches are.
+    """
+    from tvm.script import ir as I
+    from tvm.script import relax as R
+
+    @I.ir_module(s_tir=True)
+    class Chain:
+        @R.function
+        def main(
+            x: R.Tensor((4, 16), "float32"), w: R.Tensor((4, 16), "float32")
+        ) -> R.Tensor((4, 16), "float32"):
+            with R.dataflow():
+                a = R.add(x, w)
+                b = R.multiply(a, w)
+                c = R.add(b, w)
+                d = R.add(c, x)
+                e = R.multiply(d, w)
+                f = R.add(e, w)
+                g = R.multiply(f, w)
+                R.output(g)
+            return g
+
+    return lower_recorded(Chain, fixed=1)
