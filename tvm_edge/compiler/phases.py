@@ -12,6 +12,7 @@ from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.relay_passes.fold_affine import FoldAffine
 from tvm_edge.relay_passes.fold_constant_views import FoldConstantViews
 from tvm_edge.relay_passes.fuse_tir import FuseTIR
+from tvm_edge.relay_passes.hoist_weights import HoistWeights
 from tvm_edge.relay_passes.insert_copies import LowerCopies
 from tvm_edge.relay_passes.layout import BlockLayout
 from tvm_edge.relay_passes.legalize import legalize_ops
@@ -128,7 +129,14 @@ LOWER_CUDA_GRAPH = Pipeline("lower", (*_PLANNED, transform.RewriteCUDAGraph(), *
 """The same with static regions that are recorded as CUDA graphs."""
 
 LOWER_COMMAND_BUFFER = Pipeline(
-    "lower", (*_PLANNED, transform.RewriteCUDAGraph(), RecordOnOpenCL(), *_INSTRUCTIONS)
+    "lower",
+    (
+        *_PLANNED,
+        HoistWeights(),
+        transform.RewriteCUDAGraph(),
+        RecordOnOpenCL(),
+        *_INSTRUCTIONS,
+    ),
 )
 """The same with static regions that the OpenCL runtime records, where the driver can."""
 
