@@ -188,6 +188,14 @@ def test_main_records_and_its_twin_does_not() -> None:
     assert OURS not in str(named[KERNEL_BY_KERNEL])
 
 
+def test_a_region_takes_its_own_weights_alone() -> None:
+    """Not the tuple of all, whose types would be checked whenever the region is called."""
+    regions = [func for name, func in functions("mali-g76").items() if "capture" in name]
+    assert regions
+    taken = [param.ty for func in regions for param in func.params]
+    assert all(isinstance(each, relax.TensorType) for each in taken)
+
+
 def test_a_model_of_two_devices_is_not_recorded() -> None:
     named = functions("mali-g76", ["Relu"])
     assert OURS not in str(named["main"]) and KERNEL_BY_KERNEL not in named
