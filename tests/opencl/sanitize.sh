@@ -15,7 +15,7 @@ runs=${2:-address thread}
 
 # What runs in this process; the rest starts processes, or is about files.
 tests="attributes kernels memory host_view streams timer profiling threads modules errors
-embedded_programs leaks in_flight fork relax_vm"
+embedded_programs leaks in_flight fork relax_vm command_buffers"
 
 # Leaks are test_leaks.py's: it counts objects and bytes. LeakSanitizer would report the interpreter
 # and each compiler it starts, which leave their memory to the end of the process.

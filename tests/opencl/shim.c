@@ -61,6 +61,11 @@ enum {
   CL_BUILD_ERROR = -2,
   CL_COMPLETE = 0,
   CL_EVENT_COMMAND_EXECUTION_STATUS = 0x11D3,
+  CL_DEVICE_EXTENSIONS_WITH_VERSION = 0x1060,
+  CL_DEVICE_COMMAND_BUFFER_CAPABILITIES = 0x12A9,
+  CL_DEVICE_COMMAND_BUFFER_REQUIRED_QUEUE_PROPERTIES = 0x12AA,
+  CL_SIMULTANEOUS_USE = 1 << 2,
+  CL_QUEUE_PROFILING = 1 << 1,
 };
 
 #define EXPORT __attribute__((visibility("default")))
@@ -69,9 +74,9 @@ enum {
 /* ---- settings, counters, faults ---- */
 
 /* Live references: what was created or retained, less what was released. */
-static const char *const LIVE[] = {"contexts", "queues",  "buffers", "svm",
-                                   "programs", "kernels", "events"};
-enum live { CONTEXTS, QUEUES, BUFFERS, SVM, PROGRAMS, KERNELS, EVENTS };
+static const char *const LIVE[] = {"contexts", "queues", "buffers",        "svm", "programs",
+                                   "kernels",  "events", "command_buffers"};
+enum live { CONTEXTS, QUEUES, BUFFERS, SVM, PROGRAMS, KERNELS, EVENTS, COMMAND_BUFFERS };
 static atomic_long live[COUNT(LIVE)];
 
 /* Calls since the start or the last shim_clear. */
@@ -79,7 +84,7 @@ static const char *const TOTAL[] = {"launches",     "builds_source", "builds_bin
                                     "writes",       "copies",        "maps",          "finishes",
                                     "max_in_flight", "allocations",  "flushes",
                                     "made_kernels", "made_queues",   "made_events",
-                                    "arguments"};
+                                    "arguments",     "recorded",      "replays"};
 enum total {
   LAUNCHES,
   BUILDS_SOURCE,
@@ -95,16 +100,34 @@ enum total {
   MADE_KERNELS,
   MADE_QUEUES,
   MADE_EVENTS,
-  ARGUMENTS
+  ARGUMENTS,
+  RECORDED,
+  REPLAYS
 };
 static atomic_long total[COUNT(TOTAL)];
 
 /* no_platforms: success with none. track: follow each launch to its end (max_in_flight).
  * queue_limit: the driver that refuses a launch beyond so many in flight, as Mali's does.
- * stale_driver: another driver version, as after an update. */
-static const char *const SETTING[] = {"no_platforms", "track", "queue_limit", "stale_driver",
-                                      "out_of_memory_above_mib"};
-enum setting { NO_PLATFORMS, TRACK, QUEUE_LIMIT, STALE_DRIVER, OUT_OF_MEMORY_ABOVE };
+ * stale_driver: another driver version, as after an update.
+ * Of cl_khr_command_buffer: command_buffer_major, another version of it; no_entry_points, which a
+ * driver may lack all the same; one_at_a_time, no simultaneous use; only_for_profiling, for queues
+ * with profiling alone. */
+static const char *const SETTING[] = {"no_platforms",         "track",
+                                      "queue_limit",          "stale_driver",
+                                      "out_of_memory_above_mib", "command_buffer_major",
+                                      "no_entry_points",      "one_at_a_time",
+                                      "only_for_profiling"};
+enum setting {
+  NO_PLATFORMS,
+  TRACK,
+  QUEUE_LIMIT,
+  STALE_DRIVER,
+  OUT_OF_MEMORY_ABOVE,
+  COMMAND_BUFFER_MAJOR,
+  NO_ENTRY_POINTS,
+  ONE_AT_A_TIME,
+  ONLY_FOR_PROFILING
+};
 static atomic_long setting[COUNT(SETTING)];
 
 #define FAULTS 16
@@ -448,6 +471,24 @@ EXPORT cl_int clGetDeviceInfo(handle device, cl_uint what, size_t room, void *ou
   if (what == CL_DRIVER_VERSION && atomic_load(&setting[STALE_DRIVER]))
     return answer_text("0.shim", room, out, needed);
   struct device *at = pretended(device);
+  if (what == CL_DEVICE_EXTENSIONS_WITH_VERSION && atomic_load(&setting[COMMAND_BUFFER_MAJOR])) {
+    struct {
+      uint32_t version;
+      char name[64];
+    } only = {(uint32_t)atomic_load(&setting[COMMAND_BUFFER_MAJOR]) << 22, "cl_khr_command_buffer"};
+    return answer(&only, sizeof only, room, out, needed);
+  }
+  if (what == CL_DEVICE_COMMAND_BUFFER_CAPABILITIES && atomic_load(&setting[ONE_AT_A_TIME])) {
+    cl_bitfield capabilities = 0;
+    cl_int code = call(real_device(device), what, sizeof capabilities, &capabilities, NULL);
+    capabilities &= ~(cl_bitfield)CL_SIMULTANEOUS_USE;
+    return code ? code : answer(&capabilities, sizeof capabilities, room, out, needed);
+  }
+  if (what == CL_DEVICE_COMMAND_BUFFER_REQUIRED_QUEUE_PROPERTIES &&
+      atomic_load(&setting[ONLY_FOR_PROFILING])) {
+    cl_bitfield required = CL_QUEUE_PROFILING;
+    return answer(&required, sizeof required, room, out, needed);
+  }
   if (!at) return call(device, what, room, out, needed);
   handle platform = (handle)&platform_handles[at->platform];
   switch (what) {
@@ -807,6 +848,78 @@ MAKES(clCreateUserEvent, (handle context, cl_int *error), (context, error), live
 FORWARD(clUnloadPlatformCompiler, (handle platform),
         (pretended_platform(platform) >= 0 ? base_platform : platform))
 
+/* ---- cl_khr_command_buffer: no symbols, a platform hands the functions out ---- */
+
+#ifndef SHIM_OPENCL_12
+
+static handle (*real_create)(cl_uint, const handle *, const cl_bitfield *, cl_int *);
+static cl_int (*real_release)(handle);
+static cl_int (*real_finalize)(handle);
+static cl_int (*real_launch)(handle, handle, const void *, handle, cl_uint, const size_t *,
+                             const size_t *, const size_t *, cl_uint, const cl_uint *, cl_uint *,
+                             void **);
+static cl_int (*real_replay)(cl_uint, handle *, handle, WAIT);
+
+static handle create_commands(cl_uint n, const handle *queues, const cl_bitfield *properties,
+                              cl_int *error) {
+  cl_int failed = fault("clCreateCommandBufferKHR");
+  if (failed) {
+    if (error) *error = failed;
+    return NULL;
+  }
+  handle made = real_create(n, queues, properties, error);
+  if (made) atomic_fetch_add(&live[COMMAND_BUFFERS], 1);
+  return made;
+}
+
+static cl_int release_commands(handle commands) {
+  cl_int code = real_release(commands);
+  if (!code) atomic_fetch_sub(&live[COMMAND_BUFFERS], 1);
+  return code;
+}
+
+static cl_int finalize_commands(handle commands) {
+  cl_int failed = fault("clFinalizeCommandBufferKHR");
+  return failed ? failed : real_finalize(commands);
+}
+
+static cl_int record_launch(handle commands, handle queue, const void *properties, handle kernel,
+                            cl_uint rank, const size_t *offset, const size_t *global,
+                            const size_t *local, cl_uint n_wait, const cl_uint *wait,
+                            cl_uint *point, void **command) {
+  cl_int failed = fault("clCommandNDRangeKernelKHR");
+  if (failed) return failed;
+  cl_int code = real_launch(commands, queue, properties, kernel, rank, offset, global, local,
+                            n_wait, wait, point, command);
+  if (!code) atomic_fetch_add(&total[RECORDED], 1);
+  return code;
+}
+
+static cl_int replay_commands(cl_uint n, handle *queues, handle commands, WAIT) {
+  cl_int failed = fault("clEnqueueCommandBufferKHR");
+  if (failed) return failed;
+  cl_int code = real_replay(n, queues, commands, WAIT_ARGS);
+  if (!code) {
+    atomic_fetch_add(&total[REPLAYS], 1);
+    if (event) made_event();
+  }
+  return code;
+}
+
+static const struct {
+  const char *name;
+  void *real; /* where the real function goes */
+  void *ours;
+} COMMAND_BUFFER[] = {
+    {"clCreateCommandBufferKHR", &real_create, (void *)create_commands},
+    {"clReleaseCommandBufferKHR", &real_release, (void *)release_commands},
+    {"clFinalizeCommandBufferKHR", &real_finalize, (void *)finalize_commands},
+    {"clCommandNDRangeKernelKHR", &real_launch, (void *)record_launch},
+    {"clEnqueueCommandBufferKHR", &real_replay, (void *)replay_commands},
+};
+
+#endif
+
 EXPORT void *clGetExtensionFunctionAddressForPlatform(handle platform, const char *name) {
   REAL(void *, clGetExtensionFunctionAddressForPlatform, (handle, const char *));
 #ifdef SHIM_OPENCL_12
@@ -816,7 +929,14 @@ EXPORT void *clGetExtensionFunctionAddressForPlatform(handle platform, const cha
   (void)call;
   return NULL;
 #else
-  return call(pretended_platform(platform) >= 0 ? base_platform : platform, name);
+  void *found_there = call(pretended_platform(platform) >= 0 ? base_platform : platform, name);
+  for (int i = 0; i < COUNT(COMMAND_BUFFER); ++i) {
+    if (strcmp(COMMAND_BUFFER[i].name, name)) continue;
+    if (!found_there || atomic_load(&setting[NO_ENTRY_POINTS])) return NULL;
+    memcpy(COMMAND_BUFFER[i].real, &found_there, sizeof found_there);
+    return COMMAND_BUFFER[i].ours;
+  }
+  return found_there;
 #endif
 }
 

@@ -91,6 +91,7 @@ class Shim:
     def live(self) -> dict[str, int]:
         """References not released yet, by kind."""
         kinds = ("contexts", "queues", "buffers", "svm", "programs", "kernels", "events")
+        kinds += ("command_buffers",)
         return {kind: self[kind] for kind in kinds}
 
 

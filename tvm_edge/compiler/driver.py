@@ -15,11 +15,11 @@ import tvm
 
 from tvm_edge.compiler import describe, phases
 from tvm_edge.compiler.build import build
-from tvm_edge.compiler.cuda_graph import lower_for_cuda
 from tvm_edge.compiler.options import check_options, check_precision
 from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
 from tvm_edge.compiler.provenance import NodeTrace
+from tvm_edge.compiler.recorded import RECORDING, lower_recorded
 from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.errors import (
     CompilationError,
@@ -282,10 +282,10 @@ def _plan(
     with clock("lower"), resolved.target:
         lift: Any = LiftWeights()  # a pass, by a decorator that type checkers cannot see through
         lifted = lift(scheduled)
-        if placed.kinds == ("cuda",):
-            lowered, plain = lower_for_cuda(lifted)
+        alone = len(placed.kinds) == 1
+        if alone and placed.kinds[0] in RECORDING:
+            lowered, plain = lower_recorded(lifted, placed.kinds[0])
         else:
-            alone = len(placed.kinds) == 1
             lowered = (phases.LOWER if alone else phases.LOWER_SEVERAL_DEVICES)(lifted)
             plain = lowered
 

@@ -12,10 +12,12 @@ from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.relay_passes.fold_affine import FoldAffine
 from tvm_edge.relay_passes.fold_constant_views import FoldConstantViews
 from tvm_edge.relay_passes.fuse_tir import FuseTIR
+from tvm_edge.relay_passes.hoist_weights import HoistWeights
 from tvm_edge.relay_passes.insert_copies import LowerCopies
 from tvm_edge.relay_passes.layout import BlockLayout
 from tvm_edge.relay_passes.legalize import legalize_ops
 from tvm_edge.relay_passes.pack_matrices import PackMatrices
+from tvm_edge.relay_passes.record_on_opencl import RecordOnOpenCL
 from tvm_edge.relay_passes.reuse_in_place import ReuseInPlace
 from tvm_edge.relay_passes.spread_vdevices import SpreadVDevices
 from tvm_edge.relay_passes.verify_placement import VerifyPlacement
@@ -29,6 +31,7 @@ __all__ = [
     "GROUP",
     "IN_PLACE",
     "LOWER",
+    "LOWER_COMMAND_BUFFER",
     "LOWER_CUDA_GRAPH",
     "LOWER_SEVERAL_DEVICES",
     "SIMPLIFY",
@@ -131,6 +134,18 @@ LOWER = Pipeline("lower", (*_PLANNED, *_INSTRUCTIONS))
 
 LOWER_CUDA_GRAPH = Pipeline("lower", (*_PLANNED, transform.RewriteCUDAGraph(), *_INSTRUCTIONS))
 """The same with static regions that are recorded as CUDA graphs."""
+
+LOWER_COMMAND_BUFFER = Pipeline(
+    "lower",
+    (
+        *_PLANNED,
+        HoistWeights(),
+        transform.RewriteCUDAGraph(),
+        RecordOnOpenCL(),
+        *_INSTRUCTIONS,
+    ),
+)
+"""The same with static regions that the OpenCL runtime records, where the driver can."""
 
 LOWER_SEVERAL_DEVICES = Pipeline(
     "lower",

@@ -15,6 +15,11 @@ Environment
     Where built programs are kept (0: nowhere), and how much of them (256).
 ``TVM_EDGE_OPENCL_IN_FLIGHT=launches``
     How many kernels may wait in a queue (1024); some drivers fail when it is too many.
+``TVM_EDGE_OPENCL_COMMAND_BUFFER=0|1``
+    Whether kernels of a model are recorded and enqueued as one command (:func:`command_buffers`).
+    By default they are where the driver has ``cl_khr_command_buffer``: that loses nowhere it was
+    measured. pocl enqueues what was recorded kernel by kernel; a run takes 0.98 to 1.02 of the
+    time there, and the host is free after 0.64 to 0.88 of it.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "autoload",
     "build",
+    "command_buffers",
     "device_info",
     "host_view",
     "kernel_info",
@@ -38,6 +44,7 @@ __all__ = [
     "profile_start",
     "profile_stop",
     "program_stats",
+    "recording_failure",
     "release_memory",
     "reset_peak",
     "save_programs",
@@ -191,3 +198,26 @@ def program_stats() -> dict[str, int]:
         the disk), ``damaged`` (entries on disk that were no use).
     """
     return _call("program_stats")
+
+
+def command_buffers(device_id: int = 0) -> dict[str, Any]:
+    """How models launch their kernels on a device.
+
+    Runs of kernels over memory that stays where it is are recorded when a model first makes them,
+    and enqueued as one command afterwards (``cl_khr_command_buffer``). Kernels are launched one by
+    one where the driver lacks the extension, where recording fails, and while commands are timed.
+
+    Returns
+    -------
+    dict
+        ``missing`` (why nothing is recorded; empty if something is), ``simultaneous`` (whether a
+        recording may be enqueued again before it has run), and counts: ``recorded`` (recordings
+        made) and ``launches`` in them, ``replayed`` (recordings enqueued), ``plain`` (runs of the
+        same kernels one by one), ``failed`` (what the driver would not record or replay).
+    """
+    return _call("command_buffers", device_id)
+
+
+def recording_failure(device_id: int = 0) -> str:
+    """Why the driver did not record something that it should; told once, empty afterwards."""
+    return _call("recording_failure", device_id)

@@ -13,7 +13,7 @@ from tvm_edge.errors import ArtifactError, InputError, one_line
 __all__ = ["KERNEL_BY_KERNEL", "Main", "entry"]
 
 KERNEL_BY_KERNEL = "main_kernel_by_kernel"
-"""``main`` without CUDA graphs, in code that has them."""
+"""``main`` without recorded launches, in code that has them."""
 
 Main = Callable[..., list[tvm.runtime.Tensor]]
 """A model's entry; what it returns is listed."""

@@ -24,10 +24,16 @@ using cl_mem = struct MemTag*;
 using cl_program = struct ProgramTag*;
 using cl_kernel = struct KernelTag*;
 using cl_event = struct EventTag*;
+using cl_command_buffer_khr = struct CommandBufferTag*;
 
 struct cl_buffer_region {
   size_t origin;
   size_t size;
+};
+
+struct cl_name_version {
+  cl_uint version;  // 10 bits major, 10 minor, 12 patch
+  char name[64];
 };
 
 // Status codes that get a meaning of their own; error.cc names the others.
@@ -41,8 +47,11 @@ constexpr cl_int CL_PROFILING_INFO_NOT_AVAILABLE = -7;
 constexpr cl_int CL_INVALID_COMMAND_QUEUE = -36;
 constexpr cl_int CL_INVALID_WORK_GROUP_SIZE = -54;
 constexpr cl_int CL_INVALID_WORK_ITEM_SIZE = -55;
+constexpr cl_int CL_INVALID_OPERATION = -59;
 constexpr cl_int CL_INVALID_BUFFER_SIZE = -61;
 constexpr cl_int CL_PLATFORM_NOT_FOUND_KHR = -1001;
+constexpr cl_int CL_INVALID_COMMAND_BUFFER_KHR = -1138;
+constexpr cl_int CL_INCOMPATIBLE_COMMAND_QUEUE_KHR = -1140;
 constexpr cl_int CL_UNKNOWN_ERROR_NV = -9999;
 
 constexpr cl_bool CL_TRUE = 1;
@@ -78,6 +87,9 @@ constexpr cl_info CL_DEVICE_VERSION = 0x102F;
 constexpr cl_info CL_DEVICE_EXTENSIONS = 0x1030;
 constexpr cl_info CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035;
 constexpr cl_info CL_DEVICE_SVM_CAPABILITIES = 0x1053;
+constexpr cl_info CL_DEVICE_EXTENSIONS_WITH_VERSION = 0x1060;
+constexpr cl_info CL_DEVICE_COMMAND_BUFFER_CAPABILITIES_KHR = 0x12A9;
+constexpr cl_info CL_DEVICE_COMMAND_BUFFER_REQUIRED_QUEUE_PROPERTIES_KHR = 0x12AA;
 constexpr cl_info CL_DEVICE_REGISTERS_PER_BLOCK_NV = 0x4002;
 constexpr cl_info CL_DEVICE_WARP_SIZE_NV = 0x4003;
 constexpr cl_info CL_DEVICE_WAVEFRONT_WIDTH_AMD = 0x4043;
@@ -101,6 +113,10 @@ constexpr cl_bitfield CL_MEM_SVM_FINE_GRAIN_BUFFER = 1 << 10;
 constexpr cl_uint CL_BUFFER_CREATE_TYPE_REGION = 0x1220;
 constexpr cl_bitfield CL_MAP_READ = 1 << 0;
 constexpr cl_bitfield CL_MAP_WRITE = 1 << 1;
+
+constexpr cl_bitfield CL_COMMAND_BUFFER_CAPABILITY_SIMULTANEOUS_USE_KHR = 1 << 2;
+constexpr cl_ulong CL_COMMAND_BUFFER_FLAGS_KHR = 0x1293;
+constexpr cl_bitfield CL_COMMAND_BUFFER_SIMULTANEOUS_USE_KHR = 1 << 0;
 
 constexpr cl_info CL_PROGRAM_BINARY_SIZES = 0x1165;
 constexpr cl_info CL_PROGRAM_BINARIES = 0x1166;
@@ -170,9 +186,11 @@ constexpr cl_info CL_PROFILING_COMMAND_END = 0x1283;
   X(clEnqueueMarkerWithWaitList, cl_int, (cl_command_queue, cl_uint, const cl_event*, cl_event*))  \
   X(clEnqueueBarrierWithWaitList, cl_int, (cl_command_queue, cl_uint, const cl_event*, cl_event*))
 
-// What a library may lack: OpenCL 2.0. A pointer here may be null, and a loader has these symbols
-// even when the driver behind it does not: call them only for a device that reports the feature.
+// What a library may lack: OpenCL 2.0, and the way to extensions in drivers opened without a loader.
+// A pointer here may be null, and a loader has these symbols even when the driver behind it does not:
+// call them only for a device that reports the feature.
 #define TVM_EDGE_OPENCL_OPTIONAL(X)                                                                \
+  X(clGetExtensionFunctionAddressForPlatform, void*, (cl_platform_id, const char*))                \
   X(clCreateCommandQueueWithProperties, cl_command_queue,                                          \
     (cl_context, cl_device_id, const cl_ulong*, cl_int*))                                          \
   X(clSVMAlloc, void*, (cl_context, cl_bitfield, size_t, cl_uint))                                 \
@@ -183,6 +201,20 @@ constexpr cl_info CL_PROFILING_COMMAND_END = 0x1283;
   X(clEnqueueSVMMap, cl_int,                                                                       \
     (cl_command_queue, cl_bool, cl_bitfield, void*, size_t, cl_uint, const cl_event*, cl_event*))  \
   X(clEnqueueSVMUnmap, cl_int, (cl_command_queue, void*, cl_uint, const cl_event*, cl_event*))
+
+// What is used of cl_khr_command_buffer; a platform is asked for each. The extension changed between
+// 0.9.0 and 1.0, in the commands that copy and fill: these five have had the same parameters in all
+// of its versions (the properties of a launch, null here, changed their type's name).
+#define TVM_EDGE_OPENCL_COMMAND_BUFFER(X)                                                          \
+  X(clCreateCommandBufferKHR, cl_command_buffer_khr,                                               \
+    (cl_uint, const cl_command_queue*, const cl_ulong*, cl_int*))                                  \
+  X(clFinalizeCommandBufferKHR, cl_int, (cl_command_buffer_khr))                                   \
+  X(clReleaseCommandBufferKHR, cl_int, (cl_command_buffer_khr))                                    \
+  X(clCommandNDRangeKernelKHR, cl_int,                                                             \
+    (cl_command_buffer_khr, cl_command_queue, const void*, cl_kernel, cl_uint, const size_t*,      \
+     const size_t*, const size_t*, cl_uint, const cl_uint*, cl_uint*, void**))                     \
+  X(clEnqueueCommandBufferKHR, cl_int,                                                             \
+    (cl_uint, cl_command_queue*, cl_command_buffer_khr, cl_uint, const cl_event*, cl_event*))
 
 }  // namespace tvm_edge::opencl
 

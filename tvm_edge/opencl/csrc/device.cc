@@ -252,7 +252,8 @@ Device::Device(cl_platform_id platform, cl_device_id device, DeviceInfo descript
       memory_kind(ChooseMemory(info)),
       memory(this),
       streams(this),
-      programs(this) {
+      programs(this),
+      command_buffers(*this) {
   const intptr_t properties[] = {CL_CONTEXT_PLATFORM, reinterpret_cast<intptr_t>(platform), 0};
   cl_int status = CL_SUCCESS;
   context = cl().clCreateContext(properties, 1, &id, nullptr, nullptr, &status);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "command_buffer.h"
 #include "memory.h"
 #include "program.h"
 #include "stream.h"
@@ -79,6 +80,7 @@ class Device {
   Memory memory;
   Streams streams;
   Programs programs;
+  CommandBuffers command_buffers;
 };
 
 /*! \brief A device that was found, used or not. */

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "command_buffer.h"
 #include "device.h"
 #include "error.h"
 #include "library.h"
@@ -197,6 +198,7 @@ class DeviceAPI final : public tvm::runtime::DeviceAPI {
   }
 
   void* AllocDataSpace(tvm::Device dev, size_t bytes, size_t, DLDataType) final {
+    RefuseWhileRecording("An allocation");  // its owner frees it before the replay
     return GetDevice(dev.device_id)->memory.Allocate(bytes);
   }
 
@@ -217,6 +219,7 @@ class DeviceAPI final : public tvm::runtime::DeviceAPI {
 
   /*! \brief Wait for a stream; for all of the device's where none is named, as on CUDA. */
   void StreamSync(tvm::Device dev, TVMStreamHandle stream) final {
+    RefuseWhileRecording("A wait for the device");
     Device* device = GetDevice(dev.device_id);
     device->CheckUsable();
     if (stream == nullptr) {
@@ -238,6 +241,7 @@ class DeviceAPI final : public tvm::runtime::DeviceAPI {
                       size_t bytes, tvm::Device from_dev, tvm::Device to_dev, DLDataType,
                       TVMStreamHandle stream_handle) final {
     if (bytes == 0) return;
+    RefuseWhileRecording("A copy");
     const bool in = from_dev.device_type != kDLOpenCL;
     const bool out = to_dev.device_type != kDLOpenCL;
     Device* device = GetDevice(in ? to_dev.device_id : from_dev.device_id);

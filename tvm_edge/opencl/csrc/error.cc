@@ -33,6 +33,8 @@ std::string StatusName(cl_int status) {
   if (status <= 0 && -status < kFirstCount) return kFirst[-status];
   if (status <= -30 && -status - 30 < kInvalidCount) return kInvalid[-status - 30];
   if (status == CL_PLATFORM_NOT_FOUND_KHR) return "CL_PLATFORM_NOT_FOUND_KHR";
+  if (status == CL_INCOMPATIBLE_COMMAND_QUEUE_KHR) return "CL_INCOMPATIBLE_COMMAND_QUEUE_KHR";
+  if (status == CL_INVALID_COMMAND_BUFFER_KHR) return "CL_INVALID_COMMAND_BUFFER_KHR";
   return "OpenCL status " + std::to_string(status);
 }
 

@@ -208,7 +208,8 @@ Kernel* KernelFunction::On(Device* device) {
   return kernel.get();
 }
 
-void KernelFunction::SetArguments(Kernel* kernel, Device* device, const TVMFFIAny* args) {
+void KernelFunction::SetArguments(Kernel* kernel, Device* device, const TVMFFIAny* args,
+                                  std::vector<Allocation*>* blocks) {
   kernel->ForgetStaleArguments();
   for (cl_uint i = 0; i < parameters_.size(); ++i) {
     cl_int status = CL_SUCCESS;
@@ -225,6 +226,7 @@ void KernelFunction::SetArguments(Kernel* kernel, Device* device, const TVMFFIAn
             << "Kernel '" << name_ << "' was launched on a tensor that the host has a view of; "
             << "drop the view (tvm_edge.opencl.host_view) first";
       }
+      if (blocks != nullptr) blocks->push_back(place.block);
       if (place.block->svm != nullptr) {
         status = kernel->SetArgument(i, sizeof(void*), &args[i].v_ptr, /*is_svm=*/true);
       } else {
@@ -258,6 +260,10 @@ void KernelFunction::Launch(ffi::PackedArgs args) {
   size_t global[3];
   for (int i = 0; i < 3; ++i) global[i] = sizes[i] * local[i];
 
+  if (CommandBuffer* recording = ThreadRecording()) {
+    Record(recording, device, values, global, local);
+    return;
+  }
   Kernel* kernel = On(device);
   Stream* stream = device->streams.Get(TVMFFIEnvGetStream(kDLOpenCL, device->index));
   cl_int status = CL_SUCCESS;
@@ -271,6 +277,15 @@ void KernelFunction::Launch(ffi::PackedArgs args) {
     });
   }
   if (status != CL_SUCCESS) FailLaunch(status, kernel, global, local);
+}
+
+void KernelFunction::Record(CommandBuffer* recording, Device* device, const TVMFFIAny* args,
+                            const size_t* global, const size_t* local) {
+  if (device != recording->device) RefuseWhileRecording("A launch on another device");
+  auto kernel = std::make_unique<Kernel>(device, On(device)->program, name_);
+  std::vector<Allocation*> blocks;
+  SetArguments(kernel.get(), device, args, &blocks);
+  recording->Append(std::move(kernel), name_, dimensions_, global, local, blocks);
 }
 
 void KernelFunction::FailLaunch(cl_int status, Kernel* kernel, const size_t* global,

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "command_buffer.h"
 #include "device.h"
 #include "metadata.h"
 #include "program.h"
@@ -35,7 +36,12 @@ class KernelFunction {
   const std::string& name() const { return name_; }
 
  private:
-  void SetArguments(Kernel* kernel, Device* device, const TVMFFIAny* args);
+  /*! \brief Set a launch's arguments; `blocks`, if given, gets the memory that they name. */
+  void SetArguments(Kernel* kernel, Device* device, const TVMFFIAny* args,
+                    std::vector<Allocation*>* blocks = nullptr);
+  /*! \brief Append a launch to what the thread records. */
+  void Record(CommandBuffer* recording, Device* device, const TVMFFIAny* args,
+              const size_t* global, const size_t* local);
   [[noreturn]] void FailLaunch(cl_int status, Kernel* kernel, const size_t* global,
                                const size_t* local);
 

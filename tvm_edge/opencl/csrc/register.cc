@@ -13,6 +13,7 @@
 #include "library.h"
 #include "module.h"
 #include "program_store.h"
+#include "recorded_region.h"
 
 namespace tvm_edge::opencl {
 namespace ffi = tvm::ffi;
@@ -145,6 +146,18 @@ Dictionary ProgramStats() {
           {"damaged", stats.damaged}};
 }
 
+Dictionary CommandBuffersOf(int index) {
+  const CommandBuffers& extension = GetDevice(index)->command_buffers;
+  const CommandBuffers::Stats stats = extension.stats();
+  return {{"missing", ffi::String(extension.missing())},
+          {"simultaneous", extension.simultaneous()},
+          {"recorded", stats.recorded},
+          {"launches", stats.launches},
+          {"replayed", stats.replayed},
+          {"plain", stats.plain},
+          {"failed", stats.failed}};
+}
+
 ffi::Array<Dictionary> StopProfiling(int index) {
   ffi::Array<Dictionary> commands;
   for (const CommandRecord& record : GetDevice(index)->streams.StopRecording()) {
@@ -186,7 +199,12 @@ void Register() {
            [](const ffi::Bytes& pack) {
              ProgramStore::Global().AddPack(std::string(pack.data(), pack.size()));
            })
-      .def("tvm_edge.opencl.program_stats", ProgramStats);
+      .def("tvm_edge.opencl.program_stats", ProgramStats)
+      .def("tvm_edge.opencl.command_buffers", CommandBuffersOf)
+      .def("tvm_edge.opencl.recording_failure",
+           [](int index) { return ffi::String(GetDevice(index)->command_buffers.TakeFailure()); })
+      .def_packed("tvm_edge.opencl.run_or_capture", RunOrCapture)
+      .def_packed("tvm_edge.opencl.get_cached_alloc", GetCachedAlloc);
 }
 
 }  // namespace

@@ -71,19 +71,26 @@ void Stream::ChooseQueue() {
   queue_ = wanted;
 }
 
-bool Stream::WantsEvent(bool is_kernel) const {
-  return recording_ || (is_kernel && launches_ + 1 >= CheckpointInterval());
+cl_command_queue Stream::QueueForRecording() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return queue_ == queues_[0] ? queue_ : nullptr;
 }
 
-void Stream::Submitted(const std::string& name, bool is_kernel, cl_event raw) {
+bool Stream::WantsEvent(size_t launches) const {
+  return recording_ || (launches > 0 && launches_ + launches >= CheckpointInterval());
+}
+
+void Stream::Submitted(const std::string& name, size_t launches, cl_event raw, Event* done) {
   Event event = raw == nullptr ? nullptr : Own(raw);
+  if (done != nullptr) *done = event;
   if (recording_) {
-    commands_.push_back({event, name, is_kernel});
+    commands_.push_back({event, name, launches > 0});
     if (commands_.size() >= kMaxUnread) CollectRecords();
   }
-  if (!is_kernel) return;
-  ++launches_;
-  if (launches_ % kFlushInterval == 0) cl().clFlush(queue_);
+  if (launches == 0) return;
+  const size_t flushed = launches_ / kFlushInterval;
+  launches_ += launches;
+  if (launches_ / kFlushInterval != flushed) cl().clFlush(queue_);
   if (launches_ < CheckpointInterval()) return;
   launches_ = 0;
   cl().clFlush(queue_);  // what is waited for must have been sent

@@ -46,12 +46,25 @@ class Stream : public std::enable_shared_from_this<Stream> {
   template <typename Enqueue>
   cl_int Submit(const std::string& name, bool is_kernel, const Enqueue& enqueue) {
     std::lock_guard<std::mutex> lock(mutex_);
-    cl_event event = nullptr;
-    const bool wanted = WantsEvent(is_kernel);
-    pending_.store(true, std::memory_order_relaxed);
-    const cl_int status = enqueue(queue_, wanted ? &event : nullptr);
-    if (status == CL_SUCCESS) Submitted(name, is_kernel, event);
-    return status;
+    return SubmitLocked(name, is_kernel ? 1 : 0, enqueue, nullptr);
+  }
+
+  /*!
+   * \brief The queue that launches are recorded for: the one without profiling.
+   *
+   * Null while commands are timed: what is recorded has no times of its own.
+   */
+  cl_command_queue QueueForRecording();
+  /*!
+   * \brief Enqueue `launches` recorded launches as one command, `enqueue(queue, event)`.
+   * \param done Where not null, gets the command's event.
+   * \return CL_INCOMPATIBLE_COMMAND_QUEUE_KHR while commands are timed, else as `Submit`.
+   */
+  template <typename Enqueue>
+  cl_int SubmitRecorded(size_t launches, const Enqueue& enqueue, Event* done) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (queue_ != queues_[0]) return CL_INCOMPATIBLE_COMMAND_QUEUE_KHR;
+    return SubmitLocked({}, launches, enqueue, done);
   }
 
   /*! \brief Wait until all commands ran. */
@@ -86,8 +99,18 @@ class Stream : public std::enable_shared_from_this<Stream> {
     bool is_kernel;
   };
 
-  bool WantsEvent(bool is_kernel) const;
-  void Submitted(const std::string& name, bool is_kernel, cl_event event);
+  template <typename Enqueue>
+  cl_int SubmitLocked(const std::string& name, size_t launches, const Enqueue& enqueue,
+                      Event* done) {
+    cl_event event = nullptr;
+    const bool wanted = done != nullptr || WantsEvent(launches);
+    pending_.store(true, std::memory_order_relaxed);
+    const cl_int status = enqueue(queue_, wanted ? &event : nullptr);
+    if (status == CL_SUCCESS) Submitted(name, launches, event, done);
+    return status;
+  }
+  bool WantsEvent(size_t launches) const;
+  void Submitted(const std::string& name, size_t launches, cl_event event, Event* done);
   /*! \brief Use the queue with profiling, or the one without, as is needed now. */
   void ChooseQueue();
   Event Mark();

@@ -1,4 +1,8 @@
-"""Launches of a model recorded as CUDA graphs: the host starts one instead of a hundred."""
+"""Launches of a model that the driver records: the host starts one command instead of a hundred.
+
+CUDA graphs, and on OpenCL command buffers (``cl_khr_command_buffer``). Whether an OpenCL driver
+records is found out when the model runs: the same code launches kernel by kernel where it does not.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,24 @@ from tvm import relax
 from tvm_edge.compiler import phases
 from tvm_edge.runtime.entry import KERNEL_BY_KERNEL
 
-__all__ = ["lower_for_cuda"]
+__all__ = ["RECORDING", "lower_recorded"]
 
+RECORDING = {"cuda": phases.LOWER_CUDA_GRAPH, "opencl": phases.LOWER_COMMAND_BUFFER}
+"""How modules are lowered for devices whose drivers record, by their kind."""
+
+# What makes RewriteCUDAGraph rewrite, for either kind.
 _USE = {"relax.backend.use_cuda_graph": True}
 
 
-def lower_for_cuda(lifted: tvm.IRModule) -> tuple[tvm.IRModule, tvm.IRModule]:
-    """Lower a module for one CUDA device.
+def lower_recorded(lifted: tvm.IRModule, kind: str) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """Lower a module for one device that records.
 
     Parameters
     ----------
     lifted : IRModule
         Scheduled kernels; ``main`` takes the weights as its last parameter.
+    kind : str
+        A key of :data:`RECORDING`.
 
     Returns
     -------
@@ -28,15 +38,15 @@ def lower_for_cuda(lifted: tvm.IRModule) -> tuple[tvm.IRModule, tvm.IRModule]:
         without is there under another name, for the profiler: what is replayed cannot be timed
         kernel by kernel.
     plain : IRModule
-        The module without graphs, whose storage can be read off.
+        The module without recordings, whose storage can be read off.
     """
     plain = phases.LOWER(lifted)
     main = lifted["main"]
-    # Weights stay where they are, so that a graph may name them.
+    # Weights stay where they are, so that a recording may name them.
     marked = lifted.clone()
     marked["main"] = main.with_attr("num_input", len(main.params) - 1)
     with tvm.transform.PassContext(config=_USE):
-        recorded = phases.LOWER_CUDA_GRAPH(marked)
+        recorded = RECORDING[kind](marked)
     again = plain["main"].with_attr("global_symbol", KERNEL_BY_KERNEL)
     name = tvm.ir.GlobalVar(KERNEL_BY_KERNEL)
     relax.expr._update_type(name, again.ty)
