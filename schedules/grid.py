@@ -20,12 +20,11 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules import cpu, gpu
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.base import WORKSPACE, Scheduled, apply_first
-from tvm_edge.schedules.gpu.launch import guard_empty_grids
 
-__all__ = ["GRID", "as_grid", "schedule"]
+__all__ = ["GRID", "as_grid", "schedule", "sequence"]
 
 GRID = "tvm_edge.grid"
-"""Set on kernels with the loops of a CPU that :func:`as_grid` has to make launches of."""
+"""Set on kernels with the loops of a CPU, of which launches are to be made."""
 
 _SERIAL, _PARALLEL = tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL
 
@@ -44,62 +43,52 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
 
 
 def as_grid(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """The launches that do what the loop nests of a scheduled CPU kernel do.
+    """What a scheduled CPU kernel needs to have its loop nests launched.
+
+    Each nest that cores do not share gets a grid of one work-group. Parallel loops stay loops
+    until their remainders have been split off, see
+    :class:`tvm_edge.lowering.opencl_grids.LaunchLoops`.
 
     Returns
     -------
     PrimFunc or None
-        ``None`` for what cannot be launched like this: functions that are not made of blocks,
-        cores that share a part of a nest only, workspace of symbolic size.
+        ``None`` for what cannot be launched: functions that are not made of blocks, nests of
+        which cores share only a part, workspace of symbolic size.
     """
     if not isinstance(func.body, s_tir.SBlockRealize):
         return None
     root = func.body.block
     nests = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
-    launches = [_launch(nest) for nest in nests]
-    if any(launch is None for launch in launches):
+    if not all(_is_shared(nest) or not _has_parallel(nest) for nest in nests):
         return None
-    private, shared = [], []
+    private: list[tirx.Buffer] = []
+    shared: list[tirx.Buffer] = []
     for buffer in root.alloc_buffers:
         users = sum(_uses(nest, buffer) for nest in nests)
         (shared if users > 1 else private).append(buffer)
     if any(constant(dim) is None for buffer in shared for dim in buffer.shape):
         return None
-    body = launches[0] if len(launches) == 1 else tirx.SeqStmt(launches)
-    body, local = _in_private_memory(body, private)
+    launches = [nest if _is_shared(nest) else _alone(nest) for nest in nests]
+    body, local = _in_private_memory(sequence(launches), private)
     block = s_tir.SBlock([], [], [], root.name_hint, body, alloc_buffers=local)
     made = tirx.PrimFunc([*func.params, *shared], s_tir.SBlockRealize([], True, block))
-    made = made.with_attrs(func.attrs).with_attr(WORKSPACE, len(shared)).without_attr(GRID)
-    return guard_empty_grids(made)
+    return made.with_attrs(func.attrs).with_attr(WORKSPACE, len(shared))
 
 
-def _launch(nest: tirx.Stmt) -> tirx.Stmt | None:
-    """A nest as a grid: a work-group for each iteration of its parallel loop, or one for all."""
-    outer = []
-    stmt = nest
-    while isinstance(stmt, tirx.For) and stmt.kind == _SERIAL and constant(stmt.extent) == 1:
-        outer.append(stmt)
-        stmt = stmt.body
-    if not (isinstance(stmt, tirx.For) and stmt.kind == _PARALLEL):
-        one = tirx.const(1, "int32")
-        return None if _is_parallel(nest) else _bound(tirx.Var("group", "int32"), one, nest)
-    if _is_parallel(stmt.body):
-        return None
-    grid = _bound(stmt.loop_var, stmt.extent, stmt.body)
-    for loop in reversed(outer):
-        grid = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, grid)
-    return grid
+def sequence(stmts: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """One statement out of one or more."""
+    return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(list(stmts))
 
 
-def _bound(var: tirx.Var, extent: tirx.Expr, body: tirx.Stmt) -> tirx.Stmt:
-    zero = tirx.const(0, str(var.ty.dtype))
-    axis = tirx.IterVar(
-        None, tirx.Var("blockIdx.x", str(var.ty.dtype)), tirx.IterVar.ThreadIndex, "blockIdx.x"
-    )
-    return tirx.For(var, zero, extent, tirx.ForKind.THREAD_BINDING, body, axis)
+def _is_shared(nest: tirx.Stmt) -> bool:
+    """Whether the outermost loop that runs more than once is parallel, and no loop inside."""
+    while isinstance(nest, tirx.For) and nest.kind == _SERIAL and constant(nest.extent) == 1:
+        nest = nest.body
+    is_parallel = isinstance(nest, tirx.For) and nest.kind == _PARALLEL
+    return is_parallel and not _has_parallel(nest.body)
 
 
-def _is_parallel(stmt: tirx.Stmt) -> bool:
+def _has_parallel(stmt: tirx.Stmt) -> bool:
     found = False
 
     def on_loop(loop: tirx.For) -> None:
@@ -108,6 +97,16 @@ def _is_parallel(stmt: tirx.Stmt) -> bool:
 
     tvm_ffi.structural_walk(stmt, (tirx.For, on_loop))
     return found
+
+
+def _alone(nest: tirx.Stmt) -> tirx.Stmt:
+    """A nest as a work-group that has the device to itself."""
+    axis = tirx.IterVar(
+        None, tirx.Var("blockIdx.x", "int32"), tirx.IterVar.ThreadIndex, "blockIdx.x"
+    )
+    zero, one = tirx.const(0, "int32"), tirx.const(1, "int32")
+    group = tirx.Var("group", "int32")
+    return tirx.For(group, zero, one, tirx.ForKind.THREAD_BINDING, nest, axis)
 
 
 def _uses(stmt: tirx.Stmt, buffer: tirx.Buffer) -> bool:

@@ -84,7 +84,9 @@ def build(mod: tvm.IRModule, resolved: ResolvedTarget) -> BuiltLibrary:
     if resolved.kind == "cuda":
         device_compiler = cuda_compiler(str(resolved.target.attrs["arch"]))
     with device_compiler, resolved.target:
-        executable = relax.build(mod, resolved.target, relax_pipeline=_NO_PASSES, tir_pipeline=pipeline)
+        executable = relax.build(
+            mod, resolved.target, relax_pipeline=_NO_PASSES, tir_pipeline=pipeline
+        )
     return BuiltLibrary(executable, resolved)
 
 

@@ -34,9 +34,7 @@ def native_cpu() -> tvm.target.Target:
     return tvm.target.Target(config)
 
 
-def cpu_spec(
-    target: tvm.target.Target, *, native: bool, most_simd_bytes: int = 0
-) -> DeviceSpec:
+def cpu_spec(target: tvm.target.Target, *, native: bool, most_simd_bytes: int = 0) -> DeviceSpec:
     """What is known of the CPU that an LLVM target names.
 
     Parameters

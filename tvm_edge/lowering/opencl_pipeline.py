@@ -6,7 +6,8 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
-from tvm_edge.lowering.opencl_vectors import SplitVectors
+from tvm_edge.lowering.opencl_grids import LaunchLoops
+from tvm_edge.lowering.opencl_vectors import LegalizeVectors
 
 __all__ = ["OPENCL", "register"]
 
@@ -35,7 +36,8 @@ _PASSES = (
     tirx.transform.BF16ComputeLegalize(),
     tirx.transform.NarrowDataType(32),
     s_tir.transform.LoopPartition(),
-    SplitVectors(),
+    LaunchLoops(),
+    LegalizeVectors(),
     tirx.transform.VectorizeLoop(),
     s_tir.transform.InjectVirtualThread(),
     s_tir.transform.InjectDoubleBuffer(),

@@ -1,28 +1,31 @@
-"""Vector loops of the lengths that OpenCL C has vectors for: 2, 3, 4, 8 and 16.
+"""Vector loops that OpenCL C has words for.
 
-Schedules of CPUs have longer ones, of bytes, and shorter ones: what remains of a line behind its
-last whole vector.
+It has vectors of 2, 3, 4, 8 and 16 elements. Schedules of CPUs have longer ones, of bytes, and
+shorter ones: what remains of a line behind its last whole vector. A comparison of vectors is a
+vector of integers, all bits set where it holds; there are no vectors of truth values, and TVM
+writes one that all lanes share as ones, of which ``select`` sees the highest bit.
 """
 
 from __future__ import annotations
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, tirx
 
-from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.accesses import constant, uses
 
-__all__ = ["SplitVectors"]
+__all__ = ["LegalizeVectors"]
 
 _LENGTHS = (16, 8, 4, 2, 1)
 _OTHER = 3  # costs the space of four
 
 
-@tvm.transform.module_pass(opt_level=0, name="SplitVectors")
-class SplitVectors:
-    """Split vector loops of functions for OpenCL where OpenCL C has no such vector.
+@tvm.transform.module_pass(opt_level=0, name="LegalizeVectors")
+class LegalizeVectors:
+    """Rewrite vector loops of functions for OpenCL where OpenCL C has no such vector.
 
-    Runs between ``LoopPartition``, which makes remainders, and ``VectorizeLoop``.
+    Runs between ``LoopPartition``, which makes remainders, and ``VectorizeLoop``. Loops with truth
+    values in memory become serial; choices that all lanes share become branches.
 
     Examples
     --------
@@ -37,7 +40,7 @@ class SplitVectors:
         updated = mod.clone()
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc) and _is_opencl(func):
-                body = tvm_ffi.structural_map(func.body, (tirx.For, _split))
+                body = tvm_ffi.structural_map(func.body, (tirx.For, _legal))
                 updated.update_func(gvar, func.with_body(body))
         return updated
 
@@ -47,9 +50,16 @@ def _is_opencl(func: tirx.PrimFunc) -> bool:
     return target is not None and target.kind.name == "opencl"
 
 
-def _split(loop: tirx.For) -> tirx.Stmt:
+def _legal(loop: tirx.For) -> tirx.Stmt:
     lanes = constant(loop.extent)
-    if loop.kind != tirx.ForKind.VECTORIZED or lanes is None or lanes in (*_LENGTHS, _OTHER):
+    if loop.kind != tirx.ForKind.VECTORIZED or lanes is None:
+        return loop
+    if _has_truth_values(loop.body):
+        serial = tirx.ForKind.SERIAL
+        return tirx.For(loop.loop_var, loop.min, loop.extent, serial, loop.body)
+    body = _with_branches(loop.body, loop.loop_var)
+    loop = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
+    if lanes in (*_LENGTHS, _OTHER):
         return loop
     parts = []
     start = 0
@@ -58,6 +68,54 @@ def _split(loop: tirx.For) -> tirx.Stmt:
         parts.append(_part(loop, start, length))
         start += length
     return tirx.SeqStmt(parts)
+
+
+def _has_truth_values(stmt: tirx.Stmt) -> bool:
+    """Whether truth values are loaded, stored or converted."""
+    found = False
+
+    def load(node: ir.TensorLoad) -> None:
+        nonlocal found
+        found |= node.source.dtype == "bool"
+
+    def store(node: tirx.BufferStore) -> None:
+        nonlocal found
+        found |= node.buffer.dtype == "bool"
+
+    def cast(node: tirx.Cast) -> None:
+        nonlocal found
+        found |= node.ty.dtype == "bool" or node.value.ty.dtype == "bool"
+
+    tvm_ffi.structural_walk(
+        stmt, ((ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.Cast, cast))
+    )
+    return found
+
+
+def _with_branches(stmt: tirx.Stmt, lane: tirx.Var) -> tirx.Stmt:
+    """A statement whose choices that do not depend on `lane` are branches."""
+    own = [lane, *_defined(stmt)]
+
+    def branch(node: tirx.Select) -> tirx.Expr:
+        if any(uses(node.condition, var) for var in own):
+            return node
+        return tirx.if_then_else(node.condition, node.true_value, node.false_value)
+
+    return tvm_ffi.structural_map(stmt, (tirx.Select, branch))
+
+
+def _defined(stmt: tirx.Stmt) -> list[tirx.Var]:
+    """Variables and buffers that a statement defines for itself; each lane may have its own."""
+    found: list[tirx.Var] = []
+
+    def bind(node: tirx.Bind | tirx.Let) -> None:
+        found.append(node.var)
+
+    def allocate(node: tirx.AllocBuffer) -> None:
+        found.append(node.buffer)
+
+    tvm_ffi.structural_walk(stmt, (((tirx.Bind, tirx.Let), bind), (tirx.AllocBuffer, allocate)))
+    return found
 
 
 def _part(loop: tirx.For, start: int, length: int) -> tirx.Stmt:
