@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf, prod
 
+import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
@@ -26,17 +28,22 @@ __all__ = ["GRID", "as_grid", "schedule", "sequence"]
 GRID = "tvm_edge.grid"
 """Set on kernels with the loops of a CPU, of which launches are to be made."""
 
+_RULES = tuple(rule for rule in cpu.RULES if rule.origin != "fallback")
+
+# Bytes of private arrays: drivers take them from the stacks of their threads, of some MiB.
+_MOST_PRIVATE = 1 << 20
+
 _SERIAL, _PARALLEL = tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL
 
 
 def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     """Schedule a kernel for an OpenCL device that is a CPU.
 
-    By the rules of CPUs where the result can be launched, and else by those of GPUs. The loops
-    become launches after the passes that work on scheduled kernels.
+    By a rule of CPUs that knows the kernel, where the result can be launched, and else by the rules
+    of GPUs. The loops become launches after the passes that work on scheduled kernels.
     """
     written = func.attrs is not None and func.attrs.get("tirx.is_scheduled", False)
-    made = None if written else apply_first(cpu.RULES, func, spec)
+    made = None if written else apply_first(_RULES, func, spec)
     if made is None or as_grid(made.func) is None:
         return gpu.schedule(func, spec)
     return replace(made, func=made.func.with_attr(GRID, True))
@@ -53,7 +60,7 @@ def as_grid(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     -------
     PrimFunc or None
         ``None`` for what cannot be launched: functions that are not made of blocks, nests of
-        which cores share only a part, workspace of symbolic size.
+        which cores share only a part, workspace of symbolic size, too much private memory.
     """
     if not isinstance(func.body, s_tir.SBlockRealize):
         return None
@@ -72,7 +79,35 @@ def as_grid(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     body, local = _in_private_memory(sequence(launches), private)
     block = s_tir.SBlock([], [], [], root.name_hint, body, alloc_buffers=local)
     made = tirx.PrimFunc([*func.params, *shared], s_tir.SBlockRealize([], True, block))
+    if _private_bytes(made) > _MOST_PRIVATE:
+        return None
     return made.with_attrs(func.attrs).with_attr(WORKSPACE, len(shared))
+
+
+_PLACE_BUFFERS = tvm.transform.Sequential(
+    [
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+    ]
+)
+
+
+def _private_bytes(func: tirx.PrimFunc) -> float:
+    """Bytes of the arrays of a task, once each is as large as its part of the tensor."""
+    total = 0.0
+
+    def add(block: s_tir.SBlock) -> None:
+        nonlocal total
+        for buffer in block.alloc_buffers:
+            sizes = [constant(dim) for dim in buffer.shape]
+            known = prod(size for size in sizes if size is not None)
+            total += inf if None in sizes else known * tvm.DataType(str(buffer.dtype)).itemsize
+
+    placed = _PLACE_BUFFERS(tvm.IRModule({"main": func}))["main"]
+    tvm_ffi.structural_walk(placed.body, (s_tir.SBlock, add))
+    return total
 
 
 def sequence(stmts: Sequence[tirx.Stmt]) -> tirx.Stmt:
