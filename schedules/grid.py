@@ -41,10 +41,16 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
 
     By a rule of CPUs that knows the kernel, where the result can be launched, and else by the rules
     of GPUs. The loops become launches after the passes that work on scheduled kernels.
+
+    Kernels that were written with their loops are either a GPU's, which launch themselves, or a
+    CPU's, whose parallel loops are launched here.
     """
     written = func.attrs is not None and func.attrs.get("tirx.is_scheduled", False)
-    made = None if written else apply_first(_RULES, func, spec)
+    if written and not _has_parallel(func.body):
+        return gpu.schedule(func, spec)
+    made = apply_first(_RULES, func, spec)
     if made is None or as_grid(made.func) is None:
+        assert not written, "the loops of a CPU outside of a grid would run on the host"
         return gpu.schedule(func, spec)
     return replace(made, func=made.func.with_attr(GRID, True))
 

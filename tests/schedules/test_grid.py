@@ -169,6 +169,21 @@ def test_a_concatenation_written_in_place(on_cpu: DeviceSpec) -> None:
         assert_close(actual[name], expected, name)
 
 
+def test_channels_picked_out_of_blocks(on_cpu: DeviceSpec) -> None:
+    """A shuffle of channels is a kernel written with the loops of a CPU."""
+    lanes = on_cpu.lanes()
+    graph = Graph()
+    first = Conv(channels=lanes, filters=2 * lanes).build(graph, "first")
+    groups = graph.op("Reshape", first, graph.constant(np.array([1, 2, lanes, 9, 9], "int64")))
+    mixed = graph.op("Transpose", groups, perm=[0, 2, 1, 3, 4])
+    joined = graph.op("Reshape", mixed, graph.constant(np.array([1, 2 * lanes, 9, 9], "int64")))
+    graph.output(Conv(channels=2 * lanes, filters=lanes).build(graph, "last", joined))
+    compiled = check(graph, on_cpu)
+    assert "handwritten" in {kernel.rule for kernel in compiled.report.kernels}
+    for kernel in compiled.kernels.values():
+        assert kernel.scheduled.func.attrs.get(GRID, False), kernel.name
+
+
 def winograd_where_it_can(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:
     choose = winograd if workload.kernel == (3, 3) else direct
     return choose(workload, spec)
@@ -223,6 +238,15 @@ def test_a_remainder_of_a_parallel_loop_is_a_launch_of_its_own(on_cpu: DeviceSpe
     source = built.imports[0].inspect_source()
     assert source.count("// Function: ") == 2
     assert "vload16" in source or on_cpu.lanes() < 16
+
+
+def test_a_parallel_loop_without_a_grid_is_refused(on_cpu: DeviceSpec) -> None:
+    """It would run on the host."""
+    (kernel,) = kernels_of(relu(4, 160007))
+    module = tvm.IRModule({"main": kernel.scheduled.func.with_attr("global_symbol", "main")})
+    opencl_pipeline.register()
+    with pytest.raises(ValueError, match="'main' has a parallel loop outside of a grid"):
+        tvm.tirx.build(module, resolve_target("opencl").target, opencl_pipeline.OPENCL)
 
 
 def relu(*shape: int) -> onnx.ModelProto:

@@ -6,6 +6,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tvm_edge.lowering.opencl_vectors import is_opencl
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.grid import GRID, sequence
 
@@ -25,9 +26,14 @@ class LaunchLoops:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         updated = mod.clone()
         for gvar, func in mod.functions_items():
-            if func.attrs is not None and func.attrs.get(GRID, False):
+            if not isinstance(func, tirx.PrimFunc) or func.attrs is None:
+                continue
+            if func.attrs.get(GRID, False):
                 launched = func.with_body(_launched(func.body)).without_attr(GRID)
                 updated.update_func(gvar, launched)
+            elif is_opencl(func) and _launches(func.body, grids=False):
+                # It would run on the host, whether or not the host may touch the tensors now.
+                raise ValueError(f"kernel {gvar.name_hint!r} has a parallel loop outside of a grid")
         return updated
 
 
@@ -69,8 +75,8 @@ def _alone(stmt: tirx.Stmt) -> tirx.Stmt:
     return _launch(tirx.const(1, "int32"), tirx.Var("blockIdx.x", "int32"), stmt)
 
 
-def _launches(stmt: tirx.Stmt) -> bool:
-    """Whether a statement contains a launch, or a loop that becomes one."""
+def _launches(stmt: tirx.Stmt, *, grids: bool = True) -> bool:
+    """Whether a statement contains a launch (unless told otherwise), or a loop that becomes one."""
     found = False
 
     def on_loop(loop: tirx.For) -> None:
@@ -79,7 +85,7 @@ def _launches(stmt: tirx.Stmt) -> bool:
 
     def on_attribute(node: tirx.AttrStmt) -> None:
         nonlocal found
-        found |= node.attr_key == "thread_extent"
+        found |= grids and node.attr_key == "thread_extent"
 
     tvm_ffi.structural_walk(stmt, ((tirx.For, on_loop), (tirx.AttrStmt, on_attribute)))
     return found

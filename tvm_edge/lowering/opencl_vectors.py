@@ -14,7 +14,7 @@ from tvm import ir, tirx
 
 from tvm_edge.schedules.accesses import constant, uses
 
-__all__ = ["LegalizeVectors"]
+__all__ = ["LegalizeVectors", "is_opencl"]
 
 _LENGTHS = (16, 8, 4, 2, 1)
 _OTHER = 3  # costs the space of four
@@ -39,13 +39,14 @@ class LegalizeVectors:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         updated = mod.clone()
         for gvar, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and _is_opencl(func):
+            if isinstance(func, tirx.PrimFunc) and is_opencl(func):
                 body = tvm_ffi.structural_map(func.body, (tirx.For, _legal))
                 updated.update_func(gvar, func.with_body(body))
         return updated
 
 
-def _is_opencl(func: tirx.PrimFunc) -> bool:
+def is_opencl(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel is for an OpenCL device."""
     target = None if func.attrs is None else func.attrs.get("target")
     return target is not None and target.kind.name == "opencl"
 
