@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from tvm import relax, te, tirx, topi
+from tvm import relax, s_tir, te, tirx, topi
 
 from tvm_edge.relay_passes.expressions import const
 from tvm_edge.relay_passes.kernel_site import KernelSite
@@ -76,10 +76,13 @@ def _direct(site: KernelSite, call: relax.Call, workload: ConvWorkload, knobs: s
         "OIHW",
         "float32",
     )
-    opened = open_reduction(te.create_prim_func([image, filters, result], "int64"))
+    func = te.create_prim_func([image, filters, result], "int64")
+    opened = open_reduction(func)
     assert opened is not None, "a convolution is one sum"
-    sch, block = opened
-    sch.annotate(block, CONFIG, knobs)
+    # That schedule's buffers have 32-bit shapes, which Relax's types do not.
+    name = opened[0].get(opened[1]).name_hint
+    sch = s_tir.Schedule(func)
+    sch.annotate(sch.get_sblock(name), CONFIG, knobs)
     return _fusable(site, sch.mod["main"], "conv2d", list(call.args), result)
 
 

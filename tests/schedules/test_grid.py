@@ -26,8 +26,10 @@ from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering import opencl_pipeline
 from tvm_edge.schedules.base import workspace_of
 from tvm_edge.schedules.blocked import ConvWorkload
-from tvm_edge.schedules.cpu.algorithm import ConvConfig
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.cpu.blocked import Knobs
 from tvm_edge.schedules.grid import GRID, as_grid, schedule
+from tvm_edge.schedules.knobs import knobs_as_text
 
 WIDEST = OPENCL_SPECS[0]
 
@@ -100,7 +102,7 @@ def test_private_memory_is_bounded() -> None:
 
 
 def task_padding(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:
-    return ConvConfig("direct", spec.lanes(), 0, "1x8x1 lines task")
+    return ConvConfig("direct", spec.lanes(), 0, knobs_as_text(Knobs(1, 8, 1, "lines", "task")))
 
 
 def conv_model(conv: Conv) -> onnx.ModelProto:
