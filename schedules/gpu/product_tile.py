@@ -52,15 +52,16 @@ _MOST_WORKSPACE = 64 << 20
 # Registers of a work-item beside its tile.
 _OTHER_REGISTERS = 16
 
-# Cycles, fitted to 660 kernels of 20 layers on an H200 (benchmarks/RESULTS.md): of a launch, and of
-# the second one; until a group's first step has begun; until the operands of a step are there, and
-# for each of them that a work-item brings; of a step itself, and of each wave's load in it.
-_LAUNCH, _SECOND_LAUNCH, _PROLOGUE = 4090.0, 2900.0, 760.0
+# Cycles, fitted to 660 kernels of 20 layers on an H200 (benchmarks/RESULTS.md): of a launch; until
+# a group's first step has begun; until the operands of a step are there, and for each of them that
+# a work-item brings; of a step itself, and of each wave's load in it.
+_LAUNCH, _PROLOGUE = 4090.0, 760.0
 _LATENCY, _LATENCY_OF_LOAD = 470.0, 35.0
 _STEP, _LOAD = 9.0, 2.45
 # Of a part: its turn in the sum. Of a result and of each part of it: its way through memory.
 _PART, _WRITTEN, _READ = 85.0, 4.75, 0.67
 _BYTES_PER_CYCLE = 16  # of a core
+_CYCLES_PER_US = 1755
 
 # Of unknown devices: registers, lanes of a core; and work-items that a core holds.
 _REGISTERS, _ALUS, _RESIDENT = 65536, 128, 2048
@@ -180,4 +181,4 @@ def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: Devic
 
 def streaming_cycles(nbytes: float, spec: DeviceSpec) -> float:
     """Estimated cycles of a kernel behind another one that moves `nbytes` bytes."""
-    return _SECOND_LAUNCH + nbytes / (max(spec.cores, 1) * _BYTES_PER_CYCLE)
+    return spec.launch_us * _CYCLES_PER_US + nbytes / (max(spec.cores, 1) * _BYTES_PER_CYCLE)

@@ -64,6 +64,7 @@ def _cuda_spec(device: Any) -> DeviceSpec:
         cache_line=128,
         l2_cache=int(device.l2_cache_size_bytes or 0),
         peak_gflops=round(cores * alus * 2 * clock_khz / 1e6, 1),
+        launch_us=1.65,  # in a CUDA graph
         unified_memory=False,
         float16=True,
     )

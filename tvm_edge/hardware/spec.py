@@ -57,6 +57,9 @@ class DeviceSpec:
         Single-precision peak, fused multiply-add counted as two.
     bandwidth_gbs : float
         Memory bandwidth in 10**9 bytes per second.
+    launch_us : float
+        What one more kernel costs behind another, microseconds: small kernels merged or split are
+        worth it or not by this. A GPU's driver does not say it; 4.5 is NVIDIA's OpenCL.
     unified_memory : bool
         Whether the device shares its memory with the host.
     float16, float64 : bool
@@ -82,6 +85,7 @@ class DeviceSpec:
     l3_cache: int = 0
     peak_gflops: float = 0.0
     bandwidth_gbs: float = 0.0
+    launch_us: float = 4.5
     unified_memory: bool = True
     float16: bool = False
     float64: bool = True
