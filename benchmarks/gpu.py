@@ -1,14 +1,17 @@
 """Convolution networks on a GPU against cuDNN: ``python -m benchmarks.gpu``.
 
-One row per network: batch 1, float32. ``CUDA`` and ``OpenCL`` are tvm-edge's, heuristics alone;
+One row per network: batch 1, float32. ``CUDA`` and ``OpenCL`` are tvm-edge's, heuristics alone,
+and ``tf32`` is CUDA with ``precision="tf32"``;
 ``cuDNN`` is PyTorch with the same nodes and weights, batch normalisation folded, algorithms chosen
 by measurement (``torch.backends.cudnn.benchmark``), captured in a CUDA graph, with tf32 off, and
-beside it with tf32 on. Outputs are compared with ONNX Runtime's before anything is timed.
+beside it with tf32 on; ``stock`` is stock TVM, whose compilations that fail are named.
+Outputs are compared with ONNX Runtime's before anything is timed.
 
 Times are device events around many calls without synchronisation between them: the network as it
-is used, launches included. ``kernels`` is the sum of the kernels' own times under the profiler.
-Processes take turns, ``--rounds`` times; medians with spread. ``--opencl-only`` is for machines
-without CUDA; ``--networks`` and ``--json`` as in :mod:`benchmarks.zoo`.
+is used, launches included. ``kernels`` is the sum of the kernels' own times by the devices' events
+(OpenCL's, and CUPTI's through PyTorch's profiler), the least of some calls. Processes take turns,
+``--rounds`` times; medians with spread. ``--opencl-only`` is for machines without CUDA;
+``--networks`` and ``--json`` as in :mod:`benchmarks.zoo`. Layers: :mod:`benchmarks.gpu_layers`.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -28,12 +31,20 @@ import numpy as np
 from benchmarks.correctness import compare_outputs
 from benchmarks.machine import describe_machine
 from benchmarks.processes import Job, is_child, run_child, serve
-from benchmarks.vision_timing import machine_us, torch_us
+from benchmarks.vision_timing import EVENT_ROUNDS, machine_us, torch_us
 
 NETWORKS = ("resnet50_v1", "mobilenet_v2", "squeezenet1_0", "vgg19", "inception_v3", "densenet121")
 
 _MODULE = "benchmarks.gpu"
 _CALLS = 30  # between two events
+_PROFILED = 3  # calls, of which the least sum of kernels' times counts
+
+# What is compiled: target, precision, and the error allowed, of the largest value.
+_BUILDS = {
+    "cuda": ("cuda", "float32", 1e-4),
+    "opencl": ("opencl", "float32", 1e-4),
+    "tf32": ("cuda", "tf32", 1e-2),
+}
 
 
 # ------------------------------------------------------------------ what the child processes do
@@ -62,53 +73,67 @@ def _arrays(name: str, which: str, folder: Path) -> dict[str, np.ndarray]:
     return dict(np.load(folder / f"{name}.{which}.npz"))
 
 
-def _compile(name: str, target: str, folder: Path) -> dict[str, Any]:
-    """Compile the network and write the artifact."""
+def _compile(name: str, build: str, folder: Path) -> dict[str, Any]:
+    """Compile the network, write the artifact, compare its results with ONNX Runtime's."""
     import tvm_edge
 
+    target, precision, tolerance = _BUILDS[build]
     start = perf_counter()
-    model = tvm_edge.compile(folder / f"{name}.onnx", target, fallback="none")
+    model = tvm_edge.compile(folder / f"{name}.onnx", target, precision=precision, fallback="none")
     seconds = perf_counter() - start
-    model.export(folder / f"{name}.{target}.tvme")
-    return {"compile_seconds": seconds}
-
-
-def _check(name: str, target: str, folder: Path) -> dict[str, Any]:
-    """Compare with ONNX Runtime; the kernels' own times."""
-    import tvm_edge
-    from tvm_edge import opencl
-
-    model = tvm_edge.load(folder / f"{name}.{target}.tvme")
-    inputs = _arrays(name, "inputs", folder)
-    expected = _arrays(name, "expected", folder)
-    compared = compare_outputs(model.run(inputs), expected, folder / f"{name}.onnx")
-    kernels = model.profile(inputs).kernels
-    alone = None
-    if target == "opencl":
-        opencl.profile_start()
-        model.run(inputs)
-        alone = sum(
-            (each["end"] - each["start"]) / 1e3
-            for each in opencl.profile_stop()
-            if each["kind"] == "kernel"
-        )
+    model.export(folder / f"{name}.{build}.tvme")
+    outputs = model.run(_arrays(name, "inputs", folder))
+    error = compare_outputs(outputs, _arrays(name, "expected", folder), folder / f"{name}.onnx")
     return {
-        "kernel_us": alone,
-        "error": compared["error"],
-        "right": bool(compared["right"]),
-        "kernels": [[k.name, k.time_us, k.gflops] for k in kernels],
+        "compile_seconds": seconds,
+        "error": error["error"],
+        "right": bool(error["error"] <= tolerance),
     }
 
 
-def _ours(name: str, target: str, folder: Path) -> dict[str, Any]:
+def _ours(name: str, build: str, folder: Path) -> dict[str, Any]:
     import tvm
 
-    device = tvm.device(target, 0)
-    inputs = {
-        key: tvm.runtime.tensor(value, device)
-        for key, value in _arrays(name, "inputs", folder).items()
+    import tvm_edge
+
+    target = _BUILDS[build][0]
+    device, path = tvm.device(target, 0), folder / f"{name}.{build}.tvme"
+    arrays = _arrays(name, "inputs", folder)
+    inputs = {key: tvm.runtime.tensor(value, device) for key, value in arrays.items()}
+    us = machine_us(path, target, inputs, _CALLS)
+    model = tvm_edge.load(path)
+    measure = _opencl_kernels_us if target == "opencl" else _cuda_kernels_us
+    return {
+        "us": us,
+        "kernels_us": min(measure(lambda: model.run(arrays)) for _ in range(_PROFILED)),
+        # One by one, with a synchronisation behind each: which of them take the time.
+        "kernels": [[k.name, k.time_us, k.gflops] for k in model.profile(arrays).kernels],
     }
-    return {"us": machine_us(folder / f"{name}.{target}.tvme", target, inputs, _CALLS)}
+
+
+def _opencl_kernels_us(run: Callable[[], Any]) -> float:
+    """The sum of the kernels' own times in a call."""
+    from tvm_edge import opencl
+
+    opencl.profile_start()
+    run()
+    kernels = (each for each in opencl.profile_stop() if each["kind"] == "kernel")
+    return sum((each["end"] - each["start"]) / 1e3 for each in kernels)
+
+
+def _cuda_kernels_us(run: Callable[[], Any]) -> float:
+    """The same on CUDA: PyTorch's profiler sees all kernels of the process, recorded ones too."""
+    import torch
+    from torch.autograd import DeviceType
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        run()
+        torch.cuda.synchronize()
+    return sum(
+        event.self_device_time_total
+        for event in profiler.events()
+        if event.device_type == DeviceType.CUDA and not event.name.startswith("Mem")
+    )
 
 
 def _cudnn(name: str, precision: str, folder: Path) -> dict[str, Any]:
@@ -124,19 +149,35 @@ def _cudnn(name: str, precision: str, folder: Path) -> dict[str, Any]:
     (array,) = _arrays(name, "inputs", folder).values()
     data = torch.from_numpy(array).cuda()
     with torch.inference_mode():
-        result = run(data.clone()).cpu().numpy()
+        result = run(data.clone())[0].cpu().numpy()
     (expected,) = _arrays(name, "expected", folder).values()
     error = float(np.abs(result - expected).max() / np.abs(expected).max())
     graph = graphed(run, data.clone())
     return {"us": torch_us(graph.replay, _CALLS), "error": error}
 
 
+def _compile_stock(name: str, folder: Path) -> dict[str, Any]:
+    from benchmarks.gpu_stock import compile_stock
+
+    compile_stock(folder / f"{name}.onnx", folder / f"{name}.stock.so")
+    return {}
+
+
+def _stock(name: str, folder: Path) -> dict[str, Any]:
+    from benchmarks.gpu_stock import time_stock
+
+    inputs = _arrays(name, "inputs", folder)
+    (expected,) = _arrays(name, "expected", folder).values()
+    return time_stock(folder / f"{name}.stock.so", inputs, expected, _CALLS, EVENT_ROUNDS)
+
+
 _JOBS: dict[str, Job] = {
     "prepare": _prepare,
     "compile": _compile,
-    "check": _check,
     "ours": _ours,
     "cudnn": _cudnn,
+    "compile_stock": _compile_stock,
+    "stock": _stock,
 }
 
 
@@ -149,50 +190,59 @@ def _spread(values: Sequence[float]) -> str:
 
 def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All figures, by network."""
-    targets = ["opencl"] if options.opencl_only else ["cuda", "opencl"]
+    builds = ["opencl"] if options.opencl_only else list(_BUILDS)
     found: dict[str, Any] = {name: {"compiled": {}, "us": {}} for name in options.networks}
+    others = [] if options.opencl_only else options.networks
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda n: run_child(_MODULE, "prepare", n, folder), options.networks))
-        both = [(name, target) for name in options.networks for target in targets]
+        both = [(name, build) for name in options.networks for build in builds]
         compiled = list(pool.map(lambda job: run_child(_MODULE, "compile", *job, folder), both))
-    for (name, target), result in zip(both, compiled, strict=True):
-        if "failed" not in result:
-            result |= run_child(_MODULE, "check", name, target, folder)
-        found[name]["compiled"][target] = result
-        why = result.get("failed", f"{result.get('compile_seconds', 0):.1f} s")
-        print(f"{name} {target}: {why}", flush=True)
-    peers = [] if options.opencl_only else ["float32", "tf32"]
+        # Afterwards: seconds of compilation are not shared with a peer.
+        stock = list(pool.map(lambda n: run_child(_MODULE, "compile_stock", n, folder), others))
+    for (name, build), result in zip(both, compiled, strict=True):
+        found[name]["compiled"][build] = result
+        seconds = result.get("compile_seconds", 0)
+        print(f"{name} {build}: {result.get('failed', f'{seconds:.1f} s')}", flush=True)
+    for name, result in zip(others, stock, strict=True):
+        found[name]["stock"] = result
+        print(f"{name} stock TVM: {result.get('failed', 'compiled')}", flush=True)
     for _ in range(options.rounds):
-        for name in options.networks:
-            for target in targets:
-                if "failed" not in found[name]["compiled"][target]:
-                    _add(found[name], target, run_child(_MODULE, "ours", name, target, folder))
-            for precision in peers:
+        for name, row in found.items():
+            for build in builds:
+                if row["compiled"][build].get("right"):
+                    _add(row, name, build, run_child(_MODULE, "ours", name, build, folder))
+            for precision in ("float32", "tf32") if others else ():
                 result = run_child(_MODULE, "cudnn", name, precision, folder)
-                _add(found[name], f"cuDNN {precision}", result)
+                _add(row, name, f"cuDNN {precision}", result)
+            if others and "failed" not in row["stock"]:
+                _add(row, name, "stock TVM", run_child(_MODULE, "stock", name, folder))
     return found
 
 
-def _add(row: dict[str, Any], key: str, result: dict[str, Any]) -> None:
+def _add(row: dict[str, Any], name: str, key: str, result: dict[str, Any]) -> None:
     if "failed" in result:
-        print(f"{key}: {result['failed']}", flush=True)
+        print(f"{name}, {key}: {result['failed']}", flush=True)
         return
+    print(f"{name}, {key}: {result['us']:,.1f} µs", flush=True)
     row["us"].setdefault(key, []).append(result["us"])
+    if "kernels_us" in result:
+        row["compiled"][key] |= {"kernels": result["kernels"]}
+        row["compiled"][key].setdefault("kernels_us", []).append(result["kernels_us"])
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
     """Tables and bars."""
     lines = [
         "| network | right | compile, s | CUDA, µs | its kernels | OpenCL, µs | its kernels "
-        "| cuDNN, µs | cuDNN tf32 | cuDNN / CUDA | tf32 / CUDA | cuDNN / OpenCL "
-        "| OpenCL / CUDA, kernels |",
-        "|---" * 13 + "|",
+        "| tf32, µs | its kernels | cuDNN, µs | cuDNN tf32 | stock TVM | cuDNN / CUDA "
+        "| cuDNN tf32 / CUDA | cuDNN / OpenCL | OpenCL / CUDA, kernels | tf32: cuDNN / CUDA |",
+        "|---" * 17 + "|",
     ]
     ratios: dict[str, list[float]] = {}
     for name, row in found.items():
         compiled, us = row["compiled"], row["us"]
         middle = {key: median(values) for key, values in us.items()}
-        sums = {t: sum(k[1] for k in c.get("kernels", [])) for t, c in compiled.items()}
+        sums = {t: min(c.get("kernels_us", [0])) for t, c in compiled.items()}
         right = {t: c.get("right", False) for t, c in compiled.items()}
 
         def ratio(a: float | None, b: float | None, key: str) -> str:
@@ -206,12 +256,12 @@ def _lines(found: dict[str, Any]) -> list[str]:
             + "/".join(f"{c.get('compile_seconds', 0):.0f}" for c in compiled.values())
             + " | "
             + " | ".join(
-                f"{_spread(us[t]) if t in us else '–'} | {sums.get(t, 0):,.0f}"
-                for t in ("cuda", "opencl")
+                f"{_spread(us[t]) if t in us else '–'} | {sums.get(t, 0):,.0f}" for t in _BUILDS
             )
             + " | "
             + " | ".join(
-                _spread(us[k]) if k in us else "–" for k in ("cuDNN float32", "cuDNN tf32")
+                _spread(us[k]) if k in us else "–"
+                for k in ("cuDNN float32", "cuDNN tf32", "stock TVM")
             )
             + " | "
             + " | ".join(
@@ -220,6 +270,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
                     ratio(middle.get("cuDNN tf32"), middle.get("cuda"), "cuDNN tf32 / CUDA"),
                     ratio(middle.get("cuDNN float32"), middle.get("opencl"), "cuDNN / OpenCL"),
                     ratio(sums.get("opencl"), sums.get("cuda"), "OpenCL / CUDA, kernels"),
+                    ratio(middle.get("cuDNN tf32"), middle.get("tf32"), "tf32: cuDNN / CUDA"),
                 )
             )
             + " |"

@@ -20,31 +20,29 @@ __all__ = ["graphed", "network"]
 Step = tuple[Callable[..., torch.Tensor], list[str], str]
 
 
-def network(model: onnx.ModelProto, device: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The function of a model of one input and one output."""
+def network(model: onnx.ModelProto, device: str) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    """The function of a model of one input."""
     weights = {w.name: numpy_helper.to_array(w) for w in model.graph.initializer}
     steps = _steps(model.graph, weights)
     constants = {
         name: torch.from_numpy(np.array(array)).to(device) for name, array in weights.items()
     }
-    (given,), (result,) = ([v.name for v in vs] for vs in (model.graph.input, model.graph.output))
+    (given,), results = ([v.name for v in vs] for vs in (model.graph.input, model.graph.output))
     last = {name: i for i, (_, names, _) in enumerate(steps) for name in names}
 
-    def run(data: torch.Tensor) -> torch.Tensor:
+    def run(data: torch.Tensor) -> list[torch.Tensor]:
         values = {given: data}
         for i, (call, names, out) in enumerate(steps):
             values[out] = call(*(constants.get(n, values.get(n)) for n in names))
             for name in names:
-                if last[name] == i and name not in (given, result):
+                if last[name] == i and name not in (given, *results):
                     values.pop(name, None)
-        return values[result]
+        return [values[result] for result in results]
 
     return run
 
 
-def graphed(
-    run: Callable[[torch.Tensor], torch.Tensor], data: torch.Tensor
-) -> torch.cuda.CUDAGraph:
+def graphed(run: Callable[[torch.Tensor], Any], data: torch.Tensor) -> torch.cuda.CUDAGraph:
     """A CUDA graph of one call, whose algorithms cuDNN has chosen by measurement."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), torch.inference_mode():

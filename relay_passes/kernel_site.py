@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import relax, tirx
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.emit import Kernel
 
 __all__ = ["KernelSite", "is_empty"]
@@ -26,11 +28,17 @@ class KernelSite:
         Where its operands are; ``None`` in a module for one device.
     spec : DeviceSpec
         That device.
+    precision : {"float32", "tf32"}
+        To which float32 may be rounded in products.
+    configs : mapping of ConvWorkload to ConvConfig
+        Measured algorithms and knobs of convolutions.
     """
 
     builder: relax.BlockBuilder
     device: relax.VDevice | None
     spec: DeviceSpec
+    precision: str = "float32"
+    configs: Mapping[ConvWorkload, ConvConfig] = field(default_factory=dict)
 
     def tensor(self, shape: Sequence[Any], dtype: str) -> relax.TensorType:
         """The type of a tensor on this device."""
@@ -48,16 +56,25 @@ class KernelSite:
         results: Sequence[relax.TensorType],
     ) -> list[relax.Var]:
         """Call a kernel; its results."""
+        made = self.emit(self.unbound(func, name, args, results))
+        if len(results) == 1:
+            return [made]
+        return [self.emit(relax.TupleGetItem(made, i)) for i in range(len(results))]
+
+    def unbound(
+        self,
+        func: tirx.PrimFunc,
+        name: str,
+        args: Sequence[relax.Expr],
+        results: Sequence[relax.TensorType],
+    ) -> relax.Call:
+        """The call itself: to be the operator's value, so that others can be fused with it."""
         func = func.without_attr("global_symbol")  # the module names it
         if self.device is not None:
             func = func.with_attr("target", self.device.target)
         gvar = self.builder.add_func(func, name)
         types = list(results)
-        out = types[0] if len(types) == 1 else types
-        made = self.emit(relax.call_tir(gvar, list(args), out))
-        if len(types) == 1:
-            return [made]
-        return [self.emit(relax.TupleGetItem(made, i)) for i in range(len(types))]
+        return relax.call_tir(gvar, list(args), types[0] if len(types) == 1 else types)
 
     def run(self, kernel: Kernel, name: str, args: Sequence[relax.Expr]) -> list[relax.Var]:
         """Call a kernel of static shapes; its results, workspace included."""

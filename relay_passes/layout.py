@@ -32,7 +32,7 @@ from tvm_edge.schedules.blocked import (
     pack_image,
     unpack_image,
 )
-from tvm_edge.schedules.cpu.algorithm import ConvConfig
+from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.cpu.gather_channels import gather_channels
 from tvm_edge.schedules.winograd import PRODUCT, conv2d_winograd, transform_filters
 

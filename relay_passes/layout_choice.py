@@ -16,7 +16,8 @@ from tvm_edge.relay_passes.expressions import is_call, static_shape
 from tvm_edge.relay_passes.fallback import operands
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.blocked import ConvWorkload, input_block
-from tvm_edge.schedules.cpu.algorithm import ConvConfig, choose_config
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.cpu.algorithm import choose_config
 
 __all__ = ["BINARY", "UNARY", "choose_blocked"]
 

@@ -1,8 +1,13 @@
-"""Lower vision operators, sorts and scans to kernels, once it is known where they run."""
+"""Lower operators that are several kernels, once it is known where they run.
+
+Vision operators, sorts, scans; convolutions by Winograd's algorithm.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -32,6 +37,7 @@ from tvm_edge.relay_passes.lower_boxes import (
     lower_valid_counts,
     lower_yolo_decode,
 )
+from tvm_edge.relay_passes.lower_conv2d import lower_conv2d
 from tvm_edge.relay_passes.lower_nms import (
     lower_box_nms,
     lower_efficient_nms,
@@ -56,6 +62,8 @@ from tvm_edge.relay_passes.lower_sort import (
     lower_unique,
 )
 from tvm_edge.relay_passes.vdevices import vdevice_of
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConvConfig
 
 __all__ = ["LowerVision"]
 
@@ -78,6 +86,7 @@ _LOWERINGS: Mapping[str, Callable[[KernelSite, relax.Call], relax.Expr]] = {
     "relax.cumsum": lower_cumsum,
     "relax.image.grid_sample": lower_grid_sample,
     "relax.image.resize2d": lower_resize2d,
+    "relax.nn.conv2d": lower_conv2d,
     "relax.nonzero": lower_nonzero,
     "relax.scatter_elements": lower_scatter_elements,
     "relax.scatter_nd": lower_scatter_nd,
@@ -97,13 +106,22 @@ class LowerVision:
     ----------
     resolved : ResolvedTarget
         The devices, which decide tiles and loops.
+    precision : str
+        Of products on the first one.
+    configs : mapping of ConvWorkload to ConvConfig
+        Measured algorithms and knobs of convolutions on that one.
     """
 
-    def __init__(self, resolved: ResolvedTarget) -> None:
-        self.resolved = resolved
+    def __init__(
+        self,
+        resolved: ResolvedTarget,
+        precision: str = "float32",
+        configs: Mapping[ConvWorkload, ConvConfig] | None = None,
+    ) -> None:
+        self.resolved, self.precision, self.configs = resolved, precision, configs or {}
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        lowerer = _Lowerer(mod, self.resolved)
+        lowerer = _Lowerer(mod, self)
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 lowerer.builder_.update_func(gvar, lowerer.visit_expr(func))
@@ -112,18 +130,22 @@ class LowerVision:
 
 @mutator
 class _Lowerer(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, resolved: ResolvedTarget) -> None:
+    def __init__(self, mod: tvm.IRModule, options: Any) -> None:
         super().__init__(mod)
-        self._resolved = resolved
+        self._options = options
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         op = super().visit_call_(op)
         if not isinstance(op.op, tvm.ir.Op) or op.op.name not in _LOWERINGS:
             return op
-        resolved = self._resolved
+        resolved = self._options.resolved
         # A constant is on no device.
         placed = (vdevice_of(arg.ty) for arg in op.args)
         device = next((found for found in placed if found is not None), None)
         on_host = device is not None and device.target.kind.name != resolved.kind
         spec = (resolved.cpu if on_host else resolved).spec
-        return _LOWERINGS[op.op.name](KernelSite(self.builder_, device, spec), op)
+        site = KernelSite(self.builder_, device, spec)
+        if not on_host:
+            options = self._options
+            site = replace(site, precision=options.precision, configs=options.configs)
+        return _LOWERINGS[op.op.name](site, op)

@@ -10,7 +10,18 @@ from tvm import ir, s_tir, tirx
 
 from tvm_edge.hardware import DeviceSpec
 
-__all__ = ["WORKSPACE", "Origin", "ScheduleRule", "Scheduled", "apply_first", "workspace_of"]
+__all__ = [
+    "PRECISION",
+    "WORKSPACE",
+    "Origin",
+    "ScheduleRule",
+    "Scheduled",
+    "apply_first",
+    "workspace_of",
+]
+
+PRECISION = "tvm_edge.precision"
+"""Attribute of a kernel whose float32 may be multiplied as something less: ``"tf32"``."""
 
 WORKSPACE = "tvm_edge.workspace"
 """How many of a kernel's last parameters are room that it needs and nobody reads."""

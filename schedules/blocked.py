@@ -16,6 +16,8 @@ from math import ceil
 import numpy as np
 from tvm import te, tirx, topi
 
+from tvm_edge.schedules.knobs import CONFIG
+
 __all__ = [
     "CONV2D",
     "DEPTHWISE",
@@ -208,7 +210,7 @@ def conv2d(
     out_w = (columns + padding[1] + padding[3] - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
     ky = te.reduce_axis((0, kernel_h), name="ky")
     kx = te.reduce_axis((0, kernel_w), name="kx")
-    attrs = {"tvm_edge.config": config} if config else None
+    attrs = {CONFIG: config} if config else None
     shape = (batch, blocks, out_h, out_w, lanes)
 
     def line(y: tirx.Expr) -> tirx.Expr:

@@ -17,9 +17,19 @@ from functools import cache
 import numpy as np
 from tvm import te, tirx
 
-from tvm_edge.schedules.blocked import pad_image
+from tvm_edge.schedules.blocked import ConvWorkload, pad_image
+from tvm_edge.schedules.knobs import CONFIG
 
-__all__ = ["PRODUCT", "STAGES", "conv2d_winograd", "transform_filters", "transforms"]
+__all__ = [
+    "PRODUCT",
+    "STAGES",
+    "combine_outputs",
+    "conv2d_winograd",
+    "transform_filters",
+    "transform_filters_by_channel",
+    "transforms",
+    "winograd_applies",
+]
 
 PRODUCT = "winograd_product"
 """Name of the block that sums over channels."""
@@ -70,21 +80,40 @@ def transforms(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return as_array[0], as_array[1].T.copy(), as_array[2].T.copy()
 
 
+def winograd_applies(workload: ConvWorkload) -> bool:
+    """Whether a convolution has the form that Winograd's algorithm computes."""
+    return (
+        workload.kernel == (3, 3)
+        and workload.strides == (1, 1)
+        and workload.dilation == (1, 1)
+        and workload.groups == 1
+    )
+
+
 def transform_filters(weights: np.ndarray, m: int, block: int) -> np.ndarray:
     """Filters ``[O, C, 3, 3]`` as ``[(m+2)**2, O/l, C/l, l, l]`` in the domain of the products.
 
     The last two axes are input and output channels; filled up as by
     :func:`~tvm_edge.schedules.blocked.pack_filters`. Computed in float64, rounded once.
     """
-    filters, channels, _, _ = weights.shape
-    g = transforms(m)[0]
-    size = m + _KERNEL - 1
-    transformed = np.einsum("ai,ocij,bj->aboc", g, weights.astype("float64"), g, optimize=True)
-    whole = np.zeros((size * size, -filters % block + filters, -channels % block + channels))
-    whole[:, :filters, :channels] = transformed.reshape(size * size, filters, channels)
+    transformed = _transformed(weights, m)
+    frequencies, filters, channels = transformed.shape
+    whole = np.zeros((frequencies, -filters % block + filters, -channels % block + channels))
+    whole[:, :filters, :channels] = transformed
     whole[:, filters:] = whole[:, filters - 1 : filters]  # why, says pack_filters
-    blocks = whole.reshape(size * size, -1, block, whole.shape[2] // block, block)
+    blocks = whole.reshape(frequencies, -1, block, whole.shape[2] // block, block)
     return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2).astype(weights.dtype))
+
+
+def transform_filters_by_channel(weights: np.ndarray, m: int) -> np.ndarray:
+    """Filters ``[O, C, 3, 3]`` as ``[(m+2)**2, C, O]``, computed in float64 and rounded once."""
+    return np.ascontiguousarray(_transformed(weights, m).transpose(0, 2, 1).astype(weights.dtype))
+
+
+def _transformed(weights: np.ndarray, m: int) -> np.ndarray:
+    g = transforms(m)[0]
+    transformed = np.einsum("ai,ocij,bj->aboc", g, weights.astype("float64"), g, optimize=True)
+    return transformed.reshape(len(g) ** 2, *weights.shape[:2])
 
 
 def conv2d_winograd(
@@ -120,7 +149,7 @@ def conv2d_winograd(
     # Tiles at the border may reach beyond the padding: their outputs there are not stored.
     more_h, more_w = tiles_h * m - out_h, tiles_w * m - out_w
     padded = pad_image(image, (top, left, bottom + more_h, right + more_w))
-    _, b, a = transforms(m)
+    b = transforms(m)[1]
     dtype = image.dtype
 
     # The axes of a tile (p, q in the transformed domain, i, j in it before) stand after the tile:
@@ -162,34 +191,51 @@ def conv2d_winograd(
             transformed[f, co, t, ci] * filters[f, o, co, ci, v], axis=[co, ci]
         ),
         name=PRODUCT,
-        attrs={"tvm_edge.config": config} if config else None,
+        attrs={CONFIG: config} if config else None,
     )
+    return combine_outputs(product, m, (batch, out_h, out_w))
+
+
+def combine_outputs(product: te.Tensor, m: int, size: tuple[int, int, int]) -> te.Tensor:
+    """Transform products back to an image.
+
+    Parameters
+    ----------
+    product : te.Tensor
+        ``[(m+2)**2, O, N * tiles]``, and the lanes of a block of channels where there are blocks.
+    m : {2, 4}
+    size : tuple of int
+        Batch, lines and columns of the image.
+
+    Returns
+    -------
+    te.Tensor
+        ``[N, O, OH, OW]``, with lanes behind.
+    """
+    batch, out_h, out_w = size
+    tiles_h, tiles_w = -(-out_h // m), -(-out_w // m)
+    _, channels, tiles, *lanes = product.shape
+    frequencies, dtype = m + _KERNEL - 1, product.dtype
+    a = transforms(m)[2]
     out_rows = te.compute(
-        (blocks, tiles, m, size, lanes),
-        lambda o, t, i, q, v: _combine(
-            a, i, [product[p * size + q, o, t, v] for p in range(size)], dtype
+        (channels, tiles, m, frequencies, *lanes),
+        lambda o, t, i, q, *v: _combine(
+            a, i, [_at(product, p * frequencies + q, o, t, *v) for p in range(frequencies)], dtype
         ),
         name=STAGES[2],
     )
-    return te.compute(
-        (batch, blocks, out_h, out_w, lanes),
-        lambda n, o, y, x, v: _combine(
-            a,
-            tirx.floormod(x, m),
-            [
-                out_rows[
-                    o,
-                    (n * tiles_h + tirx.floordiv(y, m)) * tiles_w + tirx.floordiv(x, m),
-                    tirx.floormod(y, m),
-                    q,
-                    v,
-                ]
-                for q in range(size)
-            ],
-            dtype,
-        ),
-        name=STAGES[3],
-    )
+
+    def element(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, *v: tirx.Expr) -> tirx.Expr:
+        tile = (n * tiles_h + tirx.floordiv(y, m)) * tiles_w + tirx.floordiv(x, m)
+        line = tirx.floormod(y, m)
+        values = [_at(out_rows, o, tile, line, q, *v) for q in range(frequencies)]
+        return _combine(a, tirx.floormod(x, m), values, dtype)
+
+    return te.compute((batch, channels, out_h, out_w, *lanes), element, name=STAGES[3])
+
+
+def _at(tensor: te.Tensor, *indices: tirx.Expr) -> tirx.Expr:
+    return tensor[indices]
 
 
 def _combine(

@@ -179,7 +179,7 @@ def test_without_onnx_the_message_names_the_extra(package: str, tmp_path: Path) 
     ("options", "fragment"),
     [
         ({"precision": "float16"}, "not available in this version"),
-        ({"precision": "tf32"}, "not available in this version"),
+        ({"precision": "float16"}, "not available in this version"),
         ({"precision": "flaot32"}, "did you mean 'float32'"),
         ({"memory_budget": 1 << 20}, "not available in this version"),
         ({"memory_budget": "1GiB"}, "not available in this version"),

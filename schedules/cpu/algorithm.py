@@ -2,88 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import asdict, dataclass
-from typing import Literal
-
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.blocked import ConvWorkload, filled, input_block
-from tvm_edge.schedules.cpu.blocked import Knobs, Tile, candidates, touched
+from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
+from tvm_edge.schedules.cpu.blocked import Tile, candidates, touched
+from tvm_edge.schedules.knobs import knobs_as_text
+from tvm_edge.schedules.winograd import winograd_applies
 
 __all__ = [
-    "ConfigSpace",
-    "ConvConfig",
     "choose_config",
     "config_space",
     "direct_tile",
     "product_tile",
-    "winograd_applies",
 ]
 
 _MIN_BLOCK = 4
-
-
-@dataclass(frozen=True)
-class ConvConfig:
-    """How a convolution is computed.
-
-    Attributes
-    ----------
-    algorithm : {"direct", "winograd", "plain"}
-        ``direct`` and ``winograd`` work on blocked images, ``plain`` on NCHW.
-    block : int
-        Channels in a block of the images it reads and writes, 0 for ``plain``.
-    m : int
-        Outputs of a Winograd tile along a line, 0 for other algorithms.
-    knobs : str
-        For the schedule, see :class:`tvm_edge.schedules.cpu.blocked.Knobs`; empty: its choice.
-    """
-
-    algorithm: Literal["direct", "winograd", "plain"]
-    block: int = 0
-    m: int = 0
-    knobs: str = ""
-
-    def to_dict(self) -> dict[str, object]:
-        """The knobs by name."""
-        own: dict[str, object] = {"algorithm": self.algorithm, "block": self.block, "m": self.m}
-        return own | (asdict(Knobs.parse(self.knobs)) if self.knobs else {})
-
-
-@dataclass(frozen=True)
-class ConfigSpace:
-    """The ways to compute one convolution on one CPU: what a search chooses from.
-
-    Attributes
-    ----------
-    workload : ConvWorkload
-    configs : tuple of ConvConfig
-        All that are legal. Those of one algorithm and layout stand best first, by the cost model
-        of the schedule; the heuristic's choice is the first of all.
-    """
-
-    workload: ConvWorkload
-    configs: tuple[ConvConfig, ...]
-
-    @property
-    def knobs(self) -> dict[str, tuple[object, ...]]:
-        """Each knob by name, with its values in the order they first occur."""
-        values: dict[str, dict[object, None]] = {}
-        for config in self.configs:
-            for name, value in config.to_dict().items():
-                values.setdefault(name, {})[value] = None
-        return {name: tuple(found) for name, found in values.items()}
-
-    def top(self, count: int) -> list[ConvConfig]:
-        """The first `count` configurations of each algorithm and layout."""
-        taken: Counter[tuple[str, int, int]] = Counter()
-        chosen = []
-        for config in self.configs:
-            kind = (config.algorithm, config.block, config.m)
-            taken[kind] += 1
-            if taken[kind] <= count:
-                chosen.append(config)
-        return chosen
 
 
 def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
@@ -103,25 +36,15 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
             found.append(ConvConfig("direct", block))
             continue
         tile = direct_tile(workload, block, depth)
-        found += [ConvConfig("direct", block, 0, str(k)) for k in candidates(tile, spec)]
+        found += [ConvConfig("direct", block, 0, knobs_as_text(k)) for k in candidates(tile, spec)]
         if winograd_applies(workload) and depth > 1:
             for m in (2, 4):
                 knobs = candidates(product_tile(workload, block, m), spec)
-                found += [ConvConfig("winograd", block, m, str(k)) for k in knobs]
+                found += [ConvConfig("winograd", block, m, knobs_as_text(k)) for k in knobs]
     found.append(ConvConfig("plain"))
     # The heuristic leaves the knobs to the schedule, which takes the first of its kind.
     found.sort(key=lambda c: (c.algorithm, c.block, c.m) != (first.algorithm, first.block, first.m))
     return ConfigSpace(workload, tuple(found))
-
-
-def winograd_applies(workload: ConvWorkload) -> bool:
-    """Whether a convolution has the form that Winograd's algorithm computes."""
-    return (
-        workload.kernel == (3, 3)
-        and workload.strides == (1, 1)
-        and workload.dilation == (1, 1)
-        and workload.groups == 1
-    )
 
 
 def choose_config(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:

@@ -30,6 +30,7 @@ from tvm_edge.schedules.cpu.loops import (
     vectorize_rows,
 )
 from tvm_edge.schedules.cpu.stages import schedule_rest
+from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import epilogue_of, fuse, fuse_axes, isolate, open_reduction
 
 __all__ = [
@@ -77,17 +78,6 @@ class Knobs:
     order: Order
     padding: Literal["task", "whole"] = "whole"
     flat: bool = False
-
-    def __str__(self) -> str:
-        flat = " flat" if self.flat else ""
-        return f"{self.lines}x{self.columns}x{self.blocks} {self.order} {self.padding}{flat}"
-
-    @classmethod
-    def parse(cls, text: str) -> Knobs:
-        """The knobs that ``str`` wrote."""
-        tile, order, padding, *flat = text.split()
-        lines, columns, blocks = map(int, tile.split("x"))
-        return cls(lines, columns, blocks, order, padding, bool(flat))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -248,8 +238,8 @@ class Conv2dBlocked:
             return None
         stmt = sch.get(block)
         size = conv_tile(stmt, padded=stage is not None)
-        config = stmt.annotations.get("tvm_edge.config")
-        knobs = Knobs.parse(str(config)) if config else best_knobs(size, spec)
+        config = stmt.annotations.get(CONFIG)
+        knobs = read_knobs(Knobs, str(config)) if config else best_knobs(size, spec)
         if knobs.flat:
             fuse_axes(sch, block, epilogue, 2)
         n, o, *pixels, v, co, ky, kx, ci = sch.get_loops(block)

@@ -20,6 +20,7 @@ from tvm_edge.schedules.analysis import extent, inline_spatial, root_blocks
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.cpu.blocked import Knobs, Loops, Tile, best_knobs, schedule_blocks
 from tvm_edge.schedules.cpu.loops import can_peel, peel_remainder, vectorize_rows
+from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import fuse, open_reduction
 from tvm_edge.schedules.winograd import PRODUCT, STAGES
 
@@ -103,8 +104,8 @@ def product_tile(stmt: s_tir.SBlock) -> Tile:
 
 def _schedule_products(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     stmt = sch.get(block)
-    config = stmt.annotations.get("tvm_edge.config")
-    knobs = Knobs.parse(str(config)) if config else best_knobs(product_tile(stmt), spec)
+    config = stmt.annotations.get(CONFIG)
+    knobs = read_knobs(Knobs, str(config)) if config else best_knobs(product_tile(stmt), spec)
     store = sch.cache_write(block, 0, "local")
     frequency, blocks, tiles, lane, *reduction = sch.get_loops(block)
     _, first = schedule_blocks(

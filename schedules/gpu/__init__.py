@@ -18,13 +18,16 @@ from tvm_edge.schedules.gpu.dense import Dense
 from tvm_edge.schedules.gpu.fallback import Fallback
 from tvm_edge.schedules.gpu.launch import guard_empty_grids, schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
-from tvm_edge.schedules.gpu.tiled import Tiled
+from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled
 from tvm_edge.schedules.gpu.window import Depthwise, Pool
+from tvm_edge.schedules.gpu.winograd import WinogradOutput
 
 __all__ = ["RULES", "schedule"]
 
 RULES: tuple[ScheduleRule, ...] = (
+    WinogradOutput(),
     Elementwise(schedule_spatial),
+    TensorCore(),
     Tiled(),
     Conv2d(),
     Depthwise(),

@@ -14,11 +14,22 @@ from itertools import product
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.gpu.product import Tile
+from tvm_edge.schedules.gpu.tensor_core import PIECE, WARP
 
-__all__ = ["choose_product_tile", "estimated_cycles", "possible_tiles"]
+__all__ = [
+    "choose_product_tile",
+    "choose_warp_tile",
+    "estimated_cycles",
+    "fits",
+    "possible_tiles",
+    "streaming_cycles",
+]
 
 # Work-item tiles, and the share of a core's multiply-adds that they reach beside what a step costs.
-_ITEMS = {(8, 8): 0.75, (8, 4): 0.62, (4, 8): 0.43, (4, 4): 0.63, (4, 2): 0.59, (2, 4): 0.52}
+_ITEMS = {(8, 8): 0.66, (8, 4): 0.69, (4, 8): 0.58, (4, 4): 0.53, (4, 2): 0.53, (2, 4): 0.37}
+
+# The same of warps on tensor cores, which multiply faster than `_ITEMS` by as much.
+_WARPS = {(64, 32): 3.5, (32, 64): 3.5, (32, 32): 3.0, (32, 16): 2.0, (16, 16): 1.2}
 
 _ROWS = (128, 64, 48, 32, 24, 16, 8)
 _COLUMNS = (128, 64, 56, 48, 32, 16)
@@ -27,8 +38,10 @@ _SMALLEST = 16
 _LEAST_ITEMS, _MOST_ITEMS = 32, 256
 
 # Terms of a step; of a window all, so that only the channel moves from step to step.
-_DEPTH = 8
+_DEPTHS = (8, 16)
+_WARP_DEPTHS = (16, 32)
 _LONGEST_WINDOW = 25
+_FEWEST_TERMS = 5
 
 # The fewest terms of a part.
 _TERMS_OF_A_PART = 32
@@ -37,16 +50,16 @@ _TERMS_OF_A_PART = 32
 _MOST_WORKSPACE = 64 << 20
 
 # Registers of a work-item beside its tile.
-_OTHER_REGISTERS = 28
+_OTHER_REGISTERS = 16
 
-# Cycles, fitted to 500 kernels of 32 layers on an H200 (benchmarks/RESULTS.md): of a launch, and of
+# Cycles, fitted to 660 kernels of 20 layers on an H200 (benchmarks/RESULTS.md): of a launch, and of
 # the second one; until a group's first step has begun; until the operands of a step are there, and
 # for each of them that a work-item brings; of a step itself, and of each wave's load in it.
-_LAUNCH, _SECOND_LAUNCH, _PROLOGUE = 690.0, 4560.0, 840.0
-_LATENCY, _LATENCY_OF_LOAD = 640.0, 87.0
-_STEP, _LOAD = 116.0, 2.8
+_LAUNCH, _SECOND_LAUNCH, _PROLOGUE = 4090.0, 2900.0, 760.0
+_LATENCY, _LATENCY_OF_LOAD = 470.0, 35.0
+_STEP, _LOAD = 9.0, 2.45
 # Of a part: its turn in the sum. Of a result and of each part of it: its way through memory.
-_PART, _WRITTEN, _READ = 127.0, 4.7, 1.15
+_PART, _WRITTEN, _READ = 85.0, 4.75, 0.67
 _BYTES_PER_CYCLE = 16  # of a core
 
 # Of unknown devices: registers, lanes of a core; and work-items that a core holds.
@@ -81,26 +94,54 @@ def possible_tiles(
     extents: tuple[int, int, int, int], window: int, spec: DeviceSpec
 ) -> Iterator[Tile]:
     """Tiles that the device takes."""
-    batch, rows, columns, terms = extents
-    depth = window if 1 < window <= _LONGEST_WINDOW else _DEPTH
-    if depth < 5:
-        depth *= 2
-    for item_rows, item_columns in _ITEMS:
+    _, rows, columns, _ = extents
+    depths: tuple[int, ...] = _DEPTHS
+    if 1 < window <= _LONGEST_WINDOW:
+        depths = (window if window >= _FEWEST_TERMS else 2 * window,)
+    for (item_rows, item_columns), depth in product(_ITEMS, depths):
         for group_rows, group_columns in product(_ROWS, _COLUMNS):
             tile = Tile(group_rows, group_columns, item_rows, item_columns, depth)
             if group_rows % item_rows or group_columns % item_columns:
                 continue
             if _is_half_empty(group_rows, rows) or _is_half_empty(group_columns, columns):
                 continue
-            if not _LEAST_ITEMS <= tile.items <= min(_MOST_ITEMS, spec.max_work_group_size):
+            if fits(tile, spec):
+                yield from _in_parts(tile, extents)
+
+
+@cache
+def choose_warp_tile(extents: tuple[int, int, int, int], spec: DeviceSpec) -> Tile | None:
+    """The same for tensor cores."""
+    _, rows, columns, terms = extents
+    if rows < PIECE[0] or columns < PIECE[1] or terms < PIECE[2]:
+        return None
+    found: list[Tile] = []
+    for (own_rows, own_columns), depth in product(_WARPS, _WARP_DEPTHS):
+        for group_rows, group_columns in product((128, 64, 32, 16), repeat=2):
+            tile = Tile(group_rows, group_columns, own_rows, own_columns, depth, wave=WARP)
+            if group_rows % own_rows or group_columns % own_columns:
                 continue
-            if tile.local_bytes > spec.local_memory:
+            if _is_half_empty(group_rows, rows) or _is_half_empty(group_columns, columns):
                 continue
-            steps, parts = tile.steps(terms), 1
-            most = _MOST_WORKSPACE // (batch * rows * columns * 4)
-            while parts == 1 or (parts <= most and steps // parts * depth >= _TERMS_OF_A_PART):
-                yield replace(tile, parts=parts)
-                parts *= 2
+            if fits(tile, spec):
+                found += _in_parts(tile, extents)
+    return min(found, key=lambda tile: estimated_cycles(tile, extents, spec), default=None)
+
+
+def fits(tile: Tile, spec: DeviceSpec) -> bool:
+    """Whether a device takes work-groups of a tile."""
+    most = min(_MOST_ITEMS, spec.max_work_group_size)
+    return _LEAST_ITEMS <= tile.items <= most and tile.local_bytes <= spec.local_memory
+
+
+def _in_parts(tile: Tile, extents: tuple[int, int, int, int]) -> Iterator[Tile]:
+    """The tile with 1, 2, 4 … groups that share its terms."""
+    batch, rows, columns, terms = extents
+    steps, parts = tile.steps(terms), 1
+    most = _MOST_WORKSPACE // (batch * rows * columns * 4)
+    while parts == 1 or (parts <= most and steps // parts * tile.depth >= _TERMS_OF_A_PART):
+        yield replace(tile, parts=parts)
+        parts *= 2
 
 
 def _is_half_empty(tile: int, extent: int) -> bool:
@@ -112,7 +153,8 @@ def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: Devic
     batch, rows, columns, terms = extents
     cores, alus = max(spec.cores, 1), spec.alus or _ALUS
     groups = batch * -(-rows // tile.rows) * -(-columns // tile.columns) * tile.parts
-    own = tile.item_rows * tile.item_columns + 2 * (tile.item_rows + tile.item_columns)
+    own = tile.item_rows * tile.item_columns // tile.wave
+    own += 2 * (tile.item_rows + tile.item_columns) // (1 if tile.wave == 1 else PIECE[1])
     resident = min(
         (spec.registers or _REGISTERS) // (tile.items * (own + _OTHER_REGISTERS)),
         _RESIDENT // tile.items,
@@ -122,7 +164,7 @@ def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: Devic
     resident = max(resident, 1)
     brought = tile.depth * (tile.rows + tile.columns) / tile.items
     waves = -(-tile.items // max(spec.wave, 1))
-    share = _ITEMS[tile.item_rows, tile.item_columns]
+    share = (_ITEMS if tile.wave == 1 else _WARPS)[tile.item_rows, tile.item_columns]
     step = tile.rows * tile.columns * tile.depth / (alus * share)
     step += _STEP + waves * brought * _LOAD
     wait = _LATENCY + brought * _LATENCY_OF_LOAD
@@ -132,5 +174,10 @@ def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: Devic
         total += times * (_PROLOGUE + tile.steps(terms) * max(together * step, wait))
     if tile.parts > 1:
         moved = batch * rows * columns * 4 * (_WRITTEN + _READ * tile.parts)
-        total += _SECOND_LAUNCH + moved / (cores * _BYTES_PER_CYCLE) + tile.parts * _PART
+        total += streaming_cycles(moved, spec) + tile.parts * _PART
     return total
+
+
+def streaming_cycles(nbytes: float, spec: DeviceSpec) -> float:
+    """Estimated cycles of a kernel behind another one that moves `nbytes` bytes."""
+    return _SECOND_LAUNCH + nbytes / (max(spec.cores, 1) * _BYTES_PER_CYCLE)

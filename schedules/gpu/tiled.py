@@ -7,29 +7,27 @@ element of the virtual matrix of windows is the block's own expression at a term
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
 from tvm.s_tir.schedule import SBlockRV, Schedule
-from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant, uses
+from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import accepts, root_blocks
-from tvm_edge.schedules.base import WORKSPACE, Origin
+from tvm_edge.schedules.base import PRECISION, WORKSPACE, Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.emit import function
-from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile, write_parts, write_product
-from tvm_edge.schedules.gpu.product_tile import choose_product_tile
+from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile
+from tvm_edge.schedules.gpu.product_tile import choose_product_tile, choose_warp_tile, fits
+from tvm_edge.schedules.gpu.tail import Memory, Tail, as_vectors, substituted
+from tvm_edge.schedules.gpu.write_product import write_parts, write_product
+from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import epilogue_of, isolate, open_reduction
 
-__all__ = ["Source", "Tiled"]
-
-Variables = Sequence[tuple[tirx.Var, Any]]
+__all__ = ["Source", "TensorCore", "Tiled"]
 
 
 class Tiled:
@@ -45,14 +43,39 @@ class Tiled:
         found = Source.of(func)
         if found is None:
             return None
-        tile = choose_product_tile(found.extents, found.window, spec)
-        if tile is None:
+        tile = found.tile
+        if tile is None or not fits(tile, spec):  # a record may be another device's
+            tile = choose_product_tile(found.extents, found.window, spec)
+        return None if tile is None else found.kernel(tile, spec)
+
+
+class TensorCore:
+    """The same where float32 may be multiplied as tf32, on tensor cores."""
+
+    name = "tensor_core"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
+        """The kernel, if `func` says so and is one contraction and what follows its sums."""
+        if func.attrs is None or func.attrs.get(PRECISION) != "tf32":
             return None
-        return found.kernel(tile, spec)
+        found = Source.of(func)
+        tile = None if found is None else choose_warp_tile(found.extents, spec)
+        return None if found is None or tile is None else found.kernel(tile, spec)
 
 
 class Source:
-    """A function taken apart: the axes of its contraction and the expressions at their places."""
+    """A function taken apart: the axes of its contraction and the expressions at their places.
+
+    Attributes
+    ----------
+    extents : (int, int, int, int)
+        Batch, rows, columns and terms of the product that it is.
+    window : int
+        How many of the innermost terms are a window's.
+    tile : Tile or None
+        The one that the function was given.
+    """
 
     def __init__(
         self, func: tirx.PrimFunc, block: s_tir.SBlock, epilogue: s_tir.SBlock, conv: Contraction
@@ -75,6 +98,8 @@ class Source:
             prod(sizes[p] for p in self._terms),
         )
         self.window = prod(sizes[p] for p in conv.window)
+        config = block.annotations.get(CONFIG)
+        self.tile = read_knobs(Tile, str(config)) if config else None
         term = get_reduction_expr(block)
         self._data, self._weight = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
 
@@ -133,11 +158,7 @@ class Source:
         space = [([tile.parts * batch * rows * columns], "float32")] if tile.parts > 1 else []
 
         def body(*buffers: Any) -> None:
-            # As vectors with 32-bit indices; those of parameters have 64.
-            flat = [
-                T.buffer_proxy(T.decl_buffer([max(1, prod(shape))], dtype, buffer.data))
-                for (shape, dtype), buffer in zip([*tensors, *space], buffers, strict=True)
-            ]
+            flat = as_vectors([*tensors, *space], buffers)
             product = self._product(flat[: len(tensors)])
             parts = flat[-1] if space else None
             write_product(product, tile, parts)
@@ -162,99 +183,34 @@ class Source:
         }
         variables = [(v, places[p]) for p, v in enumerate(self._vars)]
         spatial = [p for p in range(len(self._vars)) if p not in self._terms]
-        after = [(v.var, places[p]) for v, p in zip(self._epilogue.iter_vars, spatial, strict=True)]
-        store = self._epilogue.body
-        memory = _Memory(list(self._func.params), flat, simplify)
+        memory = Memory(list(self._func.params), flat, simplify)
         weight = memory.flattened(self._weight, variables)
         data = memory.flattened(self._data, variables)
-        result = memory.flattened(store.value, after)
-        target = memory.offset(store.buffer, store.indices, after)
-        out, first = flat[-1], tirx.const(0, "int32")
         sums = self._block.writes[0].source
+        tail = Tail(self._epilogue, sums, memory, axes[:3], [places[p] for p in spatial])
+        first = tirx.const(0, "int32")
+        _, rows, columns, terms = self.extents
+        rows_beside = memory.is_straight(weight, row)
+        along, count = (row, rows) if rows_beside else (term, terms)
 
         def at(expr: Any, *where: tirx.Expr) -> Any:
-            return _substituted(expr, list(zip(axes, where, strict=False)))
+            return substituted(expr, list(zip(axes, where, strict=True)))
 
-        def value(where: Sequence[tirx.Expr], total: tirx.Expr) -> Any:
-            """What becomes of a sum."""
-
-            def on_load(load: ir.TensorLoad) -> Any:
-                return total if load.source.same_as(sums) else load
-
-            return tvm_ffi.structural_map(at(result, *where), (ir.TensorLoad, on_load))
-
-        def write(*where_and_sum: tirx.Expr) -> None:
-            *where, total = where_and_sum
-            out[at(target, *where)] = value(where, total)
-
-        def write_vector(b: tirx.Expr, r: tirx.Expr, c: tirx.Expr, total: Any) -> None:
-            with T.vectorized(0, VECTOR) as lane:
-                where = (b, r, c + lane)
-                out[at(target, *where)] = value(where, total(lane))
-
-        offsets = [target, *memory.offsets_in(result)]
-        straight = (
-            self.extents[2] % VECTOR == 0
-            and _step(target, column) == 1
-            and all(_step(offset, column) is not None for offset in offsets)
-            and not _branches(result)
-        )
         return Product(
             *self.extents,
             # What all columns share is that of the first one, and so on.
             weight=lambda b, r, t: at(weight, b, r, first, t),
             data=lambda b, t, c: at(data, b, first, c, t),
-            store=write,
-            store_vector=write_vector if straight else None,
+            store=lambda b, r, c, total: tail.write((b, r, c), total),
+            store_vector=(
+                (lambda b, r, c, total, width: tail.write_vector((b, r, c), total, width))
+                if tail.in_vectors(columns, VECTOR)
+                else None
+            ),
+            weight_width=VECTOR if memory.in_vectors(weight, along, count, VECTOR) else 1,
+            data_width=VECTOR if memory.in_vectors(data, column, columns, VECTOR) else 1,
+            rows_beside=rows_beside,
         )
-
-
-@dataclass(frozen=True)
-class _Memory:
-    """Parameters as vectors.
-
-    Attributes
-    ----------
-    params : sequence of buffer
-        Of the function that is taken apart.
-    flat : sequence of buffer
-        The same memory in the one that is written.
-    simplify : sym.Analyzer
-        Knows how far the axes go.
-    """
-
-    params: Sequence[tirx.Buffer]
-    flat: Sequence[Any]
-    simplify: Any
-
-    def offset(self, buffer: tirx.Buffer, indices: Any, variables: Variables) -> tirx.Expr:
-        """Where an element is from the beginning of its buffer."""
-        place: tirx.Expr = tirx.const(0, "int32")
-        for index, size in zip(indices, buffer.shape, strict=True):
-            place = place * int(size) + _substituted(index, variables)
-        return self.simplify.simplify(place)
-
-    def flattened(self, expr: tirx.Expr, variables: Variables) -> tirx.Expr:
-        """`expr` at other places, of vectors; loads of other buffers stay as they are."""
-
-        def on_load(load: ir.TensorLoad) -> Any:
-            for param, flat in zip(self.params, self.flat, strict=True):
-                if load.source.same_as(param):
-                    return flat[self.offset(param, load.indices, variables)]
-            return load
-
-        return _substituted(tvm_ffi.structural_map(expr, (ir.TensorLoad, on_load)), variables)
-
-    def offsets_in(self, expr: tirx.Expr) -> list[tirx.Expr]:
-        """Indices of the loads of vectors in `expr`."""
-        found: list[tirx.Expr] = []
-
-        def on_load(load: ir.TensorLoad) -> None:
-            if len(load.indices) == 1:
-                found.append(load.indices[0])
-
-        tvm_ffi.structural_walk(expr, (ir.TensorLoad, on_load))
-        return found
 
 
 def _digits(number: tirx.Expr, axes: Sequence[int], sizes: Sequence[int]) -> dict[int, tirx.Expr]:
@@ -265,31 +221,3 @@ def _digits(number: tirx.Expr, axes: Sequence[int], sizes: Sequence[int]) -> dic
         places[axis] = place if axis == axes[0] else tirx.floormod(place, sizes[axis])
         below *= sizes[axis]
     return places
-
-
-def _substituted(expr: Any, variables: Variables) -> Any:
-    def on_variable(var: tirx.Var) -> Any:
-        return next((value for known, value in variables if known.same_as(var)), var)
-
-    return tvm_ffi.structural_map(expr, (tirx.Var, on_variable))
-
-
-def _step(offset: tirx.Expr, column: tirx.Var) -> int | None:
-    """Elements from a column to the next; ``None`` if it is not always as many, or more than 1."""
-    if not uses(offset, column):
-        return 0
-    coefficients = sym.detect_linear_equation(offset, [column])
-    step = constant(coefficients[0]) if len(coefficients) else None
-    return step if step == 1 else None
-
-
-def _branches(expr: tirx.Expr) -> bool:
-    """Whether there is a choice in it that vectors cannot make."""
-    found = False
-
-    def on_call(call: ir.Call) -> None:
-        nonlocal found
-        found |= call.op.same_as(IF_THEN_ELSE)
-
-    tvm_ffi.structural_walk(expr, (ir.Call, on_call))
-    return found

@@ -23,7 +23,7 @@ from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.relay_passes.layout import BlockLayout
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.blocked import ConvWorkload
-from tvm_edge.schedules.cpu.algorithm import ConvConfig
+from tvm_edge.schedules.conv_config import ConvConfig
 
 SPEC = SPECS[0]
 ONE = {"kernel": (1, 1), "pads": (0, 0, 0, 0)}

@@ -30,7 +30,8 @@ from tvm_edge.relay_passes import layout_choice
 from tvm_edge.report import CompileReport
 from tvm_edge.schedules.base import Scheduled
 from tvm_edge.schedules.blocked import ConvWorkload
-from tvm_edge.schedules.cpu.algorithm import ConvConfig, choose_config
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.cpu.algorithm import choose_config
 
 TAILS = (
     "none",
@@ -197,9 +198,9 @@ def compile_as(
         return replace(resolve_target(target, host), spec=spec)
 
     def record(
-        mod: tvm.IRModule, resolved: ResolvedTarget
+        mod: tvm.IRModule, resolved: ResolvedTarget, precision: str
     ) -> tuple[tvm.IRModule, dict[str, KernelSchedule]]:
-        after, schedules = schedule_kernels(mod, resolved)
+        after, schedules = schedule_kernels(mod, resolved, precision)
         for name, done in schedules.items():
             scheduled = Scheduled(after[name], done.rule, done.origin)  # type: ignore[arg-type]
             found[name] = Kernel(name, mod[name], scheduled)

@@ -21,6 +21,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.blocked import CONV2D, conv2d, filled, pack_filters
 from tvm_edge.schedules.cpu import schedule
 from tvm_edge.schedules.cpu.blocked import Knobs, candidates, conv_tile
+from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
 
 
 def check(convs: list[Conv], spec: DeviceSpec) -> None:
@@ -121,7 +122,7 @@ def test_knobs_survive_as_text(spec: DeviceSpec) -> None:
     for conv in (ODD, POINTWISE):
         found = knobs_of(conv, spec)
         assert len(set(found)) == len(found) > 20
-        assert [Knobs.parse(str(knobs)) for knobs in found] == found
+        assert [read_knobs(Knobs, knobs_as_text(knobs)) for knobs in found] == found
 
 
 @pytest.mark.parametrize(
@@ -147,11 +148,11 @@ def test_all_knobs_give_the_same_result(conv: Conv, spec: DeviceSpec) -> None:
     expected = expected.transpose(0, 1, 3, 4, 2)
     for own in kinds.values():
         for knobs in random.choice(np.array(own, dtype=object), 2 * SWEEP):
-            done = schedule(kernel_of(conv, lanes, str(knobs)), spec)
+            done = schedule(kernel_of(conv, lanes, knobs_as_text(knobs)), spec)
             assert done.rule == "conv2d_blocked"
             assert not scalar_lanes(done.func), knobs
             arrays = image, pack_filters(weights, lanes, lanes), np.zeros(shape, "float32")
-            assert_close(call(done.func, *arrays), expected, str(knobs))
+            assert_close(call(done.func, *arrays), expected, knobs_as_text(knobs))
 
 
 def convolve(image: np.ndarray, weights: np.ndarray, conv: Conv) -> np.ndarray:

@@ -9,15 +9,11 @@ from tests.schedules.harness import AVX2, AVX512, NEON
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import root_blocks
 from tvm_edge.schedules.blocked import ConvWorkload, conv2d, input_block
-from tvm_edge.schedules.cpu.algorithm import (
-    ConvConfig,
-    choose_config,
-    config_space,
-    direct_tile,
-    product_tile,
-)
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.cpu.algorithm import choose_config, config_space, direct_tile, product_tile
 from tvm_edge.schedules.cpu.blocked import Knobs, candidates, conv_tile
 from tvm_edge.schedules.cpu.winograd import product_tile as tile_of_block
+from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
 from tvm_edge.schedules.stages import open_reduction
 from tvm_edge.schedules.winograd import conv2d_winograd
 
@@ -53,7 +49,7 @@ def test_no_knobs_spill_the_registers() -> None:
         for config in config_space(PLAIN, spec).configs:
             if not config.knobs:
                 continue
-            knobs = Knobs.parse(config.knobs)
+            knobs = read_knobs(Knobs, config.knobs)
             vectors = max(1, config.block // spec.lanes()) * knobs.blocks
             sums = knobs.lines * knobs.columns * vectors
             assert sums == vectors or sums + vectors + 1 <= spec.vector_registers, config
@@ -64,7 +60,7 @@ def test_the_best_of_each_kind_come_first() -> None:
     assert top.count(ConvConfig("plain")) == 1
     direct = [c for c in top if c.algorithm == "direct" and c.block == 16]
     best = candidates(direct_tile(PLAIN, 16, 16), AVX512)[:2]
-    assert [c.knobs for c in direct] == [str(knobs) for knobs in best]
+    assert [c.knobs for c in direct] == [knobs_as_text(knobs) for knobs in best]
 
 
 @pytest.mark.parametrize("workload", [PLAIN, STRIDED, GROUPED])

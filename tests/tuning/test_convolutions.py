@@ -10,7 +10,8 @@ from tests.schedules.harness import Graph
 from tvm_edge.compiler.driver import compile_with, convolutions_of
 from tvm_edge.hardware import resolve_target
 from tvm_edge.schedules.blocked import ConvWorkload
-from tvm_edge.schedules.cpu.algorithm import ConvConfig, config_space
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.cpu.algorithm import config_space
 from tvm_edge.tuning import convolutions, measure_convolutions
 
 

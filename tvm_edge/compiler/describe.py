@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 _BLOCKED = frozenset(("conv2d_blocked", "window_blocked", "winograd"))
+_WINOGRAD = frozenset(("winograd", "winograd_output"))
 
 
 def describe_kernels(
@@ -66,13 +67,16 @@ def describe_layouts(
     schedules: Mapping[str, KernelSchedule],
     model: ImportedModel,
 ) -> dict[str, str]:
-    """How convolutions store images in another way than the model, and by which algorithm."""
+    """Convolutions on images that are stored in another way than the model's, or by Winograd's
+    algorithm: the layout, and the algorithm.
+    """
     layouts = {}
     for name, nodes in calls:
-        if schedules[name].rule not in _BLOCKED:
+        rule = schedules[name].rule
+        if rule not in _BLOCKED | _WINOGRAD:
             continue
-        layout = f"NCHW{int(mod[name].params[-1].shape[-1])}c"
-        algorithm = ", Winograd" if schedules[name].rule == "winograd" else ""
+        layout = f"NCHW{int(mod[name].params[-1].shape[-1])}c" if rule in _BLOCKED else "NCHW"
+        algorithm = ", Winograd" if rule in _WINOGRAD else ""
         for node in nodes:
             if model.nodes[node].op_type == "Conv":
                 layouts[model.nodes[node].name] = layout + algorithm

@@ -15,7 +15,7 @@ import tvm
 
 from tvm_edge.compiler import describe, phases
 from tvm_edge.compiler.build import build
-from tvm_edge.compiler.options import check_options
+from tvm_edge.compiler.options import check_options, check_precision
 from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
 from tvm_edge.compiler.provenance import NodeTrace
@@ -38,7 +38,7 @@ from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
 from tvm_edge.runtime.threads import resolve_num_threads
 from tvm_edge.schedules.blocked import ConvWorkload
-from tvm_edge.schedules.cpu.algorithm import ConvConfig
+from tvm_edge.schedules.conv_config import ConvConfig
 
 __all__ = ["analyze", "compile", "compile_with", "convolutions_of"]
 
@@ -71,7 +71,9 @@ def compile(
         The CPU beside a GPU. Default: what the target says, else this machine's.
     input_shapes : mapping of str to sequence of int, optional
         Shapes of inputs with dynamic dimensions.
-    precision : {"float32"}
+    precision : {"float32", "tf32"}
+        ``"tf32"`` lets convolutions and matrix products round their operands to 10 bits of
+        mantissa, for the tensor cores of NVIDIA's GPUs (``target="cuda"``, Ampere or newer).
     fallback : {"auto", "list", "none", "error"} or sequence of str
         Which operators leave a GPU for the CPU beside it. ``"list"``: those that search or scatter
         and those that a GPU cannot run; ``"auto"``: as ``"list"`` in this version, later by cost;
@@ -105,6 +107,7 @@ def compile(
         {},
         host=host,
         input_shapes=input_shapes,
+        precision=precision,
         fallback=fallback,
         num_threads=num_threads,
     )
@@ -117,6 +120,7 @@ def compile_with(
     *,
     host: Any = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: str = "float32",
     fallback: str | Sequence[str] = "auto",
     num_threads: int | None = None,
 ) -> CompiledModel:
@@ -128,7 +132,7 @@ def compile_with(
         What a measurement chose; the heuristic chooses for all others.
     """
     num_threads = resolve_num_threads(num_threads)
-    plan = _plan(model, target, input_shapes, fallback, host, configs)
+    plan = _plan(model, target, input_shapes, fallback, host, configs, precision)
     with plan.clock("build"):
         library = build(plan.lowered, plan.resolved)
     report = replace(plan.report, seconds=plan.clock.seconds)
@@ -238,11 +242,13 @@ def _plan(
     fallback: str | Sequence[str],
     host: Any = None,
     configs: Mapping[ConvWorkload, ConvConfig] | None = None,
+    precision: str = "float32",
 ) -> _Plan:
     clock = _Clock()
 
     # 1. The target and what is known of its device.
     resolved = resolve_target(target, host)
+    check_precision(precision, resolved)
 
     # 2. The model, in normal form.
     with clock("import"):
@@ -258,14 +264,14 @@ def _plan(
             dump(placed.module, "placed")
         with resolved.target:
             laid_out = phases.layout(resolved.spec, configs)(placed.module)
-            legal = phases.legalize(resolved)(laid_out)
+            legal = phases.legalize(resolved, precision, configs)(laid_out)
             grouped = phases.GROUP(legal)
             calls = NodeTrace(legal).calls(grouped)
             fused = phases.FUSE(grouped)
 
     # 4. A schedule for every kernel.
     with clock("schedule"), resolved.target:
-        scheduled, schedules = schedule_kernels(fused, resolved)
+        scheduled, schedules = schedule_kernels(fused, resolved, precision)
         scheduled, left = concat_in_place(scheduled)
         calls = [calls[i] for i in left]
         scheduled = phases.WORKSPACE(phases.IN_PLACE(scheduled))

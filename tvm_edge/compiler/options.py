@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from tvm_edge.errors import InputError, PlacementError, near_matches
 from tvm_edge.frontend import ImportedModel
+from tvm_edge.hardware import ResolvedTarget
 
-__all__ = ["check_options", "check_overrides"]
+__all__ = ["check_options", "check_overrides", "check_precision"]
 
 _PRECISIONS = ("float32", "tf32", "float16", "mixed")
+_AVAILABLE = ("float32", "tf32")
+_TENSOR_CORES = 80  # NVIDIA's architectures whose tensor cores take tf32
 _FALLBACKS = ("auto", "list", "none", "error")
 
 
@@ -41,16 +45,16 @@ def check_options(
         )
     if parallel_fusion not in ("auto", True, False):
         _refuse("parallel_fusion", parallel_fusion, "use 'auto', True or False")
-    for name, value, default in (
-        ("precision", precision, "float32"),
-        ("memory_budget", memory_budget, None),
+    for name, value, available in (
+        ("precision", precision, _AVAILABLE),
+        ("memory_budget", memory_budget, (None,)),
     ):
-        if value != default:
+        if value not in available:
             raise InputError(
                 f"{name}={value!r} is not available in this version of tvm-edge; "
-                f"leave {name} at {default!r}",
+                f"leave {name} at {available[0]!r}",
                 name=name,
-                expected=repr(default),
+                expected=" or ".join(map(repr, available)),
                 got=repr(value),
             )
     if tuning_logs not in (None, False):
@@ -59,6 +63,28 @@ def check_options(
             "leave it out",
             name="tuning_logs",
             got=str(tuning_logs),
+        )
+
+
+def check_precision(precision: str, resolved: ResolvedTarget) -> None:
+    """Refuse a precision that the target's device does not have.
+
+    Raises
+    ------
+    InputError
+    """
+    if precision != "tf32":
+        return
+    # "sm_90", and "sm_90a" of the same device.
+    arch = re.search(r"\d+", str(resolved.target.attrs.get("arch", "")))
+    if resolved.kind != "cuda" or arch is None or int(arch.group()) < _TENSOR_CORES:
+        raise InputError(
+            f"precision='tf32' needs tensor cores that have it, and the target is {resolved.kind} "
+            f"({resolved.spec.name}); use target='cuda' on an NVIDIA GPU of compute capability "
+            "8.0 or newer, or leave precision at 'float32'",
+            name="precision",
+            expected="'float32'",
+            got="'tf32'",
         )
 
 

@@ -24,7 +24,7 @@ from tvm_edge.relay_passes.verify_placement import VerifyPlacement
 from tvm_edge.relay_passes.vision import LowerVision
 from tvm_edge.relay_passes.workspace import AddWorkspace
 from tvm_edge.schedules.blocked import ConvWorkload
-from tvm_edge.schedules.cpu.algorithm import ConvConfig
+from tvm_edge.schedules.conv_config import ConvConfig
 
 __all__ = [
     "FUSE",
@@ -67,12 +67,19 @@ def layout(spec: DeviceSpec, configs: Mapping[ConvWorkload, ConvConfig] | None =
     return Pipeline("layout", passes)
 
 
-def legalize(resolved: ResolvedTarget) -> Pipeline:
-    """Operators become calls of kernels (PrimFuncs), some of them written for the device."""
+def legalize(
+    resolved: ResolvedTarget,
+    precision: str = "float32",
+    configs: Mapping[ConvWorkload, ConvConfig] | None = None,
+) -> Pipeline:
+    """Operators become calls of kernels (PrimFuncs), some of them written for the device.
+
+    `configs` are algorithms and knobs of convolutions on a GPU that were measured.
+    """
     return Pipeline(
         "legalize",
         (
-            LowerVision(resolved),
+            LowerVision(resolved, precision, configs),
             DispatchSampling(),
             DispatchSortScan(),
             legalize_ops(),

@@ -9,6 +9,7 @@ from tvm import tirx
 
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.schedules import cpu, gpu
+from tvm_edge.schedules.base import PRECISION
 
 __all__ = ["KernelSchedule", "schedule_kernels"]
 
@@ -25,11 +26,12 @@ class KernelSchedule:
 
 
 def schedule_kernels(
-    mod: tvm.IRModule, resolved: ResolvedTarget
+    mod: tvm.IRModule, resolved: ResolvedTarget, precision: str = "float32"
 ) -> tuple[tvm.IRModule, dict[str, KernelSchedule]]:
     """Schedule every PrimFunc of `mod` for the device that its target names.
 
-    A kernel without a target is for the first device, the one compiled for.
+    A kernel without a target is for the first device, the one compiled for; `precision` is of
+    that one's kernels.
 
     Returns
     -------
@@ -46,6 +48,8 @@ def schedule_kernels(
         own = func.attrs.get("target") if func.attrs is not None else None
         on_host = own is not None and own.kind.name != resolved.kind
         place = resolved.cpu if on_host else resolved
+        if precision != "float32" and not on_host:
+            func = func.with_attr(PRECISION, precision)
         done = _SCHEDULE[place.spec.kind](func, place.spec)
         updated.update_func(gvar, done.func)
         schedules[gvar.name_hint] = KernelSchedule(done.rule, done.origin, place.kind)

@@ -1,7 +1,7 @@
 """A short search: the heuristic's best candidates of each convolution, measured once.
 
 Each distinct convolution of a network is built in the forms that its
-:class:`~tvm_edge.schedules.cpu.algorithm.ConfigSpace` ranks first and timed on this machine, with
+:class:`~tvm_edge.schedules.conv_config.ConfigSpace` ranks first and timed on this machine, with
 filters that are in no cache, as they are when a network runs.
 """
 
@@ -23,7 +23,8 @@ from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.runtime.threads import configure_pool, resolve_num_threads
 from tvm_edge.schedules import cpu
 from tvm_edge.schedules.blocked import ConvWorkload, conv2d, filled, input_block
-from tvm_edge.schedules.cpu.algorithm import ConvConfig, config_space
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.cpu.algorithm import config_space
 from tvm_edge.schedules.winograd import conv2d_winograd
 
 __all__ = ["measure_convolutions"]

@@ -1,0 +1,105 @@
+"""Which algorithm computes a convolution on a GPU, and with which tile."""
+
+from __future__ import annotations
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
+from tvm_edge.schedules.gpu.product_tile import (
+    choose_product_tile,
+    estimated_cycles,
+    possible_tiles,
+    streaming_cycles,
+)
+from tvm_edge.schedules.knobs import knobs_as_text
+from tvm_edge.schedules.winograd import winograd_applies
+
+__all__ = ["choose_config", "config_space"]
+
+# Of float32.
+_BYTES = 4
+
+Extents = tuple[int, int, int, int]
+
+
+def choose_config(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:
+    """The algorithm of the least estimated time, knobs left to the schedule.
+
+    By the estimates of :mod:`~tvm_edge.schedules.gpu.product_tile`: Winograd's fewer
+    multiplications against two more kernels, the way of the transformed images through memory, and
+    larger filters.
+    """
+    extents, window = _direct(workload)
+    if spec.local_memory_kind != "dedicated":
+        return ConvConfig("plain")
+    least = _product_cycles(extents, window, spec)
+    best = ConvConfig("plain" if least == float("inf") else "direct")
+    if not winograd_applies(workload):
+        return best
+    batch, channels, filters = workload.batch, workload.channels, workload.filters
+    lines, columns = workload.output
+    image = _BYTES * batch * channels * workload.height * workload.width
+    result = _BYTES * batch * filters * lines * columns
+    for m in (2, 4):
+        frequencies, _, tiles, _ = products = _winograd(workload, m)
+        cycles = _product_cycles(products, 1, spec)
+        cycles += streaming_cycles(image + _BYTES * frequencies * channels * tiles, spec)
+        cycles += streaming_cycles(result + _BYTES * frequencies * filters * tiles, spec)
+        if cycles < least:
+            best, least = ConvConfig("winograd", m=m), cycles
+    return best
+
+
+def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
+    """Every configuration of a convolution: tiles of direct ones and of Winograd's products."""
+    first = choose_config(workload, spec)
+    found: list[ConvConfig] = []
+    if spec.local_memory_kind == "dedicated":
+        extents, window = _direct(workload)
+        found += [ConvConfig("direct", knobs=k) for k in _ranked(extents, window, spec)]
+        for m in (2, 4) if winograd_applies(workload) else ():
+            products = _winograd(workload, m)
+            found += [ConvConfig("winograd", m=m, knobs=k) for k in _ranked(products, 1, spec)]
+    found.append(ConvConfig("plain"))
+    # The heuristic leaves the knobs to the schedule, which takes the first of its kind.
+    found.sort(key=lambda c: (c.algorithm, c.m) != (first.algorithm, first.m))
+    return ConfigSpace(workload, tuple(found))
+
+
+def _direct(workload: ConvWorkload) -> tuple[Extents, int]:
+    """Batch, rows, columns and terms of a convolution as a product, and its window."""
+    lines, columns = workload.output
+    window = workload.kernel[0] * workload.kernel[1]
+    groups = workload.groups
+    return (
+        workload.batch * groups,
+        workload.filters // groups,
+        lines * columns,
+        workload.channels // groups * window,
+    ), window
+
+
+def _winograd(workload: ConvWorkload, m: int) -> Extents:
+    """The same of the products by Winograd's algorithm."""
+    lines, columns = workload.output
+    tiles = workload.batch * -(-lines // m) * -(-columns // m)
+    return (m + 2) ** 2, workload.filters, tiles, workload.channels
+
+
+def _ranked(extents: Extents, window: int, spec: DeviceSpec) -> list[str]:
+    """Tiles as text, the one of the least estimated time first."""
+    if choose_product_tile(extents, window, spec) is None:
+        return []
+    tiles = possible_tiles(extents, window, spec)
+    ranked = sorted(tiles, key=lambda tile: estimated_cycles(tile, extents, spec))
+    return [knobs_as_text(tile) for tile in ranked]
+
+
+def _product_cycles(extents: Extents, window: int, spec: DeviceSpec) -> float:
+    """Those of a tiled product, which reads its filters once; infinite where it has no tile."""
+    tile = choose_product_tile(extents, window, spec)
+    if tile is None:
+        return float("inf")
+    batch, rows, _, terms = extents
+    filters = batch * rows * terms if window == 1 else rows * terms
+    return max(estimated_cycles(tile, extents, spec), streaming_cycles(_BYTES * filters, spec))

@@ -1,0 +1,150 @@
+"""Operands on their way to local memory, step by step, one step ahead in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tvm_edge.schedules.emit import registers, when
+
+__all__ = ["Load", "Stage"]
+
+
+@dataclass(frozen=True)
+class Load:
+    """An operand's way to local memory.
+
+    Attributes
+    ----------
+    outer : {"term", "row"}
+        What elements are counted by first; those side by side differ in the other one.
+    extents : (int, int)
+        Terms of a step, and rows (or columns) of the tile.
+    value : callable
+        The operand at a term and a row (or column) of the tile.
+    limit : tirx.Expr or None
+        Rows (or columns) that there are.
+    local : buffer
+    pitch : int
+    width : int
+        Elements that a work-item brings at once.
+    rounded : callable or None
+        To the precision of the multiplications, where that is less.
+    """
+
+    outer: Literal["term", "row"]
+    extents: tuple[int, int]
+    value: Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
+    limit: tirx.Expr | None
+    local: Any
+    pitch: int
+    width: int
+    rounded: Callable[[tirx.Expr], tirx.Expr] | None = None
+
+    @property
+    def size(self) -> int:
+        """Elements of a step."""
+        return self.extents[0] * self.extents[1]
+
+    def turns(self, items: int) -> int:
+        """How often each of `items` work-items brings elements."""
+        return -(-self.size // (items * self.width))
+
+    def place(self, e: tirx.Expr, lane: Any = 0) -> tuple[tirx.Expr, tirx.Expr]:
+        """Term and row (or column) of an element, or of the one `lane` elements behind it."""
+        depth, rows = self.extents
+        if self.outer == "term":
+            return tirx.floordiv(e, rows), tirx.floormod(e, rows) + lane
+        return tirx.floormod(e, depth) + lane, tirx.floordiv(e, depth)
+
+    def put(self, kept: Any, first: int, e: tirx.Expr, before: tirx.Expr) -> None:
+        """Store what was brought for element `e` behind `before` terms."""
+        if self.rounded is not None:
+            for lane in range(self.width):
+                kept[first + lane] = self.rounded(kept[first + lane])
+        if self.width > 1 and self.outer == "term":
+            with T.vectorized(0, self.width) as lane:
+                term, at = self.place(e, lane)
+                self.local[(before + term) * self.pitch + at] = kept[first + lane]
+            return
+        for lane in range(self.width):
+            term, at = self.place(e, lane)
+            self.local[(before + term) * self.pitch + at] = kept[first + lane]
+
+
+class Stage:
+    """Two steps of some operands in local memory, of which one is used.
+
+    Parameters
+    ----------
+    loads : sequence of Load
+    items : int
+        Work-items of a group.
+    item : tirx.Expr
+        This one.
+    terms : int or None
+        Terms that there are; ``None`` where steps end with them.
+    """
+
+    def __init__(
+        self, loads: Sequence[Load], items: int, item: tirx.Expr, terms: int | None
+    ) -> None:
+        self._loads, self._items, self._item, self._terms = loads, items, item, terms
+        self._held = [registers(load.turns(items) * load.width, "float32") for load in loads]
+
+    def bring(self, first: tirx.Expr) -> None:
+        """Read the step of the terms from `first` on into registers."""
+        for load, kept in zip(self._loads, self._held, strict=True):
+            for i in range(load.turns(self._items)):
+                e, bounds = self._turn(load, i)
+                term, at = load.place(e)
+                if load.limit is not None:
+                    bounds.append(at < load.limit)
+                if self._terms is not None:
+                    bounds.append(first + term < self._terms)
+
+                def value(lane: Any, e: tirx.Expr = e, load: Load = load) -> tirx.Expr:
+                    term, at = load.place(e, lane)
+                    return load.value(first + term, at)
+
+                _bring(kept, i * load.width, load.width, value, bounds)
+
+    def put(self, into: tirx.Expr) -> None:
+        """Write the registers to place 0 or 1 of local memory."""
+        for load, kept in zip(self._loads, self._held, strict=True):
+            for i in range(load.turns(self._items)):
+                e, bounds = self._turn(load, i)
+                with when(bounds[0]) if bounds else nullcontext():
+                    load.put(kept, i * load.width, e, into * load.extents[0])
+
+    def _turn(self, load: Load, i: int) -> tuple[tirx.Expr, list[tirx.Expr]]:
+        """The first element of this work-item's turn `i`, and what to ask of it."""
+        e = (self._item + i * self._items) * load.width
+        some = (i + 1) * self._items * load.width > load.size
+        return e, [e < load.size] if some else []
+
+
+def _bring(
+    kept: Any,
+    first: int,
+    width: int,
+    value: Callable[[Any], tirx.Expr],
+    bounds: Sequence[tirx.Expr],
+) -> None:
+    """Read one element or a vector into registers, zeros where it is out of bounds."""
+
+    def guarded(lane: Any) -> tirx.Expr:
+        if not bounds:
+            return value(lane)
+        return tirx.if_then_else(tirx.all(*bounds), value(lane), tirx.const(0, "float32"))
+
+    if width == 1:
+        kept[first] = guarded(0)
+        return
+    with T.vectorized(0, width) as lane:
+        kept[first + lane] = guarded(lane)

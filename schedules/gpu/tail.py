@@ -1,0 +1,176 @@
+"""What becomes of sums: an epilogue's store, at any place of a kernel that is written out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, s_tir, sym, tirx
+from tvm.script.ir_builder import tirx as T
+
+from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant, uses
+from tvm_edge.schedules.emit import Tensor
+
+__all__ = ["Memory", "Tail", "as_vectors", "substituted"]
+
+Variables = Sequence[tuple[tirx.Var, Any]]
+
+
+def as_vectors(tensors: Sequence[Tensor], buffers: Sequence[Any]) -> list[Any]:
+    """A kernel's parameters as vectors with 32-bit indices; their own have 64."""
+    return [
+        T.buffer_proxy(T.decl_buffer([max(1, prod(shape))], dtype, buffer.data))
+        for (shape, dtype), buffer in zip(tensors, buffers, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Parameters as vectors.
+
+    Attributes
+    ----------
+    params : sequence of buffer
+        Of the function that is taken apart.
+    flat : sequence of buffer
+        The same memory in the one that is written.
+    simplify : sym.Analyzer
+        Knows how far the axes go.
+    """
+
+    params: Sequence[tirx.Buffer]
+    flat: Sequence[Any]
+    simplify: Any
+
+    def offset(self, buffer: tirx.Buffer, indices: Any, variables: Variables) -> tirx.Expr:
+        """Where an element is from the beginning of its buffer."""
+        place: tirx.Expr = tirx.const(0, "int32")
+        for index, size in zip(indices, buffer.shape, strict=True):
+            place = place * int(size) + substituted(index, variables)
+        return self.simplify.simplify(place)
+
+    def flattened(self, expr: tirx.Expr, variables: Variables) -> tirx.Expr:
+        """`expr` at other places, of vectors; loads of other buffers stay as they are."""
+
+        def on_load(load: ir.TensorLoad) -> Any:
+            for param, flat in zip(self.params, self.flat, strict=True):
+                if load.source.same_as(param):
+                    return flat[self.offset(param, load.indices, variables)]
+            return load
+
+        return substituted(tvm_ffi.structural_map(expr, (ir.TensorLoad, on_load)), variables)
+
+    def is_straight(self, expr: tirx.Expr, axis: tirx.Var) -> bool:
+        """Whether all that `expr` reads lies side by side along `axis`."""
+        return all(_step(offset, axis) == 1 for offset in self.offsets_in(expr))
+
+    def in_vectors(self, expr: tirx.Expr, axis: tirx.Var, extent: int, width: int) -> bool:
+        """Whether `width` neighbours on `axis`, which is `extent` long, can be read together."""
+        return extent % width == 0 and self.is_straight(expr, axis) and not _branches(expr)
+
+    def offsets_in(self, expr: tirx.Expr) -> list[tirx.Expr]:
+        """Indices of the loads of vectors in `expr`."""
+        found: list[tirx.Expr] = []
+
+        def on_load(load: ir.TensorLoad) -> None:
+            if len(load.indices) == 1:
+                found.append(load.indices[0])
+
+        tvm_ffi.structural_walk(expr, (ir.TensorLoad, on_load))
+        return found
+
+
+class Tail:
+    """The block that takes sums out of their buffer and stores what follows them.
+
+    Parameters
+    ----------
+    block : SBlock
+        Stores one element for each sum, see :func:`~tvm_edge.schedules.stages.epilogue_of`.
+    sums : buffer
+        Which it reads, each element where it stands.
+    memory : Memory
+        The last parameter is what it writes.
+    axes : sequence of Var
+        Count the sums in the kernel that is written; neighbours differ in the last one.
+    places : sequence of Expr
+        The block's variables, by `axes`.
+    """
+
+    def __init__(
+        self,
+        block: s_tir.SBlock,
+        sums: tirx.Buffer,
+        memory: Memory,
+        axes: Sequence[tirx.Var],
+        places: Sequence[tirx.Expr],
+    ) -> None:
+        self._sums, self._memory, self._axes = sums, memory, axes
+        variables = [(v.var, place) for v, place in zip(block.iter_vars, places, strict=True)]
+        store = block.body
+        self._result = memory.flattened(store.value, variables)
+        self._target = memory.offset(store.buffer, store.indices, variables)
+
+    def in_vectors(self, extent: int, width: int) -> bool:
+        """Whether sums side by side can be stored together, `extent` of them in a line."""
+        last = self._axes[-1]
+        offsets = [self._target, *self._memory.offsets_in(self._result)]
+        return (
+            extent % width == 0
+            and _step(self._target, last) == 1
+            and all(_step(offset, last) is not None for offset in offsets)
+            and not _branches(self._result)
+        )
+
+    def write(self, where: Sequence[tirx.Expr], total: tirx.Expr) -> None:
+        """Store what becomes of one sum."""
+        self._memory.flat[-1][self._at(self._target, where)] = self._value(where, total)
+
+    def write_vector(
+        self, where: Sequence[tirx.Expr], total: Callable[[tirx.Expr], tirx.Expr], width: int
+    ) -> None:
+        """Store what becomes of `width` sums from `where` on; ``total(lane)`` is one of them."""
+        with T.vectorized(0, width) as lane:
+            self.write([*where[:-1], where[-1] + lane], total(lane))
+
+    def _at(self, expr: Any, where: Sequence[tirx.Expr]) -> Any:
+        return substituted(expr, list(zip(self._axes, where, strict=True)))
+
+    def _value(self, where: Sequence[tirx.Expr], total: tirx.Expr) -> Any:
+        def on_load(load: ir.TensorLoad) -> Any:
+            return total if load.source.same_as(self._sums) else load
+
+        return tvm_ffi.structural_map(self._at(self._result, where), (ir.TensorLoad, on_load))
+
+
+def substituted(expr: Any, variables: Variables) -> Any:
+    """`expr` with other expressions for its variables."""
+
+    def on_variable(var: tirx.Var) -> Any:
+        return next((value for known, value in variables if known.same_as(var)), var)
+
+    return tvm_ffi.structural_map(expr, (tirx.Var, on_variable))
+
+
+def _step(offset: tirx.Expr, axis: tirx.Var) -> int | None:
+    """Elements from a place on `axis` to the next; ``None`` if that changes, or is more than 1."""
+    if not uses(offset, axis):
+        return 0
+    coefficients = sym.detect_linear_equation(offset, [axis])
+    step = constant(coefficients[0]) if len(coefficients) else None
+    return step if step == 1 else None
+
+
+def _branches(expr: tirx.Expr) -> bool:
+    """Whether there is a choice in it that vectors cannot make."""
+    found = False
+
+    def on_call(call: ir.Call) -> None:
+        nonlocal found
+        found |= call.op.same_as(IF_THEN_ELSE)
+
+    tvm_ffi.structural_walk(expr, (ir.Call, on_call))
+    return found

@@ -1,0 +1,224 @@
+"""Winograd convolution of plain images on a GPU: the transforms around a batch of products.
+
+Three kernels: inputs ``[(m+2)**2, C, tiles]``; products, which are matrix products to the rule
+that tiles them; outputs, with what follows the convolution. A work-item transforms one tile, in
+registers, and neighbours take tiles next to each other, whose frequencies lie side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from math import isqrt
+from typing import Any
+
+import numpy as np
+from tvm import ir, s_tir, sym, te, tirx
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.analysis import inline_spatial, open_schedule, root_blocks
+from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.emit import Kernel, each, function, hold, registers, when
+from tvm_edge.schedules.gpu.tail import Memory, Tail, as_vectors
+from tvm_edge.schedules.knobs import CONFIG
+from tvm_edge.schedules.stages import epilogue_of
+from tvm_edge.schedules.winograd import STAGES, transforms
+
+__all__ = ["WinogradOutput", "products", "transform_images"]
+
+
+def transform_images(workload: ConvWorkload, m: int, spec: DeviceSpec) -> Kernel:
+    """The kernel that transforms the tiles of images.
+
+    Parameters
+    ----------
+    workload : ConvWorkload
+        A 3x3 convolution of stride one.
+    m : {2, 4}
+        Outputs of a tile along a line.
+    spec : DeviceSpec
+
+    Returns
+    -------
+    Kernel
+        From ``[N, C, H, W]`` to ``[(m+2)**2, C, N * tiles]``.
+    """
+    size, (out_h, out_w) = m + 2, workload.output
+    tiles_h, tiles_w = -(-out_h // m), -(-out_w // m)
+    channels, height, width = workload.channels, workload.height, workload.width
+    tiles = workload.batch * tiles_h * tiles_w
+    top, left = workload.padding[:2]
+    matrix = transforms(m)[1]
+    shapes = (
+        [workload.batch, channels, height, width],
+        [size * size, channels, tiles],
+    )
+    tensors = [(shape, "float32") for shape in shapes]
+
+    def body(*buffers: Any) -> None:
+        images, transformed = as_vectors(tensors, buffers)
+
+        def tile_of(at: tirx.Expr) -> None:
+            tile, channel = hold(tirx.floormod(at, tiles)), hold(tirx.floordiv(at, tiles))
+            inside = tirx.floormod(tile, tiles_h * tiles_w)
+            image = tirx.floordiv(tile, tiles_h * tiles_w) * channels + channel
+            y = hold(tirx.floordiv(inside, tiles_w) * m - top)
+            x = hold(tirx.floormod(inside, tiles_w) * m - left)
+            first = hold((image * height + y) * width + x)
+            values = registers(size * size, "float32")
+            for i in range(size):
+                for j in range(size):
+                    bounds = [
+                        *_within(y, i, top, (tiles_h - 1) * m, height),
+                        *_within(x, j, left, (tiles_w - 1) * m, width),
+                    ]
+                    value = images[first + (i * width + j)]
+                    if bounds:
+                        zero = tirx.const(0, "float32")
+                        value = tirx.if_then_else(tirx.all(*bounds), value, zero)
+                    values[i * size + j] = value
+            rows = registers(size * size, "float32")
+            for p in range(size):
+                for j in range(size):
+                    rows[p * size + j] = _sum(
+                        matrix[:, p], [values[i * size + j] for i in range(size)]
+                    )
+            for p in range(size):
+                for q in range(size):
+                    where = (p * size + q) * channels * tiles + at
+                    transformed[where] = _sum(
+                        matrix[:, q], [rows[p * size + j] for j in range(size)]
+                    )
+
+        each(spec, channels * tiles, tile_of)
+
+    return function(tensors[:1], tensors[1:], body)
+
+
+def _within(first: tirx.Expr, step: int, before: int, last: int, extent: int) -> list[tirx.Expr]:
+    """What must be asked to know that ``first + step`` is in the image.
+
+    `first` goes from ``-before`` to ``last - before``.
+    """
+    bounds = []
+    if step < before:
+        bounds.append(first + step >= 0)
+    if last - before + step >= extent:
+        bounds.append(first + step < extent)
+    return bounds
+
+
+def _sum(factors: np.ndarray, values: Sequence[tirx.Expr]) -> tirx.Expr:
+    """``sum(factors[i] * values[i])`` without the zeros."""
+    total: tirx.Expr | None = None
+    for factor, value in zip(factors, values, strict=True):
+        if factor == 0:
+            continue
+        term = value if factor == 1 else tirx.const(float(factor), "float32") * value
+        total = term if total is None else total + term
+    assert total is not None
+    return total
+
+
+def products(filters: te.Tensor, transformed: te.Tensor, config: str = "") -> te.Tensor:
+    """Sum over channels: ``[f, C, O]`` and ``[f, C, tiles]`` to ``[f, O, tiles]``.
+
+    `config` are knobs for the schedule; empty: its own choice.
+    """
+    channel = te.reduce_axis((0, filters.shape[1]), name="channel")
+    shape = (filters.shape[0], filters.shape[2], transformed.shape[2])
+    return te.compute(
+        shape,
+        lambda f, o, t: te.sum(filters[f, channel, o] * transformed[f, channel, t], axis=channel),
+        name="frequencies",
+        attrs={CONFIG: config} if config else None,
+    )
+
+
+def _inside(condition: tirx.Expr, asked: bool) -> AbstractContextManager[None]:
+    """Statements for where `condition` holds, or for everywhere."""
+    return when(condition) if asked else nullcontext()
+
+
+class WinogradOutput:
+    """Images out of products, see :func:`tvm_edge.schedules.winograd.combine_outputs`."""
+
+    name = "winograd_output"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
+        """The kernel, if `func` transforms products and stores what follows them."""
+        sch = open_schedule(func)
+        if not {*STAGES[2:]} <= {sch.get(block).name_hint for block in root_blocks(sch)}:
+            return None
+        inline_spatial(sch, keep=STAGES)
+        output = sch.get_sblock(STAGES[3])
+        epilogue = sch.get(epilogue_of(sch, output))
+        stmt, main = sch.get(output), sch.mod["main"]
+        if len(root_blocks(sch)) != 3 or not isinstance(epilogue.body, tirx.BufferStore):
+            return None
+        if not epilogue.writes[0].source.same_as(main.params[-1]):
+            return None
+        products = sch.get(sch.get_sblock(STAGES[2])).reads[0].source
+        return _written(main, products, stmt, epilogue, spec)
+
+
+def _written(
+    func: tirx.PrimFunc,
+    products: tirx.Buffer,
+    output: s_tir.SBlock,
+    epilogue: s_tir.SBlock,
+    spec: DeviceSpec,
+) -> tirx.PrimFunc:
+    extents = [constant(v.dom.extent) or 1 for v in output.iter_vars]
+    _, channels, out_h, out_w = extents
+    frequencies, _, tiles = (int(dim) for dim in products.shape)
+    size = isqrt(frequencies)
+    m = size - 2
+    tiles_h, tiles_w = -(-out_h // m), -(-out_w // m)
+    matrix = transforms(m)[2]
+    params = list(func.params)
+    tensors = [([int(dim) for dim in b.shape], str(b.dtype)) for b in params]
+    own = next(i for i, param in enumerate(params) if param.same_as(products))
+
+    def body(*buffers: Any) -> None:
+        flat = as_vectors(tensors, buffers)
+        axes = [tirx.Var(name, "int32") for name in ("image", "channel", "line", "column")]
+        simplify = sym.Analyzer()
+        for axis, extent in zip(axes, extents, strict=True):
+            simplify.bind(axis, ir.Range(0, extent))
+        memory = Memory(params, flat, simplify)
+        tail = Tail(epilogue, output.writes[0].source, memory, axes, axes)
+        vectors = tail.in_vectors(out_w, m)
+
+        def tile_of(at: tirx.Expr) -> None:
+            tile, channel = hold(tirx.floormod(at, tiles)), hold(tirx.floordiv(at, tiles))
+            inside = tirx.floormod(tile, tiles_h * tiles_w)
+            image = hold(tirx.floordiv(tile, tiles_h * tiles_w))
+            y = hold(tirx.floordiv(inside, tiles_w) * m)
+            x = hold(tirx.floormod(inside, tiles_w) * m)
+            values, rows = (registers(n * size, "float32") for n in (size, m))
+            for f in range(frequencies):
+                values[f] = flat[own][f * channels * tiles + at]
+            for i in range(m):
+                for q in range(size):
+                    rows[i * size + q] = _sum(
+                        matrix[:, i], [values[p * size + q] for p in range(size)]
+                    )
+            sums = registers(m, "float32")
+            for i in range(m):
+                for j in range(m):
+                    sums[j] = _sum(matrix[:, j], [rows[i * size + q] for q in range(size)])
+                with _inside(y + i < out_h, i > 0 and out_h % m > 0):
+                    if vectors:
+                        tail.write_vector((image, channel, y + i, x), lambda lane: sums[lane], m)
+                        continue
+                    for j in range(m):
+                        with _inside(x + j < out_w, j > 0 and out_w % m > 0):
+                            tail.write((image, channel, y + i, x + j), sums[j])
+
+        each(spec, channels * tiles, tile_of)
+
+    return function(tensors[:-1], tensors[-1:], body).func

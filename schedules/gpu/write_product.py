@@ -1,0 +1,136 @@
+"""Sums of products through local memory, written out: tiles, a pipeline, parts of a sum.
+
+A work-group takes a tile of rows by columns. Step by step it brings `depth` terms of its rows and
+columns to local memory, where each is used as often as the tile is wide, and adds up in registers.
+While a step is added up the next one is on its way to registers, so that one barrier a step is
+enough. Where the tiles are too few for the device, groups share the terms of a tile (split-K), and
+a second kernel adds up the parts in their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.emit import barrier, each, hold, launch, register, when
+from tvm_edge.schedules.gpu.item_sums import ItemSums
+from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile
+from tvm_edge.schedules.gpu.staging import Load, Stage
+from tvm_edge.schedules.gpu.tensor_core import WarpSums
+
+__all__ = ["write_parts", "write_product"]
+
+
+def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
+    """Write the launch that adds up products.
+
+    Parameters
+    ----------
+    parts : buffer or None
+        Flat ``(part, batch, row, column)``, which takes the sums where the tile has parts.
+    """
+    row_tiles = -(-product.rows // tile.rows)
+    column_tiles = -(-product.columns // tile.columns)
+    steps = tile.steps(product.terms)
+    with launch(tile.groups(product), tile.items) as (group, item):
+        column_tile = tirx.floormod(group, column_tiles)
+        row_tile = tirx.floormod(tirx.floordiv(group, column_tiles), row_tiles)
+        rest = hold(tirx.floordiv(group, column_tiles * row_tiles))
+        batch = hold(tirx.floormod(rest, product.batch)) if product.batch > 1 else _int(0)
+        part = hold(tirx.floordiv(rest, product.batch)) if tile.parts > 1 else _int(0)
+        # What vectors begin at is not held: TVM has to see that it is a multiple of their width.
+        first_row, first_column = row_tile * tile.rows, column_tile * tile.columns
+        first_step = hold(part * steps)
+
+        weights, data = (
+            T.buffer_proxy(T.decl_buffer([2 * tile.depth * pitch], "float32", scope="shared"))
+            for pitch in (tile.pitch, tile.data_pitch)
+        )
+        sums: ItemSums | WarpSums = (WarpSums if tile.wave > 1 else ItemSums)(tile, item)
+        by_row = (tile.depth, tile.rows)
+        loads = (
+            Load(
+                "term" if product.rows_beside else "row",
+                by_row,
+                lambda term, at: product.weight(batch, first_row + at, term),
+                product.rows - first_row if product.rows % tile.rows else None,
+                weights,
+                tile.pitch,
+                _width(product.weight_width, by_row[int(product.rows_beside)]),
+                sums.rounded,
+            ),
+            Load(
+                "term",
+                (tile.depth, tile.columns),
+                lambda term, at: product.data(batch, term, first_column + at),
+                product.columns - first_column if product.columns % tile.columns else None,
+                data,
+                tile.data_pitch,
+                _width(product.data_width, tile.columns),
+                sums.rounded,
+            ),
+        )
+        whole = product.terms == steps * tile.depth * tile.parts
+        stage = Stage(loads, tile.items, item, None if whole else product.terms)
+        stage.bring(first_step * tile.depth)
+        stage.put(_int(0))
+        barrier()
+        with T.serial(0, steps) as step:
+            now = hold(tirx.floormod(step, 2))
+            with when(step + 1 < steps):
+                stage.bring((first_step + step + 1) * tile.depth)
+            sums.add(weights, data, now)
+            with when(step + 1 < steps):
+                stage.put(1 - now)
+            barrier()
+        target = product if parts is None else _parts_of(product, part, parts)
+        sums.store(target, batch, first_row, first_column)
+
+
+def _int(value: int) -> tirx.Expr:
+    return tirx.const(value, "int32")
+
+
+def _width(wanted: int, extent: int) -> int:
+    return wanted if extent % wanted == 0 else 1
+
+
+def _parts_of(product: Product, part: tirx.Expr, parts: Any) -> Product:
+    """The same product, whose sums go to `parts`."""
+
+    def place(batch: tirx.Expr, row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
+        line = (part * product.batch + batch) * product.rows + row
+        return line * product.columns + column
+
+    def store(batch: tirx.Expr, row: tirx.Expr, column: tirx.Expr, value: tirx.Expr) -> None:
+        parts[place(batch, row, column)] = value
+
+    def store_vector(
+        batch: tirx.Expr, row: tirx.Expr, column: tirx.Expr, value: Any, width: int
+    ) -> None:
+        at = place(batch, row, column)
+        with T.vectorized(0, width) as lane:
+            parts[at + lane] = value(lane)
+
+    vectors = store_vector if product.columns % VECTOR == 0 else None
+    return replace(product, store=store, store_vector=vectors)
+
+
+def write_parts(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> None:
+    """Write the launch that adds up the parts of sums, in their order."""
+    total = product.batch * product.rows * product.columns
+
+    def add(at: tirx.Expr) -> None:
+        sums = register(tirx.const(0, "float32"))
+        with T.serial(0, tile.parts) as part:
+            sums[0] = sums[0] + parts[part * total + at]
+        column = hold(tirx.floormod(at, product.columns))
+        line = hold(tirx.floordiv(at, product.columns))
+        row, batch = tirx.floormod(line, product.rows), tirx.floordiv(line, product.rows)
+        product.store(hold(batch), hold(row), column, sums[0])
+
+    each(spec, total, add)
