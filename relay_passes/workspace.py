@@ -46,12 +46,19 @@ class _Rewriter(PyExprMutator):
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         op = super().visit_call_(op)
-        if not is_call(op, "relax.call_tir") or op.args[0] not in self._renamed:
+        if not is_call(op, "relax.call_tir", "relax.call_tir_inplace"):
+            return op
+        if op.args[0] not in self._renamed:
             return op
         kernel, result = self._renamed[op.args[0]], op.ty_args[0]
         room = [
             relax.TensorType([int(d) for d in buffer.shape], str(buffer.dtype), result.vdevice)
             for buffer in workspace_of(self._mod[kernel])
         ]
-        call = relax.call_tir(kernel, op.args[1], [result, *room])
+        results = [result, *room]
+        if is_call(op, "relax.call_tir"):
+            call = relax.call_tir(kernel, op.args[1], results)
+        else:
+            places = [*op.attrs.inplace_indices, *(-1 for _ in room)]  # -1: a tensor of its own
+            call = relax.op.call_tir_inplace(kernel, op.args[1], places, results)
         return relax.TupleGetItem(self.builder_.emit(call), 0)

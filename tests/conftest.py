@@ -44,19 +44,39 @@ def gpu(request: pytest.FixtureRequest) -> str:
     return kind
 
 
+def _compile_as_if(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> None:
+    """Compile for this machine's GPU as if it had these properties."""
+
+    def resolve(target: Any, host: Any = None) -> ResolvedTarget:
+        resolved = resolve_target(target, host)
+        if resolved.spec.kind != "gpu":
+            return resolved
+        return replace(resolved, spec=replace(resolved.spec, **properties))
+
+    monkeypatch.setattr(driver, "resolve_target", resolve)
+
+
+@pytest.fixture
+def small_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile for this machine's GPU, pocl among them, by the rules for those that are no CPU."""
+    _compile_as_if(monkeypatch, on_cpu=False, simd_bytes=16)
+
+
 @pytest.fixture
 def large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile for this machine's GPU as if it had the cores and waves of a server's.
 
     Schedules choose by them; what they choose for a large GPU has to be right on pocl as well.
     """
-
-    def large(target: Any, host: Any = None) -> ResolvedTarget:
-        resolved = resolve_target(target, host)
-        if resolved.spec.kind != "gpu":
-            return resolved
-        spec = replace(resolved.spec, cores=132, alus=128, wave=32, registers=65536)
-        limits = {"max_work_group_size": 1024, "local_memory_kind": "dedicated"}
-        return replace(resolved, spec=replace(spec, local_memory=49152, **limits))
-
-    monkeypatch.setattr(driver, "resolve_target", large)
+    _compile_as_if(
+        monkeypatch,
+        on_cpu=False,
+        simd_bytes=16,
+        cores=132,
+        alus=128,
+        wave=32,
+        registers=65536,
+        max_work_group_size=1024,
+        local_memory=49152,
+        local_memory_kind="dedicated",
+    )

@@ -57,9 +57,13 @@ def test_as_compiled_for_use(name: str, options: Options, gpu: str) -> None:
     assert (len(report.partitions), report.copies) == (1, ())
 
 
+@pytest.mark.parametrize("size", ["small_gpu", "large_gpu"])
 @pytest.mark.parametrize("name", ["mobilenet_v2", *in_full("faster_rcnn_head")])
-def test_as_compiled_for_a_large_gpu(name: str, gpu: str, large_gpu: None) -> None:
-    """What schedules choose for many cores is right too."""
+def test_as_compiled_for_other_gpus(
+    name: str, size: str, gpu: str, request: pytest.FixtureRequest
+) -> None:
+    """What schedules choose for GPUs that are no CPU, and for many cores, is right too."""
+    request.getfixturevalue(size)
     model = zoo.build(name, **REDUCED[name])
     inputs = zoo.sample_input(model, seed=2)
     assert_close(tvm_edge.compile(model, gpu).run(inputs), reference(model, inputs))

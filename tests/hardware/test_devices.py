@@ -68,6 +68,21 @@ def test_an_unknown_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spec.local_memory_kind == "dedicated"
 
 
+def test_opencl_on_a_cpu_has_the_cores_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their vectors are the widest that the driver's compiler makes, not wider than the CPU's."""
+    here = resolve_target("llvm").spec
+    wide = probed(monkeypatch, name="some driver", type="cpu", native_float_width=256)
+    assert wide.on_cpu and wide.kind == "gpu" and wide.has_cpu_cores
+    assert (wide.simd_bytes, wide.vector_registers) == (here.simd_bytes, here.vector_registers)
+    assert (wide.l1_cache, wide.peak_gflops) == (here.l1_cache, here.peak_gflops)
+    silent = probed(monkeypatch, name="some driver", type="cpu")
+    assert silent.simd_bytes == here.simd_bytes
+    narrow = probed(monkeypatch, name="some driver", type="cpu", native_float_width=4)
+    assert narrow.simd_bytes == 16
+    assert narrow.peak_gflops <= here.peak_gflops
+    assert not probed(monkeypatch, name="some driver", type="gpu").on_cpu
+
+
 def test_the_limit_of_the_first_dimension_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probed(monkeypatch, max_work_item_sizes=[64, 64, 64]).max_work_group_size == 64
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.runtime.support import run_python
 from tvm_edge import InputError
-from tvm_edge.hardware import resolve_target, targets
+from tvm_edge.hardware import cpu, resolve_target
 from tvm_edge.host import host_features, machine, physical_cores
 
 
@@ -58,12 +58,12 @@ def test_native_leaves_out_what_a_hypervisor_masks(monkeypatch: pytest.MonkeyPat
     here = host_features() or frozenset()
     masked = {f for f in here if f.startswith("avx512")} or here & {"fma", "lse"}
     assert masked
-    monkeypatch.setattr(targets, "host_features", lambda: here - masked)
-    targets._native_cpu.cache_clear()
+    monkeypatch.setattr(cpu, "host_features", lambda: here - masked)
+    cpu.native_cpu.cache_clear()
     try:
         resolved = resolve_target("llvm")
     finally:
-        targets._native_cpu.cache_clear()
+        cpu.native_cpu.cache_clear()
     assert resolved.features
     assert not resolved.features & masked
 

@@ -24,6 +24,7 @@ def test_device_attributes_agree_with_the_driver(device: Any) -> None:
     assert device.total_global_memory == info["global_memory"] >= info["max_allocation"] // 2
     assert device.max_clock_rate == info["clock_mhz"] * 1000
     assert device.driver_version == info["driver"]
+    assert info["native_float_width"] in (1, 2, 4, 8, 16)
     major, minor = map(int, device.compute_version.split("."))
     assert (major, minor) >= (1, 1)
     assert f"{major}.{minor}" in info["version"]

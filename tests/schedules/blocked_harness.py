@@ -53,6 +53,11 @@ SPECS = tuple(
 )
 """CPUs of which the speed is known too: algorithms are chosen by it."""
 
+OPENCL_SPECS = tuple(
+    replace(spec, kind="gpu", on_cpu=True, max_work_group_size=64) for spec in SPECS
+)
+"""The same CPUs behind OpenCL."""
+
 Choose = Callable[[ConvWorkload, DeviceSpec], ConvConfig]
 
 
@@ -185,6 +190,8 @@ def compile_as(
 ) -> Compiled:
     """Compile for this machine's instructions with the schedules of another CPU.
 
+    By OpenCL if that is how the CPU is reached.
+
     Parameters
     ----------
     choose : callable, optional
@@ -213,7 +220,7 @@ def compile_as(
             patch.setattr(layout_choice, "choose_config", choose)
         if not weigh:
             patch.setattr(layout_choice, "_gain", lambda *_: float("inf"))
-        return Compiled(tvm_edge.compile(model, "llvm"), found)
+        return Compiled(tvm_edge.compile(model, "opencl" if spec.on_cpu else "llvm"), found)
 
 
 def check(

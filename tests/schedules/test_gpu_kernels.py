@@ -14,11 +14,10 @@ from tests.schedules.harness import Graph
 from tvm_edge.report import KernelInfo
 
 
-@pytest.fixture(params=["this-gpu", "large-gpu"], autouse=True)
+@pytest.fixture(params=["small_gpu", "large_gpu"], autouse=True)
 def size(request: pytest.FixtureRequest) -> None:
     """Every kernel as this GPU gets it, and as a large one does."""
-    if request.param == "large-gpu":
-        request.getfixturevalue("large_gpu")
+    request.getfixturevalue(request.param)
 
 
 def rules(kernels: tuple[KernelInfo, ...]) -> set[str]:

@@ -16,7 +16,7 @@ from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.errors import ArtifactError, MissingDependencyError
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.host import machine
-from tvm_edge.lowering import opencl_intrinsics
+from tvm_edge.lowering import opencl_intrinsics, opencl_pipeline
 
 __all__ = ["BuiltLibrary", "build"]
 
@@ -76,12 +76,17 @@ def build(mod: tvm.IRModule, resolved: ResolvedTarget) -> BuiltLibrary:
         CUDA does not build for the target's architecture.
     """
     device_compiler: AbstractContextManager[None] = nullcontext()
+    pipeline = "default"
     if resolved.kind == "opencl":
         opencl_intrinsics.register()
+        opencl_pipeline.register()
+        pipeline = opencl_pipeline.OPENCL
     if resolved.kind == "cuda":
         device_compiler = cuda_compiler(str(resolved.target.attrs["arch"]))
     with device_compiler, resolved.target:
-        executable = relax.build(mod, resolved.target, relax_pipeline=_NO_PASSES)
+        executable = relax.build(
+            mod, resolved.target, relax_pipeline=_NO_PASSES, tir_pipeline=pipeline
+        )
     return BuiltLibrary(executable, resolved)
 
 

@@ -14,6 +14,7 @@ from tvm_edge.relay_passes.fold_constant_views import FoldConstantViews
 from tvm_edge.relay_passes.fuse_tir import FuseTIR
 from tvm_edge.relay_passes.hoist_weights import HoistWeights
 from tvm_edge.relay_passes.insert_copies import LowerCopies
+from tvm_edge.relay_passes.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.layout import BlockLayout
 from tvm_edge.relay_passes.legalize import legalize_ops
 from tvm_edge.relay_passes.pack_matrices import PackMatrices
@@ -59,11 +60,11 @@ SIMPLIFY = Pipeline(
 
 
 def layout(spec: DeviceSpec, configs: Mapping[ConvWorkload, ConvConfig] | None = None) -> Pipeline:
-    """Images in blocks and matrices in panels where the device is a CPU.
+    """Images in blocks and matrices in panels where kernels run on the cores of a CPU.
 
     `configs` are algorithms and knobs of convolutions that were measured.
     """
-    passes = (BlockLayout(spec, configs), PackMatrices(spec)) if spec.kind == "cpu" else ()
+    passes = (BlockLayout(spec, configs), PackMatrices(spec)) if spec.has_cpu_cores else ()
     return Pipeline("layout", passes)
 
 
@@ -110,7 +111,7 @@ FUSE = Pipeline("fuse", (FuseTIR(), transform.DeadCodeElimination(), VerifyPlace
 IN_PLACE = Pipeline("in-place", (ReuseInPlace(),))
 """Scheduled kernels overwrite operands that nobody needs any more."""
 
-WORKSPACE = Pipeline("workspace", (AddWorkspace(),))
+WORKSPACE = Pipeline("workspace", (LaunchGrids(), AddWorkspace()))
 """Scheduled kernels get the room that they asked for."""
 
 _INSTRUCTIONS = (

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 import tvm
 from tvm import tirx
 
-from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.schedules import cpu, gpu
-from tvm_edge.schedules.base import PRECISION
+from tvm_edge.hardware import DeviceSpec, ResolvedTarget
+from tvm_edge.schedules import cpu, gpu, grid
+from tvm_edge.schedules.base import PRECISION, Scheduled
 
 __all__ = ["KernelSchedule", "schedule_kernels"]
-
-_SCHEDULE = {"cpu": cpu.schedule, "gpu": gpu.schedule}
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,13 @@ def schedule_kernels(
         place = resolved.cpu if on_host else resolved
         if precision != "float32" and not on_host:
             func = func.with_attr(PRECISION, precision)
-        done = _SCHEDULE[place.spec.kind](func, place.spec)
+        done = _schedule(func, place.spec)
         updated.update_func(gvar, done.func)
         schedules[gvar.name_hint] = KernelSchedule(done.rule, done.origin, place.kind)
     return updated, schedules
+
+
+def _schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
+    if spec.kind == "cpu":
+        return cpu.schedule(func, spec)
+    return (grid if spec.on_cpu else gpu).schedule(func, spec)

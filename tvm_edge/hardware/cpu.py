@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
+from typing import Any
 
 import tvm
 from tvm.target import codegen
 
 from tvm_edge.hardware.spec import DeviceSpec
-from tvm_edge.host import SYSFS, physical_cores
+from tvm_edge.host import CODEGEN_FEATURES, SYSFS, host_features, physical_cores
 
-__all__ = ["cpu_spec"]
+__all__ = ["cpu_spec", "native_cpu"]
 
 # What to assume of an unknown CPU: a quad-core edge part.
 _DEFAULT_CORES = 4
+_WIDEST = 64  # bytes of a vector
 _DEFAULT_CLOCK_GHZ = 2.0
 
 
-def cpu_spec(target: tvm.target.Target, *, native: bool) -> DeviceSpec:
+@functools.cache
+def native_cpu() -> tvm.target.Target:
+    """This machine's CPU, less what a hypervisor masks."""
+    config: dict[str, Any] = {"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu())}
+    here = host_features()
+    if here is not None:
+        nominal = codegen.llvm_get_cpu_features(tvm.target.Target(config))
+        masked = {str(f) for f in nominal} & CODEGEN_FEATURES - here
+        if masked:
+            config["mattr"] = [f"-{feature}" for feature in sorted(masked)]
+    return tvm.target.Target(config)
+
+
+def cpu_spec(target: tvm.target.Target, *, native: bool, most_simd_bytes: int = 0) -> DeviceSpec:
     """What is known of the CPU that an LLVM target names.
 
     Parameters
@@ -27,11 +43,16 @@ def cpu_spec(target: tvm.target.Target, *, native: bool) -> DeviceSpec:
         Of kind ``llvm``.
     native : bool
         The target is the CPU we run on: ask the operating system for cores, caches and clock.
+    most_simd_bytes : int
+        The widest vectors that the code's compiler makes where that is not LLVM here; 0: all that
+        the CPU has.
     """
     triple = str(target.attrs.get("mtriple", codegen.llvm_get_system_triple()))
     architecture = triple.split("-")[0]
     features = set(codegen.llvm_get_cpu_features(target))
-    simd_bytes, registers, fma_units = _vector_unit(architecture, features)
+    simd_bytes, registers, fma_units = _vector_unit(
+        architecture, features, most_simd_bytes or _WIDEST
+    )
     cores = int(target.attrs.get("num-cores", 0)) or (
         physical_cores() if native else _DEFAULT_CORES
     )
@@ -55,13 +76,13 @@ def cpu_spec(target: tvm.target.Target, *, native: bool) -> DeviceSpec:
     )
 
 
-def _vector_unit(architecture: str, features: set[str]) -> tuple[int, int, int]:
+def _vector_unit(architecture: str, features: set[str], most: int) -> tuple[int, int, int]:
     """Bytes in a vector register, registers, and multiply-add units of one core."""
-    if "avx512f" in features:
+    if "avx512f" in features and most >= 64:
         return 64, 32, 2
-    if "avx2" in features:
+    if "avx2" in features and most >= 32:
         return 32, 16, 2
-    if "avx" in features:
+    if "avx" in features and most >= 32:
         return 32, 16, 1
     if architecture.startswith(("aarch64", "arm64")):
         return 16, 32, 2

@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 
+from tvm_edge.hardware.cpu import cpu_spec, native_cpu
 from tvm_edge.hardware.presets import preset_by_device_name
 from tvm_edge.hardware.spec import DeviceSpec
 
@@ -94,7 +95,7 @@ def _opencl_spec(device: Any, index: int) -> DeviceSpec:
             l2_cache=int(info.get("cache_size", 0)),
         )
     # What a preset says of peaks stays; what a driver says of its limits goes before it.
-    return replace(
+    spec = replace(
         spec,
         cores=cores,
         max_work_group_size=min([limit, *sizes[:1]]),
@@ -104,6 +105,31 @@ def _opencl_spec(device: Any, index: int) -> DeviceSpec:
         unified_memory=bool(info.get("unified_memory", spec.unified_memory)),
         float16=bool(info.get("float16", spec.float16)),
         float64=bool(info.get("float64", spec.float64)),
+    )
+    if info.get("type") == "cpu":
+        return _on_this_cpu(spec, 4 * int(info.get("native_float_width", 0)))
+    return spec
+
+
+def _on_this_cpu(spec: DeviceSpec, simd_bytes: int) -> DeviceSpec:
+    """An OpenCL device that is the CPU we run on: the operating system knows its cores better.
+
+    Parameters
+    ----------
+    simd_bytes : int
+        The widest vectors of floats that the driver's compiler makes, 0 if it does not say.
+    """
+    host = cpu_spec(native_cpu(), native=True, most_simd_bytes=simd_bytes)
+    return replace(
+        spec,
+        on_cpu=True,
+        simd_bytes=host.simd_bytes,
+        vector_registers=host.vector_registers,
+        l1_cache=host.l1_cache,
+        l2_cache=host.l2_cache,
+        l3_cache=host.l3_cache,
+        peak_gflops=host.peak_gflops,
+        bandwidth_gbs=host.bandwidth_gbs,
     )
 
 

@@ -23,12 +23,16 @@ class DeviceSpec:
     key : str
         ``vendor/architecture`` or ``vendor/device``; names the device in tuning records.
     kind : {"cpu", "gpu"}
-        Decides the family of schedules.
+        How kernels run: as functions of the host's process with parallel loops, or as grids of
+        work-groups that a driver launches.
     name : str
         The marketing or driver name, for people.
     cores : int
         Physical CPU cores, or compute units (Mali: shader cores, NVIDIA: multiprocessors, Intel:
         execution units).
+    on_cpu : bool
+        Whether a device of kind ``gpu`` is a CPU, as OpenCL has them. A core runs one work-group
+        after another, and `simd_bytes`, `vector_registers` and the caches are a core's.
     alus : int
         Single-precision multiply-add lanes of one core; 0 on a CPU, whose `simd_bytes` say it.
     wave : int
@@ -63,6 +67,7 @@ class DeviceSpec:
     kind: Literal["cpu", "gpu"]
     name: str
     cores: int
+    on_cpu: bool = False
     alus: int = 0
     wave: int = 1
     simd_bytes: int = 16
@@ -84,6 +89,11 @@ class DeviceSpec:
     def lanes(self, dtype_bytes: int = 4) -> int:
         """Elements of `dtype_bytes` bytes in one vector register; at least 1."""
         return max(1, self.simd_bytes // dtype_bytes)
+
+    @property
+    def has_cpu_cores(self) -> bool:
+        """Whether tasks with vectors and register tiles of a CPU are what it runs best."""
+        return self.kind == "cpu" or self.on_cpu
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-compatible dictionary of every attribute."""

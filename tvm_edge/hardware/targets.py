@@ -12,12 +12,12 @@ import tvm
 from tvm.target import codegen
 
 from tvm_edge.errors import InputError, near_matches
-from tvm_edge.hardware.cpu import cpu_spec
+from tvm_edge.hardware.cpu import cpu_spec, native_cpu
 from tvm_edge.hardware.gpu import describe_gpu, gpu_config, this_gpu
 from tvm_edge.hardware.presets import PRESETS
 from tvm_edge.hardware.probe import GPU_APIS
 from tvm_edge.hardware.spec import DeviceSpec
-from tvm_edge.host import CODEGEN_FEATURES, host_features, machine
+from tvm_edge.host import CODEGEN_FEATURES, machine
 
 __all__ = ["ResolvedTarget", "resolve_target"]
 
@@ -97,7 +97,7 @@ def resolve_target(
         spec, arch = this_gpu(target)
         return _with_host(gpu_config(target, spec, arch), spec, host)
     native = target == "llvm"
-    parsed = _native_cpu() if native else _parse(target)
+    parsed = native_cpu() if native else _parse(target)
     if parsed.kind.name in GPU_APIS:
         # TVM's tags are vendor/device, as our keys are.
         tag = target if isinstance(target, str) else ""
@@ -154,19 +154,6 @@ def _resolve_cpu(parsed: tvm.target.Target, *, native: bool) -> ResolvedTarget:
         _check_features([str(attribute) for attribute in parsed.attrs.get("mattr", ())], triple)
     features = frozenset(str(f) for f in codegen.llvm_get_cpu_features(parsed)) & CODEGEN_FEATURES
     return ResolvedTarget(parsed, cpu_spec(parsed, native=native), features, triple)
-
-
-@functools.cache
-def _native_cpu() -> tvm.target.Target:
-    """This machine's CPU, less what a hypervisor masks."""
-    config: dict[str, Any] = {"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu())}
-    here = host_features()
-    if here is not None:
-        nominal = codegen.llvm_get_cpu_features(tvm.target.Target(config))
-        masked = {str(f) for f in nominal} & CODEGEN_FEATURES - here
-        if masked:
-            config["mattr"] = [f"-{feature}" for feature in sorted(masked)]
-    return tvm.target.Target(config)
 
 
 def _check_cpu(mcpu: str, triple: str) -> None:

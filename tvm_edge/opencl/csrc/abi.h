@@ -86,6 +86,7 @@ constexpr cl_info CL_DRIVER_VERSION = 0x102D;
 constexpr cl_info CL_DEVICE_VERSION = 0x102F;
 constexpr cl_info CL_DEVICE_EXTENSIONS = 0x1030;
 constexpr cl_info CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035;
+constexpr cl_info CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT = 0x103A;
 constexpr cl_info CL_DEVICE_SVM_CAPABILITIES = 0x1053;
 constexpr cl_info CL_DEVICE_EXTENSIONS_WITH_VERSION = 0x1060;
 constexpr cl_info CL_DEVICE_COMMAND_BUFFER_CAPABILITIES_KHR = 0x12A9;

@@ -92,6 +92,7 @@ DeviceInfo Describe(cl_platform_id platform, cl_device_id device) {
   info.max_allocation = Ask<cl_ulong>(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
   info.cache_line = Ask<cl_uint>(device, CL_DEVICE_GLOBAL_MEM_CACHELINE_SIZE);
   info.cache_size = Ask<cl_ulong>(device, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE);
+  info.native_float_width = Ask<cl_uint>(device, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT);
   info.clock_mhz = Ask<cl_uint>(device, CL_DEVICE_MAX_CLOCK_FREQUENCY);
   info.parameter_bytes = Ask<size_t>(device, CL_DEVICE_MAX_PARAMETER_SIZE);
   info.address_alignment = std::max(1u, Ask<cl_uint>(device, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8);

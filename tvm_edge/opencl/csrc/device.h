@@ -40,6 +40,7 @@ struct DeviceInfo {
   cl_ulong max_allocation = 0;
   cl_uint cache_line = 0;
   cl_ulong cache_size = 0;
+  cl_uint native_float_width = 0;  // lanes
   cl_uint clock_mhz = 0;
   size_t parameter_bytes = 0;
   cl_uint address_alignment = 1;

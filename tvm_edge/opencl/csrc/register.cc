@@ -70,6 +70,7 @@ Dictionary DeviceInfoOf(int index) {
           {"max_allocation", static_cast<int64_t>(info.max_allocation)},
           {"cache_line", static_cast<int64_t>(info.cache_line)},
           {"cache_size", static_cast<int64_t>(info.cache_size)},
+          {"native_float_width", static_cast<int64_t>(info.native_float_width)},
           {"clock_mhz", static_cast<int64_t>(info.clock_mhz)},
           {"unified_memory", info.unified_memory},
           {"float16", info.has("cl_khr_fp16")},

@@ -1,0 +1,135 @@
+"""Vector loops that OpenCL C has words for.
+
+It has vectors of 2, 3, 4, 8 and 16 elements. Schedules of CPUs have longer ones, of bytes, and
+shorter ones: what remains of a line behind its last whole vector. A comparison of vectors is a
+vector of integers, all bits set where it holds; there are no vectors of truth values, and TVM
+writes one that all lanes share as ones, of which ``select`` sees the highest bit.
+"""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_edge.schedules.accesses import constant, uses
+
+__all__ = ["LegalizeVectors", "is_opencl"]
+
+_LENGTHS = (16, 8, 4, 2, 1)
+_OTHER = 3  # costs the space of four
+
+
+@tvm.transform.module_pass(opt_level=0, name="LegalizeVectors")
+class LegalizeVectors:
+    """Rewrite vector loops of functions for OpenCL where OpenCL C has no such vector.
+
+    Runs between ``LoopPartition``, which makes remainders, and ``VectorizeLoop``. Loops with truth
+    values in memory become serial; choices that all lanes share become branches.
+
+    Examples
+    --------
+    ``for i in vectorized(7)`` becomes vectors of four, two and one::
+
+        for i in vectorized(4): y[i] = x[i]
+        for i in vectorized(2): y[4 + i] = x[4 + i]
+        y[6] = x[6]
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        updated = mod.clone()
+        for gvar, func in mod.functions_items():
+            if isinstance(func, tirx.PrimFunc) and is_opencl(func):
+                body = tvm_ffi.structural_map(func.body, (tirx.For, _legal))
+                updated.update_func(gvar, func.with_body(body))
+        return updated
+
+
+def is_opencl(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel is for an OpenCL device."""
+    target = None if func.attrs is None else func.attrs.get("target")
+    return target is not None and target.kind.name == "opencl"
+
+
+def _legal(loop: tirx.For) -> tirx.Stmt:
+    lanes = constant(loop.extent)
+    if loop.kind != tirx.ForKind.VECTORIZED or lanes is None:
+        return loop
+    if _has_truth_values(loop.body):
+        serial = tirx.ForKind.SERIAL
+        return tirx.For(loop.loop_var, loop.min, loop.extent, serial, loop.body)
+    body = _with_branches(loop.body, loop.loop_var)
+    loop = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
+    if lanes in (*_LENGTHS, _OTHER):
+        return loop
+    parts = []
+    start = 0
+    while start < lanes:
+        length = next(n for n in _LENGTHS if n <= lanes - start)
+        parts.append(_part(loop, start, length))
+        start += length
+    return tirx.SeqStmt(parts)
+
+
+def _has_truth_values(stmt: tirx.Stmt) -> bool:
+    """Whether truth values are loaded, stored or converted."""
+    found = False
+
+    def load(node: ir.TensorLoad) -> None:
+        nonlocal found
+        found |= node.source.dtype == "bool"
+
+    def store(node: tirx.BufferStore) -> None:
+        nonlocal found
+        found |= node.buffer.dtype == "bool"
+
+    def cast(node: tirx.Cast) -> None:
+        nonlocal found
+        found |= node.ty.dtype == "bool" or node.value.ty.dtype == "bool"
+
+    tvm_ffi.structural_walk(
+        stmt, ((ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.Cast, cast))
+    )
+    return found
+
+
+def _with_branches(stmt: tirx.Stmt, lane: tirx.Var) -> tirx.Stmt:
+    """A statement whose choices that do not depend on `lane` are branches."""
+    own = [lane, *_defined(stmt)]
+
+    def branch(node: tirx.Select) -> tirx.Expr:
+        if any(uses(node.condition, var) for var in own):
+            return node
+        return tirx.if_then_else(node.condition, node.true_value, node.false_value)
+
+    return tvm_ffi.structural_map(stmt, (tirx.Select, branch))
+
+
+def _defined(stmt: tirx.Stmt) -> list[tirx.Var]:
+    """Variables and buffers that a statement defines for itself; each lane may have its own."""
+    found: list[tirx.Var] = []
+
+    def bind(node: tirx.Bind | tirx.Let) -> None:
+        found.append(node.var)
+
+    def allocate(node: tirx.AllocBuffer) -> None:
+        found.append(node.buffer)
+
+    tvm_ffi.structural_walk(stmt, (((tirx.Bind, tirx.Let), bind), (tirx.AllocBuffer, allocate)))
+    return found
+
+
+def _part(loop: tirx.For, start: int, length: int) -> tirx.Stmt:
+    """Iterations `start` to ``start + length`` of a loop."""
+    dtype = str(loop.loop_var.ty.dtype)
+    lane = tirx.Var(loop.loop_var.name, dtype)
+    first = loop.min + tirx.const(start, dtype)
+    at = first if length == 1 else first + lane
+
+    def own(var: tirx.Var) -> tirx.Expr:
+        return at if var.same_as(loop.loop_var) else var
+
+    body = tvm_ffi.structural_map(loop.body, (tirx.Var, own))
+    if length == 1:
+        return body
+    return tirx.For(lane, tirx.const(0, dtype), tirx.const(length, dtype), loop.kind, body)
