@@ -112,7 +112,7 @@ class Policy:
 def node_indices(func: relax.Function) -> list[int | None]:
     """For each binding of ``main`` the node of the user's model that it is part of.
 
-    The result of node ``i`` is called ``n<i>``; bindings before it that have other names are steps
+    The result of node ``i`` is called ``n<i>_``; bindings before it that have other names are steps
     towards it.
     """
     found: list[int | None] = []

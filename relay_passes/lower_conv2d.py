@@ -8,6 +8,7 @@ from tvm import relax, s_tir, te, tirx, topi
 from tvm_edge.relay_passes.expressions import const
 from tvm_edge.relay_passes.kernel_site import KernelSite
 from tvm_edge.relay_passes.workloads import conv_workload
+from tvm_edge.schedules.base import PRECISION
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.gpu.algorithm import choose_config
 from tvm_edge.schedules.gpu.winograd import products, transform_images
@@ -24,11 +25,10 @@ _OUT_ELEMENTWISE_FUSABLE = 4
 def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     """``relax.nn.conv2d`` with constant filters; what the rules choose alike stays as it is."""
     found = conv_workload(call)
-    # Winograd's transforms would make the error of a lower precision several times as large.
-    if site.spec.kind != "gpu" or site.precision != "float32" or found is None:
+    if site.spec.kind != "gpu" or found is None:
         return call
     workload, weights = found
-    config = site.configs.get(workload) or choose_config(workload, site.spec)
+    config = site.configs.get(workload) or choose_config(workload, site.spec, site.precision)
     if config.algorithm == "winograd":
         return _winograd(site, call.args[0], workload, weights, config.m, config.knobs)
     if config.knobs:
@@ -50,7 +50,7 @@ def _winograd(
     shape = [int(dim) for dim in inputs.outputs[0][0]]
     u, v = te.placeholder(filters.shape, "float32", "u"), te.placeholder(shape, "float32", "v")
     product = products(u, v, knobs)
-    func = te.create_prim_func([u, v, product], "int64")
+    func = te.create_prim_func([u, v, product], "int64").with_attr(PRECISION, "float32")
     operands = [const(filters, "float32"), transformed]
     sums = site.emit(_fusable(site, func, "winograd_product", operands, product))
     given = te.placeholder([int(dim) for dim in product.shape], "float32", "products")

@@ -6,13 +6,13 @@ import re
 
 __all__ = ["node_index"]
 
-_NODE_VARIABLE = re.compile(r"n(\d+)(_\d+)?$")
+_NODE_VARIABLE = re.compile(r"n(\d+)_[\d_]*$")
 
 
 def node_index(name: str) -> int | None:
-    """``i`` for a variable called ``n<i>``, as frontends name results; ``None`` for others.
+    """``i`` for a variable called ``n<i>_``, as frontends name results; ``None`` for others.
 
-    Relax may append ``_<k>`` to make a name unique.
+    Relax may append digits to make a name unique.
     """
     match = _NODE_VARIABLE.match(name)
     return int(match.group(1)) if match else None

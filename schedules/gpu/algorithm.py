@@ -7,6 +7,7 @@ from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.gpu.product_tile import (
     choose_product_tile,
+    choose_warp_tile,
     estimated_cycles,
     possible_tiles,
     streaming_cycles,
@@ -22,8 +23,13 @@ _BYTES = 4
 Extents = tuple[int, int, int, int]
 
 
-def choose_config(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:
+def choose_config(
+    workload: ConvWorkload, spec: DeviceSpec, precision: str = "float32"
+) -> ConvConfig:
     """The algorithm of the least estimated time, knobs left to the schedule.
+
+    `precision` is what direct convolutions may multiply in; Winograd's algorithm stays at float32,
+    as its transforms would make the error of tf32 several times as large.
 
     By the estimates of :mod:`~tvm_edge.schedules.gpu.product_tile`: Winograd's fewer
     multiplications against two more kernels, the way of the transformed images through memory, and
@@ -32,7 +38,7 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:
     extents, window = _direct(workload)
     if spec.local_memory_kind != "dedicated":
         return ConvConfig("plain")
-    least = _product_cycles(extents, window, spec)
+    least = _product_cycles(extents, window, spec, precision)
     best = ConvConfig("plain" if least == float("inf") else "direct")
     if not winograd_applies(workload):
         return best
@@ -95,9 +101,12 @@ def _ranked(extents: Extents, window: int, spec: DeviceSpec) -> list[str]:
     return [knobs_as_text(tile) for tile in ranked]
 
 
-def _product_cycles(extents: Extents, window: int, spec: DeviceSpec) -> float:
+def _product_cycles(
+    extents: Extents, window: int, spec: DeviceSpec, precision: str = "float32"
+) -> float:
     """Those of a tiled product, which reads its filters once; infinite where it has no tile."""
-    tile = choose_product_tile(extents, window, spec)
+    tile = choose_warp_tile(extents, spec) if precision == "tf32" else None
+    tile = tile or choose_product_tile(extents, window, spec)
     if tile is None:
         return float("inf")
     batch, rows, _, terms = extents

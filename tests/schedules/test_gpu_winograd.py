@@ -6,13 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tvm
 from tvm import te
 
 import tvm_edge
 from tests.onnx_models import reference
 from tests.schedules.gpu_harness import MALI, ORIN, check_gpu, launches
 from tests.schedules.harness import Graph, assert_close
+from tvm_edge.compiler import phases
 from tvm_edge.compiler.driver import compile_with
+from tvm_edge.compiler.schedule import schedule_kernels
+from tvm_edge.frontend import load_model
+from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes import lower_conv2d
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -170,3 +175,20 @@ def test_knobs_reach_the_schedule() -> None:
     func = te.create_prim_func([image, filters, products(image, filters, knobs_as_text(large))])
     first, *_ = launches(schedule(func, small).func)
     assert first.items <= 32
+
+
+def test_allowing_tf32_does_not_round_what_the_transforms_make() -> None:
+    """Tensor cores where they are faster; Winograd's products stay at float32."""
+    assert choose_config(same(256, 56, 256), SERVER).algorithm == "winograd"
+    assert choose_config(same(512, 7, 512), SERVER, "tf32").algorithm == "direct"
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_87"}, host="llvm")
+    resolved = replace(resolve_target(target), spec=SERVER)
+    model = conv(1, 64, 224, 224, 64, [1] * 4).model()
+    with resolved.cpu.target:
+        simple = phases.SIMPLIFY(load_model(model, None).module)
+    workload = same(64, 224, 64)
+    with resolved.target:
+        legal = phases.legalize(resolved, "tf32", {workload: ConvConfig("winograd", m=4)})(simple)
+        fused = phases.FUSE(phases.GROUP(legal))
+        rules = {s.rule for s in schedule_kernels(fused, resolved, "tf32")[1].values()}
+    assert "tiled" in rules and "tensor_core" not in rules

@@ -22,7 +22,7 @@ class NodeTrace:
     Parameters
     ----------
     mod : tvm.IRModule
-        Legalised, before fusion; the variable of node ``i``'s result is called ``n<i>``.
+        Legalised, before fusion; the variable of node ``i``'s result is called ``n<i>_``.
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:

@@ -46,12 +46,16 @@ def schedule_kernels(
         own = func.attrs.get("target") if func.attrs is not None else None
         on_host = own is not None and own.kind.name != resolved.kind
         place = resolved.cpu if on_host else resolved
-        if precision != "float32" and not on_host:
+        if precision != "float32" and not on_host and not _has_precision(func):
             func = func.with_attr(PRECISION, precision)
         done = _schedule(func, place.spec)
         updated.update_func(gvar, done.func)
         schedules[gvar.name_hint] = KernelSchedule(done.rule, done.origin, place.kind)
     return updated, schedules
+
+
+def _has_precision(func: tirx.PrimFunc) -> bool:
+    return func.attrs is not None and PRECISION in func.attrs
 
 
 def _schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:

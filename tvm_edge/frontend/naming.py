@@ -12,7 +12,7 @@ __all__ = ["name_results"]
 
 
 def name_results(mod: tvm.IRModule, results: Mapping[relax.Var, int]) -> tvm.IRModule:
-    """Call the variable that holds the result of node ``i`` ``n<i>``, parameter ``i`` ``input<i>``.
+    """Call the variable of node ``i``'s result ``n<i>_``, that of parameter ``i`` ``input<i>``.
 
     The parameters' own names are the user's, and become identifiers of kernels: ``images/rgb`` or
     ``input-1`` would not compile.
@@ -31,7 +31,8 @@ def name_results(mod: tvm.IRModule, results: Mapping[relax.Var, int]) -> tvm.IRM
         for binding in block.bindings:
             if isinstance(binding.value, relax.Var) and binding.value in node:
                 node[binding.var] = node[binding.value]
-    names = {var: f"n{i}" for var, i in node.items()}
+    # The mark keeps digits apart that Relax appends to make a name unique.
+    names = {var: f"n{i}_" for var, i in node.items()}
     names |= {param: f"input{i}" for i, param in enumerate(main.params)}
     mod[mod.get_global_var("main")] = _Renamer(mod, names).visit_expr(main)
     return mod

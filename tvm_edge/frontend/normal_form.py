@@ -58,7 +58,7 @@ class ImportedModel:
         The user's names; Relax variables may be called otherwise.
     nodes : tuple[SourceNode, ...]
         The user's operators. The Relax variable that holds the result of node ``i`` is called
-        ``n<i>`` (Relax may append ``_<k>``), which is how a report finds its way back.
+        ``n<i>_`` (Relax may append digits), which is how a report finds its way back.
     folded : tuple[SourceNode, ...]
         Operators that do not depend on the inputs and are constants of `module`.
     warnings : tuple[str, ...]

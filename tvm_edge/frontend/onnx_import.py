@@ -320,7 +320,7 @@ def input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 
 
 def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
-    """Convert a prepared graph; the variable of node ``i``'s result is called ``n<i>``.
+    """Convert a prepared graph; the variable of node ``i``'s result is called ``n<i>_``.
 
     Raises
     ------
