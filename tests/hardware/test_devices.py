@@ -9,6 +9,8 @@ import pytest
 
 import tvm_edge
 from tests.runtime.support import run_python
+from tests.schedules.gpu_harness import assert_legal, gpu_kernels
+from tests.schedules.test_gpu_kernels import conv
 from tvm_edge.hardware import probe, resolve_target
 from tvm_edge.hardware.presets import PRESETS
 
@@ -34,7 +36,10 @@ MALI = {
 def probed(monkeypatch: pytest.MonkeyPatch, **info: Any) -> tvm_edge.DeviceSpec:
     """The spec of an OpenCL device that answers so."""
     monkeypatch.setattr(probe.tvm.runtime, "enabled", lambda api: True)
-    device = SimpleNamespace(exist=True)
+    unknown = dict.fromkeys(
+        ("multi_processor_count", "max_threads_per_block", "max_shared_memory_per_block"), 0
+    )
+    device = SimpleNamespace(exist=True, **unknown)
     monkeypatch.setattr(probe.tvm, "device", lambda api, index: device)
     monkeypatch.setattr(probe, "opencl_info", lambda index: {**MALI, **info})
     spec = probe.probe_gpu("opencl")
@@ -85,6 +90,39 @@ def test_opencl_on_a_cpu_has_the_cores_of_this_machine(monkeypatch: pytest.Monke
 
 def test_the_limit_of_the_first_dimension_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probed(monkeypatch, max_work_item_sizes=[64, 64, 64]).max_work_group_size == 64
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "safe"),
+    [
+        ({"compute_units": 0}, "cores", 1),
+        ({"max_work_group_size": 0, "max_work_item_sizes": []}, "max_work_group_size", 32),
+        ({"max_work_item_sizes": [0, 0, 0]}, "max_work_group_size", 32),
+        ({"local_memory": 0}, "local_memory", 1024),
+        ({"local_memory": 2**64 - 1}, "local_memory", 1024),
+        ({"registers": 2**32 - 1}, "registers", 0),
+        ({"cache_line": 2**31, "name": "unknown"}, "cache_line", 64),
+        ({"warp_size": 2**32 - 1, "name": "unknown"}, "wave", 1),
+        ({"cache_size": 2**64 - 1, "name": "unknown"}, "l2_cache", 0),
+    ],
+    ids=str,
+)
+def test_limits_that_cannot_be_are_not_believed(
+    said: dict[str, Any], name: str, safe: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.warns(tvm_edge.TvmEdgeWarning, match=rf"reports {name}=\d+, which cannot be"):
+        spec = probed(monkeypatch, **said)
+    assert getattr(spec, name) == safe
+    # Schedules for it are legal: a tile, or the rules that need none.
+    graph = conv(1, 16, 9, 11, outputs=24, kernel=(3, 3), pads=[1] * 4)
+    for kernel in gpu_kernels(graph.model(), spec):
+        assert_legal(kernel, spec)
+
+
+@pytest.mark.filterwarnings("error")
+def test_limits_that_can_be_are_believed_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    probed(monkeypatch)
+    probed(monkeypatch, name="unknown", cache_size=0, cache_line=0)
 
 
 def test_devices_are_listed_with_the_cpu_first(gpu: str) -> None:

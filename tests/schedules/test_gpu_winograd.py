@@ -111,6 +111,19 @@ def test_choice(workload: ConvWorkload, algorithm: str) -> None:
     assert (config.m > 0) == (algorithm == "winograd")
 
 
+def test_dear_launches_are_avoided() -> None:
+    """Two more kernels, and a second one for sums in parts, have to pay for themselves."""
+    cheap, dear = replace(SERVER, launch_us=1.65), replace(SERVER, launch_us=20.0)
+    small, large = same(128, 28, 128), same(64, 224, 64)
+    assert choose_config(small, cheap).algorithm == "winograd"
+    assert choose_config(small, dear).algorithm == "direct"
+    assert choose_config(large, dear).algorithm == "winograd"
+    extents = (1, 128, 28 * 28, 1152)
+    dearest = replace(SERVER, launch_us=500.0)
+    tiles = [choose_product_tile(extents, 9, spec) for spec in (cheap, dearest)]
+    assert [tile is not None and tile.parts > 1 for tile in tiles] == [True, False]
+
+
 def test_without_local_memory_on_the_chip_nothing_is_tiled() -> None:
     assert choose_config(same(256, 56, 256), MALI) == ConvConfig("plain")
     assert config_space(same(256, 56, 256), MALI).configs == (ConvConfig("plain"),)

@@ -11,6 +11,7 @@ import tvm
 import tvm_ffi
 
 from tvm_edge.hardware.cpu import cpu_spec, native_cpu
+from tvm_edge.hardware.limits import believable
 from tvm_edge.hardware.presets import preset_by_device_name
 from tvm_edge.hardware.spec import DeviceSpec
 
@@ -30,7 +31,7 @@ def probe_gpu(api: str, index: int = 0) -> DeviceSpec | None:
     device = tvm.device(api, index)
     if not device.exist:
         return None
-    return _cuda_spec(device) if api == "cuda" else _opencl_spec(device, index)
+    return believable(_cuda_spec(device) if api == "cuda" else _opencl_spec(device, index))
 
 
 def compute_version(index: int = 0) -> str:
@@ -74,11 +75,11 @@ def _opencl_spec(device: Any, index: int) -> DeviceSpec:
     info = opencl_info(index)
     name = str(info.get("name") or device.device_name)
     vendor = _slug(str(info.get("vendor") or "opencl")).split("-")[0]
-    cores = int(info.get("compute_units") or device.multi_processor_count)
-    limit = int(info.get("max_work_group_size") or device.max_threads_per_block)
+    cores = int(info.get("compute_units") or device.multi_processor_count or 0)
+    limit = int(info.get("max_work_group_size") or device.max_threads_per_block or 0)
     # Kernels are one-dimensional work-groups first: a limit per dimension is a limit of the whole.
     sizes = [int(size) for size in info.get("max_work_item_sizes", ())]
-    local_memory = int(info.get("local_memory") or device.max_shared_memory_per_block)
+    local_memory = int(info.get("local_memory") or device.max_shared_memory_per_block or 0)
     dedicated = str(info.get("local_memory_kind", "dedicated")) == "dedicated"
     sub_groups = [int(size) for size in info.get("sub_group_sizes", ())]
     known = preset_by_device_name(name)
