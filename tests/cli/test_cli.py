@@ -76,6 +76,24 @@ def test_compile_for_a_target_in_json(invoke: Invoke, files: Files, tmp_path: Pa
     assert "cortex-a72" in outcome.data["target"]
 
 
+def test_compile_places_operators_as_it_is_told(
+    invoke: Invoke, files: Files, tmp_path: Path, gpu: str
+) -> None:
+    """One operator on the CPU beside the GPU, and that CPU's code as asked for."""
+    node = next(n.name for n in onnx.load(files.model).graph.node if n.op_type == "Relu")
+    command = ("compile", files.model, "--target", gpu, "-o", tmp_path / "model.tvme", "--json")
+    assert {p["device"] for p in invoke(*command).data["report"]["placements"]} == {gpu}
+    outcome = invoke(*command, "--fallback", node, "--host", "llvm")
+    placed = {p["operator"]: p["device"] for p in outcome.data["report"]["placements"]}
+    assert placed.pop(node) == "llvm" and set(placed.values()) == {gpu}
+
+
+def test_compile_in_a_precision_that_the_target_has_not(invoke: Invoke, files: Files) -> None:
+    outcome = invoke("compile", files.model, "--precision", "tf32")
+    assert outcome.code == 4
+    assert "precision='tf32' needs tensor cores" in outcome.err
+
+
 def test_embedded_programs_are_in_the_artifact(
     invoke: Invoke, files: Files, tmp_path: Path, gpu: str
 ) -> None:

@@ -15,13 +15,7 @@ from tvm_edge.cli import common
 @common.target_option("llvm")
 @common.host_option
 @common.input_shapes_option
-@click.option(
-    "--fallback",
-    "fallbacks",
-    multiple=True,
-    metavar="MODE|OPERATOR",
-    help="auto (default), list, none or error; or an operator or node for the CPU. Repeatable.",
-)
+@common.fallback_option
 @click.option("--operators", is_flag=True, help="List every operator, not just the types.")
 @click.option(
     "--html",
@@ -34,7 +28,7 @@ def analyze_command(
     target: Any,
     host: Any,
     input_shapes: Any,
-    fallbacks: tuple[str, ...],
+    fallback: Any,
     operators: bool,
     html: Path | None,
     as_json: bool,
@@ -53,15 +47,8 @@ def analyze_command(
             target,
             host=host,
             input_shapes=input_shapes,
-            fallback=_fallback(fallbacks),
+            fallback=fallback,
         )
     if html:
         report.to_html(html)
     common.emit(as_json, report.to_dict(), analysis(report, all_operators=operators))
-
-
-def _fallback(values: tuple[str, ...]) -> str | list[str]:
-    """One mode, or names of operators."""
-    if not values:
-        return "auto"
-    return values[0] if values in (("auto",), ("list",), ("none",), ("error",)) else list(values)

@@ -16,6 +16,7 @@ from tvm_edge.errors import InputError
 
 __all__ = [
     "emit",
+    "fallback_option",
     "host_option",
     "input_shapes_option",
     "json_option",
@@ -73,6 +74,26 @@ def host_option(command: _F) -> _F:
         "--host",
         callback=_parse_target,
         help="The CPU beside a GPU, written as a target; default what the target says.",
+    )(command)
+
+
+def _parse_fallback(
+    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+) -> str | list[str]:
+    """One mode, or names of operators."""
+    if not values:
+        return "auto"
+    return values[0] if values in (("auto",), ("list",), ("none",), ("error",)) else list(values)
+
+
+def fallback_option(command: _F) -> _F:
+    """``--fallback``, repeatable."""
+    return click.option(
+        "--fallback",
+        multiple=True,
+        callback=_parse_fallback,
+        metavar="MODE|OPERATOR",
+        help="auto (default), list, none or error; or an operator or node for the CPU. Repeatable.",
     )(command)
 
 

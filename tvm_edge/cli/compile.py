@@ -19,7 +19,15 @@ from tvm_edge.cli import common
     help="Artifact to write; default MODEL with .tvme, in this folder.",
 )
 @common.target_option("llvm")
+@common.host_option
 @common.input_shapes_option
+@common.fallback_option
+@click.option(
+    "--precision",
+    default="float32",
+    show_default=True,
+    help="tf32: products may round to it, on the tensor cores of an NVIDIA GPU (target cuda).",
+)
 @click.option(
     "--embed-programs",
     is_flag=True,
@@ -30,7 +38,10 @@ def compile_command(
     model: str,
     output: Path | None,
     target: Any,
+    host: Any,
     input_shapes: Any,
+    fallback: Any,
+    precision: str,
     embed_programs: bool,
     as_json: bool,
 ) -> None:
@@ -39,7 +50,14 @@ def compile_command(
 
     path = output or Path(Path(model.removeprefix("zoo:")).stem + ".tvme")
     with common.progress(f"compiling {model}"), common.plain_warnings():
-        compiled = tvm_edge.compile(model, target, input_shapes=input_shapes)
+        compiled = tvm_edge.compile(
+            model,
+            target,
+            host=host,
+            input_shapes=input_shapes,
+            precision=precision,
+            fallback=fallback,
+        )
     with common.progress(f"writing {path}"):
         compiled.export(path, embed_programs=embed_programs)
     report = compiled.report
