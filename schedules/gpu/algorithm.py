@@ -20,6 +20,10 @@ __all__ = ["choose_config", "config_space"]
 # Of float32.
 _BYTES = 4
 
+# Bytes that images may take transformed: the largest of VGG's, eight of them in a batch. Kernels
+# have 32-bit indices, and a device has no room for any number of times its images.
+_MOST_TRANSFORMED = 256 << 20
+
 Extents = tuple[int, int, int, int]
 
 
@@ -40,13 +44,11 @@ def choose_config(
         return ConvConfig("plain")
     least = _product_cycles(extents, window, spec, precision)
     best = ConvConfig("plain" if least == float("inf") else "direct")
-    if not winograd_applies(workload):
-        return best
     batch, channels, filters = workload.batch, workload.channels, workload.filters
     lines, columns = workload.output
     image = _BYTES * batch * channels * workload.height * workload.width
     result = _BYTES * batch * filters * lines * columns
-    for m in (2, 4):
+    for m in _winograd_tiles(workload):
         frequencies, _, tiles, _ = products = _winograd(workload, m)
         cycles = _product_cycles(products, 1, spec)
         cycles += streaming_cycles(image + _BYTES * frequencies * channels * tiles, spec)
@@ -63,7 +65,7 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
     if spec.local_memory_kind == "dedicated":
         extents, window = _direct(workload)
         found += [ConvConfig("direct", knobs=k) for k in _ranked(extents, window, spec)]
-        for m in (2, 4) if winograd_applies(workload) else ():
+        for m in _winograd_tiles(workload):
             products = _winograd(workload, m)
             found += [ConvConfig("winograd", m=m, knobs=k) for k in _ranked(products, 1, spec)]
     found.append(ConvConfig("plain"))
@@ -83,6 +85,19 @@ def _direct(workload: ConvWorkload) -> tuple[Extents, int]:
         lines * columns,
         workload.channels // groups * window,
     ), window
+
+
+def _winograd_tiles(workload: ConvWorkload) -> list[int]:
+    """Sizes of Winograd tiles that a convolution may have."""
+    if not winograd_applies(workload):
+        return []
+    most = _MOST_TRANSFORMED // _BYTES
+    sizes = []
+    for m in (2, 4):
+        frequencies, filters, tiles, channels = _winograd(workload, m)
+        if frequencies * tiles * max(filters, channels) <= most:
+            sizes.append(m)
+    return sizes
 
 
 def _winograd(workload: ConvWorkload, m: int) -> Extents:

@@ -103,6 +103,8 @@ def same(channels: int, size: int, filters: int) -> ConvWorkload:
         (replace(same(256, 56, 256), groups=2), "direct"),
         (replace(same(256, 56, 256), kernel=(5, 5), padding=(2, 2, 2, 2)), "direct"),
         (replace(same(256, 56, 256), groups=256), "plain"),  # no tile of one channel
+        (replace(same(64, 224, 64), batch=8), "winograd"),
+        (replace(same(64, 224, 64), batch=1024), "direct"),  # no 32-bit index into the tiles
     ],
 )
 def test_choice(workload: ConvWorkload, algorithm: str) -> None:
