@@ -1,5 +1,5 @@
 # make demo   install into .venv and run a network on a picture
-# make test   install what the tests need and run them (under 12 minutes on 2 cores)
+# make test   install what the tests need and run them (aim: 12 minutes on 2 cores; 13 to 17 now)
 # make test-full   the same, and full-size networks; writes tests/test-full.txt
 
 PYTHON ?= python3
