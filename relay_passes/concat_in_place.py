@@ -5,15 +5,20 @@ The first kernel that writes a part allocates the whole result, later ones write
 each at the offset of its part. A concatenation whose result begins another one's (DenseNet) shares
 its memory, so that features are written once however often they are passed on.
 
-Runs on scheduled kernels: a rule need not know where its output goes.
+On the cores of a CPU it runs on scheduled kernels, which are told the offset when they are called:
+a kernel serves all its places. On a GPU it runs before there are schedules, with offsets that are
+known: vectors are aligned and indices constant.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
@@ -27,6 +32,8 @@ __all__ = ["CONCAT", "concat_in_place"]
 CONCAT = "tvm_edge.concat"
 """Attribute of kernels that concatenate along axis 1 and do nothing else."""
 
+_VECTOR_BYTES = 16
+
 
 @dataclass(frozen=True)
 class _Place:
@@ -36,13 +43,18 @@ class _Place:
     offset: int
 
 
-def concat_in_place(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[int]]:
+def concat_in_place(
+    mod: tvm.IRModule, *, specialise: bool = False
+) -> tuple[tvm.IRModule, list[int]]:
     """Have the producers of concatenated images write into the concatenation's result.
 
     Parameters
     ----------
     mod : tvm.IRModule
-        With fused and scheduled kernels.
+        With fused kernels.
+    specialise : bool
+        A kernel for each offset, instead of kernels that take the offset as a parameter. Kernels
+        that have no schedule yet need this. Parts may then have other readers wherever they lie.
 
     Returns
     -------
@@ -59,11 +71,11 @@ def concat_in_place(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[int]]:
         for var in dict.fromkeys(operands(value)):
             readers[var] += 1
             others[var] += not is_call(value, "relax.call_tir")
-    plan = _Plan(mod, producer, readers, others)
+    plan = _Plan(mod, producer, readers, others, specialise)
     for binding in reversed(bindings):
         plan.add(binding.var)
     if plan.gone:
-        mod = _Rewriter(mod, plan).rewritten()
+        mod = _Rewriter(mod, plan, specialise).rewritten()
     calls = [b.var for b in bindings if is_call(b.value, "relax.call_tir")]
     return mod, [i for i, var in enumerate(calls) if var not in plan.gone]
 
@@ -85,8 +97,10 @@ class _Plan:
         producer: dict[relax.Var, relax.Expr],
         readers: Counter[relax.Var],
         others: Counter[relax.Var],
+        specialise: bool,
     ) -> None:
         self._mod = mod
+        self._specialise = specialise
         self._producer = producer
         self._readers = readers
         self._others = others
@@ -105,13 +119,15 @@ class _Plan:
         if not isinstance(var, relax.DataflowVar):
             return  # an output of the model
         inside = self.places.get(var)
-        if inside is not None and self._readers[var] > 1 and inside.offset:
+        if inside is not None and self._readers[var] > 1 and inside.offset and not self._specialise:
             return  # its other readers would have to know the offset
         root = _Place(var, 0) if inside is None else inside
         offset = root.offset
         found: dict[relax.Var, _Place] = {}
         for position, part in enumerate(parts):
             if not self._movable(part, first=position == 0 and offset == 0) or part in found:
+                return
+            if self._specialise and not _aligned(part.ty, offset):
                 return
             found[part] = _Place(root.root, offset)
             blocks = static_shape(part.ty)
@@ -138,18 +154,28 @@ class _Plan:
             return False
         if not isinstance(part.ty, relax.TensorType) or static_shape(part.ty) is None:
             return False
-        return not self._others[part] and (self._readers[part] == 1 or first)
+        known = first or self._specialise
+        return not self._others[part] and (self._readers[part] == 1 or known)
+
+
+def _aligned(part: relax.TensorType, offset: int) -> bool:
+    """Whether vectors of a part at `offset` are as aligned as they were in a tensor of its own."""
+    shape = static_shape(part)
+    assert shape is not None
+    size = np.dtype(str(part.dtype)).itemsize
+    return offset * prod(shape[2:]) * size % _VECTOR_BYTES == 0
 
 
 @mutator
 class _Rewriter(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, plan: _Plan) -> None:
+    def __init__(self, mod: tvm.IRModule, plan: _Plan, specialise: bool) -> None:
         super().__init__(mod)
         self._mod = mod
         self._plan = plan
+        self._specialise = specialise
         self._latest: dict[relax.Var, relax.Var] = {}  # the last state of each result
         self._renamed: dict[relax.Var, relax.Var] = {}
-        self._kernels: dict[tuple[str, bool, tuple[int, ...]], ir.GlobalVar] = {}
+        self._kernels: dict[Any, ir.GlobalVar] = {}
 
     def rewritten(self) -> tvm.IRModule:
         """The module with its parts in place; asked for here, as it is gone with the mutator."""
@@ -173,17 +199,23 @@ class _Rewriter(PyExprMutator):
             return
         given = list(value.args[1].fields)
         args = [self.visit_expr(arg) for arg in given]
-        wide = tuple(
-            i for i, arg in enumerate(given) if static_shape(arg.ty) != static_shape(args[i].ty)
-        )
-        if place is None and not wide:
+        parts = {
+            i: found
+            for i, arg in enumerate(given)
+            if (found := self._plan.places.get(arg)) is not None
+            and static_shape(arg.ty) != static_shape(args[i].ty)
+        }
+        if place is not None:
+            parts[len(given)] = place
+        if not parts:
             super().visit_var_binding_(binding)
             return
-        name = self._kernel(value.args[0], place is not None, wide)
+        name = self._kernel(value.args[0], parts)
         if place is None:
             call = relax.call_tir(name, args, value.ty_args[0])
         else:
-            args.append(relax.prim_value(place.offset))
+            if not self._specialise:
+                args.append(relax.prim_value(place.offset))
             latest = self._latest.get(place.root)
             if latest is None:
                 call = relax.call_tir(name, args, place.root.ty)
@@ -199,37 +231,62 @@ class _Rewriter(PyExprMutator):
         else:
             self._renamed[var] = self._latest[place.root] = own
 
-    def _kernel(self, name: ir.GlobalVar, writes: bool, wide: tuple[int, ...]) -> ir.GlobalVar:
-        key = (str(name.name_hint), writes, wide)
+    def _kernel(self, name: ir.GlobalVar, parts: Mapping[int, _Place]) -> ir.GlobalVar:
+        """The kernel `name` for parameters that are parts of larger tensors."""
+        func = self._mod[name]
+        areas = {}
+        for i, place in parts.items():
+            if self._specialise:
+                whole = static_shape(place.root.ty)
+                assert whole is not None
+                areas[i] = _Area(place.offset, whole[1])
+            else:
+                # Parts that are read from begin the larger tensor.
+                written = i == len(func.params) - 1
+                offset = tirx.Var("offset", "int64") if written else 0
+                areas[i] = _Area(offset, tirx.Var(f"all{i}", "int64"))
+        key = (name, *(areas.items() if self._specialise else areas))
         if key not in self._kernels:
-            func = _within(self._mod[name], writes, wide)
-            self._kernels[key] = self.builder_.add_func(func, f"{name.name_hint}_in_place")
+            self._kernels[key] = self.builder_.add_func(
+                _within(func, areas), f"{name.name_hint}_in_place"
+            )
         return self._kernels[key]
 
 
-def _within(func: tirx.PrimFunc, writes: bool, wide: tuple[int, ...]) -> tirx.PrimFunc:
+@dataclass(frozen=True)
+class _Area:
+    """Where along axis 1 of a larger tensor a part begins, and how long that axis is."""
+
+    offset: int | tirx.Var
+    size: int | tirx.Var
+
+
+def _within(func: tirx.PrimFunc, areas: Mapping[int, _Area]) -> tirx.PrimFunc:
     """A kernel whose tensors are parts of larger ones along axis 1.
 
     Parameters
     ----------
     func : PrimFunc
         ``(*inputs, output)``.
-    writes : bool
-        Whether the output is such a part. Its offset is a parameter before it.
-    wide : tuple of int
-        The inputs that are; they begin the larger tensor.
+    areas : mapping of int to _Area
+        By the position of the parameter. An output's offset that is a variable becomes a parameter
+        before it.
     """
-    *params, output = func.params
-    offset = tirx.Var("offset", "int64")
+    old = list(func.params)
     larger: dict[tirx.Var, tirx.Var] = {}
-    for position, old in enumerate((*params, output)):
-        if position in wide or (writes and old.same_as(output)):
-            shape = [old.shape[0], tirx.Var(f"all_{old.name}", "int64"), *old.shape[2:]]
-            larger[old] = tirx.decl_buffer(shape, old.dtype, name=old.name)
+    offsets: dict[tirx.Var, int | tirx.Var] = {}
+    for position, area in areas.items():
+        param = old[position]
+        shape = [param.shape[0], area.size, *param.shape[2:]]
+        larger[param] = tirx.decl_buffer(shape, param.dtype, name=param.name)
+        offsets[param] = area.offset
 
     def moved(buffer: tirx.Var, indices: Sequence[tirx.Expr]) -> list[tirx.Expr]:
         found = list(indices)
-        if writes and buffer.same_as(output):
+        offset = offsets[buffer]
+        if isinstance(offset, int):
+            found[1] = found[1] + tirx.const(offset, found[1].ty.dtype) if offset else found[1]
+        else:
             found[1] = found[1] + tirx.Cast(found[1].ty.dtype, offset)
         return found
 
@@ -257,6 +314,7 @@ def _within(func: tirx.PrimFunc, writes: bool, wide: tuple[int, ...]) -> tirx.Pr
         func.body,
         ((tirx.BufferStore, store), (ir.TensorLoad, load), (ir.TensorRegion, region)),
     )
-    own = [larger.get(param, param) for param in params]
-    result = [offset, larger[output]] if writes else [output]
-    return tirx.PrimFunc([*own, *result], body).with_attrs(func.attrs)
+    *inputs, output = (larger.get(param, param) for param in old)
+    offset = offsets.get(old[-1])
+    given = [offset] if isinstance(offset, tirx.Var) else []
+    return tirx.PrimFunc([*inputs, *given, output], body).with_attrs(func.attrs)

@@ -37,6 +37,7 @@ from tvm_edge.relay_passes.lower_boxes import (
     lower_valid_counts,
     lower_yolo_decode,
 )
+from tvm_edge.relay_passes.lower_concat import lower_concat
 from tvm_edge.relay_passes.lower_conv2d import lower_conv2d
 from tvm_edge.relay_passes.lower_nms import (
     lower_box_nms,
@@ -82,6 +83,7 @@ _LOWERINGS: Mapping[str, Callable[[KernelSite, relax.Call], relax.Expr]] = {
     UNIQUE: lower_unique,
     YOLO_DECODE: lower_yolo_decode,
     "relax.argsort": lower_argsort,
+    "relax.concat": lower_concat,
     "relax.cumprod": lower_cumprod,
     "relax.cumsum": lower_cumsum,
     "relax.image.grid_sample": lower_grid_sample,

@@ -268,12 +268,16 @@ def _plan(
             grouped = phases.GROUP(legal)
             calls = NodeTrace(legal).calls(grouped)
             fused = phases.FUSE(grouped)
+            if not resolved.spec.has_cpu_cores:
+                fused, left = concat_in_place(fused, specialise=True)
+                calls = [calls[i] for i in left]
 
     # 4. A schedule for every kernel.
     with clock("schedule"), resolved.target:
         scheduled, schedules = schedule_kernels(fused, resolved, precision)
-        scheduled, left = concat_in_place(scheduled)
-        calls = [calls[i] for i in left]
+        if resolved.spec.has_cpu_cores:
+            scheduled, left = concat_in_place(scheduled)
+            calls = [calls[i] for i in left]
         scheduled = phases.WORKSPACE(phases.IN_PLACE(scheduled))
         names = kernel_calls(scheduled)
         dump(scheduled, "scheduled")
