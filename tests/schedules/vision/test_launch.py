@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tests.schedules.gpu_harness import MALI, ORIN, TINY
+from tests.schedules.gpu.harness import MALI, ORIN, TINY
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.emit import Kernel, Tensor
 from tvm_edge.schedules.vision import gpu

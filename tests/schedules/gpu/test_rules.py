@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from onnx import TensorProto
 
-from tests.schedules.gpu_harness import (
+from tests.schedules.gpu.harness import (
     MALI,
     ORIN,
     SPECS,

@@ -11,7 +11,7 @@ from tvm import te
 
 import tvm_edge
 from tests.onnx_models import reference
-from tests.schedules.gpu_harness import MALI, ORIN, check_gpu, launches
+from tests.schedules.gpu.harness import MALI, ORIN, check_gpu, launches
 from tests.schedules.harness import Graph, assert_close
 from tvm_edge.compiler import phases
 from tvm_edge.compiler.driver import compile_with

@@ -19,7 +19,7 @@ from tests.schedules.blocked_harness import (
     compile_as,
     direct,
 )
-from tests.schedules.gpu_harness import check_gpu
+from tests.schedules.gpu.harness import check_gpu
 from tests.schedules.harness import Graph, assert_close, kernels_of
 from tests.schedules.test_rules import network
 from tvm_edge.hardware import DeviceSpec, resolve_target

@@ -10,7 +10,7 @@ import tvm
 
 import tvm_edge
 from tests.onnx_models import reference
-from tests.schedules.gpu_harness import ORIN, gpu_functions, launches
+from tests.schedules.gpu.harness import ORIN, gpu_functions, launches
 from tests.schedules.harness import Graph
 from tests.schedules.test_gpu_kernels import conv
 from tests.schedules.test_tiled import matrices, residual

@@ -11,7 +11,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from tests.schedules.gpu_harness import ORIN, check_gpu, gpu_functions, launches
+from tests.schedules.gpu.harness import ORIN, check_gpu, gpu_functions, launches
 from tests.schedules.harness import Graph
 from tests.schedules.test_gpu_kernels import conv
 from tvm_edge.compiler import driver

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tvm_edge
-from tests.schedules.gpu_harness import check_gpu
+from tests.schedules.gpu.harness import check_gpu
 from tests.schedules.harness import Graph
 from tvm_edge.report import KernelInfo
 
