@@ -11,9 +11,9 @@ import tvm
 import tvm_edge
 from tests.onnx_models import reference
 from tests.schedules.gpu.harness import ORIN, gpu_functions, launches
+from tests.schedules.gpu.test_kernels import conv
+from tests.schedules.gpu.test_tiled import matrices, residual
 from tests.schedules.harness import Graph
-from tests.schedules.test_gpu_kernels import conv
-from tests.schedules.test_tiled import matrices, residual
 from tvm_edge.errors import InputError
 from tvm_edge.schedules.base import PRECISION, Scheduled, workspace_of
 from tvm_edge.schedules.gpu import schedule

@@ -12,8 +12,8 @@ import tvm
 from tvm import relax
 
 from tests.schedules.gpu.harness import ORIN, check_gpu, gpu_functions, launches
+from tests.schedules.gpu.test_kernels import conv
 from tests.schedules.harness import Graph
-from tests.schedules.test_gpu_kernels import conv
 from tvm_edge.compiler import driver
 from tvm_edge.report import KernelInfo
 from tvm_edge.runtime.entry import KERNEL_BY_KERNEL
