@@ -45,8 +45,9 @@ def test_every_launch_has_a_legal_grid(functions: tvm.IRModule, spec: DeviceSpec
     assert len(kernels) > 8
     for kernel in kernels:
         assert_legal(kernel, spec)
-    sums = "tiled" if spec.local_memory_kind == "dedicated" else "conv2d"
-    assert {k.scheduled.rule for k in kernels} >= {sums, "depthwise", "pool", "reduce"}
+    assert {k.scheduled.rule for k in kernels} >= {"direct", "pool", "reduce"}
+    tiled = any(k.scheduled.rule == "tiled" for k in kernels)
+    assert tiled == (spec.local_memory_kind == "dedicated")
     assert all(k.scheduled.origin == "heuristic" for k in kernels)
 
 
@@ -68,7 +69,7 @@ def test_a_large_convolution_fills_the_device() -> None:
     )
     for spec in (MALI, ORIN):
         (kernel,) = gpu_kernels(graph.model(), spec)
-        (launch,) = launches(kernel.scheduled.func)
+        launch = launches(kernel.scheduled.func)[-1]  # behind the one that pads
         assert launch.items >= 32
         assert launch.groups * launch.items >= 384 * spec.cores
         assert launch.groups >= 4 * spec.cores
