@@ -142,7 +142,7 @@ class _Sweep:
                 if penalty <= (0.5 if i == 4 else 0.0):
                     self.obeying[i].append(size)
 
-        func = conv.kernel(tile, None, spec, unaligned=target == "opencl")
+        func = conv.kernel(tile, None, spec)
         arch = str(resolved.target.attrs["arch"]) if target == "cuda" else ""
         if target == "opencl":
             opencl_intrinsics.register()

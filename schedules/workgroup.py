@@ -33,6 +33,9 @@ __all__ = [
 
 Space = tuple[int, int, int]
 
+# Work-items along each axis that CUDA and OpenCL's drivers take.
+_MOST_ALONG = (1024, 1024, 64)
+
 # Registers that a work-item may at least have on any GPU.
 _FEWEST_REGISTERS = 16
 
@@ -159,7 +162,10 @@ def most_items(problem: Problem, spec: DeviceSpec) -> int:
 def possible_work_groups(problem: Problem, spec: DeviceSpec) -> list[WorkGroup]:
     """All sizes that rules choose from: powers of two and divisors along each axis."""
     limit = most_items(problem, spec)
-    along = [_sizes(extent, limit) for extent in problem.space]
+    along = [
+        _sizes(extent, min(limit, most))
+        for extent, most in zip(problem.space, _MOST_ALONG, strict=True)
+    ]
     return [
         WorkGroup(x, y, z)
         for x in along[0]
@@ -271,8 +277,9 @@ def choose_work_group(problem: Problem, spec: DeviceSpec) -> WorkGroup:
     spec : DeviceSpec
         Its cores, lanes, cache lines and limits.
     """
-    left = {group: penalties(problem, group, spec) for group in possible_work_groups(problem, spec)}
-    for i, most in enumerate(_HOLDS):
-        least = min(found[i] for found in left.values())
-        left = {group: found for group, found in left.items() if found[i] <= max(most, least)}
-    return max(left, key=lambda group: (prod(1 - p for p in left[group]), group.items, group.x))
+    left: dict[WorkGroup, float] = dict.fromkeys(possible_work_groups(problem, spec), 1.0)
+    for rule, most in zip(RULES, _HOLDS, strict=True):
+        found = {group: rule(problem, group, spec) for group in left}
+        least = max(most, min(found.values()))
+        left = {g: used * (1 - found[g]) for g, used in left.items() if found[g] <= least}
+    return max(left, key=lambda group: (left[group], group.items, group.x))

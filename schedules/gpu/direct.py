@@ -189,8 +189,6 @@ class DirectConv:
         tile: ItemTile,
         group: WorkGroup | None,
         spec: DeviceSpec,
-        *,
-        unaligned: bool = True,
     ) -> tirx.PrimFunc:
         """The function with loops for `tile` and work-groups `group`.
 
@@ -199,8 +197,6 @@ class DirectConv:
         group : WorkGroup or None
             ``None`` leaves it to the call: before the result the function then has three tensors
             of int8 more, whose lengths are the work-items of a group along x, y and z.
-        unaligned : bool
-            Whether vectors may begin at any element, as OpenCL's ``vload`` reads them.
         """
         params = list(self.func.params)
         tensors: list[Tensor] = [([int(d) for d in b.shape], str(b.dtype)) for b in params]
@@ -218,7 +214,7 @@ class DirectConv:
             if pad is not None:
                 self._write_padding(pad, params, flat, spec)
             items = [tirx.Cast("int32", size) for size in free] if group is None else group.sizes
-            write_direct(self, tile, items, flat, unaligned=unaligned)
+            write_direct(self, tile, items, flat, unaligned=spec.unaligned_vectors)
 
         given = [*tensors[:-1], *(([size], "int8") for size in free)]
         made = function(given, [tensors[-1], *room], body).func

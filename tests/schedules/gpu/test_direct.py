@@ -48,6 +48,7 @@ CONVOLUTIONS = {
     "grouped": conv(1, 16, 10, 11, outputs=24, kernel=(3, 3), group=2, pads=[1] * 4),
     "odd-groups": conv(1, 9, 10, 11, outputs=15, kernel=(3, 3), group=3, pads=[1] * 4),
     "1x1": conv(1, 24, 14, 14, outputs=40, kernel=(1, 1)),
+    "1x1-stride": conv(1, 8, 15, 15, outputs=12, kernel=(1, 1), strides=[2, 2]),
     "narrow": conv(1, 16, 40, 3, outputs=8, kernel=(3, 3), pads=[1] * 4),
     "residual": conv(1, 24, 14, 14, outputs=24, kernel=(3, 3), pads=[1] * 4, residual=True),
     "residual-odd": conv(1, 10, 9, 9, outputs=10, kernel=(3, 3), pads=[1] * 4, residual=True),
@@ -77,6 +78,17 @@ def test_convolution(name: str, small_gpu: None) -> None:
 def test_depthwise(name: str, size: str, gpu: str, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue(size)
     assert rules(check_gpu(DEPTHWISE[name], gpu)) == {"direct"}
+
+
+def test_nothing_is_written_behind_the_last_channel(small_gpu: None) -> None:
+    """Three channels of a tile of four; in its place in memory is what was written before."""
+    graph = Graph()
+    image = graph.input(1, 8, 12, 12)
+    filters = [np.random.default_rng(n).normal(size=(n, 8, 3, 3)) / 9 for n in (12, 15)]
+    second, first = (graph.op("Conv", image, graph.constant(f), pads=[1] * 4) for f in filters)
+    graph.output(graph.op("Exp", graph.op("Concat", first, second, axis=1)))
+    kernels = check_gpu(graph, "opencl")
+    assert sum(kernel.name.endswith("_in_place") for kernel in kernels) == 2
 
 
 # ----------------------------------------------------------------------------------- the sources
