@@ -12,6 +12,7 @@ __all__ = [
     "PRODUCTS",
     "SEEN",
     "UNSEEN",
+    "UNSEEN_WORK_GROUPS",
     "WORK_GROUPS",
     "Layer",
     "Products",
@@ -132,6 +133,16 @@ WORK_GROUPS = (
     Layer(144, 56, 144, 3, 2, 144),
     Layer(384, 14, 384, 3, 1, 384),
     Layer(960, 7, 960, 3, 1, 960),
+)
+UNSEEN_WORK_GROUPS = (
+    Layer(96, 40, 160, 3),
+    Layer(48, 73, 72, 3),
+    Layer(320, 20, 320, 1),
+    Layer(192, 28, 384, 3, 2),
+    Layer(40, 90, 40, 3, 1, 40),
+    Layer(240, 28, 240, 5, 1, 240),
+    Layer(576, 19, 576, 3, 2, 576),
+    Layer(72, 64, 72, 3, 1, 72),
 )
 # Layers against cuDNN: those, depthwise ones, groups, dilation.
 LAYERS = (

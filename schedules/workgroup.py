@@ -2,9 +2,14 @@
 
 "Optimizing Inference on Mobile GPUs" (APSys'20, section 4.1): the work-group alone changes the time
 of a kernel up to eightfold, and many sizes come close to the best; rules about cores, arithmetic
-units, cache lines, padding and data accesses leave only such. A rule is a filter. Where it would
-leave nothing, its penalty ranks: the share of the device or of the traffic that a size wastes, in
-[0, 1]. What all rules leave is ranked by the product of what each says is used well.
+units, cache lines, padding and data accesses leave only such. Here each rule also has a penalty in
+[0, 1]: the share of the device, or of the traffic, that a size wastes; it is zero for sizes that
+obey the rule. The product of what the rules leave ranks the sizes: one that obeys all five is taken
+before any other, and where none does, which is so for most layers, the least wasteful one is,
+instead of a random one of those that the last filter left.
+
+Kernels that are tiles in local memory are ranked together with their tile by the estimate of
+:mod:`tvm_edge.schedules.gpu.product_tile`, which counts the same things in cycles.
 """
 
 from __future__ import annotations
@@ -32,6 +37,10 @@ __all__ = [
 ]
 
 Space = tuple[int, int, int]
+
+# Groups of up to so many work-items: several share a core, so that it is busy while one of them
+# begins or ends.
+_MOST_ITEMS = 256
 
 # Work-items along each axis that CUDA and OpenCL's drivers take.
 _MOST_ALONG = (1024, 1024, 64)
@@ -232,7 +241,7 @@ def _padding(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
 def _accesses(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
     """Rule V, equations 5 to 7: data accesses beyond the fewest."""
     if problem.form == "depthwise":
-        wanted: float = min(problem.space[0] * problem.space[1], most_items(problem, spec))
+        wanted: float = min(problem.space[0] * problem.space[1], spec.max_work_group_size)
         return _apart(group.x * group.y, wanted)
     if problem.form == "conv":
         return _apart(group.x * group.y, 2.0 * group.z)
@@ -257,10 +266,6 @@ def _fewest(problem: Problem, spec: DeviceSpec) -> float:
 RULES = (_cores, _units, _lines, _padding, _accesses)
 """I to V; each gives the penalty of a size in [0, 1], and zero to those that obey it."""
 
-# A rule holds where its penalty is no more than this. Equations 6 and 7 are approximate by
-# themselves ("≈"); how many groups divide by the cores is a matter of a thousand and one.
-_HOLDS = (0.05, 0.0, 0.0, 0.0, 0.5)
-
 
 def penalties(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> tuple[float, ...]:
     """What each rule says of a size."""
@@ -269,7 +274,7 @@ def penalties(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> tuple[flo
 
 @cache
 def choose_work_group(problem: Problem, spec: DeviceSpec) -> WorkGroup:
-    """The size that rules I to V leave.
+    """The size that wastes least by rules I to V.
 
     Parameters
     ----------
@@ -277,9 +282,15 @@ def choose_work_group(problem: Problem, spec: DeviceSpec) -> WorkGroup:
     spec : DeviceSpec
         Its cores, lanes, cache lines and limits.
     """
-    left: dict[WorkGroup, float] = dict.fromkeys(possible_work_groups(problem, spec), 1.0)
-    for rule, most in zip(RULES, _HOLDS, strict=True):
-        found = {group: rule(problem, group, spec) for group in left}
-        least = max(most, min(found.values()))
-        left = {g: used * (1 - found[g]) for g, used in left.items() if found[g] <= least}
-    return max(left, key=lambda group: (left[group], group.items, group.x))
+    best, most = WorkGroup(1), -1.0
+    # Larger ones first: of two that are as good the one with more work-items, then the longer.
+    sizes = (g for g in possible_work_groups(problem, spec) if g.items <= _MOST_ITEMS)
+    for group in sorted(sizes, key=lambda group: (group.items, group.x), reverse=True):
+        used = 1.0
+        for rule in RULES:
+            used *= 1.0 - rule(problem, group, spec)
+            if used <= most:
+                break
+        else:
+            best, most = group, used
+    return best

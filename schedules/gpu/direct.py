@@ -176,7 +176,6 @@ class DirectConv:
         stride = conv.strides[1]
         return Problem(
             self.space(tile),
-            "depthwise" if self.is_depthwise else "conv",
             vector=tile.columns * stride,
             reads=tuple(reads),
             registers=2 * tile.channels * tile.lines * tile.columns + 16,

@@ -56,8 +56,8 @@ __kernel void main_kernel_1(__global float* restrict _ptr, __global float* restr
   float _ptr_30[4];
   float _ptr_31[4];
   float _ptr_32[4];
-  _ptr_4[0] = (convert_int(get_local_id(2)));
-  _ptr_5[0] = (((convert_int(get_group_id(1))) * 3) + (convert_int(get_local_id(1))));
+  _ptr_4[0] = (convert_int(get_group_id(2)));
+  _ptr_5[0] = (convert_int(get_local_id(1)));
   int cse_v1 = ((convert_int(get_local_id(0))) * 4);
   _ptr_6[0] = ((convert_int(get_local_id(0))) * 4);
   _ptr_7[0] = 0.000000e+00f;
