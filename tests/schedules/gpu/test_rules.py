@@ -141,7 +141,7 @@ def grids(func: tvm.tirx.PrimFunc) -> list[tvm.tirx.For]:
 
 def test_groups_of_one_axis_follow_the_rules() -> None:
     assert group_size(1000, MALI) == 128  # whole lines, and 24 items that have nothing to do
-    assert group_size(49, MALI) == 49
+    assert group_size(49, MALI) == 16  # a group for each of four cores
     assert group_size(2 * 7919, MALI) == 128
     assert group_size(None, MALI) == 128
 
