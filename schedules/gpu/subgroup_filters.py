@@ -54,7 +54,11 @@ def conv2d_packed(
         padded = topi.nn.pad(image, [0, 0, top, left], [0, 0, bottom, right], name="pad")
     axes = [
         te.reduce_axis((0, extent), name)
-        for extent, name in ((channels, "rc"), (workload.kernel[0], "ry"), (workload.kernel[1], "rx"))
+        for extent, name in (
+            (channels, "rc"),
+            (workload.kernel[0], "ry"),
+            (workload.kernel[1], "rx"),
+        )
     ]
     rc, ry, rx = axes
 

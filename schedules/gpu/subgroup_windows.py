@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV, Schedule
 
-from tvm_edge.schedules.accesses import constant, uses
+from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant, uses
 from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.gpu.subgroup_filters import SUB_GROUP
 from tvm_edge.schedules.gpu.subgroup_tile import SubGroupTile
@@ -161,9 +162,7 @@ class Written:
         self.size = tile.size
         packed = conv.weights
         self.weights = next(
-            vector
-            for param, vector in zip(conv.params, flat, strict=True)
-            if param.same_as(packed)
+            vector for param, vector in zip(conv.params, flat, strict=True) if param.same_as(packed)
         )
         self._packed = [int(dim) for dim in packed.shape]
         if conv.flat:
@@ -199,7 +198,7 @@ class Written:
     def data(
         self, line: int, taps: tuple[tirx.Expr | int, int], beyond: int
     ) -> tuple[tirx.Expr, list[tirx.Expr]]:
-        """What a tap of the window of an output reads, and what to ask so as to read it."""
+        """What a tap of the window of an output reads, and what to ask for it not to be zero."""
         y, x = self.place(line, beyond)
         conv = self._conv
         value = conv.operands(self._memory, self.batch, self.channel, y, x, taps)
@@ -209,7 +208,12 @@ class Written:
         else:
             for at, axis, tap in zip((y, x), (conv.lines, conv.columns), taps, strict=True):
                 limits.append(at * axis.stride + tap * axis.dilation <= axis.reach)
-        return self.simplify.simplify(value), self.needed(limits)
+        value = self.simplify.simplify(value)
+        if isinstance(value, ir.Call) and value.op.same_as(IF_THEN_ELSE):
+            condition, inside, otherwise = value.args
+            if isinstance(otherwise, tirx.FloatImm) and float(otherwise) == 0:
+                return inside, self.needed([*limits, condition])
+        return value, self.needed(limits)
 
     def result(
         self, line: int, row: int, total: tirx.Expr
@@ -231,14 +235,18 @@ class Written:
         return target, self.simplify.simplify(offset), self.simplify.simplify(value), alike, own
 
     def needed(self, conditions: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-        """Those that are not known to hold, each of them once."""
-        found: list[tirx.Expr] = []
-        for condition in conditions:
-            simple = self.simplify.simplify(condition)
-            holds = isinstance(simple, tirx.IntImm) and int(simple)
-            if not holds and not any(tvm_ffi.structural_equal(simple, c) for c in found):
-                found.append(simple)
-        return found
+        """Those that are not known to hold, and do not follow from the others."""
+        open_ones = [part for condition in conditions for part in _parts(condition)]
+        kept: list[tirx.Expr] = []
+        while open_ones:
+            condition = open_ones.pop()
+            with ExitStack() as assumed:
+                for other in (*open_ones, *kept):
+                    assumed.enter_context(self.simplify.constraint_scope(other))
+                simple = self.simplify.simplify(condition)
+            if not (isinstance(simple, tirx.IntImm) and int(simple)):
+                kept.append(self.simplify.simplify(condition))
+        return kept[::-1]
 
 
 def _is_packed(func: tirx.PrimFunc) -> bool:
@@ -250,6 +258,12 @@ def _is_packed(func: tirx.PrimFunc) -> bool:
 
     tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit))
     return found
+
+
+def _parts(condition: tirx.Expr) -> list[tirx.Expr]:
+    if isinstance(condition, tirx.And):
+        return [*_parts(condition.a), *_parts(condition.b)]
+    return [condition]
 
 
 def _tap(conv: Contraction, variables: Sequence[tirx.Var], axis: int) -> tuple[int | None, int]:

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import ir, sym, tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant
+from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.emit import hold, launch, registers, when
 from tvm_edge.schedules.gpu.subgroup_calls import (
     block_read,
@@ -161,12 +161,6 @@ def _as_block(
     written: Written, value: tirx.Expr, limits: Sequence[tirx.Expr]
 ) -> tuple[Any, tirx.Expr, list[tirx.Expr]] | None:
     """Vector, offset and conditions under which the lanes of `value` are one block read."""
-    conditions = list(limits)
-    if isinstance(value, ir.Call) and value.op.same_as(IF_THEN_ELSE):
-        condition, value, otherwise = value.args
-        if not isinstance(otherwise, tirx.FloatImm) or float(otherwise) != 0:
-            return None
-        conditions.append(condition)
     if not isinstance(value, ir.TensorLoad) or len(value.indices) != 1:
         return None
     lane, size = written.lane, int(written.size)
@@ -174,15 +168,16 @@ def _as_block(
     if not len(steps) or constant(steps[0]) != 1:
         return None
     ends = []
-    for condition in conditions:
-        for part in _parts(condition):
-            if not _is_linear(part, lane):
-                return None
-            # What is linear and holds for the first and the last lane holds between them.
-            ends += [substituted(part, [(lane, tirx.const(at, "int32"))]) for at in (0, size - 1)]
+    for limit in limits:
+        if not _is_linear(limit, lane):
+            return None
+        # What is linear and holds for the first and the last lane holds between them.
+        ends += [substituted(limit, [(lane, tirx.const(at, "int32"))]) for at in (0, size - 1)]
     if ends and not _may_hold(written, ends):
         return None
-    first = written.simplify.simplify(substituted(value.indices[0], [(lane, tirx.const(0, "int32"))]))
+    first = written.simplify.simplify(
+        substituted(value.indices[0], [(lane, tirx.const(0, "int32"))])
+    )
     return value.source, first, written.needed(ends)
 
 
@@ -196,19 +191,15 @@ def _may_hold(written: Written, conditions: Sequence[tirx.Expr]) -> bool:
     return False
 
 
-def _parts(condition: tirx.Expr) -> list[tirx.Expr]:
-    if isinstance(condition, tirx.And):
-        return [*_parts(condition.a), *_parts(condition.b)]
-    return [condition]
-
-
 def _is_linear(comparison: tirx.Expr, lane: tirx.Var) -> bool:
     """Whether it compares what grows or shrinks from lane to lane evenly."""
     if isinstance(comparison, tirx.IntImm):
         return True
     if not isinstance(comparison, tirx.LT | tirx.LE | tirx.GT | tirx.GE):
         return False
-    return all(len(sym.detect_linear_equation(side, [lane])) for side in (comparison.a, comparison.b))
+    return all(
+        len(sym.detect_linear_equation(side, [lane])) for side in (comparison.a, comparison.b)
+    )
 
 
 def _store(conv: Windows, written: Written, known: Known, sums: Any) -> None:
@@ -219,8 +210,9 @@ def _store(conv: Windows, written: Written, known: Known, sums: Any) -> None:
             total = sums[line * tile.channels + row]
             target, offset, value, alike, own = written.result(line, row, total)
             first = substituted(offset, [(written.lane, tirx.const(0, "int32"))])
-            blocks = _steps_by_one(offset, written.lane) and _is_aligned(written, first)
             whole = written.needed([substituted(c, [(written.lane, last)]) for c in own])
+            blocks = _steps_by_one(offset, written.lane) and _is_aligned(written, first)
+            blocks = blocks and (not whole or _may_hold(written, whole))
             at, value = substituted(offset, known), substituted(value, known)
             with _when(alike, known):
                 if not blocks:

@@ -94,7 +94,15 @@ CASES: dict[str, tuple[Callable[[int], Graph], list[str]]] = {
         (
             "strided and dilated",
             _case(
-                1, 3, 20, 77, outputs=6, kernel=(3, 5), strides=[3, 2], dilations=[2, 3], pads=[4] * 4
+                1,
+                3,
+                20,
+                77,
+                outputs=6,
+                kernel=(3, 5),
+                strides=[3, 2],
+                dilations=[2, 3],
+                pads=[4] * 4,
             ),
             "subgroup",
         ),
