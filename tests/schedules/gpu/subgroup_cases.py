@@ -49,7 +49,7 @@ def residual(seed: int) -> Graph:
 def two_in_a_row(seed: int) -> Graph:
     """A depthwise convolution and one of single pixels, as in mobile networks."""
     graph, random = Graph(seed), np.random.default_rng(seed + 1)
-    value = graph.input(2, 10, 14, 14)
+    value = graph.input(2, 10, 16, 16)
     for shape, attributes in (
         ((10, 1, 3, 3), {"group": 10, "pads": [1] * 4}),
         ((20, 10, 1, 1), {}),
