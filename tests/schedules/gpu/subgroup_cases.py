@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -142,16 +143,24 @@ CASES: dict[str, tuple[Callable[[int], Graph], list[str]]] = {
 }
 """By name: the graph for a seed, and the rules that take its kernels."""
 
+# A line of this window's weights takes more registers than a lane of 32 has.
+RUNS = [(name, size) for name in CASES for size in SIZES if (name, size) != ("long window", 32)]
+"""Cases and sizes that sub-groups take."""
 
-def run_case(name: str, size: int, seed: int) -> dict[str, Any]:
-    """Compile for sub-groups of `size` and compare; what the test asserts."""
+
+def run_case(name: str, seed: int) -> dict[str, Any]:
+    """Compile and compare, one case as exported and loaded; what the test asserts."""
     graph, _ = CASES[name]
     made = graph(seed)
     model = made.model()
     compiled = tvm_edge.compile(model, "opencl", fallback="none")
+    rules = [kernel.rule for kernel in compiled.report.kernels]
+    if name == "mobile":
+        with tempfile.TemporaryDirectory() as folder:
+            compiled.export(f"{folder}/model.tvme")
+            compiled = tvm_edge.load(f"{folder}/model.tvme")
     got = compiled.run(made.values)
     errors = [relative_error(got[k], want) for k, want in reference(model, made.values).items()]
-    rules = [kernel.rule for kernel in compiled.report.kernels]
     return {"case": name, "error": max(errors), "rules": rules}
 
 
@@ -173,7 +182,7 @@ def _require(size: int) -> None:
 def main(size: int, seed: int, names: list[str]) -> None:
     _require(size)
     for name in names or CASES:
-        print(json.dumps(run_case(name, size, seed)), flush=True)
+        print(json.dumps(run_case(name, seed)), flush=True)
 
 
 if __name__ == "__main__":
