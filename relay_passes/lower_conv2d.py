@@ -1,4 +1,4 @@
-"""Convolutions on a GPU by Winograd's algorithm or with a given tile."""
+"""Convolutions on a GPU by Winograd's algorithm, by sub-groups, or with a given tile."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from tvm_edge.schedules.base import PRECISION
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.gpu.algorithm import choose_config
 from tvm_edge.schedules.gpu.packed import can_pack, conv2d_packed, pack_channels
+from tvm_edge.schedules.gpu.subgroup_filters import (
+    SUB_GROUP,
+    conv2d_for_sub_groups,
+    pack_for_sub_groups,
+)
+from tvm_edge.schedules.gpu.subgroup_tile import SubGroupTile
 from tvm_edge.schedules.gpu.winograd import products, transform_images
-from tvm_edge.schedules.knobs import CONFIG
+from tvm_edge.schedules.knobs import CONFIG, knobs_as_text, read_knobs
 from tvm_edge.schedules.stages import open_reduction
 from tvm_edge.schedules.winograd import combine_outputs, transform_filters_by_channel
 
@@ -32,6 +38,9 @@ def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     config = site.configs.get(workload) or choose_config(workload, site.spec, site.precision)
     if config.algorithm == "winograd":
         return _winograd(site, call.args[0], workload, weights, config.m, config.knobs)
+    if config.algorithm == "subgroup":
+        tile = read_knobs(SubGroupTile, config.knobs)
+        return _by_sub_groups(site, call.args[0], workload, weights, tile)
     if config.knobs:
         return _with_knobs(site, call, workload, config.knobs)
     if site.spec.local_memory_kind != "dedicated" and can_pack(workload):
@@ -95,13 +104,36 @@ def _with_knobs(
         "float32",
     )
     func = te.create_prim_func([image, filters, result], "int64")
+    func = _annotated(func, CONFIG, knobs)
+    return _fusable(site, func, "conv2d", list(call.args), result)
+
+
+def _by_sub_groups(
+    site: KernelSite,
+    image: relax.Expr,
+    workload: ConvWorkload,
+    weights: np.ndarray,
+    tile: SubGroupTile,
+) -> relax.Call:
+    packed = pack_for_sub_groups(weights, workload, tile)
+    shape = (workload.batch, workload.channels, workload.height, workload.width)
+    given = te.placeholder(shape, "float32", "image")
+    filters = te.placeholder(packed.shape, "float32", "filters")
+    result = conv2d_for_sub_groups(given, filters, workload, tile)
+    func = te.create_prim_func([given, filters, result], "int64")
+    func = _annotated(func, SUB_GROUP, knobs_as_text(tile))
+    return _fusable(site, func, "conv2d", [image, const(packed, "float32")], result)
+
+
+def _annotated(func: tirx.PrimFunc, key: str, knobs: str) -> tirx.PrimFunc:
+    """A kernel of one sum, with knobs for its schedule."""
     opened = open_reduction(func)
     assert opened is not None, "a convolution is one sum"
     # That schedule's buffers have 32-bit shapes, which Relax's types do not.
     name = opened[0].get(opened[1]).name_hint
     sch = s_tir.Schedule(func)
-    sch.annotate(sch.get_sblock(name), CONFIG, knobs)
-    return _fusable(site, sch.mod["main"], "conv2d", list(call.args), result)
+    sch.annotate(sch.get_sblock(name), key, knobs)
+    return sch.mod["main"]
 
 
 def _fusable(

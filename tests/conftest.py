@@ -75,6 +75,7 @@ def large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         cores=132,
         alus=128,
         wave=32,
+        sub_groups=(),
         registers=65536,
         max_work_group_size=1024,
         local_memory=49152,

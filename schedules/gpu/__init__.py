@@ -19,6 +19,7 @@ from tvm_edge.schedules.gpu.direct import Direct
 from tvm_edge.schedules.gpu.fallback import Fallback
 from tvm_edge.schedules.gpu.launch import guard_empty_grids, schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
+from tvm_edge.schedules.gpu.subgroup import SubGroup
 from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled
 from tvm_edge.schedules.gpu.window import Depthwise, Pool
 from tvm_edge.schedules.gpu.winograd import WinogradOutput
@@ -28,6 +29,8 @@ __all__ = ["RULES", "schedule"]
 RULES: tuple[ScheduleRule, ...] = (
     WinogradOutput(),
     Elementwise(schedule_spatial),
+    SubGroup(depthwise=False),
+    SubGroup(depthwise=True),
     TensorCore(),
     Tiled(),
     Direct(),

@@ -12,6 +12,7 @@ from tvm_edge.schedules.gpu.product_tile import (
     possible_tiles,
     streaming_cycles,
 )
+from tvm_edge.schedules.gpu.subgroup_tile import choose_sub_group_tile
 from tvm_edge.schedules.knobs import knobs_as_text
 from tvm_edge.schedules.winograd import winograd_applies
 
@@ -37,8 +38,12 @@ def choose_config(
 
     By the estimates of :mod:`~tvm_edge.schedules.gpu.product_tile`: Winograd's fewer
     multiplications against two more kernels, the way of the transformed images through memory, and
-    larger filters.
+    larger filters. Sub-groups of Intel's GPUs go before both where they apply: their registers are
+    what these GPUs are fast with, and local memory is not (ICPP'19 §3.2.1).
     """
+    sub_groups = choose_sub_group_tile(workload, spec) if not spec.on_cpu else None
+    if sub_groups is not None:
+        return ConvConfig("subgroup", knobs=knobs_as_text(sub_groups))
     extents, window = _direct(workload)
     if spec.local_memory_kind != "dedicated":
         return ConvConfig("plain")
@@ -61,7 +66,7 @@ def choose_config(
 def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
     """Every configuration of a convolution: tiles of direct ones and of Winograd's products."""
     first = choose_config(workload, spec)
-    found: list[ConvConfig] = []
+    found = [first] if first.algorithm == "subgroup" else []
     if spec.local_memory_kind == "dedicated":
         extents, window = _direct(workload)
         found += [ConvConfig("direct", knobs=k) for k in _ranked(extents, window, spec)]

@@ -127,7 +127,14 @@ class Tail:
 
     def write(self, where: Sequence[tirx.Expr], total: tirx.Expr) -> None:
         """Store what becomes of one sum."""
-        self._memory.flat[-1][self._at(self._target, where)] = self._value(where, total)
+        target, offset, value = self.stored(where, total)
+        target[offset] = value
+
+    def stored(
+        self, where: Sequence[tirx.Expr], total: tirx.Expr
+    ) -> tuple[Any, tirx.Expr, tirx.Expr]:
+        """The vector that takes what becomes of one sum, where in it, and the value."""
+        return self._memory.flat[-1], self._at(self._target, where), self._value(where, total)
 
     def write_vector(
         self, where: Sequence[tirx.Expr], total: Callable[[tirx.Expr], tirx.Expr], width: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
@@ -32,7 +32,9 @@ from tvm_edge.schedules.stages import (
     sums_stay_in_order,
 )
 
-__all__ = ["Source", "TensorCore", "Tiled"]
+__all__ = ["Source", "TensorCore", "Tiled", "digits"]
+
+Found = TypeVar("Found", bound="Source")
 
 
 class Tiled:
@@ -74,6 +76,8 @@ class Source:
 
     Attributes
     ----------
+    takes_depthwise : bool
+        Of the class: whether convolutions without a sum over channels are wanted as well.
     extents : (int, int, int, int)
         Batch, rows, columns and terms of the product that it is.
     window : int
@@ -82,20 +86,22 @@ class Source:
         The one that the function was given.
     """
 
+    takes_depthwise = False
+
     def __init__(
         self, func: tirx.PrimFunc, block: s_tir.SBlock, epilogue: s_tir.SBlock, conv: Contraction
     ) -> None:
         self._func, self._block, self._epilogue = func, block, epilogue
         self._vars = [v.var for v in block.iter_vars]
         sizes = [constant(v.dom.extent) or 1 for v in block.iter_vars]
-        assert conv.channels is not None
+        self._conv = conv
         self._group = conv.group
         self._channels = conv.channels
         self._outer = list(conv.outer)
         self._lines = [p for p in (conv.lines, conv.columns) if p is not None]
         self._terms = list(conv.reduction)
         self._sizes = sizes
-        groups = sizes[conv.channels] // conv.group
+        groups = 1 if conv.channels is None else sizes[conv.channels] // conv.group
         self.extents = (
             prod(sizes[p] for p in self._outer) * groups,
             conv.group,
@@ -108,15 +114,15 @@ class Source:
         term = get_reduction_expr(block)
         self._data, self._weight = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
 
-    @staticmethod
-    def of(func: tirx.PrimFunc) -> Source | None:
+    @classmethod
+    def of(cls: type[Found], func: tirx.PrimFunc) -> Found | None:
         """`func` taken apart, ``None`` if it is something else."""
         opened = open_reduction(func)
         if opened is None:
             return None
         sch, block = opened
         conv = match_contraction(sch.get(block))
-        if conv is None or conv.channels is None:
+        if conv is None or (conv.channels is None and not cls.takes_depthwise):
             return None
         if any(str(b.dtype) != "float32" for b in sch.mod["main"].params):
             return None
@@ -128,16 +134,16 @@ class Source:
             return None
         if len(root_blocks(sch)) != 2:
             return None
-        return Source._checked(sch, block, epilogue, conv)
+        return cls._checked(sch, block, epilogue, conv)
 
-    @staticmethod
+    @classmethod
     def _checked(
-        sch: Schedule, block: SBlockRV, epilogue: SBlockRV, conv: Contraction
-    ) -> Source | None:
+        cls: type[Found], sch: Schedule, block: SBlockRV, epilogue: SBlockRV, conv: Contraction
+    ) -> Found | None:
         stmt, after = sch.get(block), sch.get(epilogue)
         if not sums_stay_in_order(sch.mod["main"], stmt, after):
             return None
-        return Source(sch.mod["main"], stmt, after, conv)
+        return cls(sch.mod["main"], stmt, after, conv)
 
     # --------------------------------------------------------------------------------- the kernel
 
@@ -160,6 +166,7 @@ class Source:
         return made.with_attr(WORKSPACE, len(space))
 
     def _product(self, flat: Sequence[Any]) -> Product:
+        assert self._channels is not None
         axes = [tirx.Var(name, "int32") for name in ("batch", "row", "column", "term")]
         batch, row, column, term = axes
         simplify = sym.Analyzer()
@@ -167,9 +174,9 @@ class Source:
             simplify.bind(axis, ir.Range(0, size))
         groups = self._sizes[self._channels] // self._group
         places = {
-            **_digits(tirx.floordiv(batch, groups), self._outer, self._sizes),
-            **_digits(column, self._lines, self._sizes),
-            **_digits(term, self._terms, self._sizes),
+            **digits(tirx.floordiv(batch, groups), self._outer, self._sizes),
+            **digits(column, self._lines, self._sizes),
+            **digits(term, self._terms, self._sizes),
             self._channels: tirx.floormod(batch, groups) * self._group + row,
         }
         variables = [(v, places[p]) for p, v in enumerate(self._vars)]
@@ -204,7 +211,7 @@ class Source:
         )
 
 
-def _digits(number: tirx.Expr, axes: Sequence[int], sizes: Sequence[int]) -> dict[int, tirx.Expr]:
+def digits(number: tirx.Expr, axes: Sequence[int], sizes: Sequence[int]) -> dict[int, tirx.Expr]:
     """The places on `axes` that `number` counts, the last one fastest."""
     places, below = {}, 1
     for axis in reversed(axes):

@@ -66,11 +66,23 @@ def test_an_unknown_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         name="Intel(R) Some Graphics [0x1234]",
         vendor="Intel(R) Corporation",
         sub_group_sizes=[8, 16, 32],
+        extensions="cl_khr_fp16 cl_intel_subgroups cl_intel_required_subgroup_size",
         local_memory_kind="dedicated",
     )
     assert spec.key == "intel/some-graphics-0x1234"
+    assert spec.sub_groups == (8, 16, 32)
     assert spec.wave == 32
     assert spec.local_memory_kind == "dedicated"
+
+
+def test_sub_groups_are_those_with_block_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver may let kernels require a size and lack what they would do with it."""
+    spec = probed(monkeypatch, sub_group_sizes=[8, 16], extensions="cl_khr_subgroups")
+    assert spec.sub_groups == ()
+    named = probed(
+        monkeypatch, name="Intel(R) HD Graphics 505", extensions="cl_khr_fp16", sub_group_sizes=[]
+    )
+    assert named.sub_groups == ()  # what a driver says of its limits goes before a preset
 
 
 def test_opencl_on_a_cpu_has_the_cores_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,7 @@ def _intel(
         cores=units,
         alus=8,  # two 4-wide FPUs in an execution unit
         wave=16,
+        sub_groups=(8, 16, 32),
         simd_bytes=16,
         max_work_group_size=work_group,
         registers=7 * 128 * 8,  # seven threads of 128 registers of 32 bytes

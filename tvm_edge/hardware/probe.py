@@ -83,6 +83,7 @@ def _opencl_spec(device: Any, index: int) -> DeviceSpec:
     local_memory = int(info.get("local_memory") or device.max_shared_memory_per_block or 0)
     dedicated = str(info.get("local_memory_kind", "dedicated")) == "dedicated"
     sub_groups = [int(size) for size in info.get("sub_group_sizes", ())]
+    extensions = str(info.get("extensions", "")).split()
     known = preset_by_device_name(name)
     if known is not None:
         spec = known.spec
@@ -101,6 +102,7 @@ def _opencl_spec(device: Any, index: int) -> DeviceSpec:
     spec = replace(
         spec,
         cores=cores,
+        sub_groups=tuple(sub_groups) if "cl_intel_subgroups" in extensions else (),
         max_work_group_size=min([limit, *sizes[:1]]),
         registers=int(info.get("registers", 0)) or spec.registers,
         local_memory=local_memory,

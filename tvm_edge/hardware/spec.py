@@ -37,6 +37,10 @@ class DeviceSpec:
         Single-precision multiply-add lanes of one core; 0 on a CPU, whose `simd_bytes` say it.
     wave : int
         Work-items that execute in lockstep (warp, wavefront, sub-group); 1 on a CPU.
+    sub_groups : tuple of int
+        How many work-items may form a sub-group whose size a kernel requires, where the driver has
+        Intel's block reads, block writes and shuffles (``cl_intel_subgroups``,
+        ``cl_intel_required_subgroup_size``); empty elsewhere.
     simd_bytes : int
         Width of one vector register of a CPU core, or of a work-item's preferred vector.
     unaligned_vectors : bool
@@ -76,6 +80,7 @@ class DeviceSpec:
     on_cpu: bool = False
     alus: int = 0
     wave: int = 1
+    sub_groups: tuple[int, ...] = ()
     simd_bytes: int = 16
     unaligned_vectors: bool = True
     vector_registers: int = 16

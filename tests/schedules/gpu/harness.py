@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import onnx
 import tvm
@@ -14,7 +15,8 @@ from tvm.relax import transform
 import tvm_edge
 from tests.onnx_models import reference
 from tests.schedules.harness import Graph, Kernel, assert_close
-from tvm_edge.compiler import phases
+from tvm_edge.compiler import driver, phases
+from tvm_edge.compiler.build import build
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.hardware.presets import PRESETS
@@ -148,3 +150,18 @@ def check_gpu(graph: Graph, target: str) -> tuple[KernelInfo, ...]:
         assert_close(actual[name], value, f"{name} of\n{onnx.printer.to_text(model.graph)}")
     assert {kernel.device for kernel in compiled.report.kernels} == {target}
     return compiled.report.kernels
+
+
+def opencl_source(model: onnx.ModelProto, target: str) -> str:
+    """The OpenCL C of all kernels that a model has on a target."""
+    plan = driver._plan(model, target, None, "none", host="llvm")
+    found: list[str] = []
+
+    def collect(module: Any) -> None:
+        if module.kind == "opencl":
+            found.append(module.inspect_source())
+        for imported in module.imports:
+            collect(imported)
+
+    collect(build(plan.lowered, plan.resolved)._executable.mod)
+    return "\n".join(found)

@@ -1,0 +1,133 @@
+"""Which tile of a convolution an Intel sub-group keeps in its registers, by an estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from math import prod
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.blocked import ConvWorkload
+
+__all__ = ["SubGroupTile", "choose_sub_group_tile", "fits_sub_group", "is_flat"]
+
+# Sizes that Intel's GPUs have; drivers of CPUs offer more, which fill no registers of theirs.
+_SIZES = (8, 16, 32)
+_CHANNELS = (2, 4, 8, 16, 32)
+_LINES = (1, 2, 3, 4, 6, 8)
+
+# 32-bit registers of a hardware thread, the general register file of 4 KiB that a sub-group shares
+# (ICPP'19 §3.2.1), and those that a lane has beside its tile.
+_REGISTERS = 1024
+_OTHER_REGISTERS = 8
+
+# Multiply-adds that are written out for one input channel: beyond, sources take long to build.
+_UNROLLED = 1024
+
+# In multiply-adds of eight lanes, which an execution unit begins each cycle: a message to memory
+# with its share of the wait; a shuffle whose distance no operand's region can express.
+_MESSAGE, _SHIFT = 8, 4
+
+# Hardware threads that an execution unit needs to hide what it waits for.
+_THREADS = 4
+
+_MOST_ELEMENTS = 1 << 31  # kernels have 32-bit indices
+
+
+@dataclass(frozen=True)
+class SubGroupTile:
+    """What a sub-group computes: `channels` x `lines` x `size` outputs.
+
+    Attributes
+    ----------
+    size : int
+        Lanes, each of them one column.
+    channels : int
+        Output channels.
+    lines : int
+        Lines of the feature map; of a flat convolution runs of `size` pixels.
+    """
+
+    size: int
+    channels: int
+    lines: int
+
+    def pitch(self, kernel: tuple[int, int]) -> int:
+        """Packed weights of one line of the window: whole block reads."""
+        return -(-kernel[1] * self.channels // self.size) * self.size
+
+    def unrolls(self, kernel: tuple[int, int]) -> bool:
+        """Whether all of the window is written out, not only one line of it."""
+        return prod(kernel) * self.channels * self.lines <= _UNROLLED
+
+    def registers(self, kernel: tuple[int, int]) -> int:
+        """Of a lane: sums, weights of what is written out, and a line of the input."""
+        lines = kernel[0] if self.unrolls(kernel) else 1
+        weights = lines * self.pitch(kernel) // self.size
+        return self.channels * self.lines + weights + 2 * kernel[1] + _OTHER_REGISTERS
+
+
+def is_flat(workload: ConvWorkload) -> bool:
+    """Whether outputs depend on a pixel each: all lines are then one."""
+    return (
+        workload.kernel == (1, 1)
+        and workload.strides == (1, 1)
+        and workload.padding == (0, 0, 0, 0)
+    )
+
+
+def fits_sub_group(tile: SubGroupTile, spec: DeviceSpec) -> bool:
+    """Whether a device takes kernels that require sub-groups of a tile's size."""
+    return tile.size in spec.sub_groups and tile.size <= spec.max_work_group_size
+
+
+@cache
+def choose_sub_group_tile(workload: ConvWorkload, spec: DeviceSpec) -> SubGroupTile | None:
+    """The tile of the least estimated time; ``None`` where the device or the shape has none."""
+    lines, columns = workload.output
+    image = workload.batch * workload.channels * workload.height * workload.width
+    result = workload.batch * workload.filters * lines * columns
+    if max(image, result) >= _MOST_ELEMENTS:
+        return None
+    return min(
+        _possible(workload, spec),
+        key=lambda tile: _estimated_cycles(tile, workload, spec),
+        default=None,
+    )
+
+
+def _possible(workload: ConvWorkload, spec: DeviceSpec) -> Iterator[SubGroupTile]:
+    rows = workload.filters // workload.groups
+    channels = (1,) if rows == 1 else tuple(n for n in _CHANNELS if n < 2 * rows)
+    for size, count, lines in product(_SIZES, channels, _LINES):
+        tile = SubGroupTile(size, count, lines)
+        if fits_sub_group(tile, spec) and tile.registers(workload.kernel) <= _REGISTERS // size:
+            yield tile
+
+
+def _estimated_cycles(tile: SubGroupTile, workload: ConvWorkload, spec: DeviceSpec) -> float:
+    """Of an execution unit: sub-groups that it runs, those at a time that hide waiting."""
+    lines, columns = workload.output
+    height, width = workload.kernel
+    rows = workload.filters // workload.groups
+    if is_flat(workload):
+        tiles = -(-lines * columns // (tile.size * tile.lines))
+        input_lines = tile.lines
+    else:
+        tiles = -(-lines // tile.lines) * -(-columns // tile.size)
+        # Lines of the input that several outputs use are read once, if their sums are at hand.
+        input_lines = tile.lines * height
+        if tile.unrolls(workload.kernel) and workload.dilation[0] == 1:
+            input_lines = min(input_lines, (tile.lines - 1) * workload.strides[0] + height)
+    groups = workload.batch * workload.groups * -(-rows // tile.channels) * tiles
+    passes = tile.size / 8
+    sums = tile.channels * tile.lines * height * width * passes
+    read = height * tile.pitch(workload.kernel) // tile.size
+    read += input_lines * (1 + (width > 1) + (workload.strides[1] > 1))
+    shifts = input_lines * (width - 1)
+    channel = sums + _MESSAGE * read + _SHIFT * shifts * passes
+    stores = tile.channels * tile.lines * _MESSAGE
+    rounds = max(-(-groups // max(spec.cores, 1)), _THREADS)
+    return rounds * (workload.channels // workload.groups * channel + stores)
