@@ -17,7 +17,7 @@ __all__ = ["PIN", "block_read", "block_write", "lane_of", "pin", "shuffle", "shu
 
 PIN = "tvm_edge_sub_group_size"
 """Stands in a kernel's body for the size of its sub-groups. OpenCL C says it in front of a kernel,
-where TVM writes nothing of ours; :mod:`tvm_edge.lowering.opencl_subgroups` moves it there."""
+where TVM writes nothing of ours; :mod:`tvm_edge.lowering.opencl_attributes` moves it there."""
 
 
 def pin(size: int) -> None:

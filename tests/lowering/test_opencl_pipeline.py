@@ -1,4 +1,4 @@
-"""The pipeline of OpenCL kernels is TVM's, and two passes more."""
+"""The pipeline of OpenCL kernels is TVM's, and three passes more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tvm.s_tir import pipeline
 
 from tvm_edge.lowering import opencl_pipeline
 
-OURS = ["LaunchLoops", "LegalizeVectors"]
+LOOPS = ["LaunchLoops", "LegalizeVectors"]
+GROUPS = ["RequireWorkGroups"]
 # For Hexagon's memory alone.
 LEFT_OUT = ["s_tir.VerifyVTCMLimit", "s_tir.LowerVtcmAlloc"]
 
@@ -31,6 +32,10 @@ def test_it_follows_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
     default, *_ = pipeline.default_s_tir_pipeline()
     default(tvm.IRModule({}))
     own = names(list(opencl_pipeline._PASSES))
-    assert [name for name in own if name not in OURS] == [n for n in found if n not in LEFT_OUT]
+    assert [name for name in own if name not in (*LOOPS, *GROUPS)] == [
+        n for n in found if n not in LEFT_OUT
+    ]
     place = own.index("s_tir.LoopPartition")
-    assert own[place + 1 : place + 4] == [*OURS, "tirx.VectorizeLoop"]
+    assert own[place + 1 : place + 4] == [*LOOPS, "tirx.VectorizeLoop"]
+    place = own.index("tirx.SplitHostDevice")
+    assert own[place + 1 : place + 3] == [*GROUPS, "tirx.MakePackedAPI"]

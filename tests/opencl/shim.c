@@ -59,6 +59,7 @@ enum {
   CL_PROGRAM_BUILD_STATUS = 0x1181,
   CL_PROGRAM_BUILD_LOG = 0x1183,
   CL_BUILD_ERROR = -2,
+  CL_KERNEL_WORK_GROUP_SIZE = 0x11B0,
   CL_COMPLETE = 0,
   CL_EVENT_COMMAND_EXECUTION_STATUS = 0x11D3,
   CL_DEVICE_EXTENSIONS_WITH_VERSION = 0x1060,
@@ -116,7 +117,7 @@ static const char *const SETTING[] = {"no_platforms",         "track",
                                       "queue_limit",          "stale_driver",
                                       "out_of_memory_above_mib", "command_buffer_major",
                                       "no_entry_points",      "one_at_a_time",
-                                      "only_for_profiling"};
+                                      "only_for_profiling",   "kernel_items"};
 enum setting {
   NO_PLATFORMS,
   TRACK,
@@ -126,7 +127,8 @@ enum setting {
   COMMAND_BUFFER_MAJOR,
   NO_ENTRY_POINTS,
   ONE_AT_A_TIME,
-  ONLY_FOR_PROFILING
+  ONLY_FOR_PROFILING,
+  KERNEL_ITEMS /* of a group, for any kernel; 0: as many as the driver says */
 };
 static atomic_long setting[COUNT(SETTING)];
 
@@ -757,9 +759,18 @@ FORWARD(clGetKernelInfo, (handle kernel, cl_uint what, size_t room, void *out, s
 FORWARD(clGetKernelArgInfo,
         (handle kernel, cl_uint at, cl_uint what, size_t room, void *out, size_t *needed),
         (kernel, at, what, room, out, needed))
-FORWARD(clGetKernelWorkGroupInfo,
-        (handle kernel, handle device, cl_uint what, size_t room, void *out, size_t *needed),
-        (kernel, real_device(device), what, room, out, needed))
+
+EXPORT cl_int clGetKernelWorkGroupInfo(handle kernel, handle device, cl_uint what, size_t room,
+                                       void *out, size_t *needed) {
+  REAL(cl_int, clGetKernelWorkGroupInfo, (handle, handle, cl_uint, size_t, void *, size_t *));
+  cl_int failed = fault("clGetKernelWorkGroupInfo");
+  if (failed) return failed;
+  cl_int code = call(kernel, real_device(device), what, room, out, needed);
+  size_t most = (size_t)atomic_load(&setting[KERNEL_ITEMS]);
+  if (!code && what == CL_KERNEL_WORK_GROUP_SIZE && out && most && *(size_t *)out > most)
+    *(size_t *)out = most;
+  return code;
+}
 
 typedef void (*event_notify)(cl_event, cl_int, void *);
 
@@ -796,6 +807,9 @@ EXPORT cl_int clEnqueueNDRangeKernel(handle queue, handle kernel, cl_uint rank,
   for (cl_uint i = 0; local && i < rank; ++i)
     if (!local[i] || global[i] % local[i]) return CL_INVALID_WORK_GROUP_SIZE;
 #endif
+  size_t items = 1, most = (size_t)atomic_load(&setting[KERNEL_ITEMS]);
+  for (cl_uint i = 0; local && i < rank; ++i) items *= local[i];
+  if (most && items > most) return CL_INVALID_WORK_GROUP_SIZE;
   int track = atomic_load(&setting[TRACK]) != 0;
   if (!track) {
     cl_int code = call(queue, kernel, rank, offset, global, local, WAIT_ARGS);

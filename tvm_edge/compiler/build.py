@@ -18,7 +18,7 @@ from tvm_edge.errors import ArtifactError, MissingDependencyError
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.host import machine
 from tvm_edge.lowering import opencl_intrinsics, opencl_pipeline
-from tvm_edge.lowering.opencl_subgroups import pinned_sub_groups
+from tvm_edge.lowering.opencl_attributes import attributes_in_front
 
 __all__ = ["BuiltLibrary", "build"]
 
@@ -108,7 +108,7 @@ def build(
         opencl_intrinsics.register()
         opencl_pipeline.register()
         pipeline = opencl_pipeline.OPENCL
-        device_compiler = pinned_sub_groups()
+        device_compiler = attributes_in_front()
     if resolved.kind == "cuda":
         device_compiler = cuda_compiler(str(resolved.target.attrs["arch"]))
     with device_compiler, resolved.target:

@@ -6,6 +6,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
+from tvm_edge.lowering.opencl_attributes import RequireWorkGroups
 from tvm_edge.lowering.opencl_grids import LaunchLoops
 from tvm_edge.lowering.opencl_vectors import LegalizeVectors
 
@@ -59,6 +60,7 @@ _PASSES = (
     s_tir.transform.LowerThreadAllreduce(),
     s_tir.transform.MergeSharedMemoryAllocations(),
     tirx.transform.SplitHostDevice(),
+    RequireWorkGroups(),
     tirx.transform.MakePackedAPI(),
     tirx.transform.FP8StorageLegalize(),
     tirx.transform.BF16StorageLegalize(),

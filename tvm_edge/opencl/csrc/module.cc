@@ -297,7 +297,7 @@ void KernelFunction::FailLaunch(cl_int status, Kernel* kernel, const size_t* glo
     for (cl_uint i = 0; i < dimensions_; ++i) asked *= local[i];
     const size_t allowed = kernel->Info(CL_KERNEL_WORK_GROUP_SIZE);
     const std::vector<size_t> required = kernel->RequiredWorkGroupSize();
-    if (required[0] != 0) {
+    if (required[0] != 0 && !std::equal(local, local + dimensions_, required.begin())) {
       TVM_FFI_THROW(ValueError) << "OpenCL device " << device->Describe() << " refuses kernel '"
                                 << name_ << "' with work-groups of " << Sizes(local, dimensions_)
                                 << ": its source requires " << Sizes(required.data(), 3);

@@ -1,0 +1,129 @@
+"""Drivers that allow a kernel smaller work-groups than were chosen for it."""
+
+from __future__ import annotations
+
+import logging
+import zipfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+
+import tvm_edge
+from tests.onnx_models import conv_relu, reference, relative_error
+from tests.opencl.support import Shim, Worker, build_shim, worker
+from tvm_edge.compiler import driver
+from tvm_edge.hardware import ResolvedTarget, resolve_target
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """A process whose OpenCL library may be told what to allow."""
+    if not tvm.runtime.enabled("opencl") or not tvm.opencl(0).exist:
+        pytest.skip("no opencl device on this machine")
+    library = build_shim(tmp_path_factory.mktemp("shim"), masked=False)
+    real = tvm_edge.opencl.status()["library"]
+    with worker({"TVM_EDGE_OPENCL_LIBRARY": library, "SHIM_REAL": real}) as started:
+        yield started
+
+
+def model() -> onnx.ModelProto:
+    return conv_relu()
+
+
+def compiled(on_cpu: bool) -> tvm_edge.CompiledModel:
+    """For this machine's device, as if it were a GPU."""
+
+    def resolve(target: Any, host: Any = None) -> ResolvedTarget:
+        resolved = resolve_target(target, host)
+        if resolved.spec.kind != "gpu":
+            return resolved
+        return replace(resolved, spec=replace(resolved.spec, on_cpu=on_cpu))
+
+    driver.resolve_target = resolve  # type: ignore[assignment]
+    return tvm_edge.compile(model(), "opencl", fallback="error")
+
+
+def exported(path: Path) -> list[str]:
+    compiled(on_cpu=False).export(path)
+    with zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+
+
+def run_loaded(path: Path, limit: int) -> tuple[dict[str, np.ndarray], list[str]]:
+    return run(lambda: tvm_edge.load(path), limit)
+
+
+def run_compiled(limit: int) -> tuple[dict[str, np.ndarray], list[str]]:
+    return run(lambda: compiled(on_cpu=False), limit)
+
+
+def run(make: Any, limit: int) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Outputs where a kernel may have so many work-items, and what was said about it."""
+    said: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    logger, listener = logging.getLogger("tvm_edge.runtime.model"), Listener()
+    logger.addHandler(listener)
+    logger.setLevel(logging.INFO)
+    Shim.here()["kernel_items"] = limit
+    try:
+        return make().run(inputs()), said
+    finally:
+        Shim.here()["kernel_items"] = 0
+        logger.removeHandler(listener)
+
+
+def inputs() -> dict[str, np.ndarray]:
+    data = np.random.default_rng(5).normal(size=(1, 3, 16, 16))
+    return {"data": data.astype("float32")}
+
+
+def check(outputs: dict[str, np.ndarray]) -> None:
+    for name, expected in reference(model(), inputs()).items():
+        assert relative_error(outputs[name], expected) < 1e-5
+
+
+@pytest.mark.parametrize("limit, smaller", [(0, False), (64, True)])
+def test_an_artifact_carries_both(
+    limit: int, smaller: bool, limited: Worker, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.tvme"
+    assert "smaller.so" in limited(exported, path)
+    outputs, said = limited(run_loaded, path, limit)
+    check(outputs)
+    assert any("smaller work-groups" in line for line in said) == smaller
+
+
+def test_a_model_just_compiled_is_built_again(limited: Worker) -> None:
+    outputs, said = limited(run_compiled, 64)
+    check(outputs)
+    assert any("smaller work-groups" in line for line in said)
+
+
+def test_what_even_smaller_groups_need_is_refused_by_the_driver(
+    limited: Worker, tmp_path: Path
+) -> None:
+    """An error with the kernel, its group and the limit, and no crash."""
+    path = tmp_path / "model.tvme"
+    limited(exported, path)
+    with pytest.raises(Exception, match=r"refuses kernel .* may have 2, the device allows"):
+        limited(run_loaded, path, 2)
+
+
+def export_of_a_cpu(path: Path) -> list[str]:
+    compiled(on_cpu=True).export(path)
+    with zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+
+
+def test_cpus_have_groups_of_one(limited: Worker, tmp_path: Path) -> None:
+    assert "smaller.so" not in limited(export_of_a_cpu, tmp_path / "model.tvme")
