@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tvm import relax, tirx
 
@@ -160,11 +160,15 @@ def test_any_convolution_and_tile(data: st.DataObject) -> None:
     pads = [draw(0, 2) for _ in range(4)]
     own = draw(1, 3)
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    height, width = reach[0] + draw(0, 6), reach[1] + draw(0, 40)
+    lines = (height + pads[0] + pads[2] - reach[0]) // strides[0] + 1
+    columns = (width + pads[1] + pads[3] - reach[1]) // strides[1] + 1
+    assume(lines * columns >= 8)
     graph = conv(
         draw(1, 2),
         own * groups,
-        draw(reach[0], reach[0] + 6),
-        draw(reach[1], reach[1] + 40),
+        height,
+        width,
         outputs=groups * draw(1, 5),
         kernel=kernel,
         seed=draw(0, 99),
