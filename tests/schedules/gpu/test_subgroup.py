@@ -27,8 +27,9 @@ from tvm_edge.compiler import phases
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.hardware.presets import PRESETS
-from tvm_edge.schedules.gpu import schedule
+from tvm_edge.schedules.gpu import algorithm, schedule
 from tvm_edge.schedules.gpu.subgroup_calls import PIN
+from tvm_edge.schedules.gpu.subgroup_tile import SubGroupTile
 
 HD505 = PRESETS["intel-hd505"].spec
 GOLDEN = Path(__file__).parent / "golden" / "intel_hd505_conv.cl"
@@ -177,7 +178,11 @@ def test_any_convolution_and_tile(data: st.DataObject) -> None:
         dilations=dilations,
         pads=pads,
     )
-    result, rules, _ = run_in_lanes(graph, replace(HD505, sub_groups=(size,)))
+    tile = SubGroupTile(size, draw(1, 9), draw(1, 4))
+    with pytest.MonkeyPatch.context() as patch:
+        if draw(0, 1):
+            patch.setattr(algorithm, "choose_sub_group_tile", lambda *_: tile)
+        result, rules, _ = run_in_lanes(graph, replace(HD505, sub_groups=(size,)))
     assert set(rules) <= {"subgroup", "subgroup_depthwise"}
     assert_right(result, graph)
 
