@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["LAYERS", "PRODUCTS", "SEEN", "UNSEEN", "Layer", "Products", "layer_model"]
+__all__ = [
+    "LAYERS",
+    "PRODUCTS",
+    "SEEN",
+    "UNSEEN",
+    "UNSEEN_WORK_GROUPS",
+    "WORK_GROUPS",
+    "Layer",
+    "Products",
+    "layer_model",
+]
 
 
 @dataclass(frozen=True)
@@ -108,6 +118,31 @@ PRODUCTS = (
     Products(36, 64, 196, 64),
     Products(16, 128, 196, 128),
     Products(36, 96, 81, 160),
+)
+# Work-groups: the two of APSys'20, figure 5, and ten of the zoo.
+WORK_GROUPS = (
+    Layer(256, 56, 256, 3),
+    Layer(128, 56, 128, 3, 1, 128),
+    Layer(64, 56, 64, 3),
+    Layer(128, 28, 128, 3),
+    Layer(256, 14, 256, 3),
+    Layer(256, 56, 64, 1),
+    Layer(1024, 14, 256, 1),
+    Layer(64, 112, 128, 3, 2),
+    Layer(32, 112, 32, 3, 1, 32),
+    Layer(144, 56, 144, 3, 2, 144),
+    Layer(384, 14, 384, 3, 1, 384),
+    Layer(960, 7, 960, 3, 1, 960),
+)
+UNSEEN_WORK_GROUPS = (
+    Layer(96, 40, 160, 3),
+    Layer(48, 73, 72, 3),
+    Layer(320, 20, 320, 1),
+    Layer(192, 28, 384, 3, 2),
+    Layer(40, 90, 40, 3, 1, 40),
+    Layer(240, 28, 240, 5, 1, 240),
+    Layer(576, 19, 576, 3, 2, 576),
+    Layer(72, 64, 72, 3, 1, 72),
 )
 # Layers against cuDNN: those, depthwise ones, groups, dilation.
 LAYERS = (

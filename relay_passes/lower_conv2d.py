@@ -11,7 +11,12 @@ from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.base import PRECISION
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.gpu.algorithm import choose_config
-from tvm_edge.schedules.gpu.subgroup_filters import SUB_GROUP, conv2d_packed, pack_for_sub_groups
+from tvm_edge.schedules.gpu.packed import can_pack, conv2d_packed, pack_channels
+from tvm_edge.schedules.gpu.subgroup_filters import (
+    SUB_GROUP,
+    conv2d_for_sub_groups,
+    pack_for_sub_groups,
+)
 from tvm_edge.schedules.gpu.subgroup_tile import SubGroupTile
 from tvm_edge.schedules.gpu.winograd import products, transform_images
 from tvm_edge.schedules.knobs import CONFIG, knobs_as_text, read_knobs
@@ -37,7 +42,9 @@ def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
         tile = read_knobs(SubGroupTile, config.knobs)
         return _by_sub_groups(site, call.args[0], workload, weights, tile)
     if config.knobs:
-        return _direct(site, call, workload, config.knobs)
+        return _with_knobs(site, call, workload, config.knobs)
+    if site.spec.local_memory_kind != "dedicated" and can_pack(workload):
+        return _packed(site, call, workload, weights)
     return call
 
 
@@ -64,7 +71,22 @@ def _winograd(
     return _fusable(site, func, "winograd_output", [sums], result)
 
 
-def _direct(site: KernelSite, call: relax.Call, workload: ConvWorkload, knobs: str) -> relax.Call:
+def _packed(
+    site: KernelSite, call: relax.Call, workload: ConvWorkload, weights: np.ndarray
+) -> relax.Call:
+    """Filters with the channels of a work-item side by side: it reads them as one vector."""
+    shape = list(call.args[0].ty.shape)
+    packed = pack_channels(weights)
+    image = te.placeholder(shape, "float32", "image")
+    filters = te.placeholder(packed.shape, "float32", "filters")
+    result = conv2d_packed(image, filters, workload)
+    func = te.create_prim_func([image, filters, result], "int64")
+    return _fusable(site, func, "conv2d", [call.args[0], const(packed, "float32")], result)
+
+
+def _with_knobs(
+    site: KernelSite, call: relax.Call, workload: ConvWorkload, knobs: str
+) -> relax.Call:
     """The operator's own definition, with knobs for its schedule."""
     image, filters = (
         te.placeholder(list(arg.ty.shape), "float32", name)
@@ -97,7 +119,7 @@ def _by_sub_groups(
     shape = (workload.batch, workload.channels, workload.height, workload.width)
     given = te.placeholder(shape, "float32", "image")
     filters = te.placeholder(packed.shape, "float32", "filters")
-    result = conv2d_packed(given, filters, workload, tile)
+    result = conv2d_for_sub_groups(given, filters, workload, tile)
     func = te.create_prim_func([given, filters, result], "int64")
     func = _annotated(func, SUB_GROUP, knobs_as_text(tile))
     return _fusable(site, func, "conv2d", [image, const(packed, "float32")], result)

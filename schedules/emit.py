@@ -7,7 +7,7 @@ plain Python a sorting network or a merge is a function that writes statements.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,7 @@ __all__ = [
     "function",
     "hold",
     "launch",
+    "launch_grid",
     "register",
     "registers",
     "require",
@@ -112,11 +113,23 @@ def _expression(size: Any) -> tirx.Expr:
 @contextmanager
 def launch(groups: Any, items: int) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
     """One GPU kernel: yields the indices of the work-group and of the work-item in it."""
-    group, item = te.thread_axis("blockIdx.x"), te.thread_axis("threadIdx.x")
+    with launch_grid([groups], [items]) as ((group,), (item,)):
+        yield group, item
+
+
+@contextmanager
+def launch_grid(
+    groups: Sequence[Any], items: Sequence[Any]
+) -> Iterator[tuple[list[tirx.Expr], list[tirx.Expr]]]:
+    """One GPU kernel of one to three axes, x first: indices of the group and of the item in it."""
+    blocks = [te.thread_axis(f"blockIdx.{axis}") for axis, _ in zip("xyz", groups, strict=False)]
+    threads = [te.thread_axis(f"threadIdx.{axis}") for axis, _ in zip("xyz", items, strict=False)]
     outside = _launching.set(True)
     try:
-        with T.attr(group, "thread_extent", groups), T.attr(item, "thread_extent", items):
-            yield group.var, item.var
+        with ExitStack() as stack:
+            for axis, extent in zip([*blocks, *threads], [*groups, *items], strict=True):
+                stack.enter_context(T.attr(axis, "thread_extent", extent))
+            yield [axis.var for axis in blocks], [axis.var for axis in threads]
     finally:
         _launching.reset(outside)
 

@@ -9,6 +9,7 @@ from math import prod
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis import get_sblock_info
+from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.schedules.accesses import Access, accesses, constant, is_copy
@@ -33,6 +34,7 @@ __all__ = [
     "open_pooling",
     "open_reduction",
     "read_index",
+    "sums_stay_in_order",
 ]
 
 
@@ -119,6 +121,28 @@ def epilogue_of(sch: Schedule, block: SBlockRV) -> SBlockRV:
     has none of that form, a copy made for the purpose.
     """
     return aligned_consumer(sch, block) or sch.cache_write(block, 0, "local")
+
+
+def sums_stay_in_order(func: tirx.PrimFunc, block: s_tir.SBlock, epilogue: s_tir.SBlock) -> bool:
+    """Whether `block` sums products of static extents, and `epilogue` stores the result from them.
+
+    Each sum is then used once, where it stands; a kernel that is written out may keep them wherever
+    it likes.
+    """
+    shapes = [constant(v.dom.extent) for v in block.iter_vars]
+    if None in shapes or 0 in shapes or str(block.iter_vars[0].var.ty.dtype) != "int32":
+        return False
+    if not isinstance(get_reduction_expr(block), tirx.Mul):
+        return False
+    written = block.body.indices
+    spatial = [v.var for v in block.iter_vars if v.iter_type == tirx.IterVar.DataPar]
+    if len(written) != len(spatial) or len(epilogue.iter_vars) != len(spatial):
+        return False
+    if not all(a.same_as(b) for a, b in zip(written, spatial, strict=True)):
+        return False
+    if not isinstance(epilogue.body, tirx.BufferStore) or len(epilogue.writes) != 1:
+        return False
+    return bool(epilogue.writes[0].source.same_as(func.params[-1]))
 
 
 def _indexed_by(access: Access, block: s_tir.SBlock) -> bool:

@@ -15,6 +15,7 @@ from tvm_edge.schedules.base import Scheduled, ScheduleRule, apply_first
 from tvm_edge.schedules.elementwise import Elementwise
 from tvm_edge.schedules.gpu.conv2d import Conv2d
 from tvm_edge.schedules.gpu.dense import Dense
+from tvm_edge.schedules.gpu.direct import Direct
 from tvm_edge.schedules.gpu.fallback import Fallback
 from tvm_edge.schedules.gpu.launch import guard_empty_grids, schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
@@ -32,6 +33,7 @@ RULES: tuple[ScheduleRule, ...] = (
     SubGroup(depthwise=True),
     TensorCore(),
     Tiled(),
+    Direct(),
     Conv2d(),
     Depthwise(),
     Dense(),

@@ -7,6 +7,7 @@ a block index costs a kernel nothing that a profiler would show.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 import tvm_ffi
@@ -16,8 +17,9 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.analysis import divisors, extent, is_plain, root_blocks
+from tvm_edge.schedules.analysis import extent, is_plain, root_blocks
 from tvm_edge.schedules.stages import fuse
+from tvm_edge.schedules.workgroup import Problem, choose_work_group
 
 __all__ = [
     "WORK_GROUP",
@@ -40,19 +42,15 @@ def power_of_two(limit: int) -> int:
     return 1 << max(0, limit.bit_length() - 1)
 
 
-def group_size(size: int | None, spec: DeviceSpec, most: int = WORK_GROUP) -> int:
-    """How many of `size` work-items to put in a group along one axis.
+def group_size(size: int | None, spec: DeviceSpec) -> int:
+    """How many of `size` work-items to put in a group along one axis, by the rules.
 
-    A divisor where one is at least half of what the device would take, so that no work-item idles;
-    else that many, and the last group is guarded by a condition.
+    At most :data:`WORK_GROUP`; where that is no divisor the last group is guarded by a condition.
     """
-    limit = min(most, spec.max_work_group_size)
+    limited = replace(spec, max_work_group_size=min(WORK_GROUP, spec.max_work_group_size))
     if size is None:
-        return limit
-    if size <= limit:
-        return max(size, 1)
-    largest = divisors(size, limit)[-1]
-    return largest if 2 * largest >= limit else power_of_two(limit)
+        return limited.max_work_group_size
+    return choose_work_group(Problem((max(size, 1), 1, 1)), limited).x
 
 
 def bind_group(sch: Schedule, grid: Sequence[LoopRV], *items: LoopRV) -> LoopRV:

@@ -8,7 +8,7 @@ from tvm import te, tirx, topi
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.gpu.subgroup_tile import SubGroupTile
 
-__all__ = ["SUB_GROUP", "conv2d_packed", "pack_for_sub_groups"]
+__all__ = ["SUB_GROUP", "conv2d_for_sub_groups", "pack_for_sub_groups"]
 
 SUB_GROUP = "tvm_edge.sub_group"
 """Annotation of the block that sums with packed filters: its :class:`SubGroupTile` as text."""
@@ -43,7 +43,7 @@ def pack_for_sub_groups(
     return packed
 
 
-def conv2d_packed(
+def conv2d_for_sub_groups(
     image: te.Tensor, packed: te.Tensor, workload: ConvWorkload, tile: SubGroupTile
 ) -> te.Tensor:
     """A convolution ``[N, C, H, W]`` to ``[N, O, OH, OW]``, see :func:`pack_for_sub_groups`."""

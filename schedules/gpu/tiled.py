@@ -25,7 +25,12 @@ from tvm_edge.schedules.gpu.product_tile import choose_product_tile, choose_warp
 from tvm_edge.schedules.gpu.tail import Memory, Tail, as_vectors, substituted
 from tvm_edge.schedules.gpu.write_product import write_parts, write_product
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
-from tvm_edge.schedules.stages import epilogue_of, isolate, open_reduction
+from tvm_edge.schedules.stages import (
+    epilogue_of,
+    isolate,
+    open_reduction,
+    sums_stay_in_order,
+)
 
 __all__ = ["Source", "TensorCore", "Tiled", "digits"]
 
@@ -136,21 +141,7 @@ class Source:
         cls: type[Found], sch: Schedule, block: SBlockRV, epilogue: SBlockRV, conv: Contraction
     ) -> Found | None:
         stmt, after = sch.get(block), sch.get(epilogue)
-        shapes = [constant(v.dom.extent) for v in stmt.iter_vars]
-        if None in shapes or 0 in shapes or str(stmt.iter_vars[0].var.ty.dtype) != "int32":
-            return None
-        if not isinstance(get_reduction_expr(stmt), tirx.Mul):
-            return None
-        # Each sum is used once, where it stands.
-        written = stmt.body.indices
-        spatial = [v.var for v in stmt.iter_vars if v.iter_type == tirx.IterVar.DataPar]
-        if len(written) != len(spatial) or len(after.iter_vars) != len(spatial):
-            return None
-        if not all(a.same_as(b) for a, b in zip(written, spatial, strict=True)):
-            return None
-        if not isinstance(after.body, tirx.BufferStore) or len(after.writes) != 1:
-            return None
-        if not after.writes[0].source.same_as(sch.mod["main"].params[-1]):
+        if not sums_stay_in_order(sch.mod["main"], stmt, after):
             return None
         return cls(sch.mod["main"], stmt, after, conv)
 

@@ -25,10 +25,13 @@ def test_compiles_without_a_gpu(small_model: onnx.ModelProto) -> None:
             compiled.warmup()
 
 
-def test_an_architecture_that_cuda_13_dropped(small_model: onnx.ModelProto) -> None:
-    with pytest.raises(tvm_edge.DeviceUnavailableError, match=r"sm_53.*sm_75.*analyze"):
-        tvm_edge.compile(small_model, "jetson-nano")
-    assert tvm_edge.analyze(small_model, "jetson-nano").kernels
+@pytest.mark.parametrize(("board", "arch"), [("jetson-nano", "sm_53"), ("jetson-tk1", "sm_32")])
+def test_an_architecture_that_cuda_13_dropped(
+    board: str, arch: str, small_model: onnx.ModelProto
+) -> None:
+    with pytest.raises(tvm_edge.DeviceUnavailableError, match=rf"{arch}.*sm_75.*analyze"):
+        tvm_edge.compile(small_model, board)
+    assert tvm_edge.analyze(small_model, board).kernels
 
 
 def test_without_a_toolkit_the_package_is_named(

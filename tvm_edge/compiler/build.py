@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,30 @@ _NO_PASSES = tvm.transform.Sequential([], name="AlreadyLowered")
 
 
 class BuiltLibrary:
-    """Code in memory."""
+    """Code in memory.
 
-    def __init__(self, executable: tvm.runtime.Executable, resolved: ResolvedTarget) -> None:
+    Parameters
+    ----------
+    executable : Executable
+    resolved : ResolvedTarget
+    make_smaller : callable, optional
+        Builds the same with smaller work-groups; called if it is asked for.
+    """
+
+    def __init__(
+        self,
+        executable: tvm.runtime.Executable,
+        resolved: ResolvedTarget,
+        make_smaller: Callable[[], BuiltLibrary] | None = None,
+    ) -> None:
         self._executable = executable
         self._resolved = resolved
+        self._make_smaller = make_smaller
+
+    @cached_property
+    def smaller(self) -> BuiltLibrary | None:
+        """The same with smaller work-groups, ``None`` where groups are no larger than they must."""
+        return None if self._make_smaller is None else self._make_smaller()
 
     def module(self) -> tvm.runtime.Module:
         """The code as LLVM's JIT loads it; needs no linker."""
@@ -66,8 +86,14 @@ class BuiltLibrary:
             ) from err
 
 
-def build(mod: tvm.IRModule, resolved: ResolvedTarget) -> BuiltLibrary:
+def build(
+    mod: tvm.IRModule,
+    resolved: ResolvedTarget,
+    make_smaller: Callable[[], BuiltLibrary] | None = None,
+) -> BuiltLibrary:
     """Generate code for a module in virtual-machine form.
+
+    `make_smaller` is what :class:`BuiltLibrary` takes.
 
     Raises
     ------
@@ -89,7 +115,7 @@ def build(mod: tvm.IRModule, resolved: ResolvedTarget) -> BuiltLibrary:
         executable = relax.build(
             mod, resolved.target, relax_pipeline=_NO_PASSES, tir_pipeline=pipeline
         )
-    return BuiltLibrary(executable, resolved)
+    return BuiltLibrary(executable, resolved, make_smaller)
 
 
 def _linker(architecture: str) -> Callable[..., Any]:

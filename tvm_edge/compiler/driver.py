@@ -8,13 +8,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import tvm
 
 from tvm_edge.compiler import describe, phases
-from tvm_edge.compiler.build import build
+from tvm_edge.compiler.build import BuiltLibrary, build
 from tvm_edge.compiler.options import check_options, check_precision
 from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
@@ -134,7 +135,8 @@ def compile_with(
     num_threads = resolve_num_threads(num_threads)
     plan = _plan(model, target, input_shapes, fallback, host, configs, precision)
     with plan.clock("build"):
-        library = build(plan.lowered, plan.resolved)
+        smaller = partial(_smaller, plan, precision) if _has_smaller(plan.resolved) else None
+        library = build(plan.lowered, plan.resolved, smaller)
     report = replace(plan.report, seconds=plan.clock.seconds)
     for message in report.warnings:
         warnings.warn(message, TvmEdgeWarning, stacklevel=2)
@@ -221,6 +223,10 @@ def convolutions_of(
     return list(dict.fromkeys(workload for workload, _ in filter(None, found)))
 
 
+# Work-items of a group that a driver runs whatever registers they take: Midgard's fewest.
+_SMALLER_GROUPS = 64
+
+
 @dataclass(frozen=True)
 class _Plan:
     """Everything there is to know before code is generated."""
@@ -228,6 +234,7 @@ class _Plan:
     resolved: ResolvedTarget
     imported: ImportedModel
     placed: Placed
+    fused: tvm.IRModule
     lowered: tvm.IRModule
     weights: list[tvm.runtime.Tensor]
     weight_devices: list[int]
@@ -286,12 +293,7 @@ def _plan(
     with clock("lower"), resolved.target:
         lift: Any = LiftWeights()  # a pass, by a decorator that type checkers cannot see through
         lifted = lift(scheduled)
-        alone = len(placed.kinds) == 1
-        if alone and placed.kinds[0] in RECORDING:
-            lowered, plain = lower_recorded(lifted, placed.kinds[0])
-        else:
-            lowered = (phases.LOWER if alone else phases.LOWER_SEVERAL_DEVICES)(lifted)
-            plain = lowered
+        lowered, plain = _lower(lifted, placed.kinds)
 
     # 6. What was decided.
     with clock("report"):
@@ -312,7 +314,42 @@ def _plan(
             warnings=imported.warnings,
             seconds=clock.seconds,
         )
-    return _Plan(resolved, imported, placed, lowered, lift.weights, lift.devices, report, clock)
+    return _Plan(
+        resolved, imported, placed, fused, lowered, lift.weights, lift.devices, report, clock
+    )
+
+
+def _lower(lifted: tvm.IRModule, kinds: Sequence[str]) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """Instructions, and the same without recorded launches."""
+    if len(kinds) == 1 and kinds[0] in RECORDING:
+        return lower_recorded(lifted, kinds[0])
+    lowered = (phases.LOWER if len(kinds) == 1 else phases.LOWER_SEVERAL_DEVICES)(lifted)
+    return lowered, lowered
+
+
+def _has_smaller(resolved: ResolvedTarget) -> bool:
+    """Whether a driver may allow a kernel fewer work-items than its device.
+
+    That is known when the driver has built the kernel, maybe on another machine: OpenCL.
+    """
+    spec = resolved.spec
+    return (
+        resolved.kind == "opencl"
+        and not spec.has_cpu_cores
+        and spec.max_work_group_size > _SMALLER_GROUPS
+    )
+
+
+def _smaller(plan: _Plan, precision: str) -> BuiltLibrary:
+    """The model in smaller work-groups, with the same weights in the same order."""
+    resolved = plan.resolved
+    small = replace(resolved, spec=replace(resolved.spec, max_work_group_size=_SMALLER_GROUPS))
+    with resolved.target:
+        scheduled, _ = schedule_kernels(plan.fused, small, precision)
+        lift: Any = LiftWeights()
+        lifted = lift(phases.WORKSPACE(phases.IN_PLACE(scheduled)))
+        lowered, _ = _lower(lifted, plan.placed.kinds)
+    return build(lowered, resolved)
 
 
 class _Clock:

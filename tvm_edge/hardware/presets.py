@@ -9,7 +9,7 @@ core has at full occupancy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tvm_edge.hardware.spec import DeviceSpec
@@ -159,6 +159,7 @@ def _jetson(
         alus=128,
         wave=32,
         simd_bytes=16,
+        unaligned_vectors=False,
         max_work_group_size=1024,
         registers=65536,
         local_memory=48 * KIB,
@@ -285,12 +286,26 @@ PRESETS: dict[str, Preset] = {
         ),
         matches=("Iris(R) Xe", "Iris Xe"),
     ),
+    # Snapdragon 845 (Google Pixel 3 XL)
+    "adreno-630": Preset(
+        "opencl",
+        _adreno("630", units=2, lanes=256, clock_ghz=0.71, l2=1 * MIB, bandwidth=29.8),
+        _aarch64("cortex-a75", 8),
+        matches=("Adreno(TM) 630",),
+    ),
     # Snapdragon 855
     "adreno-640": Preset(
         "opencl",
         _adreno("640", units=2, lanes=384, clock_ghz=0.585, l2=1 * MIB, bandwidth=34.1),
         _aarch64("cortex-a76", 8),
         matches=("Adreno(TM) 640",),
+    ),
+    # Snapdragon 865
+    "adreno-650": Preset(
+        "opencl",
+        _adreno("650", units=2, lanes=512, clock_ghz=0.587, l2=1 * MIB, bandwidth=44.0),
+        _aarch64("cortex-a77", 8),
+        matches=("Adreno(TM) 650",),
     ),
     "jetson-orin-nano": Preset(
         "cuda",
@@ -335,6 +350,25 @@ PRESETS: dict[str, Preset] = {
         "sm_53",
         tags=("nvidia/jetson-nano",),
     ),
+    # Kepler, for the rules and for analysis too: the third board of ICPP'19.
+    "jetson-tk1": Preset(
+        "cuda",
+        replace(
+            _jetson(
+                "jetson-tk1",
+                "Jetson TK1",
+                multiprocessors=1,
+                clock_ghz=0.852,
+                l2=128 * KIB,
+                bandwidth=14.9,
+                float16=False,
+            ),
+            alus=192,
+            peak_gflops=327.2,
+        ),
+        None,  # its CPU is a 32-bit one, which there are no wheels for
+        "sm_32",
+    ),
 }
 """By the name to write as a target."""
 
@@ -361,6 +395,7 @@ GENERIC_CUDA = DeviceSpec(
     alus=64,
     wave=32,
     simd_bytes=16,
+    unaligned_vectors=False,
     max_work_group_size=1024,
     registers=65536,
     local_memory=48 * KIB,

@@ -58,6 +58,7 @@ def _cuda_spec(device: Any) -> DeviceSpec:
         alus=alus,
         wave=int(device.warp_size),
         simd_bytes=16,
+        unaligned_vectors=False,
         max_work_group_size=int(device.max_threads_per_block),
         registers=65536,
         local_memory=int(device.max_shared_memory_per_block),

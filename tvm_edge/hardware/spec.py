@@ -43,6 +43,9 @@ class DeviceSpec:
         ``cl_intel_required_subgroup_size``); empty elsewhere.
     simd_bytes : int
         Width of one vector register of a CPU core, or of a work-item's preferred vector.
+    unaligned_vectors : bool
+        Whether a work-item may read a vector of global memory from any element on, as OpenCL's
+        ``vload`` does; CUDA wants it aligned.
     vector_registers : int
         Architectural vector registers of a CPU core (32 with AVX-512 and NEON, 16 with AVX2).
     max_work_group_size : int
@@ -79,6 +82,7 @@ class DeviceSpec:
     wave: int = 1
     sub_groups: tuple[int, ...] = ()
     simd_bytes: int = 16
+    unaligned_vectors: bool = True
     vector_registers: int = 16
     max_work_group_size: int = 1
     registers: int = 0

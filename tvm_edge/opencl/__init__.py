@@ -49,6 +49,7 @@ __all__ = [
     "reset_peak",
     "save_programs",
     "status",
+    "too_large_kernels",
 ]
 
 
@@ -170,6 +171,15 @@ def build(module: tvm.runtime.Module, device_id: int = 0) -> None:
         A kernel does not build; with its name and the driver's log.
     """
     _call("build", module, device_id)
+
+
+def too_large_kernels(module: tvm.runtime.Module, device_id: int = 0) -> list[str]:
+    """Kernels that are launched in groups of more work-items than the driver can run them in.
+
+    What a driver takes depends on the registers that a kernel needs, and so on the driver's
+    compiler: all kernels are built.
+    """
+    return [str(name) for name in _call("too_large_kernels", module, device_id)]
 
 
 def save_programs(module: tvm.runtime.Module, device_id: int = 0) -> bytes:

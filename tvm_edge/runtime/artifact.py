@@ -5,6 +5,7 @@ it, with weights on a page boundary, so that a process maps them instead of read
 
     manifest.json   versions, target, inputs, outputs, weights, checksums, report
     library.so      host code, and device code inside it
+    smaller.so      optional: the same in smaller work-groups, for drivers that allow no more
     weights.bin     tensors one after the other, each on 64 bytes
     programs.bin    optional: kernels as the driver of the exporting machine built them
 
@@ -22,7 +23,7 @@ import struct
 import tempfile
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -39,6 +40,7 @@ FORMAT_VERSION = 1
 
 _MANIFEST, _LIBRARY, _WEIGHTS = "manifest.json", "library.so", "weights.bin"
 _PROGRAMS = "programs.bin"
+_SMALLER = "smaller.so"
 _TENSOR_ALIGNMENT = 64  # TVM's kAllocAlignment: kernels load whole cache lines
 _CHUNK = 1 << 20
 _ADVICE = "copy or export it again"
@@ -61,6 +63,8 @@ class Artifact:
         Views of the mapped file, copy-on-write: writing to one does not change the file.
     programs : bytes
         What :func:`tvm_edge.opencl.load_programs` takes; empty if there are none.
+    smaller : bytes
+        The shared library with smaller work-groups; empty if there is none.
     mapping : mmap.mmap
         The whole file.
     """
@@ -70,6 +74,7 @@ class Artifact:
     library: bytes
     weights: tuple[np.ndarray, ...]
     programs: bytes
+    smaller: bytes
     mapping: mmap.mmap
 
     def release(self, index: int) -> None:
@@ -91,6 +96,7 @@ def write_artifact(
     link_library: Callable[[Path], None],
     weights: Sequence[np.ndarray],
     programs: bytes = b"",
+    link_smaller: Callable[[Path], None] | None = None,
 ) -> Path:
     """Write an artifact; the file appears whole or not at all.
 
@@ -105,6 +111,8 @@ def write_artifact(
     weights : sequence of np.ndarray
     programs : bytes
         Built kernels; left out if empty.
+    link_smaller : callable, optional
+        Writes the library with smaller work-groups.
 
     Raises
     ------
@@ -117,9 +125,13 @@ def write_artifact(
         with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
             library = Path(folder) / _LIBRARY
             link_library(library)
+            members = {_LIBRARY: library}
+            if link_smaller is not None:
+                members[_SMALLER] = Path(folder) / _SMALLER
+                link_smaller(members[_SMALLER])
             with temporary.open("xb") as file:
                 try:
-                    _write_members(file, manifest, library, weights, programs)
+                    _write_members(file, manifest, members, weights, programs)
                     file.flush()
                     os.fsync(file.fileno())
                     temporary.replace(target)
@@ -160,7 +172,7 @@ def _reason(err: OSError | ValueError) -> str:
 def _write_members(
     file: BinaryIO,
     manifest: dict[str, Any],
-    library: Path,
+    libraries: Mapping[str, Path],
     weights: Sequence[np.ndarray],
     programs: bytes,
 ) -> None:
@@ -185,16 +197,17 @@ def _write_members(
             yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
             position = entry["offset"] + entry["nbytes"]
 
-    def library_bytes() -> Iterator[bytes]:
+    def library_bytes(library: Path) -> Iterator[bytes]:
         with library.open("rb") as source:
             while chunk := source.read(_CHUNK):
                 yield chunk
 
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         checksums = {
-            _LIBRARY: _write_member(archive, _LIBRARY, library_bytes()),
-            _WEIGHTS: _write_member(archive, _WEIGHTS, weight_bytes()),
+            name: _write_member(archive, name, library_bytes(library))
+            for name, library in libraries.items()
         }
+        checksums[_WEIGHTS] = _write_member(archive, _WEIGHTS, weight_bytes())
         if programs:
             checksums[_PROGRAMS] = _write_member(archive, _PROGRAMS, iter([programs]))
         whole = {
@@ -232,7 +245,8 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
     try:
         with zipfile.ZipFile(file) as archive:
             members = {info.filename: info for info in archive.infolist()}
-            checked = [_LIBRARY, _WEIGHTS, *([_PROGRAMS] if _PROGRAMS in members else [])]
+            optional = [name for name in (_PROGRAMS, _SMALLER) if name in members]
+            checked = [_LIBRARY, _WEIGHTS, *optional]
             spans = {name: _span(file, members[name], size) for name in (_MANIFEST, *checked)}
             manifest = json.loads(archive.read(_MANIFEST), parse_constant=_refuse_constant)
             _check_format(path, manifest)
@@ -246,9 +260,9 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
                         f"the artifact {str(path)!r} was altered: the checksum of {name} does "
                         f"not match; {_ADVICE}"
                     )
-            library, programs = (
+            library, programs, smaller = (
                 bytes(view[start : start + length])
-                for start, length in (spans[_LIBRARY], spans.get(_PROGRAMS, (0, 0)))
+                for start, length in (spans.get(n, (0, 0)) for n in (_LIBRARY, _PROGRAMS, _SMALLER))
             )
             weights = tuple(_weight(view, spans[_WEIGHTS], entry) for entry in manifest["weights"])
     except (
@@ -268,7 +282,7 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
             f"{str(path)!r} is not a tvm-edge artifact, or is truncated or damaged "
             f"({type(err).__name__}: {one_line(err)}); {_ADVICE}"
         ) from err
-    return Artifact(path, manifest, library, weights, programs, whole)
+    return Artifact(path, manifest, library, weights, programs, smaller, whole)
 
 
 def _check_format(path: Path, manifest: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,9 +29,16 @@ from tvm_edge.runtime.threads import resolve_num_threads
 
 __all__ = ["CompiledModel", "Library", "load"]
 
+_LOG = logging.getLogger(__name__)
+
 
 class Library(Protocol):
     """Where the code of a model comes from."""
+
+    @property
+    def smaller(self) -> Library | None:
+        """The same with smaller work-groups, for drivers that allow no more; ``None``: no such."""
+        ...
 
     def module(self) -> tvm.runtime.Module:
         """The code, ready to run on this machine."""
@@ -95,13 +103,29 @@ class CompiledModel:
         # Before the library, which may hold code that no loader here knows.
         devices = open_devices(plan.kinds, self._device_index)
         return Session(
-            self._library.module(),
+            self._fitting_module(),
             self._weights,
             self._num_threads,
             plan,
             devices,
             self._uploaded,
         )
+
+    def _fitting_module(self) -> tvm.runtime.Module:
+        """The code in work-groups that the driver allows."""
+        module = self._library.module()
+        smaller = self._library.smaller
+        if smaller is None:
+            return module
+        too_large = opencl.too_large_kernels(module, self._device_index)
+        if not too_large:
+            return module
+        _LOG.info(
+            "%s: the driver allows smaller work-groups than chosen for %s; all are smaller now",
+            self.report.model,
+            ", ".join(too_large),
+        )
+        return smaller.module()
 
     def run(
         self,
@@ -320,15 +344,24 @@ class CompiledModel:
         manifest = {"versions": versions(), **info.to_dict()}
         programs = self._session.device_programs() if embed_programs else b""
         weights = [host_array(weight) for weight in self._weights]
-        return write_artifact(path, manifest, self._library.link, weights, programs)
+        smaller = self._library.smaller
+        return write_artifact(
+            path,
+            manifest,
+            self._library.link,
+            weights,
+            programs,
+            None if smaller is None else smaller.link,
+        )
 
 
 class _LoadedLibrary:
     """The library of an artifact."""
 
-    def __init__(self, what: str, content: bytes) -> None:
+    def __init__(self, what: str, content: bytes, smaller: bytes = b"") -> None:
         self._what = what
         self._content = content
+        self.smaller = _LoadedLibrary(what, smaller) if smaller else None
 
     def module(self) -> tvm.runtime.Module:
         return load_library(self._what, self._content)
@@ -398,7 +431,7 @@ def load(
         weights.append(as_tensor(array))
         if weights[-1].data_ptr() != array.ctypes.data:  # copied: a file that was packed again
             artifact.release(position)
-    library = _LoadedLibrary(what, artifact.library)
+    library = _LoadedLibrary(what, artifact.library, artifact.smaller)
     # What a GPU has a copy of need not stay in host memory too: export reads the file again.
     uploaded = artifact.release if kind != "llvm" else None
     model = CompiledModel(info, library, weights, num_threads, index, uploaded)

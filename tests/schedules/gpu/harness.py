@@ -76,17 +76,24 @@ def launches(func: tirx.PrimFunc) -> list[Launch]:
 
 def _written_launches(func: tirx.PrimFunc) -> list[Launch]:
     """Those of a kernel that was written and not scheduled: groups around items."""
-    extents: list[tuple[str, int]] = []
+    found: list[dict[str, int]] = [{}]
 
     def visit(attribute: tirx.AttrStmt) -> None:
-        if attribute.attr_key == "thread_extent":
-            extents.append((str(attribute.node.thread_tag), int(attribute.value)))
+        if attribute.attr_key != "thread_extent":
+            return
+        axis = str(attribute.node.thread_tag)
+        assert axis not in found[-1], f"{axis} twice in a launch"
+        found[-1][axis] = int(attribute.value)
+        if axis == "blockIdx.x":  # around all others
+            found.append({})
 
     tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, visit))
-    groups = [extent for axis, extent in extents if axis == "blockIdx.x"]
-    items = [extent for axis, extent in extents if axis == "threadIdx.x"]
-    assert len(extents) == len(groups) + len(items)
-    return [Launch(*pair) for pair in zip(groups, items, strict=True)]
+    assert not found.pop()
+
+    def along(axes: dict[str, int], kind: str) -> int:
+        return prod(extent for axis, extent in axes.items() if axis.startswith(kind))
+
+    return [Launch(along(axes, "blockIdx"), along(axes, "threadIdx")) for axes in found]
 
 
 def _launch(nest: tirx.Stmt) -> Launch:
@@ -127,6 +134,11 @@ def assert_legal(kernel: Kernel, spec: DeviceSpec) -> None:
     for launch in launches(kernel.scheduled.func):
         assert 1 <= launch.items <= spec.max_work_group_size, kernel.name
         assert launch.groups < 2**31
+
+
+def rules(kernels: tuple[KernelInfo, ...]) -> set[str]:
+    """The rules that scheduled them."""
+    return {kernel.rule for kernel in kernels}
 
 
 def check_gpu(graph: Graph, target: str) -> tuple[KernelInfo, ...]:

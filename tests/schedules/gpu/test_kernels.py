@@ -9,19 +9,14 @@ import numpy as np
 import pytest
 
 import tvm_edge
-from tests.schedules.gpu.harness import check_gpu
+from tests.schedules.gpu.harness import check_gpu, rules
 from tests.schedules.harness import Graph
-from tvm_edge.report import KernelInfo
 
 
 @pytest.fixture(params=["small_gpu", "large_gpu"], autouse=True)
 def size(request: pytest.FixtureRequest) -> None:
     """Every kernel as this GPU gets it, and as a large one does."""
     request.getfixturevalue(request.param)
-
-
-def rules(kernels: tuple[KernelInfo, ...]) -> set[str]:
-    return {kernel.rule for kernel in kernels}
 
 
 def conv(
@@ -51,7 +46,7 @@ def conv(
     ids=["stem", "batch", "1x1", "1x1-stride", "group-dilated", "1d-prime", "3d"],
 )
 def test_convolution(graph: Graph, gpu: str) -> None:
-    assert rules(check_gpu(graph, gpu)) <= {"conv2d", "tiled", "elementwise"}
+    assert rules(check_gpu(graph, gpu)) <= {"conv2d", "direct", "tiled", "elementwise"}
 
 
 def test_convolution_of_a_single_pixel(gpu: str) -> None:
@@ -72,7 +67,7 @@ def test_depthwise(stride: int, gpu: str) -> None:
     graph = conv(
         1, 12, 17, 15, outputs=12, kernel=(3, 3), group=12, pads=[1] * 4, strides=[stride] * 2
     )
-    assert rules(check_gpu(graph, gpu)) == {"depthwise"}
+    assert rules(check_gpu(graph, gpu)) == {"direct"}
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,9 @@ def test_every_launch_has_a_legal_grid(functions: tvm.IRModule, spec: DeviceSpec
     assert len(kernels) > 8
     for kernel in kernels:
         assert_legal(kernel, spec)
-    sums = "tiled" if spec.local_memory_kind == "dedicated" else "conv2d"
-    assert {k.scheduled.rule for k in kernels} >= {sums, "depthwise", "pool", "reduce"}
+    assert {k.scheduled.rule for k in kernels} >= {"direct", "pool", "reduce"}
+    tiled = any(k.scheduled.rule == "tiled" for k in kernels)
+    assert tiled == (spec.local_memory_kind == "dedicated")
     assert all(k.scheduled.origin == "heuristic" for k in kernels)
 
 
@@ -68,7 +69,7 @@ def test_a_large_convolution_fills_the_device() -> None:
     )
     for spec in (MALI, ORIN):
         (kernel,) = gpu_kernels(graph.model(), spec)
-        (launch,) = launches(kernel.scheduled.func)
+        launch = launches(kernel.scheduled.func)[-1]  # behind the one that pads
         assert launch.items >= 32
         assert launch.groups * launch.items >= 384 * spec.cores
         assert launch.groups >= 4 * spec.cores
@@ -138,9 +139,9 @@ def grids(func: tvm.tirx.PrimFunc) -> list[tvm.tirx.For]:
     return found
 
 
-def test_groups_prefer_divisors() -> None:
-    assert group_size(1000, MALI) == 125
-    assert group_size(49, MALI) == 49
+def test_groups_of_one_axis_follow_the_rules() -> None:
+    assert group_size(1000, MALI) == 128  # whole lines, and 24 items that have nothing to do
+    assert group_size(49, MALI) == 16  # a group for each of four cores
     assert group_size(2 * 7919, MALI) == 128
     assert group_size(None, MALI) == 128
 

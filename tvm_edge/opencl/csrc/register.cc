@@ -125,6 +125,19 @@ void BuildAll(const ffi::Module& root, int index) {
   for (const auto& kernel : KernelsOf(root)) kernel->On(device);
 }
 
+/*! \brief Kernels that must be launched in larger groups than the driver can run them in. */
+ffi::Array<ffi::String> TooLarge(const ffi::Module& root, int index) {
+  Device* device = GetDevice(index);
+  ffi::Array<ffi::String> names;
+  for (const auto& function : KernelsOf(root)) {
+    const Kernel* kernel = function->On(device);
+    size_t items = 1;  // "0 0 0" where any group will do
+    for (size_t size : kernel->RequiredWorkGroupSize()) items *= size;
+    if (items > kernel->Info(CL_KERNEL_WORK_GROUP_SIZE)) names.push_back(function->name());
+  }
+  return names;
+}
+
 ffi::Bytes SavePrograms(const ffi::Module& root, int index) {
   Device* device = GetDevice(index);
   std::string pack;
@@ -195,6 +208,7 @@ void Register() {
            [](int index) { GetDevice(index)->streams.StartRecording(); })
       .def("tvm_edge.opencl.profile_stop", StopProfiling)
       .def("tvm_edge.opencl.build", BuildAll)
+      .def("tvm_edge.opencl.too_large_kernels", TooLarge)
       .def("tvm_edge.opencl.save_programs", SavePrograms)
       .def("tvm_edge.opencl.load_programs",
            [](const ffi::Bytes& pack) {

@@ -1,0 +1,239 @@
+"""Convolutions without local memory: each work-item keeps a tile of channels, lines and columns.
+
+What mobile GPUs run best (ICPP'19, section 3.2.2, and the kernels of APSys'20): Mali's local memory
+is main memory, and a depthwise convolution shares nothing that would be worth a barrier anywhere.
+The grid has three axes, columns, lines and channels, so that a work-group is a choice of its own
+(:mod:`tvm_edge.schedules.workgroup`).
+
+Elements that several sums of an item need are read once; those side by side are read as vectors.
+A tile at the end of a line moves back into the image, so that its loads stay inside, and stores
+only what the tile before it did not.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tvm import s_tir, sym, tirx
+from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.analysis import accepts, root_blocks
+from tvm_edge.schedules.base import WORKSPACE, Origin
+from tvm_edge.schedules.contraction import Contraction, match_contraction
+from tvm_edge.schedules.emit import Tensor, each, function, hold
+from tvm_edge.schedules.gpu.product import VECTOR
+from tvm_edge.schedules.gpu.reduce import is_narrow
+from tvm_edge.schedules.gpu.tail import Memory, as_vectors
+from tvm_edge.schedules.gpu.write_direct import ItemTile, write_direct
+from tvm_edge.schedules.stages import (
+    epilogue_of,
+    isolate,
+    open_reduction,
+    sums_stay_in_order,
+)
+from tvm_edge.schedules.workgroup import Problem, Read, WorkGroup, choose_work_group
+
+__all__ = ["Direct", "DirectConv"]
+
+# Steps of a window that are written out.
+_LONGEST_WINDOW = 49
+
+# Below so many results a work-group shares a sum, as the rule for reductions has it.
+_RESULTS_PER_CORE = 64
+
+# Work-items for each core that hide the latency of memory.
+_ITEMS_PER_CORE = 512
+
+
+class Direct:
+    """Convolutions of two dimensions that gain nothing from local memory.
+
+    Depthwise ones on every GPU, others where local memory is not on the chip.
+    """
+
+    name = "direct"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
+        """The kernel, if `func` is one such convolution and what follows its sums."""
+        found = DirectConv.of(func)
+        if found is None or not found.suits(spec):
+            return None
+        tile = found.choose_tile(spec)
+        problem = found.problem(tile)
+        return found.kernel(tile, choose_work_group(problem, spec), spec)
+
+
+class DirectConv:
+    """A convolution taken apart: its axes, and its operands at their places.
+
+    Attributes
+    ----------
+    is_depthwise : bool
+        Whether no two channels share their data.
+    """
+
+    def __init__(
+        self,
+        func: tirx.PrimFunc,
+        block: s_tir.SBlock,
+        epilogue: s_tir.SBlock,
+        padding: s_tir.SBlock | None,
+        conv: Contraction,
+    ) -> None:
+        assert conv.lines is not None
+        self.func, self.block, self.epilogue, self.padding = func, block, epilogue, padding
+        self.conv = conv
+        self.vars = [v.var for v in block.iter_vars]
+        self.sizes = [constant(v.dom.extent) or 1 for v in block.iter_vars]
+        self.is_depthwise = conv.channels is None
+        # Filters end with whole vectors, see :mod:`~tvm_edge.schedules.gpu.packed`.
+        shape = conv.weight.source.shape if conv.weight is not None else []
+        self._is_packed = len(shape) == 5 and constant(shape[-1]) == VECTOR
+        self.lines, self.columns = self.sizes[conv.lines], self.sizes[conv.columns]
+        self.channels = 1 if conv.channels is None else self.sizes[conv.channels]
+        term = get_reduction_expr(block)
+        self.data, self.weight = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
+
+    @staticmethod
+    def of(func: tirx.PrimFunc) -> DirectConv | None:
+        """`func` taken apart, ``None`` if it is something else."""
+        opened = open_reduction(func)
+        if opened is None:
+            return None
+        sch, block = opened
+        conv = match_contraction(sch.get(block))
+        if conv is None or conv.lines is None:
+            return None
+        if any(str(b.dtype) != "float32" for b in sch.mod["main"].params):
+            return None
+        stage = isolate(sch, block, conv.data.source)
+        epilogue = epilogue_of(sch, block)
+        if match_contraction(sch.get(block)) is None:
+            return None
+        # Padded by a launch of its own where many channels read it: loads then need no condition
+        # and can be vectors. A depthwise convolution reads as much as that launch would write.
+        padding = None if conv.channels is None else stage
+        if stage is not None and padding is None and not accepts(sch.compute_inline, stage):
+            return None
+        if len(root_blocks(sch)) != 2 + (padding is not None):
+            return None
+        stmt, after = sch.get(block), sch.get(epilogue)
+        if not sums_stay_in_order(sch.mod["main"], stmt, after):
+            return None
+        if prod(constant(stmt.iter_vars[p].dom.extent) or 0 for p in conv.window) > _LONGEST_WINDOW:
+            return None
+        pad = None if padding is None else sch.get(padding)
+        return DirectConv(sch.mod["main"], stmt, after, pad, conv)
+
+    def suits(self, spec: DeviceSpec) -> bool:
+        """Whether no other rule does better."""
+        if self.is_depthwise:
+            return True
+        narrow = is_narrow(self.block, spec, _RESULTS_PER_CORE)
+        return spec.local_memory_kind != "dedicated" and not narrow
+
+    def choose_tile(self, spec: DeviceSpec) -> ItemTile:
+        """The largest tile that leaves enough work-items to fill the device."""
+        if self.is_depthwise:
+            wanted = max(spec.cores, 1) * _ITEMS_PER_CORE
+            tiles = [
+                ItemTile(1, lines, columns)
+                for lines, columns in ((1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (2, 4))
+                if lines <= self.lines and columns <= self.columns
+            ]
+            fitting = [tile for tile in tiles if prod(self.space(tile)) >= wanted]
+            return fitting[-1] if fitting else tiles[0]
+        channels = VECTOR
+        while not self._is_packed and self.conv.group % channels:
+            channels //= 2
+        return ItemTile(channels, 1, min(VECTOR, self.columns))
+
+    def space(self, tile: ItemTile) -> tuple[int, int, int]:
+        """Work-items along columns, lines, and all else."""
+        outer = prod(self.sizes[p] for p in self.conv.outer)
+        return (
+            -(-self.columns // tile.columns),
+            -(-self.lines // tile.lines),
+            outer * -(-self.channels // tile.channels),
+        )
+
+    def problem(self, tile: ItemTile) -> Problem:
+        """What decides the work-group: the space of work-items, and what they read."""
+        conv = self.conv
+        assert conv.lines is not None
+        block_of = {conv.columns: (0, tile.columns), conv.lines: (1, tile.lines)}
+        for p in (*conv.outer, *([] if conv.channels is None else [conv.channels])):
+            block_of[p] = (2, tile.channels if p == conv.channels else 1)
+        reads = [
+            Read.of(load, self.vars, self.sizes, block_of)
+            for load in (conv.data, conv.weight)
+            if load is not None
+        ]
+        stride = conv.strides[1]
+        return Problem(
+            self.space(tile),
+            vector=tile.columns * stride,
+            reads=tuple(reads),
+            registers=2 * tile.channels * tile.lines * tile.columns + 16,
+        )
+
+    # --------------------------------------------------------------------------------- the kernel
+
+    def kernel(
+        self,
+        tile: ItemTile,
+        group: WorkGroup | None,
+        spec: DeviceSpec,
+    ) -> tirx.PrimFunc:
+        """The function with loops for `tile` and work-groups `group`.
+
+        Parameters
+        ----------
+        group : WorkGroup or None
+            ``None`` leaves it to the call: before the result the function then has three tensors
+            of int8 more, whose lengths are the work-items of a group along x, y and z.
+        """
+        params = list(self.func.params)
+        tensors: list[Tensor] = [([int(d) for d in b.shape], str(b.dtype)) for b in params]
+        pad = self.padding
+        room: list[Tensor] = []
+        if pad is not None:
+            padded = pad.writes[0].source
+            room = [([prod(int(d) for d in padded.shape)], str(padded.dtype))]
+        free = [] if group is not None else [tirx.Var(f"items_{axis}", "int64") for axis in "xyz"]
+
+        def body(*buffers: Any) -> None:
+            before = len(tensors) - 1
+            own = [*buffers[:before], *buffers[before + len(free) :]]
+            flat = as_vectors([*tensors, *room], own)
+            if pad is not None:
+                self._write_padding(pad, params, flat, spec)
+            items = [tirx.Cast("int32", size) for size in free] if group is None else group.sizes
+            write_direct(self, tile, items, flat, unaligned=spec.unaligned_vectors)
+
+        given = [*tensors[:-1], *(([size], "int8") for size in free)]
+        made = function(given, [tensors[-1], *room], body).func
+        return made.with_attr(WORKSPACE, len(room))
+
+    def _write_padding(
+        self, pad: s_tir.SBlock, params: list[tirx.Buffer], flat: list[Any], spec: DeviceSpec
+    ) -> None:
+        sizes = [constant(v.dom.extent) or 1 for v in pad.iter_vars]
+
+        def put(at: tirx.Expr) -> None:
+            places, rest = [], at
+            for size in reversed(sizes):
+                places.append(hold(tirx.floormod(rest, size)))
+                rest = tirx.floordiv(rest, size)
+            simplify = sym.Analyzer()
+            variables = [
+                (v.var, place) for v, place in zip(pad.iter_vars, reversed(places), strict=True)
+            ]
+            memory = Memory(params, flat[: len(params)], simplify)
+            flat[-1][at] = memory.flattened(pad.body.value, variables)
+
+        each(spec, prod(sizes), put)

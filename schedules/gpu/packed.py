@@ -1,0 +1,53 @@
+"""Convolutions whose filters lie as work-items read them: four channels side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import te, topi
+
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.gpu.product import VECTOR
+
+__all__ = ["can_pack", "conv2d_packed", "pack_channels"]
+
+
+def can_pack(workload: ConvWorkload) -> bool:
+    """Whether four neighbouring channels always read the same data."""
+    per_group = workload.filters // workload.groups
+    return per_group >= VECTOR and (workload.groups == 1 or per_group % VECTOR == 0)
+
+
+def pack_channels(filters: np.ndarray) -> np.ndarray:
+    """Filters ``[O, C, KH, KW]`` as ``[ceil(O / 4), C, KH, KW, 4]``, zeros behind the last."""
+    blocks = -(-filters.shape[0] // VECTOR)
+    padded = np.zeros((blocks * VECTOR, *filters.shape[1:]), filters.dtype)
+    padded[: len(filters)] = filters
+    blocked = padded.reshape(blocks, VECTOR, *filters.shape[1:])
+    return np.ascontiguousarray(np.moveaxis(blocked, 1, -1))
+
+
+def conv2d_packed(image: te.Tensor, filters: te.Tensor, workload: ConvWorkload) -> te.Tensor:
+    """The convolution of ``[N, C, H, W]`` with packed filters, ``[N, O, OH, OW]``."""
+    top, left, bottom, right = workload.padding
+    if any(workload.padding):
+        image = topi.nn.pad(image, [0, 0, top, left], [0, 0, bottom, right], name="pad")
+    per_group = workload.channels // workload.groups
+    filters_per_group = workload.filters // workload.groups
+    channel = te.reduce_axis((0, per_group), name="channel")
+    row = te.reduce_axis((0, workload.kernel[0]), name="row")
+    tap = te.reduce_axis((0, workload.kernel[1]), name="tap")
+    (line_stride, column_stride), (line_step, tap_step) = workload.strides, workload.dilation
+
+    def product(n: te.Var, o: te.Var, y: te.Var, x: te.Var) -> te.Expr:
+        first = 0 if workload.groups == 1 else te.indexdiv(o, filters_per_group) * per_group
+        pixel = image[
+            n,
+            first + channel,
+            y * line_stride + row * line_step,
+            x * column_stride + tap * tap_step,
+        ]
+        own = filters[te.indexdiv(o, VECTOR), channel, row, tap, te.indexmod(o, VECTOR)]
+        return te.sum(pixel * own, axis=[channel, row, tap])
+
+    shape = (workload.batch, workload.filters, *workload.output)
+    return te.compute(shape, product, name="conv")

@@ -1,0 +1,296 @@
+"""Which work-group a kernel gets, from five rules and no measurement.
+
+"Optimizing Inference on Mobile GPUs" (APSys'20, section 4.1): the work-group alone changes the time
+of a kernel up to eightfold, and many sizes come close to the best; rules about cores, arithmetic
+units, cache lines, padding and data accesses leave only such. Here each rule also has a penalty in
+[0, 1]: the share of the device, or of the traffic, that a size wastes; it is zero for sizes that
+obey the rule. The product of what the rules leave ranks the sizes: one that obeys all five is taken
+before any other, and where none does, which is so for most layers, the least wasteful one is,
+instead of a random one of those that the last filter left.
+
+Kernels that are tiles in local memory are ranked together with their tile by the estimate of
+:mod:`tvm_edge.schedules.gpu.product_tile`, which counts the same things in cycles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Literal
+
+from tvm import ir, sym, tirx
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import constant, uses
+from tvm_edge.schedules.analysis import divisors
+
+__all__ = [
+    "RULES",
+    "Problem",
+    "Read",
+    "WorkGroup",
+    "choose_work_group",
+    "penalties",
+    "possible_work_groups",
+]
+
+Space = tuple[int, int, int]
+
+# Groups of up to so many work-items: several share a core, so that it is busy while one of them
+# begins or ends.
+_MOST_ITEMS = 256
+
+# Work-items along each axis that CUDA and OpenCL's drivers take.
+_MOST_ALONG = (1024, 1024, 64)
+
+# Registers that a work-item may at least have on any GPU.
+_FEWEST_REGISTERS = 16
+
+
+@dataclass(frozen=True)
+class WorkGroup:
+    """Work-items of a group along columns (x), lines (y) and channels (z)."""
+
+    x: int
+    y: int = 1
+    z: int = 1
+
+    @property
+    def items(self) -> int:
+        """Work-items in all."""
+        return self.x * self.y * self.z
+
+    @property
+    def sizes(self) -> Space:
+        """Along x, y and z."""
+        return (self.x, self.y, self.z)
+
+
+@dataclass(frozen=True)
+class Read:
+    """How much of a tensor a work-group reads.
+
+    Attributes
+    ----------
+    axes : tuple of (tuple of (int, int), int)
+        For each axis of the tensor what it depends on: ``(axis of the work-group, elements per
+        work-item)``, and the elements that a single work-item spans beyond its first.
+    """
+
+    axes: tuple[tuple[tuple[tuple[int, int], ...], int], ...]
+
+    @staticmethod
+    def of(
+        load: ir.TensorLoad,
+        variables: Sequence[tirx.Var],
+        extents: Sequence[int],
+        items: Mapping[int, tuple[int, int]],
+    ) -> Read:
+        """Read it off an index expression.
+
+        Parameters
+        ----------
+        load : TensorLoad
+        variables : sequence of Var
+            Of the block that loads.
+        extents : sequence of int
+            Of those variables.
+        items : mapping of int to (int, int)
+            For a variable by its position: the axis of the work-group that it is spread over, and
+            how many of its values a work-item takes. A work-item goes through all of the others.
+        """
+        axes = []
+        for index in load.indices:
+            moved, span = [], 0
+            for p, var in enumerate(variables):
+                step = _step(index, var)
+                if step == 0:
+                    continue
+                if p in items:
+                    axis, own = items[p]
+                    moved.append((axis, step * own))
+                else:
+                    span += step * (extents[p] - 1)
+            axes.append((tuple(moved), span))
+        return Read(tuple(axes))
+
+    def elements(self, group: WorkGroup) -> int:
+        """Distinct elements that a group reads."""
+        total = 1
+        for moved, span in self.axes:
+            total *= span + (sum(group.sizes[axis] * step for axis, step in moved) or 1)
+        return total
+
+
+def _step(index: tirx.Expr, var: tirx.Var) -> int:
+    """Elements from one value of `var` to the next; 1 where that changes from place to place."""
+    if not uses(index, var):
+        return 0
+    coefficients = sym.detect_linear_equation(index, [var])
+    step = constant(coefficients[0]) if len(coefficients) else None
+    return 1 if step is None else abs(step)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be divided.
+
+    Attributes
+    ----------
+    space : (int, int, int)
+        Work-items along x, y and z: the output over what one of them computes.
+    form : {"conv", "depthwise", "general"}
+        Of rule V: the paper's equations 6 and 7, or data accesses counted by `reads`.
+    vector : int
+        Elements that a work-item takes along x: the paper's :math:`d_x`.
+    reads : tuple of Read
+        The operands.
+    registers : int
+        32-bit registers of a work-item, estimated.
+    element_bytes : int
+    """
+
+    space: Space
+    form: Literal["conv", "depthwise", "general"] = "general"
+    vector: int = 1
+    reads: tuple[Read, ...] = ()
+    registers: int = _FEWEST_REGISTERS
+    element_bytes: int = 4
+
+
+def most_items(problem: Problem, spec: DeviceSpec) -> int:
+    """Work-items that a group may have: the device's limit, and what registers allow."""
+    limit = max(spec.max_work_group_size, 1)
+    if spec.registers:
+        limit = min(limit, max(spec.registers // max(problem.registers, 1), 1))
+    return limit
+
+
+def possible_work_groups(problem: Problem, spec: DeviceSpec) -> list[WorkGroup]:
+    """All sizes that rules choose from: powers of two and divisors along each axis."""
+    limit = most_items(problem, spec)
+    along = [
+        _sizes(extent, min(limit, most))
+        for extent, most in zip(problem.space, _MOST_ALONG, strict=True)
+    ]
+    return [
+        WorkGroup(x, y, z)
+        for x in along[0]
+        for y in along[1]
+        if x * y <= limit
+        for z in along[2]
+        if x * y * z <= limit
+    ]
+
+
+def _sizes(extent: int, limit: int) -> list[int]:
+    found, power = set(divisors(extent, limit)), 1
+    while power <= limit and power < 2 * extent:
+        found.add(power)
+        power *= 2
+    return sorted(found)
+
+
+# ------------------------------------------------------------------------------------- the rules
+
+
+def _shortfall(value: float, unit: int) -> float:
+    """The share of the last `unit` that is empty, of all units that `value` begins."""
+    if value <= 0 or unit <= 1:
+        return 0.0
+    return 1.0 - value / (-(-value // unit) * unit)
+
+
+def _cores(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
+    """Rule I, equation 1: cores that idle in the last round of groups."""
+    groups = prod(-(-n // w) for n, w in zip(problem.space, group.sizes, strict=True))
+    return _shortfall(groups, spec.cores)
+
+
+def _units(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
+    """Rule II, equation 2: arithmetic units of a core that have no work-item."""
+    return _shortfall(group.items, simultaneous_items(spec))
+
+
+def simultaneous_items(spec: DeviceSpec) -> int:
+    """The paper's :math:`K_{ac}`: work-items that a core executes at the same time.
+
+    Lanes of a core, in whole waves. Where work-items are executed one by one (Midgard, CPUs) their
+    vectors fill the lanes.
+    """
+    if spec.wave > 1:
+        return max(spec.alus // spec.wave, 1) * spec.wave
+    if spec.on_cpu:
+        return spec.lanes()
+    return max(spec.alus // spec.lanes(), 1)
+
+
+def _lines(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
+    """Rule III, equation 3: the part of cache lines that a group reads along x and does not use."""
+    return _shortfall(group.x * problem.vector * problem.element_bytes, spec.cache_line)
+
+
+def _padding(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
+    """Rule IV, equation 4: work-items outside of the output."""
+    padded = prod(-(-n // w) * w for n, w in zip(problem.space, group.sizes, strict=True))
+    return 1.0 - prod(problem.space) / padded
+
+
+def _accesses(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
+    """Rule V, equations 5 to 7: data accesses beyond the fewest."""
+    if problem.form == "depthwise":
+        wanted: float = min(problem.space[0] * problem.space[1], spec.max_work_group_size)
+        return _apart(group.x * group.y, wanted)
+    if problem.form == "conv":
+        return _apart(group.x * group.y, 2.0 * group.z)
+    return 1.0 - _fewest(problem, spec) / _per_item(problem, group) if problem.reads else 0.0
+
+
+def _apart(a: float, b: float) -> float:
+    return 1.0 - min(a, b) / max(a, b)
+
+
+def _per_item(problem: Problem, group: WorkGroup) -> float:
+    """Elements that a group reads for each of its work-items inside the output."""
+    inside = prod(min(w, n) for n, w in zip(problem.space, group.sizes, strict=True))
+    return sum(read.elements(group) for read in problem.reads) / inside
+
+
+@cache
+def _fewest(problem: Problem, spec: DeviceSpec) -> float:
+    return min(_per_item(problem, group) for group in possible_work_groups(problem, spec))
+
+
+RULES = (_cores, _units, _lines, _padding, _accesses)
+"""I to V; each gives the penalty of a size in [0, 1], and zero to those that obey it."""
+
+
+def penalties(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> tuple[float, ...]:
+    """What each rule says of a size."""
+    return tuple(rule(problem, group, spec) for rule in RULES)
+
+
+@cache
+def choose_work_group(problem: Problem, spec: DeviceSpec) -> WorkGroup:
+    """The size that wastes least by rules I to V.
+
+    Parameters
+    ----------
+    problem : Problem
+    spec : DeviceSpec
+        Its cores, lanes, cache lines and limits.
+    """
+    best, most = WorkGroup(1), -1.0
+    # Larger ones first: of two that are as good the one with more work-items, then the longer.
+    sizes = (g for g in possible_work_groups(problem, spec) if g.items <= _MOST_ITEMS)
+    for group in sorted(sizes, key=lambda group: (group.items, group.x), reverse=True):
+        used = 1.0
+        for rule in RULES:
+            used *= 1.0 - rule(problem, group, spec)
+            if used <= most:
+                break
+        else:
+            best, most = group, used
+    return best
