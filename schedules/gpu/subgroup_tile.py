@@ -33,6 +33,9 @@ _MESSAGE, _SHIFT = 8, 4
 # Hardware threads that an execution unit needs to hide what it waits for.
 _THREADS = 4
 
+# With fewer outputs than lanes an image is a vector, whose long sums work-groups share.
+_FEWEST_PIXELS = 8
+
 _MOST_ELEMENTS = 1 << 31  # kernels have 32-bit indices
 
 
@@ -89,7 +92,7 @@ def choose_sub_group_tile(workload: ConvWorkload, spec: DeviceSpec) -> SubGroupT
     lines, columns = workload.output
     image = workload.batch * workload.channels * workload.height * workload.width
     result = workload.batch * workload.filters * lines * columns
-    if max(image, result) >= _MOST_ELEMENTS:
+    if max(image, result) >= _MOST_ELEMENTS or lines * columns < _FEWEST_PIXELS:
         return None
     return min(
         _possible(workload, spec),

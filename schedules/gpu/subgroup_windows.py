@@ -53,13 +53,15 @@ class Windows(Source):
 
     Attributes
     ----------
-    tile : SubGroupTile
+    sub_group : SubGroupTile
         What the filters are packed for.
     lines, columns : Window
+    params : list of buffer
+        Of the function.
     channels : int
         Input channels of a sum.
-    rows : int
-        Output channels of a group.
+    depthwise : bool
+        Whether output channels each read one input channel of their own.
     flat : bool
         Whether outputs depend on a pixel each, so that all lines are one.
     """

@@ -45,15 +45,24 @@ def write_sub_groups(conv: Windows, written: Written) -> None:
         sums = registers(tile.channels * tile.lines, "float32")
         for i in range(tile.channels * tile.lines):
             sums[i] = tirx.const(0, "float32")
-        height = conv.lines.taps
-        with T.serial(0, conv.channels) as channel:
-            step = _Step(conv, written, [*known, (written.channel, channel)], sums)
-            if tile.unrolls((height, conv.columns.taps)):
-                step.add(list(range(height)))
-            else:
+        height, together = conv.lines.taps, _channels_together(conv)
+        with T.serial(0, conv.channels // together) as first:
+            for i in range(together):
+                channel = first * together + i
+                step = _Step(conv, written, [*known, (written.channel, channel)], sums)
+                if tile.unrolls((height, conv.columns.taps)):
+                    step.add(list(range(height)))
+                    continue
                 with T.serial(0, height) as tap:
                     step.add([tap])
         _store(conv, written, known, sums)
+
+
+def _channels_together(conv: Windows) -> int:
+    """Input channels of a loop's step: of single pixels several, whose reads then overlap."""
+    if conv.lines.taps * conv.columns.taps > 1:
+        return 1
+    return next(n for n in (4, 2, 1) if conv.channels % n == 0)
 
 
 class _Step:

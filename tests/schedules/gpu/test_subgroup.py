@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tvm import relax, tirx
 
@@ -27,8 +27,9 @@ from tvm_edge.compiler import phases
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.hardware.presets import PRESETS
-from tvm_edge.schedules.gpu import schedule
+from tvm_edge.schedules.gpu import algorithm, schedule
 from tvm_edge.schedules.gpu.subgroup_calls import PIN
+from tvm_edge.schedules.gpu.subgroup_tile import SubGroupTile
 
 HD505 = PRESETS["intel-hd505"].spec
 GOLDEN = Path(__file__).parent / "golden" / "intel_hd505_conv.cl"
@@ -160,11 +161,15 @@ def test_any_convolution_and_tile(data: st.DataObject) -> None:
     pads = [draw(0, 2) for _ in range(4)]
     own = draw(1, 3)
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    height, width = reach[0] + draw(0, 6), reach[1] + draw(0, 40)
+    lines = (height + pads[0] + pads[2] - reach[0]) // strides[0] + 1
+    columns = (width + pads[1] + pads[3] - reach[1]) // strides[1] + 1
+    assume(lines * columns >= 8)
     graph = conv(
         draw(1, 2),
         own * groups,
-        draw(reach[0], reach[0] + 6),
-        draw(reach[1], reach[1] + 40),
+        height,
+        width,
         outputs=groups * draw(1, 5),
         kernel=kernel,
         seed=draw(0, 99),
@@ -173,7 +178,11 @@ def test_any_convolution_and_tile(data: st.DataObject) -> None:
         dilations=dilations,
         pads=pads,
     )
-    result, rules, _ = run_in_lanes(graph, replace(HD505, sub_groups=(size,)))
+    tile = SubGroupTile(size, draw(1, 9), draw(1, 4))
+    with pytest.MonkeyPatch.context() as patch:
+        if draw(0, 1):
+            patch.setattr(algorithm, "choose_sub_group_tile", lambda *_: tile)
+        result, rules, _ = run_in_lanes(graph, replace(HD505, sub_groups=(size,)))
     assert set(rules) <= {"subgroup", "subgroup_depthwise"}
     assert_right(result, graph)
 

@@ -53,6 +53,11 @@ def test_tiles_are_within_the_register_file(own: ConvWorkload, sizes: tuple[int,
     assert tile.pitch(own.kernel) % tile.size == 0
 
 
+def test_vectors_are_no_feature_maps() -> None:
+    assert choose_sub_group_tile(workload(height=1, width=1), HD505) is None
+    assert choose_sub_group_tile(workload(height=3, width=3), HD505) is not None
+
+
 def test_tiles_shrink_to_what_a_device_takes() -> None:
     tile = choose_sub_group_tile(workload(), replace(HD505, max_work_group_size=8))
     assert tile is not None and tile.size == 8
