@@ -10,6 +10,7 @@ from tvm_edge.relay_passes.kernel_site import KernelSite
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.base import PRECISION
 from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.gpu.algorithm import choose_config
 from tvm_edge.schedules.gpu.winograd import products, transform_images
 from tvm_edge.schedules.knobs import CONFIG
@@ -23,14 +24,18 @@ _OUT_ELEMENTWISE_FUSABLE = 4
 
 
 def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
-    """``relax.nn.conv2d`` with constant filters; what the rules choose alike stays as it is."""
-    found = conv_workload(call)
+    """``relax.nn.conv2d`` with constant filters; what the rules choose alike stays as it is.
+
+    Images of float16 are transformed, multiplied and put together in float32: Winograd's transforms
+    would make the error of float16 some ten times as large.
+    """
+    found = conv_workload(call, ("float32", "float16"))
     if site.spec.kind != "gpu" or found is None:
         return call
     workload, weights = found
     config = site.configs.get(workload) or choose_config(workload, site.spec, site.precision)
     if config.algorithm == "winograd":
-        return _winograd(site, call.args[0], workload, weights, config.m, config.knobs)
+        return _winograd(site, call.args[0], workload, weights, config)
     if config.knobs:
         return _direct(site, call, workload, config.knobs)
     return call
@@ -41,20 +46,21 @@ def _winograd(
     image: relax.Expr,
     workload: ConvWorkload,
     weights: np.ndarray,
-    m: int,
-    knobs: str,
+    config: ConvConfig,
 ) -> relax.Call:
-    inputs = transform_images(workload, m, site.spec)
+    m, dtype = config.m, str(image.ty.dtype)
+    inputs = transform_images(workload, m, site.spec, dtype)
     (transformed,) = site.run(inputs, "winograd_input", [image])
-    filters = transform_filters_by_channel(weights, m)
+    filters = transform_filters_by_channel(weights.astype("float32"), m)
     shape = [int(dim) for dim in inputs.outputs[0][0]]
     u, v = te.placeholder(filters.shape, "float32", "u"), te.placeholder(shape, "float32", "v")
-    product = products(u, v, knobs)
+    product = products(u, v, config.knobs)
     func = te.create_prim_func([u, v, product], "int64").with_attr(PRECISION, "float32")
     operands = [const(filters, "float32"), transformed]
     sums = site.emit(_fusable(site, func, "winograd_product", operands, product))
     given = te.placeholder([int(dim) for dim in product.shape], "float32", "products")
     result = combine_outputs(given, m, (workload.batch, *workload.output))
+    result = result if dtype == "float32" else topi.cast(result, dtype)
     func = te.create_prim_func([given, result], "int64")
     return _fusable(site, func, "winograd_output", [sums], result)
 
@@ -62,7 +68,7 @@ def _winograd(
 def _direct(site: KernelSite, call: relax.Call, workload: ConvWorkload, knobs: str) -> relax.Call:
     """The operator's own definition, with knobs for its schedule."""
     image, filters = (
-        te.placeholder(list(arg.ty.shape), "float32", name)
+        te.placeholder(list(arg.ty.shape), str(arg.ty.dtype), name)
         for arg, name in zip(call.args, ("image", "filters"), strict=True)
     )
     result = topi.nn.conv(
@@ -74,7 +80,7 @@ def _direct(site: KernelSite, call: relax.Call, workload: ConvWorkload, knobs: s
         workload.groups,
         "NCHW",
         "OIHW",
-        "float32",
+        str(call.ty.dtype),
     )
     func = te.create_prim_func([image, filters, result], "int64")
     opened = open_reduction(func)
@@ -91,5 +97,5 @@ def _fusable(
 ) -> relax.Call:
     """A call of a kernel that element-wise ones may be fused with."""
     func = func.with_attr("op_pattern", _OUT_ELEMENTWISE_FUSABLE)
-    ty = site.tensor([int(dim) for dim in result.shape], "float32")
+    ty = site.tensor([int(dim) for dim in result.shape], str(result.dtype))
     return site.unbound(func, name, args, [ty])
