@@ -23,12 +23,13 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.relay_passes.expressions import const, constant_of
+from tvm_edge.relay_passes.expressions import const, constant_of, is_call
 from tvm_edge.relay_passes.fallback import node_indices
 from tvm_edge.relay_passes.precision_table import FOLLOWING, LARGEST, PRODUCTS, SMALLEST
 from tvm_edge.relay_passes.vdevices import vdevice_of
 
 __all__ = ["LoweredPrecision", "lower_precision"]
+
 
 @dataclass(frozen=True)
 class LoweredPrecision:
@@ -176,18 +177,22 @@ class _Plan:
         types: dict[int, str] = {}
         reasons: dict[int, str] = {}
         unfit: dict[int, str] = {}
+        of_product: set[int] = set()
         for binding in self._bindings:
             var, node = binding.var, self._node[binding.var]
             if node is None or not _is_float32(var.ty) or not isinstance(binding.value, relax.Call):
                 continue
-            if var in self.lowered:
-                types[node] = "float16"
-                continue
-            types.setdefault(node, "float32")
+            # A node of several steps is what its product is, or its last step.
+            product = is_call(binding.value, *PRODUCTS)
+            if product or node not in of_product:
+                types[node] = "float16" if var in self.lowered else "float32"
+            if product:
+                of_product.add(node)
             if self._reasons.get(var):
                 reasons[node] = self._reasons[var]
             if var in self._unfit:
                 unfit[node] = self._reasons[var]
+        reasons = {node: reason for node, reason in reasons.items() if types[node] == "float32"}
         return types, reasons, unfit
 
 
@@ -204,14 +209,12 @@ class _Converter(PyExprMutator):
         self.casts = 0
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
-        outside = dict(self._made)
-        self._in_dataflow = True
-        self._casts.clear()
-        block = super().visit_dataflow_block_(block)
         # What is made in a dataflow block is not visible outside of it, its results excepted.
+        outside = dict(self._made), dict(self._casts)
+        self._in_dataflow = True
+        block = super().visit_dataflow_block_(block)
         self._in_dataflow = False
-        self._casts.clear()
-        self._made = outside
+        self._made, self._casts = outside
         return block
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
@@ -223,7 +226,8 @@ class _Converter(PyExprMutator):
             self._made[var] = self.builder_.emit(value, var.name)
             if self._in_dataflow and not isinstance(var, relax.DataflowVar):
                 result = self._converted(self._made[var], "float32")
-                self.set_var_remap(var, self.builder_.emit_output(result, var.name))
+                self._casts[var, "float32"] = self.builder_.emit_output(result, var.name)
+                self.set_var_remap(var, self._casts[var, "float32"])
         else:
             super().visit_var_binding_(binding)
         if isinstance(var.ty, relax.TensorType):

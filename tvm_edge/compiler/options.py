@@ -110,7 +110,7 @@ def _check_float16(precision: str, resolved: ResolvedTarget) -> None:
     elif spec.float16:
         return
     else:
-        lacks = " (its driver has no cl_khr_fp16)" if resolved.kind == "opencl" else ""
+        lacks = " (cl_khr_fp16)" if resolved.kind == "opencl" else ""
         what = f"needs a device that calculates in float16{lacks}"
         advice = "choose another one (tvm-edge devices lists those of this machine)"
     raise InputError(
