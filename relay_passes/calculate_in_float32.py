@@ -27,8 +27,10 @@ _FUNCTIONS = frozenset(
         "pow round rsqrt sigmoid sin sinh sqrt tan tanh trunc"
     ).split()
 )
-_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max, tirx.FloorDiv)
-_ARITHMETIC += (tirx.FloorMod, tirx.Mod)
+_ARITHMETIC = (
+    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max),
+    *(tirx.FloorDiv, tirx.FloorMod, tirx.Mod),
+)
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 

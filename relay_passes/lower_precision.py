@@ -293,9 +293,9 @@ def _unfit_number(call: relax.Call) -> str:
     bounds = [float(arg.value) for arg in call.args if isinstance(arg, tirx.FloatImm)]
     if call.op.name == "relax.nn.pad":
         bounds.append(float(call.attrs.pad_value))
-    for value in bounds:
-        if np.isfinite(value) and abs(value) > LARGEST:
-            return f"its bound {value:.3g} is beyond float16, which ends at {LARGEST:.0f}"
+    for bound in bounds:
+        if np.isfinite(bound) and abs(bound) > LARGEST:
+            return f"its bound {bound:.3g} is beyond float16, which ends at {LARGEST:.0f}"
     for arg in call.args:
         value = constant_of(arg)
         if value is None or value.dtype != np.float32 or not value.size:

@@ -23,7 +23,7 @@ PRODUCTS = frozenset(
         "nn.conv3d_transpose"
     ).split()
 )
-"""Operators that are worth a conversion of their operands: they do the work and have the weights."""
+"""Operators worth a conversion of their operands: they do the work and have the weights."""
 
 FOLLOWING = frozenset(
     f"relax.{name}"

@@ -113,6 +113,8 @@ class Source:
         factors = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
         stored = [as_stored(factor) for factor in factors]
         self.stored = "float32" if None in stored else "float16"
+        self._data: tirx.Expr
+        self._weight: tirx.Expr
         self._data, self._weight = factors if None in stored else stored
         precision = func.attrs.get(PRECISION) if func.attrs is not None else None
         self._multiplied = self.stored if precision == "float16" else "float32"

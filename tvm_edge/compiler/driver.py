@@ -79,8 +79,8 @@ def compile(
         ``"mixed"`` stores weights and activations as float16 and calculates in float32;
         ``"float16"`` also multiplies in float16, and adds up so for a few terms at most, where a
         product is tiled through local memory. Both are of GPUs with float16. Inputs and outputs
-        keep their types, and operators that float16 does not suit stay float32: ``report.precision``
-        says which. How large the error is depends on the model: ``benchmarks/precision.py``.
+        keep their types, and operators that float16 does not suit stay float32, which
+        ``report.precision`` lists. ``benchmarks/precision.py`` measures how large the error is.
     precision_exceptions : sequence of str
         Operators or ONNX nodes that stay float32.
     fallback : {"auto", "list", "none", "error"} or sequence of str
