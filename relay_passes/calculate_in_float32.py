@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from tvm_edge.schedules.analysis import root_blocks
-from tvm_edge.schedules.float16 import as_stored, widened
+from tvm_edge.schedules.float16 import STORED, as_stored, widened
 
 __all__ = ["CalculateInFloat32", "calculate_in_float32"]
 
@@ -150,8 +150,27 @@ class _Widener:
             (ir.Call, _call),
             (tirx.Let, lambda let: tirx.Let(let.var, let.value, let.body)),
             (tirx.BufferStore, _store),
+            (s_tir.SBlock, _block),
         )
         return tvm_ffi.structural_map(body, callbacks)
+
+
+def _block(block: s_tir.SBlock) -> s_tir.SBlock:
+    """What is only stored as float16 is not rounded where it is not stored."""
+    store = block.body
+    if STORED not in block.annotations or not isinstance(store, tirx.BufferStore):
+        return block
+    rounded = as_stored(store.value)
+    if store.buffer.dtype != "float32" or not isinstance(rounded, tirx.Cast):
+        return block
+    return s_tir.SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        tirx.BufferStore(store.buffer, rounded.value, store.indices),
+        annotations={k: v for k, v in block.annotations.items() if k != STORED},
+    )
 
 
 def _literal(value: tirx.FloatImm) -> tirx.Expr:

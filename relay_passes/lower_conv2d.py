@@ -11,6 +11,7 @@ from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.base import PRECISION
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.float16 import stored
 from tvm_edge.schedules.gpu.algorithm import choose_config
 from tvm_edge.schedules.gpu.winograd import products, transform_images
 from tvm_edge.schedules.knobs import CONFIG
@@ -60,7 +61,8 @@ def _winograd(
     sums = site.emit(_fusable(site, func, "winograd_product", operands, product))
     given = te.placeholder([int(dim) for dim in product.shape], "float32", "products")
     result = combine_outputs(given, m, (workload.batch, *workload.output))
-    result = result if dtype == "float32" else topi.cast(result, dtype)
+    if dtype == "float16":
+        result = stored(result.shape, result)
     func = te.create_prim_func([given, result], "int64")
     return _fusable(site, func, "winograd_output", [sums], result)
 

@@ -14,18 +14,34 @@ constants that become infinite. What is rounded in a kernel of ours is what it s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.relay_passes.expressions import const
+from tvm_edge.relay_passes.expressions import const, constant_of, is_call, static_shape
+from tvm_edge.relay_passes.in_bounds import broadcast
 from tvm_edge.relay_passes.precision_plan import PrecisionPlan, is_float32
+from tvm_edge.relay_passes.precision_table import WITH_CONSTANT
+from tvm_edge.relay_passes.vdevices import vdevice_of
+from tvm_edge.schedules.float16 import stored, widened
 
 __all__ = ["LoweredPrecision", "lower_precision"]
+
+# Of numbers, by the operators of WITH_CONSTANT.
+_FUNCTIONS: Mapping[str, Callable[[tirx.Expr, tirx.Expr], tirx.Expr]] = {
+    "add": operator.add,
+    "divide": tirx.div,
+    "maximum": tirx.max,
+    "minimum": tirx.min,
+    "multiply": operator.mul,
+    "subtract": operator.sub,
+}
 
 
 @dataclass(frozen=True)
@@ -99,7 +115,9 @@ class _Converter(PyExprMutator):
         var = binding.var
         if var in self._plan.lowered:
             self._dtype = "float16"
-            value = self.builder_.normalize(self.visit_expr(binding.value))
+            kernel = self._with_constant(binding.value)
+            value = self.visit_expr(binding.value) if kernel is None else kernel
+            value = self.builder_.normalize(value)
             self._dtype = "float32"
             self._made[var] = self.builder_.emit(value, var.name)
             if self._in_dataflow and not isinstance(var, relax.DataflowVar):
@@ -111,6 +129,35 @@ class _Converter(PyExprMutator):
         if isinstance(var.ty, relax.TensorType):
             for dtype in sorted(self._plan.wanted.get(var, ())):
                 self._form(var, dtype)
+
+    def _with_constant(self, call: relax.Expr) -> relax.Call | None:
+        """A kernel of an operator one of whose operands is a bias, or alike, and stays float32."""
+        shape = static_shape(call.ty)
+        if not is_call(call, *WITH_CONSTANT) or shape is None:
+            return None
+        values = [constant_of(arg) for arg in call.args]
+        if all(value is None or value.size >= prod(shape) for value in values):
+            return None
+        args = [
+            self.visit_expr(arg) if value is None else arg
+            for arg, value in zip(call.args, values, strict=True)
+        ]
+        name = str(call.op.name).removeprefix("relax.")
+        given = [te.placeholder(list(arg.ty.shape), str(arg.ty.dtype)) for arg in args]
+
+        def element(*i: tirx.Expr) -> tirx.Expr:
+            # Indexed alike, or TVM sees no element-wise kernel to be fused.
+            whole = [tuple(map(int, x.shape)) == shape for x in given]
+            found = [x(*i) if w else broadcast(x, i) for x, w in zip(given, whole, strict=True)]
+            return _FUNCTIONS[name](*map(widened, found))
+
+        result = stored(shape, element)
+        func = te.create_prim_func([*given, result], "int64").without_attr("global_symbol")
+        device = vdevice_of(call.ty)
+        if device is not None:
+            func = func.with_attr("target", device.target)
+        ty = relax.TensorType(list(shape), "float16", device)
+        return relax.call_tir(self.builder_.add_func(func, name), args, ty)
 
     def visit_var_(self, op: relax.Var) -> relax.Expr:
         return self._read(op, super().visit_var_)

@@ -8,7 +8,7 @@ samplers), as the last bits decide there.
 
 from __future__ import annotations
 
-__all__ = ["FOLLOWING", "LARGEST", "PRODUCTS", "SMALLEST"]
+__all__ = ["FOLLOWING", "LARGEST", "PRODUCTS", "SMALLEST", "WITH_CONSTANT"]
 
 LARGEST = 65504.0
 """The largest finite float16."""
@@ -24,6 +24,14 @@ PRODUCTS = frozenset(
     ).split()
 )
 """Operators worth a conversion of their operands: they do the work and have the weights."""
+
+WITH_CONSTANT = frozenset(
+    f"relax.{name}" for name in "add divide maximum minimum multiply subtract".split()
+)
+"""Those of :data:`FOLLOWING` with constants that stay float32 where they are shared by many
+elements: biases and scales. They are some KiB of a model, and rounded they would be a third of its
+error (``benchmarks/precision.py``).
+"""
 
 FOLLOWING = frozenset(
     f"relax.{name}"

@@ -7,12 +7,28 @@ local memory, it stays what it is in memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
-from tvm import ir, tirx
+from tvm import ir, te, tirx
 
 from tvm_edge.schedules.accesses import IF_THEN_ELSE
 
-__all__ = ["as_stored", "widened"]
+__all__ = ["STORED", "as_stored", "stored", "widened"]
+
+STORED = "tvm_edge.stored"
+"""Annotation of a block whose conversion to float16 is one of storage, and rounds only there."""
+
+
+def stored(shape: Sequence[Any], element: Callable[..., tirx.Expr]) -> te.Tensor:
+    """A tensor of float16 whose elements are calculated in float32.
+
+    What is fused behind it in a kernel reads them before they are rounded.
+    """
+    return te.compute(
+        shape, lambda *i: tirx.Cast("float16", element(*i)), name="stored", attrs={STORED: True}
+    )
 
 
 def widened(value: tirx.Expr) -> tirx.Expr:

@@ -59,14 +59,26 @@ class ItemSums:
             _read(self._weights, weights, at, tile.item_rows, VECTOR)
             at = (now * tile.depth + term) * tile.data_pitch + self._column
             _read(self._data, data, at, tile.item_columns, self._across * self._width)
-            for i in range(tile.item_rows):
-                for j in range(tile.item_columns):
-                    k = i * tile.item_columns + j
-                    product = self._weights[i] * self._data[j]
-                    self._of_step[k] = self._of_step[k] + product
+            self._multiply()
         if self._dtype != "float32":
             for k in range(count):
                 self._sums[k] = self._sums[k] + widened(self._of_step[k])
+
+    def _multiply(self) -> None:
+        """Add the products of one term."""
+        tile = self._tile
+        # Half of the speed of float16 is in vectors: an instruction takes two of its products.
+        width = 1 if self._dtype == "float32" else self._width
+        for i in range(tile.item_rows):
+            for j in range(0, tile.item_columns, width):
+                k = i * tile.item_columns + j
+                if width == 1:
+                    product = self._weights[i] * self._data[j]
+                    self._of_step[k] = self._of_step[k] + product
+                    continue
+                with T.vectorized(0, width) as lane:
+                    product = self._weights[i] * self._data[j + lane]
+                    self._of_step[k + lane] = self._of_step[k + lane] + product
 
     def store(
         self, product: Product, batch: tirx.Expr, first_row: tirx.Expr, first_column: tirx.Expr

@@ -6,8 +6,9 @@ import numpy as np
 import onnx
 import pytest
 import tvm
+import tvm_ffi
 from onnx import TensorProto, helper
-from tvm import relax
+from tvm import relax, tirx
 
 from tests.onnx_models import make_model
 from tvm_edge.compiler import phases
@@ -104,16 +105,44 @@ def test_tensors_are_converted_twice_in_all() -> None:
     result = lowered(residual())
     found = calls(result.module)
     assert [name for name, _, _ in found].count("astype") == result.casts == 2
-    constants = {
-        str(value.ty.dtype)
-        for _, _, arguments in found
-        for value in arguments
-        if isinstance(value, tvm.ir.GenericConst)
-    }
-    assert constants <= {"float16"}
     for name, dtype, arguments in found:
         if name == "nn.conv2d":
             assert (dtype, arguments) == ("float16", ["float16", "float16"])
+
+
+def constants(mod: tvm.IRModule) -> dict[tuple[int, ...], str]:
+    """Types of the constants, by their shapes."""
+    found: dict[tuple[int, ...], str] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, tvm.ir.GenericConst):
+            found[tuple(expr.value.shape)] = str(expr.value.dtype)
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return found
+
+
+def test_weights_are_converted_now_and_biases_are_not() -> None:
+    assert constants(lowered(residual()).module) == {
+        **dict.fromkeys([(6, 3, 3, 3), (6, 6, 3, 3), (4, 6, 1, 1)], "float16"),
+        (1, 6, 1, 1): "float32",
+    }
+
+
+def test_a_bias_is_added_before_anything_is_rounded() -> None:
+    """In one kernel with the convolution, whose sums are float32."""
+    resolved = resolve_target("mali-t860", "llvm")
+    with resolved.target:
+        legal = phases.legalize(resolved)(lowered(residual()).module)
+        fused = phases.arithmetic(resolved)(phases.FUSE(phases.GROUP(legal)))
+    kernels = [f for g, f in fused.functions_items() if "conv2d" in g.name_hint]
+    stores: list[str] = []
+    for kernel in kernels:
+        tvm_ffi.structural_walk(
+            kernel.body, (tirx.Cast, lambda cast: stores.append(str(cast.ty.dtype)))
+        )
+    # Two of three convolutions store float16, the last one what softmax reads.
+    assert stores.count("float16") == 2
 
 
 def test_a_conversion_is_shared_by_all_who_read() -> None:

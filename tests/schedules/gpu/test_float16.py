@@ -208,7 +208,8 @@ def residual() -> tuple[onnx.ModelProto, Callable[[Array], Array]]:
     stored = {"r0", "p", "c1", "c2", "r1", "c5", "k"}
 
     def expected(x: Array) -> Array:
-        env = {"x": rounded(x), **{k: rounded(v) for k, v in (weights | bias).items()}}
+        env = {"x": rounded(x), **{k: rounded(v) for k, v in weights.items()}}
+        env |= {k: v.astype("float64") for k, v in bias.items()}
         for kind, inputs, output, attributes in steps:
             more = {"pads": [0] * 4} if kind == "Conv" else {}
             arguments = [env[name] for name in inputs]
