@@ -27,7 +27,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_edge.relay_passes.expressions import const, constant_of, is_call, static_shape
 from tvm_edge.relay_passes.in_bounds import broadcast
 from tvm_edge.relay_passes.precision_plan import PrecisionPlan, is_float32
-from tvm_edge.relay_passes.precision_table import WITH_CONSTANT
+from tvm_edge.relay_passes.precision_table import PRODUCTS, WITH_CONSTANT
+from tvm_edge.relay_passes.round_weights import round_weights
 from tvm_edge.relay_passes.vdevices import vdevice_of
 from tvm_edge.schedules.float16 import stored, widened
 
@@ -115,6 +116,7 @@ class _Converter(PyExprMutator):
         var = binding.var
         if var in self._plan.lowered:
             self._dtype = "float16"
+            self._round_weights(binding.value)
             kernel = self._with_constant(binding.value)
             value = self.visit_expr(binding.value) if kernel is None else kernel
             value = self.builder_.normalize(value)
@@ -129,6 +131,21 @@ class _Converter(PyExprMutator):
         if isinstance(var.ty, relax.TensorType):
             for dtype in sorted(self._plan.wanted.get(var, ())):
                 self._form(var, dtype)
+
+    def _round_weights(self, call: relax.Expr) -> None:
+        """Round the constant weights of a product together."""
+        if not is_call(call, *PRODUCTS):
+            return
+        weights = constant_of(call.args[1])
+        if weights is None or weights.ndim < 2 or call.args[1] in self._constants:
+            return
+        if is_call(call, "relax.matmul"):
+            axes = [weights.ndim - 2]
+        elif prod(weights.shape[2:]) > 1:
+            axes = list(range(2, weights.ndim))
+        else:
+            axes = [str(call.attrs.kernel_layout).index("I")]
+        self._constants[call.args[1]] = const(round_weights(weights, axes), "float16")
 
     def _with_constant(self, call: relax.Expr) -> relax.Call | None:
         """A kernel of an operator one of whose operands is a bias, or alike, and stays float32."""

@@ -29,6 +29,7 @@ from tests.schedules.gpu.harness import ORIN, gpu_functions
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.calculate_in_float32 import calculate_in_float32
+from tvm_edge.relay_passes.round_weights import round_weights
 from tvm_edge.schedules.base import PRECISION, Scheduled
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -120,6 +121,13 @@ PRODUCTS = {
 }
 
 
+def stored_weights(kind: str, weights: Array) -> Array:
+    """What the compiler makes of constant weights (tests/relay_passes/test_round_weights.py)."""
+    window = kind == "Conv" and weights.shape[2:] != (1, 1)
+    axes = [2, 3] if window else [1] if kind == "Conv" else [weights.ndim - 2]
+    return round_weights(weights, axes).astype("float64")
+
+
 def product_model(kind: str, data: Array, weights: Array, attributes: Any) -> onnx.ModelProto:
     nodes = [helper.make_node(kind, ["x", "w"], ["y"], name="product", **attributes)]
     return make_model(nodes, {"x": data.shape}, ["y"], {"w": weights})
@@ -139,7 +147,7 @@ def test_mixed_adds_up_in_float32(name: str, half: str, large_gpu: None) -> None
     kind, data, weights, attributes = PRODUCTS[name]
     model = product_model(*PRODUCTS[name])
     compiled = tvm_edge.compile(model, half, precision="mixed", fallback="none")
-    expected = exact(kind, rounded(data), rounded(weights), attributes)
+    expected = exact(kind, rounded(data), stored_weights(kind, weights), attributes)
     actual = compiled.run({"x": data})["y"]
     assert actual.dtype == np.float32
     assert np.abs(actual - expected).max() <= FLOAT32 * np.abs(expected).max()
@@ -151,7 +159,7 @@ def test_rules_for_devices_without_local_memory(name: str, half: str, small_gpu:
     model = product_model(*PRODUCTS[name])
     compiled = tvm_edge.compile(model, half, precision="mixed", fallback="none")
     assert "tiled" not in [kernel.rule for kernel in compiled.report.kernels]
-    expected = exact(kind, rounded(data), rounded(weights), attributes)
+    expected = exact(kind, rounded(data), stored_weights(kind, weights), attributes)
     actual = compiled.run({"x": data})["y"]
     assert np.abs(actual - expected).max() <= FLOAT32 * np.abs(expected).max()
 
@@ -163,8 +171,10 @@ def test_float16_adds_up_few_terms(name: str, half: str, large_gpu: None) -> Non
     model = product_model(*PRODUCTS[name])
     compiled = tvm_edge.compile(model, half, precision="float16", fallback="none")
     rules = [kernel.rule for kernel in compiled.report.kernels]
-    expected = exact(kind, rounded(data), rounded(weights), attributes)
-    magnitudes = exact(kind, np.abs(rounded(data)), np.abs(rounded(weights)), attributes)
+    expected = exact(kind, rounded(data), stored_weights(kind, weights), attributes)
+    magnitudes = exact(
+        kind, np.abs(rounded(data)), np.abs(stored_weights(kind, weights)), attributes
+    )
     error = np.abs(compiled.run({"x": data})["y"] - expected)
     bound = ((1 + HALF_ULP) ** (MOST_TERMS + 1) - 1) * magnitudes + FLOAT32 * magnitudes.max()
     assert (error <= bound).all()
@@ -208,7 +218,7 @@ def residual() -> tuple[onnx.ModelProto, Callable[[Array], Array]]:
     stored = {"r0", "p", "c1", "c2", "r1", "c5", "k"}
 
     def expected(x: Array) -> Array:
-        env = {"x": rounded(x), **{k: rounded(v) for k, v in weights.items()}}
+        env = {"x": rounded(x), **{k: stored_weights("Conv", v) for k, v in weights.items()}}
         env |= {k: v.astype("float64") for k, v in bias.items()}
         for kind, inputs, output, attributes in steps:
             more = {"pads": [0] * 4} if kind == "Conv" else {}
@@ -265,8 +275,8 @@ def test_winograd_of_float16_images(m: int, half: str, large_gpu: None) -> None:
     compiled = compile_with(model, half, configs, precision="mixed", fallback="none")
     assert "winograd_output" in [kernel.rule for kernel in compiled.report.kernels]
     x = values(1, 33, 13, 15)
-    (sums,) = evaluate("Conv", [rounded(x), rounded(first)], pads=[1, 1, 1, 0])
-    (wanted,) = evaluate("Conv", [rounded(sums), rounded(second)], pads=[0] * 4)
+    (sums,) = evaluate("Conv", [rounded(x), stored_weights("Conv", first)], pads=[1, 1, 1, 0])
+    (wanted,) = evaluate("Conv", [rounded(sums), stored_weights("Conv", second)], pads=[0] * 4)
     error = np.abs(compiled.run({"x": x})["y"] - wanted)
     assert error.max() <= HALF_ULP * np.abs(wanted).max()
 
