@@ -338,9 +338,12 @@ def scheduled(precision: str) -> Scheduled:
     return schedule(calculate_in_float32(func).with_attr(PRECISION, precision), ORIN)
 
 
-@pytest.mark.parametrize(("precision", "sums"), [("mixed", "float"), ("float16", "half")])
-def test_cuda_sources(precision: str, sums: str) -> None:
-    """Local memory is float16, and registers what is multiplied in."""
+@pytest.mark.parametrize(("precision", "own"), [("mixed", 2), ("float16", 5)])
+def test_cuda_sources(precision: str, own: int) -> None:
+    """Local memory is float16, and so is what is on its way there.
+
+    With ``precision="float16"`` operands and the sums of a step are in registers as float16 too.
+    """
     made = scheduled(precision)
     assert made.rule == "tiled"
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_87"}, host="llvm")
@@ -349,8 +352,7 @@ def test_cuda_sources(precision: str, sums: str) -> None:
     source = built.mod.imports[0].inspect_source()
     assert "#include <cuda_fp16.h>" in source
     (kernel,) = (part for part in source.split("__global__") if "__shared__" in part)
-    declared = re.findall(r"^  (__shared__ )?alignas\(64\) (\w+) (\w+)\[", kernel, re.MULTILINE)
-    assert [kind for shared, kind, _ in declared if shared] == ["half", "half"]
-    types = {name: kind for _, kind, name in declared}
-    products = re.findall(r"(\w+)\[\d+\] \* (\w+)\[\d+\]", kernel)
-    assert {types[name] for pair in products for name in pair} == {sums}
+    arrays = re.findall(r"^  (__shared__ )?alignas\(64\) (\w+) \w+\[", kernel, re.MULTILINE)
+    assert [kind for shared, kind in arrays if shared] == ["half", "half"]
+    assert arrays.count(("", "half")) == own
+    assert ("", "float") in arrays  # whole sums
