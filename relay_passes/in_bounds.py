@@ -16,7 +16,7 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
-__all__ = ["bounded_gather", "clipped_take", "safe_division"]
+__all__ = ["bounded_gather", "broadcast", "clipped_take", "safe_division"]
 
 
 def clipped_take(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -86,7 +86,7 @@ def safe_division(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
     def divided(x: te.Tensor, y: te.Tensor) -> te.Tensor:
         def element(*i: tirx.Expr) -> tirx.Expr:
-            top, bottom = _broadcast(x, i), _broadcast(y, i)
+            top, bottom = broadcast(x, i), broadcast(y, i)
             # No Select around the division: TVM would simplify the divisor under its condition
             # and evaluate both sides.
             divisor = tirx.Select(bottom == 0, one, bottom)
@@ -114,7 +114,8 @@ def _may_trap(divisor: relax.Expr) -> bool:
     return bool(((values == 0) | (values == -1)).any())
 
 
-def _broadcast(x: te.Tensor, indices: Sequence[tirx.Expr]) -> tirx.Expr:
+def broadcast(x: te.Tensor, indices: Sequence[tirx.Expr]) -> tirx.Expr:
+    """The element of `x` that is used for one of a result, at `indices`."""
     own = indices[len(indices) - len(x.shape) :]
     lengths = zip(x.shape, own, strict=True)
     return x(*(0 if isinstance(n, tirx.IntImm) and int(n) == 1 else i for n, i in lengths))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from tvm import relax, s_tir, te, tirx, topi
 
@@ -10,6 +12,8 @@ from tvm_edge.relay_passes.kernel_site import KernelSite
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.base import PRECISION
 from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.float16 import stored
 from tvm_edge.schedules.gpu.algorithm import choose_config
 from tvm_edge.schedules.gpu.packed import can_pack, conv2d_packed, pack_channels
 from tvm_edge.schedules.gpu.subgroup_filters import (
@@ -30,14 +34,23 @@ _OUT_ELEMENTWISE_FUSABLE = 4
 
 
 def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
-    """``relax.nn.conv2d`` with constant filters; what the rules choose alike stays as it is."""
-    found = conv_workload(call)
+    """``relax.nn.conv2d`` with constant filters; what the rules choose alike stays as it is.
+
+    Images of float16 are transformed, multiplied and put together in float32: Winograd's transforms
+    would make the error of float16 some ten times as large.
+    """
+    found = conv_workload(call, ("float32", "float16"))
     if site.spec.kind != "gpu" or found is None:
         return call
     workload, weights = found
-    config = site.configs.get(workload) or choose_config(workload, site.spec, site.precision)
+    spec = site.spec
+    if weights.dtype == np.float16:  # sub-groups have block reads of float32 here
+        spec = replace(spec, sub_groups=())
+    config = site.configs.get(workload)
+    if config is None or (config.algorithm == "subgroup" and not spec.sub_groups):
+        config = choose_config(workload, spec, site.precision)
     if config.algorithm == "winograd":
-        return _winograd(site, call.args[0], workload, weights, config.m, config.knobs)
+        return _winograd(site, call.args[0], workload, weights, config)
     if config.algorithm == "subgroup":
         tile = read_knobs(SubGroupTile, config.knobs)
         return _by_sub_groups(site, call.args[0], workload, weights, tile)
@@ -53,20 +66,22 @@ def _winograd(
     image: relax.Expr,
     workload: ConvWorkload,
     weights: np.ndarray,
-    m: int,
-    knobs: str,
+    config: ConvConfig,
 ) -> relax.Call:
-    inputs = transform_images(workload, m, site.spec)
+    m, dtype = config.m, str(image.ty.dtype)
+    inputs = transform_images(workload, m, site.spec, dtype)
     (transformed,) = site.run(inputs, "winograd_input", [image])
-    filters = transform_filters_by_channel(weights, m)
+    filters = transform_filters_by_channel(weights.astype("float32"), m)
     shape = [int(dim) for dim in inputs.outputs[0][0]]
     u, v = te.placeholder(filters.shape, "float32", "u"), te.placeholder(shape, "float32", "v")
-    product = products(u, v, knobs)
+    product = products(u, v, config.knobs)
     func = te.create_prim_func([u, v, product], "int64").with_attr(PRECISION, "float32")
     operands = [const(filters, "float32"), transformed]
     sums = site.emit(_fusable(site, func, "winograd_product", operands, product))
     given = te.placeholder([int(dim) for dim in product.shape], "float32", "products")
     result = combine_outputs(given, m, (workload.batch, *workload.output))
+    if dtype == "float16":
+        result = stored(result.shape, result)
     func = te.create_prim_func([given, result], "int64")
     return _fusable(site, func, "winograd_output", [sums], result)
 
@@ -75,13 +90,13 @@ def _packed(
     site: KernelSite, call: relax.Call, workload: ConvWorkload, weights: np.ndarray
 ) -> relax.Call:
     """Filters with the channels of a work-item side by side: it reads them as one vector."""
-    shape = list(call.args[0].ty.shape)
+    shape, dtype = list(call.args[0].ty.shape), str(call.ty.dtype)
     packed = pack_channels(weights)
-    image = te.placeholder(shape, "float32", "image")
-    filters = te.placeholder(packed.shape, "float32", "filters")
+    image = te.placeholder(shape, dtype, "image")
+    filters = te.placeholder(packed.shape, dtype, "filters")
     result = conv2d_packed(image, filters, workload)
     func = te.create_prim_func([image, filters, result], "int64")
-    return _fusable(site, func, "conv2d", [call.args[0], const(packed, "float32")], result)
+    return _fusable(site, func, "conv2d", [call.args[0], const(packed, dtype)], result)
 
 
 def _with_knobs(
@@ -89,7 +104,7 @@ def _with_knobs(
 ) -> relax.Call:
     """The operator's own definition, with knobs for its schedule."""
     image, filters = (
-        te.placeholder(list(arg.ty.shape), "float32", name)
+        te.placeholder(list(arg.ty.shape), str(arg.ty.dtype), name)
         for arg, name in zip(call.args, ("image", "filters"), strict=True)
     )
     result = topi.nn.conv(
@@ -101,7 +116,7 @@ def _with_knobs(
         workload.groups,
         "NCHW",
         "OIHW",
-        "float32",
+        str(call.ty.dtype),
     )
     func = te.create_prim_func([image, filters, result], "int64")
     func = _annotated(func, CONFIG, knobs)
@@ -141,5 +156,5 @@ def _fusable(
 ) -> relax.Call:
     """A call of a kernel that element-wise ones may be fused with."""
     func = func.with_attr("op_pattern", _OUT_ELEMENTWISE_FUSABLE)
-    ty = site.tensor([int(dim) for dim in result.shape], "float32")
+    ty = site.tensor([int(dim) for dim in result.shape], str(result.dtype))
     return site.unbound(func, name, args, [ty])

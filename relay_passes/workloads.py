@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from tvm import relax
 
@@ -11,8 +13,13 @@ from tvm_edge.schedules.blocked import ConvWorkload
 __all__ = ["conv_workload"]
 
 
-def conv_workload(call: relax.Expr) -> tuple[ConvWorkload, np.ndarray] | None:
-    """What a convolution in NCHW computes and its filters; ``None`` unless both are known."""
+def conv_workload(
+    call: relax.Expr, dtypes: Collection[str] = ("float32",)
+) -> tuple[ConvWorkload, np.ndarray] | None:
+    """What a convolution in NCHW computes and its filters; ``None`` unless both are known.
+
+    `dtypes` are those that all of its tensors may be of.
+    """
     if not is_call(call, "relax.nn.conv2d"):
         return None
     attrs = call.attrs
@@ -25,10 +32,10 @@ def conv_workload(call: relax.Expr) -> tuple[ConvWorkload, np.ndarray] | None:
         or shape is None
         or len(shape) != 4
         or 0 in shape
-        or str(call.ty.dtype) != "float32"
+        or str(call.ty.dtype) not in dtypes
     ):
         return None
-    if weights.dtype != np.float32 or str(call.args[0].ty.dtype) != "float32":
+    if {str(weights.dtype), str(call.args[0].ty.dtype)} != {str(call.ty.dtype)}:
         return None
     top, left, bottom, right = (int(p) for p in attrs.padding)
     if min(top, left, bottom, right) < 0:

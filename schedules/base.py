@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 PRECISION = "tvm_edge.precision"
-"""Attribute of a kernel: what its float32 may be multiplied as, ``"float32"`` or ``"tf32"``."""
+"""Attribute of a kernel: how its products may be rounded, one of ``compile``'s ``precision=``."""
 
 WORKSPACE = "tvm_edge.workspace"
 """How many of a kernel's last parameters are room that it needs and nobody reads."""

@@ -178,8 +178,10 @@ def test_without_onnx_the_message_names_the_extra(package: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "fragment"),
     [
-        ({"precision": "float16"}, "not available in this version"),
-        ({"precision": "float16"}, "not available in this version"),
+        ({"precision": "float16"}, "is of GPUs"),
+        ({"precision": "mixed"}, "is of GPUs"),
+        ({"precision_exceptions": ["Conv"]}, "use precision='mixed' or 'float16'"),
+        ({"precision_exceptions": "Conv"}, "use a list"),
         ({"precision": "flaot32"}, "did you mean 'float32'"),
         ({"memory_budget": 1 << 20}, "not available in this version"),
         ({"memory_budget": "1GiB"}, "not available in this version"),

@@ -37,6 +37,10 @@ class Product:
         Neighbouring weights and data that can be read as one vector: 1 or `VECTOR`.
     rows_beside : bool
         Weights of neighbouring rows lie side by side, not those of neighbouring terms.
+    stored : {"float32", "float16"}
+        Type of the operands, and of local memory.
+    multiplied : {"float32", "float16"}
+        Type of the products, and of sums over the terms of a step; all others are float32.
     """
 
     batch: int
@@ -50,6 +54,8 @@ class Product:
     weight_width: int = 1
     data_width: int = 1
     rows_beside: bool = False
+    stored: str = "float32"
+    multiplied: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ class Tile:
 
     @property
     def local_bytes(self) -> int:
-        """Local memory of a group, of float32: two steps."""
+        """Local memory of a group: two steps of float32; float16 takes half of it."""
         return 2 * self.depth * (self.pitch + self.data_pitch) * 4
 
     def steps(self, terms: int) -> int:

@@ -35,6 +35,8 @@ class Load:
         Elements that a work-item brings at once.
     rounded : callable or None
         To the precision of the multiplications, where that is less.
+    dtype : str
+        Of the operand and of local memory.
     """
 
     outer: Literal["term", "row"]
@@ -45,6 +47,7 @@ class Load:
     pitch: int
     width: int
     rounded: Callable[[tirx.Expr], tirx.Expr] | None = None
+    dtype: str = "float32"
 
     @property
     def size(self) -> int:
@@ -95,7 +98,7 @@ class Stage:
         self, loads: Sequence[Load], items: int, item: tirx.Expr, terms: int | None
     ) -> None:
         self._loads, self._items, self._item, self._terms = loads, items, item, terms
-        self._held = [registers(load.turns(items) * load.width, "float32") for load in loads]
+        self._held = [registers(load.turns(items) * load.width, load.dtype) for load in loads]
 
     def bring(self, first: tirx.Expr) -> None:
         """Read the step of the terms from `first` on into registers."""
@@ -112,7 +115,7 @@ class Stage:
                     term, at = load.place(e, lane)
                     return load.value(first + term, at)
 
-                _bring(kept, i * load.width, load.width, value, bounds)
+                _bring(kept, i * load.width, load, value, bounds)
 
     def put(self, into: tirx.Expr) -> None:
         """Write the registers to place 0 or 1 of local memory."""
@@ -132,7 +135,7 @@ class Stage:
 def _bring(
     kept: Any,
     first: int,
-    width: int,
+    load: Load,
     value: Callable[[Any], tirx.Expr],
     bounds: Sequence[tirx.Expr],
 ) -> None:
@@ -141,10 +144,10 @@ def _bring(
     def guarded(lane: Any) -> tirx.Expr:
         if not bounds:
             return value(lane)
-        return tirx.if_then_else(tirx.all(*bounds), value(lane), tirx.const(0, "float32"))
+        return tirx.if_then_else(tirx.all(*bounds), value(lane), tirx.const(0, load.dtype))
 
-    if width == 1:
+    if load.width == 1:
         kept[first] = guarded(0)
         return
-    with T.vectorized(0, width) as lane:
+    with T.vectorized(0, load.width) as lane:
         kept[first + lane] = guarded(lane)

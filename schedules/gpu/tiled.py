@@ -20,6 +20,7 @@ from tvm_edge.schedules.analysis import accepts, root_blocks
 from tvm_edge.schedules.base import PRECISION, WORKSPACE, Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.emit import function
+from tvm_edge.schedules.float16 import as_stored
 from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile
 from tvm_edge.schedules.gpu.product_tile import choose_product_tile, choose_warp_tile, fits
 from tvm_edge.schedules.gpu.tail import Memory, Tail, as_vectors, substituted
@@ -37,8 +38,12 @@ __all__ = ["Source", "TensorCore", "Tiled", "digits"]
 Found = TypeVar("Found", bound="Source")
 
 
+# Of tensors; sums are float32.
+_TYPES = ("float32", "float16")
+
+
 class Tiled:
-    """Sums of products of float32 on GPUs whose local memory is on the chip."""
+    """Sums of products of float32 or float16 on GPUs whose local memory is on the chip."""
 
     name = "tiled"
     origin: Origin = "heuristic"
@@ -67,8 +72,10 @@ class TensorCore:
         if func.attrs is None or func.attrs.get(PRECISION) != "tf32":
             return None
         found = Source.of(func)
-        tile = None if found is None else choose_warp_tile(found.extents, spec)
-        return None if found is None or tile is None else found.kernel(tile, spec)
+        if found is None or found.stored != "float32":
+            return None
+        tile = choose_warp_tile(found.extents, spec)
+        return None if tile is None else found.kernel(tile, spec)
 
 
 class Source:
@@ -84,6 +91,8 @@ class Source:
         How many of the innermost terms are a window's.
     tile : Tile or None
         The one that the function was given.
+    stored : {"float32", "float16"}
+        Type of both operands, as memory has them.
     """
 
     takes_depthwise = False
@@ -112,7 +121,14 @@ class Source:
         config = block.annotations.get(CONFIG)
         self.tile = read_knobs(Tile, str(config)) if config else None
         term = get_reduction_expr(block)
-        self._data, self._weight = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
+        factors = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
+        stored = [as_stored(factor) for factor in factors]
+        self.stored = "float32" if None in stored else "float16"
+        self._data: tirx.Expr
+        self._weight: tirx.Expr
+        self._data, self._weight = factors if None in stored else stored
+        precision = func.attrs.get(PRECISION) if func.attrs is not None else None
+        self._multiplied = self.stored if precision == "float16" else "float32"
 
     @classmethod
     def of(cls: type[Found], func: tirx.PrimFunc) -> Found | None:
@@ -124,7 +140,9 @@ class Source:
         conv = match_contraction(sch.get(block))
         if conv is None or (conv.channels is None and not cls.takes_depthwise):
             return None
-        if any(str(b.dtype) != "float32" for b in sch.mod["main"].params):
+        if any(str(b.dtype) not in _TYPES for b in sch.mod["main"].params):
+            return None
+        if str(sch.get(block).writes[0].source.dtype) != "float32":
             return None
         padding = isolate(sch, block, conv.data.source)
         epilogue = epilogue_of(sch, block)
@@ -208,6 +226,8 @@ class Source:
             weight_width=VECTOR if memory.in_vectors(weight, along, count, VECTOR) else 1,
             data_width=VECTOR if memory.in_vectors(data, column, columns, VECTOR) else 1,
             rows_beside=rows_beside,
+            stored=self.stored,
+            multiplied=self._multiplied,
         )
 
 

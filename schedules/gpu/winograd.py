@@ -21,6 +21,7 @@ from tvm_edge.schedules.analysis import inline_spatial, open_schedule, root_bloc
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.emit import Kernel, each, function, hold, registers, when
+from tvm_edge.schedules.float16 import widened
 from tvm_edge.schedules.gpu.tail import Memory, Tail, as_vectors
 from tvm_edge.schedules.knobs import CONFIG
 from tvm_edge.schedules.stages import epilogue_of
@@ -29,7 +30,9 @@ from tvm_edge.schedules.winograd import STAGES, transforms
 __all__ = ["WinogradOutput", "products", "transform_images"]
 
 
-def transform_images(workload: ConvWorkload, m: int, spec: DeviceSpec) -> Kernel:
+def transform_images(
+    workload: ConvWorkload, m: int, spec: DeviceSpec, dtype: str = "float32"
+) -> Kernel:
     """The kernel that transforms the tiles of images.
 
     Parameters
@@ -39,11 +42,13 @@ def transform_images(workload: ConvWorkload, m: int, spec: DeviceSpec) -> Kernel
     m : {2, 4}
         Outputs of a tile along a line.
     spec : DeviceSpec
+    dtype : {"float32", "float16"}
+        Of the images.
 
     Returns
     -------
     Kernel
-        From ``[N, C, H, W]`` to ``[(m+2)**2, C, N * tiles]``.
+        From ``[N, C, H, W]`` to ``[(m+2)**2, C, N * tiles]`` of float32.
     """
     size, (out_h, out_w) = m + 2, workload.output
     tiles_h, tiles_w = -(-out_h // m), -(-out_w // m)
@@ -55,7 +60,7 @@ def transform_images(workload: ConvWorkload, m: int, spec: DeviceSpec) -> Kernel
         [workload.batch, channels, height, width],
         [size * size, channels, tiles],
     )
-    tensors = [(shape, "float32") for shape in shapes]
+    tensors = list(zip(shapes, (dtype, "float32"), strict=True))
 
     def body(*buffers: Any) -> None:
         images, transformed = as_vectors(tensors, buffers)
@@ -74,7 +79,7 @@ def transform_images(workload: ConvWorkload, m: int, spec: DeviceSpec) -> Kernel
                         *_within(y, i, top, (tiles_h - 1) * m, height),
                         *_within(x, j, left, (tiles_w - 1) * m, width),
                     ]
-                    value = images[first + (i * width + j)]
+                    value = widened(images[first + (i * width + j)])
                     if bounds:
                         zero = tirx.const(0, "float32")
                         value = tirx.if_then_else(tirx.all(*bounds), value, zero)

@@ -47,10 +47,14 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
         first_step = hold(part * steps)
 
         weights, data = (
-            T.buffer_proxy(T.decl_buffer([2 * tile.depth * pitch], "float32", scope="shared"))
+            T.buffer_proxy(T.decl_buffer([2 * tile.depth * pitch], product.stored, scope="shared"))
             for pitch in (tile.pitch, tile.data_pitch)
         )
-        sums: ItemSums | WarpSums = (WarpSums if tile.wave > 1 else ItemSums)(tile, item)
+        sums: ItemSums | WarpSums
+        if tile.wave > 1:
+            sums = WarpSums(tile, item)
+        else:
+            sums = ItemSums(tile, item, product.multiplied)
         by_row = (tile.depth, tile.rows)
         loads = (
             Load(
@@ -62,6 +66,7 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
                 tile.pitch,
                 _width(product.weight_width, by_row[int(product.rows_beside)]),
                 sums.rounded,
+                product.stored,
             ),
             Load(
                 "term",
@@ -72,6 +77,7 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
                 tile.data_pitch,
                 _width(product.data_width, tile.columns),
                 sums.rounded,
+                product.stored,
             ),
         )
         whole = product.terms == steps * tile.depth * tile.parts

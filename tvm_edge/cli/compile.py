@@ -26,7 +26,14 @@ from tvm_edge.cli import common
     "--precision",
     default="float32",
     show_default=True,
-    help="tf32: products may round to it, on the tensor cores of an NVIDIA GPU (target cuda).",
+    help="tf32: products may round to it, on the tensor cores of an NVIDIA GPU (target cuda). "
+    "mixed: float16 is stored, on GPUs that have it; float16: products multiply in it too.",
+)
+@click.option(
+    "--keep-float32",
+    multiple=True,
+    metavar="OPERATOR",
+    help="With mixed and float16, an operator or node that stays float32. Repeatable.",
 )
 @click.option(
     "--embed-programs",
@@ -42,6 +49,7 @@ def compile_command(
     input_shapes: Any,
     fallback: Any,
     precision: str,
+    keep_float32: tuple[str, ...],
     embed_programs: bool,
     as_json: bool,
 ) -> None:
@@ -56,14 +64,16 @@ def compile_command(
             host=host,
             input_shapes=input_shapes,
             precision=precision,
+            precision_exceptions=keep_float32,
             fallback=fallback,
         )
     with common.progress(f"writing {path}"):
         compiled.export(path, embed_programs=embed_programs)
     report = compiled.report
     size = path.stat().st_size
+    precise = f"{report.precision.line()}\n" if report.precision else ""
     common.emit(
         as_json,
         {"artifact": str(path), "bytes": size, "report": report.to_dict()},
-        f"{report.placement_line()}\nwrote {path} ({size / 2**20:.1f} MiB)",
+        f"{report.placement_line()}\n{precise}wrote {path} ({size / 2**20:.1f} MiB)",
     )

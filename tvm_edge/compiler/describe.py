@@ -14,8 +14,16 @@ from tvm.s_tir.analysis import estimate_tir_flops
 
 from tvm_edge.compiler.schedule import KernelSchedule
 from tvm_edge.frontend import ImportedModel, SourceNode, Survey
+from tvm_edge.relay_passes.lower_precision import LoweredPrecision
 from tvm_edge.relay_passes.vdevices import vdevices_of
-from tvm_edge.report import KernelInfo, MemoryInfo, OperatorInfo, Placement, TensorSpec
+from tvm_edge.report import (
+    KernelInfo,
+    MemoryInfo,
+    OperatorInfo,
+    Placement,
+    PrecisionInfo,
+    TensorSpec,
+)
 
 __all__ = [
     "describe_kernels",
@@ -23,8 +31,10 @@ __all__ = [
     "describe_memory",
     "describe_operators",
     "describe_placements",
+    "describe_precision",
     "describe_unplaced",
     "partitions",
+    "unfit_constants",
 ]
 
 _BLOCKED = frozenset(("conv2d_blocked", "window_blocked", "winograd"))
@@ -175,6 +185,45 @@ def _folded(nodes: Sequence[SourceNode]) -> list[Placement]:
 def partitions(kernels: Sequence[KernelInfo]) -> tuple[tuple[str, int], ...]:
     """Device and number of launches of each maximal run on one device."""
     return tuple((d, len(list(run))) for d, run in groupby(kernels, key=lambda k: k.device))
+
+
+def describe_precision(
+    mode: str, lowered: LoweredPrecision | None, before: tvm.IRModule, model: ImportedModel
+) -> PrecisionInfo | None:
+    """What became of the types in `before`; ``None`` if nothing."""
+    if lowered is None:
+        return None
+    names = {index: node.name for index, node in enumerate(model.nodes)}
+    return PrecisionInfo(
+        mode,
+        {names[node]: dtype for node, dtype in sorted(lowered.types.items())},
+        {names[node]: reason for node, reason in sorted(lowered.reasons.items())},
+        lowered.casts,
+        _constant_bytes(lowered.module),
+        _constant_bytes(before),
+    )
+
+
+def unfit_constants(lowered: LoweredPrecision | None, model: ImportedModel) -> tuple[str, ...]:
+    """Warnings of operators that stay float32 for the sake of a number."""
+    if lowered is None:
+        return ()
+    return tuple(
+        f"{model.nodes[node].name} ({model.nodes[node].op_type}) stays float32: {reason}"
+        for node, reason in sorted(lowered.unfit.items())
+    )
+
+
+def _constant_bytes(mod: tvm.IRModule) -> int:
+    """Bytes of the constants of ``main``, each counted once."""
+    found: dict[tvm.ir.GenericConst, int] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, tvm.ir.GenericConst):
+            found[expr] = _nbytes(expr.value.shape, str(expr.value.dtype))
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return sum(found.values())
 
 
 def describe_memory(

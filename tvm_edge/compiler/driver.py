@@ -16,7 +16,7 @@ import tvm
 
 from tvm_edge.compiler import describe, phases
 from tvm_edge.compiler.build import BuiltLibrary, build
-from tvm_edge.compiler.options import check_options, check_precision
+from tvm_edge.compiler.options import check_options, check_precision, exceptions_of
 from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
 from tvm_edge.compiler.provenance import NodeTrace
@@ -34,6 +34,7 @@ from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.concat_in_place import concat_in_place
 from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.lift_weights import LiftWeights
+from tvm_edge.relay_passes.lower_precision import lower_precision
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
@@ -53,6 +54,7 @@ def compile(
     host: Any = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     precision: str = "float32",
+    precision_exceptions: Sequence[str] = (),
     fallback: str | Sequence[str] = "auto",
     parallel_fusion: str | bool = "auto",
     memory_budget: int | str | None = None,
@@ -72,9 +74,16 @@ def compile(
         The CPU beside a GPU. Default: what the target says, else this machine's.
     input_shapes : mapping of str to sequence of int, optional
         Shapes of inputs with dynamic dimensions.
-    precision : {"float32", "tf32"}
+    precision : {"float32", "tf32", "float16", "mixed"}
         ``"tf32"`` lets convolutions and matrix products round their operands to 10 bits of
         mantissa, for the tensor cores of NVIDIA's GPUs (``target="cuda"``, Ampere or newer).
+        ``"mixed"`` stores weights and activations as float16 and calculates in float32;
+        ``"float16"`` also multiplies in float16, and adds up so for a few terms at most, where a
+        product is tiled through local memory. Both are of GPUs with float16. Inputs and outputs
+        keep their types, and operators that float16 does not suit stay float32, which
+        ``report.precision`` lists. ``benchmarks/precision.py`` measures how large the error is.
+    precision_exceptions : sequence of str
+        Operators or ONNX nodes that stay float32.
     fallback : {"auto", "list", "none", "error"} or sequence of str
         Which operators leave a GPU for the CPU beside it. ``"list"``: those that search or scatter
         and those that a GPU cannot run; ``"auto"``: as ``"list"`` in this version, later by cost;
@@ -101,6 +110,7 @@ def compile(
         parallel_fusion=parallel_fusion,
         memory_budget=memory_budget,
         tuning_logs=tuning_logs,
+        precision_exceptions=precision_exceptions,
     )
     return compile_with(
         model,
@@ -109,6 +119,7 @@ def compile(
         host=host,
         input_shapes=input_shapes,
         precision=precision,
+        precision_exceptions=precision_exceptions,
         fallback=fallback,
         num_threads=num_threads,
     )
@@ -122,6 +133,7 @@ def compile_with(
     host: Any = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     precision: str = "float32",
+    precision_exceptions: Sequence[str] = (),
     fallback: str | Sequence[str] = "auto",
     num_threads: int | None = None,
 ) -> CompiledModel:
@@ -133,7 +145,9 @@ def compile_with(
         What a measurement chose; the heuristic chooses for all others.
     """
     num_threads = resolve_num_threads(num_threads)
-    plan = _plan(model, target, input_shapes, fallback, host, configs, precision)
+    plan = _plan(
+        model, target, input_shapes, fallback, host, configs, precision, precision_exceptions
+    )
     with plan.clock("build"):
         smaller = partial(_smaller, plan, precision) if _has_smaller(plan.resolved) else None
         library = build(plan.lowered, plan.resolved, smaller)
@@ -250,6 +264,7 @@ def _plan(
     host: Any = None,
     configs: Mapping[ConvWorkload, ConvConfig] | None = None,
     precision: str = "float32",
+    precision_exceptions: Sequence[str] = (),
 ) -> _Plan:
     clock = _Clock()
 
@@ -269,12 +284,19 @@ def _plan(
         placed = place(simple, imported, resolved, fallback)
         if len(placed.kinds) > 1:
             dump(placed.module, "placed")
+        stored = placed.module
+        lowered_types = None
+        if precision in ("float16", "mixed"):
+            exceptions = exceptions_of(imported, precision_exceptions)
+            lowered_types = lower_precision(stored, resolved.kind, exceptions)
+            stored = lowered_types.module
+            dump(stored, "lower_precision")
         with resolved.target:
-            laid_out = phases.layout(resolved.spec, configs)(placed.module)
+            laid_out = phases.layout(resolved.spec, configs)(stored)
             legal = phases.legalize(resolved, precision, configs)(laid_out)
             grouped = phases.GROUP(legal)
             calls = NodeTrace(legal).calls(grouped)
-            fused = phases.FUSE(grouped)
+            fused = phases.arithmetic(resolved)(phases.FUSE(grouped))
             if not resolved.spec.has_cpu_cores:
                 fused, left = concat_in_place(fused, specialise=True)
                 calls = [calls[i] for i in left]
@@ -311,7 +333,10 @@ def _plan(
                 plain, scheduled, lift.weights, imported.inputs, imported.outputs
             ),
             partitions=describe.partitions(kernels),
-            warnings=imported.warnings,
+            precision=describe.describe_precision(
+                precision, lowered_types, placed.module, imported
+            ),
+            warnings=(*imported.warnings, *describe.unfit_constants(lowered_types, imported)),
             seconds=clock.seconds,
         )
     return _Plan(

@@ -10,10 +10,10 @@ from tvm_edge.errors import InputError, PlacementError, near_matches
 from tvm_edge.frontend import ImportedModel
 from tvm_edge.hardware import ResolvedTarget
 
-__all__ = ["check_options", "check_overrides", "check_precision"]
+__all__ = ["check_options", "check_overrides", "check_precision", "exceptions_of"]
 
 _PRECISIONS = ("float32", "tf32", "float16", "mixed")
-_AVAILABLE = ("float32", "tf32")
+_HALVES = ("float16", "mixed")
 _TENSOR_CORES = 80  # NVIDIA's architectures whose tensor cores take tf32
 _FALLBACKS = ("auto", "list", "none", "error")
 
@@ -25,6 +25,7 @@ def check_options(
     parallel_fusion: str | bool,
     memory_budget: Any,
     tuning_logs: Any,
+    precision_exceptions: Sequence[str] = (),
 ) -> None:
     """Refuse values that mean nothing, and those that this version cannot honour.
 
@@ -34,6 +35,21 @@ def check_options(
     """
     if precision not in _PRECISIONS:
         _refuse("precision", precision, near_matches(str(precision), _PRECISIONS))
+    if isinstance(precision_exceptions, str) or not all(
+        isinstance(name, str) for name in precision_exceptions
+    ):
+        _refuse(
+            "precision_exceptions",
+            precision_exceptions,
+            "use a list of operators or ONNX nodes",
+        )
+    if precision_exceptions and precision not in _HALVES:
+        raise InputError(
+            f"precision_exceptions name what stays float32, and with precision={precision!r} all "
+            "does; leave them out, or use precision='mixed' or 'float16'",
+            name="precision_exceptions",
+            got=repr(list(precision_exceptions)),
+        )
     named = not isinstance(fallback, str) and isinstance(fallback, Sequence)
     if fallback not in _FALLBACKS and not (
         named and all(isinstance(name, str) for name in fallback)
@@ -45,18 +61,14 @@ def check_options(
         )
     if parallel_fusion not in ("auto", True, False):
         _refuse("parallel_fusion", parallel_fusion, "use 'auto', True or False")
-    for name, value, available in (
-        ("precision", precision, _AVAILABLE),
-        ("memory_budget", memory_budget, (None,)),
-    ):
-        if value not in available:
-            raise InputError(
-                f"{name}={value!r} is not available in this version of tvm-edge; "
-                f"leave {name} at {available[0]!r}",
-                name=name,
-                expected=" or ".join(map(repr, available)),
-                got=repr(value),
-            )
+    if memory_budget is not None:
+        raise InputError(
+            f"memory_budget={memory_budget!r} is not available in this version of tvm-edge; "
+            "leave memory_budget at None",
+            name="memory_budget",
+            expected="None",
+            got=repr(memory_budget),
+        )
     if tuning_logs not in (None, False):
         raise InputError(
             f"tuning_logs={str(tuning_logs)!r} is not available in this version of tvm-edge; "
@@ -73,6 +85,8 @@ def check_precision(precision: str, resolved: ResolvedTarget) -> None:
     ------
     InputError
     """
+    if precision in _HALVES:
+        _check_float16(precision, resolved)
     if precision != "tf32":
         return
     # "sm_90", and "sm_90a" of the same device.
@@ -86,6 +100,50 @@ def check_precision(precision: str, resolved: ResolvedTarget) -> None:
             expected="'float32'",
             got="'tf32'",
         )
+
+
+def _check_float16(precision: str, resolved: ResolvedTarget) -> None:
+    spec = resolved.spec
+    if spec.kind == "cpu":
+        what = "is of GPUs in this version"
+        advice = "use target='opencl' or 'cuda' on a GPU with float16"
+    elif spec.float16:
+        return
+    else:
+        lacks = " (cl_khr_fp16)" if resolved.kind == "opencl" else ""
+        what = f"needs a device that calculates in float16{lacks}"
+        advice = "choose another one (tvm-edge devices lists those of this machine)"
+    raise InputError(
+        f"precision={precision!r} {what}, and the target is {resolved.kind} ({spec.name}); "
+        f"{advice}, or leave precision at 'float32'",
+        name="precision",
+        expected="'float32'",
+        got=repr(precision),
+    )
+
+
+def exceptions_of(model: ImportedModel, names: Sequence[str]) -> dict[int, str]:
+    """The nodes that ``precision_exceptions`` keeps in float32, and why.
+
+    Raises
+    ------
+    InputError
+        A name is neither an operator nor a node of the model.
+    """
+    known = {node.name for node in model.nodes} | {node.op_type for node in model.nodes}
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"precision_exceptions name {name!r}, which is neither an operator nor a node of "
+                f"{model.name}; {near_matches(name, known)}",
+                name="precision_exceptions",
+                got=repr(name),
+            )
+    return {
+        index: "named in precision_exceptions"
+        for index, node in enumerate(model.nodes)
+        if node.name in names or node.op_type in names
+    }
 
 
 def check_overrides(model: ImportedModel, operators: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
 from tvm_edge.compiler.pipeline import Pipeline
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
+from tvm_edge.relay_passes.calculate_in_float32 import CalculateInFloat32
 from tvm_edge.relay_passes.fold_affine import FoldAffine
 from tvm_edge.relay_passes.fold_constant_views import FoldConstantViews
 from tvm_edge.relay_passes.fuse_tir import FuseTIR
@@ -37,6 +38,7 @@ __all__ = [
     "LOWER_SEVERAL_DEVICES",
     "SIMPLIFY",
     "WORKSPACE",
+    "arithmetic",
     "layout",
     "legalize",
 ]
@@ -107,6 +109,13 @@ GROUP = Pipeline(
 
 FUSE = Pipeline("fuse", (FuseTIR(), transform.DeadCodeElimination(), VerifyPlacement()))
 """Each group becomes one kernel."""
+
+
+def arithmetic(resolved: ResolvedTarget) -> Pipeline:
+    """On a GPU, kernels of float16 tensors calculate in float32."""
+    on_gpu = resolved.spec.kind == "gpu"
+    return Pipeline("arithmetic", (CalculateInFloat32(resolved.kind),) if on_gpu else ())
+
 
 IN_PLACE = Pipeline("in-place", (ReuseInPlace(),))
 """Scheduled kernels overwrite operands that nobody needs any more."""

@@ -8,6 +8,7 @@ from tvm_edge.report.operators import (
     OperatorTypeInfo,
     UnsupportedInfo,
 )
+from tvm_edge.report.precision import PrecisionInfo
 from tvm_edge.report.tensors import TensorSpec
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "OperatorInfo",
     "OperatorTypeInfo",
     "Placement",
+    "PrecisionInfo",
     "TensorSpec",
     "UnsupportedInfo",
 ]

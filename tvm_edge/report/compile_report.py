@@ -16,6 +16,7 @@ from tvm_edge.report.operators import (
     distribute,
     total_by_type,
 )
+from tvm_edge.report.precision import PrecisionInfo
 
 __all__ = ["CompileReport", "KernelInfo", "MemoryInfo", "Placement"]
 
@@ -134,6 +135,8 @@ class CompileReport:
     unsupported : tuple[UnsupportedInfo, ...]
         Operators without an implementation; only :func:`tvm_edge.analyze` returns such a report,
         and :func:`tvm_edge.compile` raises.
+    precision : PrecisionInfo or None
+        Of ``precision="float16"`` and ``"mixed"``: which operators run in which type.
     warnings : tuple[str, ...]
     seconds : dict[str, float]
         Time of each compiler phase.
@@ -152,6 +155,7 @@ class CompileReport:
     seconds: dict[str, float] = field(default_factory=dict)
     operators: tuple[OperatorInfo, ...] = ()
     unsupported: tuple[UnsupportedInfo, ...] = ()
+    precision: PrecisionInfo | None = None
 
     @property
     def flops(self) -> float:
@@ -243,6 +247,7 @@ class CompileReport:
         """The inverse of :meth:`to_dict`."""
         stored = {key: value for key, value in fields.items() if key not in _DERIVED}
         memory = {k: v for k, v in (fields["memory"] or {}).items() if k != "peak"}
+        precision = fields.get("precision")
         return cls(
             **{
                 **stored,
@@ -257,6 +262,7 @@ class CompileReport:
                 "fusion_groups": tuple(fields["fusion_groups"]),
                 "warnings": tuple(fields["warnings"]),
                 # Artifacts of earlier versions do not have these.
+                "precision": PrecisionInfo(**precision) if precision else None,
                 "operators": tuple(OperatorInfo(**o) for o in fields.get("operators", ())),
                 "unsupported": tuple(
                     UnsupportedInfo(**{**u, "operators": tuple(u["operators"])})

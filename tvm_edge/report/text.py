@@ -73,6 +73,8 @@ def _head(console: Console, report: CompileReport) -> None:
         origins = [kernel.origin for kernel in report.kernels]
         counts = ", ".join(f"{origins.count(o)} {o}" for o in dict.fromkeys(origins))
         line("kernels", f"{len(origins)} launches ({counts})")
+    if report.precision is not None:
+        line("precision", report.precision.line())
     if report.memory is not None:
         memory = report.memory
         line(

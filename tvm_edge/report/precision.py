@@ -1,0 +1,43 @@
+"""In which types a model calculates and is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["PrecisionInfo"]
+
+
+@dataclass(frozen=True)
+class PrecisionInfo:
+    """What ``precision=`` made of a model.
+
+    Attributes
+    ----------
+    mode : {"float16", "mixed"}
+    operators : dict of str to str
+        ``"float16"`` or ``"float32"`` by operator of the model, of those with float results. One
+        of float16 reads, or writes, float16; its sums are float32 in ``"mixed"``.
+    reasons : dict of str to str
+        Why operators that could have been float16 are not.
+    casts : int
+        Tensors that are converted in a run, most of them inside of other kernels.
+    weight_bytes, weight_bytes_before : int
+        Of the model's constants as stored now and as they came, before any kernel packs them.
+    """
+
+    mode: str
+    operators: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    casts: int = 0
+    weight_bytes: int = 0
+    weight_bytes_before: int = 0
+
+    def line(self) -> str:
+        """One line of a summary."""
+        halves = list(self.operators.values()).count("float16")
+        plural = "" if self.casts == 1 else "s"
+        return (
+            f"{self.mode}: {halves} of {len(self.operators)} operators on float16, "
+            f"{self.casts} conversion{plural}, weights {self.weight_bytes / 2**20:.1f} MiB instead "
+            f"of {self.weight_bytes_before / 2**20:.1f}"
+        )
