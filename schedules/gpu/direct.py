@@ -21,9 +21,10 @@ from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import accepts, root_blocks
-from tvm_edge.schedules.base import WORKSPACE, Origin
+from tvm_edge.schedules.base import PRECISION, WORKSPACE, Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.emit import Tensor, each, function, hold
+from tvm_edge.schedules.float16 import as_stored
 from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.gpu.reduce import is_narrow
 from tvm_edge.schedules.gpu.tail import Memory, as_vectors
@@ -37,6 +38,9 @@ from tvm_edge.schedules.stages import (
 from tvm_edge.schedules.workgroup import Problem, Read, WorkGroup, choose_work_group
 
 __all__ = ["Direct", "DirectConv"]
+
+# Of tensors; sums are float32.
+_TYPES = ("float32", "float16")
 
 # Steps of a window that are written out.
 _LONGEST_WINDOW = 49
@@ -74,6 +78,8 @@ class DirectConv:
     ----------
     is_depthwise : bool
         Whether no two channels share their data.
+    multiplied : {"float32", "float16"}
+        Type of the products, and of their sums over a window; all other sums are float32.
     """
 
     def __init__(
@@ -96,7 +102,15 @@ class DirectConv:
         self.lines, self.columns = self.sizes[conv.lines], self.sizes[conv.columns]
         self.channels = 1 if conv.channels is None else self.sizes[conv.channels]
         term = get_reduction_expr(block)
-        self.data, self.weight = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
+        factors = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
+        # As memory has them; what is multiplied is widened where it is float16.
+        stored = [as_stored(factor) for factor in factors]
+        self.data: tirx.Expr
+        self.weight: tirx.Expr
+        self.data, self.weight = factors if None in stored else stored
+        precision = func.attrs.get(PRECISION) if func.attrs is not None else None
+        halves = precision == "float16" and None not in stored
+        self.multiplied = "float16" if halves else "float32"
 
     @staticmethod
     def of(func: tirx.PrimFunc) -> DirectConv | None:
@@ -108,7 +122,9 @@ class DirectConv:
         conv = match_contraction(sch.get(block))
         if conv is None or conv.lines is None:
             return None
-        if any(str(b.dtype) != "float32" for b in sch.mod["main"].params):
+        if any(str(b.dtype) not in _TYPES for b in sch.mod["main"].params):
+            return None
+        if str(sch.get(block).writes[0].source.dtype) != "float32":
             return None
         stage = isolate(sch, block, conv.data.source)
         epilogue = epilogue_of(sch, block)
@@ -178,6 +194,7 @@ class DirectConv:
             self.space(tile),
             vector=tile.columns * stride,
             reads=tuple(reads),
+            element_bytes=_bytes(self.data),
             registers=2 * tile.channels * tile.lines * tile.columns + 16,
         )
 
@@ -203,7 +220,9 @@ class DirectConv:
         room: list[Tensor] = []
         if pad is not None:
             padded = pad.writes[0].source
-            room = [([prod(int(d) for d in padded.shape)], str(padded.dtype))]
+            value = as_stored(pad.body.value)
+            dtype = str(padded.dtype) if value is None else "float16"
+            room = [([prod(int(d) for d in padded.shape)], dtype)]
         free = [] if group is not None else [tirx.Var(f"items_{axis}", "int64") for axis in "xyz"]
 
         def body(*buffers: Any) -> None:
@@ -234,6 +253,12 @@ class DirectConv:
                 (v.var, place) for v, place in zip(pad.iter_vars, reversed(places), strict=True)
             ]
             memory = Memory(params, flat[: len(params)], simplify)
-            flat[-1][at] = memory.flattened(pad.body.value, variables)
+            stored = as_stored(pad.body.value)
+            value = pad.body.value if stored is None else stored
+            flat[-1][at] = memory.flattened(value, variables)
 
         each(spec, prod(sizes), put)
+
+
+def _bytes(operand: tirx.Expr) -> int:
+    return 2 if str(operand.ty.dtype) == "float16" else 4

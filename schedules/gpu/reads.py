@@ -17,7 +17,7 @@ _WIDTHS = (4, 2)
 
 
 class Reads:
-    """Operands to be read together.
+    """Operands of one type to be read together.
 
     Parameters
     ----------
@@ -42,20 +42,21 @@ class Reads:
 
     def write(self) -> Any:
         """Read everything into registers, in the order of :meth:`add`."""
-        values = registers(len(self._exprs), "float32")
+        dtype = str(self._exprs[0].ty.dtype)
+        values = registers(len(self._exprs), dtype)
         left = dict(enumerate(self._exprs))
         for run in self._runs():
             for start in self._vectors(run):
                 first, width = start[0], len(start)
                 load = self._exprs[first]
-                wide = registers(width, "float32")
+                wide = registers(width, dtype)
                 if self._is_aligned(first, width):
                     with T.vectorized(0, width) as lane:
                         wide[lane] = load.source[load.indices[0] + lane]
                 else:
                     # TVM would read a vector that might not be aligned element by element.
                     wide[tirx.Ramp(0, 1, width)] = tirx.call_extern(
-                        f"float32x{width}", f"vload{width}", 0, tirx.address_of(load)
+                        f"{dtype}x{width}", f"vload{width}", 0, tirx.address_of(load)
                     )
                 for lane, member in enumerate(start):
                     values[member] = wide[lane]

@@ -12,6 +12,7 @@ from tvm import ir, sym, tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.schedules.emit import hold, launch_grid, registers, when
+from tvm_edge.schedules.float16 import widened
 from tvm_edge.schedules.gpu.reads import Reads
 from tvm_edge.schedules.gpu.tail import Memory, Tail
 
@@ -98,6 +99,9 @@ class _Item:
             )
         )
         self._sums = registers(tile.size, "float32")
+        self._halves = source.multiplied == "float16"
+        # Over the thousands of terms of a whole sum float16 would lose two digits of its three.
+        self._of_window = registers(tile.size, "float16") if self._halves else self._sums
 
     def write(self) -> None:
         """Add up, and store."""
@@ -112,9 +116,15 @@ class _Item:
             for p in reversed(channels):
                 terms[p] = tirx.floormod(tirx.floordiv(term, below), source.sizes[p])
                 below *= source.sizes[p]
+            if self._halves:
+                for i in range(self._tile.size):
+                    self._of_window[i] = tirx.const(0, "float16")
             # A line of the window at a time: what it reads are few registers.
             for row in _steps(rows, source.sizes):
                 self._add({**terms, **row}, _steps([taps], source.sizes))
+            if self._halves:
+                for i in range(self._tile.size):
+                    self._sums[i] = self._sums[i] + widened(self._of_window[i])
         self._store()
 
     def _place(self, k: int, i: int, j: int = 0) -> dict[int, Any]:
@@ -147,13 +157,14 @@ class _Item:
                     b = data.add(self._load(source.data, {**self._place(0, i, j), **terms, **tap}))
                     todo.append(((i * tile.columns + j) * tile.channels, a, b))
         w, d = weights.write(), data.write()
+        sums, kept = self._of_window, (lambda x: x) if self._halves else widened
         for s, a, b in todo:
             if tile.channels == 1:
-                self._sums[s] = self._sums[s] + w[a] * d[b]
+                sums[s] = sums[s] + kept(w[a]) * kept(d[b])
                 continue
             # Channels side by side: one multiply-add of a GPU that has vectors.
             with T.vectorized(0, tile.channels) as k:
-                self._sums[s + k] = self._sums[s + k] + w[a + k] * d[b]
+                sums[s + k] = sums[s + k] + kept(w[a + k]) * kept(d[b])
 
     def _store(self) -> None:
         tile, source, conv = self._tile, self._source, self._source.conv
