@@ -38,6 +38,10 @@ def schedule_kernels(
     dict of str to KernelSchedule
         By function name.
     """
+    if precision == "float16" and resolved.kind == "cuda":
+        # CUDA C has no vectors of float16 with operators: one product at a time is slower than
+        # float32's fused multiply-add, and tensor cores add up in float32 as well.
+        precision = "mixed"
     schedules = {}
     updated = mod.clone()
     for gvar, func in mod.functions_items():
