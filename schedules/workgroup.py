@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 from tvm import ir, sym, tirx
 
 from tvm_edge.hardware import DeviceSpec
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 Space = tuple[int, int, int]
+Sizes = tuple[Any, Any, Any]
 
 # Groups of up to so many work-items: several share a core, so that it is busy while one of them
 # begins or ends.
@@ -116,11 +118,12 @@ class Read:
             axes.append((tuple(moved), span))
         return Read(tuple(axes))
 
-    def elements(self, group: WorkGroup) -> int:
-        """Distinct elements that a group reads."""
+    def elements(self, sizes: Sizes) -> Any:
+        """Distinct elements that a group of such a size reads; of arrays of sizes an array."""
         total = 1
         for moved, span in self.axes:
-            total *= span + (sum(group.sizes[axis] * step for axis, step in moved) or 1)
+            first = sum(sizes[axis] * step for axis, step in moved) if moved else 1
+            total = total * (span + first)
         return total
 
 
@@ -194,24 +197,24 @@ def _sizes(extent: int, limit: int) -> list[int]:
 
 
 # ------------------------------------------------------------------------------------- the rules
+#
+# Of one size, or of arrays of them.
 
 
-def _shortfall(value: float, unit: int) -> float:
+def _shortfall(value: Any, unit: int) -> Any:
     """The share of the last `unit` that is empty, of all units that `value` begins."""
-    if value <= 0 or unit <= 1:
-        return 0.0
-    return 1.0 - value / (-(-value // unit) * unit)
+    return 0.0 * value if unit <= 1 else 1.0 - value / (-(-value // unit) * unit)
 
 
-def _cores(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
+def _cores(problem: Problem, sizes: Sizes, spec: DeviceSpec) -> Any:
     """Rule I, equation 1: cores that idle in the last round of groups."""
-    groups = prod(-(-n // w) for n, w in zip(problem.space, group.sizes, strict=True))
+    groups = prod(-(-n // w) for n, w in zip(problem.space, sizes, strict=True))
     return _shortfall(groups, spec.cores)
 
 
-def _units(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
+def _units(problem: Problem, sizes: Sizes, spec: DeviceSpec) -> Any:
     """Rule II, equation 2: arithmetic units of a core that have no work-item."""
-    return _shortfall(group.items, simultaneous_items(spec))
+    return _shortfall(prod(sizes), simultaneous_items(spec))
 
 
 def simultaneous_items(spec: DeviceSpec) -> int:
@@ -227,40 +230,45 @@ def simultaneous_items(spec: DeviceSpec) -> int:
     return max(spec.alus // spec.lanes(), 1)
 
 
-def _lines(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
+def _lines(problem: Problem, sizes: Sizes, spec: DeviceSpec) -> Any:
     """Rule III, equation 3: the part of cache lines that a group reads along x and does not use."""
-    return _shortfall(group.x * problem.vector * problem.element_bytes, spec.cache_line)
+    return _shortfall(sizes[0] * problem.vector * problem.element_bytes, spec.cache_line)
 
 
-def _padding(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
+def _padding(problem: Problem, sizes: Sizes, spec: DeviceSpec) -> Any:
     """Rule IV, equation 4: work-items outside of the output."""
-    padded = prod(-(-n // w) * w for n, w in zip(problem.space, group.sizes, strict=True))
+    padded = prod(-(-n // w) * w for n, w in zip(problem.space, sizes, strict=True))
     return 1.0 - prod(problem.space) / padded
 
 
-def _accesses(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
+def _accesses(problem: Problem, sizes: Sizes, spec: DeviceSpec) -> Any:
     """Rule V, equations 5 to 7: data accesses beyond the fewest."""
+    x, y, z = sizes
     if problem.form == "depthwise":
-        wanted: float = min(problem.space[0] * problem.space[1], spec.max_work_group_size)
-        return _apart(group.x * group.y, wanted)
+        return _apart(x * y, min(problem.space[0] * problem.space[1], spec.max_work_group_size))
     if problem.form == "conv":
-        return _apart(group.x * group.y, 2.0 * group.z)
-    return 1.0 - _fewest(problem, spec) / _per_item(problem, group) if problem.reads else 0.0
+        return _apart(x * y, 2.0 * z)
+    return 1.0 - _fewest(problem, spec) / _per_item(problem, sizes) if problem.reads else 0.0 * x
 
 
-def _apart(a: float, b: float) -> float:
-    return 1.0 - min(a, b) / max(a, b)
+def _apart(a: Any, b: Any) -> Any:
+    return 1.0 - np.minimum(a, b) / np.maximum(a, b)
 
 
-def _per_item(problem: Problem, group: WorkGroup) -> float:
+def _per_item(problem: Problem, sizes: Sizes) -> Any:
     """Elements that a group reads for each of its work-items inside the output."""
-    inside = prod(min(w, n) for n, w in zip(problem.space, group.sizes, strict=True))
-    return sum(read.elements(group) for read in problem.reads) / inside
+    inside = prod(np.minimum(w, n) for n, w in zip(problem.space, sizes, strict=True))
+    return sum(read.elements(sizes) for read in problem.reads) / inside
 
 
 @cache
 def _fewest(problem: Problem, spec: DeviceSpec) -> float:
-    return min(_per_item(problem, group) for group in possible_work_groups(problem, spec))
+    return float(np.min(_per_item(problem, _as_arrays(possible_work_groups(problem, spec)))))
+
+
+def _as_arrays(groups: Sequence[WorkGroup]) -> Sizes:
+    x, y, z = np.array([group.sizes for group in groups]).T
+    return x, y, z
 
 
 RULES = (_cores, _units, _lines, _padding, _accesses)
@@ -269,7 +277,7 @@ RULES = (_cores, _units, _lines, _padding, _accesses)
 
 def penalties(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> tuple[float, ...]:
     """What each rule says of a size."""
-    return tuple(rule(problem, group, spec) for rule in RULES)
+    return tuple(float(rule(problem, group.sizes, spec)) for rule in RULES)
 
 
 @cache
@@ -282,15 +290,8 @@ def choose_work_group(problem: Problem, spec: DeviceSpec) -> WorkGroup:
     spec : DeviceSpec
         Its cores, lanes, cache lines and limits.
     """
-    best, most = WorkGroup(1), -1.0
-    # Larger ones first: of two that are as good the one with more work-items, then the longer.
-    sizes = (g for g in possible_work_groups(problem, spec) if g.items <= _MOST_ITEMS)
-    for group in sorted(sizes, key=lambda group: (group.items, group.x), reverse=True):
-        used = 1.0
-        for rule in RULES:
-            used *= 1.0 - rule(problem, group, spec)
-            if used <= most:
-                break
-        else:
-            best, most = group, used
-    return best
+    groups = [g for g in possible_work_groups(problem, spec) if g.items <= _MOST_ITEMS]
+    sizes = _as_arrays(groups)
+    used = prod(1.0 - rule(problem, sizes, spec) for rule in RULES)
+    # Of two that are as good the one with more work-items, then the longer.
+    return groups[np.lexsort((sizes[0], prod(sizes), used))[-1]]

@@ -47,8 +47,8 @@ ERRORS = {
 }
 SIGNATURES = {
     "compile": "(model, target, *, host=None, input_shapes=None, precision='float32', "
-    "precision_exceptions=(), fallback='auto', parallel_fusion='auto', memory_budget=None, tuning_logs=None, "
-    "num_threads=None)",
+    "precision_exceptions=(), fallback='auto', parallel_fusion='auto', memory_budget=None, "
+    "tuning_logs=None, num_threads=None)",
     "load": "(path, *, device=None, num_threads=None, remote=None)",
     "analyze": "(model, target, *, host=None, input_shapes=None, fallback='auto')",
     "devices": "()",

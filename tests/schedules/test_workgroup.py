@@ -80,12 +80,12 @@ def matrix_reads() -> tuple[Read, ...]:
 
 def test_reads_are_counted_off_the_indices() -> None:
     a, b = matrix_reads()
-    assert (a.elements(WorkGroup(8, 4)), b.elements(WorkGroup(8, 4))) == (40, 80)
+    assert (a.elements((8, 4, 1)), b.elements((8, 4, 1))) == (40, 80)
     y, k = te.var("y"), te.var("k")
     image = te.placeholder((64,))
     strided = Read.of(image[y * 2 + k], [y, k], [32, 3], {0: (0, 4)})
     # Groups of 5 items of 4 outputs with stride 2, and the window's other two elements.
-    assert strided.elements(WorkGroup(5)) == 5 * 4 * 2 + 2
+    assert strided.elements((5, 1, 1)) == 5 * 4 * 2 + 2
 
 
 def test_rule_5_in_general_prefers_squares() -> None:

@@ -83,6 +83,9 @@ def _opencl_spec(device: Any, index: int) -> DeviceSpec:
     local_memory = int(info.get("local_memory") or device.max_shared_memory_per_block or 0)
     dedicated = str(info.get("local_memory_kind", "dedicated")) == "dedicated"
     sub_groups = [int(size) for size in info.get("sub_group_sizes", ())]
+    # A CPU's sub-groups, of up to 512 with pocl 5, are loops.
+    wave = int(info.get("warp_size", 0)) or max(sub_groups, default=1)
+    wave = 1 if info.get("type") == "cpu" else wave
     extensions = str(info.get("extensions", "")).split()
     known = preset_by_device_name(name)
     if known is not None:
@@ -93,7 +96,7 @@ def _opencl_spec(device: Any, index: int) -> DeviceSpec:
             kind="gpu",
             name=name,
             cores=cores,
-            wave=int(info.get("warp_size", 0)) or max(sub_groups, default=1),
+            wave=wave,
             simd_bytes=16,
             cache_line=int(info.get("cache_line", 0)) or 64,
             l2_cache=int(info.get("cache_size", 0)),
