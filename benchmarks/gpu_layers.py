@@ -79,9 +79,9 @@ def _ours(target: str, folder: Path) -> dict[str, Any]:
     return times
 
 
-def _cudnn(folder: Path) -> dict[str, Any]:
-    """The same of PyTorch's."""
-    del folder
+def _cudnn(*given: Any) -> dict[str, Any]:
+    """The same of PyTorch's, for the layers of these numbers."""
+    *numbers, _ = given
     import torch
 
     from benchmarks.gpu_torch import graphed, network
@@ -89,7 +89,7 @@ def _cudnn(folder: Path) -> dict[str, Any]:
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     times = {}
-    for i, layer in enumerate(LAYERS):
+    for i, layer in ((int(n), LAYERS[int(n)]) for n in numbers):
         run = network(layer_model(layer, _COPIES), "cuda")
         data = torch.from_numpy(_input(layer)).cuda()
         with torch.inference_mode():
@@ -115,12 +115,13 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--layers", type=int, nargs="+", default=[*range(len(LAYERS))])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     found: list[dict[str, Any]] = [{"layer": str(layer), "us": {}} for layer in LAYERS]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        both = [(i, target) for i in range(len(LAYERS)) for target in ("cuda", "opencl")]
+        both = [(i, target) for i in options.layers for target in ("cuda", "opencl")]
         with ThreadPoolExecutor(options.jobs) as pool:
             built = list(pool.map(lambda job: run_child(_MODULE, "compile", *job, folder), both))
         for (i, target), result in zip(both, built, strict=True):
@@ -131,7 +132,7 @@ def main() -> None:
             for key, job in (
                 ("cuda", ("ours", "cuda")),
                 ("opencl", ("ours", "opencl")),
-                ("cuDNN", ("cudnn",)),
+                ("cuDNN", ("cudnn", *map(str, options.layers))),
             ):
                 result = run_child(_MODULE, *job, folder)
                 if "failed" in result:
@@ -141,6 +142,7 @@ def main() -> None:
                     found[int(i)]["us"].setdefault(key, []).append(us)
     machine = describe_machine()
     print(json.dumps(machine))
+    found = [found[i] for i in options.layers]
     print("\n".join(_lines(found)))
     if options.json is not None:
         options.json.write_text(json.dumps({"machine": machine, "layers": found}))

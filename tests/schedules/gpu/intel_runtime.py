@@ -13,6 +13,7 @@ from pathlib import Path
 
 import tvm
 
+import tvm_edge.opencl
 from tvm_edge.hardware.probe import probe_gpu
 
 __all__ = ["HOW_TO_GET_ONE", "sub_group_environment"]
@@ -26,7 +27,8 @@ HOW_TO_GET_ONE = (
 def sub_group_environment(folder: Path) -> dict[str, str | None] | None:
     """Changes to the environment by which a child has a device with Intel's sub-groups.
 
-    None at all where this process has one, such as pocl 5; ``None`` where there is no such device.
+    None at all where this process has one; ``None`` where there is no such device. pocl 5 says that
+    it has ``cl_intel_subgroups``, and then finds no block reads when it links a kernel.
 
     Parameters
     ----------
@@ -35,7 +37,8 @@ def sub_group_environment(folder: Path) -> dict[str, str | None] | None:
     """
     here = probe_gpu("opencl") if tvm.runtime.enabled("opencl") else None
     if here is not None and {8, 16, 32} <= set(here.sub_groups):
-        return {}
+        if "Portable" not in tvm_edge.opencl.device_info()["platform"]:
+            return {}
     try:
         files = metadata.files("intel-opencl-rt") or []
     except metadata.PackageNotFoundError:
