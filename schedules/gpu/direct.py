@@ -105,11 +105,13 @@ class DirectConv:
         factors = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
         # As memory has them; what is multiplied is widened where it is float16.
         stored = [as_stored(factor) for factor in factors]
+        if padding is not None and as_stored(padding.body.value) is not None:
+            stored[0] = factors[0]  # a padded image is stored as it came
         self.data: tirx.Expr
         self.weight: tirx.Expr
         self.data, self.weight = factors if None in stored else stored
         precision = func.attrs.get(PRECISION) if func.attrs is not None else None
-        halves = precision == "float16" and None not in stored
+        halves = precision == "float16" and None not in stored and _bytes(self.weight) == 2
         self.multiplied = "float16" if halves else "float32"
 
     @staticmethod
@@ -194,7 +196,7 @@ class DirectConv:
             self.space(tile),
             vector=tile.columns * stride,
             reads=tuple(reads),
-            element_bytes=_bytes(self.data),
+            element_bytes=_bytes(self.weight),
             registers=2 * tile.channels * tile.lines * tile.columns + 16,
         )
 

@@ -78,9 +78,8 @@ def compile(
         ``"tf32"`` lets convolutions and matrix products round their operands to 10 bits of
         mantissa, for the tensor cores of NVIDIA's GPUs (``target="cuda"``, Ampere or newer).
         ``"mixed"`` stores weights and activations as float16 and calculates in float32;
-        ``"float16"`` also multiplies in float16, and adds up so for a few terms at most, where that
-        is faster: in products that are tiled through local memory, on OpenCL. Both are of GPUs
-        with float16. Inputs and outputs keep their types, and operators that float16 does not suit
+        ``"float16"`` also multiplies in float16, and adds up so for a few terms at most (a step
+        of a tile, or a window), where that is faster: on OpenCL. Both are of GPUs with float16. Inputs and outputs keep their types, and operators that float16 does not suit
         stay float32, which ``report.precision`` lists. ``benchmarks/precision.py`` measures how
         large the error is.
     precision_exceptions : sequence of str

@@ -152,9 +152,9 @@ def check_gpu(graph: Graph, target: str) -> tuple[KernelInfo, ...]:
     return compiled.report.kernels
 
 
-def opencl_source(model: onnx.ModelProto, target: str) -> str:
+def opencl_source(model: onnx.ModelProto, target: str, precision: str = "float32") -> str:
     """The OpenCL C of all kernels that a model has on a target."""
-    plan = driver._plan(model, target, None, "none", host="llvm")
+    plan = driver._plan(model, target, None, "none", host="llvm", precision=precision)
     found: list[str] = []
 
     def collect(module: Any) -> None:

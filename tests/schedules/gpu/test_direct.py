@@ -12,7 +12,16 @@ import pytest
 import tvm
 from tvm import tirx
 
-from tests.schedules.gpu.harness import MALI, ORIN, TINY, check_gpu, gpu_functions, launches, rules
+from tests.schedules.gpu.harness import (
+    MALI,
+    ORIN,
+    TINY,
+    check_gpu,
+    gpu_functions,
+    launches,
+    opencl_source,
+    rules,
+)
 from tests.schedules.harness import Graph
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.schedules.gpu import schedule
@@ -131,6 +140,17 @@ def test_golden_source_of_a_mali_convolution(request: pytest.FixtureRequest) -> 
         golden.write_text(text)
         pytest.fail(f"{golden} was missing and has been written")
     assert text == golden.read_text()
+
+
+@pytest.mark.parametrize("precision, products", [("mixed", "float4"), ("float16", "half4")])
+def test_float16_is_read_as_it_is_stored(precision: str, products: str) -> None:
+    """Vectors of half; multiplied as float, or as half with sums of a window in half."""
+    text = opencl_source(CONVOLUTIONS["3x3"].model(), "mali-t860", precision)
+    assert "vload4(0, ((__global half" in text
+    assert not re.search(r"= \(?convert_float\w*\(?\(?_ptr\w*\[", text)
+    adding = [line for line in text.splitlines() if "vstore4((" in line and " * " in line]
+    assert len(adding) > 20
+    assert all(("convert_float4" in line) == (products == "float4") for line in adding)
 
 
 @pytest.mark.parametrize("spec", [MALI, ORIN, TINY], ids=lambda spec: spec.key)
