@@ -18,6 +18,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.workgroup import group_size
 
 __all__ = [
     "Kernel",
@@ -42,9 +43,6 @@ _OPAQUE = 8
 
 # Elements that one core is through with before another has woken up.
 _MIN_TO_SPREAD = 1 << 12
-
-# Work-items of a group where none of them waits for another.
-_INDEPENDENT = 128
 
 Tensor = tuple[Sequence[Any], str]
 """Shape and element type of a parameter; indexed by one number it is flat."""
@@ -187,7 +185,7 @@ def each(spec: DeviceSpec, count: Any, body: Callable[[tirx.Expr], None], *, wor
     worth it.
     """
     if spec.kind == "gpu":
-        items = min(_INDEPENDENT, spec.max_work_group_size)
+        items = group_size(count if isinstance(count, int) else None, spec)
         # Drivers refuse to launch nothing.
         with nullcontext() if isinstance(count, int) else when(count > 0):
             with launch(-(-count // items), items) as (group, item):

@@ -15,7 +15,7 @@ Kernels that are tiles in local memory are ranked together with their tile by th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from typing import Any, Literal
@@ -29,16 +29,24 @@ from tvm_edge.schedules.analysis import divisors
 
 __all__ = [
     "RULES",
+    "WORK_GROUP",
     "Problem",
     "Read",
     "WorkGroup",
     "choose_work_group",
+    "group_size",
     "penalties",
     "possible_work_groups",
 ]
 
 Space = tuple[int, int, int]
 Sizes = tuple[Any, Any, Any]
+
+WORK_GROUP = 128
+"""Work-items of a group along one axis at most: four warps of NVIDIA's, and small enough for
+several groups to share a core of any GPU."""
+
+_SMALLEST = 64
 
 # Groups of up to so many work-items: several share a core, so that it is busy while one of them
 # begins or ends.
@@ -281,7 +289,7 @@ def penalties(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> tuple[flo
 
 
 @cache
-def choose_work_group(problem: Problem, spec: DeviceSpec) -> WorkGroup:
+def choose_work_group(problem: Problem, spec: DeviceSpec, fewest: int = 1) -> WorkGroup:
     """The size that wastes least by rules I to V.
 
     Parameters
@@ -289,9 +297,25 @@ def choose_work_group(problem: Problem, spec: DeviceSpec) -> WorkGroup:
     problem : Problem
     spec : DeviceSpec
         Its cores, lanes, cache lines and limits.
+    fewest : int
+        Work-items of a group at least, where the device takes so many.
     """
     groups = [g for g in possible_work_groups(problem, spec) if g.items <= _MOST_ITEMS]
+    groups = [group for group in groups if group.items >= fewest] or groups
     sizes = _as_arrays(groups)
     used = prod(1.0 - rule(problem, sizes, spec) for rule in RULES)
     # Of two that are as good the one with more work-items, then the longer.
     return groups[np.lexsort((sizes[0], prod(sizes), used))[-1]]
+
+
+def group_size(size: int | None, spec: DeviceSpec) -> int:
+    """How many of `size` work-items to put in a group along one axis, by the rules.
+
+    At most :data:`WORK_GROUP`; where that is no divisor the last group is guarded by a condition.
+    """
+    limited = replace(spec, max_work_group_size=min(WORK_GROUP, spec.max_work_group_size))
+    if size is None:
+        return limited.max_work_group_size
+    # Small groups are for using all cores; where there is work for more, they cost what begins one.
+    fewest = _SMALLEST if size >= 4 * _SMALLEST * max(spec.cores, 1) else 1
+    return choose_work_group(Problem((max(size, 1), 1, 1)), limited, fewest).x

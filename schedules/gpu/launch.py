@@ -7,7 +7,6 @@ a block index costs a kernel nothing that a profiler would show.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 import tvm_ffi
@@ -19,12 +18,10 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import extent, is_plain, root_blocks
 from tvm_edge.schedules.stages import fuse
-from tvm_edge.schedules.workgroup import Problem, choose_work_group
+from tvm_edge.schedules.workgroup import group_size
 
 __all__ = [
-    "WORK_GROUP",
     "bind_group",
-    "group_size",
     "guard_empty_grids",
     "power_of_two",
     "schedule_rest",
@@ -32,25 +29,10 @@ __all__ = [
     "spatial_loops",
 ]
 
-WORK_GROUP = 128
-"""Work-items of a group where nothing else decides: four warps of NVIDIA's, and small enough for
-several groups to share a core of any GPU."""
-
 
 def power_of_two(limit: int) -> int:
     """The largest power of two up to `limit`, at least 1."""
     return 1 << max(0, limit.bit_length() - 1)
-
-
-def group_size(size: int | None, spec: DeviceSpec) -> int:
-    """How many of `size` work-items to put in a group along one axis, by the rules.
-
-    At most :data:`WORK_GROUP`; where that is no divisor the last group is guarded by a condition.
-    """
-    limited = replace(spec, max_work_group_size=min(WORK_GROUP, spec.max_work_group_size))
-    if size is None:
-        return limited.max_work_group_size
-    return choose_work_group(Problem((max(size, 1), 1, 1)), limited).x
 
 
 def bind_group(sch: Schedule, grid: Sequence[LoopRV], *items: LoopRV) -> LoopRV:

@@ -16,8 +16,9 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import divisors, extent
-from tvm_edge.schedules.gpu.launch import WORK_GROUP, bind_group, group_size, power_of_two
+from tvm_edge.schedules.gpu.launch import bind_group, power_of_two
 from tvm_edge.schedules.stages import fuse
+from tvm_edge.schedules.workgroup import WORK_GROUP, group_size
 
 __all__ = ["Axes", "Tile", "choose_tile", "schedule_sums", "schedule_tile"]
 

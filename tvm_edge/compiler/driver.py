@@ -79,9 +79,10 @@ def compile(
         mantissa, for the tensor cores of NVIDIA's GPUs (``target="cuda"``, Ampere or newer).
         ``"mixed"`` stores weights and activations as float16 and calculates in float32;
         ``"float16"`` also multiplies in float16, and adds up so for a few terms at most (a step
-        of a tile, or a window), where that is faster: on OpenCL. Both are of GPUs with float16. Inputs and outputs keep their types, and operators that float16 does not suit
-        stay float32, which ``report.precision`` lists. ``benchmarks/precision.py`` measures how
-        large the error is.
+        of a tile, or a window), where that is faster: on OpenCL. Both are of GPUs with float16.
+        Inputs and outputs keep their types, and operators that float16 does not suit stay
+        float32, which ``report.precision`` lists. ``benchmarks/precision.py`` measures how large
+        the error is.
     precision_exceptions : sequence of str
         Operators or ONNX nodes that stay float32.
     fallback : {"auto", "list", "none", "error"} or sequence of str

@@ -22,8 +22,8 @@ from tests.schedules.harness import Graph, Kernel
 from tests.schedules.test_rules import network
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.schedules.gpu import RULES, schedule
-from tvm_edge.schedules.gpu.launch import group_size
 from tvm_edge.schedules.gpu.tile import choose_tile
+from tvm_edge.schedules.workgroup import group_size
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +143,7 @@ def test_groups_of_one_axis_follow_the_rules() -> None:
     assert group_size(1000, MALI) == 128  # whole lines, and 24 items that have nothing to do
     assert group_size(49, MALI) == 16  # a group for each of four cores
     assert group_size(2 * 7919, MALI) == 128
+    assert group_size(5040, MALI) == 128  # not its divisor 16: to begin a group costs as much
     assert group_size(None, MALI) == 128
 
 
