@@ -96,9 +96,9 @@ class DirectConv:
         self.vars = [v.var for v in block.iter_vars]
         self.sizes = [constant(v.dom.extent) or 1 for v in block.iter_vars]
         self.is_depthwise = conv.channels is None
-        # Filters end with whole vectors, see :mod:`~tvm_edge.schedules.gpu.packed`.
-        shape = conv.weight.source.shape if conv.weight is not None else []
-        self._is_packed = len(shape) == 5 and constant(shape[-1]) == VECTOR
+        # Filters of :mod:`~tvm_edge.schedules.gpu.packed` end with whole vectors of channels.
+        last = conv.weight.indices[-1] if conv.weight is not None else None
+        self._is_packed = isinstance(last, tirx.FloorMod) and constant(last.b) == VECTOR
         self.lines, self.columns = self.sizes[conv.lines], self.sizes[conv.columns]
         self.channels = 1 if conv.channels is None else self.sizes[conv.channels]
         term = get_reduction_expr(block)

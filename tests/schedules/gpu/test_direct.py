@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,13 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def conv(
-    *data: int, outputs: int, kernel: tuple[int, int], residual: bool = False, **attributes: Any
+    *data: int, outputs: int, kernel: tuple[int, ...], residual: bool = False, **attributes: Any
 ) -> Graph:
     """A convolution with constant filters, a bias, maybe an image added, and a ReLU."""
     graph = Graph()
     rng = np.random.default_rng(outputs)
     terms = data[1] // attributes.get("group", 1)
-    filters = rng.normal(size=(outputs, terms, *kernel)) / (terms * kernel[0] * kernel[1]) ** 0.5
+    filters = rng.normal(size=(outputs, terms, *kernel)) / (terms * prod(kernel)) ** 0.5
     image = graph.input(*data)
     bias = graph.constant(rng.normal(size=outputs))
     result = graph.op("Conv", image, graph.constant(filters), bias, **attributes)
@@ -171,6 +172,14 @@ def test_items_are_small_where_the_device_is_large() -> None:
     small, large = (found.choose_tile(replace(ORIN, cores=cores)) for cores in (4, 400))
     assert small.lines * small.columns == 8
     assert large.lines * large.columns == 1
+
+
+def test_filters_that_only_look_packed() -> None:
+    """Of a convolution of three dimensions whose window is four wide: five channels, one by one."""
+    graph = conv(1, 2, 5, 6, 7, outputs=5, kernel=(2, 2, 4))
+    found = DirectConv.of(only_function(graph))
+    assert found is not None
+    assert found.choose_tile(MALI).channels == 1
 
 
 def test_long_windows_are_left_to_others() -> None:
