@@ -9,11 +9,12 @@ import onnx
 import pytest
 
 import tvm_edge
+from tests.marks import in_full
 from tests.onnx_models import reference, relative_error
 from tests.relay_passes.test_in_place import conv, dense_block, fire, in_place, inception, names
 from tests.schedules.harness import Graph
 
-pytestmark = pytest.mark.parametrize("size", ["small", "large"])
+pytestmark = pytest.mark.parametrize("size", ["large", *in_full("small")])
 
 
 @pytest.fixture(autouse=True)
