@@ -32,6 +32,9 @@ class KernelSite:
         To which float32 may be rounded in products.
     configs : mapping of ConvWorkload to ConvConfig
         Measured algorithms and knobs of convolutions.
+    chooser : DeviceSpec or None
+        The device that algorithms are chosen for, where it is not `spec`: kernels with smaller
+        work-groups have to read the same weights, packed alike.
     """
 
     builder: relax.BlockBuilder
@@ -39,6 +42,7 @@ class KernelSite:
     spec: DeviceSpec
     precision: str = "float32"
     configs: Mapping[ConvWorkload, ConvConfig] = field(default_factory=dict)
+    chooser: DeviceSpec | None = None
 
     def tensor(self, shape: Sequence[Any], dtype: str) -> relax.TensorType:
         """The type of a tensor on this device."""

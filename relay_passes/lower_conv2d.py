@@ -43,7 +43,7 @@ def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     if site.spec.kind != "gpu" or found is None:
         return call
     workload, weights = found
-    spec = site.spec
+    spec = site.chooser or site.spec
     if weights.dtype == np.float16:  # sub-groups have block reads of float32 here
         spec = replace(spec, sub_groups=())
     config = site.configs.get(workload)

@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.ops import (
     BOX_NMS,
     EFFICIENT_NMS,
@@ -112,6 +112,8 @@ class LowerVision:
         Of products on the first one.
     configs : mapping of ConvWorkload to ConvConfig
         Measured algorithms and knobs of convolutions on that one.
+    chooser : DeviceSpec, optional
+        What algorithms are chosen for, where that is not the first device.
     """
 
     def __init__(
@@ -119,8 +121,10 @@ class LowerVision:
         resolved: ResolvedTarget,
         precision: str = "float32",
         configs: Mapping[ConvWorkload, ConvConfig] | None = None,
+        chooser: DeviceSpec | None = None,
     ) -> None:
         self.resolved, self.precision, self.configs = resolved, precision, configs or {}
+        self.chooser = chooser
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         lowerer = _Lowerer(mod, self)
@@ -149,5 +153,10 @@ class _Lowerer(PyExprMutator):
         site = KernelSite(self.builder_, device, spec)
         if not on_host:
             options = self._options
-            site = replace(site, precision=options.precision, configs=options.configs)
+            site = replace(
+                site,
+                precision=options.precision,
+                configs=options.configs,
+                chooser=options.chooser,
+            )
         return _LOWERINGS[op.op.name](site, op)

@@ -6,18 +6,20 @@ import logging
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import tvm
 
 import tvm_edge
-from tests.onnx_models import conv_relu, reference, relative_error
+from tests.onnx_models import reference, relative_error
 from tests.opencl.support import Shim, Worker, build_shim, worker
+from tests.schedules.harness import Graph
 from tvm_edge.compiler import driver
+from tvm_edge.compiler.build import build
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 
 
@@ -32,8 +34,23 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
         yield started
 
 
-def model() -> onnx.ModelProto:
-    return conv_relu()
+@cache
+def graph() -> Graph:
+    """Kernels of all kinds: tiles, and what is written for groups, Winograd's transforms and sorts.
+
+    All but the sorts' are of 128 work-items, and those are of more.
+    """
+    made = Graph()
+    rng = np.random.default_rng(0)
+    data = made.input(1, 16, 28, 28)
+    for channels, outputs in ((16, 64), (64, 64)):
+        filters = rng.normal(size=(outputs, channels, 3, 3)) / (9 * channels) ** 0.5
+        data = made.op("Relu", made.op("Conv", data, made.constant(filters), pads=[1] * 4))
+    rows = made.op("Reshape", data, made.constant(np.int64([4, -1])))
+    largest, _ = made.ops("TopK", 2, rows, made.constant(np.int64([50])))
+    made.output(data)
+    made.output(largest)
+    return made
 
 
 def compiled(on_cpu: bool) -> tvm_edge.CompiledModel:
@@ -43,10 +60,16 @@ def compiled(on_cpu: bool) -> tvm_edge.CompiledModel:
         resolved = resolve_target(target, host)
         if resolved.spec.kind != "gpu":
             return resolved
-        return replace(resolved, spec=replace(resolved.spec, on_cpu=on_cpu))
+        gpu = replace(resolved.spec, on_cpu=on_cpu, local_memory_kind="dedicated", cores=2)
+        return replace(resolved, spec=gpu)
 
     driver.resolve_target = resolve  # type: ignore[assignment]
-    return tvm_edge.compile(model(), "opencl", fallback="error")
+    return tvm_edge.compile(graph().model(), "opencl", fallback="none")
+
+
+def kernels_of_a_gpu() -> tuple[set[str], list[str]]:
+    report = compiled(on_cpu=False).report
+    return {kernel.rule for kernel in report.kernels}, [kernel.name for kernel in report.kernels]
 
 
 def exported(path: Path) -> list[str]:
@@ -83,13 +106,18 @@ def run(make: Any, limit: int) -> tuple[dict[str, np.ndarray], list[str]]:
 
 
 def inputs() -> dict[str, np.ndarray]:
-    data = np.random.default_rng(5).normal(size=(1, 3, 16, 16))
-    return {"data": data.astype("float32")}
+    return dict(graph().values)
 
 
 def check(outputs: dict[str, np.ndarray]) -> None:
-    for name, expected in reference(model(), inputs()).items():
+    for name, expected in reference(graph().model(), inputs()).items():
         assert relative_error(outputs[name], expected) < 1e-5
+
+
+def test_the_model_has_kernels_of_all_kinds(limited: Worker) -> None:
+    rules, names = limited(kernels_of_a_gpu)
+    assert {"tiled", "winograd_output", "handwritten"} <= rules
+    assert {"winograd_input", "top_k"} <= set(names)
 
 
 @pytest.mark.parametrize("limit, smaller", [(0, False), (64, True)])
@@ -107,6 +135,28 @@ def test_a_model_just_compiled_is_built_again(limited: Worker) -> None:
     outputs, said = limited(run_compiled, 64)
     check(outputs)
     assert any("smaller work-groups" in line for line in said)
+
+
+def builds(limit: int) -> int:
+    """How often code is generated until a model has run."""
+    count = 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        return build(*arguments)
+
+    driver.build = counted  # type: ignore[assignment]
+    try:
+        run_compiled(limit)
+    finally:
+        driver.build = build  # type: ignore[assignment]
+    return count
+
+
+@pytest.mark.parametrize("limit, times", [(0, 1), (64, 2)])
+def test_it_is_built_when_it_is_needed(limit: int, times: int, limited: Worker) -> None:
+    assert limited(builds, limit) == times
 
 
 def test_what_even_smaller_groups_need_is_refused_by_the_driver(

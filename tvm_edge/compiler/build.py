@@ -50,10 +50,19 @@ class BuiltLibrary:
         self._resolved = resolved
         self._make_smaller = make_smaller
 
+    @property
+    def has_smaller(self) -> bool:
+        """Whether :meth:`smaller` may be called."""
+        return self._make_smaller is not None
+
+    def smaller(self) -> BuiltLibrary:
+        """The same with smaller work-groups; built when it is first asked for."""
+        return self._smaller
+
     @cached_property
-    def smaller(self) -> BuiltLibrary | None:
-        """The same with smaller work-groups, ``None`` where groups are no larger than they must."""
-        return None if self._make_smaller is None else self._make_smaller()
+    def _smaller(self) -> BuiltLibrary:
+        assert self._make_smaller is not None, "has_smaller says whether there is one"
+        return self._make_smaller()
 
     def module(self) -> tvm.runtime.Module:
         """The code as LLVM's JIT loads it; needs no linker."""

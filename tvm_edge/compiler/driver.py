@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -150,8 +150,7 @@ def compile_with(
         model, target, input_shapes, fallback, host, configs, precision, precision_exceptions
     )
     with plan.clock("build"):
-        smaller = partial(_smaller, plan, precision) if _has_smaller(plan.resolved) else None
-        library = build(plan.lowered, plan.resolved, smaller)
+        library = build(plan.lowered, plan.resolved, plan.smaller)
     report = replace(plan.report, seconds=plan.clock.seconds)
     for message in report.warnings:
         warnings.warn(message, TvmEdgeWarning, stacklevel=2)
@@ -249,12 +248,12 @@ class _Plan:
     resolved: ResolvedTarget
     imported: ImportedModel
     placed: Placed
-    fused: tvm.IRModule
     lowered: tvm.IRModule
     weights: list[tvm.runtime.Tensor]
     weight_devices: list[int]
     report: CompileReport
     clock: _Clock
+    smaller: Callable[[], BuiltLibrary] | None
 
 
 def _plan(
@@ -297,10 +296,8 @@ def _plan(
             legal = phases.legalize(resolved, precision, configs)(laid_out)
             grouped = phases.GROUP(legal)
             calls = NodeTrace(legal).calls(grouped)
-            fused = phases.arithmetic(resolved)(phases.FUSE(grouped))
-            if not resolved.spec.has_cpu_cores:
-                fused, left = concat_in_place(fused, specialise=True)
-                calls = [calls[i] for i in left]
+            fused, left = _fuse(grouped, resolved)
+            calls = [calls[i] for i in left]
 
     # 4. A schedule for every kernel.
     with clock("schedule"), resolved.target:
@@ -340,9 +337,19 @@ def _plan(
             warnings=(*imported.warnings, *describe.unfit_constants(lowered_types, imported)),
             seconds=clock.seconds,
         )
+    remade = partial(_smaller, stored, resolved, placed.kinds, lift.weights, precision, configs)
+    smaller = remade if _has_smaller(resolved) else None
     return _Plan(
-        resolved, imported, placed, fused, lowered, lift.weights, lift.devices, report, clock
+        resolved, imported, placed, lowered, lift.weights, lift.devices, report, clock, smaller
     )
+
+
+def _fuse(grouped: tvm.IRModule, resolved: ResolvedTarget) -> tuple[tvm.IRModule, list[int]]:
+    """One kernel for each group, and which calls of those are left."""
+    fused = phases.arithmetic(resolved)(phases.FUSE(grouped))
+    if resolved.spec.has_cpu_cores:  # concatenations are dealt with behind the schedules
+        return fused, list(range(len(kernel_calls(fused))))
+    return concat_in_place(fused, specialise=True)
 
 
 def _lower(lifted: tvm.IRModule, kinds: Sequence[str]) -> tuple[tvm.IRModule, tvm.IRModule]:
@@ -366,15 +373,29 @@ def _has_smaller(resolved: ResolvedTarget) -> bool:
     )
 
 
-def _smaller(plan: _Plan, precision: str) -> BuiltLibrary:
-    """The model in smaller work-groups, with the same weights in the same order."""
-    resolved = plan.resolved
+def _smaller(
+    stored: tvm.IRModule,
+    resolved: ResolvedTarget,
+    kinds: Sequence[str],
+    weights: Sequence[tvm.runtime.Tensor],
+    precision: str,
+    configs: Mapping[ConvWorkload, ConvConfig] | None,
+) -> BuiltLibrary:
+    """A placed model again in smaller work-groups, with the same weights in the same order."""
     small = replace(resolved, spec=replace(resolved.spec, max_work_group_size=_SMALLER_GROUPS))
     with resolved.target:
-        scheduled, _ = schedule_kernels(plan.fused, small, precision)
+        legal = phases.legalize(small, precision, configs, resolved.spec)(stored)
+        fused, _ = _fuse(phases.GROUP(legal), small)
+        scheduled, _ = schedule_kernels(fused, small, precision)
         lift: Any = LiftWeights()
         lifted = lift(phases.WORKSPACE(phases.IN_PLACE(scheduled)))
-        lowered, _ = _lower(lifted, plan.placed.kinds)
+        lowered, _ = _lower(lifted, kinds)
+    own, others = ([(w.shape, w.dtype) for w in each] for each in (lift.weights, weights))
+    if own != others:
+        raise CompilationError(
+            "the kernels with smaller work-groups want other weights than the model's; this is a "
+            "bug in tvm-edge: report it with the model"
+        )
     return build(lowered, resolved)
 
 

@@ -74,15 +74,17 @@ def legalize(
     resolved: ResolvedTarget,
     precision: str = "float32",
     configs: Mapping[ConvWorkload, ConvConfig] | None = None,
+    chooser: DeviceSpec | None = None,
 ) -> Pipeline:
     """Operators become calls of kernels (PrimFuncs), some of them written for the device.
 
-    `configs` are algorithms and knobs of convolutions on a GPU that were measured.
+    `configs` are algorithms and knobs of convolutions on a GPU that were measured, `chooser` what
+    others are chosen for, where it is not the target's device.
     """
     return Pipeline(
         "legalize",
         (
-            LowerVision(resolved, precision, configs),
+            LowerVision(resolved, precision, configs, chooser),
             DispatchSampling(),
             DispatchSortScan(),
             legalize_ops(),

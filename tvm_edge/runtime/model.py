@@ -36,8 +36,12 @@ class Library(Protocol):
     """Where the code of a model comes from."""
 
     @property
-    def smaller(self) -> Library | None:
-        """The same with smaller work-groups, for drivers that allow no more; ``None``: no such."""
+    def has_smaller(self) -> bool:
+        """Whether there is the same with smaller work-groups, for drivers that allow no more."""
+        ...
+
+    def smaller(self) -> Library:
+        """That; it may have to be built first."""
         ...
 
     def module(self) -> tvm.runtime.Module:
@@ -114,8 +118,7 @@ class CompiledModel:
     def _fitting_module(self) -> tvm.runtime.Module:
         """The code in work-groups that the driver allows."""
         module = self._library.module()
-        smaller = self._library.smaller
-        if smaller is None:
+        if not self._library.has_smaller:
             return module
         too_large = opencl.too_large_kernels(module, self._device_index)
         if not too_large:
@@ -125,7 +128,7 @@ class CompiledModel:
             self.report.model,
             ", ".join(too_large),
         )
-        return smaller.module()
+        return self._library.smaller().module()
 
     def run(
         self,
@@ -344,15 +347,9 @@ class CompiledModel:
         manifest = {"versions": versions(), **info.to_dict()}
         programs = self._session.device_programs() if embed_programs else b""
         weights = [host_array(weight) for weight in self._weights]
-        smaller = self._library.smaller
-        return write_artifact(
-            path,
-            manifest,
-            self._library.link,
-            weights,
-            programs,
-            None if smaller is None else smaller.link,
-        )
+        library = self._library
+        link_smaller = library.smaller().link if library.has_smaller else None
+        return write_artifact(path, manifest, library.link, weights, programs, link_smaller)
 
 
 class _LoadedLibrary:
@@ -361,7 +358,14 @@ class _LoadedLibrary:
     def __init__(self, what: str, content: bytes, smaller: bytes = b"") -> None:
         self._what = what
         self._content = content
-        self.smaller = _LoadedLibrary(what, smaller) if smaller else None
+        self._smaller = smaller
+
+    @property
+    def has_smaller(self) -> bool:
+        return bool(self._smaller)
+
+    def smaller(self) -> Library:
+        return _LoadedLibrary(self._what, self._smaller)
 
     def module(self) -> tvm.runtime.Module:
         return load_library(self._what, self._content)
