@@ -30,6 +30,7 @@ __all__ = [
     "fuse_axes",
     "fuse_lines",
     "isolate",
+    "open_contraction",
     "open_depthwise",
     "open_pooling",
     "open_reduction",
@@ -50,6 +51,22 @@ def open_reduction(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV] | None:
     sch = open_schedule(func)
     blocks = [get_sblock_info(sch, block) for block in root_blocks(sch)]
     return sch, next(block.block_rv for block in blocks if not block.is_injective())
+
+
+def open_contraction(
+    func: tirx.PrimFunc,
+) -> tuple[Schedule, SBlockRV, Contraction] | None:
+    """The same for a sum of products of float32 or float16 tensors, added up in float32."""
+    opened = open_reduction(func)
+    if opened is None:
+        return None
+    sch, block = opened
+    conv = match_contraction(sch.get(block))
+    if conv is None or str(sch.get(block).writes[0].source.dtype) != "float32":
+        return None
+    if any(str(b.dtype) not in ("float32", "float16") for b in sch.mod["main"].params):
+        return None
+    return sch, block, conv
 
 
 def open_depthwise(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV, Contraction] | None:

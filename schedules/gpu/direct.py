@@ -32,15 +32,12 @@ from tvm_edge.schedules.gpu.write_direct import ItemTile, write_direct
 from tvm_edge.schedules.stages import (
     epilogue_of,
     isolate,
-    open_reduction,
+    open_contraction,
     sums_stay_in_order,
 )
 from tvm_edge.schedules.workgroup import Problem, Read, WorkGroup, choose_work_group
 
 __all__ = ["Direct", "DirectConv"]
-
-# Of tensors; sums are float32.
-_TYPES = ("float32", "float16")
 
 # Steps of a window that are written out.
 _LONGEST_WINDOW = 49
@@ -117,17 +114,10 @@ class DirectConv:
     @staticmethod
     def of(func: tirx.PrimFunc) -> DirectConv | None:
         """`func` taken apart, ``None`` if it is something else."""
-        opened = open_reduction(func)
-        if opened is None:
+        opened = open_contraction(func)
+        if opened is None or opened[2].lines is None:
             return None
-        sch, block = opened
-        conv = match_contraction(sch.get(block))
-        if conv is None or conv.lines is None:
-            return None
-        if any(str(b.dtype) not in _TYPES for b in sch.mod["main"].params):
-            return None
-        if str(sch.get(block).writes[0].source.dtype) != "float32":
-            return None
+        sch, block, conv = opened
         stage = isolate(sch, block, conv.data.source)
         epilogue = epilogue_of(sch, block)
         if match_contraction(sch.get(block)) is None:

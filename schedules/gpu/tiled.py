@@ -29,17 +29,13 @@ from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import (
     epilogue_of,
     isolate,
-    open_reduction,
+    open_contraction,
     sums_stay_in_order,
 )
 
 __all__ = ["Source", "TensorCore", "Tiled", "digits"]
 
 Found = TypeVar("Found", bound="Source")
-
-
-# Of tensors; sums are float32.
-_TYPES = ("float32", "float16")
 
 
 class Tiled:
@@ -133,17 +129,10 @@ class Source:
     @classmethod
     def of(cls: type[Found], func: tirx.PrimFunc) -> Found | None:
         """`func` taken apart, ``None`` if it is something else."""
-        opened = open_reduction(func)
-        if opened is None:
+        opened = open_contraction(func)
+        if opened is None or (opened[2].channels is None and not cls.takes_depthwise):
             return None
-        sch, block = opened
-        conv = match_contraction(sch.get(block))
-        if conv is None or (conv.channels is None and not cls.takes_depthwise):
-            return None
-        if any(str(b.dtype) not in _TYPES for b in sch.mod["main"].params):
-            return None
-        if str(sch.get(block).writes[0].source.dtype) != "float32":
-            return None
+        sch, block, conv = opened
         padding = isolate(sch, block, conv.data.source)
         epilogue = epilogue_of(sch, block)
         if match_contraction(sch.get(block)) is None:

@@ -100,6 +100,13 @@ def test_opencl_on_a_cpu_has_the_cores_of_this_machine(monkeypatch: pytest.Monke
     assert not probed(monkeypatch, name="some driver", type="gpu").on_cpu
 
 
+def test_sub_groups_of_a_cpu_are_no_waves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pocl 5 offers up to 512, which are loops: nothing executes in lockstep, and nobody warns."""
+    sizes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    spec = probed(monkeypatch, name="some driver", type="cpu", sub_group_sizes=sizes)
+    assert spec.wave == 1
+
+
 def test_the_limit_of_the_first_dimension_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probed(monkeypatch, max_work_item_sizes=[64, 64, 64]).max_work_group_size == 64
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import onnx
 import pytest
 
 import tvm_edge
 from tests.marks import in_full
-from tests.onnx_models import reference, relative_error
-from tests.relay_passes.test_in_place import conv, dense_block, fire, in_place, inception, names
+from tests.relay_passes.test_in_place import (
+    compiled,
+    conv,
+    dense_block,
+    fire,
+    in_place,
+    inception,
+    names,
+)
 from tests.schedules.harness import Graph
 
 pytestmark = pytest.mark.parametrize("size", ["large", *in_full("small")])
@@ -21,20 +27,6 @@ pytestmark = pytest.mark.parametrize("size", ["large", *in_full("small")])
 def as_on_a_gpu(size: str, request: pytest.FixtureRequest) -> None:
     """A device that is no CPU, whose schedules are those for phones or for servers."""
     request.getfixturevalue(f"{size}_gpu")
-
-
-def compiled(graph: Graph, gpu: str) -> tvm_edge.CompiledModel:
-    """The model, whose outputs agree with ONNX Runtime's in two runs, fresh memory or not."""
-    model = graph.model()
-    result = tvm_edge.compile(model, gpu, fallback="error")
-    for scale in (1.0, -0.5):
-        values = {
-            name: np.asarray(value * scale, value.dtype) for name, value in graph.values.items()
-        }
-        actual = result.run(values)
-        for name, expected in reference(model, values).items():
-            assert relative_error(actual[name], expected) < 1e-5, onnx.printer.to_text(model.graph)
-    return result
 
 
 def copies(model: tvm_edge.CompiledModel) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -165,3 +167,14 @@ def opencl_source(model: onnx.ModelProto, target: str, precision: str = "float32
 
     collect(build(plan.lowered, plan.resolved)._executable.mod)
     return "\n".join(found)
+
+
+def assert_golden(source: str, name: str) -> None:
+    """That generated code is what was read and committed.
+
+    ``TVM_EDGE_UPDATE_GOLDEN=1`` writes it anew: read the difference.
+    """
+    path = Path(__file__).parent / "golden" / name
+    if os.environ.get("TVM_EDGE_UPDATE_GOLDEN") == "1":
+        path.write_text(source)
+    assert source == path.read_text()

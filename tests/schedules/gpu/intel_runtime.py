@@ -16,29 +16,22 @@ import tvm
 import tvm_edge.opencl
 from tvm_edge.hardware.probe import probe_gpu
 
-__all__ = ["HOW_TO_GET_ONE", "sub_group_environment"]
+__all__ = ["HOW_TO_GET_ONE", "intel_environment", "sub_group_environment"]
 
 HOW_TO_GET_ONE = (
-    "no OpenCL device here has Intel's sub-groups: pip install intel-opencl-rt intel-cmplr-lib-rt "
-    "umf; the test then writes an .icd file and sets OCL_ICD_VENDORS and LD_LIBRARY_PATH itself"
+    "pip install intel-opencl-rt intel-cmplr-lib-rt umf; the test then writes an .icd file and "
+    "sets OCL_ICD_VENDORS and LD_LIBRARY_PATH itself"
 )
 
 
-def sub_group_environment(folder: Path) -> dict[str, str | None] | None:
-    """Changes to the environment by which a child has a device with Intel's sub-groups.
-
-    None at all where this process has one; ``None`` where there is no such device. pocl 5 says that
-    it has ``cl_intel_subgroups``, and then finds no block reads when it links a kernel.
+def intel_environment(folder: Path) -> dict[str, str | None] | None:
+    """Changes to the environment by which a child runs on Intel's runtime; ``None`` without it.
 
     Parameters
     ----------
     folder : Path
         To write an .icd file into.
     """
-    here = probe_gpu("opencl") if tvm.runtime.enabled("opencl") else None
-    if here is not None and {8, 16, 32} <= set(here.sub_groups):
-        if "Portable" not in tvm_edge.opencl.device_info()["platform"]:
-            return {}
     try:
         files = metadata.files("intel-opencl-rt") or []
     except metadata.PackageNotFoundError:
@@ -58,3 +51,16 @@ def sub_group_environment(folder: Path) -> dict[str, str | None] | None:
         "TVM_EDGE_OPENCL": None,
         "LD_LIBRARY_PATH": os.pathsep.join(paths),
     }
+
+
+def sub_group_environment(folder: Path) -> dict[str, str | None] | None:
+    """The same for a device with Intel's sub-groups.
+
+    No changes at all where this process has one. pocl 5 says that it has ``cl_intel_subgroups``,
+    and then finds no block reads when it links a kernel.
+    """
+    here = probe_gpu("opencl") if tvm.runtime.enabled("opencl") else None
+    if here is not None and {8, 16, 32} <= set(here.sub_groups):
+        if "Portable" not in tvm_edge.opencl.device_info()["platform"]:
+            return {}
+    return intel_environment(folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from tests.schedules.gpu.harness import (
     MALI,
     ORIN,
     TINY,
+    assert_golden,
     check_gpu,
     gpu_functions,
     launches,
@@ -27,8 +27,6 @@ from tests.schedules.harness import Graph
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.schedules.gpu import schedule
 from tvm_edge.schedules.gpu.direct import DirectConv
-
-GOLDEN = Path(__file__).parent / "golden"
 
 
 def conv(
@@ -132,15 +130,8 @@ def test_mali_reads_vectors_and_has_no_local_memory() -> None:
     assert re.search(r"vstore4\(\(vload4\(0, \w+ \+ 0\) \+ \(vload4", text)
 
 
-def test_golden_source_of_a_mali_convolution(request: pytest.FixtureRequest) -> None:
-    """To write it anew: delete the file, run this test twice, read the difference."""
-    golden = GOLDEN / "mali_t860_conv.cl"
-    text = source(CONVOLUTIONS["3x3"], "mali-t860")
-    if not golden.exists():
-        golden.parent.mkdir(exist_ok=True)
-        golden.write_text(text)
-        pytest.fail(f"{golden} was missing and has been written")
-    assert text == golden.read_text()
+def test_golden_source_of_a_mali_convolution() -> None:
+    assert_golden(source(CONVOLUTIONS["3x3"], "mali-t860"), "mali_t860_conv.cl")
 
 
 @pytest.mark.parametrize("precision, products", [("mixed", "float4"), ("float16", "half4")])

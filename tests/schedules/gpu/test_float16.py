@@ -25,7 +25,9 @@ from onnx import TensorProto, helper
 import tvm_edge
 from tests.marks import in_full, sampled
 from tests.onnx_models import make_model
+from tests.opencl.support import child_environment
 from tests.schedules.gpu.harness import ORIN, gpu_functions
+from tests.schedules.gpu.intel_runtime import HOW_TO_GET_ONE, intel_environment
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.hardware import resolve_target
@@ -65,26 +67,12 @@ def half(gpu: str) -> str:
     return gpu
 
 
-def _library() -> Path | None:
-    """Intel's OpenCL runtime for CPUs, if its wheels are installed."""
-    folder = Path(sys.prefix, "lib")
-    found = folder / "libintelocl.so"
-    return found if found.exists() and list(folder.glob("libsvml.so*")) else None
-
-
 @pytest.mark.skipif(_CHILD in os.environ, reason="this is that process")
 def test_on_intels_runtime(tmp_path: Path) -> None:
-    library = _library()
-    if library is None:
-        pytest.skip("no float16 on a CPU: pip install intel-opencl-rt intel-cmplr-lib-rt")
-    (tmp_path / "intel.icd").write_text(f"{library}\n")
-    environment = {
-        **os.environ,
-        "LD_LIBRARY_PATH": str(library.parent),
-        "OCL_ICD_VENDORS": str(tmp_path),
-        "OCL_ICD_FILENAMES": str(library),
-        _CHILD: "1",
-    }
+    changes = intel_environment(tmp_path)
+    if changes is None:
+        pytest.skip(f"no float16 on a CPU: {HOW_TO_GET_ONE}")
+    environment = child_environment({**changes, _CHILD: "1"})
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
     done = subprocess.run(
         [*command, "-k", "opencl", "-m", "not full"],

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from tvm import relax, tirx
 import tvm_edge
 from tests.onnx_models import reference, relative_error
 from tests.runtime.support import run_child
-from tests.schedules.gpu.harness import opencl_source
+from tests.schedules.gpu.harness import assert_golden, opencl_source
 from tests.schedules.gpu.intel_runtime import HOW_TO_GET_ONE, sub_group_environment
 from tests.schedules.gpu.lanes import Lanes
 from tests.schedules.gpu.subgroup_cases import CASES, RUNS, SIZES, conv
@@ -32,7 +30,6 @@ from tvm_edge.schedules.gpu.subgroup_calls import PIN
 from tvm_edge.schedules.gpu.subgroup_tile import SubGroupTile
 
 HD505 = PRESETS["intel-hd505"].spec
-GOLDEN = Path(__file__).parent / "golden" / "intel_hd505_conv.cl"
 
 
 def run_in_lanes(graph: Graph, spec: DeviceSpec) -> tuple[np.ndarray, list[str], list[Lanes]]:
@@ -71,13 +68,8 @@ def assert_right(actual: np.ndarray, graph: Graph) -> None:
 
 
 def test_golden_source() -> None:
-    """The source of one convolution; TVM_EDGE_UPDATE_GOLDEN=1 writes it anew, for you to read."""
-    made = opencl_source(
-        conv(1, 4, 6, 24, outputs=4, kernel=(3, 3), pads=[1] * 4).model(), "intel-hd505"
-    )
-    if os.environ.get("TVM_EDGE_UPDATE_GOLDEN") == "1":
-        GOLDEN.write_text(made)
-    assert made == GOLDEN.read_text()
+    model = conv(1, 4, 6, 24, outputs=4, kernel=(3, 3), pads=[1] * 4).model()
+    assert_golden(opencl_source(model, "intel-hd505"), "intel_hd505_conv.cl")
 
 
 def test_sources_use_what_sub_groups_have() -> None:
@@ -195,7 +187,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | Non
     """Of child processes that have a device with sub-groups; skips where there is none."""
     found = sub_group_environment(tmp_path_factory.mktemp("icd"))
     if found is None:
-        pytest.skip(HOW_TO_GET_ONE)
+        pytest.skip(f"no OpenCL device here has Intel's sub-groups: {HOW_TO_GET_ONE}")
     return found
 
 
