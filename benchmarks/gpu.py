@@ -8,8 +8,9 @@ beside it with tf32 on; ``stock`` is stock TVM, whose compilations that fail are
 Outputs are compared with ONNX Runtime's before anything is timed.
 
 Times are device events around many calls without synchronisation between them: the network as it
-is used, launches included. ``kernels`` is the sum of the kernels' own times by the devices' events
-(OpenCL's, and CUPTI's through PyTorch's profiler), the least of some calls. Processes take turns,
+is used, launches included. ``kernels`` is the sum of the kernels' own times by CUPTI, the least of
+some calls; OpenCL's are launched by CUDA for that (:mod:`benchmarks.opencl_replay`). What OpenCL's
+own events say is in the JSON. Processes take turns,
 ``--rounds`` times; medians with spread. ``--opencl-only`` is for machines without CUDA;
 ``--networks`` and ``--json`` as in :mod:`benchmarks.zoo`. Layers: :mod:`benchmarks.gpu_layers`.
 """
@@ -30,8 +31,9 @@ import numpy as np
 
 from benchmarks.correctness import compare_outputs
 from benchmarks.machine import describe_machine
+from benchmarks.opencl_replay import build_recorder, kernel_times_us, record, replay
 from benchmarks.processes import Job, is_child, run_child, serve
-from benchmarks.vision_timing import EVENT_ROUNDS, machine_us, torch_us
+from benchmarks.vision_timing import EVENT_ROUNDS, machine_us, open_machine, torch_us
 
 NETWORKS = ("resnet50_v1", "mobilenet_v2", "squeezenet1_0", "vgg19", "inception_v3", "densenet121")
 
@@ -105,17 +107,18 @@ def _ours(name: str, build: str, folder: Path) -> dict[str, Any]:
     inputs = {key: tvm.runtime.tensor(value, device) for key, value in arrays.items()}
     us = machine_us(path, target, inputs, _CALLS)
     model = tvm_edge.load(path)
-    measure = _opencl_kernels_us if target == "opencl" else _cuda_kernels_us
+    measure = _opencl_events_us if target == "opencl" else _cuda_kernels_us
+    kind = "events_us" if target == "opencl" else "kernels_us"
     return {
         "us": us,
-        "kernels_us": min(measure(lambda: model.run(arrays)) for _ in range(_PROFILED)),
+        kind: min(measure(lambda: model.run(arrays)) for _ in range(_PROFILED)),
         # One by one, with a synchronisation behind each: which of them take the time.
         "kernels": [[k.name, k.time_us, k.gflops] for k in model.profile(arrays).kernels],
     }
 
 
-def _opencl_kernels_us(run: Callable[[], Any]) -> float:
-    """The sum of the kernels' own times in a call."""
+def _opencl_events_us(run: Callable[[], Any]) -> float:
+    """The sum of the times of a call's kernels by OpenCL's events, launches partly counted in."""
     from tvm_edge import opencl
 
     opencl.profile_start()
@@ -125,18 +128,32 @@ def _opencl_kernels_us(run: Callable[[], Any]) -> float:
 
 
 def _cuda_kernels_us(run: Callable[[], Any]) -> float:
-    """The same on CUDA: PyTorch's profiler sees all kernels of the process, recorded ones too."""
-    import torch
-    from torch.autograd import DeviceType
+    """The sum of the kernels' own times in a call on CUDA, recorded ones too."""
+    return sum(us for _, us in kernel_times_us(run))
 
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        run()
-        torch.cuda.synchronize()
-    return sum(
-        event.self_device_time_total
-        for event in profiler.events()
-        if event.device_type == DeviceType.CUDA and not event.name.startswith("Mem")
-    )
+
+def _record(name: str, folder: Path) -> dict[str, Any]:
+    """Write down what a call of the OpenCL artifact launches."""
+    import tvm
+
+    device = tvm.device("opencl", 0)
+    arrays = _arrays(name, "inputs", folder)
+    inputs = [tvm.runtime.tensor(value, device) for value in arrays.values()]
+    machine, weights = open_machine(folder / f"{name}.opencl.tvme", device)
+    where = folder / f"{name}.recording"
+    where.mkdir()
+    record(lambda: machine["main"](*inputs, weights), device.sync, where)
+    return {}
+
+
+def _replay(name: str, folder: Path) -> dict[str, Any]:
+    """The sum of the times of OpenCL's kernels, launched by CUDA."""
+    run, launches = replay(folder / f"{name}.recording")
+    return {
+        "kernels_us": min(_cuda_kernels_us(run) for _ in range(_PROFILED)),
+        "launches": launches,
+        "kernels": kernel_times_us(run),
+    }
 
 
 def _cudnn(name: str, precision: str, folder: Path) -> dict[str, Any]:
@@ -178,6 +195,8 @@ _JOBS: dict[str, Job] = {
     "prepare": _prepare,
     "compile": _compile,
     "ours": _ours,
+    "record": _record,
+    "replay": _replay,
     "cudnn": _cudnn,
     "compile_stock": _compile_stock,
     "stock": _stock,
@@ -209,6 +228,15 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for name, result in zip(others, stock, strict=True):
         found[name]["stock"] = result
         print(f"{name} stock TVM: {result.get('failed', 'compiled')}", flush=True)
+    recorder = str(build_recorder(folder)) if others else ""
+    for name in others:
+        row = found[name]["compiled"]["opencl"]
+        if row.get("right"):
+            result = run_child(_MODULE, "record", name, folder, TVM_EDGE_OPENCL_LIBRARY=recorder)
+            if "failed" not in result:
+                result = run_child(_MODULE, "replay", name, folder)
+            print(f"{name} OpenCL's kernels: {result.get('failed', result.get('kernels_us'))}")
+            row["replayed"] = result
     for _ in range(options.rounds):
         for name, row in found.items():
             for build in builds:
@@ -231,9 +259,10 @@ def _add(row: dict[str, Any], name: str, key: str, result: dict[str, Any]) -> No
         return
     print(f"{name}, {key}: {result['us']:,.1f} µs", flush=True)
     row["us"].setdefault(key, []).append(result["us"])
-    if "kernels_us" in result:
-        row["compiled"][key] |= {"kernels": result["kernels"]}
-        row["compiled"][key].setdefault("kernels_us", []).append(result["kernels_us"])
+    for kind in ("kernels_us", "events_us"):
+        if kind in result:
+            row["compiled"][key] |= {"kernels": result["kernels"]}
+            row["compiled"][key].setdefault(kind, []).append(result[kind])
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
@@ -249,6 +278,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         compiled, us = row["compiled"], row["us"]
         middle = {key: median(values) for key, values in us.items()}
         sums = {t: min(c.get("kernels_us", [0])) for t, c in compiled.items()}
+        sums["opencl"] = compiled["opencl"].get("replayed", {}).get("kernels_us", 0)
         right = {t: c.get("right", False) for t, c in compiled.items()}
 
         def ratio(a: float | None, b: float | None, key: str) -> str:

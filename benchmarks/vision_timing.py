@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.processes import timed_runs
 
-__all__ = ["CALLS", "EVENT_ROUNDS", "evaluate", "host_us", "machine_us", "torch_us"]
+__all__ = ["CALLS", "EVENT_ROUNDS", "evaluate", "host_us", "machine_us", "open_machine", "torch_us"]
 
 CALLS = 100
 """Between two events."""
@@ -30,6 +30,20 @@ def evaluate(evaluator: Callable[..., Any], *args: Any) -> float:
     return median(evaluator(*args).results) * 1e6
 
 
+def open_machine(path: Path, device: Any) -> tuple[Any, Any]:
+    """TVM's virtual machine of an artifact that runs on `device` alone, and its weights there."""
+    import tvm
+    import tvm_ffi
+    from tvm.runtime.vm import VirtualMachine
+
+    from tvm_edge.runtime.artifact import read_artifact
+    from tvm_edge.runtime.session import load_library
+
+    artifact = read_artifact(path)
+    machine = VirtualMachine(load_library(path.stem, artifact.library), device)
+    return machine, tvm_ffi.Array([tvm.runtime.tensor(w, device) for w in artifact.weights])
+
+
 def machine_us(path: Path, target: str, inputs: Mapping[str, Any], calls: int = CALLS) -> float:
     """A call of an artifact's ``main`` in TVM's virtual machine, by the device's timer.
 
@@ -44,16 +58,9 @@ def machine_us(path: Path, target: str, inputs: Mapping[str, Any], calls: int = 
         Between two events.
     """
     import tvm
-    import tvm_ffi
-    from tvm.runtime.vm import VirtualMachine
-
-    from tvm_edge.runtime.artifact import read_artifact
-    from tvm_edge.runtime.session import load_library
 
     device = tvm.device(target, 0)
-    artifact = read_artifact(path)
-    machine = VirtualMachine(load_library(path.stem, artifact.library), device)
-    weights = tvm_ffi.Array([tvm.runtime.tensor(weight, device) for weight in artifact.weights])
+    machine, weights = open_machine(path, device)
     evaluator = machine.time_evaluator("main", device, number=calls, repeat=EVENT_ROUNDS)
     return evaluate(evaluator, *inputs.values(), weights)
 
