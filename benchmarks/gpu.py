@@ -11,7 +11,8 @@ Times are device events around many calls without synchronisation between them: 
 is used, launches included. ``kernels`` is the sum of the kernels' own times by CUPTI, the least of
 some calls; OpenCL's are launched by CUDA for that (:mod:`benchmarks.opencl_replay`). What OpenCL's
 own events say is in the JSON. Processes take turns,
-``--rounds`` times; medians with spread. ``--opencl-only`` is for machines without CUDA;
+``--rounds`` times; medians with spread. ``--opencl-only`` is for machines without CUDA,
+``--no-peers`` compares OpenCL with CUDA alone;
 ``--networks`` and ``--json`` as in :mod:`benchmarks.zoo`. Layers: :mod:`benchmarks.gpu_layers`.
 """
 
@@ -212,9 +213,11 @@ def _spread(values: Sequence[float]) -> str:
 
 def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All figures, by network."""
-    builds = ["opencl"] if options.opencl_only else list(_BUILDS)
+    builds = list(_BUILDS)
+    if options.no_peers or options.opencl_only:
+        builds = ["opencl"] if options.opencl_only else ["cuda", "opencl"]
     found: dict[str, Any] = {name: {"compiled": {}, "us": {}} for name in options.networks}
-    others = [] if options.opencl_only else options.networks
+    others = [] if options.no_peers or options.opencl_only else options.networks
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda n: run_child(_MODULE, "prepare", n, folder), options.networks))
         both = [(name, build) for name in options.networks for build in builds]
@@ -228,8 +231,8 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for name, result in zip(others, stock, strict=True):
         found[name]["stock"] = result
         print(f"{name} stock TVM: {result.get('failed', 'compiled')}", flush=True)
-    recorder = str(build_recorder(folder)) if others else ""
-    for name in others:
+    recorder = str(build_recorder(folder)) if "cuda" in builds else ""
+    for name in options.networks if recorder else ():
         row = found[name]["compiled"]["opencl"]
         if row.get("right"):
             result = run_child(_MODULE, "record", name, folder, TVM_EDGE_OPENCL_LIBRARY=recorder)
@@ -330,6 +333,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--opencl-only", action="store_true")
+    parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

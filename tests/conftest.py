@@ -58,8 +58,8 @@ def _compile_as_if(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> None:
 
 @pytest.fixture
 def small_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile for this machine's GPU, pocl among them, by the rules for those that are no CPU."""
-    _compile_as_if(monkeypatch, on_cpu=False, simd_bytes=16)
+    """Compile for this machine's GPU, pocl among them, by the rules for those of phones."""
+    _compile_as_if(monkeypatch, on_cpu=False, simd_bytes=16, local_memory_kind="global")
 
 
 @pytest.fixture
