@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -473,7 +474,7 @@ def test_two_devices_with_planned_memory(fallback: list[str], gpu: str) -> None:
                 assert relative_error(result[name].numpy(), expected) < 1e-5, name
 
 
-def test_the_report_has_each_device() -> None:
+def test_the_report_has_each_device(tmp_path: Path) -> None:
     """Of one device it says nothing more; storage of results is not counted."""
     one = tvm_edge.analyze(to_and_fro(), "mali-t860").memory
     assert one is not None and one.by_device == {}
@@ -483,6 +484,8 @@ def test_the_report_has_each_device() -> None:
     assert report.memory.by_device["llvm"] == 2 * tensor  # in and out; one result is its own
     assert report.memory.activations == sum(report.memory.by_device.values())
     assert "(opencl " in report.summary() and "llvm " in report.summary()
+    page = report.to_html(tmp_path / "report.html").read_text()
+    assert "memory: activations on llvm" in page and f"{2 * tensor:,} bytes" in page
     again = tvm_edge.CompileReport.from_dict(report.to_dict())
     assert again.memory == report.memory
     fields = report.to_dict()
