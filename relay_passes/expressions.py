@@ -10,7 +10,7 @@ from tvm import relax
 
 from tvm_edge.schedules.accesses import constant
 
-__all__ = ["const", "constant_of", "is_call", "kernel_calls", "static_shape"]
+__all__ = ["const", "constant_of", "is_call", "kernel_calls", "may_hold_tensors", "static_shape"]
 
 
 def is_call(value: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
@@ -38,6 +38,11 @@ def static_shape(ty: relax.Type) -> tuple[int, ...] | None:
         return None
     dims = [constant(dim) for dim in ty.shape.values]
     return None if None in dims else tuple(dim for dim in dims if dim is not None)
+
+
+def may_hold_tensors(ty: relax.Type) -> bool:
+    """Whether a value of this type can be a tensor, or something that has one."""
+    return not isinstance(ty, relax.ShapeType | tvm.ir.PrimType)
 
 
 def kernel_calls(mod: tvm.IRModule) -> list[str]:

@@ -21,7 +21,7 @@ def test_prints_its_passes_in_order() -> None:
 
 def test_every_phase_names_its_passes() -> None:
     legalize = phases.legalize(resolve_target("llvm"))
-    for phase in (phases.SIMPLIFY, legalize, phases.GROUP, phases.FUSE, phases.LOWER):
+    for phase in (phases.SIMPLIFY, legalize, phases.GROUP, phases.FUSE, phases.lower()):
         assert len(str(phase).splitlines()) == len(phase.passes) + 1
 
 

@@ -20,9 +20,11 @@ from tests.opencl.support import build_shim
 from tests.runtime.support import run_python
 from tvm_edge import opencl
 from tvm_edge.compiler import driver
+from tvm_edge.relay_passes.expressions import is_call
 from tvm_edge.runtime.entry import KERNEL_BY_KERNEL
 
 SHAPE = (1, 8, 12, 12)
+COPY = "runtime.TVMTensorCopyFromTo"
 OURS = "tvm_edge.opencl.run_or_capture"
 
 
@@ -86,6 +88,23 @@ def test_that_it_is_recorded(compiled: tvm_edge.CompiledModel, records: None) ->
     after = opencl.command_buffers()
     assert after["replayed"] - before["replayed"] >= 3
     assert (after["plain"], after["recorded"]) == (before["plain"], before["recorded"])
+
+
+def test_that_a_model_on_two_devices_is_recorded(on_opencl: None, records: None) -> None:
+    """The runs of kernels between those of the CPU, which see what was copied last."""
+    model = tvm_edge.compile(network(), "opencl", fallback=["Add"])
+    model.warmup()
+    before = opencl.command_buffers()
+    inputs = [{"data": random_input(SHAPE, seed)} for seed in range(3)]
+    results = [model.run(each, device_outputs=True) for each in inputs]
+    after = opencl.command_buffers()
+    assert after["replayed"] - before["replayed"] == 2 * 3
+    assert (after["plain"], after["recorded"]) == (before["plain"], before["recorded"])
+    for each, result in zip(inputs, results, strict=True):
+        for name, expected in reference(network(), each).items():
+            assert relative_error(result[name].numpy(), expected) < 1e-5
+    names = [kernel.name for kernel in model.report.kernels]
+    assert [row.name for row in model.profile().kernels] == names
 
 
 def test_the_profile_has_every_kernel(compiled: tvm_edge.CompiledModel) -> None:
@@ -175,9 +194,12 @@ def test_a_driver_that_fails_to_record_is_named_once(
 # ------------------------------------------------------------------------------- without a device
 
 
-def functions(target: str, fallback: str = "none") -> dict[str, relax.Function]:
-    plan = driver._plan(network(), target, None, fallback)
-    found = plan.lowered.functions_items()
+def lowered(target: str, fallback: str | list[str] = "none") -> tvm.IRModule:
+    return driver._plan(network(), target, None, fallback, "llvm").lowered
+
+
+def functions(target: str) -> dict[str, relax.Function]:
+    found = lowered(target).functions_items()
     return {g.name_hint: f for g, f in found if isinstance(f, relax.Function)}
 
 
@@ -196,14 +218,52 @@ def test_a_region_takes_its_own_weights_alone() -> None:
     assert not any(isinstance(each, relax.TupleType) for each in taken)
 
 
-def test_a_model_of_two_devices_is_not_recorded() -> None:
-    named = functions("mali-g76", ["Relu"])
-    assert OURS not in str(named["main"]) and KERNEL_BY_KERNEL not in named
+@pytest.mark.parametrize("fallback", ["Relu", "Add", "Conv"])
+@pytest.mark.parametrize(
+    ("target", "run"),
+    [("mali-g76", OURS), ("jetson-orin-nano", "vm.builtin.cuda_graph.run_or_capture")],
+)
+def test_regions_of_a_model_on_two_devices_are_the_gpus(
+    target: str, run: str, fallback: str
+) -> None:
+    """Neither kernels of the CPU nor copies are recorded; each has storage of its device."""
+    mod = lowered(target, [fallback])
+    gpu = {"mali-g76": "opencl", "jetson-orin-nano": "cuda"}[target]
+    called: dict[str, list[str]] = {}
+    storages: dict[str, set[int]] = {}
+    for gvar, func in mod.functions_items():
+        if not isinstance(func, relax.Function):
+            continue
+        called[gvar.name_hint] = names = []
+        storages[gvar.name_hint] = devices = set()
+
+        def visit(expr: relax.Expr, names: list = names, devices: set = devices) -> None:
+            if is_call(expr, "relax.vm.alloc_storage"):
+                devices.add(int(expr.args[1].value))
+            elif isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.GlobalVar):
+                kernel = mod[expr.op]
+                assert isinstance(kernel, tvm.tirx.PrimFunc)
+                where = kernel.attrs.get("target")
+                names.append(gpu if where is None else str(where.kind.name))
+            elif isinstance(expr, relax.Call) and isinstance(expr.op, relax.ExternFunc):
+                names.append(str(expr.op.global_symbol))
+
+        relax.analysis.post_order_visit(func, visit)
+    regions = [kinds for name, kinds in called.items() if "capture" in name]
+    # Those that differ in nothing but their arguments are one function.
+    assert 1 <= len(regions) <= str(mod["main"]).count(run)
+    for kinds in regions:
+        assert kinds.count(gpu) >= 1
+        assert {kind for kind in kinds if not kind.startswith("vm.builtin.")} == {gpu}
+    for name in ("main", KERNEL_BY_KERNEL):
+        assert {"llvm", COPY} <= set(called[name])
+    assert run not in called[KERNEL_BY_KERNEL]
+    assert storages["cuda_graph_alloc"] == {0} and storages["main"] >= {1}
 
 
 def test_the_report_does_not_depend_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = tvm_edge.analyze(network(), "mali-g76")
-    monkeypatch.setattr(driver, "RECORDING", {})
+    monkeypatch.setattr(driver, "RECORDING", frozenset())
     plain = tvm_edge.analyze(network(), "mali-g76")
     assert recorded.memory == plain.memory
     assert recorded.kernels == plain.kernels

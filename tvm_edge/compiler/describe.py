@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 import tvm
@@ -14,6 +14,7 @@ from tvm.s_tir.analysis import estimate_tir_flops
 
 from tvm_edge.compiler.schedule import KernelSchedule
 from tvm_edge.frontend import ImportedModel, SourceNode, Survey
+from tvm_edge.relay_passes.expressions import is_call, may_hold_tensors
 from tvm_edge.relay_passes.lower_precision import LoweredPrecision
 from tvm_edge.relay_passes.vdevices import vdevices_of
 from tvm_edge.report import (
@@ -243,13 +244,11 @@ def describe_memory(
         default=0,
     )
     results = sum(_nbytes(t.shape, t.dtype) for t in outputs)
-    if vdevices_of(lowered):
-        activations = _pooled_storage(lowered)
-    else:
-        activations = max(_planned_storage(lowered) - results, 0)
+    activations = _activations(lowered)
     return MemoryInfo(
         weights=sum(_nbytes(w.shape, str(w.dtype)) for w in weights),
-        activations=activations,
+        activations=sum(activations.values()),
+        by_device={} if len(activations) == 1 else activations,
         workspace=workspace,
         inputs_outputs=results + sum(_nbytes(t.shape, t.dtype) for t in inputs),
     )
@@ -297,57 +296,42 @@ def _workspace(func: tirx.PrimFunc) -> int:
     return total
 
 
-def _planned_storage(lowered: tvm.IRModule) -> int:
-    """Bytes of the storages that ``main`` allocates, results included."""
-    total = 0
+def _activations(lowered: tvm.IRModule) -> dict[str, int]:
+    """Bytes of the storages that ``main`` allocates, by device; those of results are the caller's.
 
-    def visit(expr: relax.Expr) -> None:
-        nonlocal total
-        if (
-            isinstance(expr, relax.Call)
-            and isinstance(expr.op, tvm.ir.Op)
-            and expr.op.name == "relax.vm.alloc_storage"
-            and isinstance(expr.args[0], relax.ShapeExpr)  # else known only in the run
-        ):
-            total += _nbytes(expr.args[0].values, "uint8")
-
-    relax.analysis.post_order_visit(lowered["main"], visit)
-    return total
-
-
-def _pooled_storage(lowered: tvm.IRModule) -> int:
-    """The most bytes alive at once, of all devices, where storage is not planned.
-
-    Each tensor then has a storage of its own, which goes back to the pool with the last tensor or
-    view of it. Results are not counted.
+    ``""`` is the device of a module that has only one.
     """
     body = lowered["main"].body
-    bindings = [binding for block in body.blocks for binding in block.bindings]
-    made = {binding.var: binding.value for binding in bindings}
-    results = relax.analysis.free_vars(made.get(body.body, body.body))
-    holds: dict[relax.Var, relax.Var] = {}  # a tensor or view → its storage
-    size: dict[relax.Var, int] = {}
-    users: Counter[relax.Var] = Counter()
-    alive = most = 0
+    bindings = list(_bindings(body))
+    results = set(relax.analysis.free_vars(body.body))
+    for binding in reversed(bindings):
+        if binding.var in results and may_hold_tensors(binding.var.ty):
+            # What it is made from: a view's tensor, a tensor's storage.
+            value = binding.value
+            ends = (
+                (value.true_branch.body, value.false_branch.body)
+                if isinstance(value, relax.If)
+                else (value,)
+            )
+            results.update(var for end in ends for var in relax.analysis.free_vars(end))
+    names = [str(device.target.kind.name) for device in vdevices_of(lowered)] or [""]
+    found = dict.fromkeys(names, 0)
     for binding in bindings:
         value = binding.value
-        if not isinstance(value, relax.Call) or not value.args:
-            continue
-        operator = value.op.name if isinstance(value.op, tvm.ir.Op) else ""
-        source = next((arg for arg in value.args if isinstance(arg, relax.Var)), None)
-        if operator == "relax.vm.alloc_storage":
-            fixed = isinstance(value.args[0], relax.ShapeExpr)
-            size[binding.var] = _nbytes(value.args[0].values, "uint8") if fixed else 0
-        elif operator == "relax.vm.kill_object":
-            storage = holds.get(source) if source not in results else None
-            if storage is not None:
-                users[storage] -= 1
-                alive -= size[storage] if users[storage] == 0 else 0
-        elif isinstance(binding.var.ty, relax.TensorType) and source is not None:
-            storage = source if source in size else holds.get(source)
-            if storage is not None and binding.var not in results:
-                holds[binding.var] = storage
-                users[storage] += 1
-                alive += size[storage] if users[storage] == 1 else 0
-                most = max(most, alive)
-    return most
+        if (
+            is_call(value, "relax.vm.alloc_storage")
+            and binding.var not in results
+            and isinstance(value.args[0], relax.ShapeExpr)  # else known only in the run
+        ):
+            found[names[int(value.args[1].value)]] += _nbytes(value.args[0].values, "uint8")
+    return found
+
+
+def _bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
+    """All bindings of a body, those of a branch before the branch's."""
+    for block in body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.If):
+                yield from _bindings(binding.value.true_branch)
+                yield from _bindings(binding.value.false_branch)
+            yield binding

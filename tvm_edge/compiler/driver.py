@@ -354,9 +354,9 @@ def _fuse(grouped: tvm.IRModule, resolved: ResolvedTarget) -> tuple[tvm.IRModule
 
 def _lower(lifted: tvm.IRModule, kinds: Sequence[str]) -> tuple[tvm.IRModule, tvm.IRModule]:
     """Instructions, and the same without recorded launches."""
-    if len(kinds) == 1 and kinds[0] in RECORDING:
-        return lower_recorded(lifted, kinds[0])
-    lowered = (phases.LOWER if len(kinds) == 1 else phases.LOWER_SEVERAL_DEVICES)(lifted)
+    if kinds[0] in RECORDING:
+        return lower_recorded(lifted, kinds)
+    lowered = phases.lower(len(kinds))(lifted)
     return lowered, lowered
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import tvm
 from tvm.relax import transform
 from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
@@ -19,6 +20,7 @@ from tvm_edge.relay_passes.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.layout import BlockLayout
 from tvm_edge.relay_passes.legalize import legalize_ops
 from tvm_edge.relay_passes.pack_matrices import PackMatrices
+from tvm_edge.relay_passes.plan_memory import PlanMemory
 from tvm_edge.relay_passes.record_on_opencl import RecordOnOpenCL
 from tvm_edge.relay_passes.reuse_in_place import ReuseInPlace
 from tvm_edge.relay_passes.spread_vdevices import SpreadVDevices
@@ -32,15 +34,12 @@ __all__ = [
     "FUSE",
     "GROUP",
     "IN_PLACE",
-    "LOWER",
-    "LOWER_COMMAND_BUFFER",
-    "LOWER_CUDA_GRAPH",
-    "LOWER_SEVERAL_DEVICES",
     "SIMPLIFY",
     "WORKSPACE",
     "arithmetic",
     "layout",
     "legalize",
+    "lower",
 ]
 
 SIMPLIFY = Pipeline(
@@ -134,41 +133,34 @@ _INSTRUCTIONS = (
     transform.AttachGlobalSymbol(),
 )
 
-_PLANNED = (
-    transform.ToNonDataflow(),
-    transform.RemovePurityChecking(),
-    transform.CallTIRRewrite(),
-    transform.StaticPlanBlockMemory(),
-)
+_RECORDINGS: Mapping[str | None, tuple[tvm.transform.Pass, ...]] = {
+    None: (),
+    "cuda": (transform.RewriteCUDAGraph(),),
+    "opencl": (HoistWeights(), transform.RewriteCUDAGraph(), RecordOnOpenCL()),
+}
 
-LOWER = Pipeline("lower", (*_PLANNED, *_INSTRUCTIONS))
-"""Dataflow becomes virtual-machine instructions over planned storage."""
 
-LOWER_CUDA_GRAPH = Pipeline("lower", (*_PLANNED, transform.RewriteCUDAGraph(), *_INSTRUCTIONS))
-"""The same with static regions that are recorded as CUDA graphs."""
+def lower(devices: int = 1, recording: str | None = None) -> Pipeline:
+    """Dataflow becomes virtual-machine instructions over planned storage.
 
-LOWER_COMMAND_BUFFER = Pipeline(
-    "lower",
-    (
-        *_PLANNED,
-        HoistWeights(),
-        transform.RewriteCUDAGraph(),
-        RecordOnOpenCL(),
-        *_INSTRUCTIONS,
-    ),
-)
-"""The same with static regions that the OpenCL runtime records, where the driver can."""
-
-LOWER_SEVERAL_DEVICES = Pipeline(
-    "lower",
-    (
-        LowerCopies(),
-        transform.ToNonDataflow(),
-        transform.RemovePurityChecking(),
-        transform.CallTIRRewrite(),
-        # TVM's planner gives storage of one device to tensors of another; without it the virtual
-        # machine's pools reuse memory device by device in the run.
-        *_INSTRUCTIONS,
-    ),
-)
-"""The same for a module with virtual devices."""
+    `devices` is the number of virtual devices. With a `recording`, which is the kind of the first
+    of them, its static regions are recorded: as CUDA graphs, or by the OpenCL runtime where the
+    driver can.
+    """
+    several = devices > 1
+    return Pipeline(
+        "lower",
+        (
+            *((LowerCopies(),) if several else ()),
+            transform.ToNonDataflow(),
+            transform.RemovePurityChecking(),
+            transform.CallTIRRewrite(),
+            # TVM's planner gives storage of one device to tensors of another.
+            PlanMemory([0]) if several else transform.StaticPlanBlockMemory(),
+            *_RECORDINGS[recording],
+            # Behind what takes all planned storage for the first device's: what reads or writes
+            # another's tensors is then in no region.
+            *((PlanMemory(range(1, devices)),) if several else ()),
+            *_INSTRUCTIONS,
+        ),
+    )

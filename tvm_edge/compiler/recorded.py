@@ -6,6 +6,8 @@ records is found out when the model runs: the same code launches kernel by kerne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tvm
 from tvm import relax
 
@@ -14,22 +16,22 @@ from tvm_edge.runtime.entry import KERNEL_BY_KERNEL
 
 __all__ = ["RECORDING", "lower_recorded"]
 
-RECORDING = {"cuda": phases.LOWER_CUDA_GRAPH, "opencl": phases.LOWER_COMMAND_BUFFER}
-"""How modules are lowered for devices whose drivers record, by their kind."""
+RECORDING = frozenset(("cuda", "opencl"))
+"""The kinds of devices whose drivers record."""
 
 # What makes RewriteCUDAGraph rewrite, for either kind.
 _USE = {"relax.backend.use_cuda_graph": True}
 
 
-def lower_recorded(lifted: tvm.IRModule, kind: str) -> tuple[tvm.IRModule, tvm.IRModule]:
-    """Lower a module for one device that records.
+def lower_recorded(lifted: tvm.IRModule, kinds: Sequence[str]) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """Lower a module for a device that records, and maybe others beside it.
 
     Parameters
     ----------
     lifted : IRModule
         Scheduled kernels; ``main`` takes the weights as its last parameter.
-    kind : str
-        A key of :data:`RECORDING`.
+    kinds : sequence of str
+        Of the devices; the first is one of :data:`RECORDING`.
 
     Returns
     -------
@@ -40,13 +42,13 @@ def lower_recorded(lifted: tvm.IRModule, kind: str) -> tuple[tvm.IRModule, tvm.I
     plain : IRModule
         The module without recordings, whose storage can be read off.
     """
-    plain = phases.LOWER(lifted)
+    plain = phases.lower(len(kinds))(lifted)
     main = lifted["main"]
     # Weights stay where they are, so that a recording may name them.
     marked = lifted.clone()
     marked["main"] = main.with_attr("num_input", len(main.params) - 1)
     with tvm.transform.PassContext(config=_USE):
-        recorded = RECORDING[kind](marked)
+        recorded = phases.lower(len(kinds), kinds[0])(marked)
     again = plain["main"].with_attr("global_symbol", KERNEL_BY_KERNEL)
     name = tvm.ir.GlobalVar(KERNEL_BY_KERNEL)
     relax.expr._update_type(name, again.ty)

@@ -87,13 +87,15 @@ class MemoryInfo:
     weights : int
         Constants, as stored.
     activations : int
-        Storage that the planner gave to intermediate tensors.
+        Storage that the planner gave to intermediate tensors, on all devices.
     workspace : int
         The largest scratch space inside one kernel.
     inputs_outputs : int
         Inputs and outputs with known shapes.
     budget : int or None
         What the user allowed.
+    by_device : dict[str, int]
+        The activations of each device; empty for a model on one.
     """
 
     weights: int
@@ -101,6 +103,7 @@ class MemoryInfo:
     workspace: int
     inputs_outputs: int
     budget: int | None = None
+    by_device: dict[str, int] = field(default_factory=dict)
 
     @property
     def peak(self) -> int:

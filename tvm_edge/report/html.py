@@ -79,6 +79,8 @@ def _overview(report: CompileReport) -> list[tuple[Any, ...]]:
         for name in ("peak", "weights", "activations", "workspace", "inputs_outputs"):
             nbytes = getattr(report.memory, name)
             rows.append((f"memory: {name.replace('_', ', ')}", f"{nbytes:,} bytes"))
+        for device, nbytes in report.memory.by_device.items():
+            rows.append((f"memory: activations on {device}", f"{nbytes:,} bytes"))
     rows += [(f"seconds: {phase}", f"{seconds:.2f}") for phase, seconds in report.seconds.items()]
     rows += [("warning", warning) for warning in report.warnings]
     return rows

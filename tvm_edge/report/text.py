@@ -77,10 +77,12 @@ def _head(console: Console, report: CompileReport) -> None:
         line("precision", report.precision.line())
     if report.memory is not None:
         memory = report.memory
+        devices = ", ".join(f"{name} {_mib(size)}" for name, size in memory.by_device.items())
         line(
             "memory",
             f"{_mib(memory.peak)} MiB peak: weights {_mib(memory.weights)}, "
-            f"activations {_mib(memory.activations)}, workspace {_mib(memory.workspace)}, "
+            f"activations {_mib(memory.activations)}{f' ({devices})' if devices else ''}, "
+            f"workspace {_mib(memory.workspace)}, "
             f"inputs and outputs {_mib(memory.inputs_outputs)}",
         )
     if report.seconds:
