@@ -7,7 +7,7 @@ each edge between devices.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import tvm
@@ -102,11 +102,14 @@ class Policy:
         Nodes of the user's model that must run on the CPU.
     lacking : frozenset[str]
         Types that the GPU cannot calculate with: ``float16``, ``float64``.
+    leaving : mapping of relax.Var to str
+        Results that are better computed on the CPU, and why.
     """
 
     mode: Literal["list", "none", "error", "named"] = "list"
     nodes: frozenset[int] = frozenset()
     lacking: frozenset[str] = frozenset()
+    leaving: Mapping[relax.Var, str] = field(default_factory=dict)
 
 
 def node_indices(func: relax.Function) -> list[int | None]:
@@ -160,6 +163,8 @@ def label_operators(
                 label = Label(CPU, impossible)
             elif node in policy.nodes:
                 label = Label(CPU, "named in fallback=")
+            elif binding.var in policy.leaving:
+                label = Label(CPU, policy.leaving[binding.var])
             elif listed and policy.mode in ("list", "error"):
                 label = Label(CPU, listed)
             # Without an operand there is nothing to carry a virtual device to the kernel.
@@ -204,14 +209,17 @@ def _check_branches(func: relax.Function, labels: Mapping[relax.Var, Label]) -> 
 
 
 def label_parameters(func: relax.Function, labels: Mapping[relax.Var, Label]) -> list[int]:
-    """The device of each parameter of ``main``: the CPU where nothing on the GPU reads it."""
+    """The device of each parameter of ``main``: the CPU where anything on it reads the parameter.
+
+    Inputs come from the host: on the GPU, one that both read would cross to it and back.
+    """
     readers: dict[relax.Var, set[int]] = {param: set() for param in func.params}
     for binding in _bindings(func):
         device = labels[binding.var].device if binding.var in labels else GPU
         for var in operands(binding.value):
             if var in readers:
                 readers[var].add(device)
-    return [CPU if readers[param] == {CPU} else GPU for param in func.params]
+    return [CPU if CPU in readers[param] else GPU for param in func.params]
 
 
 def operands(value: relax.Expr) -> list[relax.Var]:

@@ -64,7 +64,8 @@ class _Inserter(PyExprMutator):
         self._place = {var: label.device for var, label in labels.items()}
         self._place.update(zip(func.params, parameters, strict=True))
         self._tuples: dict[relax.Var, relax.Tuple] = {}
-        self._copies: dict[tuple[relax.Var, int], relax.Var] = {}
+        # By tensor, which may be an item of a tuple, and device.
+        self._copies: dict[tuple[relax.Var, int | None, int], relax.Var] = {}
         self._device = 0
 
     def placed(self) -> relax.Function:
@@ -118,15 +119,18 @@ class _Inserter(PyExprMutator):
             return relax.Tuple([self._copied(arg, i, device) for i in range(len(arg.ty.fields))])
         if not isinstance(arg.ty, relax.TensorType):
             return self.visit_expr(arg)  # shapes live on the host
-        key = (arg, device)
+        return self._copied(arg, None, device)
+
+    def _copied(self, arg: relax.Var, index: int | None, device: int) -> relax.Var:
+        """A tensor, or item `index` of a tuple, on another device; copied when first asked for."""
+        key = (arg, index, device)
         if key not in self._copies:
-            copy = relax.op.to_vdevice(self.visit_expr(arg), self._devices[device])
+            tensor = self.visit_expr(arg)
+            if index is not None:
+                tensor = self.builder_.emit(relax.TupleGetItem(tensor, index))
+            copy = relax.op.to_vdevice(tensor, self._devices[device])
             self._copies[key] = self.builder_.emit(copy, f"{arg.name}_copy")
         return self._copies[key]
-
-    def _copied(self, arg: relax.Var, index: int, device: int) -> relax.Expr:
-        item = self.builder_.emit(relax.TupleGetItem(self.visit_expr(arg), index))
-        return self.builder_.emit(relax.op.to_vdevice(item, self._devices[device]))
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerCopies")

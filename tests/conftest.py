@@ -81,3 +81,9 @@ def large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         local_memory=49152,
         local_memory_kind="dedicated",
     )
+
+
+@pytest.fixture
+def slow_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile for this machine's GPU as if it were far slower than the CPU beside it."""
+    _compile_as_if(monkeypatch, on_cpu=False, peak_gflops=1.0, bandwidth_gbs=0.5)

@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from tvm_edge.compiler.auto_placement import cheaper_on_cpu
 from tvm_edge.compiler.options import check_overrides
 from tvm_edge.frontend import ImportedModel
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
@@ -58,7 +59,7 @@ def place(
 ) -> Placed:
     """Place the operators of a model whose graph is simplified and not legalised.
 
-    ``fallback="auto"`` goes by the list, as long as costs are not compared.
+    ``fallback="auto"`` goes by the list where the model has branches: copies are not put inside.
 
     Raises
     ------
@@ -72,6 +73,11 @@ def place(
     main = module["main"]
     names = {index: node.name for index, node in enumerate(model.nodes)}
     policy = replace(_policy(model, fallback), lacking=_lacking(resolved.spec))
+    if fallback == "auto" and not _has_branches(main):
+        policy = replace(policy, mode="named")
+        forced = label_operators(main, policy, names)
+        leaving = cheaper_on_cpu(main, forced, resolved.spec, resolved.host.spec)
+        policy = replace(policy, leaving=leaving)
     labels = label_operators(main, policy, names)
     reasons = _reasons(main, labels)
     if all(label.device == GPU for label in labels.values()):
@@ -80,6 +86,11 @@ def place(
     targets = [resolved.target, resolved.host.target]
     placed = insert_copies(module, labels, parameters, targets)
     return Placed(placed, (resolved.kind, resolved.host.kind), tuple(parameters), reasons)
+
+
+def _has_branches(main: relax.Function) -> bool:
+    bindings = (binding for block in main.body.blocks for binding in block.bindings)
+    return any(isinstance(binding.value, relax.If) for binding in bindings)
 
 
 def _lacking(spec: DeviceSpec) -> frozenset[str]:

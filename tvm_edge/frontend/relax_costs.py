@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tvm_edge.frontend.flops import Operation, Shape, flops
 from tvm_edge.frontend.normal_form import NodeCost, SourceNode
 
-__all__ = ["source_nodes"]
+__all__ = ["call_cost", "source_nodes"]
 
 
 def source_nodes(main: relax.Function) -> tuple[list[SourceNode], dict[relax.Var, int]]:
@@ -34,7 +34,7 @@ def source_nodes(main: relax.Function) -> tuple[list[SourceNode], dict[relax.Var
         value = binding.value
         if isinstance(value, relax.Call):
             results[binding.var] = len(nodes)
-            nodes.append(SourceNode(binding.var.name, _op_type(value), _cost(value)))
+            nodes.append(SourceNode(binding.var.name, _op_type(value), call_cost(value)))
         elif isinstance(value, relax.TupleGetItem) and value.tuple_value in results:
             results[binding.var] = results[value.tuple_value]
     return nodes, results
@@ -48,7 +48,8 @@ def _op_type(call: relax.Call) -> str:
     return callee.name_hint if isinstance(callee, tvm.ir.GlobalVar) else name
 
 
-def _cost(call: relax.Call) -> NodeCost:
+def call_cost(call: relax.Call) -> NodeCost:
+    """What one call takes in a run."""
     operands = [leaf for argument in call.args for leaf in _tensors(argument)]
     weights = [leaf for leaf in operands if isinstance(leaf, tvm.ir.GenericConst)]
     computed = list(dict.fromkeys(leaf for leaf in operands if isinstance(leaf, relax.Var)))

@@ -29,6 +29,10 @@ class Preset:
     spec : DeviceSpec
     host : dict or None
         LLVM target of the CPU beside the GPU; ``None``: the machine that compiles.
+    host_gflops : float
+        Single-precision peak of that CPU, whose cores are not all the one that `host` names: the
+        sum over them of clock x 16 operations a cycle (Cortex-A75 and newer), 8 (A57, A72, A73,
+        A55) or 4 (A53). 0: as its cores say.
     arch : str
         CUDA architecture, ``sm_87``.
     tags : tuple[str, ...]
@@ -40,6 +44,7 @@ class Preset:
     api: Literal["opencl", "cuda"]
     spec: DeviceSpec
     host: dict[str, Any] | None = None
+    host_gflops: float = 0.0
     arch: str = ""
     tags: tuple[str, ...] = ()
     matches: tuple[str, ...] = ()
@@ -190,6 +195,7 @@ PRESETS: dict[str, Preset] = {
             float64=True,
         ),
         _aarch64("cortex-a72", 6),
+        51.2,
         matches=("Mali-T860",),
     ),
     # Amlogic S922X, A311D (Odroid-N2, Khadas VIM3)
@@ -207,6 +213,7 @@ PRESETS: dict[str, Preset] = {
             bandwidth=13.2,
         ),
         _aarch64("cortex-a73", 6),
+        72.8,
         matches=("Mali-G52",),
     ),
     # HiSilicon Kirin 970 (HiKey 970)
@@ -224,6 +231,7 @@ PRESETS: dict[str, Preset] = {
             bandwidth=29.8,
         ),
         _aarch64("cortex-a73", 8),
+        104.3,
         matches=("Mali-G72",),
     ),
     # HiSilicon Kirin 980
@@ -241,6 +249,7 @@ PRESETS: dict[str, Preset] = {
             bandwidth=34.1,
         ),
         _aarch64("cortex-a76", 8),
+        202.2,
         matches=("Mali-G76",),
     ),
     # Pentium N4200, Atom x7-E3950 (AWS DeepLens and its like): Gen9, 18 execution units
@@ -291,6 +300,7 @@ PRESETS: dict[str, Preset] = {
         "opencl",
         _adreno("630", units=2, lanes=256, clock_ghz=0.71, l2=1 * MIB, bandwidth=29.8),
         _aarch64("cortex-a75", 8),
+        236.8,
         matches=("Adreno(TM) 630",),
     ),
     # Snapdragon 855
@@ -298,6 +308,7 @@ PRESETS: dict[str, Preset] = {
         "opencl",
         _adreno("640", units=2, lanes=384, clock_ghz=0.585, l2=1 * MIB, bandwidth=34.1),
         _aarch64("cortex-a76", 8),
+        219.2,
         matches=("Adreno(TM) 640",),
     ),
     # Snapdragon 865
@@ -305,6 +316,7 @@ PRESETS: dict[str, Preset] = {
         "opencl",
         _adreno("650", units=2, lanes=512, clock_ghz=0.587, l2=1 * MIB, bandwidth=44.0),
         _aarch64("cortex-a77", 8),
+        219.2,
         matches=("Adreno(TM) 650",),
     ),
     "jetson-orin-nano": Preset(
@@ -318,6 +330,7 @@ PRESETS: dict[str, Preset] = {
             bandwidth=68.0,
         ),
         _aarch64("cortex-a78", 6),
+        144.0,
         "sm_87",
         tags=("nvidia/jetson-orin-nano",),
     ),
@@ -332,6 +345,7 @@ PRESETS: dict[str, Preset] = {
             bandwidth=204.8,
         ),
         _aarch64("cortex-a78", 12),
+        422.4,
         "sm_87",
         tags=("nvidia/jetson-agx-orin-64gb",),
     ),
@@ -347,6 +361,7 @@ PRESETS: dict[str, Preset] = {
             bandwidth=25.6,
         ),
         _aarch64("cortex-a57", 4),
+        45.8,
         "sm_53",
         tags=("nvidia/jetson-nano",),
     ),
@@ -367,7 +382,7 @@ PRESETS: dict[str, Preset] = {
             peak_gflops=327.2,
         ),
         None,  # its CPU is a 32-bit one, which there are no wheels for
-        "sm_32",
+        arch="sm_32",
     ),
 }
 """By the name to write as a target."""

@@ -67,6 +67,10 @@ class DeviceSpec:
     launch_us : float
         What one more kernel costs behind another, microseconds: small kernels merged or split are
         worth it or not by this. A GPU's driver does not say it; 4.5 is NVIDIA's OpenCL.
+    copy_latency_us, copy_gbs : float
+        A copy between the host's memory and the device's takes so many microseconds and moves so
+        many 10**9 bytes per second; the latency is what it takes the host to wait for the device
+        and to wake up. A driver says neither: the defaults are NVIDIA's, from pageable memory.
     unified_memory : bool
         Whether the device shares its memory with the host.
     float16, float64 : bool
@@ -95,6 +99,8 @@ class DeviceSpec:
     peak_gflops: float = 0.0
     bandwidth_gbs: float = 0.0
     launch_us: float = 4.5
+    copy_latency_us: float = 15.0
+    copy_gbs: float = 9.0
     unified_memory: bool = True
     float16: bool = False
     float64: bool = True

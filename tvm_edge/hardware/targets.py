@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -92,7 +92,11 @@ def resolve_target(
     if isinstance(target, str) and target in PRESETS:
         preset = PRESETS[target]
         config = gpu_config(preset.api, preset.spec, preset.arch)
-        return _with_host(config, preset.spec, host or preset.host)
+        resolved = _with_host(config, preset.spec, host or preset.host)
+        if host is None and preset.host_gflops:
+            cpu = replace(resolved.cpu.spec, peak_gflops=preset.host_gflops)
+            resolved = replace(resolved, host=replace(resolved.cpu, spec=cpu))
+        return resolved
     if isinstance(target, str) and target in GPU_APIS:
         spec, arch = this_gpu(target)
         return _with_host(gpu_config(target, spec, arch), spec, host)

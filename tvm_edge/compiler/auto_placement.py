@@ -1,0 +1,235 @@
+"""``fallback="auto"``: which operators leave the GPU because that takes less time."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from tvm_edge.compiler.operator_times import copy_us, operator_us
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.relay_passes.expressions import is_call, static_shape
+from tvm_edge.relay_passes.fallback import CPU, GPU, Label
+from tvm_edge.relay_passes.layout_choice import BINARY, UNARY
+from tvm_edge.relay_passes.place_by_cost import (
+    PlacementProblem,
+    Seam,
+    Transfer,
+    place_by_cost,
+)
+
+__all__ = ["LEAST_OF_PARTITION", "LEAST_OF_RUN", "LEAST_US", "cheaper_on_cpu", "placement_problem"]
+
+LEAST_US, LEAST_OF_RUN, LEAST_OF_PARTITION = 200.0, 0.02, 0.35
+"""The smallest partition that leaves the GPU, by what that saves: microseconds, share of the time
+of a run, and share of what its operators take on the GPU. A graph in many pieces keeps both devices
+waiting for each other, and times are estimates: a network of which they say that it is a tenth
+faster on the CPU stays where the user wants it."""
+
+_HOST = 0
+"""The operator that makes the inputs and reads the results."""
+
+_VIEWS = frozenset(
+    f"relax.{name}"
+    for name in ("expand_dims", "flatten", "nn.batch_flatten", "nn.dropout", "reshape", "squeeze")
+)
+_TAILS = (
+    UNARY
+    | BINARY
+    | {
+        f"relax.{name}"
+        for name in (
+            "astype",
+            "divide",
+            "equal",
+            "floor",
+            "greater",
+            "less",
+            "log",
+            "nn.prelu",
+            "nn.softplus",
+            "power",
+            "round",
+            "where",
+        )
+    }
+)
+"""Operators that become part of the kernel in front of them."""
+
+_Tensor = tuple[relax.Var, int]  # a variable, and which item of it
+
+
+def cheaper_on_cpu(
+    main: relax.Function, labels: Mapping[relax.Var, Label], gpu: DeviceSpec, cpu: DeviceSpec
+) -> dict[relax.Var, str]:
+    """Results that are better computed on the CPU, and why.
+
+    Parameters
+    ----------
+    main : relax.Function
+        Operators not legalised yet, in administrative normal form, without branches.
+    labels : mapping of relax.Var to Label
+        Where operators have to be: those on the CPU cannot run on the GPU.
+    gpu, cpu : DeviceSpec
+    """
+    problem, variables = placement_problem(main, labels, gpu, cpu)
+    places = place_by_cost(problem)
+    reasons: dict[relax.Var, str] = {}
+    for partition in _partitions(problem, places):
+        gain = _gain(problem, places, partition)
+        there = sum(problem.us[operator][GPU] for operator in partition)
+        least = LEAST_OF_RUN * problem.total(places), LEAST_OF_PARTITION * there
+        if gain < max(LEAST_US, *least):
+            for operator in partition:
+                places[operator] = GPU
+    total = problem.total(places)
+    for partition in _partitions(problem, places):
+        gain = _gain(problem, places, partition)
+        reason = f"by cost: saves some {gain / 1e3:.2g} ms of a run of {(total + gain) / 1e3:.2g}"
+        reasons |= {variables[operator]: reason for operator in partition}
+    return reasons
+
+
+def placement_problem(
+    main: relax.Function, labels: Mapping[relax.Var, Label], gpu: DeviceSpec, cpu: DeviceSpec
+) -> tuple[PlacementProblem, dict[int, relax.Var]]:
+    """The costs of all placements of `main`, and the variable of each of its operators.
+
+    Operator 0 is the host: it makes the inputs and reads the results.
+    """
+    if gpu.unified_memory and gpu.bandwidth_gbs:  # theirs is the same
+        cpu = replace(cpu, bandwidth_gbs=min(cpu.bandwidth_gbs, gpu.bandwidth_gbs))
+    graph = _Graph(main)
+    us: list[tuple[float, float]] = [(0.0, 0.0)]
+    fixed = {_HOST: CPU}
+    seams = []
+    for operator, (var, call) in enumerate(graph.calls, start=1):
+        times = _times(call, gpu, cpu)
+        producer = graph.kernel_in_front(call)
+        if producer is not None:
+            seams.append(Seam(producer, operator, times))
+            times = (0.0, 0.0)
+        us.append(times)
+        if labels[var].device == CPU:
+            fixed[operator] = CPU
+        elif not graph.reads(call):  # nothing would carry a virtual device to its kernel
+            fixed[operator] = GPU
+    transfers = [
+        Transfer(graph.producer[tensor], tuple(readers), copy_us(_nbytes(tensor), gpu))
+        for tensor, readers in graph.readers.items()
+    ]
+    problem = PlacementProblem(us, fixed, transfers, seams)
+    return problem, {i: var for i, (var, _) in enumerate(graph.calls, start=1)}
+
+
+class _Graph:
+    """Calls of ``main`` by number, from 1, and who makes and reads which tensor.
+
+    Tuples and other names of tensors are looked through.
+    """
+
+    def __init__(self, main: relax.Function) -> None:
+        self.calls: list[tuple[relax.Var, relax.Call]] = []
+        self.producer: dict[_Tensor, int] = {}
+        self.readers: dict[_Tensor, list[int]] = defaultdict(list)
+        self._alias: dict[relax.Var, list[_Tensor]] = {}
+        for param in main.params:
+            self._produce(param, _HOST)
+        for binding in (b for block in main.body.blocks for b in block.bindings):
+            value = binding.value
+            if not isinstance(value, relax.Call):
+                self._alias[binding.var] = list(self._tensors(value))
+                continue
+            self.calls.append((binding.var, value))
+            for tensor in self.reads(value):
+                self._read(tensor, len(self.calls))
+            self._produce(binding.var, len(self.calls))
+        for tensor in self._tensors(main.body.body):
+            self._read(tensor, _HOST)
+
+    def reads(self, call: relax.Call) -> list[_Tensor]:
+        """The tensors that a call reads, each once."""
+        return list(dict.fromkeys(t for arg in call.args for t in self._tensors(arg)))
+
+    def kernel_in_front(self, call: relax.Call) -> int | None:
+        """The operator whose kernel a call is fused into, if there is one."""
+        if not is_call(call, *_TAILS):
+            return None
+        for tensor in reversed(self.reads(call)):
+            producer = self.producer[tensor]
+            if producer and len(self.readers[tensor]) == 1:
+                return producer
+        return None
+
+    def _produce(self, var: relax.Var, operator: int) -> None:
+        items = len(var.ty.fields) if isinstance(var.ty, relax.TupleType) else 1
+        self._alias[var] = [(var, item) for item in range(items)]
+        self.producer |= dict.fromkeys(self._alias[var], operator)
+
+    def _read(self, tensor: _Tensor, operator: int) -> None:
+        if operator not in self.readers[tensor] and operator != self.producer[tensor]:
+            self.readers[tensor].append(operator)
+
+    def _tensors(self, expr: Any) -> Iterator[_Tensor]:
+        if isinstance(expr, relax.Tuple):
+            for field in expr.fields:
+                yield from self._tensors(field)
+        elif isinstance(expr, relax.TupleGetItem):
+            items = list(self._tensors(expr.tuple_value))
+            if items:
+                yield items[expr.index]
+        elif isinstance(expr, relax.Var):
+            for var, item in self._alias.get(expr, ()):
+                if isinstance(_type((var, item)), relax.TensorType):
+                    yield var, item
+
+
+def _times(call: relax.Call, gpu: DeviceSpec, cpu: DeviceSpec) -> tuple[float, float]:
+    if is_call(call, *_VIEWS):
+        return 0.0, 0.0
+    on_gpu, on_cpu = operator_us(call, gpu), operator_us(call, cpu)
+    # An OpenCL device that is the same CPU runs the same kernels.
+    return (on_cpu, on_cpu) if gpu.on_cpu and on_gpu < on_cpu else (on_gpu, on_cpu)
+
+
+def _type(tensor: _Tensor) -> relax.Type:
+    var, item = tensor
+    return var.ty.fields[item] if isinstance(var.ty, relax.TupleType) else var.ty
+
+
+def _nbytes(tensor: _Tensor) -> int:
+    """Bytes of a tensor; 0 where they depend on data."""
+    ty = _type(tensor)
+    shape = static_shape(ty)
+    return 0 if shape is None else math.prod(shape) * tvm.DataType(str(ty.dtype)).itemsize
+
+
+def _partitions(problem: PlacementProblem, places: Sequence[int]) -> list[list[int]]:
+    """The operators that are on the CPU by choice, in pieces that tensors connect."""
+    import networkx
+
+    chosen = [
+        operator
+        for operator, place in enumerate(places)
+        if place == CPU and operator not in problem.fixed
+    ]
+    graph = networkx.Graph()
+    graph.add_nodes_from(chosen)
+    members = set(chosen)
+    for transfer in problem.transfers:
+        ends = [op for op in (transfer.producer, *transfer.readers) if op in members]
+        networkx.add_path(graph, ends)
+    return [sorted(piece) for piece in networkx.connected_components(graph)]
+
+
+def _gain(problem: PlacementProblem, places: Sequence[int], partition: Sequence[int]) -> float:
+    """Microseconds that a run takes longer with a partition on the GPU."""
+    back = list(places)
+    for operator in partition:
+        back[operator] = GPU
+    return problem.total(back) - problem.total(places)
