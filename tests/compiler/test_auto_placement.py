@@ -123,14 +123,17 @@ def test_a_small_partition_stays() -> None:
     assert devices(report) == {"opencl"}
 
 
-def test_a_model_with_branches_goes_by_the_list() -> None:
+def test_a_model_with_branches_goes_by_the_list(slow_gpu: None) -> None:
+    """A copy inside of a branch is not made; the model is not refused for what costs say."""
     builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    x = relax.Var("x", relax.TensorType((2048, 2048), "float32"))
     condition = relax.Var("condition", relax.TensorType((), "bool"))
     with builder.function("main", [x, condition]):
-        chosen = relax.If(condition, relax.op.exp(x), relax.op.sqrt(x))
-        builder.emit_func_output(builder.emit(relax.op.negative(builder.emit(chosen))))
+        rows = builder.emit(relax.op.sort(x))
+        chosen = relax.If(condition, relax.op.exp(rows), relax.op.sqrt(rows))
+        builder.emit_func_output(builder.emit(chosen))
     model = relax.transform.Normalize()(builder.get())
+    assert devices(tvm_edge.analyze(detector(), "mali-g76")) == {"llvm"}  # costs would say
     assert devices(tvm_edge.analyze(model, "mali-g76")) == {"opencl"}
 
 
@@ -149,6 +152,33 @@ def test_a_tail_costs_nothing_behind_its_kernel() -> None:
     cut[relu] = CPU
     copies = [t.us for t in problem.transfers if relu in (t.producer, *t.readers)]
     assert problem.total(cut) == pytest.approx(problem.total(whole) + seam.us[CPU] + sum(copies))
+
+
+def test_a_phone_has_one_memory_for_both() -> None:
+    """The CPU of an RK3399 is not given the bandwidth of its six cores' data sheets."""
+    model = make_model(
+        [helper.make_node("Transpose", ["data"], ["out"], name="turn", perm=[0, 1, 3, 2])],
+        {"data": (1, 8, 512, 512)},
+        ["out"],
+    )
+    problem, operators = problem_of(model, "mali-t860")
+    least = 2 * 4 * 8 * 512**2 / resolve_target("mali-t860").spec.bandwidth_gbs / 1e3
+    assert problem.us[operators.index("relax.permute_dims")][CPU] >= least
+
+
+def test_what_has_no_operand_stays() -> None:
+    """Its kernel would have nothing to say that it is the CPU's."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1 << 20,), "float32"))
+    with builder.function("main", [x]):
+        made = builder.emit(relax.op.full((1 << 20,), relax.const(2.0), "float32"))
+        builder.emit_func_output(builder.emit(relax.op.add(x, made)))
+    main = builder.get()["main"]
+    labels = label_operators(main, Policy("named"), {})
+    resolved = resolve_target("mali-g76")
+    assert resolved.host is not None
+    problem, _ = placement_problem(main, labels, resolved.spec, resolved.host.spec)
+    assert problem.fixed == {0: CPU, 1: GPU}
 
 
 def test_inputs_come_from_the_host_and_results_go_there() -> None:

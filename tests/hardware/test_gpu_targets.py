@@ -139,3 +139,11 @@ def test_other_kinds_are_refused(target: str) -> None:
 def test_hosts_that_make_no_sense() -> None:
     assert refused("llvm", "llvm").name == "host"
     assert refused("opencl", "cuda").name == "host"
+
+
+def test_a_presets_host_has_the_peak_of_its_unlike_cores() -> None:
+    """Two Cortex-A72 and four A53; another CPU has its own."""
+    known = resolve_target("mali-t860").cpu.spec
+    assert (known.cores, known.peak_gflops) == (6, 51.2)
+    other = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76", "num-cores": 2}
+    assert resolve_target("mali-t860", other).cpu.spec.peak_gflops == 64.0

@@ -102,6 +102,21 @@ def test_an_input_that_only_the_cpu_reads_stays_on_it() -> None:
     assert len(copies(result.module)) == 1
 
 
+def test_an_input_that_both_read_crosses_once() -> None:
+    model = make_model(
+        [
+            helper.make_node("Exp", ["data"], ["a"], name="first"),
+            helper.make_node("Tanh", ["data"], ["b"], name="second"),
+        ],
+        {"data": (1, 3, 8, 8)},
+        ["a", "b"],
+    )
+    result = placed(model, ["second"])
+    assert result.inputs == (1,), "it comes from the host"
+    gpu, _ = vdevices_of(result.module)
+    assert [is_same(vdevice_of(value.ty), gpu) for value in copies(result.module)] == [True]
+
+
 def test_all_on_the_cpu() -> None:
     names = ["Conv", "Sigmoid", "Tanh", "Split", "Concat", "Add", "Mul"]
     assert copies(placed(branches(), names).module) == []
