@@ -39,7 +39,7 @@ class _Search:
     Attributes
     ----------
     launches : int
-        Of its GPU kernels.
+        Of its GPU kernels; a CPU's kernel has half as many parallel loops.
     gpu, cpu : float
         Operations for each element of the operands, at the full peak of the device; on a CPU of
         one core, as far as there are no independent rows.
@@ -52,7 +52,7 @@ class _Search:
 
 # From argsort, top-k, scan and class-wise NMS on an H200 and on two cores with AVX-512.
 _SORT = _Search(8, 2000.0, 1000.0)
-_SUPPRESS = _Search(40, 200.0, 40.0)
+_SUPPRESS = _Search(25, 200.0, 40.0)
 _SEARCHES: Mapping[str, _Search] = {
     **dict.fromkeys((SEGMENTED_ARGSORT, "relax.argsort", "relax.sort", "relax.topk"), _SORT),
     **dict.fromkeys((UNIQUE, "relax.unique"), _SORT),
@@ -130,7 +130,7 @@ def _search_us(call: relax.Call, search: _Search, spec: DeviceSpec) -> float:
     rows = max((math.prod(shape[:-1]) for shape in known), default=1)
     # One core's peak, as often as there are rows for cores.
     serial = max(spec.cores, 1) / min(max(rows, 1), max(spec.cores, 1))
-    return kernel_us(search.cpu * elements * serial, 4 * elements, spec)
+    return kernel_us(search.cpu * elements * serial, 4 * elements, spec, -(-search.launches // 2))
 
 
 def _kind(spec: DeviceSpec) -> str:

@@ -24,7 +24,7 @@ from tvm_edge.frontend.converters import CONVERTERS, refuse_types
 from tvm_edge.frontend.limits import refuse_indices, refuse_unreal_tensors
 from tvm_edge.frontend.naming import name_results
 from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode
-from tvm_edge.frontend.onnx_costs import node_costs
+from tvm_edge.frontend.onnx_costs import TensorInfo, node_costs, tensor_infos
 from tvm_edge.frontend.onnx_source import checked_proto, non_finite_weights
 from tvm_edge.frontend.specs import output_specs
 from tvm_edge.report import TensorSpec
@@ -252,15 +252,31 @@ def refuse_unsupported(proto: onnx.ModelProto) -> None:
             )
     missing = unsupported_nodes(proto)
     if missing:
-        lines = [
-            f"{label} (×{len(where)}: {', '.join(where[:3])}{', …' if len(where) > 3 else ''})"
-            for label, where in sorted(missing.items())
-        ]
+        opsets = {opset.domain: opset.version for opset in proto.opset_import}
+        tensors = tensor_infos(proto)
+        nodes = {node.name or node.output[0]: node for node in proto.graph.node}
+        lines = []
+        for label, where in sorted(missing.items()):
+            shown = [f"{name} of {_operands(nodes[name], tensors)}" for name in where[:3]]
+            opset = opsets.get(nodes[where[0]].domain, "unknown")
+            rest = ", …" if len(where) > 3 else ""
+            lines.append(f"{label} (opset {opset}, ×{len(where)}: {', '.join(shown)}{rest})")
         raise UnsupportedOperatorError(
             f"no implementation of {'; '.join(lines)}; rewrite the model without "
             f"{'it' if len(missing) == 1 else 'them'}",
             sorted(missing),
         )
+
+
+def _operands(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> str:
+    """The shapes of a node's operands: ``1×3×8×8 and 4``."""
+    known = [tensors.get(name) for name in node.input if name]
+    shapes = [info.shape if info is not None else None for info in known]
+    texts = [
+        "unknown shape" if shape is None else "×".join(map(str, shape)) or "a scalar"
+        for shape in shapes
+    ]
+    return " and ".join(texts) or "no operands"
 
 
 def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
