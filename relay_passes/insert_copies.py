@@ -10,6 +10,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.relay_passes.fallback import Label
 from tvm_edge.relay_passes.vdevices import on_vdevice, set_vdevices
+from tvm_edge.relay_passes.zero_copy import HAND_OVER, READ, shared_crossings
 
 __all__ = ["LowerCopies", "insert_copies"]
 
@@ -139,19 +140,41 @@ class LowerCopies:
 
     TVM's own lowering writes the number of the device into the code, and a model could then run
     on no other device of the kind than the first.
+
+    Parameters
+    ----------
+    shared : bool
+        The devices share memory: call functions that do not copy where there is no need to.
     """
 
+    def __init__(self, shared: bool = False) -> None:
+        self._shared = shared
+
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        shared = shared_crossings(mod) if self._shared else {}
+        mod = mod.clone()
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
-                mod[gvar] = _Lowerer(mod).visit_expr(func)
+                mod[gvar] = _Lowerer(mod, shared).visit_expr(func)
         return mod
 
 
 @mutator
 class _Lowerer(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, shared: Mapping[relax.Var, str]) -> None:
+        super().__init__(mod)
+        self._shared = shared
+        self._way: str | None = None
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self._way = self._shared.get(binding.var)
+        super().visit_var_binding_(binding)
+
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         op = super().visit_call_(op)
         if not isinstance(op.op, tvm.ir.Op) or op.op.name != "relax.to_vdevice":
             return op
-        return relax.op.call_dps_packed(_COPY, relax.Tuple([op.args[0]]), op.ty)
+        if self._way == READ:
+            return relax.op.call_pure_packed(READ, op.args[0], ty_args=op.ty)
+        copy = HAND_OVER if self._way == HAND_OVER else _COPY
+        return relax.op.call_dps_packed(copy, relax.Tuple([op.args[0]]), op.ty)

@@ -25,7 +25,8 @@ from functools import cached_property
 import tvm
 from tvm import relax
 
-from tvm_edge.relay_passes.expressions import is_call, may_hold_tensors, static_shape
+from tvm_edge.relay_passes.aliases import Held, holds, reached
+from tvm_edge.relay_passes.expressions import is_call, static_shape
 
 __all__ = ["PlanMemory"]
 
@@ -128,60 +129,28 @@ def _greedy(
     return storages
 
 
-# The allocations that a value may hold: a tuple's by its fields.
-_Held = frozenset[relax.Var] | tuple["_Held", ...]
-
-
 def _tensors(main: relax.Function) -> list[_Tensor]:
     """The allocations that can be planned, in order."""
     made: dict[relax.Var, tuple[int, relax.Call]] = {}
     last: dict[relax.Var, int] = {}
-    held: dict[relax.Var, _Held] = {}
+    held: dict[relax.Var, Held] = {}
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     for position, binding in enumerate(bindings):
         var, value = binding.var, binding.value
-        for used in _reached(value, held):
+        for used in reached(value, held):
             last[used] = position
         if is_call(value, "relax.builtin.alloc_tensor") and static_shape(value.ty) is not None:
             made[var] = (position, value)
             last[var] = position
             held[var] = frozenset([var])
         else:
-            held[var] = _holds(value, held)
-    results = _reached(main.body.body, held)
+            held[var] = holds(value, held)
+    results = reached(main.body.body, held)
     return [
         _Tensor(var, call, first, last[var])
         for var, (first, call) in made.items()
         if var not in results
     ]
-
-
-def _reached(value: relax.Expr, held: dict[relax.Var, _Held]) -> frozenset[relax.Var]:
-    """The allocations that an expression may read or write."""
-    if isinstance(value, relax.TupleGetItem):
-        return frozenset(_flat(_holds(value, held)))
-    variables = relax.analysis.free_vars(value)
-    return frozenset(each for var in variables for each in _flat(held.get(var, ())))
-
-
-def _flat(held: _Held) -> Iterator[relax.Var]:
-    for each in held:
-        if isinstance(each, relax.Var):
-            yield each
-        else:
-            yield from _flat(each)
-
-
-def _holds(value: relax.Expr, held: dict[relax.Var, _Held]) -> _Held:
-    """The allocations that an expression's value may be a view of, or a tuple of."""
-    if isinstance(value, relax.Var):
-        return held.get(value, ())
-    if isinstance(value, relax.Tuple):
-        return tuple(_holds(each, held) for each in value.fields)
-    if isinstance(value, relax.TupleGetItem):
-        whole = _holds(value.tuple_value, held)
-        return whole[value.index] if isinstance(whole, tuple) and whole else whole
-    return _reached(value, held) if may_hold_tensors(value.ty) else ()
 
 
 def _rewritten(main: relax.Function, storages: list[_Storage]) -> relax.Function:

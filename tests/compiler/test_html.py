@@ -70,8 +70,10 @@ def test_the_page_has_the_report_and_nothing_from_elsewhere(tmp_path: Path) -> N
         ]
     for kernel in report.kernels:
         assert [kernel.name, ", ".join(kernel.operators)] in [row[:2] for row in page.rows]
-    (copied,) = report.copies
-    assert [copied["tensor"], str(copied["shape"])] in [row[:2] for row in page.rows]
+    (crossing,) = report.copies
+    (row,) = (row for row in page.rows if row[:2] == [crossing["tensor"], str(crossing["shape"])])
+    assert crossing["zero_copy"] and row[-2:] == [str(crossing["bytes"]), "0"]
+    assert "0 copies, 1 crossing in shared memory" in text
     assert report.memory is not None
     assert ["memory: peak", f"{report.memory.peak:,} bytes"] in page.rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,15 @@ def test_the_figures_of_a_preset_fit_together(name: str) -> None:
     assert spec.bandwidth_gbs < spec.peak_gflops
     assert (spec.local_memory_kind == "global") == (vendor == "arm")
     assert spec.unified_memory
+
+
+def test_which_devices_share_memory() -> None:
+    """With crossings that the runtime can do without a copy: ours, for OpenCL."""
+    mali = resolve_target("mali-t860")
+    assert mali.shares_memory
+    assert not replace(mali, spec=replace(mali.spec, unified_memory=False)).shares_memory
+    assert not resolve_target("jetson-orin-nano").shares_memory
+    assert not resolve_target("llvm").shares_memory
 
 
 def test_keys_of_presets_are_unique() -> None:

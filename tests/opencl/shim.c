@@ -49,8 +49,10 @@ enum {
   CL_DRIVER_VERSION = 0x102D,
   CL_DEVICE_VERSION = 0x102F,
   CL_DEVICE_PLATFORM = 0x1031,
+  CL_DEVICE_HOST_UNIFIED_MEMORY = 0x1035,
   CL_DEVICE_OPENCL_C_VERSION = 0x103D,
   CL_DEVICE_FIRST_20 = 0x104C,
+  CL_DEVICE_SVM_CAPABILITIES = 0x1053,
   CL_DEVICE_LAST_30 = 0x1072,
   CL_CONTEXT_PLATFORM = 0x1084,
   CL_QUEUE_DEVICE = 0x1091,
@@ -112,12 +114,15 @@ static atomic_long total[COUNT(TOTAL)];
  * stale_driver: another driver version, as after an update.
  * Of cl_khr_command_buffer: command_buffer_major, another version of it; no_entry_points, which a
  * driver may lack all the same; one_at_a_time, no simultaneous use; only_for_profiling, for queues
- * with profiling alone. */
+ * with profiling alone.
+ * own_memory: a GPU that does not share the host's. coarse_svm: shared virtual memory that the host
+ * must map. */
 static const char *const SETTING[] = {"no_platforms",         "track",
                                       "queue_limit",          "stale_driver",
                                       "out_of_memory_above_mib", "command_buffer_major",
                                       "no_entry_points",      "one_at_a_time",
-                                      "only_for_profiling",   "kernel_items"};
+                                      "only_for_profiling",   "kernel_items",
+                                      "own_memory",           "coarse_svm"};
 enum setting {
   NO_PLATFORMS,
   TRACK,
@@ -128,7 +133,9 @@ enum setting {
   NO_ENTRY_POINTS,
   ONE_AT_A_TIME,
   ONLY_FOR_PROFILING,
-  KERNEL_ITEMS /* of a group, for any kernel; 0: as many as the driver says */
+  KERNEL_ITEMS, /* of a group, for any kernel; 0: as many as the driver says */
+  OWN_MEMORY,
+  COARSE_SVM
 };
 static atomic_long setting[COUNT(SETTING)];
 
@@ -490,6 +497,18 @@ EXPORT cl_int clGetDeviceInfo(handle device, cl_uint what, size_t room, void *ou
       atomic_load(&setting[ONLY_FOR_PROFILING])) {
     cl_bitfield required = CL_QUEUE_PROFILING;
     return answer(&required, sizeof required, room, out, needed);
+  }
+  if (what == CL_DEVICE_HOST_UNIFIED_MEMORY && atomic_load(&setting[OWN_MEMORY])) {
+    cl_uint no = 0;
+    return answer(&no, sizeof no, room, out, needed);
+  }
+  if (what == CL_DEVICE_TYPE && atomic_load(&setting[OWN_MEMORY])) {
+    cl_bitfield gpu = 4;
+    return answer(&gpu, sizeof gpu, room, out, needed);
+  }
+  if (what == CL_DEVICE_SVM_CAPABILITIES && atomic_load(&setting[COARSE_SVM])) {
+    cl_bitfield coarse = 1;
+    return answer(&coarse, sizeof coarse, room, out, needed);
   }
   if (!at) return call(device, what, room, out, needed);
   handle platform = (handle)&platform_handles[at->platform];

@@ -315,7 +315,7 @@ def _plan(
     with clock("lower"), resolved.target:
         lift: Any = LiftWeights()  # a pass, by a decorator that type checkers cannot see through
         lifted = lift(scheduled)
-        lowered, plain = _lower(lifted, placed.kinds)
+        lowered, plain = _lower(lifted, placed.kinds, resolved.shares_memory)
 
     # 6. What was decided.
     with clock("report"):
@@ -327,7 +327,7 @@ def _plan(
             placements=placements,
             operators=describe.describe_operators(imported.nodes, imported.folded, placements),
             kernels=kernels,
-            copies=copies_of(legal, imported),
+            copies=copies_of(legal, imported, resolved.shares_memory),
             layouts=describe.describe_layouts(fused, calls, schedules, imported),
             memory=describe.describe_memory(
                 plain, scheduled, lift.weights, imported.inputs, imported.outputs
@@ -354,11 +354,13 @@ def _fuse(grouped: tvm.IRModule, resolved: ResolvedTarget) -> tuple[tvm.IRModule
     return concat_in_place(fused, specialise=True)
 
 
-def _lower(lifted: tvm.IRModule, kinds: Sequence[str]) -> tuple[tvm.IRModule, tvm.IRModule]:
+def _lower(
+    lifted: tvm.IRModule, kinds: Sequence[str], shared: bool
+) -> tuple[tvm.IRModule, tvm.IRModule]:
     """Instructions, and the same without recorded launches."""
     if kinds[0] in RECORDING:
-        return lower_recorded(lifted, kinds)
-    lowered = phases.lower(len(kinds))(lifted)
+        return lower_recorded(lifted, kinds, shared)
+    lowered = phases.lower(len(kinds), shared=shared)(lifted)
     return lowered, lowered
 
 
@@ -391,7 +393,7 @@ def _smaller(
         scheduled, _ = schedule_kernels(fused, small, precision)
         lift: Any = LiftWeights()
         lifted = lift(phases.WORKSPACE(phases.IN_PLACE(scheduled)))
-        lowered, _ = _lower(lifted, kinds)
+        lowered, _ = _lower(lifted, kinds, small.shares_memory)
     own, others = ([(w.shape, w.dtype) for w in each] for each in (lift.weights, weights))
     if own != others:
         raise CompilationError(

@@ -27,6 +27,7 @@ from tvm_edge.relay_passes.spread_vdevices import SpreadVDevices
 from tvm_edge.relay_passes.verify_placement import VerifyPlacement
 from tvm_edge.relay_passes.vision import LowerVision
 from tvm_edge.relay_passes.workspace import AddWorkspace
+from tvm_edge.relay_passes.zero_copy import WriteOnHost
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 
@@ -140,21 +141,22 @@ _RECORDINGS: Mapping[str | None, tuple[tvm.transform.Pass, ...]] = {
 }
 
 
-def lower(devices: int = 1, recording: str | None = None) -> Pipeline:
+def lower(devices: int = 1, recording: str | None = None, shared: bool = False) -> Pipeline:
     """Dataflow becomes virtual-machine instructions over planned storage.
 
     `devices` is the number of virtual devices. With a `recording`, which is the kind of the first
     of them, its static regions are recorded: as CUDA graphs, or by the OpenCL runtime where the
-    driver can.
+    driver can. Tensors cross between OpenCL devices and CPUs of `shared` memory without a copy.
     """
     several = devices > 1
     return Pipeline(
         "lower",
         (
-            *((LowerCopies(),) if several else ()),
+            *((LowerCopies(shared),) if several else ()),
             transform.ToNonDataflow(),
             transform.RemovePurityChecking(),
             transform.CallTIRRewrite(),
+            *((WriteOnHost(),) if several and shared else ()),
             # TVM's planner gives storage of one device to tensors of another.
             PlanMemory([0]) if several else transform.StaticPlanBlockMemory(),
             *_RECORDINGS[recording],

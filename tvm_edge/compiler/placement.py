@@ -25,6 +25,7 @@ from tvm_edge.relay_passes.fallback import (
 )
 from tvm_edge.relay_passes.insert_copies import insert_copies
 from tvm_edge.relay_passes.vdevices import vdevice_of, vdevices_of
+from tvm_edge.relay_passes.zero_copy import shared_crossings
 
 __all__ = ["Placed", "copies_of", "place"]
 
@@ -124,13 +125,16 @@ def _reasons(main: relax.Function, labels: dict[relax.Var, Label]) -> dict[int, 
     return {node: label.reason for node, label in reasons.items()}
 
 
-def copies_of(mod: tvm.IRModule, model: ImportedModel) -> tuple[dict[str, Any], ...]:
+def copies_of(mod: tvm.IRModule, model: ImportedModel, shared: bool) -> tuple[dict[str, Any], ...]:
     """The tensors that change their device in a run, in order.
 
     Parameters
     ----------
     mod : IRModule
-        With ``to_vdevice`` in ``main``.
+        With ``to_vdevice`` in ``main``, whose operators are kernels.
+    model : ImportedModel
+    shared : bool
+        Whether the devices share memory.
     """
     devices = vdevices_of(mod)
     main = mod["main"]
@@ -139,6 +143,7 @@ def copies_of(mod: tvm.IRModule, model: ImportedModel) -> tuple[dict[str, Any], 
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     nodes = dict(zip([b.var for b in bindings], node_indices(main), strict=True))
     inputs = dict(zip(main.params, [spec.name for spec in model.inputs], strict=True))
+    uncopied = shared_crossings(mod) if shared else {}
     found = []
     for binding in bindings:
         value = binding.value
@@ -163,6 +168,7 @@ def copies_of(mod: tvm.IRModule, model: ImportedModel) -> tuple[dict[str, Any], 
                 "source": str(origin.target.kind.name),
                 "destination": str(destination.target.kind.name),
                 "bytes": size,
+                "zero_copy": binding.var in uncopied,
             }
         )
     return tuple(found)

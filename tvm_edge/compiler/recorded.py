@@ -23,7 +23,9 @@ RECORDING = frozenset(("cuda", "opencl"))
 _USE = {"relax.backend.use_cuda_graph": True}
 
 
-def lower_recorded(lifted: tvm.IRModule, kinds: Sequence[str]) -> tuple[tvm.IRModule, tvm.IRModule]:
+def lower_recorded(
+    lifted: tvm.IRModule, kinds: Sequence[str], shared: bool = False
+) -> tuple[tvm.IRModule, tvm.IRModule]:
     """Lower a module for a device that records, and maybe others beside it.
 
     Parameters
@@ -32,6 +34,8 @@ def lower_recorded(lifted: tvm.IRModule, kinds: Sequence[str]) -> tuple[tvm.IRMo
         Scheduled kernels; ``main`` takes the weights as its last parameter.
     kinds : sequence of str
         Of the devices; the first is one of :data:`RECORDING`.
+    shared : bool
+        Whether they share memory.
 
     Returns
     -------
@@ -42,13 +46,13 @@ def lower_recorded(lifted: tvm.IRModule, kinds: Sequence[str]) -> tuple[tvm.IRMo
     plain : IRModule
         The module without recordings, whose storage can be read off.
     """
-    plain = phases.lower(len(kinds))(lifted)
+    plain = phases.lower(len(kinds), shared=shared)(lifted)
     main = lifted["main"]
     # Weights stay where they are, so that a recording may name them.
     marked = lifted.clone()
     marked["main"] = main.with_attr("num_input", len(main.params) - 1)
     with tvm.transform.PassContext(config=_USE):
-        recorded = phases.lower(len(kinds), kinds[0])(marked)
+        recorded = phases.lower(len(kinds), kinds[0], shared)(marked)
     again = plain["main"].with_attr("global_symbol", KERNEL_BY_KERNEL)
     name = tvm.ir.GlobalVar(KERNEL_BY_KERNEL)
     relax.expr._update_type(name, again.ty)

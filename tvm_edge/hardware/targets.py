@@ -67,6 +67,11 @@ class ResolvedTarget:
         """The CPU: the target itself, or the host of a GPU."""
         return self.host or self
 
+    @property
+    def shares_memory(self) -> bool:
+        """Whether tensors may cross to the CPU and back without a copy: ours for OpenCL alone."""
+        return self.kind == "opencl" and self.spec.unified_memory
+
 
 def resolve_target(
     target: str | dict[str, Any] | tvm.target.Target, host: Any = None

@@ -35,6 +35,7 @@ __all__ = [
     "autoload",
     "build",
     "command_buffers",
+    "copied",
     "device_info",
     "host_view",
     "kernel_info",
@@ -129,6 +130,17 @@ def reset_peak(device_id: int = 0) -> None:
 def release_memory(device_id: int = 0) -> int:
     """Give freed memory that is kept for later tensors back to the driver; how many bytes."""
     return _call("release_memory", device_id)
+
+
+def copied(device_id: int = 0) -> dict[str, int]:
+    """Bytes that were copied between the host and a device since the process began.
+
+    Returns
+    -------
+    dict
+        ``in`` (to the device), ``out`` (to the host). What crosses in shared memory is not copied.
+    """
+    return _call("copied", device_id)
 
 
 def host_view(tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor:

@@ -123,7 +123,8 @@ class CompileReport:
     partitions : tuple[tuple[str, int], ...]
         Device and number of kernels of each maximal run on one device.
     copies : tuple[dict, ...]
-        Tensors that cross devices.
+        Tensors that cross devices: ``tensor``, ``shape``, ``dtype``, ``source``, ``destination``,
+        ``bytes`` (its size) and ``zero_copy``: the devices share memory, and nothing is copied.
     fusion_groups : tuple[dict, ...]
         Independent operators merged into one kernel, and refusals, with why.
     kernels : tuple[KernelInfo, ...]
@@ -189,8 +190,14 @@ class CompileReport:
             return distribute(of, (float(o.flops or 0) for o in self.operators if not o.constant))
         raise ValueError(f"a distribution of {of!r}: use 'operators' or 'kernels'")
 
+    @property
+    def copied(self) -> tuple[dict[str, Any], ...]:
+        """The tensors that cross devices by a copy."""
+        # Artifacts of earlier versions do not say it.
+        return tuple(copy for copy in self.copies if not copy.get("zero_copy"))
+
     def placement_line(self) -> str:
-        """One line: operators per device, partitions, copies.
+        """One line: operators per device, partitions, copies, crossings without one.
 
         Examples
         --------
@@ -202,7 +209,10 @@ class CompileReport:
             count = sum(p.device == device for p in placed)
             parts.append(f"{device} {count}/{len(placed)} operators")
         plural = "" if len(self.partitions) == 1 else "s"
-        copies = "1 copy" if len(self.copies) == 1 else f"{len(self.copies)} copies"
+        copied, shared = len(self.copied), len(self.copies) - len(self.copied)
+        copies = "1 copy" if copied == 1 else f"{copied} copies"
+        if shared:
+            copies += f", {shared} crossing{'' if shared == 1 else 's'} in shared memory"
         where = ", ".join(parts) or "no operators"
         return f"{where}, {len(self.partitions)} partition{plural}, {copies}"
 

@@ -64,7 +64,15 @@ def page(report: CompileReport) -> str:
             for k in report.kernels
         ],
         copies=[
-            (c["tensor"], str(c["shape"]), c["dtype"], c["source"], c["destination"], c["bytes"])
+            (
+                c["tensor"],
+                str(c["shape"]),
+                c["dtype"],
+                c["source"],
+                c["destination"],
+                c["bytes"],
+                0 if c.get("zero_copy") else c["bytes"],
+            )
             for c in report.copies
         ],
     )

@@ -77,6 +77,7 @@ class Device {
   cl_context context = nullptr;
   MemoryKind memory_kind = MemoryKind::kBuffer;
   std::atomic<bool> lost{false};
+  std::atomic<int64_t> copied_in{0}, copied_out{0};  // bytes, from and to the host
 
   Memory memory;
   Streams streams;

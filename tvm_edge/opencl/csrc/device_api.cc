@@ -1,6 +1,7 @@
 #include "device_api.h"
 
 #include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/runtime/memory/memory_manager.h>
 
 #include <algorithm>
 #include <cstring>
@@ -253,6 +254,8 @@ class DeviceAPI final : public tvm::runtime::DeviceAPI {
 
     const auto* host_from = static_cast<const char*>(from) + from_offset;
     auto* host_to = static_cast<char*>(to) + to_offset;
+    if (in) device->copied_in.fetch_add(bytes, std::memory_order_relaxed);
+    if (out) device->copied_out.fetch_add(bytes, std::memory_order_relaxed);
     if (in) {
       CopyIn(stream, host_from,
              FindEnd(device, to, to_offset, bytes, "The target of a copy"), bytes);
@@ -323,6 +326,63 @@ class HostMapping {
   Allocation* block_ = nullptr;
 };
 
+/*! \brief Holds a tensor's memory while the host reads or writes it beside the device. */
+class SharedMemory {
+ public:
+  SharedMemory(ffi::Tensor tensor, Device* device, Allocation* block, char* host, bool mapped)
+      : tensor_(std::move(tensor)), device_(device), block_(block), host_(host), mapped_(mapped) {}
+
+  void AllocData(DLTensor* view) { view->data = host_; }
+  void FreeData(DLTensor*) {
+    if (mapped_ && !Forked()) device_->memory.UnmapRead(block_, host_);
+  }
+
+ private:
+  ffi::Tensor tensor_;
+  Device* device_;
+  Allocation* block_;
+  char* host_;
+  bool mapped_;
+};
+
+constexpr DLDevice kHost{kDLCPU, 0};
+
+/*! \brief Whether compiled kernels of the CPU take a tensor at this address. */
+bool IsAlignedForHost(const void* address) {
+  return reinterpret_cast<uintptr_t>(address) % tvm::runtime::kAllocAlignment == 0;
+}
+
+/*! \brief A CPU tensor of its own, from the pool that the virtual machine takes its from. */
+ffi::Tensor NewOnHost(const ffi::Tensor& like) {
+  using tvm::runtime::memory::AllocatorType;
+  using tvm::runtime::memory::MemoryManager;
+  return MemoryManager::GetOrCreateAllocator(kHost, AllocatorType::kPooled)
+      ->Empty(ffi::Shape(like.shape()), like.dtype(), kHost);
+}
+
+/*! \brief The device of a tensor that crosses to the host or back. */
+Device* CrossingDevice(const ffi::Tensor& tensor, const char* what) {
+  if (tensor.device().device_type != kDLOpenCL) {
+    TVM_FFI_THROW(ValueError) << what << " takes an OpenCL tensor";
+  }
+  if (!tensor.IsContiguous()) TVM_FFI_THROW(ValueError) << what << " takes a contiguous tensor";
+  RefuseWhileRecording("A tensor that crosses to the host");
+  Device* device = GetDevice(tensor.device().device_id);
+  device->CheckUsable();
+  return device;
+}
+
+End FindTensor(Device* device, const ffi::Tensor& tensor, const char* what) {
+  return FindEnd(device, tensor.GetDLTensorPtr()->data, tensor.byte_offset(),
+                 ffi::GetDataSize(tensor), what);
+}
+
+ffi::Tensor Shared(const ffi::Tensor& tensor, const End& end, char* host, bool mapped) {
+  return ffi::Tensor::FromNDAlloc(
+      SharedMemory(tensor, end.device, end.place.block, host, mapped), tensor.shape(),
+      tensor.dtype(), kHost);
+}
+
 }  // namespace
 
 tvm::runtime::DeviceAPI* OpenCLDeviceAPI() {
@@ -342,7 +402,46 @@ ffi::Tensor HostView(const ffi::Tensor& tensor) {
     TVM_FFI_THROW(ValueError) << "host_view takes a contiguous tensor";
   }
   return ffi::Tensor::FromNDAlloc(HostMapping(tensor), tensor.shape(), tensor.dtype(),
-                                  DLDevice{kDLCPU, 0});
+                                  kHost);
+}
+
+ffi::Tensor ReadOnHost(const ffi::Tensor& tensor) {
+  Device* device = CrossingDevice(tensor, "read_on_host");
+  if (const size_t bytes = ffi::GetDataSize(tensor); bytes > 0) {
+    const End end = FindTensor(device, tensor, "A tensor that the host reads");
+    if (char* host = device->memory.MapForReading(end.place, bytes)) {
+      ffi::Tensor view = Shared(tensor, end, host, /*mapped=*/true);
+      if (IsAlignedForHost(host)) return view;
+    }
+  }
+  ffi::Tensor copy = NewOnHost(tensor);
+  tvm::runtime::Tensor::CopyFromTo(tensor.GetDLTensorPtr(),
+                                   const_cast<DLTensor*>(copy.GetDLTensorPtr()));
+  return copy;
+}
+
+ffi::Tensor WriteOnHost(const ffi::Tensor& tensor) {
+  Device* device = CrossingDevice(tensor, "write_on_host");
+  if (device->memory_kind == MemoryKind::kSVMFine && ffi::GetDataSize(tensor) > 0) {
+    const End end = FindTensor(device, tensor, "A tensor that the host writes");
+    if (IsAlignedForHost(end.svm())) {
+      // The memory may have been another tensor's, which kernels still read.
+      device->streams.FinishAll();
+      return Shared(tensor, end, end.svm(), /*mapped=*/false);
+    }
+  }
+  return NewOnHost(tensor);
+}
+
+void HandOver(const ffi::Tensor& written, const ffi::Tensor& tensor) {
+  CrossingDevice(tensor, "hand_over");
+  const auto address = [](const ffi::Tensor& each) {
+    return static_cast<char*>(each.GetDLTensorPtr()->data) + each.byte_offset();
+  };
+  // An address of the host is none of a device whose memory the host does not share.
+  if (written.device().device_type == kDLCPU && address(written) == address(tensor)) return;
+  tvm::runtime::Tensor::CopyFromTo(written.GetDLTensorPtr(),
+                                   const_cast<DLTensor*>(tensor.GetDLTensorPtr()));
 }
 
 }  // namespace tvm_edge::opencl

@@ -249,6 +249,56 @@ char* Memory::HostAddress(Allocation* block) {
   return block->host;
 }
 
+char* Memory::MapForReading(const Place& place, size_t bytes) {
+  Allocation* block = place.block;
+  const MemoryKind kind = device_->memory_kind;
+  if (kind == MemoryKind::kBuffer) return nullptr;
+  Stream* stream = device_->streams.Get(nullptr);
+  device_->streams.FinishOthers(stream);
+  if (kind == MemoryKind::kSVMFine) {
+    stream->Finish();
+    return static_cast<char*>(block->svm) + place.offset;
+  }
+  std::lock_guard<std::mutex> lock(block->mutex);
+  if (block->host != nullptr) return nullptr;  // it may be written through that view
+  char* host = nullptr;
+  cl_int status = CL_SUCCESS;
+  if (kind == MemoryKind::kMapped) {
+    stream->Submit("map", false, [&](cl_command_queue queue, cl_event* event) {
+      host = static_cast<char*>(cl().clEnqueueMapBuffer(queue, block->mem, CL_TRUE, CL_MAP_READ,
+                                                        place.offset, bytes, 0, nullptr, event,
+                                                        &status));
+      return status;
+    });
+  } else {
+    // OpenCL does not say what it means to map shared virtual memory twice.
+    if (block->read) return nullptr;
+    char* address = static_cast<char*>(block->svm) + place.offset;
+    status = stream->Submit("map", false, [&](cl_command_queue queue, cl_event* event) {
+      return cl().clEnqueueSVMMap(queue, CL_TRUE, CL_MAP_READ, address, bytes, 0, nullptr, event);
+    });
+    if (status == CL_SUCCESS) {
+      block->read = true;
+      host = address;
+    }
+  }
+  Check(status, device_, "mapping a tensor for the host to read");
+  return host;
+}
+
+void Memory::UnmapRead(Allocation* block, char* host) noexcept {
+  if (device_->memory_kind == MemoryKind::kSVMFine) return;
+  // A failure shows at the next use of the queue: this is called by destructors.
+  std::lock_guard<std::mutex> lock(block->mutex);
+  block->read = false;
+  device_->streams.Get(nullptr)->Submit(
+      "unmap", false, [&](cl_command_queue queue, cl_event* event) {
+        if (block->svm != nullptr) return cl().clEnqueueSVMUnmap(queue, host, 0, nullptr, event);
+        return cl().clEnqueueUnmapMemObject(queue, block->mem, host, 0, nullptr, event);
+      });
+  device_->streams.QuiesceForReuse();  // before a launch on another stream
+}
+
 size_t Memory::Release() {
   std::map<size_t, std::vector<Allocation*>> pool;
   size_t released = 0;

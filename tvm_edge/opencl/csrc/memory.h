@@ -28,6 +28,7 @@ struct Allocation {
   std::mutex mutex;                      // guards what follows
   std::map<size_t, cl_mem> sub_buffers;  // offset → the rest of the block from there
   char* host = nullptr;                  // where the host sees the block while there are views
+  bool read = false;                     // by the host: mapped for reading; of kSVMCoarse alone
 };
 
 /*! \brief An address within a block. */
@@ -70,6 +71,15 @@ class Memory {
   void Unmap(Allocation* block) noexcept;
   /*! \brief Where the host sees a block now; null if it has no view. */
   char* HostAddress(Allocation* block);
+  /*!
+   * \brief Let the host read a tensor that kernels may read at the same time; where it sees it.
+   *
+   * Waits for the device. Null where only a copy will do: memory is not shared, or is in use in
+   * another way.
+   */
+  char* MapForReading(const Place& place, size_t bytes);
+  /*! \brief Undo one MapForReading that was not null; never throws. */
+  void UnmapRead(Allocation* block, char* host) noexcept;
   /*! \brief Return pooled blocks to the driver; how many bytes. */
   size_t Release();
   Stats stats() const;

@@ -111,6 +111,11 @@ Dictionary MemoryOf(int index) {
           {"live", static_cast<int64_t>(stats.live)}};
 }
 
+Dictionary CopiedOf(int index) {
+  const Device* device = GetDevice(index);
+  return {{"in", device->copied_in.load()}, {"out", device->copied_out.load()}};
+}
+
 std::vector<std::shared_ptr<KernelFunction>> KernelsOf(const ffi::Module& root) {
   std::vector<std::shared_ptr<KernelFunction>> kernels;
   for (const OpenCLModule* module : FindOpenCLModules(root)) {
@@ -203,7 +208,12 @@ void Register() {
       .def("tvm_edge.opencl.reset_peak", [](int index) { GetDevice(index)->memory.ResetPeak(); })
       .def("tvm_edge.opencl.release_memory",
            [](int index) { return static_cast<int64_t>(GetDevice(index)->memory.Release()); })
+      .def("tvm_edge.opencl.copied", CopiedOf)
       .def("tvm_edge.opencl.host_view", HostView)
+      // TVM's CUDA graphs take in calls of functions by other names.
+      .def("vm.builtin.tvm_edge.read_on_host", ReadOnHost)
+      .def("vm.builtin.tvm_edge.write_on_host", WriteOnHost)
+      .def("vm.builtin.tvm_edge.hand_over", HandOver)
       .def("tvm_edge.opencl.profile_start",
            [](int index) { GetDevice(index)->streams.StartRecording(); })
       .def("tvm_edge.opencl.profile_stop", StopProfiling)

@@ -1,0 +1,169 @@
+"""Models on a GPU and the CPU whose tensors cross in shared memory, in each kind of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from onnx import helper
+
+import tvm_edge
+from tests.onnx_models import make_model, random_input, reference, relative_error
+from tests.opencl.support import Worker, build_shim, worker
+from tvm_edge import opencl
+
+SHAPE = (1, 8, 12, 12)
+NBYTES = 4 * 8 * 12 * 12
+FALLBACKS = [["Tanh"], ["Add"], ["Tanh", "Sigmoid"], ["Conv"], ["Split", "Tanh"], ["Reshape"]]
+
+
+def network() -> onnx.ModelProto:
+    """Tensors that cross to and fro, read again by both sides; fields, views, an early result."""
+    random = np.random.default_rng(0)
+    nodes, weights, value, old = [], {}, "data", "data"
+    for index in range(4):
+        weights[f"w{index}"] = (random.standard_normal((8, 8, 3, 3)) / 8).astype("float32")
+        nodes += [
+            helper.make_node("Conv", [value, f"w{index}"], [f"c{index}"], pads=[1] * 4),
+            helper.make_node("Tanh", [f"c{index}"], [f"t{index}"]),
+            helper.make_node("Add", [f"t{index}", old], [f"a{index}"]),
+            helper.make_node("Sigmoid", [f"a{index}"], [f"s{index}"]),
+        ]
+        value, old = f"s{index}", f"t{index}"
+    nodes += [
+        helper.make_node("Split", [value], ["p0", "p1"], axis=1),
+        helper.make_node("Mul", ["p1", "p0"], ["m"]),
+        helper.make_node("Concat", ["m", "p1", "p0"], ["joined"], axis=1),
+        helper.make_node("Reshape", ["joined", "shape"], ["flat"]),
+        helper.make_node("Relu", ["flat"], ["last"]),
+    ]
+    weights["shape"] = np.array([1, -1], "int64")
+    return make_model(nodes, {"data": SHAPE}, ["last", "a1"], weights)
+
+
+def inputs(count: int) -> list[dict[str, np.ndarray]]:
+    return [{"data": random_input(SHAPE, seed)} for seed in range(count)]
+
+
+def check(found: Sequence[Any], given: Sequence[dict[str, np.ndarray]], what: object) -> None:
+    for outputs, each in zip(found, given, strict=True):
+        for name, expected in reference(network(), each).items():
+            assert relative_error(outputs[name].numpy(), expected) < 1e-5, (what, name)
+
+
+@pytest.fixture(scope="module")
+def on_opencl() -> None:
+    if not tvm.runtime.enabled("opencl") or not tvm.opencl(0).exist:
+        pytest.skip("no opencl device on this machine")
+
+
+@pytest.fixture(scope="module")
+def shares(on_opencl: None) -> None:
+    if not opencl.device_info()["unified_memory"]:
+        pytest.skip("the device does not share its memory with the host")
+
+
+@pytest.mark.parametrize("fallback", FALLBACKS, ids="-".join)
+def test_results_in_two_threads(fallback: list[str], on_opencl: None) -> None:
+    """No result is changed by a later run."""
+    model = tvm_edge.compile(network(), "opencl", fallback=fallback)
+    given = inputs(4)
+
+    def runs(half: int) -> list[dict[str, Any]]:
+        return [model.run(each, device_outputs=True) for each in given[half::2] * 3]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(runs, range(2)))
+    for half in range(2):
+        check(found[half], given[half::2] * 3, fallback)
+
+
+def counted(fallback: list[str]) -> dict[str, int]:
+    """Bytes copied in three runs whose input lies on the device, and what the report says."""
+    model = tvm_edge.compile(network(), "opencl", fallback=fallback)
+    given = inputs(3)
+    first = next(iter(given[0].values()))
+    there = {"data": tvm.runtime.tensor(first, tvm.opencl())}
+    check([model.run(there, device_outputs=True)], given[:1], fallback)
+    before, replayed = opencl.copied(), opencl.command_buffers()["replayed"]
+    found = [model.run(there, device_outputs=True) for _ in range(3)]
+    after = opencl.copied()
+    check(found, given[:1] * 3, fallback)
+    report = {"in": 0, "out": 0}
+    for crossing in model.report.copied:
+        report["in" if crossing["destination"] == "opencl" else "out"] += 3 * crossing["bytes"]
+    return {
+        "crossings": len(model.report.copies),
+        "copied": len(model.report.copied),
+        **{way: after[way] - before[way] for way in report},
+        **{f"said {way}": nbytes for way, nbytes in report.items()},
+        "replayed": opencl.command_buffers()["replayed"] - replayed,
+    }
+
+
+def test_no_bytes_are_copied(shares: None) -> None:
+    """On the way to the CPU and back, while what is between them is recorded."""
+    found = counted(["Add"])
+    if opencl.device_info()["memory"] == "svm-fine":
+        assert found["in"] == found["said in"]
+    assert found["out"] == found["said out"] == 0
+    assert found["crossings"] - found["copied"] >= 8 and found["copied"] <= 1
+    if not opencl.command_buffers()["missing"]:
+        assert found["replayed"] >= 3
+
+
+@pytest.fixture(
+    scope="module",
+    params=["default", "mapped", "svm-coarse", "buffer"],
+)
+def memory(
+    request: pytest.FixtureRequest, on_opencl: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Worker]]:
+    """A process for each kind of memory."""
+    environment: dict[str, dict[str, object]] = {
+        "default": {},
+        "mapped": {"TVM_EDGE_OPENCL_MEMORY": "buffer"},
+        "svm-coarse": {"TVM_EDGE_OPENCL_MEMORY": "svm", "SHIM_SET": "coarse_svm=1"},
+        "buffer": {"SHIM_SET": "own_memory=1"},
+    }
+    shim = build_shim(tmp_path_factory.mktemp("shim"), masked=False)
+    more = {"TVM_EDGE_OPENCL_LIBRARY": shim, "SHIM_REAL": opencl.status()["library"]}
+    with worker({**more, **environment[request.param]}) as started:
+        kind = started(kind_of_memory)
+        if request.param not in ("default", kind):
+            pytest.skip(f"the device's memory is {kind}")
+        yield kind, started
+
+
+def kind_of_memory() -> str:
+    return str(opencl.device_info()["memory"])
+
+
+def run_what_shares(fallback: list[str]) -> None:
+    """A model for a device that shares its memory, whatever this one does."""
+    model = tvm_edge.compile(network(), "mali-t860", host="llvm", fallback=fallback)
+    assert len(model.report.copied) < len(model.report.copies)
+    given = inputs(3)
+    check([model.run(each, device_outputs=True) for each in given], given, fallback)
+
+
+@pytest.mark.parametrize("fallback", [["Tanh"], ["Split", "Tanh"]], ids="-".join)
+def test_in_each_kind_of_memory(memory: tuple[str, Worker], fallback: list[str]) -> None:
+    """As compiled for this device, and for one that shares its memory."""
+    kind, run = memory
+    found = run(counted, fallback)
+    crossings, copied = found["crossings"], found["copied"]
+    assert found["out"] == found["said out"]
+    match kind:
+        case "buffer":
+            assert crossings == copied and found["in"] == found["said in"] > 0
+        case "svm-fine":
+            assert copied < crossings and found["in"] == found["said in"]
+        case _:  # what the CPU writes is still copied
+            assert copied < crossings and found["in"] > found["said in"]
+    run(run_what_shares, fallback)
