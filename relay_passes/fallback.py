@@ -208,10 +208,14 @@ def _check_branches(func: relax.Function, labels: Mapping[relax.Var, Label]) -> 
         )
 
 
-def label_parameters(func: relax.Function, labels: Mapping[relax.Var, Label]) -> list[int]:
-    """The device of each parameter of ``main``: the CPU where anything on it reads the parameter.
+def label_parameters(
+    func: relax.Function, labels: Mapping[relax.Var, Label], shared: bool
+) -> list[int]:
+    """The device of each parameter of ``main``.
 
-    Inputs come from the host: on the GPU, one that both read would cross to it and back.
+    Inputs that both devices read come from the host and stay there: on the GPU they would cross to
+    it and back. Where the devices have `shared` memory, the CPU reads what is on the GPU for
+    nothing.
     """
     readers: dict[relax.Var, set[int]] = {param: set() for param in func.params}
     for binding in _bindings(func):
@@ -219,7 +223,8 @@ def label_parameters(func: relax.Function, labels: Mapping[relax.Var, Label]) ->
         for var in operands(binding.value):
             if var in readers:
                 readers[var].add(device)
-    return [CPU if CPU in readers[param] else GPU for param in func.params]
+    on_cpu = ({CPU},) if shared else ({CPU}, {CPU, GPU})
+    return [CPU if readers[param] in on_cpu else GPU for param in func.params]
 
 
 def operands(value: relax.Expr) -> list[relax.Var]:

@@ -33,11 +33,10 @@ def devices(report: CompileReport) -> set[str]:
 def problem_of(model: onnx.ModelProto, target: str) -> tuple[PlacementProblem, list[str]]:
     """The costs of a model's placements, and the operators in their order."""
     resolved = resolve_target(target)
-    assert resolved.host is not None
     with resolved.cpu.target:
         main = phases.SIMPLIFY(load_model(model, None).module)["main"]
     labels = label_operators(main, Policy("named"), {})
-    problem, variables = placement_problem(main, labels, resolved.spec, resolved.host.spec)
+    problem, variables = placement_problem(main, labels, resolved)
     made = {b.var: b.value for block in main.body.blocks for b in block.bindings}
     return problem, ["host", *(str(made[var].op.name) for var in variables.values())]
 
@@ -176,8 +175,7 @@ def test_what_has_no_operand_stays() -> None:
     main = builder.get()["main"]
     labels = label_operators(main, Policy("named"), {})
     resolved = resolve_target("mali-g76")
-    assert resolved.host is not None
-    problem, _ = placement_problem(main, labels, resolved.spec, resolved.host.spec)
+    problem, _ = placement_problem(main, labels, resolved)
     assert problem.fixed == {0: CPU, 1: GPU}
 
 

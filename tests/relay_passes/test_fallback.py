@@ -41,8 +41,10 @@ def branches() -> onnx.ModelProto:
     )
 
 
-def placed(model: onnx.ModelProto, fallback: str | list[str] = "list") -> Placed:
-    resolved = resolve_target("mali-t860", "llvm")
+def placed(
+    model: onnx.ModelProto, fallback: str | list[str] = "list", target: str = "mali-t860"
+) -> Placed:
+    resolved = resolve_target(target, "llvm")
     imported = load_model(model, None)
     with resolved.cpu.target:
         return place(phases.SIMPLIFY(imported.module), imported, resolved, fallback)
@@ -111,10 +113,14 @@ def test_an_input_that_both_read_crosses_once() -> None:
         {"data": (1, 3, 8, 8)},
         ["a", "b"],
     )
-    result = placed(model, ["second"])
-    assert result.inputs == (1,), "it comes from the host"
-    gpu, _ = vdevices_of(result.module)
-    assert [is_same(vdevice_of(value.ty), gpu) for value in copies(result.module)] == [True]
+    there = placed(model, ["second"], "cuda")
+    assert there.inputs == (1,), "it comes from the host"
+    gpu, cpu = vdevices_of(there.module)
+    assert [is_same(vdevice_of(value.ty), gpu) for value in copies(there.module)] == [True]
+    shared = placed(model, ["second"])
+    assert shared.inputs == (0,), "the CPU reads it there"
+    gpu, cpu = vdevices_of(shared.module)
+    assert [is_same(vdevice_of(value.ty), cpu) for value in copies(shared.module)] == [True]
 
 
 def test_all_on_the_cpu() -> None:

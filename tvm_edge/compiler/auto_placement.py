@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.compiler.operator_times import copy_us, operator_us
-from tvm_edge.hardware import DeviceSpec
+from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.relay_passes.expressions import is_call, static_shape
 from tvm_edge.relay_passes.fallback import CPU, GPU, Label
 from tvm_edge.relay_passes.layout_choice import BINARY, UNARY
@@ -65,7 +65,7 @@ _Tensor = tuple[relax.Var, int]  # a variable, and which item of it
 
 
 def cheaper_on_cpu(
-    main: relax.Function, labels: Mapping[relax.Var, Label], gpu: DeviceSpec, cpu: DeviceSpec
+    main: relax.Function, labels: Mapping[relax.Var, Label], resolved: ResolvedTarget
 ) -> dict[relax.Var, str]:
     """Results that are better computed on the CPU, and why.
 
@@ -75,9 +75,10 @@ def cheaper_on_cpu(
         Operators not legalised yet, in administrative normal form, without branches.
     labels : mapping of relax.Var to Label
         Where operators have to be: those on the CPU cannot run on the GPU.
-    gpu, cpu : DeviceSpec
+    resolved : ResolvedTarget
+        A GPU and its host.
     """
-    problem, variables = placement_problem(main, labels, gpu, cpu)
+    problem, variables = placement_problem(main, labels, resolved)
     places = place_by_cost(problem)
     reasons: dict[relax.Var, str] = {}
     for partition in _partitions(problem, places):
@@ -96,12 +97,13 @@ def cheaper_on_cpu(
 
 
 def placement_problem(
-    main: relax.Function, labels: Mapping[relax.Var, Label], gpu: DeviceSpec, cpu: DeviceSpec
+    main: relax.Function, labels: Mapping[relax.Var, Label], resolved: ResolvedTarget
 ) -> tuple[PlacementProblem, dict[int, relax.Var]]:
     """The costs of all placements of `main`, and the variable of each of its operators.
 
     Operator 0 is the host: it makes the inputs and reads the results.
     """
+    gpu, cpu = resolved.spec, resolved.cpu.spec
     if gpu.unified_memory and gpu.bandwidth_gbs:  # theirs is the same
         cpu = replace(cpu, bandwidth_gbs=min(cpu.bandwidth_gbs, gpu.bandwidth_gbs))
     graph = _Graph(main)
@@ -119,10 +121,12 @@ def placement_problem(
             fixed[operator] = CPU
         elif not graph.reads(call):  # nothing would carry a virtual device to its kernel
             fixed[operator] = GPU
-    transfers = [
-        Transfer(graph.producer[tensor], tuple(readers), copy_us(_nbytes(tensor), gpu))
-        for tensor, readers in graph.readers.items()
-    ]
+    transfers = []
+    for tensor, readers in graph.readers.items():
+        ends = (graph.producer[tensor], *readers)
+        shared = resolved.shares_memory and _HOST not in ends  # the user's memory is another
+        us_of_copy = copy_us(_nbytes(tensor), gpu, shared)
+        transfers.append(Transfer(ends[0], tuple(readers), us_of_copy))
     problem = PlacementProblem(us, fixed, transfers, seams)
     return problem, {i: var for i, (var, _) in enumerate(graph.calls, start=1)}
 

@@ -115,9 +115,12 @@ def kernel_us(work: float, nbytes: float, spec: DeviceSpec, launches: int = 1) -
     return max(work / _peak(spec), nbytes / _bandwidth(spec)) / 1e3 + launches * _launch(spec)
 
 
-def copy_us(nbytes: float, gpu: DeviceSpec) -> float:
-    """Microseconds of a copy between a GPU and its host, either way."""
-    return gpu.copy_latency_us + nbytes / gpu.copy_gbs / 1e3
+def copy_us(nbytes: float, gpu: DeviceSpec, shared: bool = False) -> float:
+    """Microseconds that a tensor takes between a GPU and its host, either way.
+
+    In `shared` memory nothing is copied, and what is left is to wait for the other side.
+    """
+    return gpu.copy_latency_us + (0.0 if shared else nbytes / gpu.copy_gbs / 1e3)
 
 
 def _search_us(call: relax.Call, search: _Search, spec: DeviceSpec) -> float:

@@ -77,13 +77,13 @@ def place(
     if fallback == "auto" and not _has_branches(main):
         policy = replace(policy, mode="named")
         forced = label_operators(main, policy, names)
-        leaving = cheaper_on_cpu(main, forced, resolved.spec, resolved.host.spec)
+        leaving = cheaper_on_cpu(main, forced, resolved)
         policy = replace(policy, leaving=leaving)
     labels = label_operators(main, policy, names)
     reasons = _reasons(main, labels)
     if all(label.device == GPU for label in labels.values()):
         return Placed(module, (resolved.kind,), (0,) * len(model.inputs), reasons)
-    parameters = label_parameters(main, labels)
+    parameters = label_parameters(main, labels, resolved.shares_memory)
     targets = [resolved.target, resolved.host.target]
     placed = insert_copies(module, labels, parameters, targets)
     return Placed(placed, (resolved.kind, resolved.host.kind), tuple(parameters), reasons)

@@ -20,6 +20,9 @@ __all__ = ["GPU_APIS", "compute_version", "opencl_info", "probe_gpu"]
 GPU_APIS = ("cuda", "opencl")
 """Kinds of GPU that tvm-edge compiles for, in the order in which devices are listed."""
 
+# What the host waits for the end of a kernel of pocl (`python -m benchmarks.fallback`).
+_WAIT_ON_CPU_US = 40.0
+
 # Single-precision lanes of a multiprocessor by compute capability, where it is not 128.
 _CUDA_LANES = {"7.0": 64, "7.2": 64, "7.5": 64, "8.0": 64}
 
@@ -138,6 +141,7 @@ def _on_this_cpu(spec: DeviceSpec, simd_bytes: int) -> DeviceSpec:
         l3_cache=host.l3_cache,
         peak_gflops=host.peak_gflops,
         bandwidth_gbs=host.bandwidth_gbs,
+        copy_latency_us=_WAIT_ON_CPU_US,
     )
 
 
