@@ -133,3 +133,47 @@ def test_a_constant_model_places_nothing() -> None:
     outputs = compiled.run({"x": np.asarray([1, 2], "float32")})
     np.testing.assert_array_equal(outputs["y"], [1, 2])
     np.testing.assert_array_equal(outputs["z"], [3.0])
+
+
+def _three_reductions() -> onnx.ModelProto:
+    """Softmaxes in a row, which are kernels of their own."""
+    return make_model(
+        [
+            helper.make_node("Softmax", ["x"], ["a"], name="first"),
+            helper.make_node("Softmax", ["a"], ["b"], name="second"),
+            helper.make_node("Softmax", ["b"], ["y"], name="third"),
+        ],
+        {"x": (16, 256)},
+        ["y"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "fallback", "line"),
+    [
+        ("llvm", "auto", "llvm 3/3 operators, 1 partition, 0 copies"),
+        ("mali-g76", "auto", "opencl 3/3 operators, 1 partition, 0 copies"),
+        (
+            "jetson-orin-nano",
+            ["second"],
+            "cuda 2/3 operators, 3 partitions, 2 copies, 32 KiB; CPU: Softmax ×1",
+        ),
+        (
+            "mali-g76",
+            ["second"],
+            "opencl 2/3 operators, 3 partitions, 0 copies, 2 crossings in shared memory; "
+            "CPU: Softmax ×1",
+        ),
+        ("mali-g76", ["Softmax"], "llvm 3/3 operators, 1 partition, 0 copies; CPU: Softmax ×3"),
+    ],
+)
+def test_the_line_that_compile_prints(target: str, fallback: str | list[str], line: str) -> None:
+    report = tvm_edge.analyze(_three_reductions(), target, fallback=fallback)
+    assert report.placement_line() == line
+    assert line in " ".join(report.summary().split())  # a page is 100 columns wide
+
+
+def test_bytes_that_depend_on_data_are_not_called_none(detector: onnx.ModelProto) -> None:
+    report = tvm_edge.analyze(detector, "jetson-orin-nano", fallback=["NonMaxSuppression"])
+    assert [bool(copy["bytes"]) for copy in report.copies] == [True, True, False]
+    assert "KiB and what depends on data; CPU: NonMaxSuppression ×1" in report.placement_line()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ __all__ = ["CompileReport", "KernelInfo", "MemoryInfo", "Placement"]
 
 # What to_dict adds for those who read it, and from_dict works out again.
 _DERIVED = ("flops", "operator_types", "flops_distribution")
+
+_NAMED = 6  # types of operators on the CPU in a line
 
 
 @dataclass(frozen=True)
@@ -197,24 +201,38 @@ class CompileReport:
         return tuple(copy for copy in self.copies if not copy.get("zero_copy"))
 
     def placement_line(self) -> str:
-        """One line: operators per device, partitions, copies, crossings without one.
+        """One line: operators on the device, partitions, copies, and what runs on the CPU.
 
         Examples
         --------
         ``llvm 122/122 operators, 1 partition, 0 copies``
+
+        ``opencl 121/122 operators, 3 partitions, 3 copies, 96 KiB; CPU: NonMaxSuppression ×1``
         """
         placed = [p for p in self.placements if p.device]
-        parts = []
-        for device in dict.fromkeys(p.device for p in placed):
-            count = sum(p.device == device for p in placed)
-            parts.append(f"{device} {count}/{len(placed)} operators")
-        plural = "" if len(self.partitions) == 1 else "s"
-        copied, shared = len(self.copied), len(self.copies) - len(self.copied)
-        copies = "1 copy" if copied == 1 else f"{copied} copies"
+        beside = Counter(p.op_type for p in placed if p.device == "llvm")
+        if all(p.device == "llvm" for p in placed) and self.target.startswith("llvm"):
+            beside.clear()  # the CPU is the target
+        counts = Counter(p.device for p in placed)
+        parts = [
+            f"{device} {count}/{len(placed)} operators"
+            for device, count in counts.items()
+            if device != "llvm" or len(counts) == 1
+        ] or ["no operators"]
+        parts.append(_number(len(self.partitions), "partition"))
+        copied, shared = self.copied, len(self.copies) - len(self.copied)
+        parts.append(_number(len(copied), "copy", "copies"))
+        if copied:
+            size = f"{math.ceil(sum(copy['bytes'] for copy in copied) / 1024):,} KiB"
+            known = all(copy["bytes"] for copy in copied)  # else it depends on data
+            parts.append(size if known else f"{size} and what depends on data")
         if shared:
-            copies += f", {shared} crossing{'' if shared == 1 else 's'} in shared memory"
-        where = ", ".join(parts) or "no operators"
-        return f"{where}, {len(self.partitions)} partition{plural}, {copies}"
+            parts.append(f"{_number(shared, 'crossing')} in shared memory")
+        line = ", ".join(parts)
+        if beside:
+            named = [f"{op_type} ×{count}" for op_type, count in beside.most_common(_NAMED)]
+            line += f"; CPU: {', '.join(named)}{', …' if len(beside) > _NAMED else ''}"
+        return line
 
     def summary(self) -> str:
         """A page of text: placement, kernels, memory, warnings, unsupported operators."""
@@ -283,3 +301,7 @@ class CompileReport:
                 ),
             }
         )
+
+
+def _number(count: int, what: str, plural: str = "") -> str:
+    return f"{count} {what if count == 1 else plural or what + 's'}"
