@@ -8,10 +8,30 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["TOLERANCE", "compare_outputs"]
+__all__ = ["TOLERANCE", "compare_outputs", "write_reference"]
 
 TOLERANCE = 1e-4
 """Of an output's largest value."""
+
+
+def write_reference(name: str, folder: Path) -> dict[str, Any]:
+    """Write a network, an input, and what ONNX Runtime makes of it: a job of benchmarks.
+
+    ``NAME.onnx``, ``NAME.inputs.npz`` and ``NAME.expected.npz``.
+    """
+    import onnxruntime
+
+    from tvm_edge import zoo
+
+    path = folder / f"{name}.onnx"
+    zoo.save(name, path)
+    inputs = zoo.sample_input(name)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    outputs = [output.name for output in session.get_outputs()]
+    expected = dict(zip(outputs, session.run(outputs, inputs), strict=True))
+    np.savez(folder / f"{name}.inputs.npz", **inputs)
+    np.savez(folder / f"{name}.expected.npz", **expected)
+    return {}
 
 
 def compare_outputs(

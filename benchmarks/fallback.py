@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.correctness import compare_outputs
+from benchmarks.correctness import compare_outputs, write_reference
 from benchmarks.machine import describe_machine
 from benchmarks.processes import Job, is_child, run_child, serve, timed_runs
 from benchmarks.vision_timing import machine_us
@@ -58,23 +58,6 @@ _CHAINED = ("GPU", "CPU", "both")
 
 
 # ------------------------------------------------------------------ what the child processes do
-
-
-def _prepare(name: str, folder: Path) -> dict[str, Any]:
-    """Write the network, an input, and what ONNX Runtime makes of it."""
-    import onnxruntime
-
-    from tvm_edge import zoo
-
-    path = folder / f"{name}.onnx"
-    zoo.save(name, path)
-    inputs = zoo.sample_input(name)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    outputs = [output.name for output in session.get_outputs()]
-    np.savez(folder / f"{name}.inputs.npz", **inputs)
-    expected = dict(zip(outputs, session.run(outputs, inputs), strict=True))
-    np.savez(folder / f"{name}.expected.npz", **expected)
-    return {}
 
 
 def _compile(name: str, placement: str, target: str, folder: Path) -> dict[str, Any]:
@@ -182,7 +165,7 @@ def _chain_model(side: int, length: int = _CHAIN) -> tuple[Any, list[str]]:
 
 
 _JOBS: dict[str, Job] = {
-    "prepare": _prepare,
+    "prepare": write_reference,
     "compile": _compile,
     "wait": _wait,
     "link": _link,

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.correctness import compare_outputs
+from benchmarks.correctness import compare_outputs, write_reference
 from benchmarks.machine import describe_machine
 from benchmarks.opencl_replay import build_recorder, kernel_times_us, record, replay
 from benchmarks.processes import Job, is_child, run_child, serve
@@ -54,25 +54,6 @@ _BUILDS = {
 
 
 # ------------------------------------------------------------------ what the child processes do
-
-
-def _prepare(name: str, folder: Path) -> dict[str, Any]:
-    """Write the network, an input, and what ONNX Runtime makes of it."""
-    import onnxruntime
-
-    from tvm_edge import zoo
-
-    path = folder / f"{name}.onnx"
-    zoo.save(name, path)
-    inputs = zoo.sample_input(name)
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    outputs = [output.name for output in session.get_outputs()]
-    np.savez(folder / f"{name}.inputs.npz", **inputs)
-    np.savez(
-        folder / f"{name}.expected.npz",
-        **dict(zip(outputs, session.run(outputs, inputs), strict=True)),
-    )
-    return {}
 
 
 def _arrays(name: str, which: str, folder: Path) -> dict[str, np.ndarray]:
@@ -193,7 +174,7 @@ def _stock(name: str, folder: Path) -> dict[str, Any]:
 
 
 _JOBS: dict[str, Job] = {
-    "prepare": _prepare,
+    "prepare": write_reference,
     "compile": _compile,
     "ours": _ours,
     "record": _record,

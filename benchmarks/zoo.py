@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.correctness import compare_outputs
+from benchmarks.correctness import compare_outputs, write_reference
 from benchmarks.machine import describe_machine
 from benchmarks.processes import Job, is_child, peak_mib, run_child, serve
 
@@ -39,20 +39,6 @@ _MODULE = "benchmarks.zoo"
 
 
 # ------------------------------------------------------------------ what the child processes do
-
-
-def _save(name: str, folder: Path) -> dict[str, Any]:
-    """Write the network, an input, and what ONNX Runtime makes of it."""
-    from tvm_edge import zoo
-
-    zoo.save(name, folder / f"{name}.onnx")
-    inputs = zoo.sample_input(name)
-    session = _session(name, folder)
-    outputs = [output.name for output in session.get_outputs()]
-    expected = dict(zip(outputs, session.run(outputs, inputs), strict=True))
-    np.savez(folder / f"{name}.inputs.npz", **inputs)
-    np.savez(folder / f"{name}.expected.npz", **expected)
-    return {}
 
 
 def _compile(name: str, target: str, folder: Path) -> dict[str, Any]:
@@ -236,7 +222,7 @@ def main() -> None:
 
 
 _CHILDREN: dict[str, Job] = {
-    "save": _save,
+    "save": write_reference,
     "compile": _compile,
     "run": _run,
     "peer": _peer,

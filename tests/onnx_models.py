@@ -44,6 +44,27 @@ def make_model(
     return inferred
 
 
+def ladder(
+    steps: int, channels: int = 8
+) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray], str]:
+    """Nodes, weights and the last tensor of `steps` of Conv (``c<i>``), Tanh (``t<i>``), Add of the
+    step before (``a<i>``) and Sigmoid (``s<i>``): tensors that several read, some much later.
+    """
+    random = np.random.default_rng(0)
+    nodes, weights, value, old = [], {}, "data", "data"
+    for index in range(steps):
+        filters = random.standard_normal((channels, channels, 3, 3)) / channels
+        weights[f"w{index}"] = filters.astype("float32")
+        nodes += [
+            helper.make_node("Conv", [value, f"w{index}"], [f"c{index}"], pads=[1] * 4),
+            helper.make_node("Tanh", [f"c{index}"], [f"t{index}"]),
+            helper.make_node("Add", [f"t{index}", old], [f"a{index}"]),
+            helper.make_node("Sigmoid", [f"a{index}"], [f"s{index}"]),
+        ]
+        value, old = f"s{index}", f"t{index}"
+    return nodes, weights, value
+
+
 def conv_relu(seed: int = 0, *, batch: Any = 1) -> onnx.ModelProto:
     """``relu(conv(data, weight) + bias)`` → global average pool, 3×16×16 in, 8×1×1 out."""
     generator = np.random.default_rng(seed)

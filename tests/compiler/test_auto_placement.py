@@ -62,6 +62,20 @@ def test_a_slow_device_is_left_in_the_run(slow_gpu: None) -> None:
         assert relative_error(actual[name], value) < 1e-4, name
 
 
+def test_an_opencl_device_that_is_the_cpu_is_left() -> None:
+    """The same cores run the same schedules without OpenCL, and kernels for GPUs are loops there."""
+    if not resolve_target("opencl").spec.on_cpu:
+        pytest.skip("no OpenCL device here, or a GPU")
+    report = tvm_edge.analyze(zoo.build("ssd_mobilenet_v1"), "opencl")
+    assert devices(report) == {"llvm"}
+    sorting = conv_and_top_k(64)
+    kept = tvm_edge.analyze(sorting, "opencl", fallback="none")
+    assert devices(kept) == {"opencl"}
+    assert {
+        p.device for p in tvm_edge.analyze(sorting, "opencl").placements if p.op_type == "TopK"
+    } == {"llvm"}
+
+
 @pytest.mark.parametrize("fallback", ["list", "none", "error"])
 def test_only_auto_looks_at_costs(fallback: str, slow_gpu: None) -> None:
     assert devices(tvm_edge.analyze(detector(), "mali-g76", fallback=fallback)) == {"opencl"}

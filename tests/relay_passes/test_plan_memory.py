@@ -19,7 +19,7 @@ from tvm import relax
 
 import tvm_edge
 from tests.compiler.test_zoo_accuracy import REDUCED
-from tests.onnx_models import make_model, random_input, reference, relative_error
+from tests.onnx_models import ladder, make_model, random_input, reference, relative_error
 from tvm_edge import zoo
 from tvm_edge.compiler import driver
 from tvm_edge.relay_passes.expressions import is_call
@@ -403,7 +403,7 @@ def rewritten(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> tvm.IR
 
     monkeypatch.setattr(driver, "_lower", lower)
     with pytest.raises(tvm_edge.CompilationError, match="InterruptedError"):
-        tvm_edge.analyze(zoo.build(name, **REDUCED[name]), target)
+        tvm_edge.analyze(zoo.build(name, **REDUCED[name]), target, fallback="none")
     passes = (
         transform.ToNonDataflow(),
         transform.RemovePurityChecking(),
@@ -435,17 +435,7 @@ def test_not_more_than_tvm_takes(name: str, target: str, monkeypatch: pytest.Mon
 
 def to_and_fro() -> onnx.ModelProto:
     """Long branches, whose Tanh and Add the CPU may compute, with tensors that cross twice."""
-    random = np.random.default_rng(0)
-    nodes, weights, value, old = [], {}, "data", "data"
-    for index in range(6):
-        weights[f"w{index}"] = (random.standard_normal((8, 8, 3, 3)) / 8).astype("float32")
-        nodes += [
-            helper.make_node("Conv", [value, f"w{index}"], [f"c{index}"], pads=[1] * 4),
-            helper.make_node("Tanh", [f"c{index}"], [f"t{index}"]),
-            helper.make_node("Add", [f"t{index}", old], [f"a{index}"]),
-            helper.make_node("Sigmoid", [f"a{index}"], [f"s{index}"]),
-        ]
-        value, old = f"s{index}", f"t{index}"
+    nodes, weights, value = ladder(6)
     weights["shape"] = np.array([1, -1], "int64")
     nodes.append(helper.make_node("Reshape", [value, "shape"], ["flat"]))
     return make_model(nodes, {"data": SHAPE}, ["flat", "a2", "t4"], weights)

@@ -39,7 +39,7 @@ def model() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def compiled(model: onnx.ModelProto, gpu: str) -> tvm_edge.CompiledModel:
-    return tvm_edge.compile(model, gpu)
+    return tvm_edge.compile(model, gpu, fallback="none")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_the_profile_waits_for_each_kernel(gpu: str) -> None:
     node = onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="conv", pads=[1] * 4)
     weight = np.ones((64, 64, 3, 3), "float32")
     heavy = make_model([node], {"x": (1, 64, 128, 128)}, ["y"], {"w": weight})
-    profile = tvm_edge.compile(heavy, gpu).profile(repeat=3)
+    profile = tvm_edge.compile(heavy, gpu, fallback="none").profile(repeat=3)
     # Launching takes 5 of some 1000 µs; on an H200 the kernel takes 140.
     assert sum(row.share for row in profile.kernels) > 0.08
 

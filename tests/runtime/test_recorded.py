@@ -57,7 +57,7 @@ def on_opencl() -> None:
 
 @pytest.fixture(scope="module")
 def compiled(on_opencl: None) -> tvm_edge.CompiledModel:
-    return tvm_edge.compile(network(), "opencl")
+    return tvm_edge.compile(network(), "opencl", fallback="none")
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_the_profile_has_every_kernel(compiled: tvm_edge.CompiledModel) -> None:
 
 
 def test_two_models_in_four_threads(compiled: tvm_edge.CompiledModel) -> None:
-    other = tvm_edge.compile(network(1), "opencl")
+    other = tvm_edge.compile(network(1), "opencl", fallback="none")
     x = random_input(SHAPE, 7)
     expected = {id(model): model.run({"data": x}) for model in (compiled, other)}
 

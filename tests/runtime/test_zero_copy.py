@@ -13,7 +13,7 @@ import tvm
 from onnx import helper
 
 import tvm_edge
-from tests.onnx_models import make_model, random_input, reference, relative_error
+from tests.onnx_models import ladder, make_model, random_input, reference, relative_error
 from tests.opencl.support import Worker, build_shim, worker
 from tvm_edge import opencl
 
@@ -24,17 +24,7 @@ FALLBACKS = [["Tanh"], ["Add"], ["Tanh", "Sigmoid"], ["Conv"], ["Split", "Tanh"]
 
 def network() -> onnx.ModelProto:
     """Tensors that cross to and fro, read again by both sides; fields, views, an early result."""
-    random = np.random.default_rng(0)
-    nodes, weights, value, old = [], {}, "data", "data"
-    for index in range(4):
-        weights[f"w{index}"] = (random.standard_normal((8, 8, 3, 3)) / 8).astype("float32")
-        nodes += [
-            helper.make_node("Conv", [value, f"w{index}"], [f"c{index}"], pads=[1] * 4),
-            helper.make_node("Tanh", [f"c{index}"], [f"t{index}"]),
-            helper.make_node("Add", [f"t{index}", old], [f"a{index}"]),
-            helper.make_node("Sigmoid", [f"a{index}"], [f"s{index}"]),
-        ]
-        value, old = f"s{index}", f"t{index}"
+    nodes, weights, value = ladder(4)
     nodes += [
         helper.make_node("Split", [value], ["p0", "p1"], axis=1),
         helper.make_node("Mul", ["p1", "p0"], ["m"]),

@@ -84,7 +84,9 @@ def cheaper_on_cpu(
     for partition in _partitions(problem, places):
         gain = _gain(problem, places, partition)
         there = sum(problem.us[operator][GPU] for operator in partition)
-        least = LEAST_OF_RUN * problem.total(places), LEAST_OF_PARTITION * there
+        least = [LEAST_OF_RUN * problem.total(places)]
+        if not resolved.spec.on_cpu:  # the same cores run the same schedules: there is no doubt
+            least.append(LEAST_OF_PARTITION * there)
         if gain < max(LEAST_US, *least):
             for operator in partition:
                 places[operator] = GPU
@@ -196,9 +198,7 @@ class _Graph:
 def _times(call: relax.Call, gpu: DeviceSpec, cpu: DeviceSpec) -> tuple[float, float]:
     if is_call(call, *_VIEWS):
         return 0.0, 0.0
-    on_gpu, on_cpu = operator_us(call, gpu), operator_us(call, cpu)
-    # An OpenCL device that is the same CPU runs the same kernels.
-    return (on_cpu, on_cpu) if gpu.on_cpu and on_gpu < on_cpu else (on_gpu, on_cpu)
+    return operator_us(call, gpu), operator_us(call, cpu)
 
 
 def _type(tensor: _Tensor) -> relax.Type:

@@ -192,4 +192,4 @@ def compiled_chain(gpu: str) -> Any:
 
     graph = chain()
     model = graph.model()
-    return tvm_edge.compile(model, gpu), graph, reference(model, graph.values)
+    return tvm_edge.compile(model, gpu, fallback="none"), graph, reference(model, graph.values)
