@@ -63,7 +63,7 @@ def test_a_slow_device_is_left_in_the_run(slow_gpu: None) -> None:
 
 
 def test_an_opencl_device_that_is_the_cpu_is_left() -> None:
-    """The same cores run the same schedules without OpenCL, and kernels for GPUs are loops there."""
+    """The same cores run the same schedules by LLVM, and kernels for GPUs are loops there."""
     if not resolve_target("opencl").spec.on_cpu:
         pytest.skip("no OpenCL device here, or a GPU")
     report = tvm_edge.analyze(zoo.build("ssd_mobilenet_v1"), "opencl")
