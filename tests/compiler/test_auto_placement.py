@@ -193,6 +193,25 @@ def test_what_has_no_operand_stays() -> None:
     assert problem.fixed == {0: CPU, 1: GPU}
 
 
+def test_items_of_tuples_are_tensors_of_their_own() -> None:
+    """Half of a split goes through a tuple of a tensor and a shape, under another name."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, 8), "float32"))
+    with builder.function("main", [x]):
+        halves = builder.emit(relax.op.split(x, 2, axis=1))
+        shape = builder.emit(relax.op.shape_of(x))
+        mixed = builder.emit(relax.Tuple([shape, relax.TupleGetItem(halves, 1)]))
+        second = builder.emit(relax.TupleGetItem(mixed, 1))
+        builder.emit_func_output(builder.emit(relax.op.sort(second)))
+    main = builder.get()["main"]
+    labels = label_operators(main, Policy("named"), {})
+    problem, variables = placement_problem(main, labels, resolve_target("mali-g76"))
+    number = {var.name: operator for operator, var in variables.items()}
+    result = max(number.values())
+    read = [t for t in problem.transfers if t.producer == number[halves.name]]
+    assert [t.readers for t in read] == [(result,)]
+
+
 def test_inputs_come_from_the_host_and_results_go_there() -> None:
     problem, operators = problem_of(conv_and_top_k(64), "mali-g76")
     ends = [t for t in problem.transfers if 0 in (t.producer, *t.readers)]

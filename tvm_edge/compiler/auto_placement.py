@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -143,13 +142,13 @@ class _Graph:
         self.calls: list[tuple[relax.Var, relax.Call]] = []
         self.producer: dict[_Tensor, int] = {}
         self.readers: dict[_Tensor, list[int]] = defaultdict(list)
-        self._alias: dict[relax.Var, list[_Tensor]] = {}
+        self._items: dict[relax.Var, list[list[_Tensor]]] = {}  # the tensors in each, of a tuple
         for param in main.params:
             self._produce(param, _HOST)
         for binding in (b for block in main.body.blocks for b in block.bindings):
             value = binding.value
             if not isinstance(value, relax.Call):
-                self._alias[binding.var] = list(self._tensors(value))
+                self._items[binding.var] = self._items_of(value)
                 continue
             self.calls.append((binding.var, value))
             for tensor in self.reads(value):
@@ -173,26 +172,26 @@ class _Graph:
         return None
 
     def _produce(self, var: relax.Var, operator: int) -> None:
-        items = len(var.ty.fields) if isinstance(var.ty, relax.TupleType) else 1
-        self._alias[var] = [(var, item) for item in range(items)]
-        self.producer |= dict.fromkeys(self._alias[var], operator)
+        types = var.ty.fields if isinstance(var.ty, relax.TupleType) else [var.ty]
+        items = [
+            [(var, i)] if isinstance(ty, relax.TensorType) else [] for i, ty in enumerate(types)
+        ]
+        self._items[var] = items
+        self.producer |= {tensor: operator for item in items for tensor in item}
 
     def _read(self, tensor: _Tensor, operator: int) -> None:
         if operator not in self.readers[tensor] and operator != self.producer[tensor]:
             self.readers[tensor].append(operator)
 
-    def _tensors(self, expr: Any) -> Iterator[_Tensor]:
+    def _tensors(self, expr: relax.Expr) -> list[_Tensor]:
+        return [tensor for item in self._items_of(expr) for tensor in item]
+
+    def _items_of(self, expr: relax.Expr) -> list[list[_Tensor]]:
         if isinstance(expr, relax.Tuple):
-            for field in expr.fields:
-                yield from self._tensors(field)
-        elif isinstance(expr, relax.TupleGetItem):
-            items = list(self._tensors(expr.tuple_value))
-            if items:
-                yield items[expr.index]
-        elif isinstance(expr, relax.Var):
-            for var, item in self._alias.get(expr, ()):
-                if isinstance(_type((var, item)), relax.TensorType):
-                    yield var, item
+            return [self._tensors(field) for field in expr.fields]
+        if isinstance(expr, relax.TupleGetItem):
+            return [self._items_of(expr.tuple_value)[expr.index]]
+        return self._items.get(expr, []) if isinstance(expr, relax.Var) else []
 
 
 def _times(call: relax.Call, gpu: DeviceSpec, cpu: DeviceSpec) -> tuple[float, float]:
