@@ -35,7 +35,9 @@ __all__ = ["PlanMemory"]
 class PlanMemory:
     """Allocate tensors of static shape in ``main`` from storages; runs behind ``CallTIRRewrite``.
 
-    Results, which are the caller's, and tensors of other shapes stay ``R.builtin.alloc_tensor``.
+    Results, which are the caller's, tensors of other shapes and what the host reads as a shape stay
+    ``R.builtin.alloc_tensor``: the last, because ``RewriteCUDAGraph`` takes an operator on planned
+    storage for a kernel that can be recorded.
 
     Parameters
     ----------
@@ -134,9 +136,12 @@ def _tensors(main: relax.Function) -> list[_Tensor]:
     made: dict[relax.Var, tuple[int, relax.Call]] = {}
     last: dict[relax.Var, int] = {}
     held: dict[relax.Var, Held] = {}
+    left: set[relax.Var] = set()
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     for position, binding in enumerate(bindings):
         var, value = binding.var, binding.value
+        if is_call(value, "relax.tensor_to_shape"):
+            left |= reached(value, held)
         for used in reached(value, held):
             last[used] = position
         if is_call(value, "relax.builtin.alloc_tensor") and static_shape(value.ty) is not None:
@@ -145,11 +150,11 @@ def _tensors(main: relax.Function) -> list[_Tensor]:
             held[var] = frozenset([var])
         else:
             held[var] = holds(value, held)
-    results = reached(main.body.body, held)
+    left |= reached(main.body.body, held)
     return [
         _Tensor(var, call, first, last[var])
         for var, (first, call) in made.items()
-        if var not in results
+        if var not in left
     ]
 
 

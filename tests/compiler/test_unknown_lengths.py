@@ -78,3 +78,45 @@ def test_on_the_gpu(name: str, gpu: str) -> None:
         )
         assert actual.shape == expected.shape
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["finds", "reads", "behind"])
+@pytest.mark.parametrize("name", ["product", "softmax", "concat"])
+def test_on_either_side_of_a_boundary(name: str, where: str, gpu: str) -> None:
+    """Tensors of unknown length cross both ways, empty ones too."""
+    _, nodes = _BEHIND[name]
+    on_cpu = {"finds": "NonZero", "reads": "Gather", "behind": nodes[0].op_type}[where]
+    compiled = tvm_edge.compile(model(name), gpu, fallback=[on_cpu])
+    report = compiled.report
+    assert {device for device, _ in report.partitions} == {gpu, "llvm"}
+    ways = {(copy["source"], copy["destination"]) for copy in report.copies if not copy["bytes"]}
+    expected_ways = {"finds": {("llvm", gpu)}, "reads": {(gpu, "llvm"), ("llvm", gpu)}}
+    assert ways == expected_ways.get(where, {(gpu, "llvm")})
+    for keep in ([0, 1, 0, 0, 1, 1, 0, 0, 1], [1] * 9, [0] * 9):
+        inputs = {"data": random_input((9, 16), 5), "keep": np.float32(keep)}
+        (actual,) = compiled.run(inputs).values()
+        (expected,) = reference(model(name), inputs).values()
+        assert actual.shape == expected.shape
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("on_cpu", [["TopK"], ["Neg"], ["Relu", "Neg"]], ids="-".join)
+def test_top_k_with_a_computed_k(on_cpu: list[str], gpu: str) -> None:
+    computed = make_model(
+        [
+            helper.make_node("Relu", ["data"], ["r"]),
+            helper.make_node("Shape", ["keep"], ["k"]),
+            helper.make_node("TopK", ["r", "k"], ["values", "indices"], axis=1),
+            helper.make_node("Neg", ["values"], ["y"]),
+        ],
+        {"data": (9, 16), "keep": (5,)},
+        ["y", "indices"],
+        dtypes={"indices": TensorProto.INT64},
+    )
+    compiled = tvm_edge.compile(computed, gpu, fallback=on_cpu)
+    placed = {p.op_type: p.device for p in compiled.report.placements if p.device}
+    assert {kind for kind, device in placed.items() if device == "llvm"} == set(on_cpu)
+    inputs = {"data": random_input((9, 16), 6), "keep": np.zeros(5, "float32")}
+    actual, expected = compiled.run(inputs), reference(computed, inputs)
+    for name, value in expected.items():
+        np.testing.assert_allclose(actual[name], value, rtol=1e-5)
