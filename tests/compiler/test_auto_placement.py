@@ -56,6 +56,9 @@ def test_a_slow_device_is_left_in_the_run(slow_gpu: None) -> None:
     model = detector()
     compiled = tvm_edge.compile(model, "opencl")
     assert devices(compiled.report) == {"llvm"}
+    alone = tvm_edge.compile(model, "llvm").report
+    assert compiled.report.layouts == alone.layouts != {}, "as for a CPU without a GPU"
+    assert compiled.report.memory == alone.memory
     inputs = zoo.sample_input(model)
     actual, expected = compiled.run(inputs), reference(model, inputs)
     for name, value in expected.items():
@@ -74,6 +77,14 @@ def test_an_opencl_device_that_is_the_cpu_is_left() -> None:
     assert {
         p.device for p in tvm_edge.analyze(sorting, "opencl").placements if p.op_type == "TopK"
     } == {"llvm"}
+
+
+def test_float16_stays_with_the_gpu_that_has_it(slow_gpu: None) -> None:
+    """The CPU's kernels have none: the model keeps its two devices."""
+    report = tvm_edge.analyze(detector(), "mali-g76")
+    assert devices(report) == {"llvm"}
+    model = tvm_edge.compile(conv_and_top_k(640), "mali-g76", host="llvm", precision="mixed")
+    assert model.report.precision is not None
 
 
 @pytest.mark.parametrize("fallback", ["list", "none", "error"])

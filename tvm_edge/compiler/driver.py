@@ -283,9 +283,14 @@ def _plan(
         dump(imported.module, "imported")
         with resolved.cpu.target:  # constants are evaluated here
             simple = phases.SIMPLIFY(imported.module)
-        placed = place(simple, imported, resolved, fallback)
+        # A CPU has neither float16 nor tf32 here.
+        in_float32 = precision in ("float32", "tf32")
+        placed = place(simple, imported, resolved, fallback, may_leave=in_float32)
         if len(placed.kinds) > 1:
             dump(placed.module, "placed")
+        asked = resolved
+        if placed.kinds == (resolved.cpu.kind,) and in_float32:
+            resolved, precision = resolved.cpu, "float32"  # as for a CPU alone, layouts and all
         stored = placed.module
         lowered_types = None
         if precision in ("float16", "mixed"):
@@ -323,7 +328,7 @@ def _plan(
         placements = describe.describe_placements(imported, calls, schedules, placed.reasons)
         report = CompileReport(
             model=imported.name,
-            target=f"{resolved.kind} ({resolved.spec.name})",
+            target=f"{asked.kind} ({asked.spec.name})",
             placements=placements,
             operators=describe.describe_operators(imported.nodes, imported.folded, placements),
             kernels=kernels,

@@ -39,7 +39,8 @@ class Placed:
     module : IRModule
         With virtual devices if there are several.
     kinds : tuple[str, ...]
-        Kinds of device, in the order of the virtual devices.
+        Kinds of device, in the order of the virtual devices; the host's alone where costs leave
+        the GPU nothing.
     inputs : tuple[int, ...]
         The device of each input.
     reasons : dict[int, str]
@@ -57,10 +58,12 @@ def place(
     model: ImportedModel,
     resolved: ResolvedTarget,
     fallback: str | Sequence[str],
+    may_leave: bool = True,
 ) -> Placed:
     """Place the operators of a model whose graph is simplified and not legalised.
 
     ``fallback="auto"`` goes by the list where the model has branches: copies are not put inside.
+    `may_leave` is whether a model of which costs leave the GPU nothing may be the host's alone.
 
     Raises
     ------
@@ -83,6 +86,9 @@ def place(
     reasons = _reasons(main, labels)
     if all(label.device == GPU for label in labels.values()):
         return Placed(module, (resolved.kind,), (0,) * len(model.inputs), reasons)
+    nothing = all(label.device == CPU for label in labels.values())
+    if fallback == "auto" and nothing and may_leave:
+        return Placed(module, (resolved.host.kind,), (0,) * len(model.inputs), reasons)
     parameters = label_parameters(main, labels, resolved.shares_memory)
     targets = [resolved.target, resolved.host.target]
     placed = insert_copies(module, labels, parameters, targets)
