@@ -180,6 +180,7 @@ class _Waiting:
     """A process that has loaded a placement and runs when it is told to."""
 
     def __init__(self, name: str, placement: str, folder: Path) -> None:
+        self._what = f"{name} {placement}"
         command = [sys.executable, "-m", _MODULE, "--child", "wait", name, placement, str(folder)]
         self._process = subprocess.Popen(
             command,
@@ -204,7 +205,10 @@ class _Waiting:
 
     def _line(self) -> str:
         assert self._process.stdout is not None
-        return self._process.stdout.readline()
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self._what} ended with status {self._process.wait()}")
+        return line
 
 
 def _placements(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -246,7 +250,10 @@ def _crossings(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         # Half of the operators run on each device.
         row["us"] = (row["both"] - (row["GPU"] + row["CPU"]) / 2) / row["crossings"]
         chains.append(row)
-    return {"link": run_child(_MODULE, "link", options.target, folder), "chains": chains}
+    link = run_child(_MODULE, "link", options.target, folder)
+    if "failed" in link:
+        raise SystemExit(f"copies: {link['failed']}")
+    return {"link": link, "chains": chains}
 
 
 def _spread(us: Sequence[float]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TypeGuard
 
 import numpy as np
@@ -10,7 +11,15 @@ from tvm import relax
 
 from tvm_edge.schedules.accesses import constant
 
-__all__ = ["const", "constant_of", "is_call", "kernel_calls", "may_hold_tensors", "static_shape"]
+__all__ = [
+    "const",
+    "constant_of",
+    "is_call",
+    "kernel_calls",
+    "may_hold_tensors",
+    "static_shape",
+    "with_bindings",
+]
 
 
 def is_call(value: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
@@ -53,3 +62,16 @@ def kernel_calls(mod: tvm.IRModule) -> list[str]:
         for binding in block.bindings
         if is_call(binding.value, "relax.call_tir", "relax.call_tir_inplace")
     ]
+
+
+def with_bindings(
+    func: relax.Function, rewrite: Callable[[relax.Binding], Iterable[relax.Binding]]
+) -> relax.Function:
+    """A function with what `rewrite` makes of each binding in its place; its result as it was."""
+    blocks = [
+        relax.BindingBlock([new for binding in block.bindings for new in rewrite(binding)])
+        for block in func.body.blocks
+    ]
+    body = relax.SeqExpr(blocks, func.body.body)
+    relax.expr._update_type(body, func.body.ty)
+    return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)

@@ -14,19 +14,17 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.errors import PlacementError
-from tvm_edge.ops import (
-    MULTIBOX_TRANSFORM_LOC,
-    NON_MAX_SUPPRESSION,
-    SCAN,
-    SEGMENTED_ARGSORT,
-    UNIQUE,
+from tvm_edge.relay_passes.fallback_table import (
+    IMPOSSIBLE,
+    LISTED,
+    SHAPE_OPERATORS,
+    STATIC,
 )
 from tvm_edge.relay_passes.node_names import node_index
 
 __all__ = [
     "CPU",
     "GPU",
-    "LISTED",
     "Label",
     "Policy",
     "label_operators",
@@ -37,44 +35,6 @@ __all__ = [
 
 GPU, CPU = 0, 1
 """Positions of the virtual devices."""
-
-IMPOSSIBLE: Mapping[str, str] = {
-    UNIQUE: "the length of its result depends on data",
-    "relax.unique": "the length of its result depends on data",
-    "relax.dynamic_strided_slice": "the shape of its result depends on data",
-    "relax.vision.all_class_non_max_suppression": "TVM's form of it has no GPU kernel",
-    "relax.vision.non_max_suppression": "TVM's form of it has no GPU kernel",
-}
-"""Operators without a GPU kernel, and why."""
-
-_STATIC = frozenset(
-    (
-        MULTIBOX_TRANSFORM_LOC,
-        NON_MAX_SUPPRESSION,
-        SCAN,
-        SEGMENTED_ARGSORT,
-        "relax.argsort",
-        "relax.cumprod",
-        "relax.cumsum",
-        "relax.nonzero",
-        "relax.scatter_elements",
-        "relax.scatter_nd",
-        "relax.sort",
-        "relax.topk",
-        "relax.vision.get_valid_counts",
-    )
-)
-"""Operators whose GPU kernels are written for one shape."""
-
-LISTED: Mapping[str, str] = {
-    name: "listed: it searches, which a CPU does better"
-    for name in ("relax.bucketize", "relax.multinomial_from_uniform")
-}
-"""Operators that a GPU would run, but not well: the list that the paper's fallback goes by."""
-
-_SHAPE_OPERATORS = frozenset(
-    ("relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape", "relax.size")
-)
 
 
 @dataclass(frozen=True)
@@ -265,12 +225,12 @@ def _impossible(call: relax.Call, result: relax.Var, lacking: frozenset[str]) ->
     name = _name(call)
     if name in IMPOSSIBLE:
         return IMPOSSIBLE[name]
-    if name in _SHAPE_OPERATORS:
+    if name in SHAPE_OPERATORS:
         return "the host computes shapes"
     if not _has_operands(call):
         return ""
     tensors = [result.ty, *(var.ty for var in operands(call))]
-    if name in _STATIC and any(_is_dynamic(var.ty) for var in operands(call)):
+    if name in STATIC and any(_is_dynamic(var.ty) for var in operands(call)):
         return "its kernel is for one shape, and here that depends on data"
     missing = sorted(lacking & {dtype for ty in tensors for dtype in _dtypes(ty)})
     if missing:

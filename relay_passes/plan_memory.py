@@ -26,7 +26,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.relay_passes.aliases import Held, holds, reached
-from tvm_edge.relay_passes.expressions import is_call, static_shape
+from tvm_edge.relay_passes.expressions import is_call, static_shape, with_bindings
 
 __all__ = ["PlanMemory"]
 
@@ -181,10 +181,4 @@ def _rewritten(main: relax.Function, storages: list[_Storage]) -> relax.Function
         call = relax.op.memory.alloc_tensor(made[id(storage)], 0, shape, dtype, device)
         yield relax.VarBinding(binding.var, builder.normalize(call))
 
-    blocks = [
-        relax.BindingBlock([new for binding in block.bindings for new in allocated(binding)])
-        for block in main.body.blocks
-    ]
-    body = relax.SeqExpr(blocks, main.body.body)
-    relax.expr._update_type(body, main.body.ty)
-    return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
+    return with_bindings(main, allocated)

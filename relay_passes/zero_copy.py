@@ -19,7 +19,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.relay_passes.aliases import Held, holds, reached
-from tvm_edge.relay_passes.expressions import is_call, static_shape
+from tvm_edge.relay_passes.expressions import is_call, static_shape, with_bindings
 from tvm_edge.relay_passes.vdevices import is_same, vdevice_of, vdevices_of
 
 __all__ = ["HAND_OVER", "READ", "WRITE", "WriteOnHost", "shared_crossings"]
@@ -206,10 +206,4 @@ def _rewritten(
             view = relax.op.reshape(name, binding.var.ty.shape)
         yield relax.VarBinding(binding.var, builder.normalize(view))
 
-    blocks = [
-        relax.BindingBlock([new for binding in block.bindings for new in shared(binding)])
-        for block in main.body.blocks
-    ]
-    body = relax.SeqExpr(blocks, main.body.body)
-    relax.expr._update_type(body, main.body.ty)
-    return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
+    return with_bindings(main, shared)

@@ -80,11 +80,11 @@ def test_an_opencl_device_that_is_the_cpu_is_left() -> None:
 
 
 def test_float16_stays_with_the_gpu_that_has_it(slow_gpu: None) -> None:
-    """The CPU's kernels have none: the model keeps its two devices."""
-    report = tvm_edge.analyze(detector(), "mali-g76")
-    assert devices(report) == {"llvm"}
-    model = tvm_edge.compile(conv_and_top_k(640), "mali-g76", host="llvm", precision="mixed")
-    assert model.report.precision is not None
+    """The CPU has no kernels of it, and costs are of float32."""
+    compiled = tvm_edge.compile(detector(), "mali-g76", host="llvm", precision="mixed")
+    report = compiled.report
+    assert devices(report) == {"opencl"}
+    assert report.precision is not None and "float16" in report.precision.operators.values()
 
 
 @pytest.mark.parametrize("fallback", ["list", "none", "error"])

@@ -283,14 +283,14 @@ def _plan(
         dump(imported.module, "imported")
         with resolved.cpu.target:  # constants are evaluated here
             simple = phases.SIMPLIFY(imported.module)
-        # A CPU has neither float16 nor tf32 here.
-        in_float32 = precision in ("float32", "tf32")
-        placed = place(simple, imported, resolved, fallback, may_leave=in_float32)
+        # Who asks for float16 wants the GPU: the CPU has no kernels of it.
+        by_cost = precision in ("float32", "tf32")
+        placed = place(simple, imported, resolved, fallback, by_cost=by_cost)
         if len(placed.kinds) > 1:
             dump(placed.module, "placed")
         asked = resolved
-        if placed.kinds == (resolved.cpu.kind,) and in_float32:
-            resolved, precision = resolved.cpu, "float32"  # as for a CPU alone, layouts and all
+        if placed.kinds == (resolved.cpu.kind,) and resolved.host is not None:
+            resolved, precision = resolved.host, "float32"  # as for a CPU alone, layouts and all
         stored = placed.module
         lowered_types = None
         if precision in ("float16", "mixed"):

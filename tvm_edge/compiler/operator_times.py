@@ -2,7 +2,7 @@
 
 A roofline: the longer of arithmetic over the share of the peak that kernels reach, and of bytes
 over bandwidth, and what each launch costs. Good to a factor of two or three, which is what
-:func:`~tvm_edge.compiler.auto_placement.place_automatically` allows for.
+:func:`~tvm_edge.compiler.auto_placement.cheaper_on_cpu` allows for.
 """
 
 from __future__ import annotations

@@ -58,12 +58,12 @@ def place(
     model: ImportedModel,
     resolved: ResolvedTarget,
     fallback: str | Sequence[str],
-    may_leave: bool = True,
+    by_cost: bool = True,
 ) -> Placed:
     """Place the operators of a model whose graph is simplified and not legalised.
 
-    ``fallback="auto"`` goes by the list where the model has branches: copies are not put inside.
-    `may_leave` is whether a model of which costs leave the GPU nothing may be the host's alone.
+    ``fallback="auto"`` goes by the list where the model has branches, as copies are not put inside,
+    and where `by_cost` is not set: costs are of float32.
 
     Raises
     ------
@@ -77,7 +77,8 @@ def place(
     main = module["main"]
     names = {index: node.name for index, node in enumerate(model.nodes)}
     policy = replace(_policy(model, fallback), lacking=_lacking(resolved.spec))
-    if fallback == "auto" and not _has_branches(main):
+    by_cost = by_cost and fallback == "auto" and not _has_branches(main)
+    if by_cost:
         policy = replace(policy, mode="named")
         forced = label_operators(main, policy, names)
         leaving = cheaper_on_cpu(main, forced, resolved)
@@ -86,8 +87,7 @@ def place(
     reasons = _reasons(main, labels)
     if all(label.device == GPU for label in labels.values()):
         return Placed(module, (resolved.kind,), (0,) * len(model.inputs), reasons)
-    nothing = all(label.device == CPU for label in labels.values())
-    if fallback == "auto" and nothing and may_leave:
+    if by_cost and all(label.device == CPU for label in labels.values()):
         return Placed(module, (resolved.host.kind,), (0,) * len(model.inputs), reasons)
     parameters = label_parameters(main, labels, resolved.shares_memory)
     targets = [resolved.target, resolved.host.target]

@@ -211,8 +211,8 @@ class CompileReport:
         """
         placed = [p for p in self.placements if p.device]
         beside = Counter(p.op_type for p in placed if p.device == "llvm")
-        if all(p.device == "llvm" for p in placed) and self.target.startswith("llvm"):
-            beside.clear()  # the CPU is the target
+        if self.target.startswith("llvm"):
+            beside.clear()
         counts = Counter(p.device for p in placed)
         parts = [
             f"{device} {count}/{len(placed)} operators"

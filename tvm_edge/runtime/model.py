@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tvm
@@ -22,35 +22,15 @@ from tvm_edge.runtime.benchmark import BenchmarkResult, measure
 from tvm_edge.runtime.dlpack import host_array, numpy_dtype, to_numpy
 from tvm_edge.runtime.info import ModelInfo, check_info, versions
 from tvm_edge.runtime.inputs import Bound, bind_inputs, random_inputs
+from tvm_edge.runtime.library import Library, LoadedLibrary
 from tvm_edge.runtime.placement import device_index, input_device, open_devices
 from tvm_edge.runtime.profile import Profile, profile_runs
-from tvm_edge.runtime.session import Session, aligned_copy, as_tensor, check_host, load_library
+from tvm_edge.runtime.session import Session, aligned_copy, as_tensor, check_host
 from tvm_edge.runtime.threads import resolve_num_threads
 
-__all__ = ["CompiledModel", "Library", "load"]
+__all__ = ["CompiledModel", "load"]
 
 _LOG = logging.getLogger(__name__)
-
-
-class Library(Protocol):
-    """Where the code of a model comes from."""
-
-    @property
-    def has_smaller(self) -> bool:
-        """Whether there is the same with smaller work-groups, for drivers that allow no more."""
-        ...
-
-    def smaller(self) -> Library:
-        """That; it may have to be built first."""
-        ...
-
-    def module(self) -> tvm.runtime.Module:
-        """The code, ready to run on this machine."""
-        ...
-
-    def link(self, path: Path) -> None:
-        """Write the code as a shared library."""
-        ...
 
 
 class CompiledModel:
@@ -352,28 +332,6 @@ class CompiledModel:
         return write_artifact(path, manifest, library.link, weights, programs, link_smaller)
 
 
-class _LoadedLibrary:
-    """The library of an artifact."""
-
-    def __init__(self, what: str, content: bytes, smaller: bytes = b"") -> None:
-        self._what = what
-        self._content = content
-        self._smaller = smaller
-
-    @property
-    def has_smaller(self) -> bool:
-        return bool(self._smaller)
-
-    def smaller(self) -> Library:
-        return _LoadedLibrary(self._what, self._smaller)
-
-    def module(self) -> tvm.runtime.Module:
-        return load_library(self._what, self._content)
-
-    def link(self, path: Path) -> None:
-        path.write_bytes(self._content)
-
-
 def load(
     path: str | os.PathLike[str],
     *,
@@ -435,7 +393,7 @@ def load(
         weights.append(as_tensor(array))
         if weights[-1].data_ptr() != array.ctypes.data:  # copied: a file that was packed again
             artifact.release(position)
-    library = _LoadedLibrary(what, artifact.library, artifact.smaller)
+    library = LoadedLibrary(what, artifact.library, artifact.smaller)
     # What a GPU has a copy of need not stay in host memory too: export reads the file again.
     uploaded = artifact.release if kind != "llvm" else None
     model = CompiledModel(info, library, weights, num_threads, index, uploaded)
