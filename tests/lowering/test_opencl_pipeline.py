@@ -1,4 +1,4 @@
-"""The pipeline of OpenCL kernels is TVM's, and three passes more."""
+"""The pipeline of OpenCL kernels is TVM's, and four passes more."""
 
 from __future__ import annotations
 

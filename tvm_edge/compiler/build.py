@@ -18,7 +18,7 @@ from tvm_edge.errors import ArtifactError, MissingDependencyError
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.host import machine
 from tvm_edge.lowering import opencl_intrinsics, opencl_pipeline
-from tvm_edge.lowering.opencl_attributes import attributes_in_front
+from tvm_edge.lowering.opencl_source import sources_rewritten
 
 __all__ = ["BuiltLibrary", "build"]
 
@@ -117,7 +117,7 @@ def build(
         opencl_intrinsics.register()
         opencl_pipeline.register()
         pipeline = opencl_pipeline.OPENCL
-        device_compiler = attributes_in_front()
+        device_compiler = sources_rewritten()
     if resolved.kind == "cuda":
         device_compiler = cuda_compiler(str(resolved.target.attrs["arch"]))
     with device_compiler, resolved.target:

@@ -1,17 +1,12 @@
 """Attributes of OpenCL kernels: the size of their sub-groups, and of their work-groups.
 
-TVM's code generator for OpenCL writes no attribute of a kernel. It does hand each kernel's source
-to the global function ``tvm_callback_opencl_postproc``, if there is one: what a kernel requires
-stands in its body as calls, which are moved in front of it there.
+TVM's code generator for OpenCL writes no attribute of a kernel: what a kernel requires stands in
+its body as calls, which are moved in front of it in the source.
 """
 
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import tvm
 import tvm_ffi
@@ -20,22 +15,15 @@ from tvm import tirx
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.gpu.subgroup_calls import PIN
 
-__all__ = ["RequireWorkGroups", "attributes_in_front", "with_attributes"]
+__all__ = ["RequireWorkGroups", "with_attributes"]
 
 _WORK_GROUP = "tvm_edge_work_group_size"
 
 _ATTRIBUTES = {PIN: "intel_reqd_sub_group_size", _WORK_GROUP: "reqd_work_group_size"}
 
-_HOOK = "tvm_callback_opencl_postproc"
-
 _MARK = re.compile(rf"^[ \t]*({'|'.join(_ATTRIBUTES)})\(([\d, ]+)\);\n", re.MULTILINE)
 # A definition: TVM declares the module's other kernels before each.
 _KERNEL = re.compile(r"\b__kernel\b(?=[^;{]*\{)")
-
-# The hook is the process's: compilations at the same time share it.
-_lock = threading.Lock()
-_users = 0
-_before: Any = None
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="RequireWorkGroups")
@@ -81,33 +69,3 @@ def with_attributes(source: str) -> str:
         return source
     attributes = [f"__attribute__(({_ATTRIBUTES[mark]}({required[mark]})))" for mark in required]
     return _KERNEL.sub(" ".join(["__kernel", *sorted(attributes)]), _MARK.sub("", source))
-
-
-@contextmanager
-def attributes_in_front() -> Iterator[None]:
-    """Have TVM's code generator call :func:`with_attributes`, before what others registered.
-
-    Sources without a mark are not changed, and afterwards TVM is as it was.
-    """
-    global _users, _before
-    with _lock:
-        if _users == 0:
-            _before = tvm_ffi.get_global_func(_HOOK, allow_missing=True)
-            tvm_ffi.register_global_func(_HOOK, _rewrite, override=True)
-        _users += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                if _before is None:
-                    tvm_ffi.registry.remove_global_func(_HOOK)
-                else:
-                    tvm_ffi.register_global_func(_HOOK, _before, override=True)
-                _before = None
-
-
-def _rewrite(source: str, target: Any) -> str:
-    made = with_attributes(str(source))
-    return made if _before is None else _before(made, target)

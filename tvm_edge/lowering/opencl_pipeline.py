@@ -6,6 +6,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
+from tvm_edge.lowering.opencl_accesses import NameUnalignedStores
 from tvm_edge.lowering.opencl_attributes import RequireWorkGroups
 from tvm_edge.lowering.opencl_grids import LaunchLoops
 from tvm_edge.lowering.opencl_vectors import LegalizeVectors
@@ -71,5 +72,10 @@ def register() -> None:
     """Let TVM know the pipeline by its name; more than once does no harm."""
     passes = tvm.transform.Sequential(list(_PASSES), name="OpenCL")
     tirx.compilation_pipeline.register_tir_pipeline(
-        OPENCL, lambda: (passes, finalize_host_passes, finalize_device_passes)
+        OPENCL, lambda: (passes, finalize_host_passes, _finalize_device_passes)
     )
+
+
+def _finalize_device_passes() -> tvm.transform.Pass:
+    """TVM's, which leave index expressions as the code generator writes them, and ours."""
+    return tvm.transform.Sequential([finalize_device_passes(), NameUnalignedStores()])

@@ -1,0 +1,56 @@
+"""The source of kernels in OpenCL C, between TVM's code generator and the driver.
+
+TVM hands each kernel's source to the global function ``tvm_callback_opencl_postproc``, if there is
+one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tvm_ffi
+
+from tvm_edge.lowering.opencl_accesses import with_vector_accesses
+from tvm_edge.lowering.opencl_attributes import with_attributes
+
+__all__ = ["sources_rewritten"]
+
+_HOOK = "tvm_callback_opencl_postproc"
+
+# The hook is the process's: compilations at the same time share it.
+_lock = threading.Lock()
+_users = 0
+_before: Any = None
+
+
+@contextmanager
+def sources_rewritten() -> Iterator[None]:
+    """Have TVM's code generator rewrite what it writes, before what others registered.
+
+    Afterwards TVM is as it was.
+    """
+    global _users, _before
+    with _lock:
+        if _users == 0:
+            _before = tvm_ffi.get_global_func(_HOOK, allow_missing=True)
+            tvm_ffi.register_global_func(_HOOK, _rewrite, override=True)
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                if _before is None:
+                    tvm_ffi.registry.remove_global_func(_HOOK)
+                else:
+                    tvm_ffi.register_global_func(_HOOK, _before, override=True)
+                _before = None
+
+
+def _rewrite(source: str, target: Any) -> str:
+    made = with_vector_accesses(with_attributes(str(source)))
+    return made if _before is None else _before(made, target)
