@@ -6,9 +6,14 @@ from collections.abc import Iterator
 
 from tvm import relax
 
-from tvm_edge.relay_passes.expressions import may_hold_tensors
+from tvm_edge.relay_passes.expressions import (
+    KERNEL_CALLS,
+    is_call,
+    may_hold_tensors,
+    static_shape,
+)
 
-__all__ = ["Held", "holds", "reached"]
+__all__ = ["Held", "Lives", "holds", "reached"]
 
 Held = frozenset[relax.Var] | tuple["Held", ...]
 """The tensors that a value may hold, by the variables that stand for them: a tuple's by field."""
@@ -40,3 +45,56 @@ def _flat(held: Held) -> Iterator[relax.Var]:
             yield each
         else:
             yield from _flat(each)
+
+
+class Lives:
+    """What each variable of a function may be, and what becomes of it.
+
+    Attributes
+    ----------
+    bindings : list of Binding
+    held : dict of Var to Held
+        Tensors by the variables that stand for them.
+    made : dict of Var to tuple of int
+        The shapes of those that a kernel makes, where they are known.
+    overwritten : dict of Var to int
+        The last binding that writes a tensor in place.
+    results : frozenset of Var
+        The tensors among the function's results.
+    """
+
+    def __init__(self, main: relax.Function) -> None:
+        self.bindings = [binding for block in main.body.blocks for binding in block.bindings]
+        self.held: dict[relax.Var, Held] = {param: frozenset([param]) for param in main.params}
+        self.made: dict[relax.Var, tuple[int, ...]] = {}
+        self.overwritten: dict[relax.Var, int] = {}
+        for position, binding in enumerate(self.bindings):
+            var, value = binding.var, binding.value
+            if is_call(value, *KERNEL_CALLS):
+                self.held[var] = self._written(var, value, position)
+            elif is_call(value, "relax.to_vdevice"):
+                self.held[var] = frozenset([var])
+            else:
+                self.held[var] = holds(value, self.held)
+        self.results = reached(main.body.body, self.held)
+
+    def _written(self, var: relax.Var, call: relax.Call, position: int) -> Held:
+        """What a kernel's results hold."""
+        whole = isinstance(var.ty, relax.TensorType)
+        types = [var.ty] if whole else list(var.ty.fields)
+        places = [-1] * len(types)
+        if is_call(call, "relax.call_tir_inplace"):
+            places = [int(place) for place in call.attrs.inplace_indices]
+        fields: list[Held] = []
+        for place, ty in zip(places, types, strict=True):
+            if place >= 0:
+                over = reached(call.args[1].fields[place], self.held)
+                self.overwritten.update(dict.fromkeys(over, position))
+                fields.append(over)
+                continue
+            tensor = var if whole else relax.Var(var.name, ty)
+            shape = static_shape(ty)
+            if shape is not None:
+                self.made[tensor] = shape
+            fields.append(frozenset([tensor]))
+        return fields[0] if whole else tuple(fields)

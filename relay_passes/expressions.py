@@ -12,6 +12,7 @@ from tvm import relax
 from tvm_edge.schedules.accesses import constant
 
 __all__ = [
+    "KERNEL_CALLS",
     "const",
     "constant_of",
     "is_call",
@@ -20,6 +21,9 @@ __all__ = [
     "static_shape",
     "with_bindings",
 ]
+
+KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
+"""Operators that call a kernel, a PrimFunc of the module."""
 
 
 def is_call(value: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
@@ -60,7 +64,7 @@ def kernel_calls(mod: tvm.IRModule) -> list[str]:
         str(binding.value.args[0].name_hint)
         for block in mod["main"].body.blocks
         for binding in block.bindings
-        if is_call(binding.value, "relax.call_tir", "relax.call_tir_inplace")
+        if is_call(binding.value, *KERNEL_CALLS)
     ]
 
 
@@ -69,7 +73,7 @@ def with_bindings(
 ) -> relax.Function:
     """A function with what `rewrite` makes of each binding in its place; its result as it was."""
     blocks = [
-        relax.BindingBlock([new for binding in block.bindings for new in rewrite(binding)])
+        type(block)([new for binding in block.bindings for new in rewrite(binding)])
         for block in func.body.blocks
     ]
     body = relax.SeqExpr(blocks, func.body.body)

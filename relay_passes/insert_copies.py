@@ -8,13 +8,13 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_edge.relay_passes.crossing_calls import COPY, HAND_OVER, READ
 from tvm_edge.relay_passes.fallback import Label
+from tvm_edge.relay_passes.overlap_copies import split_reads
 from tvm_edge.relay_passes.vdevices import on_vdevice, set_vdevices
-from tvm_edge.relay_passes.zero_copy import HAND_OVER, READ, shared_crossings
+from tvm_edge.relay_passes.zero_copy import shared_crossings
 
 __all__ = ["LowerCopies", "insert_copies"]
-
-_COPY = "runtime.TVMTensorCopyFromTo"
 
 
 def insert_copies(
@@ -152,7 +152,7 @@ class LowerCopies:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         shared = shared_crossings(mod) if self._shared else {}
-        mod = mod.clone()
+        mod = split_reads(mod).clone()
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 mod[gvar] = _Lowerer(mod, shared).visit_expr(func)
@@ -176,5 +176,5 @@ class _Lowerer(PyExprMutator):
             return op
         if self._way == READ:
             return relax.op.call_pure_packed(READ, op.args[0], ty_args=op.ty)
-        copy = HAND_OVER if self._way == HAND_OVER else _COPY
+        copy = HAND_OVER if self._way == HAND_OVER else COPY
         return relax.op.call_dps_packed(copy, relax.Tuple([op.args[0]]), op.ty)

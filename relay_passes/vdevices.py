@@ -8,6 +8,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from tvm_edge.relay_passes.expressions import KERNEL_CALLS
+
 __all__ = [
     "is_same",
     "kernel_of",
@@ -63,7 +65,7 @@ def kernel_of(mod: tvm.IRModule, value: relax.Expr) -> tirx.PrimFunc | None:
     """The kernel that an expression calls."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
         return None
-    if value.op.name not in ("relax.call_tir", "relax.call_tir_inplace"):
+    if value.op.name not in KERNEL_CALLS:
         return None
     return mod[value.args[0]]
 

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.relay_passes.expressions import is_call
+from tvm_edge.relay_passes.expressions import KERNEL_CALLS, is_call
 from tvm_edge.schedules.base import workspace_of
 
 __all__ = ["AddWorkspace"]
@@ -46,7 +46,7 @@ class _Rewriter(PyExprMutator):
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         op = super().visit_call_(op)
-        if not is_call(op, "relax.call_tir", "relax.call_tir_inplace"):
+        if not is_call(op, *KERNEL_CALLS):
             return op
         if op.args[0] not in self._renamed:
             return op

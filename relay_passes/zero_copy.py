@@ -18,19 +18,21 @@ from collections.abc import Iterator
 import tvm
 from tvm import relax
 
-from tvm_edge.relay_passes.aliases import Held, holds, reached
+from tvm_edge.relay_passes.aliases import Lives, reached
+from tvm_edge.relay_passes.crossing_calls import (
+    COPY,
+    FINISH_READ,
+    FINISH_WRITE,
+    HAND_OVER,
+    READ,
+    START_WRITE,
+    WRITE,
+    calls,
+)
 from tvm_edge.relay_passes.expressions import is_call, static_shape, with_bindings
 from tvm_edge.relay_passes.vdevices import is_same, vdevice_of, vdevices_of
 
-__all__ = ["HAND_OVER", "READ", "WRITE", "WriteOnHost", "shared_crossings"]
-
-# The runtime's (tvm_edge/opencl/csrc/device_api.h). They run between recorded kernels: TVM's pass
-# for CUDA graphs takes in calls of functions by other names than vm.builtin's.
-READ = "vm.builtin.tvm_edge.read_on_host"
-WRITE = "vm.builtin.tvm_edge.write_on_host"
-HAND_OVER = "vm.builtin.tvm_edge.hand_over"
-
-_KERNELS = ("relax.call_tir", "relax.call_tir_inplace")
+__all__ = ["WriteOnHost", "shared_crossings"]
 
 
 def shared_crossings(mod: tvm.IRModule) -> dict[relax.Var, str]:
@@ -50,7 +52,7 @@ def shared_crossings(mod: tvm.IRModule) -> dict[relax.Var, str]:
         For the variable of a crossing :data:`READ` or :data:`HAND_OVER`.
     """
     found = {}
-    lives = _Lives(mod["main"])
+    lives = Lives(mod["main"])
     gpu = vdevices_of(mod)[0]
     written: set[relax.Var] = set()
     for position, binding in enumerate(lives.bindings):
@@ -74,65 +76,16 @@ def shared_crossings(mod: tvm.IRModule) -> dict[relax.Var, str]:
     return found
 
 
-class _Lives:
-    """What each variable of a function may be, and what becomes of it.
-
-    Attributes
-    ----------
-    bindings : list of Binding
-    held : dict of Var to Held
-        Tensors by the variables that stand for them.
-    made : dict of Var to tuple of int
-        The shapes of those that a kernel makes, where they are known.
-    overwritten : dict of Var to int
-        The last binding that writes a tensor in place.
-    results : frozenset of Var
-        The tensors among the function's results.
-    """
-
-    def __init__(self, main: relax.Function) -> None:
-        self.bindings = [binding for block in main.body.blocks for binding in block.bindings]
-        self.held: dict[relax.Var, Held] = {param: frozenset([param]) for param in main.params}
-        self.made: dict[relax.Var, tuple[int, ...]] = {}
-        self.overwritten: dict[relax.Var, int] = {}
-        for position, binding in enumerate(self.bindings):
-            var, value = binding.var, binding.value
-            if is_call(value, *_KERNELS):
-                self.held[var] = self._written(var, value, position)
-            elif is_call(value, "relax.to_vdevice"):
-                self.held[var] = frozenset([var])
-            else:
-                self.held[var] = holds(value, self.held)
-        self.results = reached(main.body.body, self.held)
-
-    def _written(self, var: relax.Var, call: relax.Call, position: int) -> Held:
-        """What a kernel's results hold."""
-        whole = isinstance(var.ty, relax.TensorType)
-        types = [var.ty] if whole else list(var.ty.fields)
-        places = [-1] * len(types)
-        if is_call(call, "relax.call_tir_inplace"):
-            places = [int(place) for place in call.attrs.inplace_indices]
-        fields: list[Held] = []
-        for place, ty in zip(places, types, strict=True):
-            if place >= 0:
-                over = reached(call.args[1].fields[place], self.held)
-                self.overwritten.update(dict.fromkeys(over, position))
-                fields.append(over)
-                continue
-            tensor = var if whole else relax.Var(var.name, ty)
-            shape = static_shape(ty)
-            if shape is not None:
-                self.made[tensor] = shape
-            fields.append(frozenset([tensor]))
-        return fields[0] if whole else tuple(fields)
-
-
 @tvm.transform.module_pass(opt_level=0, name="WriteOnHost")
 class WriteOnHost:
     """Have kernels of the CPU write into the tensors that are handed over to the GPU.
 
     Runs behind ``CallTIRRewrite`` and in front of the memory planner. A tensor whose allocation it
     does not find is copied when it is handed over.
+
+    A kernel that writes waits until the GPU is done with what the memory held before. Where the GPU
+    may have other work then, the tensor takes its memory before that work is enqueued, and the wait
+    is for what was enqueued earlier alone.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -142,24 +95,17 @@ class WriteOnHost:
         values = {binding.var: binding.value for binding in bindings}
         homes: dict[relax.Var, relax.Var] = {}  # by the CPU's tensor the GPU's
         for binding in bindings:
-            if _calls(binding.value, HAND_OVER):
+            if calls(binding.value, HAND_OVER):
                 source, target = binding.value.args
                 made = _allocation(source, values)
                 if made is not None and made not in homes and _is_planned(values.get(target)):
                     homes[made] = target
         if not homes:
             return mod
+        places = {made: _idle_from(bindings, made, homes[made]) for made in homes}
         mod = mod.clone()
-        mod[gvar] = _rewritten(main, homes, values)
+        mod[gvar] = _rewritten(main, homes, places, values)
         return mod
-
-
-def _calls(value: relax.Expr, name: str) -> bool:
-    return (
-        isinstance(value, relax.Call)
-        and isinstance(value.op, relax.ExternFunc)
-        and str(value.op.global_symbol) == name
-    )
 
 
 def _is_planned(value: relax.Expr | None) -> bool:
@@ -182,27 +128,72 @@ def _allocation(tensor: relax.Expr, values: dict[relax.Var, relax.Expr]) -> rela
     return None
 
 
+def _idle_from(bindings: list[relax.Binding], made: relax.Var, home: relax.Var) -> relax.Var | None:
+    """The first binding after which no kernel has to be waited for, if kernels of the GPU follow.
+
+    It stands where the host last waited for the GPU on its way to the CPU's kernel, whose result
+    is allocated as `made`; where that wait was for an earlier place, there.
+    """
+    positions = {binding.var: position for position, binding in enumerate(bindings)}
+    end = positions[made]
+    start = 0
+    for position in range(end - 1, -1, -1):
+        value = bindings[position].value
+        if calls(value, FINISH_READ):
+            start = positions[value.args[0]]
+            break
+        if calls(value, READ) or calls(value, COPY):
+            start = position + 1
+            break
+    gpu = vdevice_of(home.ty)
+    for binding in bindings[start:end]:
+        value = binding.value
+        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
+            device = vdevice_of(value.args[-1].ty)
+            if device is None or gpu is None or is_same(device, gpu):
+                return bindings[start].var
+    return None
+
+
 def _rewritten(
     main: relax.Function,
     homes: dict[relax.Var, relax.Var],
+    places: dict[relax.Var, relax.Var | None],
     values: dict[relax.Var, relax.Expr],
 ) -> relax.Function:
     builder = relax.BlockBuilder()
     moved = frozenset(homes.values())
+    early: dict[relax.Var, list[relax.Var]] = {}
+    for made, place in places.items():
+        if place is not None:
+            early.setdefault(place, []).append(made)
+    started: dict[relax.Var, relax.Var] = {}
+
+    def call(name: str, argument: relax.Expr, ty: relax.Type) -> relax.Expr:
+        return builder.normalize(relax.Call(relax.ExternFunc(name), [argument], ty_args=[ty]))
 
     def shared(binding: relax.Binding) -> Iterator[relax.Binding]:
+        for made in early.get(binding.var, ()):
+            home = homes[made]
+            yield relax.VarBinding(home, values[home])
+            value = call(START_WRITE, home, relax.ObjectType())
+            started[made] = relax.Var(f"{home.name}_write", value.ty)
+            yield relax.VarBinding(started[made], value)
         home = homes.get(binding.var)
         if home is None:
             if binding.var not in moved:
                 yield binding
             return
-        yield relax.VarBinding(home, values[home])
         like = home.ty
         ty = relax.TensorType(like.shape, like.dtype, binding.var.ty.vdevice)
-        view = relax.Call(relax.ExternFunc(WRITE), [home], ty_args=[ty])
+        if binding.var in started:
+            view = call(FINISH_WRITE, started[binding.var], ty)
+        else:
+            yield relax.VarBinding(home, values[home])
+            view = call(WRITE, home, ty)
         if static_shape(ty) != static_shape(binding.var.ty):
             name = relax.Var(f"{binding.var.name}_shared", ty)
-            yield relax.VarBinding(name, builder.normalize(view))
+            yield relax.VarBinding(name, view)
             view = relax.op.reshape(name, binding.var.ty.shape)
         yield relax.VarBinding(binding.var, builder.normalize(view))
 

@@ -24,6 +24,7 @@ from tvm_edge.relay_passes.fallback import (
     node_indices,
 )
 from tvm_edge.relay_passes.insert_copies import insert_copies
+from tvm_edge.relay_passes.overlap_copies import gpu_work_first, late_reads
 from tvm_edge.relay_passes.vdevices import vdevice_of, vdevices_of
 from tvm_edge.relay_passes.zero_copy import shared_crossings
 
@@ -91,7 +92,7 @@ def place(
         return Placed(module, (resolved.host.kind,), (0,) * len(model.inputs), reasons)
     parameters = label_parameters(main, labels, resolved.shares_memory)
     targets = [resolved.target, resolved.host.target]
-    placed = insert_copies(module, labels, parameters, targets)
+    placed = gpu_work_first(insert_copies(module, labels, parameters, targets))
     return Placed(placed, (resolved.kind, resolved.host.kind), tuple(parameters), reasons)
 
 
@@ -150,6 +151,7 @@ def copies_of(mod: tvm.IRModule, model: ImportedModel, shared: bool) -> tuple[di
     nodes = dict(zip([b.var for b in bindings], node_indices(main), strict=True))
     inputs = dict(zip(main.params, [spec.name for spec in model.inputs], strict=True))
     uncopied = shared_crossings(mod) if shared else {}
+    late = late_reads(mod)
     found = []
     for binding in bindings:
         value = binding.value
@@ -175,6 +177,7 @@ def copies_of(mod: tvm.IRModule, model: ImportedModel, shared: bool) -> tuple[di
                 "destination": str(destination.target.kind.name),
                 "bytes": size,
                 "zero_copy": binding.var in uncopied,
+                "overlapped": binding.var in late,
             }
         )
     return tuple(found)

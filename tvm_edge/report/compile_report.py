@@ -128,7 +128,8 @@ class CompileReport:
         Device and number of kernels of each maximal run on one device.
     copies : tuple[dict, ...]
         Tensors that cross devices: ``tensor``, ``shape``, ``dtype``, ``source``, ``destination``,
-        ``bytes`` (its size) and ``zero_copy``: the devices share memory, and nothing is copied.
+        ``bytes`` (its size), ``zero_copy``: the devices share memory, and nothing is copied, and
+        ``overlapped``: the GPU has other work meanwhile.
     fusion_groups : tuple[dict, ...]
         Independent operators merged into one kernel, and refusals, with why.
     kernels : tuple[KernelInfo, ...]

@@ -1,7 +1,6 @@
 #include "device_api.h"
 
 #include <tvm/ffi/extra/c_env_api.h>
-#include <tvm/runtime/memory/memory_manager.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "command_buffer.h"
+#include "copy.h"
 #include "device.h"
 #include "error.h"
 #include "library.h"
@@ -21,93 +21,6 @@ namespace ffi = tvm::ffi;
 using tvm::runtime::DeviceAttrKind;
 
 namespace {
-
-/*! \brief One end of a copy on a device. */
-struct End {
-  Device* device;
-  Place place;
-  cl_mem buffer() const { return place.block->mem; }
-  char* svm() const { return static_cast<char*>(place.block->svm) + place.offset; }
-  /*! \brief Where the host may read and write it once the stream is done; null if nowhere. */
-  char* host() const {
-    // A block with a view belongs to the host: the device would read what was there before.
-    char* base = device->memory_kind == MemoryKind::kSVMFine
-                     ? static_cast<char*>(place.block->svm)
-                     : device->memory.HostAddress(place.block);
-    return base == nullptr ? nullptr : base + place.offset;
-  }
-};
-
-End FindEnd(Device* device, const void* data, size_t offset, size_t bytes, const char* what) {
-  const Place place = device->memory.Find(static_cast<const char*>(data) + offset, what);
-  if (place.offset + bytes > place.block->bytes) {
-    TVM_FFI_THROW(ValueError) << what << " of " << bytes << " bytes ends after its memory of "
-                              << place.block->bytes << " bytes";
-  }
-  return {device, place};
-}
-
-void CheckCopy(cl_int status, Device* device, const char* direction, size_t bytes) {
-  if (status == CL_SUCCESS) return;
-  Fail(status, device, "copying " + std::to_string(bytes) + " bytes " + direction);
-}
-
-/*! \brief Host memory to a device; returns when the host memory may change, as callers expect. */
-void CopyIn(Stream* stream, const void* from, const End& to, size_t bytes) {
-  if (char* host = to.host()) {
-    stream->Finish();
-    std::memcpy(host, from, bytes);
-    return;
-  }
-  const cl_int status =
-      stream->Submit("copy in", false, [&](cl_command_queue queue, cl_event* event) {
-        if (to.place.block->svm != nullptr) {
-          return cl().clEnqueueSVMMemcpy(queue, CL_TRUE, to.svm(), from, bytes, 0, nullptr, event);
-        }
-        return cl().clEnqueueWriteBuffer(queue, to.buffer(), CL_TRUE, to.place.offset, bytes, from,
-                                         0, nullptr, event);
-      });
-  CheckCopy(status, to.device, "to the device", bytes);
-}
-
-void CopyOut(Stream* stream, const End& from, void* to, size_t bytes) {
-  if (const char* host = from.host()) {
-    stream->Finish();
-    std::memcpy(to, host, bytes);
-    return;
-  }
-  const cl_int status =
-      stream->Submit("copy out", false, [&](cl_command_queue queue, cl_event* event) {
-        if (from.place.block->svm != nullptr) {
-          return cl().clEnqueueSVMMemcpy(queue, CL_TRUE, to, from.svm(), bytes, 0, nullptr, event);
-        }
-        return cl().clEnqueueReadBuffer(queue, from.buffer(), CL_TRUE, from.place.offset, bytes,
-                                        to, 0, nullptr, event);
-      });
-  CheckCopy(status, from.device, "from the device", bytes);
-}
-
-void CopyWithin(Stream* stream, const End& from, const End& to, size_t bytes) {
-  Memory& memory = from.device->memory;
-  if (memory.HostAddress(from.place.block) != nullptr) {
-    stream->Finish();
-    CopyIn(stream, from.host(), to, bytes);
-    return;
-  }
-  if (memory.HostAddress(to.place.block) != nullptr) {
-    CopyOut(stream, from, to.host(), bytes);
-    return;
-  }
-  const cl_int status =
-      stream->Submit("copy", false, [&](cl_command_queue queue, cl_event* event) {
-        if (from.place.block->svm != nullptr) {
-          return cl().clEnqueueSVMMemcpy(queue, 0, to.svm(), from.svm(), bytes, 0, nullptr, event);
-        }
-        return cl().clEnqueueCopyBuffer(queue, from.buffer(), to.buffer(), from.place.offset,
-                                        to.place.offset, bytes, 0, nullptr, event);
-      });
-  CheckCopy(status, from.device, "within the device", bytes);
-}
 
 class DeviceAPI final : public tvm::runtime::DeviceAPI {
  public:
@@ -326,63 +239,6 @@ class HostMapping {
   Allocation* block_ = nullptr;
 };
 
-/*! \brief Holds a tensor's memory while the host reads or writes it beside the device. */
-class SharedMemory {
- public:
-  SharedMemory(ffi::Tensor tensor, Device* device, Allocation* block, char* host, bool mapped)
-      : tensor_(std::move(tensor)), device_(device), block_(block), host_(host), mapped_(mapped) {}
-
-  void AllocData(DLTensor* view) { view->data = host_; }
-  void FreeData(DLTensor*) {
-    if (mapped_ && !Forked()) device_->memory.UnmapRead(block_, host_);
-  }
-
- private:
-  ffi::Tensor tensor_;
-  Device* device_;
-  Allocation* block_;
-  char* host_;
-  bool mapped_;
-};
-
-constexpr DLDevice kHost{kDLCPU, 0};
-
-/*! \brief Whether compiled kernels of the CPU take a tensor at this address. */
-bool IsAlignedForHost(const void* address) {
-  return reinterpret_cast<uintptr_t>(address) % tvm::runtime::kAllocAlignment == 0;
-}
-
-/*! \brief A CPU tensor of its own, from the pool that the virtual machine takes its from. */
-ffi::Tensor NewOnHost(const ffi::Tensor& like) {
-  using tvm::runtime::memory::AllocatorType;
-  using tvm::runtime::memory::MemoryManager;
-  return MemoryManager::GetOrCreateAllocator(kHost, AllocatorType::kPooled)
-      ->Empty(ffi::Shape(like.shape()), like.dtype(), kHost);
-}
-
-/*! \brief The device of a tensor that crosses to the host or back. */
-Device* CrossingDevice(const ffi::Tensor& tensor, const char* what) {
-  if (tensor.device().device_type != kDLOpenCL) {
-    TVM_FFI_THROW(ValueError) << what << " takes an OpenCL tensor";
-  }
-  if (!tensor.IsContiguous()) TVM_FFI_THROW(ValueError) << what << " takes a contiguous tensor";
-  RefuseWhileRecording("A tensor that crosses to the host");
-  Device* device = GetDevice(tensor.device().device_id);
-  device->CheckUsable();
-  return device;
-}
-
-End FindTensor(Device* device, const ffi::Tensor& tensor, const char* what) {
-  return FindEnd(device, tensor.GetDLTensorPtr()->data, tensor.byte_offset(),
-                 ffi::GetDataSize(tensor), what);
-}
-
-ffi::Tensor Shared(const ffi::Tensor& tensor, const End& end, char* host, bool mapped) {
-  return ffi::Tensor::FromNDAlloc(
-      SharedMemory(tensor, end.device, end.place.block, host, mapped), tensor.shape(),
-      tensor.dtype(), kHost);
-}
-
 }  // namespace
 
 tvm::runtime::DeviceAPI* OpenCLDeviceAPI() {
@@ -402,46 +258,7 @@ ffi::Tensor HostView(const ffi::Tensor& tensor) {
     TVM_FFI_THROW(ValueError) << "host_view takes a contiguous tensor";
   }
   return ffi::Tensor::FromNDAlloc(HostMapping(tensor), tensor.shape(), tensor.dtype(),
-                                  kHost);
-}
-
-ffi::Tensor ReadOnHost(const ffi::Tensor& tensor) {
-  Device* device = CrossingDevice(tensor, "read_on_host");
-  if (const size_t bytes = ffi::GetDataSize(tensor); bytes > 0) {
-    const End end = FindTensor(device, tensor, "A tensor that the host reads");
-    if (char* host = device->memory.MapForReading(end.place, bytes)) {
-      ffi::Tensor view = Shared(tensor, end, host, /*mapped=*/true);
-      if (IsAlignedForHost(host)) return view;
-    }
-  }
-  ffi::Tensor copy = NewOnHost(tensor);
-  tvm::runtime::Tensor::CopyFromTo(tensor.GetDLTensorPtr(),
-                                   const_cast<DLTensor*>(copy.GetDLTensorPtr()));
-  return copy;
-}
-
-ffi::Tensor WriteOnHost(const ffi::Tensor& tensor) {
-  Device* device = CrossingDevice(tensor, "write_on_host");
-  if (device->memory_kind == MemoryKind::kSVMFine && ffi::GetDataSize(tensor) > 0) {
-    const End end = FindTensor(device, tensor, "A tensor that the host writes");
-    if (IsAlignedForHost(end.svm())) {
-      // The memory may have been another tensor's, which kernels still read.
-      device->streams.FinishAll();
-      return Shared(tensor, end, end.svm(), /*mapped=*/false);
-    }
-  }
-  return NewOnHost(tensor);
-}
-
-void HandOver(const ffi::Tensor& written, const ffi::Tensor& tensor) {
-  CrossingDevice(tensor, "hand_over");
-  const auto address = [](const ffi::Tensor& each) {
-    return static_cast<char*>(each.GetDLTensorPtr()->data) + each.byte_offset();
-  };
-  // An address of the host is none of a device whose memory the host does not share.
-  if (written.device().device_type == kDLCPU && address(written) == address(tensor)) return;
-  tvm::runtime::Tensor::CopyFromTo(written.GetDLTensorPtr(),
-                                   const_cast<DLTensor*>(tensor.GetDLTensorPtr()));
+                                  DLDevice{kDLCPU, 0});
 }
 
 }  // namespace tvm_edge::opencl

@@ -21,23 +21,6 @@ tvm::runtime::Timer CreateTimer(tvm::Device device);
  */
 tvm::ffi::Tensor HostView(const tvm::ffi::Tensor& tensor);
 
-/*!
- * \brief What an OpenCL tensor holds, for a CPU kernel to read; waits for the device.
- *
- * The same memory where the host can read it there, else a copy. Kernels may go on reading the
- * tensor, and must not write it while the result lives.
- */
-tvm::ffi::Tensor ReadOnHost(const tvm::ffi::Tensor& tensor);
-/*!
- * \brief Where a CPU kernel writes what an OpenCL tensor is to hold; waits for the device.
- *
- * The same memory where the host can write it at any time, else memory of its own. The device has
- * the values after `HandOver`; the host may go on reading them.
- */
-tvm::ffi::Tensor WriteOnHost(const tvm::ffi::Tensor& tensor);
-/*! \brief Let `tensor` hold what was written: nothing is done where it does already. */
-void HandOver(const tvm::ffi::Tensor& written, const tvm::ffi::Tensor& tensor);
-
 }  // namespace tvm_edge::opencl
 
 #endif  // TVM_EDGE_OPENCL_DEVICE_API_H_

@@ -249,40 +249,48 @@ char* Memory::HostAddress(Allocation* block) {
   return block->host;
 }
 
-char* Memory::MapForReading(const Place& place, size_t bytes) {
+char* Memory::MapForReading(const Place& place, size_t bytes, Event* done) {
   Allocation* block = place.block;
   const MemoryKind kind = device_->memory_kind;
   if (kind == MemoryKind::kBuffer) return nullptr;
   Stream* stream = device_->streams.Get(nullptr);
   device_->streams.FinishOthers(stream);
   if (kind == MemoryKind::kSVMFine) {
-    stream->Finish();
+    if (done != nullptr) {
+      *done = stream->MarkNow();
+    } else {
+      stream->Finish();
+    }
     return static_cast<char*>(block->svm) + place.offset;
   }
   std::lock_guard<std::mutex> lock(block->mutex);
   if (block->host != nullptr) return nullptr;  // it may be written through that view
   char* host = nullptr;
   cl_int status = CL_SUCCESS;
+  const cl_uint wait = done == nullptr ? CL_TRUE : 0;
   if (kind == MemoryKind::kMapped) {
-    stream->Submit("map", false, [&](cl_command_queue queue, cl_event* event) {
-      host = static_cast<char*>(cl().clEnqueueMapBuffer(queue, block->mem, CL_TRUE, CL_MAP_READ,
+    const auto map = [&](cl_command_queue queue, cl_event* event) {
+      host = static_cast<char*>(cl().clEnqueueMapBuffer(queue, block->mem, wait, CL_MAP_READ,
                                                         place.offset, bytes, 0, nullptr, event,
                                                         &status));
       return status;
-    });
+    };
+    stream->Submit("map", false, map, done);
   } else {
     // OpenCL does not say what it means to map shared virtual memory twice.
     if (block->read) return nullptr;
     char* address = static_cast<char*>(block->svm) + place.offset;
-    status = stream->Submit("map", false, [&](cl_command_queue queue, cl_event* event) {
-      return cl().clEnqueueSVMMap(queue, CL_TRUE, CL_MAP_READ, address, bytes, 0, nullptr, event);
-    });
+    const auto map = [&](cl_command_queue queue, cl_event* event) {
+      return cl().clEnqueueSVMMap(queue, wait, CL_MAP_READ, address, bytes, 0, nullptr, event);
+    };
+    status = stream->Submit("map", false, map, done);
     if (status == CL_SUCCESS) {
       block->read = true;
       host = address;
     }
   }
   Check(status, device_, "mapping a tensor for the host to read");
+  if (done != nullptr) stream->Flush();
   return host;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "stream.h"
 
 namespace tvm_edge::opencl {
 
@@ -74,10 +75,10 @@ class Memory {
   /*!
    * \brief Let the host read a tensor that kernels may read at the same time; where it sees it.
    *
-   * Waits for the device. Null where only a copy will do: memory is not shared, or is in use in
-   * another way.
+   * Null where only a copy will do: memory is not shared, or is in use in another way.
+   * \param done Null to wait for the device; else gets the event that says when it may.
    */
-  char* MapForReading(const Place& place, size_t bytes);
+  char* MapForReading(const Place& place, size_t bytes, Event* done);
   /*! \brief Undo one MapForReading that was not null; never throws. */
   void UnmapRead(Allocation* block, char* host) noexcept;
   /*! \brief Return pooled blocks to the driver; how many bytes. */

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "crossing.h"
 #include "device.h"
 #include "device_api.h"
 #include "library.h"
@@ -214,6 +215,10 @@ void Register() {
       .def("vm.builtin.tvm_edge.read_on_host", ReadOnHost)
       .def("vm.builtin.tvm_edge.write_on_host", WriteOnHost)
       .def("vm.builtin.tvm_edge.hand_over", HandOver)
+      .def("vm.builtin.tvm_edge.start_read", StartRead)
+      .def("vm.builtin.tvm_edge.finish_read", FinishRead)
+      .def("vm.builtin.tvm_edge.start_write", StartWrite)
+      .def("vm.builtin.tvm_edge.finish_write", FinishWrite)
       .def("tvm_edge.opencl.profile_start",
            [](int index) { GetDevice(index)->streams.StartRecording(); })
       .def("tvm_edge.opencl.profile_stop", StopProfiling)

@@ -130,14 +130,21 @@ Event Stream::Mark() {
   return Own(event);
 }
 
+void Stream::Flush() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Check(cl().clFlush(queue_), device_, "flushing a stream");
+}
+
+Event Stream::MarkNow() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Event marker = Mark();
+  Check(cl().clFlush(queue_), device_, "flushing a stream");
+  return marker;
+}
+
 void Stream::WaitFor(Stream* other) {
   if (other == this || !other->pending()) return;
-  Event marker;
-  {
-    std::lock_guard<std::mutex> lock(other->mutex_);
-    marker = other->Mark();
-    Check(cl().clFlush(other->queue_), device_, "flushing a stream");
-  }
+  const Event marker = other->MarkNow();
   std::lock_guard<std::mutex> lock(mutex_);
   const cl_event event = marker.get();
   Check(cl().clEnqueueBarrierWithWaitList(queue_, 1, &event, nullptr), device_,

@@ -41,12 +41,14 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   /*!
    * \brief Enqueue a command: `enqueue(queue, event)` with `event` null unless one is wanted.
+   * \param done Where not null, gets the command's event.
    * \return The status of `enqueue`; the caller knows what to say of a failure.
    */
   template <typename Enqueue>
-  cl_int Submit(const std::string& name, bool is_kernel, const Enqueue& enqueue) {
+  cl_int Submit(const std::string& name, bool is_kernel, const Enqueue& enqueue,
+                Event* done = nullptr) {
     std::lock_guard<std::mutex> lock(mutex_);
-    return SubmitLocked(name, is_kernel ? 1 : 0, enqueue, nullptr);
+    return SubmitLocked(name, is_kernel ? 1 : 0, enqueue, done);
   }
 
   /*!
@@ -67,6 +69,10 @@ class Stream : public std::enable_shared_from_this<Stream> {
     return SubmitLocked({}, launches, enqueue, done);
   }
 
+  /*! \brief Have the device begin what was enqueued. */
+  void Flush();
+  /*! \brief An event of the commands enqueued so far, which the device begins. */
+  Event MarkNow();
   /*! \brief Wait until all commands ran. */
   void Finish();
   /*! \brief The same for callers that must not throw. */
