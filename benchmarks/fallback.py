@@ -15,8 +15,11 @@ by itself: copies of 4 bytes to 64 MiB between host and device, each to its end,
 bandwidth, and what waiting for a kernel takes. The bar: a crossing within 1.2 of latency + bytes /
 bandwidth; where memory is shared and nothing is copied, 50 µs.
 
+**Overlap.** A pool on the GPU, read by a chain of pools on the CPU and by one on the GPU, which
+does not wait for the CPU: both against each of them alone. The floor is the longer of the two.
+
 ``--target opencl`` or ``cuda`` (``TVM_EDGE_OPENCL`` chooses the OpenCL device); ``--networks``,
-``--part placements`` or ``crossings``, ``--json FILE``.
+``--part placements``, ``crossings`` or ``overlap``, ``--json FILE``.
 """
 
 from __future__ import annotations
@@ -55,6 +58,9 @@ _LINK_SIZES = (4, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
 _CHAIN = 8  # operators, and as many crossings less one
 _SIDES = (16, 512, 2048)  # of the square images of floats that cross
 _CHAINED = ("GPU", "CPU", "both")
+# Of the heads: operators and side of their window, so that a real GPU and a CPU take a while.
+_HEADS = {"CPU": (3, 3), "GPU": (8, 15)}
+_HEADS_SIDE = 2048
 
 
 # ------------------------------------------------------------------ what the child processes do
@@ -164,12 +170,59 @@ def _chain_model(side: int, length: int = _CHAIN) -> tuple[Any, list[str]]:
     return builder.get(), names
 
 
+def _heads(side: str, target: str, which: str, _folder: Path) -> dict[str, Any]:
+    """Microseconds of a run with both heads, or one of them."""
+    from tvm import relax
+
+    import tvm_edge
+
+    builder = relax.BlockBuilder()
+    shape = (1, 1, int(side), int(side))
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    names: dict[str, list[str]] = {}
+    with builder.function("main", [x]):
+        trunk = builder.emit(relax.op.nn.max_pool2d(x, (3, 3), padding=(1, 1)))
+        results = []
+        for head, (length, window) in _HEADS.items():
+            if which not in (head, "both"):
+                continue
+            value, names[head] = trunk, []
+            for _ in range(length):
+                pool = relax.op.nn.max_pool2d(value, (window,) * 2, padding=(window // 2,) * 2)
+                value = builder.emit(pool)
+                names[head].append(value.name)
+            results.append(value)
+        builder.emit_func_output(relax.Tuple(results))
+    compiled = tvm_edge.compile(builder.get(), target, fallback=names.get("CPU", "none"))
+    values = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    found = list(compiled.run({"x": values}).values())
+    for head, actual in zip(names, found, strict=True):
+        length, window = _HEADS[head]
+        # Pools one behind the other are one with their windows joined.
+        reach = 1 + length * (window // 2)
+        rows = _sliding_max(values[0, 0], reach)
+        np.testing.assert_array_equal(actual[0, 0], _sliding_max(rows.T, reach).T)
+    overlapped = [bool(copy["overlapped"]) for copy in compiled.report.copies]
+    median_ms = compiled.benchmark({"x": values}, repeat=100).device.median
+    return {"us": median_ms * 1e3, "overlapped": overlapped}
+
+
+def _sliding_max(values: np.ndarray, reach: int) -> np.ndarray:
+    """The largest of the elements up to `reach` lines away."""
+    padded = np.pad(values, ((reach, reach), (0, 0)), constant_values=-np.inf)
+    found = padded[: len(values)].copy()
+    for offset in range(1, 2 * reach + 1):
+        np.maximum(found, padded[offset : offset + len(values)], out=found)
+    return found
+
+
 _JOBS: dict[str, Job] = {
     "prepare": write_reference,
     "compile": _compile,
     "wait": _wait,
     "link": _link,
     "chain": _chain,
+    "heads": _heads,
 }
 
 
@@ -256,6 +309,29 @@ def _crossings(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {"link": link, "chains": chains}
 
 
+def _overlap(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for _ in range(3):
+        for which in _CHAINED:
+            row = run_child(_MODULE, "heads", _HEADS_SIDE, options.target, which, folder)
+            if "failed" in row:
+                raise SystemExit(f"heads, {which}: {row['failed']}")
+            rows.setdefault(which, []).append(row)
+    if not all(row["overlapped"] == [True] for row in rows["both"]):
+        raise SystemExit("the read of the CPU's head is not overlapped")
+    return {which: [row["us"] for row in found] for which, found in rows.items()}
+
+
+def _overlap_lines(found: dict[str, list[float]]) -> list[str]:
+    both, gpu, cpu = (median(found[which]) for which in ("both", "GPU", "CPU"))
+    cells = [_spread(found[which]) for which in ("both", "GPU", "CPU")]
+    return [
+        "| both heads, ms | the GPU's alone | the CPU's alone | both / sum | both / the longer |",
+        "|---" * 5 + "|",
+        f"| {' | '.join(cells)} | {both / (gpu + cpu):.2f} | **{both / max(gpu, cpu):.2f}** |",
+    ]
+
+
 def _spread(us: Sequence[float]) -> str:
     return f"{median(us) / 1e3:,.2f} [{min(us) / 1e3:,.2f}–{max(us) / 1e3:,.2f}]"
 
@@ -316,7 +392,7 @@ def main() -> None:
     )
     parser.add_argument("--target", default="opencl", choices=("opencl", "cuda"))
     parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=NETWORKS)
-    parser.add_argument("--part", choices=("placements", "crossings"))
+    parser.add_argument("--part", choices=("placements", "crossings", "overlap"))
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path)
@@ -324,12 +400,15 @@ def main() -> None:
     found: dict[str, Any] = {"machine": describe_machine(), "target": options.target}
     print(json.dumps(found["machine"]))
     with tempfile.TemporaryDirectory() as folder:
-        if options.part != "crossings":
+        if options.part in (None, "placements"):
             found["placements"] = _placements(options, Path(folder))
             print("\n".join(_placement_lines(found["placements"])), flush=True)
-        if options.part != "placements":
+        if options.part in (None, "crossings"):
             found["crossings"] = _crossings(options, Path(folder))
             print("\n".join(_crossing_lines(found["crossings"])), flush=True)
+        if options.part in (None, "overlap"):
+            found["overlap"] = _overlap(options, Path(folder))
+            print("\n".join(_overlap_lines(found["overlap"])), flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps(found))
 

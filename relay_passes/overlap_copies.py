@@ -43,12 +43,9 @@ def gpu_work_first(mod: tvm.IRModule) -> tvm.IRModule:
     gvar = mod.get_global_var("main")
     main = mod[gvar]
     cpu = vdevices_of(mod)[1]
-    blocks = [
-        type(block)(_ordered(list(block.bindings), cpu))
-        if isinstance(block, relax.DataflowBlock)
-        else block
-        for block in main.body.blocks
-    ]
+    if not main.is_pure:
+        return mod
+    blocks = [type(b)(_ordered(list(b.bindings), cpu)) for b in main.body.blocks]
     body = relax.SeqExpr(blocks, main.body.body)
     relax.expr._update_type(body, main.body.ty)
     mod = mod.clone()
