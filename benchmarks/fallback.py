@@ -293,7 +293,7 @@ def _crossings(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         for placement in _CHAINED:
             rounds = [
                 run_child(_MODULE, "chain", side, options.target, placement, folder)
-                for _ in range(3)
+                for _ in range(min(3, options.rounds))
             ]
             failed = next((r["failed"] for r in rounds if "failed" in r), None)
             if failed:
@@ -311,7 +311,7 @@ def _crossings(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def _overlap(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     rows: dict[str, list[dict[str, Any]]] = {}
-    for _ in range(3):
+    for _ in range(min(3, options.rounds)):
         for which in _CHAINED:
             row = run_child(_MODULE, "heads", _HEADS_SIDE, options.target, which, folder)
             if "failed" in row:
