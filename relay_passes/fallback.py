@@ -76,18 +76,21 @@ def node_indices(func: relax.Function) -> list[int | None]:
     """For each binding of ``main`` the node of the user's model that it is part of.
 
     The result of node ``i`` is called ``n<i>_``; bindings before it that have other names are steps
-    towards it.
+    towards it, but for fields of the tuple that another node results in.
     """
-    found: list[int | None] = []
-    for var in (binding.var for binding in _bindings(func)):
-        found.append(None)
+    nodes: dict[relax.Var, int | None] = {}
+    steps: list[relax.Var] = []
+    for binding in _bindings(func):
+        var, value = binding.var, binding.value
         node = node_index(var.name)
+        whole = value.tuple_value if isinstance(value, relax.TupleGetItem) else None
+        nodes[var] = node if node is not None else nodes.get(whole)
         if node is not None:
-            for at in range(len(found) - 1, -1, -1):
-                if found[at] is not None:
-                    break
-                found[at] = node
-    return found
+            nodes.update(dict.fromkeys(steps, node))
+            steps.clear()
+        elif nodes[var] is None:
+            steps.append(var)
+    return [nodes[binding.var] for binding in _bindings(func)]
 
 
 def label_operators(
@@ -217,7 +220,8 @@ def _name(call: relax.Call) -> str:
 
 
 def _has_operands(call: relax.Call) -> bool:
-    return bool(operands(call))
+    """Whether tensors carry a call's virtual device to its kernel, which for a size has none."""
+    return _name(call) != "relax.size" and bool(operands(call))
 
 
 def _impossible(call: relax.Call, result: relax.Var, lacking: frozenset[str]) -> str:

@@ -52,7 +52,5 @@ LISTED: Mapping[str, str] = {
 }
 """Operators that a GPU would run, but not well: the list that the paper's fallback goes by."""
 
-SHAPE_OPERATORS = frozenset(
-    ("relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape", "relax.size")
-)
+SHAPE_OPERATORS = frozenset(("relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape"))
 """Operators that compute shapes, which the host needs."""
