@@ -16,9 +16,9 @@ from tvm import relax, tirx
 from tvm_edge.errors import PlacementError
 from tvm_edge.relay_passes.fallback_table import (
     IMPOSSIBLE,
-    LISTED,
     SHAPE_OPERATORS,
     STATIC,
+    why_left_out,
 )
 from tvm_edge.relay_passes.node_names import node_index
 
@@ -55,21 +55,24 @@ class Policy:
     Attributes
     ----------
     mode : {"list", "none", "error", "named"}
-        ``list``: operators of :data:`LISTED` leave the GPU. ``none``: they stay. ``error``: nothing
-        may leave. ``named``: as ``none``, and `nodes` leave. Those that a GPU cannot run leave in
-        all modes but ``error`` and ``none``, which refuse the model.
+        ``list``: operators that :data:`PERFORMING` does not have leave the GPU. ``none``: they
+        stay. ``error``: nothing may leave. ``named``: as ``none``, and `nodes` leave. Those that a
+        GPU cannot run leave in all modes but ``error`` and ``none``, which refuse the model.
     nodes : frozenset[int]
         Nodes of the user's model that must run on the CPU.
     lacking : frozenset[str]
         Types that the GPU cannot calculate with: ``float16``, ``float64``.
     leaving : mapping of relax.Var to str
         Results that are better computed on the CPU, and why.
+    kind : {"opencl", "cuda"}
+        Of the GPU, for the list.
     """
 
     mode: Literal["list", "none", "error", "named"] = "list"
     nodes: frozenset[int] = frozenset()
     lacking: frozenset[str] = frozenset()
     leaving: Mapping[relax.Var, str] = field(default_factory=dict)
+    kind: str = "opencl"
 
 
 def node_indices(func: relax.Function) -> list[int | None]:
@@ -118,7 +121,8 @@ def label_operators(
         value = binding.value
         if isinstance(value, relax.Call):
             impossible = _impossible(value, binding.var, policy.lacking)
-            listed = LISTED.get(_name(value), "")
+            # What is no operator is a function that a Relax module brings along.
+            listed = why_left_out(_name(value), policy.kind) if _name(value) else ""
             if _has_operands(value) and not impossible and binding.var in shapes:
                 listed = "it computes a shape, which the host needs"
             label = _ON_TARGET

@@ -214,7 +214,7 @@ def test_listed_operators_leave() -> None:
     report = tvm_edge.analyze(searching(), "mali-t860", fallback="list")
     on_cpu = {p.op_type: p.reason for p in report.placements if p.device == "llvm"}
     assert set(on_cpu) == {"bucketize"}
-    assert "searches" in on_cpu["bucketize"]
+    assert on_cpu["bucketize"].startswith("left out of the list")
     assert [(c["source"], c["destination"]) for c in report.copies] == [
         ("opencl", "llvm"),
         ("llvm", "opencl"),

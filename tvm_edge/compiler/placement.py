@@ -76,7 +76,7 @@ def place(
         return Placed(module, (resolved.kind,), (0,) * len(model.inputs), {})
     main = module["main"]
     names = {index: node.name for index, node in enumerate(model.nodes)}
-    policy = replace(_policy(model, fallback), lacking=_lacking(resolved.spec))
+    policy = replace(_policy(model, fallback), lacking=_lacking(resolved.spec), kind=resolved.kind)
     by_cost = by_cost and fallback == "auto" and not _has_branches(main)
     if by_cost:
         policy = replace(policy, mode="named")
