@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeGuard
 
 import numpy as np
@@ -12,6 +12,7 @@ from tvm import relax
 from tvm_edge.schedules.accesses import constant
 
 __all__ = [
+    "all_bindings",
     "const",
     "constant_of",
     "is_call",
@@ -52,6 +53,16 @@ def static_shape(ty: relax.Type) -> tuple[int, ...] | None:
 def may_hold_tensors(ty: relax.Type) -> bool:
     """Whether a value of this type can be a tensor, or something that has one."""
     return not isinstance(ty, relax.ShapeType | tvm.ir.PrimType)
+
+
+def all_bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
+    """All bindings of a body, those of a branch before the branch's."""
+    for block in body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.If):
+                yield from all_bindings(binding.value.true_branch)
+                yield from all_bindings(binding.value.false_branch)
+            yield binding
 
 
 def kernel_calls(mod: tvm.IRModule) -> list[str]:

@@ -14,6 +14,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.errors import PlacementError
+from tvm_edge.relay_passes.expressions import all_bindings
 from tvm_edge.relay_passes.fallback_table import (
     IMPOSSIBLE,
     SHAPE_OPERATORS,
@@ -30,6 +31,7 @@ __all__ = [
     "label_operators",
     "label_parameters",
     "node_indices",
+    "nodes_of",
     "operands",
 ]
 
@@ -96,10 +98,24 @@ def node_indices(func: relax.Function) -> list[int | None]:
     return [nodes[binding.var] for binding in _bindings(func)]
 
 
+def nodes_of(func: relax.Function) -> dict[relax.Var, int | None]:
+    """:func:`node_indices` by variable; what is in a branch is part of the ``If``."""
+    nodes: dict[relax.Var, int | None] = {}
+    for binding, node in zip(_bindings(func), node_indices(func), strict=True):
+        value = binding.value
+        nodes[binding.var] = node
+        if isinstance(value, relax.If):
+            inside = (*all_bindings(value.true_branch), *all_bindings(value.false_branch))
+            nodes.update((step.var, node) for step in inside)
+    return nodes
+
+
 def label_operators(
     func: relax.Function, policy: Policy, node_names: Mapping[int, str]
 ) -> dict[relax.Var, Label]:
-    """A device for the result of every binding of ``main``.
+    """A device for the result of every binding of ``main``, those in branches included.
+
+    The result of an ``If`` is on the CPU if both branches end there, and else on the GPU.
 
     Parameters
     ----------
@@ -117,8 +133,9 @@ def label_operators(
     labels: dict[relax.Var, Label] = {}
     shapes = _feeding_shapes(func)
     refused: dict[str, str] = {}
-    for binding, node in zip(_bindings(func), node_indices(func), strict=True):
-        value = binding.value
+    nodes = nodes_of(func)
+    for binding in all_bindings(func.body):
+        value, node = binding.value, nodes[binding.var]
         if isinstance(value, relax.Call):
             impossible = _impossible(value, binding.var, policy.lacking)
             # What is no operator is a function that a Relax module brings along.
@@ -144,7 +161,6 @@ def label_operators(
             labels[binding.var] = label
         else:
             labels[binding.var] = _follow(value, labels)
-    _check_branches(func, labels)
     if refused:
         each = ", ".join(f"{name} ({reason})" for name, reason in refused.items())
         raise PlacementError(
@@ -152,27 +168,6 @@ def label_operators(
             f"{each}; use fallback='list' to run them on the CPU"
         )
     return labels
-
-
-def _check_branches(func: relax.Function, labels: Mapping[relax.Var, Label]) -> None:
-    """Refuse models of which a part has to leave the GPU and which choose between branches.
-
-    Copies are not put inside of branches.
-    """
-    branches = [b.value for b in _bindings(func) if isinstance(b.value, relax.If)]
-    leaving = [label.reason for label in labels.values() if label.device == CPU]
-    for branch in branches:
-
-        def visit(expr: relax.Expr) -> None:
-            if isinstance(expr, relax.Call) and _name(expr) in IMPOSSIBLE:
-                leaving.append(IMPOSSIBLE[_name(expr)])
-
-        relax.analysis.post_order_visit(branch, visit)
-    if branches and leaving:
-        raise PlacementError(
-            f"the model has an If, and an operator that has to leave the GPU ({leaving[0]}), which "
-            "do not go together in this version; compile it with target='llvm'"
-        )
 
 
 def label_parameters(
@@ -185,9 +180,9 @@ def label_parameters(
     nothing.
     """
     readers: dict[relax.Var, set[int]] = {param: set() for param in func.params}
-    for binding in _bindings(func):
+    for binding in all_bindings(func.body):
         device = labels[binding.var].device if binding.var in labels else GPU
-        for var in operands(binding.value):
+        for var in (read for end in _ends(binding.value) for read in operands(end)):
             if var in readers:
                 readers[var].add(device)
     on_cpu = ({CPU},) if shared else ({CPU}, {CPU, GPU})
@@ -209,10 +204,20 @@ def operands(value: relax.Expr) -> list[relax.Var]:
 
 def _follow(value: relax.Expr, labels: Mapping[relax.Var, Label]) -> Label:
     """The label of a value that computes nothing: that of what it is made from."""
+    if isinstance(value, relax.If):
+        ends = [_follow(end, labels) for end in _ends(value)]
+        return next((end for end in ends if end.device == GPU), ends[0])
     for var in operands(value):
         if var in labels:
             return labels[var]
     return _ON_TARGET
+
+
+def _ends(value: relax.Expr) -> tuple[relax.Expr, ...]:
+    """What a value may turn out to be: the results of the branches of an ``If``."""
+    if isinstance(value, relax.If):
+        return value.true_branch.body, value.false_branch.body
+    return (value,)
 
 
 def _bindings(func: relax.Function) -> list[relax.Binding]:
