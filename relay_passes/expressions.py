@@ -66,11 +66,10 @@ def all_bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
 
 
 def kernel_calls(mod: tvm.IRModule) -> list[str]:
-    """The names of the kernels that ``main`` calls, in order."""
+    """The names of the kernels that ``main`` calls, in order, those of all branches included."""
     return [
         str(binding.value.args[0].name_hint)
-        for block in mod["main"].body.blocks
-        for binding in block.bindings
+        for binding in all_bindings(mod["main"].body)
         if is_call(binding.value, "relax.call_tir", "relax.call_tir_inplace")
     ]
 

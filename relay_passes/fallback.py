@@ -182,7 +182,7 @@ def label_parameters(
     readers: dict[relax.Var, set[int]] = {param: set() for param in func.params}
     for binding in all_bindings(func.body):
         device = labels[binding.var].device if binding.var in labels else GPU
-        for var in (read for end in _ends(binding.value) for read in operands(end)):
+        for var in operands(binding.value):
             if var in readers:
                 readers[var].add(device)
     on_cpu = ({CPU},) if shared else ({CPU}, {CPU, GPU})
@@ -190,7 +190,10 @@ def label_parameters(
 
 
 def operands(value: relax.Expr) -> list[relax.Var]:
-    """The tensor variables that an expression reads, those in tuples included."""
+    """The tensor variables that an expression reads, those in tuples included.
+
+    An ``If`` reads what its branches result in; their bindings have operands of their own.
+    """
     if isinstance(value, relax.Var):
         return [value] if isinstance(value.ty, relax.TensorType | relax.TupleType) else []
     if isinstance(value, relax.Call):
@@ -199,25 +202,21 @@ def operands(value: relax.Expr) -> list[relax.Var]:
         return [var for field in value.fields for var in operands(field)]
     if isinstance(value, relax.TupleGetItem):
         return operands(value.tuple_value)
+    if isinstance(value, relax.If):
+        return operands(value.true_branch.body) + operands(value.false_branch.body)
     return []
 
 
 def _follow(value: relax.Expr, labels: Mapping[relax.Var, Label]) -> Label:
     """The label of a value that computes nothing: that of what it is made from."""
     if isinstance(value, relax.If):
-        ends = [_follow(end, labels) for end in _ends(value)]
+        branches = (value.true_branch, value.false_branch)
+        ends = [_follow(branch.body, labels) for branch in branches]
         return next((end for end in ends if end.device == GPU), ends[0])
     for var in operands(value):
         if var in labels:
             return labels[var]
     return _ON_TARGET
-
-
-def _ends(value: relax.Expr) -> tuple[relax.Expr, ...]:
-    """What a value may turn out to be: the results of the branches of an ``If``."""
-    if isinstance(value, relax.If):
-        return value.true_branch.body, value.false_branch.body
-    return (value,)
 
 
 def _bindings(func: relax.Function) -> list[relax.Binding]:

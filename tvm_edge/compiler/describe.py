@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _BLOCKED = frozenset(("conv2d_blocked", "window_blocked", "winograd"))
+_HOST = "llvm"
 _WINOGRAD = frozenset(("winograd", "winograd_output"))
 
 
@@ -150,8 +151,14 @@ def describe_placements(
     schedules: Mapping[str, KernelSchedule],
     reasons: Mapping[int, str],
 ) -> tuple[Placement, ...]:
-    """Where each of the user's operators runs and why, or why nowhere."""
-    running = {index: schedules[name].device for name, nodes in calls for index in nodes}
+    """Where each of the user's operators runs and why, or why nowhere.
+
+    An operator of which a part has left the GPU, as branches may, is said to be where that part is.
+    """
+    running: dict[int, str] = {}
+    for name, nodes in calls:
+        device = schedules[name].device
+        running |= {index: device for index in nodes if running.get(index) != _HOST}
     default = "the target is this device"
     placed = [
         Placement(node.name, node.op_type, running[index], reasons.get(index, default))

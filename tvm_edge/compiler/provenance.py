@@ -14,6 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from tvm_edge.relay_passes.expressions import all_bindings
 from tvm_edge.relay_passes.node_names import node_index
 
 __all__ = ["NodeTrace"]
@@ -38,7 +39,7 @@ class NodeTrace:
         env: dict[relax.Var, Hashable] = {p: ("param", i) for i, p in enumerate(main.params)}
         # Values of the node whose result comes next.
         pending: list[tuple[int, relax.Expr]] = []
-        for binding in _bindings(main):
+        for binding in all_bindings(main.body):
             number = self._bound(binding, env)
             pending.append((number, binding.value))
             node = node_index(binding.var.name)
@@ -58,12 +59,13 @@ class NodeTrace:
         Returns
         -------
         list of (str, tuple of int)
-            In execution order; the first is the name of the function that is called.
+            In execution order, branches one after the other; the first is the name of the function
+            that is called.
         """
         main = mod["main"]
         env: dict[relax.Var, Hashable] = {p: ("param", i) for i, p in enumerate(main.params)}
         result = []
-        for binding in _bindings(main):
+        for binding in all_bindings(main.body):
             value = binding.value
             callee = value.op if isinstance(value, relax.Call) else None
             if isinstance(callee, tvm.ir.GlobalVar) and isinstance(mod[callee], relax.Function):
@@ -138,6 +140,9 @@ class NodeTrace:
             return ("call", str(expr.op), arguments, str(expr.attrs))
         if isinstance(expr, relax.Tuple):
             return ("tuple", *(self._key(field, env) for field in expr.fields))
+        if isinstance(expr, relax.If):
+            ends = (expr.cond, expr.true_branch.body, expr.false_branch.body)
+            return ("if", *(self._key(end, env) for end in ends))
         if isinstance(expr, relax.TupleGetItem):
             whole = self._key(expr.tuple_value, env)
             if isinstance(whole, int) and whole in self._fields:
