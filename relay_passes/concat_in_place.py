@@ -24,7 +24,7 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.relay_passes.expressions import is_call, static_shape
+from tvm_edge.relay_passes.expressions import all_bindings, is_call, static_shape
 from tvm_edge.relay_passes.fallback import operands
 
 __all__ = ["CONCAT", "concat_in_place"]
@@ -64,10 +64,11 @@ def concat_in_place(
     """
     main = mod["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    everywhere = list(all_bindings(main.body))
     producer = {binding.var: binding.value for binding in bindings}
     readers: Counter[relax.Var] = Counter()
     others: Counter[relax.Var] = Counter()  # readers that are not kernels
-    for value in [*(binding.value for binding in bindings), main.body.body]:
+    for value in [*(binding.value for binding in everywhere), main.body.body]:
         for var in dict.fromkeys(operands(value)):
             readers[var] += 1
             others[var] += not is_call(value, "relax.call_tir")
@@ -76,7 +77,7 @@ def concat_in_place(
         plan.add(binding.var)
     if plan.gone:
         mod = _Rewriter(mod, plan, specialise).rewritten()
-    calls = [b.var for b in bindings if is_call(b.value, "relax.call_tir")]
+    calls = [b.var for b in everywhere if is_call(b.value, "relax.call_tir")]
     return mod, [i for i, var in enumerate(calls) if var not in plan.gone]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeGuard
 
 import numpy as np
@@ -13,6 +13,7 @@ from tvm_edge.schedules.accesses import constant
 
 __all__ = [
     "KERNEL_CALLS",
+    "all_bindings",
     "const",
     "constant_of",
     "is_call",
@@ -58,12 +59,21 @@ def may_hold_tensors(ty: relax.Type) -> bool:
     return not isinstance(ty, relax.ShapeType | tvm.ir.PrimType)
 
 
+def all_bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
+    """All bindings of a body, those of a branch before the branch's."""
+    for block in body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.If):
+                yield from all_bindings(binding.value.true_branch)
+                yield from all_bindings(binding.value.false_branch)
+            yield binding
+
+
 def kernel_calls(mod: tvm.IRModule) -> list[str]:
-    """The names of the kernels that ``main`` calls, in order."""
+    """The names of the kernels that ``main`` calls, in order, those of all branches included."""
     return [
         str(binding.value.args[0].name_hint)
-        for block in mod["main"].body.blocks
-        for binding in block.bindings
+        for binding in all_bindings(mod["main"].body)
         if is_call(binding.value, *KERNEL_CALLS)
     ]
 

@@ -14,11 +14,12 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.errors import PlacementError
+from tvm_edge.relay_passes.expressions import all_bindings
 from tvm_edge.relay_passes.fallback_table import (
     IMPOSSIBLE,
-    LISTED,
     SHAPE_OPERATORS,
     STATIC,
+    why_left_out,
 )
 from tvm_edge.relay_passes.node_names import node_index
 
@@ -30,6 +31,7 @@ __all__ = [
     "label_operators",
     "label_parameters",
     "node_indices",
+    "nodes_of",
     "operands",
 ]
 
@@ -55,45 +57,65 @@ class Policy:
     Attributes
     ----------
     mode : {"list", "none", "error", "named"}
-        ``list``: operators of :data:`LISTED` leave the GPU. ``none``: they stay. ``error``: nothing
-        may leave. ``named``: as ``none``, and `nodes` leave. Those that a GPU cannot run leave in
-        all modes but ``error`` and ``none``, which refuse the model.
+        ``list``: operators that :data:`PERFORMING` does not have leave the GPU. ``none``: they
+        stay. ``error``: nothing may leave. ``named``: as ``none``, and `nodes` leave. Those that a
+        GPU cannot run leave in all modes but ``error`` and ``none``, which refuse the model.
     nodes : frozenset[int]
         Nodes of the user's model that must run on the CPU.
     lacking : frozenset[str]
         Types that the GPU cannot calculate with: ``float16``, ``float64``.
     leaving : mapping of relax.Var to str
         Results that are better computed on the CPU, and why.
+    kind : {"opencl", "cuda"}
+        Of the GPU, for the list.
     """
 
     mode: Literal["list", "none", "error", "named"] = "list"
     nodes: frozenset[int] = frozenset()
     lacking: frozenset[str] = frozenset()
     leaving: Mapping[relax.Var, str] = field(default_factory=dict)
+    kind: str = "opencl"
 
 
 def node_indices(func: relax.Function) -> list[int | None]:
     """For each binding of ``main`` the node of the user's model that it is part of.
 
     The result of node ``i`` is called ``n<i>_``; bindings before it that have other names are steps
-    towards it.
+    towards it, but for fields of the tuple that another node results in.
     """
-    found: list[int | None] = []
-    for var in (binding.var for binding in _bindings(func)):
-        found.append(None)
+    nodes: dict[relax.Var, int | None] = {}
+    steps: list[relax.Var] = []
+    for binding in _bindings(func):
+        var, value = binding.var, binding.value
         node = node_index(var.name)
+        whole = value.tuple_value if isinstance(value, relax.TupleGetItem) else None
+        nodes[var] = node if node is not None else nodes.get(whole)
         if node is not None:
-            for at in range(len(found) - 1, -1, -1):
-                if found[at] is not None:
-                    break
-                found[at] = node
-    return found
+            nodes.update(dict.fromkeys(steps, node))
+            steps.clear()
+        elif nodes[var] is None:
+            steps.append(var)
+    return [nodes[binding.var] for binding in _bindings(func)]
+
+
+def nodes_of(func: relax.Function) -> dict[relax.Var, int | None]:
+    """:func:`node_indices` by variable; what is in a branch is part of the ``If``."""
+    nodes: dict[relax.Var, int | None] = {}
+    for binding, node in zip(_bindings(func), node_indices(func), strict=True):
+        value = binding.value
+        nodes[binding.var] = node
+        if isinstance(value, relax.If):
+            inside = (*all_bindings(value.true_branch), *all_bindings(value.false_branch))
+            nodes.update((step.var, node) for step in inside)
+    return nodes
 
 
 def label_operators(
     func: relax.Function, policy: Policy, node_names: Mapping[int, str]
 ) -> dict[relax.Var, Label]:
-    """A device for the result of every binding of ``main``.
+    """A device for the result of every binding of ``main``, those in branches included.
+
+    The result of an ``If`` is on the CPU if both branches end there, and else on the GPU.
 
     Parameters
     ----------
@@ -111,11 +133,13 @@ def label_operators(
     labels: dict[relax.Var, Label] = {}
     shapes = _feeding_shapes(func)
     refused: dict[str, str] = {}
-    for binding, node in zip(_bindings(func), node_indices(func), strict=True):
-        value = binding.value
+    nodes = nodes_of(func)
+    for binding in all_bindings(func.body):
+        value, node = binding.value, nodes[binding.var]
         if isinstance(value, relax.Call):
             impossible = _impossible(value, binding.var, policy.lacking)
-            listed = LISTED.get(_name(value), "")
+            # What is no operator is a function that a Relax module brings along.
+            listed = why_left_out(_name(value), policy.kind) if _name(value) else ""
             if _has_operands(value) and not impossible and binding.var in shapes:
                 listed = "it computes a shape, which the host needs"
             label = _ON_TARGET
@@ -137,7 +161,6 @@ def label_operators(
             labels[binding.var] = label
         else:
             labels[binding.var] = _follow(value, labels)
-    _check_branches(func, labels)
     if refused:
         each = ", ".join(f"{name} ({reason})" for name, reason in refused.items())
         raise PlacementError(
@@ -145,27 +168,6 @@ def label_operators(
             f"{each}; use fallback='list' to run them on the CPU"
         )
     return labels
-
-
-def _check_branches(func: relax.Function, labels: Mapping[relax.Var, Label]) -> None:
-    """Refuse models of which a part has to leave the GPU and which choose between branches.
-
-    Copies are not put inside of branches.
-    """
-    branches = [b.value for b in _bindings(func) if isinstance(b.value, relax.If)]
-    leaving = [label.reason for label in labels.values() if label.device == CPU]
-    for branch in branches:
-
-        def visit(expr: relax.Expr) -> None:
-            if isinstance(expr, relax.Call) and _name(expr) in IMPOSSIBLE:
-                leaving.append(IMPOSSIBLE[_name(expr)])
-
-        relax.analysis.post_order_visit(branch, visit)
-    if branches and leaving:
-        raise PlacementError(
-            f"the model has an If, and an operator that has to leave the GPU ({leaving[0]}), which "
-            "do not go together in this version; compile it with target='llvm'"
-        )
 
 
 def label_parameters(
@@ -178,7 +180,7 @@ def label_parameters(
     nothing.
     """
     readers: dict[relax.Var, set[int]] = {param: set() for param in func.params}
-    for binding in _bindings(func):
+    for binding in all_bindings(func.body):
         device = labels[binding.var].device if binding.var in labels else GPU
         for var in operands(binding.value):
             if var in readers:
@@ -188,7 +190,10 @@ def label_parameters(
 
 
 def operands(value: relax.Expr) -> list[relax.Var]:
-    """The tensor variables that an expression reads, those in tuples included."""
+    """The tensor variables that an expression reads, those in tuples included.
+
+    An ``If`` reads what its branches result in; their bindings have operands of their own.
+    """
     if isinstance(value, relax.Var):
         return [value] if isinstance(value.ty, relax.TensorType | relax.TupleType) else []
     if isinstance(value, relax.Call):
@@ -197,11 +202,17 @@ def operands(value: relax.Expr) -> list[relax.Var]:
         return [var for field in value.fields for var in operands(field)]
     if isinstance(value, relax.TupleGetItem):
         return operands(value.tuple_value)
+    if isinstance(value, relax.If):
+        return operands(value.true_branch.body) + operands(value.false_branch.body)
     return []
 
 
 def _follow(value: relax.Expr, labels: Mapping[relax.Var, Label]) -> Label:
     """The label of a value that computes nothing: that of what it is made from."""
+    if isinstance(value, relax.If):
+        branches = (value.true_branch, value.false_branch)
+        ends = [_follow(branch.body, labels) for branch in branches]
+        return next((end for end in ends if end.device == GPU), ends[0])
     for var in operands(value):
         if var in labels:
             return labels[var]
@@ -217,7 +228,8 @@ def _name(call: relax.Call) -> str:
 
 
 def _has_operands(call: relax.Call) -> bool:
-    return bool(operands(call))
+    """Whether tensors carry a call's virtual device to its kernel, which for a size has none."""
+    return _name(call) != "relax.size" and bool(operands(call))
 
 
 def _impossible(call: relax.Call, result: relax.Var, lacking: frozenset[str]) -> str:

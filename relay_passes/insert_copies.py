@@ -93,6 +93,27 @@ class _Inserter(PyExprMutator):
         self._device = self._place.get(binding.var, 0)
         super().visit_var_binding_(binding)
 
+    def visit_if_(self, op: relax.If) -> relax.Expr:
+        device, outside = self._device, self._copies
+        condition = self.visit_expr(op.cond)
+        branches = []
+        for branch in (op.true_branch, op.false_branch):
+            self._copies = {}  # a branch's are its own
+            branches.append(self._branch(branch, device))
+        self._copies = outside
+        return relax.If(condition, *branches)
+
+    def _branch(self, branch: relax.SeqExpr, device: int) -> relax.SeqExpr:
+        """A branch whose result is on the device of the ``If``."""
+        blocks = [self.visit_binding_block(block) for block in branch.blocks]
+        self._copies.clear()
+        self.builder_._begin_binding_block()
+        body = self._moved(branch.body, device)
+        if isinstance(body, relax.Tuple):
+            body = self.builder_.emit(body)
+        blocks.append(self.builder_._end_block())
+        return self.builder_.normalize(relax.SeqExpr(blocks, body))
+
     def visit_match_cast_(self, binding: relax.MatchCast) -> None:
         ty = on_vdevice(binding.ty, self._devices[self._place[binding.var]])
         value = self.visit_expr(binding.value)

@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_edge.relay_passes.expressions import all_bindings
 from tvm_edge.relay_passes.vdevices import reading_device
 
 __all__ = ["WEIGHTS_PARAM", "LiftWeights"]
@@ -52,9 +53,11 @@ class _Lifter(PyExprMutator):
         self._func = func
         self._device = 0
         self._items: dict[tuple[tvm.ir.GenericConst, int], int] = {}
-        for block in func.body.blocks:
-            for binding in block.bindings:
-                self._collect(binding.value, reading_device(mod, binding.value))
+        for binding in all_bindings(func.body):
+            value, device = binding.value, reading_device(mod, binding.value)
+            if isinstance(value, relax.If):  # what is in its branches comes by itself
+                value = relax.Tuple([value.true_branch.body, value.false_branch.body])
+            self._collect(value, device)
         self._collect(func.body.body, 0)
         self.weights = [constant.value for constant, _ in self._items]
         self.devices = [device for _, device in self._items]
@@ -79,9 +82,9 @@ class _Lifter(PyExprMutator):
         )
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        self._device = reading_device(self._mod, binding.value)
+        outside, self._device = self._device, reading_device(self._mod, binding.value)
         super().visit_var_binding_(binding)
-        self._device = 0
+        self._device = outside  # that of an If, whose branch may result in a constant
 
     def visit_generic_const_(self, op: tvm.ir.GenericConst) -> relax.Expr:
         item = self._items.get((op, self._device))

@@ -103,6 +103,8 @@ def late_reads(mod: tvm.IRModule) -> dict[relax.Var, int]:
     """
     gpu = vdevices_of(mod)[0]
     lives = Lives(mod["main"])
+    if any(isinstance(binding.value, relax.If) for binding in lives.bindings):
+        return {}  # what branches read, write and result in is not looked at
     enqueued = [
         position
         for position, binding in enumerate(lives.bindings)

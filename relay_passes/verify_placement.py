@@ -9,6 +9,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
+from tvm_edge.relay_passes.expressions import all_bindings
 from tvm_edge.relay_passes.vdevices import (
     is_same,
     kernel_of,
@@ -27,9 +28,8 @@ class VerifyPlacement:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         devices = vdevices_of(mod)
         if devices:
-            for block in mod["main"].body.blocks:
-                for binding in block.bindings:
-                    _check(mod, binding.value, devices)
+            for binding in all_bindings(mod["main"].body):
+                _check(mod, binding.value, devices)
         return mod
 
 

@@ -51,8 +51,10 @@ def shared_crossings(mod: tvm.IRModule) -> dict[relax.Var, str]:
     dict of Var to str
         For the variable of a crossing :data:`READ` or :data:`HAND_OVER`.
     """
-    found = {}
+    found: dict[relax.Var, str] = {}
     lives = Lives(mod["main"])
+    if any(isinstance(binding.value, relax.If) for binding in lives.bindings):
+        return found  # what branches read, write and result in is not looked at
     gpu = vdevices_of(mod)[0]
     written: set[relax.Var] = set()
     for position, binding in enumerate(lives.bindings):

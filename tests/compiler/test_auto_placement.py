@@ -148,7 +148,7 @@ def test_a_small_partition_stays() -> None:
 
 
 def test_a_model_with_branches_goes_by_the_list(slow_gpu: None) -> None:
-    """A copy inside of a branch is not made; the model is not refused for what costs say."""
+    """Costs are of what every run takes."""
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((2048, 2048), "float32"))
     condition = relax.Var("condition", relax.TensorType((), "bool"))

@@ -109,25 +109,41 @@ def test_where_a_detector_is_cut(gpu: str) -> None:
         np.testing.assert_array_equal(actual[name], value)
 
 
-CUT = ("faster_rcnn_head",)  # has two, and what follows has no known length
+# One network of each way to detect but SSD's, of which the test above is; the rest differs in its
+# backbone.
+CUT = ("faster_rcnn_head", "yolov1_small", "yolov3")
+REST = (name for name in DETECTORS if name not in CUT)
+FULL_SIZE = (name for name in DETECTORS if name not in HUGE)
 
 
-@pytest.mark.parametrize("name", [*CUT, *in_full(*(n for n in DETECTORS if n not in CUT))])
-def test_suppression_on_the_cpu(name: str, gpu: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, REDUCED[name]) for name in CUT),
+        *in_full(*((name, REDUCED[name]) for name in REST), *((name, {}) for name in FULL_SIZE)),
+    ],
+)
+def test_suppression_on_the_cpu(name: str, options: Options, gpu: str) -> None:
     """Any detector, cut where ICPP'19 cuts it: the path ran, and the detections are right."""
-    model = zoo.build(name, **REDUCED[name])
+    model = zoo.build(name, **options)
     inputs = zoo.sample_input(model, seed=1)
     compiled = tvm_edge.compile(model, gpu, fallback=["NonMaxSuppression"])
     actual, expected = compiled.run(inputs), reference(model, inputs)
     assert_close(actual, expected)
     result = compare_detections(actual, expected, score_threshold=score_threshold(model))
     assert result.unmatched == 0
-    assert result.matched >= 10
+    assert result.matched >= 5  # of the seven that the smallest network finds
     report = compiled.report
-    of = [node.name for node in model.graph.node if node.op_type == "NonMaxSuppression"]
-    on_cpu = [k.operators for k in report.kernels if k.device == "llvm"]
-    assert {name for operators in on_cpu for name in operators} >= set(of)
+    of = {node.name for node in model.graph.node if node.op_type == "NonMaxSuppression"}
+    moved = {p.operator for p in report.placements if p.reason == "named in fallback="}
+    on_cpu = {p.operator for p in report.placements if p.device == "llvm"}
+    # Faster R-CNN's ranks of boxes are as many as the first suppression left.
+    assert moved == of and of <= on_cpu <= of | {"rpn/ranks"}
+    ran = [k.operators for k in report.kernels if k.device == "llvm"]
+    assert {name for operators in ran for name in operators} == on_cpu
     assert {p.device for p in report.placements if p.op_type == "Conv"} == {gpu}
+    order = [device for device, _ in report.partitions]
+    assert order[0] == order[-1] == gpu and order.count("llvm") == len(on_cpu)
     assert {c["destination"] for c in report.copies} == {gpu, "llvm"}
     tensors = [(c["tensor"], c["destination"]) for c in report.copies]
     assert len(tensors) == len(set(tensors)), "a tensor crosses once each way"

@@ -35,6 +35,7 @@ _BEHIND = {
         ],
     ),
 }
+_VIEWS = ("Squeeze", "Reshape", "Constant", "Shape")
 _CONSTANTS = {
     "weights": random_input((16, 70), 1),
     "first": np.array([0]),
@@ -66,10 +67,19 @@ def model(name: str) -> onnx.ModelProto:
     )
 
 
+def assert_placed(report: tvm_edge.CompileReport, elsewhere: dict[str, str], device: str) -> None:
+    """Every operator but views is on `device`, or on that which `elsewhere` has for its type."""
+    found = {p.op_type: p.device for p in report.placements if p.op_type not in _VIEWS}
+    assert found == {op_type: elsewhere.get(op_type, device) for op_type in found}
+    assert all(kernel.operators for kernel in report.kernels)
+    named = "named in fallback="
+    assert {p.op_type for p in report.placements if p.reason == named} == set(elsewhere)
+
+
 @pytest.mark.parametrize("name", _BEHIND)
 def test_on_the_gpu(name: str, gpu: str) -> None:
     compiled = tvm_edge.compile(model(name), gpu, fallback="none")
-    assert {p.device for p in compiled.report.placements} <= {gpu, ""}
+    assert_placed(compiled.report, {}, gpu)
     for keep in ([0, 1, 0, 0, 1, 1, 0, 0, 1], [1] * 9, [0] * 9):
         inputs = {"data": random_input((9, 16), 5), "keep": np.float32(keep)}
         (actual,), (expected,) = (
@@ -89,6 +99,7 @@ def test_on_either_side_of_a_boundary(name: str, where: str, gpu: str) -> None:
     compiled = tvm_edge.compile(model(name), gpu, fallback=[on_cpu])
     report = compiled.report
     assert {device for device, _ in report.partitions} == {gpu, "llvm"}
+    assert_placed(report, {on_cpu: "llvm"}, gpu)
     ways = {(copy["source"], copy["destination"]) for copy in report.copies if not copy["bytes"]}
     expected_ways = {"finds": {("llvm", gpu)}, "reads": {(gpu, "llvm"), ("llvm", gpu)}}
     assert ways == expected_ways.get(where, {(gpu, "llvm")})
@@ -114,9 +125,72 @@ def test_top_k_with_a_computed_k(on_cpu: list[str], gpu: str) -> None:
         dtypes={"indices": TensorProto.INT64},
     )
     compiled = tvm_edge.compile(computed, gpu, fallback=on_cpu)
-    placed = {p.op_type: p.device for p in compiled.report.placements if p.device}
-    assert {kind for kind, device in placed.items() if device == "llvm"} == set(on_cpu)
+    assert_placed(compiled.report, dict.fromkeys(on_cpu, "llvm"), gpu)
     inputs = {"data": random_input((9, 16), 6), "keep": np.zeros(5, "float32")}
     actual, expected = compiled.run(inputs), reference(computed, inputs)
     for name, value in expected.items():
         np.testing.assert_allclose(actual[name], value, rtol=1e-5)
+
+
+@pytest.mark.parametrize("on_cpu", ["NonMaxSuppression", "Slice", "Neg"])
+def test_suppression_on_either_side_of_a_boundary(on_cpu: str, gpu: str) -> None:
+    """What was found is of unknown length, and each operator says where it ran."""
+    limits = {"most": np.array([3]), "overlap": np.float32([0.5]), "least": np.float32([0.1])}
+    constants = {name: np.array([i]) for i, name in enumerate(["zero", "one", "two", "three"])}
+    names = ["boxes", "scores", *limits]
+    found = make_model(
+        [
+            helper.make_node("NonMaxSuppression", names, ["found"]),
+            helper.make_node("Slice", ["found", "two", "three", "one"], ["box"]),
+            helper.make_node("Neg", ["box"], ["y"]),
+        ],
+        {"boxes": (1, 9, 4), "scores": (1, 2, 9)},
+        ["y"],
+        {**limits, **{name: constants[name] for name in ("one", "two", "three")}},
+        dtypes={"y": TensorProto.INT64},
+    )
+    compiled = tvm_edge.compile(found, gpu, fallback=[on_cpu])
+    assert_placed(compiled.report, {on_cpu: "llvm"}, gpu)
+    inputs = {"boxes": random_input((1, 9, 4), 7), "scores": random_input((1, 2, 9), 8)}
+    np.testing.assert_array_equal(compiled.run(inputs)["y"], reference(found, inputs)["y"])
+
+
+@pytest.mark.parametrize("fallback", ["list", ["NonZero"], ["Size"]], ids=str)
+def test_how_many_there_are(fallback: str | list[str], gpu: str) -> None:
+    """A kernel of lengths alone has no tensor to say its device: it is the GPU's, always."""
+    counting = make_model(
+        [
+            helper.make_node("NonZero", ["keep"], ["found"]),
+            helper.make_node("Size", ["found"], ["many"]),
+            helper.make_node("Add", ["many", "one"], ["y"]),
+        ],
+        {"keep": (9,)},
+        ["y"],
+        {"one": np.array([1])},
+        dtypes={"y": TensorProto.INT64},
+    )
+    compiled = tvm_edge.compile(counting, gpu, fallback=fallback)
+    placed = {p.op_type: p.device for p in compiled.report.placements}
+    assert (placed["Size"], placed["Add"]) == (gpu, gpu)
+    for many in (0, 4, 9):
+        inputs = {"keep": np.float32(np.arange(9) < many)}
+        assert compiled.run(inputs)["y"] == many + 1
+
+
+def test_tensors_that_cross_have_the_name_of_their_operator() -> None:
+    """Fields of a tuple are its operator's, not of the one that reads them."""
+    taken = make_model(
+        [
+            helper.make_node("TopK", ["data", "k"], ["values", "indices"], name="best", axis=1),
+            helper.make_node("Neg", ["values"], ["y"], name="tail"),
+        ],
+        {"data": (9, 16)},
+        ["y"],
+        {"k": np.array([3])},
+    )
+    report = tvm_edge.analyze(taken, "mali-t860", fallback=["TopK"])
+    assert [c["tensor"] for c in report.copies if c["destination"] == "opencl"] == ["best"]
+    assert {p.operator: p.reason for p in report.placements} == {
+        "best": "named in fallback=",
+        "tail": "the target is this device",
+    }

@@ -178,22 +178,6 @@ def test_copies_name_no_device_number() -> None:
     assert "to_vdevice(" not in script
 
 
-def test_branches_and_a_second_device_are_refused() -> None:
-    builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
-    condition = relax.Var("condition", relax.TensorType((), "bool"))
-    with builder.function("main", [x, condition]):
-        chosen = relax.If(condition, relax.op.exp(x), relax.op.sort(x))
-        result = builder.emit(chosen)
-        edges = relax.const(np.float32([0, 1]), "float32")
-        builder.emit_func_output(builder.emit(relax.op.bucketize(result, edges)))
-    main = relax.transform.Normalize()(builder.get())["main"]
-    with pytest.raises(tvm_edge.PlacementError, match=r"an If.*target='llvm'"):
-        label_operators(main, Policy("list"), {})
-    labels = label_operators(main, Policy("none"), {})
-    assert {label.device for label in labels.values()} == {GPU}
-
-
 # ------------------------------------------------------------------------------------ the policy
 
 
@@ -214,7 +198,7 @@ def test_listed_operators_leave() -> None:
     report = tvm_edge.analyze(searching(), "mali-t860", fallback="list")
     on_cpu = {p.op_type: p.reason for p in report.placements if p.device == "llvm"}
     assert set(on_cpu) == {"bucketize"}
-    assert "searches" in on_cpu["bucketize"]
+    assert on_cpu["bucketize"].startswith("left out of the list")
     assert [(c["source"], c["destination"]) for c in report.copies] == [
         ("opencl", "llvm"),
         ("llvm", "opencl"),

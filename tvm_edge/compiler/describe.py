@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import tvm
@@ -14,7 +14,7 @@ from tvm.s_tir.analysis import estimate_tir_flops
 
 from tvm_edge.compiler.schedule import KernelSchedule
 from tvm_edge.frontend import ImportedModel, SourceNode, Survey
-from tvm_edge.relay_passes.expressions import is_call, may_hold_tensors
+from tvm_edge.relay_passes.expressions import all_bindings, is_call, may_hold_tensors
 from tvm_edge.relay_passes.lower_precision import LoweredPrecision
 from tvm_edge.relay_passes.vdevices import vdevices_of
 from tvm_edge.report import (
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _BLOCKED = frozenset(("conv2d_blocked", "window_blocked", "winograd"))
+_HOST = "llvm"
 _WINOGRAD = frozenset(("winograd", "winograd_output"))
 
 
@@ -150,8 +151,14 @@ def describe_placements(
     schedules: Mapping[str, KernelSchedule],
     reasons: Mapping[int, str],
 ) -> tuple[Placement, ...]:
-    """Where each of the user's operators runs and why, or why nowhere."""
-    running = {index: schedules[name].device for name, nodes in calls for index in nodes}
+    """Where each of the user's operators runs and why, or why nowhere.
+
+    An operator of which a part has left the GPU, as branches may, is said to be where that part is.
+    """
+    running: dict[int, str] = {}
+    for name, nodes in calls:
+        device = schedules[name].device
+        running |= {index: device for index in nodes if running.get(index) != _HOST}
     default = "the target is this device"
     placed = [
         Placement(node.name, node.op_type, running[index], reasons.get(index, default))
@@ -302,7 +309,7 @@ def _activations(lowered: tvm.IRModule) -> dict[str, int]:
     ``""`` is the device of a module that has only one.
     """
     body = lowered["main"].body
-    bindings = list(_bindings(body))
+    bindings = list(all_bindings(body))
     results = set(relax.analysis.free_vars(body.body))
     for binding in reversed(bindings):
         if binding.var in results and may_hold_tensors(binding.var.ty):
@@ -325,13 +332,3 @@ def _activations(lowered: tvm.IRModule) -> dict[str, int]:
         ):
             found[names[int(value.args[1].value)]] += _nbytes(value.args[0].values, "uint8")
     return found
-
-
-def _bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
-    """All bindings of a body, those of a branch before the branch's."""
-    for block in body.blocks:
-        for binding in block.bindings:
-            if isinstance(binding.value, relax.If):
-                yield from _bindings(binding.value.true_branch)
-                yield from _bindings(binding.value.false_branch)
-            yield binding

@@ -88,10 +88,11 @@ def compile(
     fallback : {"auto", "list", "none", "error"} or sequence of str
         Which operators leave a GPU for the CPU beside it. ``"auto"``: those that a GPU cannot run,
         and those with which a run takes less time by the devices' data sheets, copies counted
-        (:mod:`tvm_edge.relay_passes.place_by_cost`); ``"list"``: those that a GPU cannot run or
-        does not run well, by a list (ICPP'19 §3.1.2); ``"none"``: none, and a model with one that
-        a GPU cannot run is refused; ``"error"``: so is one of which ``"list"`` would move an
-        operator; names of operators or ONNX nodes: those, and what a GPU cannot run.
+        (:mod:`tvm_edge.relay_passes.place_by_cost`); ``"list"``: those that a GPU cannot run,
+        and those outside the list of what performs on its kind of device (ICPP'19 §3.1.2);
+        ``"none"``: none, and a model with one that a GPU cannot run is refused; ``"error"``: so is
+        one of which ``"list"`` would move an operator; names of operators or ONNX nodes: those, and
+        what a GPU cannot run.
     parallel_fusion : {"auto", True, False}
         Whether independent operators share a kernel.
     memory_budget, tuning_logs : optional

@@ -14,6 +14,7 @@ from tvm_edge.compiler.auto_placement import cheaper_on_cpu
 from tvm_edge.compiler.options import check_overrides
 from tvm_edge.frontend import ImportedModel
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
+from tvm_edge.relay_passes.expressions import all_bindings
 from tvm_edge.relay_passes.fallback import (
     CPU,
     GPU,
@@ -21,7 +22,7 @@ from tvm_edge.relay_passes.fallback import (
     Policy,
     label_operators,
     label_parameters,
-    node_indices,
+    nodes_of,
 )
 from tvm_edge.relay_passes.insert_copies import insert_copies
 from tvm_edge.relay_passes.overlap_copies import gpu_work_first, late_reads
@@ -63,8 +64,8 @@ def place(
 ) -> Placed:
     """Place the operators of a model whose graph is simplified and not legalised.
 
-    ``fallback="auto"`` goes by the list where the model has branches, as copies are not put inside,
-    and where `by_cost` is not set: costs are of float32.
+    ``fallback="auto"`` goes by the list where the model has branches, as costs are of what every
+    run takes, and where `by_cost` is not set: costs are of float32.
 
     Raises
     ------
@@ -77,7 +78,7 @@ def place(
         return Placed(module, (resolved.kind,), (0,) * len(model.inputs), {})
     main = module["main"]
     names = {index: node.name for index, node in enumerate(model.nodes)}
-    policy = replace(_policy(model, fallback), lacking=_lacking(resolved.spec))
+    policy = replace(_policy(model, fallback), lacking=_lacking(resolved.spec), kind=resolved.kind)
     by_cost = by_cost and fallback == "auto" and not _has_branches(main)
     if by_cost:
         policy = replace(policy, mode="named")
@@ -124,8 +125,7 @@ def _policy(model: ImportedModel, fallback: str | Sequence[str]) -> Policy:
 def _reasons(main: relax.Function, labels: dict[relax.Var, Label]) -> dict[int, str]:
     """The reason of each node; of the step on the CPU if some are."""
     reasons: dict[int, Label] = {}
-    variables = [binding.var for block in main.body.blocks for binding in block.bindings]
-    for var, node in zip(variables, node_indices(main), strict=True):
+    for var, node in nodes_of(main).items():
         label = labels[var]
         if node is not None and (node not in reasons or label.device == CPU):
             reasons[node] = label
@@ -147,13 +147,12 @@ def copies_of(mod: tvm.IRModule, model: ImportedModel, shared: bool) -> tuple[di
     main = mod["main"]
     if not devices:
         return ()
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
-    nodes = dict(zip([b.var for b in bindings], node_indices(main), strict=True))
+    nodes = nodes_of(main)
     inputs = dict(zip(main.params, [spec.name for spec in model.inputs], strict=True))
     uncopied = shared_crossings(mod) if shared else {}
     late = late_reads(mod)
     found = []
-    for binding in bindings:
+    for binding in all_bindings(main.body):
         value = binding.value
         if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
             continue

@@ -356,6 +356,10 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
             for index, node in enumerate(graph.node):
                 node.name = f"n{index}"
             super()._construct_nodes(graph)
+            for index, node in enumerate(graph.node):
+                if node.op_type == "If":  # not converted like other operators
+                    for name in node.output:
+                        self.results.setdefault(self._nodes[name], index)
 
         def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
             """Done before, with converters of ours that TVM does not know (refuse_unsupported)."""

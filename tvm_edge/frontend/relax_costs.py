@@ -25,7 +25,8 @@ def source_nodes(main: relax.Function) -> tuple[list[SourceNode], dict[relax.Var
     Returns
     -------
     nodes : list of SourceNode
-        ``op_type`` is the operator without ``relax.``, or the function that ``call_tir`` calls.
+        Branches and all in them are one, an ``If``. ``op_type`` is the operator without
+        ``relax.``, or the function that ``call_tir`` calls.
     results : dict of relax.Var to int
     """
     nodes: list[SourceNode] = []
@@ -35,6 +36,9 @@ def source_nodes(main: relax.Function) -> tuple[list[SourceNode], dict[relax.Var
         if isinstance(value, relax.Call):
             results[binding.var] = len(nodes)
             nodes.append(SourceNode(binding.var.name, _op_type(value), call_cost(value)))
+        elif isinstance(value, relax.If):
+            results[binding.var] = len(nodes)
+            nodes.append(SourceNode(binding.var.name, "If"))
         elif isinstance(value, relax.TupleGetItem) and value.tuple_value in results:
             results[binding.var] = results[value.tuple_value]
     return nodes, results
