@@ -204,6 +204,9 @@ def test_profile(
     assert [event["name"] for event in events] == names
     table = invoke(*command, "--print-top", 1).out
     assert sum(name in table for name in names) == 1
+    page = tmp_path / "report.html"
+    assert invoke(*command, "--html", page).code == 0
+    assert "Timeline of kernels by device, measured" in page.read_text(encoding="utf-8")
 
 
 def test_analyze(

@@ -28,6 +28,9 @@ __all__ = ["page"]
 
 _FOLDER = Path(__file__).parent
 
+# Letters of a name that stay in one line: by itself in a cell, and among others.
+_SHORT, _LISTED = 18, 36
+
 
 def page(report: CompileReport, profile: Measured | None = None) -> str:
     """The whole document; names from the model are escaped.
@@ -101,26 +104,23 @@ def _figures(report: CompileReport, profile: Measured | None) -> list[tuple[str,
     """The first things to know: what, how much, and a remark."""
     running = [operator for operator in report.operators if not operator.constant]
     unknown = sum(operator.flops is None for operator in running)
-    found = []
+    found: list[tuple[str, str, str]] = []
     if profile is not None:
         inside = sum(kernel.time_us for kernel in profile.kernels)
         outside = units.ratio(max(profile.total_us - inside, 0), profile.total_us)
         found.append(("Time of a run", units.time(profile.total_us), f"{outside} outside kernels"))
     constant = len(report.operators) - len(running)
-    found += [
-        ("Operators", units.count(len(running)), f"and {constant} constant" if constant else ""),
-        ("Kernel launches", units.count(len(report.kernels)), "") if report.kernels else None,
-        (
-            "Work of a run",
-            units.short_flops(report.flops),
-            f"without {unknown} that depend on data" if unknown else "",
-        ),
-        ("Parameters", f"{sum(o.parameters for o in running) / 1e6:.2f} M", ""),
-    ]
+    remark = f"and {constant} constant" if constant else ""
+    found.append(("Operators", units.count(len(running)), remark))
+    if report.kernels:
+        found.append(("Kernel launches", units.count(len(report.kernels)), ""))
+    remark = f"without {unknown} uncounted" if unknown else ""
+    found.append(("Work of a run", units.short_flops(report.flops), remark))
+    found.append(("Parameters", f"{sum(o.parameters for o in running) / 1e6:.2f} M", ""))
     if report.memory is not None:
         weights = f"weights {units.size(report.memory.weights)}"
         found.append(("Peak memory", units.size(report.memory.peak), weights))
-    return [figure for figure in found if figure is not None]
+    return found
 
 
 @cache
@@ -144,10 +144,22 @@ def _template() -> Any:
 
 
 def _breakable(text: str) -> Any:
-    """Text whose lines may break behind the slashes and underscores of names."""
+    """Text whose lines may break behind the slashes and underscores of names.
+
+    Short names do not break, nor names in a list, which break behind their commas.
+    """
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"(?<=[\w\])])([/_.]+)(?=\w{3})", r"\1<wbr>", str(escape(text))))
+    listed = ", " in text
+    parts = []
+    for name in text.split(", "):
+        safe = str(escape(name))
+        if len(name) > (_LISTED if listed else _SHORT):
+            safe = re.sub(r"(?<=[\w\])])([/_]+)(?=\w{3})", r"\1<wbr>", safe)
+        elif listed and not name.replace("_", "").isalnum():
+            safe = f"<span>{safe}</span>"
+        parts.append(safe)
+    return Markup(", ".join(parts))
 
 
 def _hash(text: str) -> str:

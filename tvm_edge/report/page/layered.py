@@ -124,9 +124,7 @@ def _order(graph: nx.DiGraph, layers: list[list[int]]) -> None:
             place.update({node: float(i) for i, node in enumerate(nodes)})
 
 
-def _spread(
-    graph: nx.DiGraph, layers: list[list[int]], room: dict[int, float]
-) -> dict[int, float]:
+def _spread(graph: nx.DiGraph, layers: list[list[int]], room: dict[int, float]) -> dict[int, float]:
     """Centres: as near to the mean of the neighbours as the order allows."""
     x: dict[int, float] = {}
     for nodes in layers:

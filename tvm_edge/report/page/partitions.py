@@ -43,7 +43,7 @@ def flow(report: CompileReport, profile: Measured | None) -> list[Partition]:
     """The partitions of a report."""
     style = device_classes(report)
     op_types = {placement.operator: placement.op_type for placement in report.placements}
-    first = {}  # the kernel that starts an operator
+    first: dict[str, int] = {}  # the kernel that starts an operator
     for number, kernel in enumerate(report.kernels):
         for operator in kernel.operators:
             first.setdefault(operator, number)

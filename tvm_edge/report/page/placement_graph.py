@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Crossing", "Graph", "crossings", "placement_graph"]
 
-NODE_WIDTH, NODE_HEIGHT = 216, 24
-_COLUMN, _ROW, _MARGIN = 232, 38, 14
-_LETTERS = 29  # of a type and a name that fit a node
+NODE_WIDTH, NODE_HEIGHT = 224, 24
+_COLUMN, _MARGIN = 240, 14
+_GAP, _LABELLED_GAP = 14, 40  # between layers
+_LETTERS = 28  # of a type and a name that fit a node
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,6 @@ class _Node:
 class _Edge:
     path: str
     style: str
-    label: str
-    x: float
-    y: float
 
 
 @dataclass(frozen=True)
@@ -71,6 +69,7 @@ class Graph:
     height: float
     nodes: list[_Node]
     edges: list[_Edge]
+    labels: list[tuple[float, float, str]]
     node_width: int = NODE_WIDTH
     node_height: int = NODE_HEIGHT
 
@@ -111,14 +110,20 @@ def placement_graph(report: CompileReport) -> Graph | None:
     layout = lay_out(len(shown), edges)
     style = device_classes(report)
     kernels = _kernels_of(report)
-    crossing = {(c.source, reader): c.label for c in crossings(report) for reader in c.readers}
+    crossing = {(c.source, reader): c for c in crossings(report) for reader in c.readers}
+    labels = {position[c.source]: c.label for c in crossings(report)}
+    heights = _heights(layout.layers, {layout.nodes[node][1] for node in labels})
+
+    def pixels(point: Point) -> tuple[float, float]:
+        return point[0] * _COLUMN + _MARGIN, heights[point[1]]
+
     readers: list[list[int]] = [[] for _ in shown]
     for source, node in edges:
         readers[source].append(shown[node])
     nodes = []
     for node, operator in enumerate(shown):
         info = report.operators[operator]
-        x, y = _pixels(layout.nodes[node])
+        x, y = pixels(layout.nodes[node])
         nodes.append(
             _Node(
                 operator,
@@ -135,26 +140,26 @@ def placement_graph(report: CompileReport) -> Graph | None:
     drawn = []
     for (source, reader), between in layout.edges.items():
         points = [layout.nodes[source], *between, layout.nodes[reader]]
-        label = crossing.get((shown[source], shown[reader]), "")
-        x, y = _pixels(points[0])
-        below, _ = _pixels(points[1])
-        drawn.append(
-            _Edge(
-                _path(points),
-                "crossing" if label else "",
-                label,
-                round((x + below) / 2),
-                round(y + NODE_HEIGHT + (_ROW - NODE_HEIGHT) / 2 + 4),
-            )
-        )
+        crosses = (shown[source], shown[reader]) in crossing
+        drawn.append(_Edge(_path(list(map(pixels, points))), "crossing" if crosses else ""))
     drawn.sort(key=lambda edge: edge.style)  # crossings on top
-    _label_once(drawn)
+    feet = [(*pixels(layout.nodes[node]), label) for node, label in labels.items()]
     return Graph(
         round(layout.width * _COLUMN + 2 * _MARGIN),
-        max(layout.layers, 1) * _ROW - (_ROW - NODE_HEIGHT) + 2 * _MARGIN,
+        round((heights[-1] if heights else 0) + NODE_HEIGHT + _MARGIN),
         nodes,
         drawn,
+        [(round(x + 8), round(y + NODE_HEIGHT + 16), label) for x, y, label in feet],
     )
+
+
+def _heights(layers: int, labelled: set[int]) -> list[float]:
+    """Where each layer begins; below those with labels there is room for them."""
+    found = [float(_MARGIN)] * min(layers, 1)
+    for layer in range(1, layers):
+        gap = _LABELLED_GAP if layer - 1 in labelled else _GAP
+        found.append(found[-1] + NODE_HEIGHT + gap)
+    return found
 
 
 def _effective_devices(operators: tuple[OperatorInfo, ...]) -> list[str]:
@@ -183,18 +188,12 @@ def _detail(info: OperatorInfo, kernels: list[str]) -> str:
     return "; ".join(parts)
 
 
-def _pixels(point: Point) -> tuple[float, float]:
-    return point[0] * _COLUMN + _MARGIN, point[1] * _ROW + _MARGIN
-
-
-def _path(points: list[Point]) -> str:
+def _path(points: list[tuple[float, float]]) -> str:
     """From the foot of a node to the head of another, upright where it meets a layer."""
-    x, y = _pixels(points[0])
+    x, y = points[0]
     steps = [f"M{x:.0f} {y + NODE_HEIGHT:.0f}"]
-    for i, point in enumerate(points[1:], 1):
-        to_x, to_y = _pixels(point)
-        from_y = _pixels(points[i - 1])[1] + NODE_HEIGHT
-        middle = (from_y + to_y) / 2
+    for i, (to_x, to_y) in enumerate(points[1:], 1):
+        middle = (points[i - 1][1] + NODE_HEIGHT + to_y) / 2
         if round(x) == round(to_x):
             steps.append(f"V{to_y:.0f}")
         else:
@@ -203,12 +202,3 @@ def _path(points: list[Point]) -> str:
             steps.append(f"V{to_y + NODE_HEIGHT:.0f}")
         x = to_x
     return "".join(steps)
-
-
-def _label_once(edges: list[_Edge]) -> None:
-    """Drop the labels of edges of one tensor that would lie upon each other."""
-    seen: set[tuple[float, float]] = set()
-    for i, edge in enumerate(edges):
-        if edge.label and (edge.x, edge.y) in seen:
-            edges[i] = _Edge(edge.path, edge.style, "", edge.x, edge.y)
-        seen.add((edge.x, edge.y))

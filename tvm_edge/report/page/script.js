@@ -67,7 +67,7 @@ function choose(node, focus) {
     each.setAttribute("tabindex", each === node ? "0" : "-1");
     each.setAttribute("aria-pressed", each === node);
   }
-  detail.textContent = node.getAttribute("aria-label");
+  detail.textContent = node.querySelector("title").textContent;
   if (focus) node.focus();
 }
 

@@ -189,9 +189,7 @@ def copies(report: CompileReport) -> Table:
                 "shared memory" if copy.get("zero_copy") else "copy",
                 # 0 is what only the run sizes.
                 units.decimals(copy["bytes"] or None, 1, 1024),
-                "0.0"
-                if copy.get("zero_copy")
-                else units.decimals(copy["bytes"] or None, 1, 1024),
+                "0.0" if copy.get("zero_copy") else units.decimals(copy["bytes"] or None, 1, 1024),
             )
             for copy in report.copies
         ],
@@ -229,9 +227,7 @@ def precision(report: CompileReport) -> Table:
         _columns("Operator, Type, Why not float16"),
         []
         if info is None
-        else [
-            (name, dtype, info.reasons.get(name, "")) for name, dtype in info.operators.items()
-        ],
+        else [(name, dtype, info.reasons.get(name, "")) for name, dtype in info.operators.items()],
         sortable=True,
     )
 

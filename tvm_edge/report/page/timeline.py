@@ -88,9 +88,7 @@ def estimated(report: CompileReport) -> list[Lane]:
     return lanes
 
 
-def _bar(
-    number: int, kernel: KernelInfo, left: float, width: float, style: str, text: str
-) -> _Bar:
+def _bar(number: int, kernel: KernelInfo, left: float, width: float, style: str, text: str) -> _Bar:
     labels = [f"{number} {units.tail(name, 24)}" for name in kernel.operators[:1]]
     label = next((x for x in (*labels, str(number)) if (len(x) + 1) * _LETTER <= width), "")
     title = f"{number} {kernel.name} on {kernel.device}: {text}; {', '.join(kernel.operators)}"
