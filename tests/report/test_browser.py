@@ -203,8 +203,7 @@ def test_who_wants_no_motion_has_none(open_page: Open) -> None:
         assert page.evaluate(script) == behaviour
 
 
-@pytest.mark.parametrize("viewport", [_DESKTOP, _PHONE], ids=["desktop", "phone"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "viewport"), [("light", _DESKTOP), ("dark", _PHONE)])
 def test_rules_of_accessibility(open_page: Open, scheme: str, viewport: Any) -> None:
     """axe-core: WCAG 2.2 AA and good practice; contrast of text among them."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")

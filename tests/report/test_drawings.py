@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import networkx as nx
 import pytest
@@ -39,7 +40,7 @@ def test_layers_of_a_graph(seed: int) -> None:
         rows.setdefault(layer, []).append(x)
     for row in rows.values():
         row.sort()
-        assert all(b - a > 0.999 for a, b in zip(row, row[1:], strict=False))
+        assert all(b - a > 0.999 for a, b in pairwise(row))
     assert min(min(row) for row in rows.values()) >= 0.499
     assert max(max(row) for row in rows.values()) <= layout.width - 0.499
 
@@ -116,9 +117,7 @@ def test_memory_is_stacked_to_scale() -> None:
     assert f"{most / 1024:.0f} KiB of activations" in chart.peak and "at kernel 1 " in chart.peak
 
     def highest(path: str) -> float:
-        return min(
-            float(y) for y in re.findall(r"V([\d.]+)|M[\d.]+ ([\d.]+)", path) for y in y if y
-        )
+        return min(float(y) for y in re.findall(r"(?:V|M[\d.]+ )([\d.]+)", path))
 
     (_, _, planned), (_, _, budget) = chart.lines
     pixels = (chart.base - budget) / (3 << 20)  # in a byte

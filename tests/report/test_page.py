@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +75,7 @@ def test_sections_in_order_and_one_of_each_id(tmp_path: Path) -> None:
     assert tuple(text for level, text in page.headings if level == 2) == SECTIONS
     levels = [level for level, _ in page.headings]
     assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in pairwise(levels))
     assert len(set(page.ids)) == len(page.ids)
     links = [str(a["href"]) for tag, a in page.tags if tag == "a"]
     assert links and {link.removeprefix("#") for link in links} <= set(page.ids)

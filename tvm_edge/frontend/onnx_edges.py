@@ -27,5 +27,5 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
         for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
             own = {value.name for value in (*graph.input, *graph.initializer)}
             own.update(name for inner in graph.node for name in inner.output)
-            reads = [name for inner in graph.node for name in reads(inner)]
-            yield from (n for n in (*reads, *(v.name for v in graph.output)) if n not in own)
+            inside = [name for inner in graph.node for name in reads(inner)]
+            yield from (n for n in (*inside, *(v.name for v in graph.output)) if n not in own)
