@@ -47,6 +47,19 @@ def test_by_hand_on_two_devices() -> None:
     assert max(memory.over_time["llvm"]) == memory.by_device["llvm"]
 
 
+def test_what_the_cpu_reads_in_place_is_alive_as_long() -> None:
+    """On Mali it reads and writes the GPU's tensors, and has none of its own."""
+    report = tvm_edge.analyze(two_steps(), "mali-t860", fallback=["Tanh"])
+    memory = report.memory
+    assert memory is not None and memory.over_time["llvm"] == (0,) * 6
+    scratch = memory.over_time["opencl"][0] - TENSOR  # beside c0: the convolution's own
+    assert scratch > 0
+    t = TENSOR
+    # c0; c0 and t0; t0 and s0; t0, s0 and c1; t0, c1 and t1; t0 and t1, the result not.
+    alive = (t + scratch, 2 * t, 2 * t, 3 * t + scratch, 3 * t, 2 * t)
+    assert memory.over_time["opencl"] == alive
+
+
 @pytest.mark.parametrize("target", ["llvm", "mali-t860", "jetson-orin-nano"])
 @pytest.mark.parametrize("fallback", ["none", ["Tanh"], ["Conv", "Add"]])
 def test_no_more_than_planned(target: str, fallback: str | list[str]) -> None:

@@ -31,7 +31,7 @@ def made_report(operators: int = 60) -> CompileReport:
             OperatorInfo(
                 f"stage{number % 4}/block{number}/{_TYPES[step].lower()}",
                 _TYPES[step],
-                None if number % 11 == 10 else 1000 * (index + 1) ** 2,
+                None if number % 5 == 4 else 1_000_000 * (index + 1) ** 2,
                 9 * number,
                 36 * number,
                 4096 * (index + 1),
