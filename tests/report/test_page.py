@@ -166,6 +166,7 @@ def test_unsupported_operators_are_on_the_page(tmp_path: Path) -> None:
     assert "This model cannot be compiled" in page.text
     nodes = [a for t, a in page.tags if str(a.get("class")).startswith("node ")]
     assert len(nodes) == sum(not operator.constant for operator in report.operators)
+    assert [node["class"] for node in nodes].count("node missing") == 3
 
 
 def test_a_model_of_500_operators_is_a_page_of_a_megabyte(tmp_path: Path) -> None:

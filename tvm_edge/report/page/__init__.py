@@ -116,7 +116,7 @@ def _figures(report: CompileReport, profile: Measured | None) -> list[tuple[str,
         found.append(("Kernel launches", units.count(len(report.kernels)), ""))
     remark = f"without {unknown} uncounted" if unknown else ""
     found.append(("Work of a run", units.short_flops(report.flops), remark))
-    found.append(("Parameters", f"{sum(o.parameters for o in running) / 1e6:.2f} M", ""))
+    found.append(("Parameters", units.millions(sum(o.parameters for o in running)), ""))
     if report.memory is not None:
         weights = f"weights {units.size(report.memory.weights)}"
         found.append(("Peak memory", units.size(report.memory.peak), weights))

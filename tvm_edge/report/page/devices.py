@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tvm_edge.report.compile_report import CompileReport
 
-__all__ = ["ELIDED", "device_classes"]
+__all__ = ["ELIDED", "MISSING", "device_classes"]
 
 ELIDED = "elided"
 """The style class of operators without a kernel."""
+
+MISSING = "missing"
+"""That of operators without an implementation."""
 
 _STYLES = 3
 

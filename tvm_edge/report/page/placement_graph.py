@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tvm_edge.report.page import units
-from tvm_edge.report.page.devices import device_classes
+from tvm_edge.report.page.devices import MISSING, device_classes
 from tvm_edge.report.page.layered import Point, lay_out
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def placement_graph(report: CompileReport) -> Graph | None:
     readers: list[list[int]] = [[] for _ in shown]
     for source, node in edges:
         readers[source].append(shown[node])
+    missing = {name for each in report.unsupported for name in each.operators}
     nodes = []
     for node, operator in enumerate(shown):
         info = report.operators[operator]
@@ -129,7 +130,7 @@ def placement_graph(report: CompileReport) -> Graph | None:
                 operator,
                 round(x - NODE_WIDTH / 2),
                 round(y),
-                style[info.device],
+                MISSING if info.name in missing else style[info.device],
                 info.op_type,
                 units.tail(info.name, max(6, _LETTERS - len(info.op_type))),
                 _detail(info, kernels.get(info.name, [])),

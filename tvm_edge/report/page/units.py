@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-__all__ = ["NOTHING", "count", "decimals", "plural", "ratio", "short_flops", "size", "tail", "time"]
+__all__ = [
+    "NOTHING",
+    "count",
+    "decimals",
+    "millions",
+    "plural",
+    "ratio",
+    "short_flops",
+    "size",
+    "tail",
+    "time",
+]
 
 NOTHING = "–"
 """What is not known."""
@@ -16,6 +27,11 @@ def decimals(value: float | None, places: int, scale: float = 1) -> str:
 def count(value: int | None) -> str:
     """A whole number."""
     return NOTHING if value is None else f"{value:,}"
+
+
+def millions(value: int) -> str:
+    """A count, of many in millions."""
+    return f"{value / 1e6:.2f} M" if value >= 100_000 else f"{value:,}"
 
 
 def ratio(part: float, whole: float) -> str:
