@@ -19,6 +19,7 @@ class Page(HTMLParser):
         self.tables: dict[str, list[list[str]]] = {}
         self.text = ""
         self.open: list[str] = []
+        self._table: list[list[str]] = []
         self.feed(text)
         self.close()
 

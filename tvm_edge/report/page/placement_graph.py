@@ -182,7 +182,7 @@ def _kernels_of(report: CompileReport) -> dict[str, list[str]]:
 
 def _detail(info: OperatorInfo, kernels: list[str]) -> str:
     parts = [f"{info.op_type} {info.name}", f"{info.device or 'no kernel'}: {info.reason}"]
-    if info.flops is not None:
+    if info.flops:
         parts.append(units.short_flops(info.flops))
     if kernels:
         parts.append(f"{'kernel' if len(kernels) == 1 else 'kernels'} {', '.join(kernels)}")
