@@ -69,7 +69,7 @@ def choosing() -> onnx.ModelProto:
         (["Neg"], {"If", "Neg"}),
         (["If", "Neg"], {"If", "Neg"}),
     ],
-    ids=str,
+    ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_a_choice_beside_a_second_device(
     fallback: str | list[str], on_cpu: set[str], gpu: str
