@@ -48,3 +48,5 @@ def test_wheel_and_sdist(tmp_path: Path) -> None:
     for file in ("schedules/cpu/conv2d.py", "relay_passes/vision.py"):
         assert f"tvm_edge/{file}" in names
         assert file in sources
+    detector = "tvm_edge/zoo/data/shapes_ssd.onnx"
+    assert detector in names and detector in sources
