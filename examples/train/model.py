@@ -20,6 +20,7 @@ from tvm_edge.zoo.shapes import CLASSES, SIZE
 
 LABELS = 1 + len(CLASSES)  # the first is the background
 SCALES = (10.0, 10.0, 5.0, 5.0)  # of encodings, as in SSD
+MAP_SIZES = (SIZE // 8, SIZE // 16, SIZE // 32)
 # Sizes in pixels of the anchors of a cell, map by map: steps of about 1.3.
 ANCHOR_SIZES = ((11, 15, 20), (26, 34, 44), (56, 70, 88))
 
@@ -72,8 +73,7 @@ NECKS = (
 def anchors() -> NDArray[np.float32]:
     """Centre y, centre x, height and width of every anchor: ``[1008, 4]``."""
     shapes = [[(size / SIZE, 1.0) for size in sizes] for sizes in ANCHOR_SIZES]
-    maps = [(SIZE // stride,) * 2 for stride in (8, 16, 32)]
-    return ssd_anchors(maps, (SIZE, SIZE), shapes)
+    return ssd_anchors([(size, size) for size in MAP_SIZES], (SIZE, SIZE), shapes)
 
 
 class Unit(nn.Module):

@@ -12,6 +12,8 @@ weights then differ, the mAP by about a point.
 from __future__ import annotations
 
 import argparse
+import functools
+import multiprocessing
 import time
 from pathlib import Path
 
@@ -20,6 +22,7 @@ import torch
 from export import export, measure
 from matching import targets
 from model import Detector, anchors
+from symmetry import turned, turned_picture
 from torch import Tensor
 from torch.nn import functional
 
@@ -32,7 +35,8 @@ SHIPPED = Path(__file__).parents[2] / "tvm_edge" / "zoo" / "trained" / "shapes_s
 
 def dataset(count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Pictures uint8 ``[N, 3, 128, 128]``, and labels and encodings of their anchors."""
-    scenes = [shapes.draw(index, "train") for index in range(count)]
+    with multiprocessing.Pool(THREADS) as pool:
+        scenes = pool.map(functools.partial(shapes.draw, split="train"), range(count), 50)
     pixels = np.stack([scene.pixels for scene in scenes]).transpose(0, 3, 1, 2)
     matched = [targets(anchors(), scene.boxes, scene.classes) for scene in scenes]
     labels, encodings = (np.stack(part) for part in zip(*matched, strict=True))
@@ -53,11 +57,14 @@ def loss(logits: Tensor, found: Tensor, labels: Tensor, encodings: Tensor) -> Te
     return ((each * (positive | hard)).sum() + boxes) / count
 
 
-def vary(pictures: Tensor, generator: torch.Generator) -> Tensor:
-    """A batch as float, its colours swapped or inverted: shapes are what counts."""
-    order = torch.randperm(3, generator=generator)
-    x = pictures[:, order].float() / 255
-    return 1 - x if torch.rand((), generator=generator) < 0.5 else x
+def vary(
+    pictures: Tensor, labels: Tensor, encodings: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A batch as float, turned and mirrored, its colours swapped: shapes are what counts."""
+    x = pictures[:, torch.randperm(3, generator=generator)].float() / 255
+    invert, *how = (torch.rand(4, generator=generator) < 0.5).tolist()
+    labels, encodings = turned(labels, encodings, *how)
+    return turned_picture(1 - x if invert else x, *how), labels, encodings
 
 
 def train(seed: int, pictures: int, epochs: int, batch: int, rate: float) -> Detector:
@@ -79,8 +86,8 @@ def train(seed: int, pictures: int, epochs: int, batch: int, rate: float) -> Det
         for chosen in torch.randperm(pictures, generator=generator).split(batch):
             if len(chosen) < batch:
                 continue
-            x = vary(pixels[chosen], generator).contiguous(memory_format=torch.channels_last)
-            value = loss(*network(x), labels[chosen], encodings[chosen])
+            x, *wanted = vary(pixels[chosen], labels[chosen], encodings[chosen], generator)
+            value = loss(*network(x.contiguous(memory_format=torch.channels_last)), *wanted)
             optimizer.zero_grad()
             value.backward()
             torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)

@@ -83,7 +83,7 @@ def draw(index: int, split: Literal["train", "held-out", "sample"] = "sample") -
         _paint(rng, canvas, coverage)
         boxes.append(np.concatenate([outlines[0].min(0), outlines[0].max(0)]))
         classes.append(kind)
-    canvas += rng.normal(0, rng.uniform(0.01, 0.07), canvas.shape)
+    canvas += rng.normal(0, rng.uniform(0.01, 0.05), canvas.shape)
     # Whole grey levels also absorb the last-bit differences between libm implementations.
     pixels = np.round(np.clip(canvas, 0, 1) * 255).astype(np.uint8)
     return Scene(pixels, (np.stack(boxes) / SIZE).astype(np.float32), np.array(classes, np.int64))
@@ -113,7 +113,7 @@ def _paint(rng: np.random.Generator, canvas: Floats, coverage: Floats) -> None:
     """Lay an object of a random colour, half of them striped, on `canvas`."""
     behind = canvas[coverage > 0.5].mean(0)
     colour = rng.uniform(0, 1, 3)
-    while np.abs(colour - behind).max() < 0.15:
+    while np.abs(colour - behind).max() < 0.2:
         colour = rng.uniform(0, 1, 3)
     stripes = max(0.0, rng.uniform(-0.15, 0.15)) * _wave(rng, (4.0, 25.0))
     canvas += coverage[..., None] * (colour + stripes[..., None] - canvas)
@@ -148,7 +148,7 @@ def _place(rng: np.random.Generator, outlines: list[Floats]) -> list[Floats]:
     stretch = np.diag([1.0, rng.uniform(0.7, 1.0)])
     transform = stretch @ np.array([(c, s), (-s, c)])
     low, high = (outlines[0] @ transform).min(0), (outlines[0] @ transform).max(0)
-    size = np.exp(rng.uniform(np.log(_SMALLEST), np.log(_LARGEST)))
+    size = rng.uniform(_SMALLEST**0.5, _LARGEST**0.5) ** 2  # more small ones than large ones
     scale = size / (high - low).max()
     low, high = low * scale, high * scale
     corner = rng.uniform(1, SIZE - 1 - (high - low))
