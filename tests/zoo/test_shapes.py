@@ -8,7 +8,7 @@ import pytest
 from tvm_edge.zoo import shapes
 
 CLASSES = [[0, 0, 2, 3, 5], [1, 2, 3, 4, 2], [3, 0, 3, 5]]
-MEANS = [126.417, 110.335, 67.177]
+MEANS = [126.875, 111.624, 67.568]
 SCENES = [shapes.draw(index) for index in range(40)]
 
 
