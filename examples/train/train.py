@@ -1,7 +1,7 @@
 """Train ``shapes_ssd`` and write it as ONNX: reproduces the file that tvm-edge ships.
 
     pip install -e '.[test]' torch        # PyTorch for CPUs is enough
-    python examples/train/train.py        # a quarter of an hour on two cores
+    python examples/train/train.py        # 10 minutes on two cores of its own
 
 Liu et al., SSD, ECCV 2016: anchors are matched to objects by overlap (section 2.2), the classes'
 loss is a softmax's over them and the three hardest backgrounds for each, the boxes' a smooth L1.
@@ -110,7 +110,6 @@ def main() -> None:
     options = parser.parse_args()
     network = train(options.seed, options.pictures, options.epochs, options.batch, options.rate)
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(network.state_dict(), options.output.with_suffix(".pt"))
     figures = {"seed": str(options.seed), "recipe": VERSION}
     export(network, options.output, figures)
     accuracy = measure(options.output)

@@ -8,6 +8,7 @@ import pytest
 import tvm
 from PIL import Image
 
+from tests.marks import in_full
 from tests.runtime.support import ROOT, run_child
 from tvm_edge.zoo import shapes
 
@@ -18,7 +19,8 @@ SAMPLE = {shapes.CLASSES[i] for i in shapes.draw(0).classes}
 
 def run(name: str, *arguments: object, environment: dict[str, str] | None = None) -> str:
     command = [str(ROOT / "examples" / f"{name}.py"), *map(str, arguments)]
-    done = run_child(command, environment={"TVM_NUM_THREADS": "2", **(environment or {})})
+    settings = {"TVM_NUM_THREADS": "2", **(environment or {})}
+    done = run_child(command, environment=settings, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -58,19 +60,19 @@ def test_deploy_without_compiler() -> None:
     assert output.rstrip().endswith("boxes, equal")
 
 
-def test_demo_on_the_cpu_alone(tmp_path: Path) -> None:
-    output = run("demo", "--output", tmp_path, environment=NO_OPENCL)
+@pytest.mark.parametrize("alone", [False, *in_full(True)])
+def test_demo(alone: bool, tmp_path: Path) -> None:
+    """On all that this machine has, or on its CPU alone."""
+    output = run("demo", "--output", tmp_path, environment=NO_OPENCL if alone else None)
     assert "placement  llvm" in output and "latency    median" in output
-    assert "no OpenCL device" in output
     picture_0 = next(line for line in output.splitlines() if "picture 0:" in line)
     assert all(name in picture_0 for name in SAMPLE)
     with Image.open(tmp_path / "detections.png") as sheet:
         assert sheet.size == (4 * 384, 2 * 384)
     assert "shapes_ssd" in (tmp_path / "report-llvm.html").read_text(encoding="utf-8")
-
-
-def test_demo_on_opencl_too(opencl: None, tmp_path: Path) -> None:
-    output = run("demo", "--output", tmp_path)
-    assert "shapes_ssd for opencl" in output
-    assert "llvm and opencl find the same objects" in output
-    assert (tmp_path / "report-opencl.html").exists()
+    if alone or not tvm.runtime.enabled("opencl") or not tvm.opencl(0).exist:
+        assert "no OpenCL device" in output
+    else:
+        assert "placement  opencl" in output
+        assert "llvm and opencl find the same objects" in output
+        assert (tmp_path / "report-opencl.html").exists()
