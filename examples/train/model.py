@@ -1,8 +1,8 @@
 """The detector in PyTorch: a list of layers, so that :mod:`export` writes the same list as ONNX.
 
 MobileNetV1's blocks (a depthwise 3x3 and a pointwise convolution) down to strides 8, 16 and 32;
-over each of the three maps a 3x3 convolution and SSD's two 3x3 predictors. About 440 thousand
-parameters and 41 million multiply-adds.
+over each of the three maps a 3x3 convolution and SSD's two 3x3 predictors. About 0.41 million
+parameters and 0.1 billion operations a picture.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from tvm_edge.zoo.anchors import ssd_anchors
 from tvm_edge.zoo.shapes import CLASSES, SIZE
 
 LABELS = 1 + len(CLASSES)  # the first is the background
-SCALES = (10.0, 10.0, 5.0, 5.0)  # of encodings, as in SSD
 MAP_SIZES = (SIZE // 8, SIZE // 16, SIZE // 32)
 # Sizes in pixels of the anchors of a cell, map by map: steps of about 1.3.
 ANCHOR_SIZES = ((11, 15, 20), (26, 34, 44), (56, 70, 88))
