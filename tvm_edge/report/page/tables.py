@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm_edge.report.page import units
 
@@ -186,7 +186,7 @@ def copies(report: CompileReport) -> Table:
                 copy["dtype"],
                 copy["source"],
                 copy["destination"],
-                "shared memory" if copy.get("zero_copy") else "copy",
+                _how(copy),
                 # 0 is what only the run sizes.
                 units.decimals(copy["bytes"] or None, 1, 1024),
                 "0.0" if copy.get("zero_copy") else units.decimals(copy["bytes"] or None, 1, 1024),
@@ -195,6 +195,13 @@ def copies(report: CompileReport) -> Table:
         ],
         sortable=len(report.copies) > 1,
     )
+
+
+def _how(copy: Mapping[str, Any]) -> str:
+    """How a tensor crosses."""
+    way = "shared memory" if copy.get("zero_copy") else "copy"
+    # Artifacts of earlier versions do not say it.
+    return f"{way}, beside work of the GPU" if copy.get("overlapped") else way
 
 
 def fusion_groups(report: CompileReport) -> Table:
