@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import tvm
 from tvm import relax
@@ -164,15 +164,15 @@ class LowerCopies:
 
     Parameters
     ----------
-    shared : bool
-        The devices share memory: call functions that do not copy where there is no need to.
+    shared : collection of {"read", "write"}
+        What the CPU does with the GPU's tensors where they are, instead of copying them.
     """
 
-    def __init__(self, shared: bool = False) -> None:
+    def __init__(self, shared: Collection[str] = ()) -> None:
         self._shared = shared
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        shared = shared_crossings(mod) if self._shared else {}
+        shared = shared_crossings(mod, self._shared)
         mod = split_reads(mod).clone()
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):

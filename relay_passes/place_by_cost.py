@@ -31,13 +31,13 @@ class Transfer:
         An operator.
     readers : tuple[int, ...]
         Operators.
-    us : float
-        Microseconds of a copy, in either direction.
+    us : tuple[float, float]
+        Microseconds of a copy to the GPU, and to the CPU.
     """
 
     producer: int
     readers: tuple[int, ...]
-    us: float
+    us: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,9 @@ class PlacementProblem:
         """Microseconds of a run with operators at `places`."""
         time = sum(us[place] for us, place in zip(self.us, places, strict=True))
         for transfer in self.transfers:
-            if any(places[reader] != places[transfer.producer] for reader in transfer.readers):
-                time += transfer.us
+            elsewhere = {places[reader] for reader in transfer.readers}
+            elsewhere.discard(places[transfer.producer])
+            time += sum(transfer.us[place] for place in elsewhere)
         for seam in self.seams:
             if places[seam.producer] != places[seam.consumer]:
                 time += seam.us[places[seam.consumer]]
@@ -113,8 +114,8 @@ def place_by_cost(problem: PlacementProblem) -> list[int]:
     for number, transfer in enumerate(problem.transfers):
         # A node for the copy in each direction: however many readers, it is cut once.
         there, back = ("to CPU", number), ("to GPU", number)
-        edge(transfer.producer, there, transfer.us)
-        edge(back, transfer.producer, transfer.us)
+        edge(transfer.producer, there, transfer.us[CPU])
+        edge(back, transfer.producer, transfer.us[GPU])
         for reader in transfer.readers:
             edge(there, reader, _NEVER)
             edge(reader, back, _NEVER)

@@ -13,7 +13,7 @@ must be mapped in another way, the functions called here copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import tvm
 from tvm import relax
@@ -35,7 +35,7 @@ from tvm_edge.relay_passes.vdevices import is_same, vdevice_of, vdevices_of
 __all__ = ["WriteOnHost", "shared_crossings"]
 
 
-def shared_crossings(mod: tvm.IRModule) -> dict[relax.Var, str]:
+def shared_crossings(mod: tvm.IRModule, shared: Collection[str]) -> dict[relax.Var, str]:
     """The crossings of ``main`` that need no copy.
 
     Left to copies are results of the model, which are the caller's to write; what a kernel writes
@@ -45,6 +45,8 @@ def shared_crossings(mod: tvm.IRModule) -> dict[relax.Var, str]:
     ----------
     mod : IRModule
         Two devices; operators are kernels, and crossings ``to_vdevice``.
+    shared : collection of {"read", "write"}
+        What the CPU may do with the GPU's tensors where they are.
 
     Returns
     -------
@@ -66,9 +68,9 @@ def shared_crossings(mod: tvm.IRModule) -> dict[relax.Var, str]:
         if later > position:
             continue
         if not is_same(vdevice_of(value.ty) or gpu, gpu):
-            if sources and var not in lives.results:
+            if "read" in shared and sources and var not in lives.results:
                 found[var] = READ
-        elif len(sources) == 1:
+        elif "write" in shared and len(sources) == 1:
             (source,) = sources
             if source in lives.made and not sources & (lives.results | written):
                 shape = static_shape(value.ty)

@@ -17,6 +17,7 @@ from tvm_edge.compiler.auto_placement import placement_problem
 from tvm_edge.compiler.placement import place
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
+from tvm_edge.hardware.presets import PRESETS
 from tvm_edge.relay_passes.fallback import CPU, GPU, Policy, label_operators
 from tvm_edge.relay_passes.place_by_cost import PlacementProblem
 from tvm_edge.report import CompileReport
@@ -174,8 +175,18 @@ def test_a_tail_costs_nothing_behind_its_kernel() -> None:
     whole = [GPU] * len(operators)
     cut = list(whole)
     cut[relu] = CPU
-    copies = [t.us for t in problem.transfers if relu in (t.producer, *t.readers)]
-    assert problem.total(cut) == pytest.approx(problem.total(whole) + seam.us[CPU] + sum(copies))
+    (there,) = (t.us[CPU] for t in problem.transfers if relu in t.readers)
+    (back,) = (t.us[GPU] for t in problem.transfers if relu == t.producer)
+    assert problem.total(cut) == pytest.approx(problem.total(whole) + seam.us[CPU] + there + back)
+
+
+def test_what_a_crossing_costs_where_memory_is_only_mapped() -> None:
+    """The CPU reads the GPU's tensors where they are; what it writes is copied."""
+    problem, operators = problem_of(conv_and_top_k(64), "mali-g76")
+    relu = operators.index("relax.nn.relu")
+    (made,) = (t for t in problem.transfers if relu == t.producer)
+    latency = PRESETS["mali-g76"].spec.copy_latency_us
+    assert made.us[CPU] == latency < made.us[GPU]
 
 
 def test_a_phone_has_one_memory_for_both() -> None:

@@ -48,10 +48,13 @@ def test_the_figures_of_a_preset_fit_together(name: str) -> None:
 def test_which_devices_share_memory() -> None:
     """With crossings that the runtime can do without a copy: ours, for OpenCL."""
     mali = resolve_target("mali-t860")
-    assert mali.shares_memory
-    assert not replace(mali, spec=replace(mali.spec, unified_memory=False)).shares_memory
-    assert not resolve_target("jetson-orin-nano").shares_memory
-    assert not resolve_target("llvm").shares_memory
+    assert mali.shared == {"read"}
+    fine = replace(mali.spec, fine_grained_memory=True)
+    assert replace(mali, spec=fine).shared == {"read", "write"}
+    own = replace(fine, unified_memory=False)
+    assert not replace(mali, spec=own).shared
+    assert not resolve_target("jetson-orin-nano").shared
+    assert not resolve_target("llvm").shared
 
 
 def test_keys_of_presets_are_unique() -> None:

@@ -23,7 +23,8 @@ def problems(draw: st.DrawFn) -> PlacementProblem:
     for producer in operators[:-1]:
         readers = draw(st.sets(st.sampled_from(operators[producer + 1 :]), max_size=3))
         if readers:
-            transfers.append(Transfer(producer, tuple(sorted(readers)), draw(MICROSECONDS)))
+            ways = (draw(MICROSECONDS), draw(MICROSECONDS))
+            transfers.append(Transfer(producer, tuple(sorted(readers)), ways))
     pairs = [(t.producer, reader) for t in transfers for reader in t.readers]
     seams = [
         Seam(*pair, (draw(MICROSECONDS), draw(MICROSECONDS)))
@@ -58,14 +59,14 @@ def test_a_tensor_is_paid_for_once() -> None:
     """Three readers on the CPU gain 9 each; one copy of 20 is worth it, three would not be."""
     readers = (1, 2, 3)
     problem = PlacementProblem(
-        [(0.0, 0.0), *[(10.0, 1.0)] * 3], {0: GPU}, [Transfer(0, readers, 20.0)]
+        [(0.0, 0.0), *[(10.0, 1.0)] * 3], {0: GPU}, [Transfer(0, readers, (0.0, 20.0))]
     )
     assert place_by_cost(problem) == [GPU, CPU, CPU, CPU]
     assert problem.total([GPU, CPU, CPU, CPU]) == 23.0
 
 
 def test_a_copy_may_cost_more_than_it_gains() -> None:
-    problem = PlacementProblem([(0.0, 0.0), (10.0, 1.0)], {0: GPU}, [Transfer(0, (1,), 9.5)])
+    problem = PlacementProblem([(0.0, 0.0), (10.0, 1.0)], {0: GPU}, [Transfer(0, (1,), (0.0, 9.5))])
     assert place_by_cost(problem) == [GPU, GPU]
 
 

@@ -24,6 +24,7 @@ from tvm_edge.relay_passes.crossing_calls import (
 from tvm_edge.relay_passes.expressions import KERNEL_CALLS, is_call
 
 GPU, CPU = 0, 1
+SHARED = ("read", "write")
 DEVICES = [relax.VDevice(Target("opencl"), 0, "global"), relax.VDevice(Target("llvm"), 0, "global")]
 
 
@@ -97,7 +98,7 @@ def device_of(tensor: relax.Expr) -> int:
 
 def lowered(mod: tvm.IRModule, shared: bool = True) -> tvm.IRModule:
     """With planned storage, before there are instructions."""
-    passes = phases.lower(2, shared=shared).passes
+    passes = phases.lower(2, shared=SHARED if shared else ()).passes
     stop = next(i for i, each in enumerate(passes) if each.info.name == "LowerAllocTensor")
     return tvm.transform.Sequential(passes[:stop])(mod)
 

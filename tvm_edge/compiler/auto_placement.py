@@ -125,9 +125,10 @@ def placement_problem(
     transfers = []
     for tensor, readers in graph.readers.items():
         ends = (graph.producer[tensor], *readers)
-        shared = resolved.shares_memory and _HOST not in ends  # the user's memory is another
-        us_of_copy = copy_us(_nbytes(tensor), gpu, shared)
-        transfers.append(Transfer(ends[0], tuple(readers), us_of_copy))
+        # The user's memory is another than the device's.
+        shared = frozenset[str]() if _HOST in ends else resolved.shared
+        to_gpu, to_cpu = (copy_us(_nbytes(tensor), gpu, w in shared) for w in ("write", "read"))
+        transfers.append(Transfer(ends[0], tuple(readers), (to_gpu, to_cpu)))
     problem = PlacementProblem(us, fixed, transfers, seams)
     return problem, {i: var for i, (var, _) in enumerate(graph.calls, start=1)}
 

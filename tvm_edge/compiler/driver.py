@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -321,7 +321,7 @@ def _plan(
     with clock("lower"), resolved.target:
         lift: Any = LiftWeights()  # a pass, by a decorator that type checkers cannot see through
         lifted = lift(scheduled)
-        lowered, plain = _lower(lifted, placed.kinds, resolved.shares_memory)
+        lowered, plain = _lower(lifted, placed.kinds, resolved.shared)
 
     # 6. What was decided.
     with clock("report"):
@@ -333,7 +333,7 @@ def _plan(
             placements=placements,
             operators=describe.describe_operators(imported.nodes, imported.folded, placements),
             kernels=kernels,
-            copies=copies_of(legal, imported, resolved.shares_memory),
+            copies=copies_of(legal, imported, resolved.shared),
             layouts=describe.describe_layouts(fused, calls, schedules, imported),
             memory=describe.describe_memory(
                 plain, scheduled, lift.weights, imported.inputs, imported.outputs, names
@@ -361,7 +361,7 @@ def _fuse(grouped: tvm.IRModule, resolved: ResolvedTarget) -> tuple[tvm.IRModule
 
 
 def _lower(
-    lifted: tvm.IRModule, kinds: Sequence[str], shared: bool
+    lifted: tvm.IRModule, kinds: Sequence[str], shared: Collection[str]
 ) -> tuple[tvm.IRModule, tvm.IRModule]:
     """Instructions, and the same without recorded launches."""
     if kinds[0] in RECORDING:
@@ -399,7 +399,7 @@ def _smaller(
         scheduled, _ = schedule_kernels(fused, small, precision)
         lift: Any = LiftWeights()
         lifted = lift(phases.WORKSPACE(phases.IN_PLACE(scheduled)))
-        lowered, _ = _lower(lifted, kinds, small.shares_memory)
+        lowered, _ = _lower(lifted, kinds, small.shared)
     own, others = ([(w.shape, w.dtype) for w in each] for each in (lift.weights, weights))
     if own != others:
         raise CompilationError(

@@ -123,7 +123,7 @@ def kernel_us(work: float, nbytes: float, spec: DeviceSpec, launches: int = 1) -
 
 
 def copy_us(nbytes: float, gpu: DeviceSpec, shared: bool = False) -> float:
-    """Microseconds that a tensor takes between a GPU and its host, either way.
+    """Microseconds that a tensor takes between a GPU and its host.
 
     In `shared` memory nothing is copied, and what is left is to wait for the other side.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import tvm
 from tvm.relax import transform
@@ -141,12 +141,13 @@ _RECORDINGS: Mapping[str | None, tuple[tvm.transform.Pass, ...]] = {
 }
 
 
-def lower(devices: int = 1, recording: str | None = None, shared: bool = False) -> Pipeline:
+def lower(devices: int = 1, recording: str | None = None, shared: Collection[str] = ()) -> Pipeline:
     """Dataflow becomes virtual-machine instructions over planned storage.
 
     `devices` is the number of virtual devices. With a `recording`, which is the kind of the first
     of them, its static regions are recorded: as CUDA graphs, or by the OpenCL runtime where the
-    driver can. Tensors cross between OpenCL devices and CPUs of `shared` memory without a copy.
+    driver can. What the CPU may do with tensors of the GPU's where they are, ``read`` and
+    ``write``, is in `shared`.
     """
     several = devices > 1
     return Pipeline(
@@ -156,7 +157,7 @@ def lower(devices: int = 1, recording: str | None = None, shared: bool = False) 
             transform.ToNonDataflow(),
             transform.RemovePurityChecking(),
             transform.CallTIRRewrite(),
-            *((WriteOnHost(),) if several and shared else ()),
+            *((WriteOnHost(),) if several and "write" in shared else ()),
             # TVM's planner gives storage of one device to tensors of another.
             PlanMemory([0]) if several else transform.StaticPlanBlockMemory(),
             *_RECORDINGS[recording],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,7 +91,7 @@ def place(
         return Placed(module, (resolved.kind,), (0,) * len(model.inputs), reasons)
     if by_cost and all(label.device == CPU for label in labels.values()):
         return Placed(module, (resolved.host.kind,), (0,) * len(model.inputs), reasons)
-    parameters = label_parameters(main, labels, resolved.shares_memory)
+    parameters = label_parameters(main, labels, "read" in resolved.shared)
     targets = [resolved.target, resolved.host.target]
     placed = gpu_work_first(insert_copies(module, labels, parameters, targets))
     return Placed(placed, (resolved.kind, resolved.host.kind), tuple(parameters), reasons)
@@ -132,7 +132,9 @@ def _reasons(main: relax.Function, labels: dict[relax.Var, Label]) -> dict[int, 
     return {node: label.reason for node, label in reasons.items()}
 
 
-def copies_of(mod: tvm.IRModule, model: ImportedModel, shared: bool) -> tuple[dict[str, Any], ...]:
+def copies_of(
+    mod: tvm.IRModule, model: ImportedModel, shared: Collection[str]
+) -> tuple[dict[str, Any], ...]:
     """The tensors that change their device in a run, in order.
 
     Parameters
@@ -140,8 +142,8 @@ def copies_of(mod: tvm.IRModule, model: ImportedModel, shared: bool) -> tuple[di
     mod : IRModule
         With ``to_vdevice`` in ``main``, whose operators are kernels.
     model : ImportedModel
-    shared : bool
-        Whether the devices share memory.
+    shared : collection of {"read", "write"}
+        What the CPU does with the GPU's tensors where they are.
     """
     devices = vdevices_of(mod)
     main = mod["main"]
@@ -149,7 +151,7 @@ def copies_of(mod: tvm.IRModule, model: ImportedModel, shared: bool) -> tuple[di
         return ()
     nodes = nodes_of(main)
     inputs = dict(zip(main.params, [spec.name for spec in model.inputs], strict=True))
-    uncopied = shared_crossings(mod) if shared else {}
+    uncopied = shared_crossings(mod, shared)
     late = late_reads(mod)
     found = []
     for binding in all_bindings(main.body):

@@ -6,7 +6,7 @@ records is found out when the model runs: the same code launches kernel by kerne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import tvm
 from tvm import relax
@@ -24,7 +24,7 @@ _USE = {"relax.backend.use_cuda_graph": True}
 
 
 def lower_recorded(
-    lifted: tvm.IRModule, kinds: Sequence[str], shared: bool = False
+    lifted: tvm.IRModule, kinds: Sequence[str], shared: Collection[str] = ()
 ) -> tuple[tvm.IRModule, tvm.IRModule]:
     """Lower a module for a device that records, and maybe others beside it.
 
@@ -34,8 +34,8 @@ def lower_recorded(
         Scheduled kernels; ``main`` takes the weights as its last parameter.
     kinds : sequence of str
         Of the devices; the first is one of :data:`RECORDING`.
-    shared : bool
-        Whether they share memory.
+    shared : collection of {"read", "write"}
+        What the CPU does with the GPU's tensors where they are.
 
     Returns
     -------

@@ -114,6 +114,7 @@ def _opencl_spec(device: Any, index: int) -> DeviceSpec:
         local_memory=local_memory,
         local_memory_kind="dedicated" if dedicated else "global",
         unified_memory=bool(info.get("unified_memory", spec.unified_memory)),
+        fine_grained_memory=info.get("memory") == "svm-fine",
         float16=bool(info.get("float16", spec.float16)),
         float64=bool(info.get("float64", spec.float64)),
     )

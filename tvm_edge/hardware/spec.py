@@ -73,6 +73,9 @@ class DeviceSpec:
         and to wake up. A driver says neither: the defaults are NVIDIA's, from pageable memory.
     unified_memory : bool
         Whether the device shares its memory with the host.
+    fine_grained_memory : bool
+        Whether the host may write the device's memory at any time (OpenCL's fine-grained shared
+        virtual memory), and not just map it to read.
     float16, float64 : bool
         Whether half-precision and double-precision arithmetic are native.
     """
@@ -102,6 +105,7 @@ class DeviceSpec:
     copy_latency_us: float = 15.0
     copy_gbs: float = 9.0
     unified_memory: bool = True
+    fine_grained_memory: bool = False
     float16: bool = False
     float64: bool = True
 

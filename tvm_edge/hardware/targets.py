@@ -68,9 +68,14 @@ class ResolvedTarget:
         return self.host or self
 
     @property
-    def shares_memory(self) -> bool:
-        """Whether tensors may cross to the CPU and back without a copy: ours for OpenCL alone."""
-        return self.kind == "opencl" and self.spec.unified_memory
+    def shared(self) -> frozenset[str]:
+        """What the CPU may do with the GPU's tensors where they are: ``read``, ``write``.
+
+        The OpenCL runtime can; TVM's for CUDA copies.
+        """
+        if self.kind != "opencl" or not self.spec.unified_memory:
+            return frozenset()
+        return frozenset(("read", "write") if self.spec.fine_grained_memory else ("read",))
 
 
 def resolve_target(
