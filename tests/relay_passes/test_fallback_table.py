@@ -9,7 +9,7 @@ from tvm import relax
 
 import tvm_edge
 from tests.compiler.test_zoo_accuracy import REDUCED
-from tests.zoo.networks import reduced
+from tests.marks import sampled
 from tvm_edge import zoo
 from tvm_edge.compiler import phases
 from tvm_edge.frontend import load_model
@@ -79,7 +79,7 @@ def test_what_the_list_does_not_know_goes_to_the_cpu(monkeypatch: pytest.MonkeyP
     assert label.device == GPU, "only fallback='list' goes by it"
 
 
-@pytest.mark.parametrize("name", reduced())
+@pytest.mark.parametrize("name", sampled(sorted(REDUCED), 4))
 def test_networks_stay(name: str) -> None:
     """All that a GPU can run of the zoo performs there: the list moves none of it."""
     model = load_model(zoo.build(name, **REDUCED[name]), None)
