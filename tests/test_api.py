@@ -60,7 +60,7 @@ SIGNATURES = {
     "CompiledModel.warmup": "(self)",
     "CompileReport.summary": "(self)",
     "CompileReport.to_dict": "(self)",
-    "CompileReport.to_html": "(self, path)",
+    "CompileReport.to_html": "(self, path, profile=None)",
     "CompileReport.operator_types": "(self)",
     "CompileReport.flops_distribution": "(self, of='operators')",
 }

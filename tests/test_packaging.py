@@ -48,3 +48,5 @@ def test_wheel_and_sdist(tmp_path: Path) -> None:
     for file in ("schedules/cpu/conv2d.py", "relay_passes/vision.py"):
         assert f"tvm_edge/{file}" in names
         assert file in sources
+    for file in ("page.html.j2", "macros.html.j2", "drawings.html.j2", "style.css", "script.js"):
+        assert f"tvm_edge/report/page/{file}" in names

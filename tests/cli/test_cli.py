@@ -42,7 +42,9 @@ def test_compile_then_run_agree_with_the_library(
     invoke: Invoke, files: Files, compiled_small: tvm_edge.CompiledModel, tmp_path: Path
 ) -> None:
     artifact, outputs = tmp_path / "model.tvme", tmp_path / "outputs.npz"
-    compiled = invoke("compile", files.model, "-o", artifact, "--json")
+    page = artifact.with_suffix(".html")
+    compiled = invoke("compile", files.model, "-o", artifact, "--html", page, "--json")
+    assert "Not measured." in page.read_text(encoding="utf-8")
     assert (compiled.code, compiled.err) == (0, "")
     assert compiled.data["artifact"] == str(artifact)
     assert compiled.data["bytes"] == artifact.stat().st_size
@@ -204,6 +206,9 @@ def test_profile(
     assert [event["name"] for event in events] == names
     table = invoke(*command, "--print-top", 1).out
     assert sum(name in table for name in names) == 1
+    page = tmp_path / "report.html"
+    assert invoke(*command, "--html", page).code == 0
+    assert "Timeline of kernels by device, measured" in page.read_text(encoding="utf-8")
 
 
 def test_analyze(

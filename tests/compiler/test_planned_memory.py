@@ -59,7 +59,7 @@ def test_the_report_has_each_device(tmp_path: Path) -> None:
     assert report.memory.activations == sum(report.memory.by_device.values())
     assert "(cuda " in report.summary() and "llvm " in report.summary()
     page = report.to_html(tmp_path / "report.html").read_text()
-    assert "memory: activations on llvm" in page and f"{2 * tensor:,} bytes" in page
+    assert "activations on llvm" in page and f">{2 * tensor:,}<" in page
     again = tvm_edge.CompileReport.from_dict(report.to_dict())
     assert again.memory == report.memory
     fields = report.to_dict()

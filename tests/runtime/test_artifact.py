@@ -310,6 +310,11 @@ def test_a_cpu_feature_that_is_not_here(artifact: Path, tmp_path: Path) -> None:
         lambda manifest: manifest["report"]["kernels"][0].update(flops=float("nan")),
         lambda manifest: manifest["report"]["kernels"][0].update(bytes=10**400),
         lambda manifest: manifest["report"].update(warnings=[None]),
+        lambda manifest: manifest["report"]["operators"][0].update(inputs=[0]),
+        lambda manifest: manifest["report"]["operators"][1].update(inputs=[-1]),
+        lambda manifest: manifest["report"]["operators"][1].update(inputs="0"),
+        lambda manifest: manifest["report"]["memory"].update(over_time={"": [1]}),
+        lambda manifest: manifest["report"]["memory"].update(over_time=[1]),
         lambda manifest: manifest["target"].update(device=nested(900)),
     ],
 )

@@ -17,11 +17,7 @@ from tvm_edge.cli import common
 @common.input_shapes_option
 @common.fallback_option
 @click.option("--operators", is_flag=True, help="List every operator, not just the types.")
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the report as an HTML page too.",
-)
+@common.html_option
 @common.json_option
 def analyze_command(
     model: str,

@@ -49,6 +49,7 @@ def bench_command(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a timeline for chrome://tracing or Perfetto.",
 )
+@common.html_option
 @common.target_option(None)
 @common.input_shapes_option
 @common.threads_option
@@ -58,6 +59,7 @@ def profile_command(
     repeat: int,
     print_top: int,
     trace: Path | None,
+    html: Path | None,
     target: Any,
     input_shapes: Any,
     num_threads: int | None,
@@ -70,4 +72,6 @@ def profile_command(
     if trace:
         with common.writing(trace):
             profile.to_chrome_trace(trace)
+    if html:
+        compiled.report.to_html(html, profile)
     common.emit(as_json, profile.to_dict(), profile.table(print_top))

@@ -18,6 +18,7 @@ __all__ = [
     "emit",
     "fallback_option",
     "host_option",
+    "html_option",
     "input_shapes_option",
     "json_option",
     "open_model",
@@ -114,6 +115,15 @@ def threads_option(command: _F) -> _F:
         "--num-threads",
         type=click.IntRange(min=1),
         help="CPU threads; default TVM_NUM_THREADS, else all physical cores.",
+    )(command)
+
+
+def html_option(command: _F) -> _F:
+    """``--html``."""
+    return click.option(
+        "--html",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Write the report as an HTML page too.",
     )(command)
 
 

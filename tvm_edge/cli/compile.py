@@ -40,6 +40,7 @@ from tvm_edge.cli import common
     is_flag=True,
     help="Add OpenCL kernels as this machine's driver builds them.",
 )
+@common.html_option
 @common.json_option
 def compile_command(
     model: str,
@@ -51,6 +52,7 @@ def compile_command(
     precision: str,
     keep_float32: tuple[str, ...],
     embed_programs: bool,
+    html: Path | None,
     as_json: bool,
 ) -> None:
     """Compile MODEL (an ONNX file or zoo:NAME) to an artifact."""
@@ -70,6 +72,8 @@ def compile_command(
     with common.progress(f"writing {path}"):
         compiled.export(path, embed_programs=embed_programs)
     report = compiled.report
+    if html:
+        report.to_html(html)
     size = path.stat().st_size
     precise = f"{report.precision.line()}\n" if report.precision else ""
     common.emit(

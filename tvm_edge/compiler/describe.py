@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import tvm
@@ -13,10 +13,9 @@ from tvm import relax, s_tir, tirx
 from tvm.s_tir.analysis import estimate_tir_flops
 
 from tvm_edge.compiler.schedule import KernelSchedule
+from tvm_edge.compiler.storage_plan import by_device, over_time, planned_storages
 from tvm_edge.frontend import ImportedModel, SourceNode, Survey
-from tvm_edge.relay_passes.expressions import is_call, may_hold_tensors
 from tvm_edge.relay_passes.lower_precision import LoweredPrecision
-from tvm_edge.relay_passes.vdevices import vdevices_of
 from tvm_edge.report import (
     KernelInfo,
     MemoryInfo,
@@ -139,6 +138,7 @@ def describe_operators(
             placement.device,
             placement.reason,
             constant=index >= len(nodes),
+            inputs=node.inputs,
         )
         for index, (node, placement) in enumerate(zip((*nodes, *folded), placements, strict=True))
     )
@@ -233,8 +233,12 @@ def describe_memory(
     weights: Sequence[tvm.runtime.Tensor],
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
+    launches: Sequence[str],
 ) -> MemoryInfo:
-    """Bytes of a run: `lowered` has the storage plan, `scheduled` the kernels' workspace."""
+    """Bytes of a run: `lowered` has the storage plan, `scheduled` the kernels' workspace.
+
+    `launches` are the kernels of a run, in order.
+    """
     workspace = max(
         (
             _workspace(func)
@@ -244,11 +248,13 @@ def describe_memory(
         default=0,
     )
     results = sum(_nbytes(t.shape, t.dtype) for t in outputs)
-    activations = _activations(lowered)
+    storages = planned_storages(lowered)
+    activations = by_device(lowered, storages)
     return MemoryInfo(
         weights=sum(_nbytes(w.shape, str(w.dtype)) for w in weights),
         activations=sum(activations.values()),
         by_device={} if len(activations) == 1 else activations,
+        over_time=over_time(lowered, storages, launches),
         workspace=workspace,
         inputs_outputs=results + sum(_nbytes(t.shape, t.dtype) for t in inputs),
     )
@@ -294,44 +300,3 @@ def _workspace(func: tirx.PrimFunc) -> int:
 
     tvm_ffi.structural_walk(func.body, (s_tir.SBlock, count))
     return total
-
-
-def _activations(lowered: tvm.IRModule) -> dict[str, int]:
-    """Bytes of the storages that ``main`` allocates, by device; those of results are the caller's.
-
-    ``""`` is the device of a module that has only one.
-    """
-    body = lowered["main"].body
-    bindings = list(_bindings(body))
-    results = set(relax.analysis.free_vars(body.body))
-    for binding in reversed(bindings):
-        if binding.var in results and may_hold_tensors(binding.var.ty):
-            # What it is made from: a view's tensor, a tensor's storage.
-            value = binding.value
-            ends = (
-                (value.true_branch.body, value.false_branch.body)
-                if isinstance(value, relax.If)
-                else (value,)
-            )
-            results.update(var for end in ends for var in relax.analysis.free_vars(end))
-    names = [str(device.target.kind.name) for device in vdevices_of(lowered)] or [""]
-    found = dict.fromkeys(names, 0)
-    for binding in bindings:
-        value = binding.value
-        if (
-            is_call(value, "relax.vm.alloc_storage")
-            and binding.var not in results
-            and isinstance(value.args[0], relax.ShapeExpr)  # else known only in the run
-        ):
-            found[names[int(value.args[1].value)]] += _nbytes(value.args[0].values, "uint8")
-    return found
-
-
-def _bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
-    """All bindings of a body, those of a branch before the branch's."""
-    for block in body.blocks:
-        for binding in block.bindings:
-            if isinstance(binding.value, relax.If):
-                yield from _bindings(binding.value.true_branch)
-                yield from _bindings(binding.value.false_branch)
-            yield binding

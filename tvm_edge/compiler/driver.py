@@ -335,7 +335,7 @@ def _plan(
             copies=copies_of(legal, imported, resolved.shares_memory),
             layouts=describe.describe_layouts(fused, calls, schedules, imported),
             memory=describe.describe_memory(
-                plain, scheduled, lift.weights, imported.inputs, imported.outputs
+                plain, scheduled, lift.weights, imported.inputs, imported.outputs, names
             ),
             partitions=describe.partitions(kernels),
             precision=describe.describe_precision(

@@ -36,11 +36,15 @@ class NodeCost:
 
 @dataclass(frozen=True)
 class SourceNode:
-    """An operator of the user's model, by the name the user knows it by."""
+    """An operator of the user's model, by the name the user knows it by.
+
+    `inputs` are the positions of the operators whose results it reads, each once.
+    """
 
     name: str
     op_type: str
     cost: NodeCost = field(default=NodeCost(), compare=False)
+    inputs: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

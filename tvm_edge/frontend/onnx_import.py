@@ -25,6 +25,7 @@ from tvm_edge.frontend.limits import refuse_indices, refuse_unreal_tensors
 from tvm_edge.frontend.naming import name_results
 from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode
 from tvm_edge.frontend.onnx_costs import TensorInfo, node_costs, tensor_infos
+from tvm_edge.frontend.onnx_edges import sources
 from tvm_edge.frontend.onnx_source import checked_proto, non_finite_weights
 from tvm_edge.frontend.specs import output_specs
 from tvm_edge.report import TensorSpec
@@ -133,8 +134,10 @@ def source_nodes(
 ) -> tuple[tuple[SourceNode, ...], tuple[SourceNode, ...]]:
     """The nodes of `proto` with their costs, and those of `original` that folding absorbed."""
     nodes = tuple(
-        SourceNode(node.name, _label(node), cost)
-        for node, cost in zip(proto.graph.node, node_costs(proto), strict=True)
+        SourceNode(node.name, _label(node), cost, inputs)
+        for node, cost, inputs in zip(
+            proto.graph.node, node_costs(proto), sources(proto), strict=True
+        )
     )
     kept = set(nodes)
     standard = [

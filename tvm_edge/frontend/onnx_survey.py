@@ -6,12 +6,13 @@ itself, so that one look names all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
 from tvm_edge.frontend.normal_form import Survey
 from tvm_edge.frontend.onnx_costs import TensorInfo, tensor_infos
+from tvm_edge.frontend.onnx_edges import reads
 from tvm_edge.frontend.onnx_import import (
     fold_constants,
     import_graph,
@@ -114,7 +115,7 @@ def _alone(
     graph.name = "node"
     graph.node.append(node)
     graph.node[0].name = ""
-    for name in dict.fromkeys(_reads(node)):
+    for name in dict.fromkeys(reads(node)):
         info = tensors.get(name)
         if name in constants:
             graph.initializer.append(constants[name])
@@ -128,17 +129,6 @@ def _alone(
             return None
         graph.output.append(onnx.helper.make_tensor_value_info(name, info.dtype, info.shape))
     return alone
-
-
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Tensors that a node takes, those that its branches take from around it included."""
-    yield from filter(None, node.input)
-    for attribute in node.attribute:
-        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
-            own = {value.name for value in (*graph.input, *graph.initializer)}
-            own.update(name for inner in graph.node for name in inner.output)
-            reads = [name for inner in graph.node for name in _reads(inner)]
-            yield from (n for n in (*reads, *(v.name for v in graph.output)) if n not in own)
 
 
 def _verdict(proto: onnx.ModelProto) -> tuple[str, str] | None:

@@ -30,11 +30,17 @@ def source_nodes(main: relax.Function) -> tuple[list[SourceNode], dict[relax.Var
     """
     nodes: list[SourceNode] = []
     results: dict[relax.Var, int] = {}
+    made: dict[relax.Var, tuple[int, ...]] = {}  # what any value comes from, tuples and names too
     for binding in (binding for block in main.body.blocks for binding in block.bindings):
         value = binding.value
+        inputs = tuple(
+            dict.fromkeys(i for var in relax.analysis.free_vars(value) for i in made.get(var, ()))
+        )
+        made[binding.var] = inputs
         if isinstance(value, relax.Call):
             results[binding.var] = len(nodes)
-            nodes.append(SourceNode(binding.var.name, _op_type(value), call_cost(value)))
+            made[binding.var] = (len(nodes),)
+            nodes.append(SourceNode(binding.var.name, _op_type(value), call_cost(value), inputs))
         elif isinstance(value, relax.TupleGetItem) and value.tuple_value in results:
             results[binding.var] = results[value.tuple_value]
     return nodes, results

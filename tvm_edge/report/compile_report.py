@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_edge.errors import InputError
+from tvm_edge.report.measured import Measured
 from tvm_edge.report.operators import (
     FlopsDistribution,
     OperatorInfo,
@@ -100,6 +101,10 @@ class MemoryInfo:
         What the user allowed.
     by_device : dict[str, int]
         The activations of each device; empty for a model on one.
+    over_time : dict[str, tuple[int, ...]]
+        By device the bytes of activations that hold values while each of the report's `kernels`
+        runs; at most what is planned for them. ``""`` is the device of a model on one. What only
+        the run sizes is not counted. Empty where launches cannot be told from the plan.
     """
 
     weights: int
@@ -108,6 +113,7 @@ class MemoryInfo:
     inputs_outputs: int
     budget: int | None = None
     by_device: dict[str, int] = field(default_factory=dict)
+    over_time: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def peak(self) -> int:
@@ -241,19 +247,26 @@ class CompileReport:
 
         return summary(self)
 
-    def to_html(self, path: str | os.PathLike[str]) -> Path:
+    def to_html(self, path: str | os.PathLike[str], profile: Measured | None = None) -> Path:
         """Write the report as one page that needs nothing else, and return its path.
+
+        Parameters
+        ----------
+        path : path
+        profile : Profile, optional
+            Of the same model: ``model.profile()``. Without one the page has shares of FLOPs and
+            bytes in place of times.
 
         Raises
         ------
         InputError
-            The file cannot be written.
+            The file cannot be written, or the profile is of another model.
         """
-        from tvm_edge.report.html import page
+        from tvm_edge.report.page import page
 
         target = Path(path)
         try:
-            target.write_text(page(self), encoding="utf-8")
+            target.write_text(page(self, profile), encoding="utf-8")
         except OSError as err:
             raise InputError(
                 f"cannot write the report to {str(target)!r}: {err.strerror}; choose another path",
@@ -279,6 +292,8 @@ class CompileReport:
         """The inverse of :meth:`to_dict`."""
         stored = {key: value for key, value in fields.items() if key not in _DERIVED}
         memory = {k: v for k, v in (fields["memory"] or {}).items() if k != "peak"}
+        if "over_time" in memory:
+            memory["over_time"] = {k: tuple(v) for k, v in memory["over_time"].items()}
         precision = fields.get("precision")
         return cls(
             **{
@@ -295,7 +310,10 @@ class CompileReport:
                 "warnings": tuple(fields["warnings"]),
                 # Artifacts of earlier versions do not have these.
                 "precision": PrecisionInfo(**precision) if precision else None,
-                "operators": tuple(OperatorInfo(**o) for o in fields.get("operators", ())),
+                "operators": tuple(
+                    OperatorInfo(**{**o, "inputs": tuple(o.get("inputs", ()))})
+                    for o in fields.get("operators", ())
+                ),
                 "unsupported": tuple(
                     UnsupportedInfo(**{**u, "operators": tuple(u["operators"])})
                     for u in fields.get("unsupported", ())

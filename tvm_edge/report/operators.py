@@ -45,6 +45,9 @@ class OperatorInfo:
         As in :class:`~tvm_edge.report.Placement`.
     constant : bool
         It does not depend on the inputs and was evaluated at compile time: its numbers are 0.
+    inputs : tuple[int, ...]
+        Positions, in the report's `operators`, of those whose results it reads in a run, each
+        once. Names would not do: models may use one twice.
     """
 
     name: str
@@ -57,6 +60,7 @@ class OperatorInfo:
     device: str
     reason: str
     constant: bool = False
+    inputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

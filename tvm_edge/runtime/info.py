@@ -107,3 +107,10 @@ def check_info(info: ModelInfo, weights: int) -> None:
     ):
         if len(plan) != count or not set(plan) <= set(range(len(info.devices.kinds))):
             raise ValueError(f"the plan of devices does not fit {count} {what}")
+    for position, operator in enumerate(info.report.operators):
+        if not set(operator.inputs) <= set(range(position)):
+            raise ValueError(f"the operator {operator.name!r} reads what is not in front of it")
+    memory = info.report.memory
+    for series in memory.over_time.values() if memory else ():
+        if len(series) != len(info.report.kernels):
+            raise ValueError("memory over time does not fit the kernels")

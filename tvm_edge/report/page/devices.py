@@ -1,0 +1,27 @@
+"""The devices of a report, each with the colour and pattern that it has all over the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvm_edge.report.compile_report import CompileReport
+
+__all__ = ["ELIDED", "MISSING", "device_classes"]
+
+ELIDED = "elided"
+"""The style class of operators without a kernel."""
+
+MISSING = "missing"
+"""That of operators without an implementation."""
+
+_STYLES = 3
+
+
+def device_classes(report: CompileReport) -> dict[str, str]:
+    """The style class of each device, that of the target first; of ``""``, no device, too."""
+    target = report.target.split(" ")[0]
+    named = [kernel.device for kernel in report.kernels]
+    named += [placement.device for placement in report.placements]
+    found = sorted({name for name in named if name}, key=lambda name: (name != target, name))
+    return {"": ELIDED} | {name: f"device{min(i, _STYLES - 1)}" for i, name in enumerate(found)}

@@ -1,0 +1,287 @@
+"""The tables of the page: what is in their columns, as text that is ready to be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tvm_edge.report.page import units
+
+if TYPE_CHECKING:
+    from tvm_edge.report.compile_report import CompileReport
+    from tvm_edge.report.measured import Measured
+
+__all__ = ["Column", "Table", "copies", "kernels", "layouts", "operators", "origins", "types"]
+
+ORIGINS = {
+    "tuned": "measured on this device",
+    "transferred": "measured on a similar device",
+    "heuristic": "by rule from what is known of the device",
+    "fallback": "a plain schedule that is always right",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, and whether numbers stand below it."""
+
+    name: str
+    number: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text.
+
+    Attributes
+    ----------
+    key : str
+        Its ``id``.
+    caption : str
+    columns : sequence of Column
+    rows : list of sequence of str
+    heading : int
+        The column that names a row.
+    sortable : bool
+        By any column; and rows may be filtered by a text.
+    """
+
+    key: str
+    caption: str
+    columns: Sequence[Column]
+    rows: list[Sequence[str]] = field(default_factory=list)
+    heading: int = 0
+    sortable: bool = False
+
+
+def _columns(texts: str, numbers: str = "") -> list[Column]:
+    return [
+        *(Column(name.strip()) for name in texts.split(",")),
+        *(Column(name.strip(), True) for name in numbers.split(",") if name),
+    ]
+
+
+def kernels(report: CompileReport, profile: Measured | None) -> Table:
+    """The launches, with measured times or else shares of what is known."""
+    work = sum(kernel.flops for kernel in report.kernels)
+    traffic = sum(kernel.bytes for kernel in report.kernels)
+    columns = _columns("Kernel, Operators, Device, Origin, Rule", "MFLOP,KiB")
+    if profile is None:
+        columns += _columns("", "% of FLOPs,% of bytes")[1:]
+    else:
+        columns += _columns("", "µs,% of run,GFLOP/s,GB/s")[1:]
+    rows: list[Sequence[str]] = []
+    for index, kernel in enumerate(report.kernels):
+        row = [
+            str(index + 1),
+            kernel.name,
+            ", ".join(kernel.operators),
+            kernel.device,
+            kernel.origin,
+            kernel.rule,
+            units.decimals(kernel.flops, 3, 1e6),
+            units.decimals(kernel.bytes, 1, 1024),
+        ]
+        if profile is None:
+            row.append(units.decimals(100 * kernel.flops / (work or 1), 1))
+            row.append(units.decimals(100 * kernel.bytes / (traffic or 1), 1))
+        else:
+            time = profile.kernels[index]
+            row.append(units.decimals(time.time_us, 1))
+            row.append(units.decimals(100 * time.share, 1))
+            row.append(units.decimals(time.gflops, 1))
+            row.append(units.decimals(time.gbs, 1))
+        rows.append(row)
+    return Table(
+        "kernels-table",
+        "Kernel launches in the order of a run",
+        [Column("#", True), *columns],
+        rows,
+        heading=1,
+        sortable=True,
+    )
+
+
+def origins(report: CompileReport, profile: Measured | None) -> Table:
+    """How many kernels have a schedule from where; tuning hits are those of the first two."""
+    table = Table(
+        "origins-table",
+        "Where schedules came from",
+        _columns("Origin, Meaning", "launches,% of FLOPs" + (",% of run" if profile else "")),
+    )
+    work = sum(kernel.flops for kernel in report.kernels)
+    found = dict.fromkeys([*ORIGINS, *(kernel.origin for kernel in report.kernels)])
+    for origin in found:
+        own = [i for i, kernel in enumerate(report.kernels) if kernel.origin == origin]
+        flops = sum(report.kernels[i].flops for i in own)
+        row = [origin, ORIGINS.get(origin, ""), units.count(len(own))]
+        row.append(units.decimals(100 * flops / (work or 1), 1))
+        if profile is not None:
+            row.append(units.decimals(100 * sum(profile.kernels[i].share for i in own), 1))
+        table.rows.append(row)
+    return table
+
+
+def operators(report: CompileReport) -> Table:
+    """Each operator of the model."""
+    return Table(
+        "operators-table",
+        "Operators of the model",
+        _columns(
+            "Operator, Type, Device, Why",
+            "MFLOP,parameters,weights KiB,in KiB,out KiB",
+        ),
+        [
+            (
+                o.name,
+                o.op_type,
+                o.device or units.NOTHING,
+                o.reason,
+                units.decimals(o.flops, 3, 1e6),
+                units.count(o.parameters),
+                units.decimals(o.weight_bytes, 1, 1024),
+                units.decimals(o.input_bytes, 1, 1024),
+                units.decimals(o.output_bytes, 1, 1024),
+            )
+            for o in report.operators
+        ],
+        sortable=True,
+    )
+
+
+def types(report: CompileReport) -> Table:
+    """Operators added up by type."""
+    return Table(
+        "types-table",
+        "Operators by type",
+        _columns("Type", "count,MFLOP,% of FLOPs,parameters,weights KiB,in KiB,out KiB"),
+        [
+            (
+                row.op_type,
+                units.count(row.count),
+                units.decimals(row.flops, 3, 1e6),
+                units.decimals(100 * row.share, 1),
+                units.count(row.parameters),
+                units.decimals(row.weight_bytes, 1, 1024),
+                units.decimals(row.input_bytes, 1, 1024),
+                units.decimals(row.output_bytes, 1, 1024),
+            )
+            for row in report.operator_types()
+        ],
+        sortable=True,
+    )
+
+
+def copies(report: CompileReport) -> Table:
+    """Tensors that cross devices."""
+    return Table(
+        "copies-table",
+        "Tensors that cross devices",
+        _columns("Tensor, Shape, Type, From, To, How", "KiB,KiB copied"),
+        [
+            (
+                copy["tensor"],
+                " × ".join(str(dim) for dim in copy["shape"]),
+                copy["dtype"],
+                copy["source"],
+                copy["destination"],
+                "shared memory" if copy.get("zero_copy") else "copy",
+                # 0 is what only the run sizes.
+                units.decimals(copy["bytes"] or None, 1, 1024),
+                "0.0" if copy.get("zero_copy") else units.decimals(copy["bytes"] or None, 1, 1024),
+            )
+            for copy in report.copies
+        ],
+        sortable=len(report.copies) > 1,
+    )
+
+
+def fusion_groups(report: CompileReport) -> Table:
+    """Independent operators that share a kernel, and those that might have; keys as they come."""
+    keys = list(dict.fromkeys(key for group in report.fusion_groups for key in group))
+    return Table(
+        "fusion-table",
+        "Groups that were considered",
+        [Column(key.replace("_", " ")) for key in keys],
+        [[_text(group.get(key)) for key in keys] for group in report.fusion_groups],
+    )
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return units.NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def precision(report: CompileReport) -> Table:
+    """The type of each operator with float results, and why not float16."""
+    info = report.precision
+    return Table(
+        "precision-table",
+        "Types of operators with float results",
+        _columns("Operator, Type, Why not float16"),
+        []
+        if info is None
+        else [(name, dtype, info.reasons.get(name, "")) for name, dtype in info.operators.items()],
+        sortable=True,
+    )
+
+
+def layouts(report: CompileReport) -> Table:
+    """How convolutions are stored and computed, where it is not the model's own way."""
+    return Table(
+        "layouts-table",
+        "Convolutions stored or computed in another way than the model's",
+        _columns("Convolution, Layout and algorithm"),
+        list(report.layouts.items()),
+        sortable=True,
+    )
+
+
+def unsupported(report: CompileReport) -> Table:
+    """Operators without an implementation."""
+    return Table(
+        "unsupported-table",
+        "Operators without an implementation",
+        _columns("Operator, Nodes, Reason"),
+        [(u.op_type, ", ".join(u.operators), u.reason) for u in report.unsupported],
+    )
+
+
+def memory(report: CompileReport) -> Table:
+    """What is planned."""
+    rows: list[Sequence[str]] = []
+    info = report.memory
+    if info is not None:
+        parts = {
+            "weights": info.weights,
+            "activations": info.activations,
+            **{f"activations on {name}": size for name, size in info.by_device.items()},
+            "workspace of a kernel": info.workspace,
+            "inputs and outputs": info.inputs_outputs,
+            "peak": info.peak,
+            "budget": info.budget,
+        }
+        rows = [
+            (name, units.size(size) if size is not None else "none", units.count(size))
+            for name, size in parts.items()
+        ]
+    return Table(
+        "memory-table", "Memory of a run, as planned", _columns("Part", "size,bytes"), rows
+    )
+
+
+def compile_time(report: CompileReport) -> Table:
+    """Seconds of each phase of the compiler."""
+    total = sum(report.seconds.values())
+    rows: list[Sequence[str]] = [
+        (phase, f"{seconds:.2f}") for phase, seconds in report.seconds.items()
+    ]
+    if rows:
+        rows.append(("total", f"{total:.2f}"))
+    return Table("seconds-table", "Phases of the compiler", _columns("Phase", "seconds"), rows)
