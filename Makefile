@@ -1,4 +1,4 @@
-# make demo   install into .venv and run a network on a picture
+# make demo   install into .venv, find objects in pictures, and draw them (folder demo)
 # make test   install what the tests need and run them (aim: 12 minutes on 2 cores; 13 to 17 now)
 # make test-full   the same, and full-size networks; writes tests/test-full.txt
 
@@ -33,7 +33,7 @@ $(VENV)/bin/python:
 	PYTHON="$(PYTHON)" sh tools/make_venv.sh "$(VENV)"
 
 $(VENV)/.installed: $(VENV)/bin/python $(BUILT)
-	$(BIN)/python -m pip install --quiet --editable '.[onnx]'
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	touch $@
 
 $(VENV)/.tested: $(VENV)/bin/python $(BUILT)
@@ -42,4 +42,4 @@ $(VENV)/.tested: $(VENV)/bin/python $(BUILT)
 	touch $@ $(VENV)/.installed
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

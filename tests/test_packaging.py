@@ -50,3 +50,5 @@ def test_wheel_and_sdist(tmp_path: Path) -> None:
         assert file in sources
     for file in ("page.html.j2", "macros.html.j2", "drawings.html.j2", "style.css", "script.js"):
         assert f"tvm_edge/report/page/{file}" in names
+    detector = "tvm_edge/zoo/data/shapes_ssd.onnx"
+    assert detector in names and detector in sources

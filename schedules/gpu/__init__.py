@@ -23,6 +23,7 @@ from tvm_edge.schedules.gpu.subgroup import SubGroup
 from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled
 from tvm_edge.schedules.gpu.window import Depthwise, Pool
 from tvm_edge.schedules.gpu.winograd import WinogradOutput
+from tvm_edge.schedules.gpu.workspace import workspace_outside
 
 __all__ = ["RULES", "schedule"]
 
@@ -56,4 +57,4 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     """
     scheduled = apply_first(RULES, func, spec)
     assert scheduled is not None, "the last rule takes any function"
-    return replace(scheduled, func=guard_empty_grids(scheduled.func))
+    return replace(scheduled, func=workspace_outside(guard_empty_grids(scheduled.func)))

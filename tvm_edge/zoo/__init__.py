@@ -2,7 +2,8 @@
 
 The topologies are the published ones; the weights are random, calibrated so that activations keep
 unit scale and outputs depend on the picture (:mod:`tvm_edge.zoo.calibration`). They serve tests,
-benchmarks and examples; they do not recognise anything.
+benchmarks and examples; they do not recognise anything. One network does, and ships as a file:
+``shapes_ssd`` (:mod:`tvm_edge.zoo.trained`), on pictures from :mod:`tvm_edge.zoo.shapes`.
 
 >>> import tvm_edge.zoo
 >>> "resnet50_v2" in tvm_edge.zoo.names()
@@ -15,7 +16,7 @@ To add a network: an entry in :mod:`tvm_edge.zoo.catalogue` and a function of th
 ``networks/<family>.py``.
 """
 
-from tvm_edge.zoo.catalogue import ZooEntry, entry, names
+from tvm_edge.zoo.catalogue import ZooEntry, entry, names, trained_names
 from tvm_edge.zoo.models import build, sample_input, save
 
-__all__ = ["ZooEntry", "build", "entry", "names", "sample_input", "save"]
+__all__ = ["ZooEntry", "build", "entry", "names", "sample_input", "save", "trained_names"]

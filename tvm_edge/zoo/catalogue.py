@@ -7,7 +7,7 @@ from typing import Literal
 
 from tvm_edge.errors import InputError, near_matches
 
-__all__ = ["ZooEntry", "entry", "names"]
+__all__ = ["ZooEntry", "entry", "names", "trained_names"]
 
 
 @dataclass(frozen=True)
@@ -317,9 +317,17 @@ _ENTRIES = {
 }
 
 
+_TRAINED = ("shapes_ssd",)
+
+
 def names() -> tuple[str, ...]:
-    """Return the names :func:`tvm_edge.zoo.build` takes, sorted."""
+    """Return the names of the published networks, whose weights are random, sorted."""
     return tuple(sorted(_ENTRIES))
+
+
+def trained_names() -> tuple[str, ...]:
+    """Return the names of the networks with trained weights, sorted."""
+    return _TRAINED
 
 
 def entry(name: str) -> ZooEntry:
@@ -334,8 +342,13 @@ def entry(name: str) -> ZooEntry:
         return _ENTRIES[name]
     except (KeyError, TypeError):
         raise InputError(
-            f"the zoo has no network {name!r}; {near_matches(str(name), names())}",
+            f"the zoo has no network {name!r}; {near_matches(str(name), _known())}",
             name="name",
-            expected=", ".join(names()),
+            expected=", ".join(_known()),
             got=repr(name),
         ) from None
+
+
+def _known() -> tuple[str, ...]:
+    """All names that :func:`tvm_edge.zoo.build` takes, sorted."""
+    return tuple(sorted((*_ENTRIES, *_TRAINED)))

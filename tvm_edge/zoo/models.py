@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from tvm_edge.errors import InputError
 from tvm_edge.extras import require
-from tvm_edge.zoo.catalogue import ZooEntry, entry
+from tvm_edge.zoo import shapes, trained
+from tvm_edge.zoo.catalogue import ZooEntry, entry, trained_names
 from tvm_edge.zoo.pictures import pictures
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def build(
     Parameters
     ----------
     name : str
-        One of :func:`tvm_edge.zoo.names`.
+        One of :func:`tvm_edge.zoo.names` or :func:`tvm_edge.zoo.trained_names`; trained networks
+        (:mod:`tvm_edge.zoo.trained`) are as they are and take no other argument.
     image_size : int or tuple[int, int], optional
         Height and width of the input, or one number for both, in pixels. By default the published
         size.
@@ -68,6 +70,10 @@ def build(
     tvm_edge.errors.MissingDependencyError
         If onnx is not installed.
     """
+    if name in trained_names():
+        _as_it_is(name, image_size=image_size, width=width, batch=batch, seed=seed)
+        require("onnx", "onnx", "to read a network of the zoo")
+        return trained.load(name)
     e = entry(name)
     size = _image_size(image_size, e)
     batch, seed = _count("batch", batch, 1), _count("seed", seed, 0)
@@ -156,7 +162,7 @@ def sample_input(
     image_size: int | tuple[int, int] | None = None,
     batch: int = 1,
 ) -> dict[str, NDArray[np.float32]]:
-    """Draw synthetic pictures for a network.
+    """Draw synthetic pictures for a network: for a trained one, of what it knows.
 
     Parameters
     ----------
@@ -170,7 +176,8 @@ def sample_input(
     Returns
     -------
     dict[str, NDArray[np.float32]]
-        Name of the input to pictures, about unit scale (:func:`tvm_edge.zoo.pictures.pictures`).
+        Name of the input to pictures, about unit scale (:func:`tvm_edge.zoo.pictures.pictures`);
+        for a trained network from 0 to 1 (:func:`tvm_edge.zoo.shapes.network_input`).
 
     Raises
     ------
@@ -179,6 +186,9 @@ def sample_input(
         a picture.
     """
     seed = _count("seed", seed, 0)
+    if isinstance(model, str) and model in trained_names():
+        _as_it_is(model, image_size=image_size, batch=batch)
+        return {"image": shapes.network_input(shapes.draw(seed))}
     if isinstance(model, str):
         name, size = "data", _image_size(image_size, entry(model))
         batch = _count("batch", batch, 1)
@@ -197,6 +207,15 @@ def _picture_input(model: onnx.ModelProto) -> tuple[str, int, tuple[int, int]]:
         if len(shape) == 4 and shape[1] == 3 and min(shape) > 0:
             return name, shape[0], (shape[2], shape[3])
     raise _wrong("model", "one input [N, 3, H, W] of known shape", shapes)
+
+
+def _as_it_is(name: str, **arguments: object) -> None:
+    """Refuse what cannot be chosen of a trained network."""
+    defaults = {"image_size": None, "width": 1.0, "batch": 1, "seed": 0}
+    for argument, value in arguments.items():
+        if value != defaults[argument]:
+            allowed = f"left out: {name} is trained, for one picture of one size"
+            raise _wrong(argument, allowed, value)
 
 
 def _image_size(value: int | tuple[int, int] | None, e: ZooEntry) -> tuple[int, int]:
