@@ -5,23 +5,25 @@
 The Python and console blocks of a page run in their order, in one process and one folder. A block
 of text behind one in Python is what that prints; in a console block the lines under a command are.
 Numbers and the widths of columns may differ: they are measured, and the machine's. The same lines
-may also be the beginning of what is printed. Blocks of shell (``sh``) are not run.
+may also be the beginning of what is printed. Blocks of shell (``sh``) are not run, and text that is
+titled as measured is not compared.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-_FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SNIPPET = re.compile(r'^--8<-- "(.+)"$', re.MULTILINE)
 
 
@@ -32,12 +34,13 @@ def blocks(page: Path) -> list[tuple[str, str]]:
         return (ROOT / match[1]).read_text(encoding="utf-8")
 
     text = page.read_text(encoding="utf-8")
-    return [(m[1], _SNIPPET.sub(included, m[2])) for m in _FENCE.finditer(text)]
+    found = _FENCE.finditer(text)
+    return [("" if "measured" in m[2] else m[1], _SNIPPET.sub(included, m[3])) for m in found]
 
 
 def run_page(page: Path) -> Iterator[str]:
     """What a page shows and a run does not print."""
-    names: dict[str, object] = {"__name__": "__main__", "__file__": str(page)}
+    names: dict[str, object] = {"__name__": "docs", "__file__": str(page)}
     found = blocks(page)
     for at, (language, text) in enumerate(found):
         if language == "python":
@@ -87,7 +90,9 @@ def main() -> None:
     pages = [Path(p).resolve() for p in sys.argv[1:]] or sorted((ROOT / "docs").rglob("*.md"))
     wrong = 0
     for page in pages:
-        with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            Path("examples").symlink_to(ROOT / "examples")
             for difference in run_page(page):
                 wrong += 1
                 print(f"{page.relative_to(ROOT)}: {difference}")
