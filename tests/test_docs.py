@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -55,6 +56,10 @@ def _is_file(path: str) -> bool:
 
 @cache
 def _is_name(name: str) -> bool:
+    # A module may be hidden by a function of its name, as tvm_edge.hardware.devices is.
+    module, _, last = name.rpartition(".")
+    if hasattr(sys.modules.get(module), last):
+        return True
     found, *rest = name.split(".")
     value = importlib.import_module(found)
     for part in rest:
