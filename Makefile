@@ -1,6 +1,7 @@
 # make demo   install into .venv, find objects in pictures, and draw them (folder demo)
 # make test   install what the tests need and run them (aim: 12 minutes on 2 cores; 13 to 17 now)
 # make test-full   the same, and full-size networks; writes tests/test-full.txt
+# make docs   write the documentation to site/, and fail if it has a warning
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -8,10 +9,13 @@ BIN    := $(VENV)/bin
 # What an editable install is made of; its Python files are used where they are.
 BUILT  := pyproject.toml CMakeLists.txt $(wildcard tvm_edge/opencl/csrc/*)
 
-.PHONY: demo test test-full lint format clean
+.PHONY: demo docs test test-full lint format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
+
+docs: $(VENV)/.documented
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: $(VENV)/.tested lint
 	$(BIN)/python -m pytest -m "not full" -n 2
@@ -41,5 +45,9 @@ $(VENV)/.tested: $(VENV)/bin/python $(BUILT)
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@ $(VENV)/.installed
 
+$(VENV)/.documented: $(VENV)/bin/python $(BUILT)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) build demo dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build demo dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -186,6 +186,7 @@ def test_without_onnx_the_message_names_the_extra(package: str, tmp_path: Path) 
         ({"memory_budget": 1 << 20}, "not available in this version"),
         ({"memory_budget": "1GiB"}, "not available in this version"),
         ({"parallel_fusion": "x"}, "'auto', True or False"),
+        ({"parallel_fusion": True}, "leave parallel_fusion at 'auto'"),
         ({"fallback": "x"}, "auto, list, none, error"),
         ({"fallback": 3}, "auto, list, none, error"),
         ({"host": "llvm"}, "leave host out"),

@@ -5,10 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import tarfile
+import venv
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import tvm_edge
+from tvm_edge.runtime.inputs import random_inputs
 
 ROOT = Path(__file__).parents[1]
 LINKS = ("schedules", "relay_passes", "tuning_logs")
@@ -32,19 +37,31 @@ def test_nothing_is_imported_by_its_bare_name() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_wheel_and_sdist(tmp_path: Path) -> None:
-    """Both hold the linked folders' files, the wheel under ``tvm_edge`` alone."""
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that ``python -m build`` writes the wheel and the sdist to."""
+    folder = tmp_path_factory.mktemp("dist")
     subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)],
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)],
         check=True,
         capture_output=True,
     )
-    (wheel,) = tmp_path.glob("*.whl")
+    return folder
+
+
+def test_wheel_and_sdist(dist: Path) -> None:
+    """Both hold the linked folders' files, the wheel under ``tvm_edge`` alone."""
+    (wheel,) = dist.glob("*.whl")
+    assert "-py3-none-linux_" in wheel.name  # of every Python 3, for one kind of machine
     names = zipfile.ZipFile(wheel).namelist()
     assert {n.split("/")[0] for n in names if ".dist-info" not in n} == {"tvm_edge"}
-    (sdist,) = tmp_path.glob("*.tar.gz")
+    assert "tvm_edge/opencl/libtvm_edge_opencl.so" in names
+    assert not [name for name in names if "csrc" in name]
+    (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         sources = {"/".join(name.split("/")[1:]) for name in archive.getnames()}
+    top = {name.split("/")[0] for name in sources}
+    assert top.isdisjoint(("benchmarks", "docs", "mkdocs.yml", "site", "tests"))
     for file in ("schedules/cpu/conv2d.py", "relay_passes/vision.py"):
         assert f"tvm_edge/{file}" in names
         assert file in sources
@@ -52,3 +69,22 @@ def test_wheel_and_sdist(tmp_path: Path) -> None:
         assert f"tvm_edge/report/page/{file}" in names
     detector = "tvm_edge/zoo/data/shapes_ssd.onnx"
     assert detector in names and detector in sources
+
+
+@pytest.mark.full  # pip installs TVM: a minute, and a package index
+def test_the_wheel_does_its_work_in_an_empty_environment(
+    dist: Path, compiled_small: tvm_edge.CompiledModel, tmp_path: Path
+) -> None:
+    inputs = random_inputs(compiled_small.inputs)
+    compiled_small.export(tmp_path / "small.tvme")
+    np.savez(tmp_path / "inputs.npz", **inputs)
+    np.savez(tmp_path / "outputs.npz", **compiled_small.run(inputs))
+    (wheel,) = dist.glob("*.whl")
+    venv.create(tmp_path / "empty", with_pip=True)
+    python = tmp_path / "empty/bin/python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
+    subprocess.run(
+        [python, ROOT / "tools/smoke.py", "small.tvme", "inputs.npz", "outputs.npz"],
+        cwd=tmp_path,
+        check=True,
+    )

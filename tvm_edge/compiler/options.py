@@ -61,6 +61,14 @@ def check_options(
         )
     if parallel_fusion not in ("auto", True, False):
         _refuse("parallel_fusion", parallel_fusion, "use 'auto', True or False")
+    if parallel_fusion is True:
+        raise InputError(
+            "parallel_fusion=True is not available in this version of tvm-edge; leave "
+            "parallel_fusion at 'auto'",
+            name="parallel_fusion",
+            expected="'auto' or False",
+            got="True",
+        )
     if memory_budget is not None:
         raise InputError(
             f"memory_budget={memory_budget!r} is not available in this version of tvm-edge; "
