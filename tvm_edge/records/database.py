@@ -15,7 +15,7 @@ from tvm_edge.records.json_lines import Damage
 from tvm_edge.records.record import Record, Workload
 from tvm_edge.records.sqlite_errors import lock_of, translated
 
-__all__ = ["Counts", "Database", "Pruned"]
+__all__ = ["BEST", "Counts", "Database", "Pruned"]
 
 _APPLICATION = 0x54564D45  # "TVME"
 _LAYOUT = 1  # of the tables
@@ -45,7 +45,7 @@ DO UPDATE SET cost = excluded.cost, time = excluded.time, record = excluded.reco
 WHERE (excluded.cost IS NOT NULL, excluded.time, excluded.record) > (cost IS NOT NULL, time, record)
 """
 
-_BEST = """
+BEST = """
 SELECT record FROM records WHERE workload = ? AND kind = ? AND cost IS NOT NULL
 ORDER BY cost, record LIMIT ?
 """
@@ -156,7 +156,7 @@ class Database:
         limit : int
         """
         with translated(self.path):
-            rows = self._connection.execute(_BEST, (workload.digest, kind, limit)).fetchall()
+            rows = self._connection.execute(BEST, (workload.digest, kind, limit)).fetchall()
         return self._read(rows)
 
     def all(self) -> tuple[list[Record], list[Damage]]:
