@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -14,8 +13,9 @@ from tvm_edge.errors import RecordError
 from tvm_edge.records.json_lines import Damage
 from tvm_edge.records.record import Record, Workload
 from tvm_edge.records.sqlite_errors import lock_of, translated
+from tvm_edge.records.totals import Counts, Pruned
 
-__all__ = ["BEST", "Counts", "Database", "Pruned"]
+__all__ = ["BEST", "Database"]
 
 _APPLICATION = 0x54564D45  # "TVME"
 _LAYOUT = 1  # of the tables
@@ -59,25 +59,6 @@ DELETE FROM records WHERE rowid NOT IN (
     ) WHERE place <= ?
 )
 """
-
-
-@dataclass(frozen=True)
-class Counts:
-    """How much a store holds: records, failures among them, distinct workloads."""
-
-    records: int
-    failed: int
-    workloads: int
-
-
-@dataclass(frozen=True)
-class Pruned:
-    """What a store lost and kept: failures, records that cannot be read, others, those left."""
-
-    failed: int
-    unreadable: int
-    slower: int
-    kept: int
 
 
 class Database:
@@ -176,17 +157,38 @@ class Database:
             ).fetchone()
         return Counts(*row)
 
-    def prune(self, keep: int) -> Pruned:
-        """Keep the fastest `keep` records of each workload; drop failures and what is no record."""
+    def devices(self) -> list[str]:
+        """Keys of the devices that its records are of."""
+        with translated(self.path):
+            rows = self._connection.execute("SELECT DISTINCT device FROM records ORDER BY device")
+            return [key for (key,) in rows]
+
+    def prune(self, keep: int, outdated: Callable[[Record], str] = lambda _: "") -> Pruned:
+        """Keep the fastest `keep` records of each workload that hold; drop failures as well.
+
+        Parameters
+        ----------
+        keep : int
+        outdated : callable
+            Why a record does not hold any more; empty if it does.
+        """
         with translated(self.path), self._transaction():
             rows = self._connection.execute("SELECT rowid, record FROM records")
-            unreadable = [(row,) for row, text in rows if not _is_record(text)]
-            self._connection.executemany("DELETE FROM records WHERE rowid = ?", unreadable)
+            unreadable, old = [], []
+            for row, text in rows:
+                try:
+                    record = Record.from_json(text)
+                except RecordError:
+                    unreadable.append((row,))
+                else:
+                    if record.latencies and outdated(record):
+                        old.append((row,))
+            self._connection.executemany("DELETE FROM records WHERE rowid = ?", [*unreadable, *old])
             before = self.counts()
             self._connection.execute(_PRUNED, (keep,))
             after = self.counts()
         slower = before.records - before.failed - after.records
-        return Pruned(before.failed, len(unreadable), slower, after.records)
+        return Pruned(before.failed, len(unreadable), len(old), slower, after.records)
 
     def damages(self) -> list[Damage]:
         """What is wrong with the file: SQLite's own check, then records that cannot be read."""
@@ -258,13 +260,3 @@ def _open(path: Path, *, readonly: bool) -> sqlite3.Connection:
 def _row(record: Record) -> tuple[object, ...]:
     cost = record.cost if record.latencies else None
     return (*record.identity, cost, record.time, record.to_json())
-
-
-def _is_record(text: object) -> bool:
-    if not isinstance(text, str):
-        return False
-    try:
-        Record.from_json(text)
-    except RecordError:
-        return False
-    return True

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_edge.errors import RecordError
 from tvm_edge.records.record import Record, Workload
+from tvm_edge.records.totals import Counts
 
-__all__ = ["Damage", "LinesFile", "write_lines"]
+__all__ = ["Damage", "LinesFile", "best_lines", "write_lines"]
 
 _LONGEST = 1 << 20  # bytes of a line; a record takes some 700
 
@@ -61,6 +63,19 @@ class LinesFile:
         """The fastest records of a workload, best first."""
         return self._read.by_workload.get((workload.key, kind), [])[:limit], self._read.damages
 
+    def counts(self) -> Counts:
+        """How much it holds."""
+        records = self._read.records
+        return Counts(
+            len(records),
+            sum(not record.latencies for record in records),
+            len({record.workload.key for record in records}),
+        )
+
+    def devices(self) -> list[str]:
+        """Keys of the devices that its records are of."""
+        return sorted({record.device.key for record in self._read.records})
+
     def damages(self) -> list[Damage]:
         """The lines that are no records."""
         return list(self._read.damages)
@@ -93,6 +108,18 @@ def _read(path: Path, _time: int, _size: int) -> _Lines:
     for records in found.by_workload.values():
         records.sort(key=_order)
     return found
+
+
+def best_lines(records: Iterable[Record], keep: int) -> list[Record]:
+    """The fastest `keep` of each device, kind of target and workload; no failures."""
+    taken: Counter[tuple[str, str, str]] = Counter()
+    kept = []
+    for record in sorted(records, key=_order):
+        group = (record.device.key, record.kind, record.workload.key)
+        taken[group] += bool(record.latencies)
+        if record.latencies and taken[group] <= keep:
+            kept.append(record)
+    return kept
 
 
 def write_lines(path: Path, records: Iterable[Record]) -> int:
