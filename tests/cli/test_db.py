@@ -58,7 +58,7 @@ def test_nothing_to_list_names_the_folder(
 def test_show(folder: Path, invoke: Invoke) -> None:
     """The best of each workload; a device by its key or its file."""
     shown = invoke("db", "show", KEY, "--json").data
-    assert [min(row["latencies"]) for row in shown] == [0.9e-3, 0.9e-6]
+    assert [row["latencies"][0] for row in shown] == [1e-3, 1e-6]
     everything = invoke("db", "show", store_of(folder, KEY), "--all", "--json").data
     assert len(everything) == 7
     text = invoke("db", "show", KEY).out
