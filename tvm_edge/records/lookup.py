@@ -91,7 +91,15 @@ class RecordLibrary:
             Of target, as latencies through another API say little.
         """
         own = self._own()
-        yield from self._ranked(own, workload, kind, ("device",))
+        # Mostly the first is taken, and reading one record is ten times as fast as reading all.
+        first = next(self._ranked(own[:1], workload, kind, ("device",), 1), None)
+        if first is not None:
+            yield first
+        yield from (
+            each
+            for each in self._ranked(own, workload, kind, ("device",))
+            if first is None or each.record != first.record
+        )
         yield from self._ranked(
             [*own, *self._of_vendor()], workload, kind, ("architecture", "vendor")
         )
@@ -120,11 +128,16 @@ class RecordLibrary:
         return self._others
 
     def _ranked(
-        self, paths: Sequence[Path], workload: Workload, kind: str, wanted: tuple[Nearness, ...]
+        self,
+        paths: Sequence[Path],
+        workload: Workload,
+        kind: str,
+        wanted: tuple[Nearness, ...],
+        limit: int = _LIMIT,
     ) -> Iterator[Found]:
         found = []
         for place, path in enumerate(paths):
-            for record in self._best(path, workload, kind):
+            for record in self._best(path, workload, kind, limit):
                 nearness = self._device.near(record.device)
                 if nearness in wanted:
                     # Latencies of different devices cannot be compared: file by file.
@@ -133,14 +146,14 @@ class RecordLibrary:
         found.sort(key=lambda item: item[0])
         yield from (each for _, each in found)
 
-    def _best(self, path: Path, workload: Workload, kind: str) -> Sequence[Record]:
+    def _best(self, path: Path, workload: Workload, kind: str, limit: int) -> Sequence[Record]:
         if path not in self._open:
             self._open[path] = self._opened(path)
         store = self._open[path]
         if store is None:
             return ()
         try:
-            records, damages = store.best(workload, kind, _LIMIT)
+            records, damages = store.best(workload, kind, limit)
         except RecordError as err:
             self._give_up(path, err)
             return ()
