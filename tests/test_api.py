@@ -50,7 +50,8 @@ SIGNATURES = {
     "precision_exceptions=(), fallback='auto', parallel_fusion='auto', memory_budget=None, "
     "tuning_logs=None, num_threads=None)",
     "load": "(path, *, device=None, num_threads=None, remote=None)",
-    "analyze": "(model, target, *, host=None, input_shapes=None, fallback='auto')",
+    "analyze": "(model, target, *, host=None, input_shapes=None, fallback='auto', "
+    "tuning_logs=None)",
     "devices": "()",
     "doctor": "()",
     "CompiledModel.run": "(self, inputs, *, outputs=None, device_outputs=False)",
@@ -190,7 +191,8 @@ def test_without_onnx_the_message_names_the_extra(package: str, tmp_path: Path) 
         ({"fallback": "x"}, "auto, list, none, error"),
         ({"fallback": 3}, "auto, list, none, error"),
         ({"host": "llvm"}, "leave host out"),
-        ({"tuning_logs": "logs"}, "not available in this version"),
+        ({"tuning_logs": "/no/such/logs"}, "there are no tuning records"),
+        ({"tuning_logs": True}, "a folder or file of records"),
         ({"num_threads": 0}, "positive"),
     ],
     ids=str,

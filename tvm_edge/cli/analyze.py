@@ -16,6 +16,7 @@ from tvm_edge.cli import common
 @common.host_option
 @common.input_shapes_option
 @common.fallback_option
+@common.tuning_records_option
 @click.option("--operators", is_flag=True, help="List every operator, not just the types.")
 @common.html_option
 @common.json_option
@@ -25,6 +26,7 @@ def analyze_command(
     host: Any,
     input_shapes: Any,
     fallback: Any,
+    tuning_logs: Any,
     operators: bool,
     html: Path | None,
     as_json: bool,
@@ -44,6 +46,7 @@ def analyze_command(
             host=host,
             input_shapes=input_shapes,
             fallback=fallback,
+            tuning_logs=tuning_logs,
         )
     if html:
         report.to_html(html)

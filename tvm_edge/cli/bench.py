@@ -16,6 +16,7 @@ from tvm_edge.cli import common
 @click.option("--warmup", type=click.IntRange(min=0), default=3, show_default=True)
 @common.target_option(None)
 @common.input_shapes_option
+@common.tuning_records_option
 @common.threads_option
 @common.json_option
 def bench_command(
@@ -24,11 +25,12 @@ def bench_command(
     warmup: int,
     target: Any,
     input_shapes: Any,
+    tuning_logs: Any,
     num_threads: int | None,
     as_json: bool,
 ) -> None:
     """Measure the latency of MODEL (an ONNX file, zoo:NAME, or an artifact)."""
-    compiled = common.open_model(model, target, input_shapes, num_threads)
+    compiled = common.open_model(model, target, input_shapes, num_threads, tuning_logs)
     with common.progress(f"measuring {model}"):
         result = compiled.benchmark(warmup=warmup, repeat=repeat)
     common.emit(as_json, result.to_dict(), str(result))
@@ -52,6 +54,7 @@ def bench_command(
 @common.html_option
 @common.target_option(None)
 @common.input_shapes_option
+@common.tuning_records_option
 @common.threads_option
 @common.json_option
 def profile_command(
@@ -62,11 +65,12 @@ def profile_command(
     html: Path | None,
     target: Any,
     input_shapes: Any,
+    tuning_logs: Any,
     num_threads: int | None,
     as_json: bool,
 ) -> None:
     """Measure each kernel of MODEL (an ONNX file, zoo:NAME, or an artifact)."""
-    compiled = common.open_model(model, target, input_shapes, num_threads)
+    compiled = common.open_model(model, target, input_shapes, num_threads, tuning_logs)
     with common.progress(f"profiling {model}"):
         profile = compiled.profile(repeat=repeat)
     if trace:

@@ -25,6 +25,7 @@ __all__ = [
     "progress",
     "target_option",
     "threads_option",
+    "tuning_records_option",
     "writing",
 ]
 
@@ -118,6 +119,23 @@ def threads_option(command: _F) -> _F:
     )(command)
 
 
+def _parse_records(
+    _ctx: click.Context, _param: click.Parameter, value: str | None
+) -> str | bool | None:
+    return False if value == "none" else value
+
+
+def tuning_records_option(command: _F) -> _F:
+    """``--tuning-records``."""
+    return click.option(
+        "--tuning-records",
+        "tuning_logs",
+        callback=_parse_records,
+        metavar="PATH|none",
+        help="Folder or file of tuning records in place of your own, or none at all.",
+    )(command)
+
+
 def html_option(command: _F) -> _F:
     """``--html``."""
     return click.option(
@@ -147,7 +165,9 @@ def progress(message: str) -> Iterator[None]:
         yield
 
 
-def open_model(source: str, target: Any, shapes: Any, num_threads: int | None) -> Any:
+def open_model(
+    source: str, target: Any, shapes: Any, num_threads: int | None, tuning_logs: Any = None
+) -> Any:
     """An artifact loaded, or a model compiled.
 
     Raises
@@ -158,8 +178,12 @@ def open_model(source: str, target: Any, shapes: Any, num_threads: int | None) -
     import tvm_edge
 
     if Path(source).suffix == ".tvme":
-        for option, value in (("--input-shapes", shapes), ("--target", target)):
-            if value:
+        for option, value in (
+            ("--input-shapes", shapes or None),
+            ("--target", target),
+            ("--tuning-records", tuning_logs),
+        ):
+            if value is not None:
                 raise InputError(
                     f"{source!r} is an artifact, already compiled; leave out {option}, or give "
                     "the model",
@@ -169,7 +193,11 @@ def open_model(source: str, target: Any, shapes: Any, num_threads: int | None) -
             return tvm_edge.load(source, num_threads=num_threads)
     with progress(f"compiling {source}"), plain_warnings():
         return tvm_edge.compile(
-            source, target or _DEFAULT_TARGET, input_shapes=shapes, num_threads=num_threads
+            source,
+            target or _DEFAULT_TARGET,
+            input_shapes=shapes,
+            tuning_logs=tuning_logs,
+            num_threads=num_threads,
         )
 
 

@@ -22,6 +22,7 @@ from tvm_edge.cli import common
 @common.host_option
 @common.input_shapes_option
 @common.fallback_option
+@common.tuning_records_option
 @click.option(
     "--precision",
     default="float32",
@@ -49,6 +50,7 @@ def compile_command(
     host: Any,
     input_shapes: Any,
     fallback: Any,
+    tuning_logs: Any,
     precision: str,
     keep_float32: tuple[str, ...],
     embed_programs: bool,
@@ -68,6 +70,7 @@ def compile_command(
             precision=precision,
             precision_exceptions=keep_float32,
             fallback=fallback,
+            tuning_logs=tuning_logs,
         )
     with common.progress(f"writing {path}"):
         compiled.export(path, embed_programs=embed_programs)
@@ -75,9 +78,10 @@ def compile_command(
     if html:
         report.to_html(html)
     size = path.stat().st_size
+    covered = f"records: {report.records.line()}\n" if report.records else ""
     precise = f"{report.precision.line()}\n" if report.precision else ""
     common.emit(
         as_json,
         {"artifact": str(path), "bytes": size, "report": report.to_dict()},
-        f"{report.placement_line()}\n{precise}wrote {path} ({size / 2**20:.1f} MiB)",
+        f"{report.placement_line()}\n{covered}{precise}wrote {path} ({size / 2**20:.1f} MiB)",
     )

@@ -34,6 +34,7 @@ from tvm_edge.errors import InputError
 )
 @common.target_option(None)
 @common.input_shapes_option
+@common.tuning_records_option
 @common.threads_option
 @common.json_option
 def run_command(
@@ -43,13 +44,14 @@ def run_command(
     print_top: int | None,
     target: Any,
     input_shapes: Any,
+    tuning_logs: Any,
     num_threads: int | None,
     as_json: bool,
 ) -> None:
     """Run MODEL (an ONNX file, zoo:NAME, or an artifact) once."""
     from tvm_edge.runtime.inputs import random_inputs
 
-    compiled = common.open_model(model, target, input_shapes, num_threads)
+    compiled = common.open_model(model, target, input_shapes, num_threads, tuning_logs)
     values = _read(inputs_path) if inputs_path else random_inputs(compiled.inputs)
     outputs = compiled.run(values)
     if outputs_path:

@@ -48,10 +48,12 @@ def describe_kernels(
     names: Sequence[str],
     schedules: Mapping[str, KernelSchedule],
     model: ImportedModel,
+    origins: Mapping[int, str],
 ) -> tuple[KernelInfo, ...]:
     """The launches of a run, with the `names` of their final kernels.
 
-    `mod` holds the unscheduled kernels, called as in `calls`.
+    `mod` holds the unscheduled kernels, called as in `calls`; `origins` says by node which
+    configurations of convolutions were measured, and where.
     """
     costs = {
         gvar.name_hint: (_flops(gvar, func), _argument_bytes(func))
@@ -64,12 +66,23 @@ def describe_kernels(
     for (name, nodes), final, flops in zip(calls, names, work, strict=True):
         schedule, (_, nbytes) = schedules[name], costs[name]
         operators = tuple(model.nodes[i].name for i in nodes)
+        origin = _origin(schedule, nodes, origins)
         infos.append(
-            KernelInfo(
-                final, operators, schedule.device, schedule.origin, schedule.rule, flops, nbytes
-            )
+            KernelInfo(final, operators, schedule.device, origin, schedule.rule, flops, nbytes)
         )
     return tuple(infos)
+
+
+def _origin(schedule: KernelSchedule, nodes: Sequence[int], origins: Mapping[int, str]) -> str:
+    """Where a kernel's schedule came from.
+
+    A measured configuration holds for what computes the convolution. What packs its images comes
+    with it, by the rule for element-wise kernels.
+    """
+    measured = [origins[node] for node in nodes if node in origins]
+    if not measured or schedule.rule == "elementwise" or schedule.origin != "heuristic":
+        return schedule.origin
+    return measured[0]
 
 
 def describe_layouts(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from tvm_edge.compiler.placement import Placed, copies_of, place
 from tvm_edge.compiler.provenance import NodeTrace
 from tvm_edge.compiler.recorded import RECORDING, lower_recorded
 from tvm_edge.compiler.schedule import schedule_kernels
+from tvm_edge.compiler.tuned import TuningLogs, choose
 from tvm_edge.errors import (
     CompilationError,
     TvmEdgeError,
@@ -58,7 +58,7 @@ def compile(
     fallback: str | Sequence[str] = "auto",
     parallel_fusion: str | bool = "auto",
     memory_budget: int | str | None = None,
-    tuning_logs: str | os.PathLike[str] | bool | None = None,
+    tuning_logs: TuningLogs = None,
     num_threads: int | None = None,
 ) -> CompiledModel:
     """Compile a model for a target. Deterministic: nothing is measured.
@@ -95,7 +95,13 @@ def compile(
         what a GPU cannot run.
     parallel_fusion : {"auto", True, False}
         Whether independent operators share a kernel.
-    memory_budget, tuning_logs : optional
+    memory_budget : optional
+    tuning_logs : path or False, optional
+        Tuning records: a folder of them or one file, in place of the user's own, which are in
+        ``TVM_EDGE_TUNING_LOGS`` or the platform's data folder; ``False`` for none, those that ship
+        with the package included. Of each convolution that one is taken of this device, else of its
+        architecture, else of its vendor, that is legal and fastest; ``report.records`` says of how
+        many, and which were ignored and why. Those of ``precision="float32"`` alone.
     num_threads : int, optional
         Threads of the returned model; default ``TVM_NUM_THREADS``, else all physical cores.
 
@@ -125,6 +131,7 @@ def compile(
         precision=precision,
         precision_exceptions=precision_exceptions,
         fallback=fallback,
+        tuning_logs=tuning_logs,
         num_threads=num_threads,
     )
 
@@ -139,6 +146,7 @@ def compile_with(
     precision: str = "float32",
     precision_exceptions: Sequence[str] = (),
     fallback: str | Sequence[str] = "auto",
+    tuning_logs: TuningLogs = False,
     num_threads: int | None = None,
 ) -> CompiledModel:
     """:func:`compile`, with the algorithm and knobs of some convolutions given.
@@ -146,11 +154,19 @@ def compile_with(
     Parameters
     ----------
     configs : mapping of ConvWorkload to ConvConfig
-        What a measurement chose; the heuristic chooses for all others.
+        What a measurement chose; records, and then the heuristic, choose for all others.
     """
     num_threads = resolve_num_threads(num_threads)
     plan = _plan(
-        model, target, input_shapes, fallback, host, configs, precision, precision_exceptions
+        model,
+        target,
+        input_shapes,
+        fallback,
+        host,
+        configs,
+        precision,
+        precision_exceptions,
+        tuning_logs,
     )
     with plan.clock("build"):
         library = build(plan.lowered, plan.resolved, plan.smaller)
@@ -179,6 +195,7 @@ def analyze(
     host: Any = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     fallback: str | Sequence[str] = "auto",
+    tuning_logs: TuningLogs = None,
 ) -> CompileReport:
     """Say what :func:`compile` would do, without generating code and without a device.
 
@@ -187,7 +204,7 @@ def analyze(
 
     Parameters
     ----------
-    model, target, host, input_shapes, fallback
+    model, target, host, input_shapes, fallback, tuning_logs
         As for :func:`compile`.
 
     Returns
@@ -203,10 +220,10 @@ def analyze(
         fallback=fallback,
         parallel_fusion="auto",
         memory_budget=None,
-        tuning_logs=None,
+        tuning_logs=tuning_logs,
     )
     try:
-        return _plan(model, target, input_shapes, fallback, host).report
+        return _plan(model, target, input_shapes, fallback, host, tuning_logs=tuning_logs).report
     except UnsupportedOperatorError as err:
         survey = survey_model(model, input_shapes, err)
     resolved = resolve_target(target, host)
@@ -268,6 +285,7 @@ def _plan(
     configs: Mapping[ConvWorkload, ConvConfig] | None = None,
     precision: str = "float32",
     precision_exceptions: Sequence[str] = (),
+    tuning_logs: TuningLogs = False,
 ) -> _Plan:
     clock = _Clock()
 
@@ -299,6 +317,11 @@ def _plan(
             lowered_types = lower_precision(stored, resolved.kind, exceptions)
             stored = lowered_types.module
             dump(stored, "lower_precision")
+        # Records are of float32: what is fastest with half of the bytes is another matter.
+        recorded = choose(
+            stored, resolved, tuning_logs if precision == "float32" else False, configs or {}
+        )
+        configs = recorded.configs
         with resolved.target:
             laid_out = phases.layout(resolved.spec, configs)(stored)
             legal = phases.legalize(resolved, precision, configs)(laid_out)
@@ -325,7 +348,9 @@ def _plan(
 
     # 6. What was decided.
     with clock("report"):
-        kernels = describe.describe_kernels(fused, calls, names, schedules, imported)
+        kernels = describe.describe_kernels(
+            fused, calls, names, schedules, imported, recorded.origins
+        )
         placements = describe.describe_placements(imported, calls, schedules, placed.reasons)
         report = CompileReport(
             model=imported.name,
@@ -342,7 +367,12 @@ def _plan(
             precision=describe.describe_precision(
                 precision, lowered_types, placed.module, imported
             ),
-            warnings=(*imported.warnings, *describe.unfit_constants(lowered_types, imported)),
+            records=recorded.info,
+            warnings=(
+                *imported.warnings,
+                *describe.unfit_constants(lowered_types, imported),
+                *recorded.warnings,
+            ),
             seconds=clock.seconds,
         )
     remade = partial(_smaller, stored, resolved, placed.kinds, lift.weights, precision, configs)
@@ -389,9 +419,14 @@ def _smaller(
     kinds: Sequence[str],
     weights: Sequence[tvm.runtime.Tensor],
     precision: str,
-    configs: Mapping[ConvWorkload, ConvConfig] | None,
+    configs: Mapping[ConvWorkload, ConvConfig],
 ) -> BuiltLibrary:
     """A placed model again in smaller work-groups, with the same weights in the same order."""
+    # Measured tiles may be of larger groups; the algorithm stays, as weights are packed for it.
+    configs = {
+        workload: config if config.algorithm == "subgroup" else replace(config, knobs="")
+        for workload, config in configs.items()
+    }
     small = replace(resolved, spec=replace(resolved.spec, max_work_group_size=_SMALLER_GROUPS))
     with resolved.target:
         legal = phases.legalize(small, precision, configs, resolved.spec)(stored)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tvm_edge.errors import InputError, PlacementError, near_matches
@@ -77,11 +79,21 @@ def check_options(
             expected="None",
             got=repr(memory_budget),
         )
-    if tuning_logs not in (None, False):
+    _check_tuning_logs(tuning_logs)
+
+
+def _check_tuning_logs(tuning_logs: Any) -> None:
+    if tuning_logs is None or tuning_logs is False:
+        return
+    if isinstance(tuning_logs, bool) or not isinstance(tuning_logs, (str, os.PathLike)):
+        _refuse("tuning_logs", tuning_logs, "use a folder or file of records, or False for none")
+    if not Path(tuning_logs).expanduser().exists():
         raise InputError(
-            f"tuning_logs={str(tuning_logs)!r} is not available in this version of tvm-edge; "
-            "leave it out",
+            f"there are no tuning records at {str(tuning_logs)!r}; name a folder of "
+            "VENDOR/DEVICE.sqlite3 or .jsonl, or such a file (tvm-edge db list shows those there "
+            "are), or leave tuning_logs out",
             name="tuning_logs",
+            expected="a folder or file",
             got=str(tuning_logs),
         )
 

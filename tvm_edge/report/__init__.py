@@ -9,6 +9,7 @@ from tvm_edge.report.operators import (
     UnsupportedInfo,
 )
 from tvm_edge.report.precision import PrecisionInfo
+from tvm_edge.report.records import RecordsInfo
 from tvm_edge.report.tensors import TensorSpec
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "OperatorTypeInfo",
     "Placement",
     "PrecisionInfo",
+    "RecordsInfo",
     "TensorSpec",
     "UnsupportedInfo",
 ]

@@ -20,6 +20,7 @@ from tvm_edge.report.operators import (
     total_by_type,
 )
 from tvm_edge.report.precision import PrecisionInfo
+from tvm_edge.report.records import RecordsInfo
 
 __all__ = ["CompileReport", "KernelInfo", "MemoryInfo", "Placement"]
 
@@ -152,6 +153,9 @@ class CompileReport:
         and :func:`tvm_edge.compile` raises.
     precision : PrecisionInfo or None
         Of ``precision="float16"`` and ``"mixed"``: which operators run in which type.
+    records : RecordsInfo or None
+        How many convolutions have their configuration from tuning records, and which records were
+        ignored; ``None`` where none were asked for, or none can say anything.
     warnings : tuple[str, ...]
     seconds : dict[str, float]
         Time of each compiler phase.
@@ -171,6 +175,7 @@ class CompileReport:
     operators: tuple[OperatorInfo, ...] = ()
     unsupported: tuple[UnsupportedInfo, ...] = ()
     precision: PrecisionInfo | None = None
+    records: RecordsInfo | None = None
 
     @property
     def flops(self) -> float:
@@ -294,7 +299,7 @@ class CompileReport:
         memory = {k: v for k, v in (fields["memory"] or {}).items() if k != "peak"}
         if "over_time" in memory:
             memory["over_time"] = {k: tuple(v) for k, v in memory["over_time"].items()}
-        precision = fields.get("precision")
+        precision, records = fields.get("precision"), fields.get("records")
         return cls(
             **{
                 **stored,
@@ -310,6 +315,9 @@ class CompileReport:
                 "warnings": tuple(fields["warnings"]),
                 # Artifacts of earlier versions do not have these.
                 "precision": PrecisionInfo(**precision) if precision else None,
+                "records": RecordsInfo(**{**records, "ignored": tuple(records["ignored"])})
+                if records
+                else None,
                 "operators": tuple(
                     OperatorInfo(**{**o, "inputs": tuple(o.get("inputs", ()))})
                     for o in fields.get("operators", ())

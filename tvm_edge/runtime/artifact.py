@@ -32,7 +32,7 @@ import numpy as np
 
 from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.runtime.dlpack import numpy_dtype
-from tvm_edge.runtime.schema import check_types
+from tvm_edge.schema import check_types
 
 __all__ = ["FORMAT_VERSION", "Artifact", "read_artifact", "tensor_dtype", "write_artifact"]
 

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm_edge.report import CompileReport, TensorSpec
 from tvm_edge.runtime.artifact import tensor_dtype
 from tvm_edge.runtime.placement import DevicePlan
-from tvm_edge.runtime.schema import check_types
+from tvm_edge.schema import check_types
 
 __all__ = ["ModelInfo", "check_info", "versions"]
 

@@ -1,7 +1,7 @@
 """Whether values read from a file have the types that their dataclass declares.
 
 Dataclasses take whatever they are given, and JSON gives whatever it holds: without this a damaged
-artifact fails far from where it was read.
+artifact or record fails far from where it was read.
 """
 
 from __future__ import annotations

@@ -1,0 +1,113 @@
+"""Convolutions and their configurations in the words of tuning records, and back.
+
+A record is anybody's: what it says is taken only if the configuration space of that convolution on
+that device has it, as a search on the device would have found it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.records import Record, Workload
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
+from tvm_edge.schedules.cpu import algorithm as on_cpu
+from tvm_edge.schedules.gpu import algorithm as on_gpu
+from tvm_edge.schedules.knobs import knobs_as_dict
+
+__all__ = [
+    "TEMPLATES",
+    "config_of",
+    "config_space",
+    "outdated",
+    "recorded_config",
+    "recorded_workload",
+    "template_of",
+]
+
+TEMPLATES = {"conv2d.cpu": 1, "conv2d.gpu": 1}
+"""Templates and their versions. Raise one when its knobs come to mean other kernels: records of
+the old version are then ignored."""
+
+
+def template_of(spec: DeviceSpec) -> str:
+    """The template of a device's convolutions."""
+    return "conv2d.cpu" if spec.has_cpu_cores else "conv2d.gpu"
+
+
+def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
+    """Every configuration of a convolution on a device of either kind."""
+    algorithm = on_cpu if spec.has_cpu_cores else on_gpu
+    return algorithm.config_space(workload, spec)
+
+
+def recorded_workload(workload: ConvWorkload, dtype: str = "float32") -> Workload:
+    """A convolution as records say it."""
+    image = (workload.batch, workload.channels, workload.height, workload.width)
+    filters = (workload.filters, workload.channels // workload.groups, *workload.kernel)
+    # Lists, as JSON gives them back: equal workloads are equal objects.
+    attributes = {
+        "strides": list(workload.strides),
+        "padding": list(workload.padding),
+        "dilation": list(workload.dilation),
+        "groups": workload.groups,
+    }
+    return Workload("conv2d", (image, filters), dtype, "NCHW", attributes)
+
+
+def recorded_config(config: ConvConfig) -> dict[str, str | int | float | bool]:
+    """A configuration's knobs by name, as records have them."""
+    kind = {"algorithm": config.algorithm, "block": config.block, "m": config.m}
+    return {**kind, **knobs_as_dict(config.knobs)}
+
+
+def outdated(record: Record) -> str:
+    """Why a record's template does not hold any more, or never did here; empty if it does."""
+    version = TEMPLATES.get(record.template)
+    if version is None:
+        return f"this version of tvm-edge has no template {record.template!r}"
+    if record.template_version != version:
+        return (
+            f"it is of version {record.template_version} of the template {record.template}, which "
+            f"is at {version}"
+        )
+    return ""
+
+
+def config_of(record: Record, space: ConfigSpace, spec: DeviceSpec) -> ConvConfig:
+    """The configuration that a record names.
+
+    Parameters
+    ----------
+    record : Record
+        Of the convolution of `space`.
+    space : ConfigSpace
+        On the device `spec`.
+
+    Raises
+    ------
+    ValueError
+        Of another template or version, or not legal here; the message says which.
+    """
+    reason = outdated(record)
+    if not reason and record.template != template_of(spec):
+        reason = f"it is of the template {record.template}, and {spec.name} has {template_of(spec)}"
+    if reason:
+        raise ValueError(reason)
+    wanted = _text(record.config)
+    for config in space.configs:
+        if _text(recorded_config(config)) == wanted:
+            return config
+        chosen_by_schedule = replace(config, knobs="")
+        if _text(recorded_config(chosen_by_schedule)) == wanted:
+            return chosen_by_schedule
+    knobs = " ".join(f"{name}={value}" for name, value in record.config.items())
+    raise ValueError(f"{knobs} is not legal on {spec.name}")
+
+
+def _text(config: Mapping[str, object]) -> str:
+    """Equal for equal knobs of equal types: to Python, 1 is True."""
+    return json.dumps(config, sort_keys=True)

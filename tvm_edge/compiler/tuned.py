@@ -1,0 +1,143 @@
+"""What tuning records say of the convolutions of a model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import tvm
+
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.records import RecordLibrary, recorded_device, user_folder
+from tvm_edge.relay_passes.expressions import all_bindings
+from tvm_edge.relay_passes.node_names import node_index
+from tvm_edge.relay_passes.vdevices import vdevice_of
+from tvm_edge.relay_passes.workloads import conv_workload
+from tvm_edge.report import RecordsInfo
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_records import config_of, config_space, recorded_workload
+
+__all__ = ["Tuned", "TuningLogs", "choose"]
+
+TuningLogs = str | os.PathLike[str] | bool | None
+"""As ``compile`` takes it: a folder or file, ``False`` for no records, ``None`` for the user's."""
+
+Origin = Literal["tuned", "transferred"]
+
+_NAMED = 20  # records that a report names as ignored
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Configurations that were measured, and what of the model they are of.
+
+    Attributes
+    ----------
+    configs : dict of ConvWorkload to ConvConfig
+    origins : dict of int to str
+        By node of the model ``tuned`` or ``transferred``.
+    info : RecordsInfo or None
+    warnings : tuple of str
+        Stores of records that could not be read.
+    """
+
+    configs: Mapping[ConvWorkload, ConvConfig] = field(default_factory=dict)
+    origins: Mapping[int, Origin] = field(default_factory=dict)
+    info: RecordsInfo | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def choose(
+    mod: tvm.IRModule,
+    resolved: ResolvedTarget,
+    tuning_logs: TuningLogs,
+    given: Mapping[ConvWorkload, ConvConfig],
+) -> Tuned:
+    """The configurations of a placed module's convolutions, as far as somebody measured them.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Its convolutions still are operators.
+    resolved : ResolvedTarget
+    tuning_logs : path, False or None
+    given : mapping of ConvWorkload to ConvConfig
+        What the caller measured: goes before records.
+    """
+    found = list(_convolutions(mod, resolved))
+    workloads = dict.fromkeys(workload for workload, _ in found)
+    configs = dict(given)
+    origins: dict[ConvWorkload, Origin] = dict.fromkeys(given, "tuned")
+    ignored: dict[str, None] = {}
+    warnings: tuple[str, ...] = ()
+    if found and not isinstance(tuning_logs, bool):
+        device = recorded_device(resolved.spec)
+        with RecordLibrary(device, user_folder(tuning_logs)) as library:
+            for workload in workloads:
+                if workload not in configs:
+                    origin = _from_records(workload, resolved, library, configs, ignored)
+                    if origin is not None:
+                        origins[workload] = origin
+            warnings = library.warnings
+    by_node = {
+        node: origins[workload]
+        for workload, node in found
+        if workload in origins and node is not None
+    }
+    info = None
+    if found and (tuning_logs is not False or given):
+        named = [origins.get(workload) for workload, _ in found]
+        reasons = list(ignored)
+        if len(reasons) > _NAMED:
+            reasons[_NAMED:] = [f"… and {len(reasons) - _NAMED} more records"]
+        info = RecordsInfo(
+            len(named), named.count("tuned"), named.count("transferred"), tuple(reasons)
+        )
+    return Tuned(configs, by_node, info, warnings)
+
+
+def _from_records(
+    workload: ConvWorkload,
+    resolved: ResolvedTarget,
+    library: RecordLibrary,
+    configs: dict[ConvWorkload, ConvConfig],
+    ignored: dict[str, None],
+) -> Origin | None:
+    """Take the first record that holds; those before it are `ignored`, with why."""
+    space = None
+    for found in library.candidates(recorded_workload(workload), resolved.kind):
+        space = space or config_space(workload, resolved.spec)
+        try:
+            configs[workload] = config_of(found.record, space, resolved.spec)
+        except ValueError as err:
+            ignored[f"{_words(workload)} of {found.record.device.key} ({found.path}): {err}"] = None
+            continue
+        return found.origin
+    return None
+
+
+def _convolutions(
+    mod: tvm.IRModule, resolved: ResolvedTarget
+) -> Iterator[tuple[ConvWorkload, int | None]]:
+    """Convolutions on the target's device, with the node of the model that each belongs to."""
+    pending: list[ConvWorkload] = []
+    for binding in all_bindings(mod["main"].body):
+        found = conv_workload(binding.value)
+        if found is not None:
+            device = vdevice_of(binding.value.ty)
+            if device is None or str(device.target.kind.name) == resolved.kind:
+                pending.append(found[0])
+        node = node_index(binding.var.name)
+        if node is not None:  # what a node computes in several steps ends with its result
+            yield from ((workload, node) for workload in pending)
+            pending.clear()
+    yield from ((workload, None) for workload in pending)
+
+
+def _words(workload: ConvWorkload) -> str:
+    image = (workload.batch, workload.channels, workload.height, workload.width)
+    kernel = "×".join(str(size) for size in workload.kernel)
+    return f"the record of a {kernel} convolution of {list(image)} to {workload.filters} channels"

@@ -1,0 +1,39 @@
+"""Tuning records: what they say, where they are kept, and which one a compilation takes."""
+
+from tvm_edge.records.database import Database
+from tvm_edge.records.device import RecordedDevice, recorded_device
+from tvm_edge.records.folders import DATABASE, LINES, SHIPPED, store_of, stores_below, user_folder
+from tvm_edge.records.json_lines import Damage, LinesFile, best_lines, write_lines
+from tvm_edge.records.lookup import Found, RecordLibrary
+from tvm_edge.records.record import SCHEMA_VERSION, Record, Workload
+from tvm_edge.records.sqlite_errors import DamagedDatabase
+from tvm_edge.records.stores import Added, add_records, make_room, open_store
+from tvm_edge.records.totals import Counts, Pruned
+
+__all__ = [
+    "DATABASE",
+    "LINES",
+    "SCHEMA_VERSION",
+    "SHIPPED",
+    "Added",
+    "Counts",
+    "Damage",
+    "DamagedDatabase",
+    "Database",
+    "Found",
+    "LinesFile",
+    "Pruned",
+    "Record",
+    "RecordLibrary",
+    "RecordedDevice",
+    "Workload",
+    "add_records",
+    "best_lines",
+    "make_room",
+    "open_store",
+    "recorded_device",
+    "store_of",
+    "stores_below",
+    "user_folder",
+    "write_lines",
+]

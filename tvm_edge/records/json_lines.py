@@ -1,0 +1,176 @@
+"""Records as JSON Lines: what ships, and what one machine hands to another."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvm_edge.errors import RecordError
+from tvm_edge.records.record import Record, Workload
+from tvm_edge.records.totals import Counts
+
+__all__ = ["Damage", "LinesFile", "best_lines", "write_lines"]
+
+_LONGEST = 1 << 20  # bytes of a line; a record takes some 700
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A part of a store that cannot be read, and why. It costs only itself."""
+
+    where: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}; it is left out"
+
+
+class LinesFile:
+    """A file of records, read once; :class:`~tvm_edge.records.Database` answers the same.
+
+    Raises
+    ------
+    RecordError
+        The file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            status = path.stat()
+            self._read = _read(path, status.st_mtime_ns, status.st_size)
+        except OSError as err:
+            raise RecordError(
+                f"cannot read the records in {str(path)!r}: {err.strerror}; give a .jsonl file "
+                "that tvm-edge db export wrote"
+            ) from err
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def all(self) -> tuple[Sequence[Record], Sequence[Damage]]:
+        """Every record, and the lines that are none."""
+        return self._read.records, self._read.damages
+
+    def best(
+        self, workload: Workload, kind: str, limit: int
+    ) -> tuple[Sequence[Record], Sequence[Damage]]:
+        """The fastest records of a workload, best first."""
+        return self._read.by_workload.get((workload.key, kind), [])[:limit], self._read.damages
+
+    def counts(self) -> Counts:
+        """How much it holds."""
+        records = self._read.records
+        return Counts(
+            len(records),
+            sum(not record.latencies for record in records),
+            len({record.workload.key for record in records}),
+        )
+
+    def devices(self) -> list[str]:
+        """Keys of the devices that its records are of."""
+        return sorted({record.device.key for record in self._read.records})
+
+    def damages(self) -> list[Damage]:
+        """The lines that are no records."""
+        return list(self._read.damages)
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """What a file holds; the lists are shared by all who read it."""
+
+    records: list[Record]
+    damages: list[Damage]
+    by_workload: dict[tuple[str, str], list[Record]]
+
+
+@functools.lru_cache(maxsize=16)
+def _read(path: Path, _time: int, _size: int) -> _Lines:
+    found = _Lines([], [], {})
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST), b""), start=1):
+            if not line.strip():
+                continue
+            try:
+                record = Record.from_json(line)
+            except RecordError as err:
+                found.damages.append(Damage(f"{path}:{number}", str(err)))
+                continue
+            found.records.append(record)
+            if record.latencies:
+                found.by_workload.setdefault((record.workload.key, record.kind), []).append(record)
+    for records in found.by_workload.values():
+        records.sort(key=_order)
+    return found
+
+
+def best_lines(records: Iterable[Record], keep: int) -> list[Record]:
+    """The fastest `keep` of each device, kind of target and workload; no failures."""
+    taken: Counter[tuple[str, str, str]] = Counter()
+    kept = []
+    for record in sorted(records, key=_order):
+        group = (record.device.key, record.kind, record.workload.key)
+        taken[group] += bool(record.latencies)
+        if record.latencies and taken[group] <= keep:
+            kept.append(record)
+    return kept
+
+
+def write_lines(path: Path, records: Iterable[Record]) -> int:
+    """Write records, workload by workload and best first; the file is whole or as it was.
+
+    Returns
+    -------
+    int
+        How many: of those with one identity one stays.
+
+    Raises
+    ------
+    RecordError
+        The file cannot be written.
+    """
+    kept: dict[tuple[object, ...], Record] = {}
+    for record in records:
+        known = kept.get(record.identity)
+        if known is None or record.standing > known.standing:
+            kept[record.identity] = record
+    ordered = sorted(kept.values(), key=_order)
+    temporary = None
+    try:
+        if path.exists() and not path.is_file():  # /dev/stdout
+            with path.open("w", encoding="utf-8") as stream:
+                stream.writelines(f"{record.to_json()}\n" for record in ordered)
+            return len(ordered)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            os.fchmod(number, 0o644)
+            file.writelines(f"{record.to_json()}\n" for record in ordered)
+            file.flush()
+            os.fsync(number)
+        temporary.replace(path)
+    except OSError as err:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise RecordError(
+            f"cannot write records to {str(path)!r}: {err.strerror}; make room or choose another "
+            "path"
+        ) from err
+    return len(ordered)
+
+
+def _order(record: Record) -> tuple[str, str, str, float, str]:
+    return (
+        record.device.key,
+        record.kind,
+        record.workload.key,
+        record.cost,
+        record.to_json(),
+    )

@@ -1,0 +1,180 @@
+"""Which records a compilation may take: of the device, of its architecture, of its vendor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from tvm_edge.errors import RecordError
+from tvm_edge.records.database import Database
+from tvm_edge.records.device import Nearness, RecordedDevice
+from tvm_edge.records.folders import DATABASE, LINES, SHIPPED, store_of, stores_below
+from tvm_edge.records.json_lines import LinesFile
+from tvm_edge.records.record import Record, Workload
+from tvm_edge.records.sqlite_errors import DamagedDatabase
+from tvm_edge.records.stores import make_room, open_store
+
+__all__ = ["Found", "RecordLibrary"]
+
+# Of a workload from one file: the second and later ones count where the first is not legal.
+_LIMIT = 16
+
+_NEARNESS: tuple[Nearness, ...] = ("device", "architecture", "vendor")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A record, how near the device is that it was measured on, and the file it is from."""
+
+    record: Record
+    nearness: Nearness
+    path: Path
+
+    @property
+    def origin(self) -> Literal["tuned", "transferred"]:
+        """Of a kernel that takes the record's configuration."""
+        return "tuned" if self.nearness == "device" else "transferred"
+
+
+class RecordLibrary:
+    """The records that hold for one device, from the nearest to the farthest.
+
+    What a user measured goes before what ships. A file that cannot be read is reported in
+    `warnings`, once, and the others count.
+
+    Parameters
+    ----------
+    device : RecordedDevice
+    user : Path
+        Folder of records, or one file of them; it need not exist.
+    shipped : Path, optional
+        The package's.
+    """
+
+    def __init__(self, device: RecordedDevice, user: Path, shipped: Path = SHIPPED) -> None:
+        self._device = device
+        self._folders = (user, shipped)
+        self._open: dict[Path, LinesFile | Database | None] = {}
+        self._others: list[Path] | None = None
+        self._warnings: dict[str, None] = {}
+
+    def __enter__(self) -> RecordLibrary:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        for store in self._open.values():
+            if store is not None:
+                store.close()
+        self._open.clear()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What could not be read so far."""
+        return tuple(self._warnings)
+
+    def candidates(self, workload: Workload, kind: str) -> Iterator[Found]:
+        """Records of a workload, the one to prefer first; files are read as far as is asked.
+
+        Parameters
+        ----------
+        workload : Workload
+        kind : str
+            Of target, as latencies through another API say little.
+        """
+        own = self._own()
+        # Mostly the first is taken, and reading one record is ten times as fast as reading all.
+        first = next(self._ranked(own[:1], workload, kind, ("device",), 1), None)
+        if first is not None:
+            yield first
+        yield from (
+            each
+            for each in self._ranked(own, workload, kind, ("device",))
+            if first is None or each.record != first.record
+        )
+        yield from self._ranked(
+            [*own, *self._of_vendor()], workload, kind, ("architecture", "vendor")
+        )
+
+    def _own(self) -> list[Path]:
+        """The device's own files: those of a folder, or a file that may hold anything."""
+        files = []
+        for folder in self._folders:
+            if folder.is_file():
+                files.append(folder)
+                continue
+            named = (store_of(folder, self._device.key, suffix) for suffix in (DATABASE, LINES))
+            files += [path for path in named if path.is_file()]
+        return files
+
+    def _of_vendor(self) -> list[Path]:
+        if self._others is None:
+            own = set(self._own())
+            found = (
+                path
+                for folder in self._folders
+                if not folder.is_file()
+                for path in stores_below(folder, self._device.vendor)
+            )
+            self._others = [path for path in found if path not in own]
+        return self._others
+
+    def _ranked(
+        self,
+        paths: Sequence[Path],
+        workload: Workload,
+        kind: str,
+        wanted: tuple[Nearness, ...],
+        limit: int = _LIMIT,
+    ) -> Iterator[Found]:
+        found = []
+        for place, path in enumerate(paths):
+            for record in self._best(path, workload, kind, limit):
+                nearness = self._device.near(record.device)
+                if nearness in wanted:
+                    # Latencies of different devices cannot be compared: file by file.
+                    rank = (_NEARNESS.index(nearness), place, record.cost, record.to_json())
+                    found.append((rank, Found(record, nearness, path)))
+        found.sort(key=lambda item: item[0])
+        yield from (each for _, each in found)
+
+    def _best(self, path: Path, workload: Workload, kind: str, limit: int) -> Sequence[Record]:
+        if path not in self._open:
+            self._open[path] = self._opened(path)
+        store = self._open[path]
+        if store is None:
+            return ()
+        try:
+            records, damages = store.best(workload, kind, limit)
+        except RecordError as err:
+            self._give_up(path, err)
+            return ()
+        self._warnings |= {str(damage): None for damage in damages}
+        return records
+
+    def _opened(self, path: Path) -> LinesFile | Database | None:
+        try:
+            return open_store(path)
+        except RecordError as err:
+            self._give_up(path, err)
+            return None
+
+    def _give_up(self, path: Path, err: RecordError) -> None:
+        """Go on without a file, and say so."""
+        store = self._open.get(path)
+        if store is not None:
+            with suppress(RecordError):
+                store.close()
+        self._open[path] = None
+        if isinstance(err, DamagedDatabase):
+            self._warnings[make_room(path, err)] = None
+        else:
+            self._warnings[f"{err}; compiled without it"] = None

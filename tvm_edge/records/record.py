@@ -1,0 +1,206 @@
+"""One tuning record: what was measured, of which kernel, where, and with which knobs.
+
+A record says all of it in its own terms. It does not depend on TVM's IR, whose hashes change with
+each version, so that it outlives the version that it was measured with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+from tvm_edge.errors import RecordError
+from tvm_edge.records.device import RecordedDevice
+from tvm_edge.schema import check_types
+
+__all__ = ["SCHEMA_VERSION", "Record", "Workload"]
+
+SCHEMA_VERSION = 1
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+Value = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a kernel computes.
+
+    Attributes
+    ----------
+    operator : str
+        ``conv2d``.
+    shapes : tuple of tuple of int
+        Of the operands, in order.
+    dtype, layout : str
+        Of the operands.
+    attributes : dict
+        Of the operator by name: numbers, words, lists of numbers.
+    """
+
+    operator: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+    layout: str
+    attributes: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    @cached_property
+    def key(self) -> str:
+        """The workload as one line of JSON: equal for equal workloads, whoever wrote them."""
+        return _canonical(asdict(self))
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the key, which stands for it where room counts."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:32]
+
+    @classmethod
+    def from_dict(cls, fields_: Any) -> Workload:
+        """The inverse of ``asdict``; types are checked by who reads the record."""
+        shapes = tuple(tuple(shape) for shape in fields_["shapes"])
+        return cls(**{**fields_, "shapes": shapes})
+
+
+@dataclass(frozen=True)
+class Record:
+    """A measurement, or a failure to measure.
+
+    Attributes
+    ----------
+    device : RecordedDevice
+    target : dict
+        TVM's target, of which ``kind`` says through which API the device was used.
+    workload : Workload
+    template : str
+        The family of kernels that the knobs are of.
+    template_version : int
+        Raised when the same knobs come to mean another kernel.
+    config : dict
+        Knobs by name.
+    latencies : tuple of float
+        Seconds of single runs; empty if it failed.
+    error : str
+        Class of the error if it failed, as ``MeasureTimeout``; else empty.
+    tvm : str
+        TVM's version.
+    time : str
+        When it was measured: UTC, ``2026-11-22T19:39:33Z``.
+    schema : int
+    """
+
+    device: RecordedDevice
+    target: dict[str, Any] = field(hash=False)
+    workload: Workload
+    template: str
+    template_version: int
+    config: dict[str, Value] = field(hash=False)
+    latencies: tuple[float, ...]
+    tvm: str
+    time: str
+    error: str = ""
+    schema: int = SCHEMA_VERSION
+
+    @property
+    def kind(self) -> str:
+        """TVM's name of the kind of target: ``llvm``, ``opencl``, ``cuda``."""
+        return str(self.target["kind"])
+
+    @property
+    def cost(self) -> float:
+        """Median latency in seconds; infinite for a failure."""
+        return median(self.latencies) if self.latencies else float("inf")
+
+    @cached_property
+    def config_hash(self) -> str:
+        """Names the knobs within a workload, a template and its version."""
+        return hashlib.sha256(_canonical(self.config).encode()).hexdigest()[:24]
+
+    @property
+    def identity(self) -> tuple[str, str, str, str, int, str]:
+        """Two records of one identity measured the same kernel in the same place."""
+        return (
+            self.device.key,
+            self.kind,
+            self.workload.digest,
+            self.template,
+            self.template_version,
+            self.config_hash,
+        )
+
+    @property
+    def standing(self) -> tuple[bool, str, str]:
+        """Of two records of one identity the greater stays.
+
+        A measurement before a failure, which may be the machine's; then the later one.
+        """
+        return bool(self.latencies), self.time, self.to_json()
+
+    def to_json(self) -> str:
+        """One line of JSON, the same for equal records."""
+        return _canonical(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Record:
+        """The inverse of :meth:`to_json`, for text that anybody may have written.
+
+        Raises
+        ------
+        RecordError
+            Not a record, or of a schema that is not ours.
+        """
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as err:
+            raise RecordError(f"not JSON ({err})") from err
+        if not isinstance(found, dict):
+            raise RecordError(f"a JSON {type(found).__name__}, not an object")
+        schema = found.get("schema")
+        if schema != SCHEMA_VERSION or isinstance(schema, bool):
+            raise RecordError(
+                f"a record of schema {schema!r:.40}, and this version of tvm-edge reads "
+                f"{SCHEMA_VERSION}"
+            )
+        try:
+            record = cls(
+                **{
+                    **found,
+                    "device": RecordedDevice(**found["device"]),
+                    "workload": Workload.from_dict(found["workload"]),
+                    "latencies": tuple(found["latencies"]),
+                }
+            )
+            record.check()
+        except KeyError as err:
+            raise RecordError(f"a record without {err}") from err
+        except (TypeError, ValueError, AttributeError) as err:
+            raise RecordError(f"not a record: {err}") from err
+        return record
+
+    def check(self) -> None:
+        """Refuse values that mean nothing.
+
+        Raises
+        ------
+        ValueError
+        """
+        check_types(self, Record, "record")
+        self.device.check()
+        if not isinstance(self.target.get("kind"), str):
+            raise ValueError("the target has no kind")
+        if any(dim <= 0 for shape in self.workload.shapes for dim in shape):
+            raise ValueError(f"the shapes are {self.workload.shapes}")
+        if bool(self.latencies) == bool(self.error):
+            raise ValueError("a record has latencies or an error, one of them")
+        if any(latency <= 0 for latency in self.latencies):
+            raise ValueError(f"the latencies are {self.latencies}")
+        if not _TIME.fullmatch(self.time):
+            raise ValueError(f"the time {self.time!r} is not as 2026-11-22T19:39:33Z")
+
+
+def _canonical(value: dict[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

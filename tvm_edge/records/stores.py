@@ -1,0 +1,95 @@
+"""Files of records of either kind, opened by their suffix, and written device by device."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tvm_edge.errors import RecordError
+from tvm_edge.records.database import Database
+from tvm_edge.records.folders import DATABASE, LINES, store_of
+from tvm_edge.records.json_lines import LinesFile
+from tvm_edge.records.record import Record
+from tvm_edge.records.sqlite_errors import DamagedDatabase, set_aside
+
+__all__ = ["Added", "add_records", "make_room", "open_store"]
+
+
+@dataclass(frozen=True)
+class Added:
+    """What became of records that were written.
+
+    Attributes
+    ----------
+    files : dict of Path to int
+        How many records of each file are new or took the place of another.
+    warnings : tuple of str
+        What the user should know.
+    """
+
+    files: dict[Path, int]
+    warnings: tuple[str, ...]
+
+
+def open_store(path: Path) -> LinesFile | Database:
+    """A file of records, to read.
+
+    Raises
+    ------
+    RecordError
+        It cannot be read, or its suffix is no store's.
+    """
+    if path.suffix == LINES or not (path.suffix == DATABASE or path.is_file()):
+        return LinesFile(path)
+    if path.suffix != DATABASE:
+        raise RecordError(
+            f"{str(path)!r} is no file of records by its name; they end in {LINES} or {DATABASE}"
+        )
+    if not path.exists():
+        raise RecordError(f"there is no {str(path)!r}; tvm-edge db list shows the files there are")
+    return Database(path, readonly=True)
+
+
+def add_records(folder: Path, records: Iterable[Record]) -> Added:
+    """Write records into the databases of their devices.
+
+    A damaged database is set aside, and a new one takes the records.
+
+    Raises
+    ------
+    RecordError
+        A file cannot be written: those of other devices may have been.
+    """
+    by_device: defaultdict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        by_device[record.device.key].append(record)
+    files, warnings = {}, []
+    for key, own in by_device.items():
+        path = store_of(folder, key)
+        try:
+            files[path] = _add(path, own)
+        except DamagedDatabase as err:
+            warnings.append(make_room(path, err))
+            files[path] = _add(path, own)
+    return Added(files, tuple(warnings))
+
+
+def _add(path: Path, records: Iterable[Record]) -> int:
+    with Database(path) as database:
+        return database.add(records)
+
+
+def make_room(path: Path, err: DamagedDatabase) -> str:
+    """Set a damaged database aside, and say so."""
+    try:
+        aside = set_aside(path)
+    except OSError as other:
+        return f"{err}; it is left out, and cannot be renamed ({other.strerror or other})"
+    if aside is None:
+        return f"{err}; another process has set it aside"
+    return (
+        f"{err}; it is now {str(aside)!r}, and records begin anew (what is left of it: "
+        f"sqlite3 {aside} .recover)"
+    )
