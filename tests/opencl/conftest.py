@@ -149,3 +149,28 @@ def run_python() -> Any:
         return done.stdout
 
     return run
+
+
+# What the stand-in's device, or the runtime, is told.
+_KINDS: dict[str, dict[str, object]] = {
+    "default": {},
+    "mapped": {"TVM_EDGE_OPENCL_MEMORY": "buffer"},
+    "svm-coarse": {"TVM_EDGE_OPENCL_MEMORY": "svm", "SHIM_SET": "coarse_svm=1"},
+    "buffer": {"SHIM_SET": "own_memory=1"},
+}
+
+
+@pytest.fixture(scope="module", params=_KINDS)
+def crossing(
+    request: pytest.FixtureRequest, on_shim: dict[str, object]
+) -> Iterator[support.Worker]:
+    """A worker for each way in which a device has its memory."""
+    kind = request.param
+    if support.MASKED and kind == "svm-coarse":
+        pytest.skip("OpenCL 1.2 has no shared virtual memory")
+    with support.worker({**on_shim, **_KINDS[kind]}) as started:
+        found = started(support.memory_kind)
+        if kind == "mapped" and found == "buffer":
+            pytest.skip("the device has memory of its own")
+        assert kind in ("default", found)
+        yield started

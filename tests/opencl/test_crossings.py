@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,7 +15,6 @@ from tvm.runtime import Tensor
 import tvm_edge.opencl
 from tests.opencl import programs
 from tests.opencl.support import (
-    MASKED,
     OUT_OF_HOST_MEMORY,
     SANITIZED,
     Shim,
@@ -25,32 +24,9 @@ from tests.opencl.support import (
     resident_mib,
     settled_memory,
     upload,
-    worker,
 )
 
 Run = Callable[..., Any]
-
-# What the stand-in's device, or the runtime, is told.
-KINDS: dict[str, dict[str, object]] = {
-    "default": {},
-    "mapped": {"TVM_EDGE_OPENCL_MEMORY": "buffer"},
-    "svm-coarse": {"TVM_EDGE_OPENCL_MEMORY": "svm", "SHIM_SET": "coarse_svm=1"},
-    "buffer": {"SHIM_SET": "own_memory=1"},
-}
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def crossing(request: pytest.FixtureRequest, on_shim: dict[str, object]) -> Iterator[Run]:
-    """A worker for each way in which a device has its memory."""
-    kind = request.param
-    if MASKED and kind == "svm-coarse":
-        pytest.skip("OpenCL 1.2 has no shared virtual memory")
-    with worker({**on_shim, **KINDS[kind]}) as started:
-        found = started(memory_kind)
-        if kind == "mapped" and found == "buffer":
-            pytest.skip("the device has memory of its own")
-        assert kind in ("default", found)
-        yield started
 
 
 def read_on_host(tensor: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from tvm.runtime import Tensor
 
 from tests.opencl import programs
 from tests.opencl.support import (
-    MASKED,
     OUT_OF_HOST_MEMORY,
     Shim,
     empty,
@@ -21,9 +20,8 @@ from tests.opencl.support import (
     ramp,
     settled_memory,
     upload,
-    worker,
 )
-from tests.opencl.test_crossings import KINDS, copied
+from tests.opencl.test_crossings import copied
 
 Run = Callable[..., Any]
 
@@ -35,20 +33,6 @@ __kernel void wait_for_host(__global volatile int* flag, __global int* left) {
   *left = rounds;
 }
 """
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def crossing(request: pytest.FixtureRequest, on_shim: dict[str, object]) -> Iterator[Run]:
-    """A worker for each way in which a device has its memory."""
-    kind = request.param
-    if MASKED and kind == "svm-coarse":
-        pytest.skip("OpenCL 1.2 has no shared virtual memory")
-    with worker({**on_shim, **KINDS[kind]}) as started:
-        found = started(memory_kind)
-        if kind == "mapped" and found == "buffer":
-            pytest.skip("the device has memory of its own")
-        assert kind in ("default", found)
-        yield started
 
 
 def begin(what: str, tensor: Tensor) -> Any:
