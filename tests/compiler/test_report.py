@@ -161,7 +161,7 @@ def _three_reductions() -> onnx.ModelProto:
         (
             "mali-g76",
             ["second"],
-            "opencl 2/3 operators, 3 partitions, 0 copies, 2 crossings in shared memory; "
+            "opencl 2/3 operators, 3 partitions, 1 copy, 16 KiB, 1 crossing in shared memory; "
             "CPU: Softmax ×1",
         ),
         ("mali-g76", ["Softmax"], "llvm 3/3 operators, 1 partition, 0 copies; CPU: Softmax ×3"),
