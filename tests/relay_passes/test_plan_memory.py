@@ -396,7 +396,7 @@ def rewritten(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> tvm.IR
         found.append(lifted)
         raise InterruptedError
 
-    monkeypatch.setattr(driver, "_lower", lower)
+    monkeypatch.setattr(driver, "lower", lower)
     with pytest.raises(tvm_edge.CompilationError, match="InterruptedError"):
         tvm_edge.analyze(zoo.build(name, **REDUCED[name]), target, fallback="none")
     passes = (

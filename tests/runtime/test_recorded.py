@@ -19,7 +19,7 @@ from tests.onnx_models import make_model, random_input, reference, relative_erro
 from tests.opencl.support import build_shim
 from tests.runtime.support import run_python
 from tvm_edge import opencl
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import driver, steps
 from tvm_edge.relay_passes.expressions import is_call
 from tvm_edge.relay_passes.zero_copy import HAND_OVER, READ, WRITE
 from tvm_edge.runtime.entry import KERNEL_BY_KERNEL
@@ -266,7 +266,7 @@ def test_regions_of_a_model_on_two_devices_are_the_gpus(
 
 def test_the_report_does_not_depend_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = tvm_edge.analyze(network(), "mali-g76")
-    monkeypatch.setattr(driver, "RECORDING", frozenset())
+    monkeypatch.setattr(steps, "RECORDING", frozenset())
     plain = tvm_edge.analyze(network(), "mali-g76")
     assert recorded.memory == plain.memory
     assert recorded.kernels == plain.kernels

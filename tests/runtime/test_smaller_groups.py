@@ -18,7 +18,7 @@ import tvm_edge
 from tests.onnx_models import reference, relative_error
 from tests.opencl.support import Shim, Worker, build_shim, worker
 from tests.schedules.harness import Graph
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import driver, smaller
 from tvm_edge.compiler.build import build
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 
@@ -146,11 +146,10 @@ def builds(limit: int) -> int:
         count += 1
         return build(*arguments)
 
-    driver.build = counted  # type: ignore[assignment]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (driver, smaller):
+            patch.setattr(module, "build", counted)
         run_compiled(limit)
-    finally:
-        driver.build = build  # type: ignore[assignment]
     return count
 
 

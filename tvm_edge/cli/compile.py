@@ -78,7 +78,11 @@ def compile_command(
     if html:
         report.to_html(html)
     size = path.stat().st_size
-    covered = f"records: {report.records.line()}\n" if report.records else ""
+    records = report.records
+    # Where there are none for this device, the report says so, and this need not.
+    covered = ""
+    if records is not None and (records.covered or records.ignored):
+        covered = f"records: {records.line()}\n"
     precise = f"{report.precision.line()}\n" if report.precision else ""
     common.emit(
         as_json,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,8 +19,9 @@ from tvm_edge.compiler.options import check_options, check_precision, exceptions
 from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
 from tvm_edge.compiler.provenance import NodeTrace
-from tvm_edge.compiler.recorded import RECORDING, lower_recorded
 from tvm_edge.compiler.schedule import schedule_kernels
+from tvm_edge.compiler.smaller import has_smaller, smaller
+from tvm_edge.compiler.steps import fuse, lower
 from tvm_edge.compiler.tuned import TuningLogs, choose
 from tvm_edge.errors import (
     CompilationError,
@@ -257,10 +258,6 @@ def convolutions_of(
     return list(dict.fromkeys(workload for workload, _ in filter(None, found)))
 
 
-# Work-items of a group that a driver runs whatever registers they take: Midgard's fewest.
-_SMALLER_GROUPS = 64
-
-
 @dataclass(frozen=True)
 class _Plan:
     """Everything there is to know before code is generated."""
@@ -327,7 +324,7 @@ def _plan(
             legal = phases.legalize(resolved, precision, configs)(laid_out)
             grouped = phases.GROUP(legal)
             calls = NodeTrace(legal).calls(grouped)
-            fused, left = _fuse(grouped, resolved)
+            fused, left = fuse(grouped, resolved)
             calls = [calls[i] for i in left]
 
     # 4. A schedule for every kernel.
@@ -344,7 +341,7 @@ def _plan(
     with clock("lower"), resolved.target:
         lift: Any = LiftWeights()  # a pass, by a decorator that type checkers cannot see through
         lifted = lift(scheduled)
-        lowered, plain = _lower(lifted, placed.kinds, resolved.shared)
+        lowered, plain = lower(lifted, placed.kinds, resolved.shared)
 
     # 6. What was decided.
     with clock("report"):
@@ -375,73 +372,11 @@ def _plan(
             ),
             seconds=clock.seconds,
         )
-    remade = partial(_smaller, stored, resolved, placed.kinds, lift.weights, precision, configs)
-    smaller = remade if _has_smaller(resolved) else None
+    remade = partial(smaller, stored, resolved, placed.kinds, lift.weights, precision, configs)
+    fewer_items = remade if has_smaller(resolved) else None
     return _Plan(
-        resolved, imported, placed, lowered, lift.weights, lift.devices, report, clock, smaller
+        resolved, imported, placed, lowered, lift.weights, lift.devices, report, clock, fewer_items
     )
-
-
-def _fuse(grouped: tvm.IRModule, resolved: ResolvedTarget) -> tuple[tvm.IRModule, list[int]]:
-    """One kernel for each group, and which calls of those are left."""
-    fused = phases.arithmetic(resolved)(phases.FUSE(grouped))
-    if resolved.spec.has_cpu_cores:  # concatenations are dealt with behind the schedules
-        return fused, list(range(len(kernel_calls(fused))))
-    return concat_in_place(fused, specialise=True)
-
-
-def _lower(
-    lifted: tvm.IRModule, kinds: Sequence[str], shared: Collection[str]
-) -> tuple[tvm.IRModule, tvm.IRModule]:
-    """Instructions, and the same without recorded launches."""
-    if kinds[0] in RECORDING:
-        return lower_recorded(lifted, kinds, shared)
-    lowered = phases.lower(len(kinds), shared=shared)(lifted)
-    return lowered, lowered
-
-
-def _has_smaller(resolved: ResolvedTarget) -> bool:
-    """Whether a driver may allow a kernel fewer work-items than its device.
-
-    That is known when the driver has built the kernel, maybe on another machine: OpenCL.
-    """
-    spec = resolved.spec
-    return (
-        resolved.kind == "opencl"
-        and not spec.has_cpu_cores
-        and spec.max_work_group_size > _SMALLER_GROUPS
-    )
-
-
-def _smaller(
-    stored: tvm.IRModule,
-    resolved: ResolvedTarget,
-    kinds: Sequence[str],
-    weights: Sequence[tvm.runtime.Tensor],
-    precision: str,
-    configs: Mapping[ConvWorkload, ConvConfig],
-) -> BuiltLibrary:
-    """A placed model again in smaller work-groups, with the same weights in the same order."""
-    # Measured tiles may be of larger groups; the algorithm stays, as weights are packed for it.
-    configs = {
-        workload: config if config.algorithm == "subgroup" else replace(config, knobs="")
-        for workload, config in configs.items()
-    }
-    small = replace(resolved, spec=replace(resolved.spec, max_work_group_size=_SMALLER_GROUPS))
-    with resolved.target:
-        legal = phases.legalize(small, precision, configs, resolved.spec)(stored)
-        fused, _ = _fuse(phases.GROUP(legal), small)
-        scheduled, _ = schedule_kernels(fused, small, precision)
-        lift: Any = LiftWeights()
-        lifted = lift(phases.WORKSPACE(phases.IN_PLACE(scheduled)))
-        lowered, _ = _lower(lifted, kinds, small.shared)
-    own, others = ([(w.shape, w.dtype) for w in each] for each in (lift.weights, weights))
-    if own != others:
-        raise CompilationError(
-            "the kernels with smaller work-groups want other weights than the model's; this is a "
-            "bug in tvm-edge: report it with the model"
-        )
-    return build(lowered, resolved)
 
 
 class _Clock:

@@ -6,8 +6,7 @@ Both planners, TVM's for one device and ours for several, leave the same instruc
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -16,6 +15,7 @@ from tvm import relax
 from tvm_edge.relay_passes.aliases import Held, holds, reached
 from tvm_edge.relay_passes.expressions import all_bindings, is_call, may_hold_tensors
 from tvm_edge.relay_passes.vdevices import vdevices_of
+from tvm_edge.schedules.accesses import constant
 
 __all__ = ["Storage", "by_device", "over_time", "planned_storages"]
 
@@ -152,8 +152,11 @@ def _nbytes(call: relax.Call) -> int | None:
     return None if count is None else count * int(tvm.DataType(str(dtype.value)).itemsize)
 
 
-def _product(dims: Sequence[object]) -> int | None:
-    try:
-        return math.prod(int(dim) for dim in dims)  # type: ignore[call-overload]
-    except (TypeError, ValueError):
-        return None
+def _product(dims: Iterable[object]) -> int | None:
+    """``None`` if one is known only in the run."""
+    found = 1
+    for length in map(constant, dims):
+        if length is None:
+            return None
+        found *= length
+    return found

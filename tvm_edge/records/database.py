@@ -107,7 +107,7 @@ class Database:
 
     def close(self) -> None:
         """Let go of the file."""
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error):  # what was committed is there, and a reader has its answer
             self._connection.close()
 
     def add(self, records: Iterable[Record]) -> int:

@@ -1,0 +1,68 @@
+"""A model's kernels again, in work-groups that a driver takes whose limits turn out to be lower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import tvm
+
+from tvm_edge.compiler import phases
+from tvm_edge.compiler.build import BuiltLibrary, build
+from tvm_edge.compiler.schedule import schedule_kernels
+from tvm_edge.compiler.steps import fuse, lower
+from tvm_edge.errors import CompilationError
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.relay_passes.lift_weights import LiftWeights
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConvConfig
+
+__all__ = ["has_smaller", "smaller"]
+
+# Work-items of a group that a driver runs whatever registers they take: Midgard's fewest.
+_SMALLER_GROUPS = 64
+
+
+def has_smaller(resolved: ResolvedTarget) -> bool:
+    """Whether a driver may allow a kernel fewer work-items than its device.
+
+    That is known when the driver has built the kernel, maybe on another machine: OpenCL.
+    """
+    spec = resolved.spec
+    return (
+        resolved.kind == "opencl"
+        and not spec.has_cpu_cores
+        and spec.max_work_group_size > _SMALLER_GROUPS
+    )
+
+
+def smaller(
+    stored: tvm.IRModule,
+    resolved: ResolvedTarget,
+    kinds: Sequence[str],
+    weights: Sequence[tvm.runtime.Tensor],
+    precision: str,
+    configs: Mapping[ConvWorkload, ConvConfig],
+) -> BuiltLibrary:
+    """A placed model again in smaller work-groups, with the same weights in the same order."""
+    # Measured tiles may be of larger groups; the algorithm stays, as weights are packed for it.
+    configs = {
+        workload: config if config.algorithm == "subgroup" else replace(config, knobs="")
+        for workload, config in configs.items()
+    }
+    small = replace(resolved, spec=replace(resolved.spec, max_work_group_size=_SMALLER_GROUPS))
+    with resolved.target:
+        legal = phases.legalize(small, precision, configs, resolved.spec)(stored)
+        fused, _ = fuse(phases.GROUP(legal), small)
+        scheduled, _ = schedule_kernels(fused, small, precision)
+        lift: Any = LiftWeights()
+        lifted = lift(phases.WORKSPACE(phases.IN_PLACE(scheduled)))
+        lowered, _ = lower(lifted, kinds, small.shared)
+    own, others = ([(w.shape, w.dtype) for w in each] for each in (lift.weights, weights))
+    if own != others:
+        raise CompilationError(
+            "the kernels with smaller work-groups want other weights than the model's; this is a "
+            "bug in tvm-edge: report it with the model"
+        )
+    return build(lowered, resolved)

@@ -1,0 +1,33 @@
+"""Phases that go together wherever kernels are made and lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import tvm
+
+from tvm_edge.compiler import phases
+from tvm_edge.compiler.recorded import RECORDING, lower_recorded
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.relay_passes.concat_in_place import concat_in_place
+from tvm_edge.relay_passes.expressions import kernel_calls
+
+__all__ = ["fuse", "lower"]
+
+
+def fuse(grouped: tvm.IRModule, resolved: ResolvedTarget) -> tuple[tvm.IRModule, list[int]]:
+    """One kernel for each group, and which calls of those are left."""
+    fused = phases.arithmetic(resolved)(phases.FUSE(grouped))
+    if resolved.spec.has_cpu_cores:  # concatenations are dealt with behind the schedules
+        return fused, list(range(len(kernel_calls(fused))))
+    return concat_in_place(fused, specialise=True)
+
+
+def lower(
+    lifted: tvm.IRModule, kinds: Sequence[str], shared: Collection[str]
+) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """Instructions, and the same without recorded launches."""
+    if kinds[0] in RECORDING:
+        return lower_recorded(lifted, kinds, shared)
+    lowered = phases.lower(len(kinds), shared=shared)(lifted)
+    return lowered, lowered
