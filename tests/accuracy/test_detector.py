@@ -106,7 +106,8 @@ def test_on_a_gpu(
     where = {p.op_type: p.device for p in model.report.placements if p.device}
     assert where.pop("NonMaxSuppression") == (gpu if suppression == "gpu" else "llvm")
     assert set(where.values()) == {gpu}
-    assert any("Winograd" in layout for layout in model.report.layouts.values())
+    rules = {kernel.rule for kernel in model.report.kernels}
+    assert rules & {"winograd_output", "tiled"}, "convolutions are fast ones"
     value = accuracy(found(model.run, scenes), scenes)
     assert value == pytest.approx(accuracy(expected, scenes), abs=ROUNDING)
     assert value == pytest.approx(on_the_cpu[1], abs=ROUNDING)

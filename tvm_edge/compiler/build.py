@@ -17,7 +17,7 @@ from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.errors import ArtifactError, MissingDependencyError
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.host import machine
-from tvm_edge.lowering import opencl_intrinsics, opencl_pipeline
+from tvm_edge.lowering import cuda_pipeline, opencl_intrinsics, opencl_pipeline
 from tvm_edge.lowering.opencl_source import sources_rewritten
 
 __all__ = ["BuiltLibrary", "build"]
@@ -119,6 +119,8 @@ def build(
         pipeline = opencl_pipeline.OPENCL
         device_compiler = sources_rewritten()
     if resolved.kind == "cuda":
+        cuda_pipeline.register()
+        pipeline = cuda_pipeline.CUDA
         device_compiler = cuda_compiler(str(resolved.target.attrs["arch"]))
     with device_compiler, resolved.target:
         executable = relax.build(

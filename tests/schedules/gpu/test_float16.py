@@ -291,7 +291,8 @@ def test_a_model_of_float16(device: str, half: str, request: pytest.FixtureReque
     )
     compiled = tvm_edge.compile(model, half, fallback="none")
     rules = [kernel.rule for kernel in compiled.report.kernels]
-    assert ("tiled" in rules) == (device == "large_gpu" or half == "cuda")
+    if (half, device) != ("cuda", "small_gpu"):  # which sums a small image by its outputs
+        assert ("tiled" in rules) == (device == "large_gpu" or half == "cuda")
     actual = compiled.run({"x": data})
     (sums,) = evaluate("Conv", [rounded(data), rounded(weights)], pads=[1] * 4)
     images = np.maximum(sums, 0)
