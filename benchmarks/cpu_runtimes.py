@@ -50,23 +50,24 @@ def save_network(name: str, threads: str, folder: Path) -> dict[str, Any]:
 def compile_network(name: str, mode: str, threads: str, folder: Path) -> dict[str, Any]:
     """A job: compile the network with tvm-edge and write the artifact.
 
-    In the mode ``measured`` the best candidates of each convolution are timed once before.
+    In the mode ``measured`` it is tuned before, at the level ``fast``.
     """
-    from tvm_edge.compiler.driver import compile_with
-    from tvm_edge.tuning import measure_convolutions
+    import tvm_edge
 
     path = folder / f"{name}.onnx"
     start = perf_counter()
-    measured_mode = mode == "measured"
-    configs = measure_convolutions(path, num_threads=int(threads)) if measured_mode else {}
+    records = folder / "records"
+    if mode == "measured":
+        os.environ["TVM_NUM_THREADS"] = threads
+        tvm_edge.tune(str(path), "llvm", level="fast", tuning_logs=records)
     measured = perf_counter()
-    model = compile_with(path, "llvm", configs)
+    model = tvm_edge.compile(path, "llvm", tuning_logs=records if mode == "measured" else False)
     seconds = perf_counter() - measured
     model.export(folder / f"{name}.tvme")
     return {
         "compile_seconds": seconds,
         "search_seconds": measured - start,
-        "convolutions": len(configs),
+        "convolutions": model.report.records.tuned if model.report.records else 0,
         "kernels": len(model.report.kernels),
     }
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tvm_edge.hardware import Device, DeviceSpec, devices
     from tvm_edge.report import CompileReport, TensorSpec
     from tvm_edge.runtime import BenchmarkResult, CompiledModel, Profile, load
+    from tvm_edge.tuning import TuneResult, tune
 
 _HOME = {
     "analyze": "compiler",
@@ -74,13 +75,16 @@ _HOME = {
     "CompiledModel": "runtime",
     "Profile": "runtime",
     "load": "runtime",
+    "TuneResult": "tuning",
+    "tune": "tuning",
 }
 _SUBPACKAGES = ("zoo",)
 
-__all__ = [  # noqa: RUF022 - the five functions first, as a reader meets them
+__all__ = [  # noqa: RUF022 - the six functions first, as a reader meets them
     "compile",
     "load",
     "analyze",
+    "tune",
     "devices",
     "doctor",
     "ArtifactError",
@@ -103,6 +107,7 @@ __all__ = [  # noqa: RUF022 - the five functions first, as a reader meets them
     "Profile",
     "RecordError",
     "TensorSpec",
+    "TuneResult",
     "TuningError",
     "TvmEdgeError",
     "TvmEdgeWarning",
@@ -118,7 +123,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"tvm_edge.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'tvm_edge' has no attribute {name!r}")
-    if _HOME[name] in ("compiler", "hardware"):
+    if _HOME[name] in ("compiler", "hardware", "tuning"):
         importlib.import_module("tvm_edge.extras").require_compiler()
     value = getattr(importlib.import_module(f"tvm_edge.{_HOME[name]}"), name)
     globals()[name] = value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -245,8 +246,11 @@ def convolutions_of(
     model: Any,
     resolved: ResolvedTarget,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
-) -> list[ConvWorkload]:
-    """The distinct convolutions of a model that a layout can be chosen for, in their order."""
+) -> dict[ConvWorkload, int]:
+    """The distinct convolutions of a model that a layout can be chosen for, in their order.
+
+    With how often the model has each.
+    """
     imported = load_model(model, input_shapes)
     with resolved.cpu.target:
         simple = phases.SIMPLIFY(imported.module)
@@ -255,7 +259,7 @@ def convolutions_of(
         for block in simple["main"].body.blocks
         for binding in block.bindings
     )
-    return list(dict.fromkeys(workload for workload, _ in filter(None, found)))
+    return dict(Counter(workload for workload, _ in filter(None, found)))
 
 
 @dataclass(frozen=True)

@@ -238,13 +238,14 @@ class Session:
             self._warn_of_recording()
         return outputs
 
-    def invoke_placed(self, inputs: Sequence[tvm.runtime.Tensor]) -> None:
-        """Run ``main`` on inputs from :meth:`place`, to the end."""
+    def invoke_placed(self, inputs: Sequence[tvm.runtime.Tensor], runs: int = 1) -> None:
+        """Run ``main`` on inputs from :meth:`place`, so many times in a row, to the end."""
         self.check_process()
         with self._machines[0].lock, self._stream():
             configure_pool(self.num_threads)
             assert self._machines[0].main is not None
-            self._machines[0].main(*inputs, self._weights)
+            for _ in range(runs):
+                self._machines[0].main(*inputs, self._weights)
             self.synchronize()
 
     def device_programs(self) -> bytes:

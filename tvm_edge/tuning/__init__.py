@@ -1,5 +1,6 @@
-"""Choosing kernels by measurement."""
+"""Tuning: configurations of kernels, measured on the device and kept."""
 
-from tvm_edge.tuning.convolutions import measure_convolutions
+from tvm_edge.tuning.driver import LEVELS, tune
+from tvm_edge.tuning.result import Progress, TaskResult, TuneResult
 
-__all__ = ["measure_convolutions"]
+__all__ = ["LEVELS", "Progress", "TaskResult", "TuneResult", "tune"]

@@ -1,0 +1,296 @@
+"""Processes that build candidates side by side and measure them one after the other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
+from tvm_edge.errors import DeviceLost, MeasureTimeout, MissingDependencyError
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.tuning.worker import Build, Done, Drop, Failed, Measure
+
+__all__ = ["Limits", "Pool", "Trial"]
+
+_LOG = logging.getLogger("tvm_edge.tuning")
+
+_START_SECONDS = 120.0
+_HELD = 8  # built candidates that a worker holds until they are measured
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long things may take, in seconds, and how a candidate is timed.
+
+    Attributes
+    ----------
+    build, measure : float
+        After which a candidate is given up.
+    rounds : int
+        Timings of a candidate.
+    seconds : float
+        Of one timing.
+    hopeless : float
+        A candidate so many times slower than the best of its task is timed once.
+    """
+
+    build: float = 60.0
+    measure: float = 20.0
+    rounds: int = 3
+    seconds: float = 0.015
+    hopeless: float = 1.5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate to build and measure."""
+
+    workload: ConvWorkload
+    config: ConvConfig
+    problem: Path
+    best: float = float("inf")
+    """Seconds of the best known of its task."""
+
+
+class _Worker:
+    """A process, or the one that took its place, and until when it may take over what it does."""
+
+    def __init__(self, target: Any, num_threads: int) -> None:
+        self._given = (target, num_threads)
+        self.generation = 0
+        self.start()
+
+    def start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    "from tvm_edge.tuning.worker import main; main()",
+                    str(os.getpid()),
+                    str(theirs.fileno()),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is the parent's
+            )
+        self.connection = Connection(ours.detach())
+        with suppress(BrokenPipeError):  # seen at its first answer
+            self.connection.send(self._given)
+        self.deadline = monotonic() + _START_SECONDS
+        self.ready = False
+        self.generation += 1
+
+    def ask(self, message: Build | Measure | Drop, seconds: float) -> None:
+        self.deadline = monotonic() + seconds
+        with suppress(BrokenPipeError):
+            self.connection.send(message)
+
+    def answer(self) -> Done | Failed:
+        """What it sent; a dead one is replaced."""
+        try:
+            answer: Done | Failed = self.connection.recv()
+        except (EOFError, ConnectionError):
+            status = self.process.wait()
+            return self.replaced(DeviceLost, f"its process ended with status {status}")
+        self.ready = True
+        return answer
+
+    def replaced(self, error: type[Exception], message: str) -> Failed:
+        """A new process, and why."""
+        _LOG.info("a measuring process is replaced: %s", message)
+        was_ready = self.ready
+        self.stop()
+        if not was_ready:
+            raise DeviceLost(
+                f"a process that measures on {self._given[0]} does not start: {message}; "
+                "what it wrote on standard error says why"
+            )
+        self.start()
+        return Failed(error.__name__, message)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.connection.close()
+
+
+class Pool:
+    """Workers for one device of this machine.
+
+    Builds run side by side; nothing is built while a candidate is measured, as on a CPU it would
+    take its cores.
+
+    Parameters
+    ----------
+    target : str, dict or tvm.target.Target
+        For :func:`tvm_edge.hardware.resolve_target`, in each of the processes.
+    workers : int
+    num_threads : int
+        Of a CPU's kernels.
+    limits : Limits, optional
+    """
+
+    def __init__(
+        self, target: Any, workers: int, num_threads: int, limits: Limits | None = None
+    ) -> None:
+        self._target, self._num_threads = target, num_threads
+        self.limits = limits or Limits()
+        self._workers: list[_Worker] = []
+        self._count = workers
+        self._tokens = count()
+
+    def __enter__(self) -> Pool:
+        try:
+            for _ in range(self._count):
+                self._workers.append(_Worker(self._target, self._num_threads))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes, whatever they do."""
+        while self._workers:
+            self._workers.pop().stop()
+
+    def run(self, trials: Sequence[Trial]) -> Iterator[tuple[int, Done | Failed]]:
+        """Build and measure; yields each trial's place and result as it comes.
+
+        Trials that a worker had built when it died are built again; the one it died of is not.
+
+        Raises
+        ------
+        MissingDependencyError
+            There is no compiler: no trial can be built.
+        DeviceLost
+            A process does not start.
+        """
+        waiting = list(range(len(trials)))
+        while waiting:
+            batch, waiting = waiting[: _HELD * self._count], waiting[_HELD * self._count :]
+            built, failed = self._build(batch, trials)
+            yield from failed
+            for made in built:
+                if made.is_lost:
+                    waiting.append(made.place)
+                    continue
+                yield made.place, self._measure(made, trials[made.place])
+
+    def measure_in_turns(
+        self, trials: Sequence[Trial], rounds: int, seconds: float
+    ) -> list[Done | Failed]:
+        """Candidates of one task timed round by round, each once in a round: drift meets all.
+
+        One that fails stays out of the further rounds; those that died with it are failures too.
+        """
+        built, failed = self._build(range(len(trials)), trials)
+        found: dict[int, Done | Failed] = dict(failed)
+        for _ in range(rounds):
+            for made in built:
+                before = found.get(made.place, Done())
+                if isinstance(before, Failed):
+                    continue
+                ask = Measure(made.token, 1, seconds, float("inf"))
+                answer = (
+                    Failed(DeviceLost.__name__, "its process died of another candidate")
+                    if made.is_lost
+                    else self._asked(made.worker, ask, self.limits.measure)
+                )
+                if isinstance(answer, Done):
+                    answer = Done((*before.latencies, *answer.latencies))
+                found[made.place] = answer
+        for made in built:
+            made.worker.ask(Drop(made.token), self.limits.measure)
+        return [found[place] for place in range(len(trials))]
+
+    def _build(
+        self, places: Iterable[int], trials: Sequence[Trial]
+    ) -> tuple[list[_Built], list[tuple[int, Failed]]]:
+        built: list[_Built] = []
+        failed: list[tuple[int, Failed]] = []
+        queue = deque(places)
+        busy: dict[_Worker, _Built | None] = {}
+        while True:
+            for worker in self._workers:
+                if worker in busy:
+                    continue
+                if not worker.ready:
+                    busy[worker] = None
+                elif queue:
+                    trial = trials[queue[0]]
+                    made = _Built(worker, worker.generation, queue.popleft(), next(self._tokens))
+                    ask = Build(made.token, trial.workload, trial.config, trial.problem)
+                    worker.ask(ask, self.limits.build)
+                    busy[worker] = made
+            if not busy:
+                return built, failed
+            for worker, answer in self._answers(list(busy)):
+                asked = busy.pop(worker)
+                if isinstance(answer, Failed):
+                    if answer.error == MissingDependencyError.__name__:
+                        raise MissingDependencyError(answer.message)
+                    if asked is not None:
+                        failed.append((asked.place, answer))
+                elif asked is not None:
+                    built.append(asked)
+
+    def _measure(self, made: _Built, trial: Trial) -> Done | Failed:
+        limits = self.limits
+        ask = Measure(made.token, limits.rounds, limits.seconds, limits.hopeless * trial.best)
+        answer = self._asked(made.worker, ask, limits.measure)
+        if not made.is_lost:
+            made.worker.ask(Drop(made.token), limits.measure)
+        return answer
+
+    def _asked(self, worker: _Worker, ask: Measure, seconds: float) -> Done | Failed:
+        worker.ask(ask, seconds)
+        ((_, answer),) = self._answers([worker])
+        return answer
+
+    def _answers(self, workers: Sequence[_Worker]) -> list[tuple[_Worker, Done | Failed]]:
+        """Wait for one of them to answer, to die or to run out of time."""
+        asked = {worker.connection: worker for worker in workers}
+        left = min(worker.deadline for worker in workers) - monotonic()
+        ready = wait(list(asked), max(left, 0.0))
+        if ready:
+            return [(w, w.answer()) for c, w in asked.items() if c in ready]
+        late = min(workers, key=lambda worker: worker.deadline)
+        return [(late, late.replaced(MeasureTimeout, "it ran past its time"))]
+
+
+@dataclass(frozen=True)
+class _Built:
+    """A trial that a worker holds."""
+
+    worker: _Worker
+    generation: int
+    place: int
+    token: int
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the process that built it has died."""
+        return self.worker.generation != self.generation

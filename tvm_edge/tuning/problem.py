@@ -1,0 +1,96 @@
+"""Operands of a convolution, and its result by NumPy in float64: what candidates are held to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tvm_edge.schedules.blocked import ConvWorkload
+
+__all__ = ["TOLERANCE", "Problem", "convolve", "make_problem"]
+
+TOLERANCE = 1e-4
+"""Of the largest value, as for whole models; Winograd's algorithm has some 1e-5."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A convolution with bias and ReLU.
+
+    Attributes
+    ----------
+    image : np.ndarray
+        ``[N, C, H, W]``, float32, as all of them.
+    filters : np.ndarray
+        ``[O, C/groups, KH, KW]``.
+    bias : np.ndarray
+        ``[O]``.
+    expected : np.ndarray
+        ``[N, O, OH, OW]``.
+    """
+
+    image: np.ndarray
+    filters: np.ndarray
+    bias: np.ndarray
+    expected: np.ndarray
+
+    def save(self, path: Path) -> None:
+        """Write an ``.npz`` file."""
+        np.savez(
+            path,
+            image=self.image,
+            filters=self.filters,
+            bias=self.bias,
+            expected=self.expected,
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> Problem:
+        """The inverse of :meth:`save`."""
+        with np.load(path) as found:
+            return cls(**found)
+
+    def error(self, actual: np.ndarray) -> float:
+        """The largest difference from what is expected, relative to its largest value."""
+        largest = float(np.abs(self.expected).max()) or 1.0
+        worst = float(np.abs(actual - self.expected).max())
+        return worst / largest if np.isfinite(worst) else float("inf")
+
+
+def make_problem(workload: ConvWorkload, seed: int = 0) -> Problem:
+    """Normally distributed operands, the same for the same seed."""
+    random = np.random.default_rng(seed)
+    own = workload.channels // workload.groups
+    image = random.standard_normal(
+        (workload.batch, workload.channels, workload.height, workload.width), "float32"
+    )
+    filters = random.standard_normal((workload.filters, own, *workload.kernel), "float32")
+    bias = random.standard_normal(workload.filters, "float32")
+    sums = convolve(image, filters, workload) + bias[:, None, None]
+    return Problem(image, filters, bias, np.maximum(sums, 0).astype("float32"))
+
+
+def convolve(image: np.ndarray, filters: np.ndarray, workload: ConvWorkload) -> np.ndarray:
+    """A convolution in float64: a matrix product for each place of the window and each group."""
+    top, left, bottom, right = workload.padding
+    padded = np.pad(image.astype("float64"), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    lines, columns = workload.output
+    groups = workload.groups
+    taken = padded.reshape(workload.batch, groups, -1, *padded.shape[2:])
+    weights = filters.astype("float64").reshape(groups, -1, *filters.shape[1:])
+    shape = (workload.batch, groups, weights.shape[1], lines * columns)
+    sums = np.zeros(shape)
+    for y in range(workload.kernel[0]):
+        for x in range(workload.kernel[1]):
+            first = (y * workload.dilation[0], x * workload.dilation[1])
+            steps = [
+                slice(start, start + (count - 1) * stride + 1, stride)
+                for start, count, stride in zip(
+                    first, (lines, columns), workload.strides, strict=True
+                )
+            ]
+            window = taken[:, :, :, steps[0], steps[1]].reshape(*taken.shape[:3], -1)
+            sums += weights[None, :, :, :, y, x] @ window
+    return sums.reshape(workload.batch, workload.filters, lines, columns)

@@ -1,0 +1,174 @@
+"""What a tuning run found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConvConfig
+
+__all__ = ["Progress", "TaskResult", "TuneResult"]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is, after a round.
+
+    Attributes
+    ----------
+    trials, total : int
+        Measured, and to be measured.
+    seconds : float
+        Since the run began.
+    rate : float
+        Trials a second.
+    remaining : float
+        Seconds to go, at this rate.
+    tasks : int
+    tuned : int
+        Tasks for which something faster than the heuristic's choice was found.
+    failed : int
+        Trials that failed.
+    task : str
+        The task of the round's largest gain.
+    gflops : float
+        Its best, in 1e9 floating-point operations a second, as the convolution's definition has
+        them.
+    network_ms : float
+        Milliseconds of all the network's convolutions by the best of each.
+    """
+
+    trials: int
+    total: int
+    seconds: float
+    rate: float
+    remaining: float
+    tasks: int
+    tuned: int
+    failed: int
+    task: str
+    gflops: float
+    network_ms: float
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What was found for one convolution.
+
+    Attributes
+    ----------
+    workload : ConvWorkload
+    count : int
+        How often the network has it.
+    trials, failed : int
+        Measured, of which failures.
+    heuristic : float
+        Seconds of the heuristic's choice; infinite if it was not measured or failed.
+    best : float
+        Seconds of the fastest.
+    config : ConvConfig
+        The fastest.
+    """
+
+    workload: ConvWorkload
+    count: int
+    trials: int
+    failed: int
+    heuristic: float
+    best: float
+    config: ConvConfig
+
+    @property
+    def name(self) -> str:
+        """The convolution in words."""
+        w = self.workload
+        kernel = "×".join(map(str, w.kernel))
+        return f"{w.channels}×{w.height}×{w.width} to {w.filters}, {kernel}/{w.strides[0]}"
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What a run found.
+
+    Attributes
+    ----------
+    model, device : str
+    tasks : tuple of TaskResult
+    trials, failed : int
+    seconds : float
+    folder : Path
+        Where the records are.
+    interrupted : bool
+        Ctrl-C ended it; ``resume=True`` goes on.
+    errors : mapping of str to int
+        Failures by class.
+    """
+
+    model: str
+    device: str
+    tasks: tuple[TaskResult, ...]
+    trials: int
+    failed: int
+    seconds: float
+    folder: Path
+    interrupted: bool
+    errors: Mapping[str, int]
+
+    @property
+    def heuristic_ms(self) -> float:
+        """Milliseconds of the network's convolutions as the heuristic has them."""
+        return 1e3 * sum(task.count * task.heuristic for task in self.tasks)
+
+    @property
+    def best_ms(self) -> float:
+        """The same as tuned."""
+        return 1e3 * sum(task.count * task.best for task in self.tasks)
+
+    def summary(self) -> str:
+        """The run in a few lines."""
+        speed = self.trials / self.seconds if self.seconds else 0.0
+        lines = [
+            f"{self.model} on {self.device}: {self.trials} trials of {len(self.tasks)} "
+            f"convolutions in {self.seconds:.0f} s ({speed:.1f} a second)"
+        ]
+        if self.tasks and self.best_ms < float("inf"):
+            lines.append(
+                f"its convolutions take {self.best_ms:.3g} ms, {self.heuristic_ms:.3g} ms before"
+            )
+        if self.errors:
+            counts = ", ".join(f"{name} ×{n}" for name, n in sorted(self.errors.items()))
+            lines.append(f"failed: {counts}")
+        lines.append(f"records: {self.folder}")
+        if self.interrupted:
+            lines.append("interrupted: go on with resume=True (tvm-edge tune --resume)")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "model": self.model,
+            "device": self.device,
+            "trials": self.trials,
+            "failed": self.failed,
+            "errors": dict(self.errors),
+            "seconds": self.seconds,
+            "folder": str(self.folder),
+            "interrupted": self.interrupted,
+            "heuristic_ms": self.heuristic_ms,
+            "best_ms": self.best_ms,
+            "tasks": [
+                {
+                    "name": task.name,
+                    "count": task.count,
+                    "trials": task.trials,
+                    "failed": task.failed,
+                    "heuristic_us": task.heuristic * 1e6,
+                    "best_us": task.best * 1e6,
+                    "config": task.config.to_dict(),
+                }
+                for task in self.tasks
+            ],
+        }

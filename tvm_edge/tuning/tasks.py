@@ -1,0 +1,83 @@
+"""What there is to tune in a network: its distinct convolutions, and how often it has each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_edge.compiler.driver import convolutions_of
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_records import config_space, recorded_workload
+
+__all__ = ["Task", "digest", "extract_tasks"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One convolution to find the fastest configuration of.
+
+    Attributes
+    ----------
+    workload : ConvWorkload
+    count : int
+        How often the network has it: its weight where trials are shared out.
+    configs : tuple of ConvConfig
+        What may be tried. The first is what the heuristic chooses; those of one algorithm stand
+        best first, by the cost model of its schedule.
+    """
+
+    workload: ConvWorkload
+    count: int
+    configs: tuple[ConvConfig, ...]
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one run, as the definition has them."""
+        return 2 * self.workload.macs
+
+
+def extract_tasks(
+    model: Any,
+    resolved: ResolvedTarget,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> list[Task]:
+    """The convolutions of a model that have a choice on a device, in the model's order.
+
+    Parameters
+    ----------
+    model : path, bytes, onnx.ModelProto, tvm.IRModule or ``"zoo:NAME"``
+    resolved : ResolvedTarget
+    input_shapes : mapping of str to sequence of int, optional
+    """
+    tasks = []
+    for workload, count in convolutions_of(model, resolved, input_shapes).items():
+        configs = legal_configs(workload, resolved)
+        if len(configs) > 1:
+            tasks.append(Task(workload, count, configs))
+    return tasks
+
+
+def legal_configs(workload: ConvWorkload, resolved: ResolvedTarget) -> tuple[ConvConfig, ...]:
+    """What a search may choose from.
+
+    On CPUs images stay in blocks of one vector register: what another block costs between two
+    convolutions is not a matter of one convolution.
+    """
+    spec = resolved.spec
+    configs = config_space(workload, spec).configs
+    if spec.has_cpu_cores:
+        configs = tuple(config for config in configs if config.block == spec.lanes())
+    return configs
+
+
+def digest(tasks: Sequence[Task], *more: str) -> str:
+    """Names a set of tasks, and whatever else decides how they are tuned."""
+    known = [
+        [recorded_workload(task.workload).key, task.count, len(task.configs)] for task in tasks
+    ]
+    return hashlib.sha256(json.dumps([known, *more]).encode()).hexdigest()[:16]

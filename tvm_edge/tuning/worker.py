@@ -1,0 +1,137 @@
+"""The process that builds and runs candidates.
+
+A candidate may hang, crash or break the device: it takes this process along and nothing else. The
+process does what the other end of its connection says, one thing at a time, and ends with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tvm_edge.errors import InvalidLaunch, MissingDependencyError, WrongResult, one_line
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConvConfig
+
+__all__ = ["Build", "Done", "Drop", "Failed", "Measure"]
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Build:
+    """Generate code: answered by :class:`Done` without latencies."""
+
+    token: int
+    workload: ConvWorkload
+    config: ConvConfig
+    problem: Path
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Check a built candidate's result and time it, `rounds` times for `seconds` each."""
+
+    token: int
+    rounds: int
+    seconds: float
+    hopeless: float
+    """Stop after a round above so many seconds a run."""
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Forget a candidate; not answered."""
+
+    token: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """Seconds of single runs, one of each round."""
+
+    latencies: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Class of an error, and what it says."""
+
+    error: str
+    message: str
+
+
+def _serve(connection: Connection, target: Any, num_threads: int) -> None:
+    from tvm_edge.runtime.threads import configure_pool
+    from tvm_edge.tuning.candidates import Candidate, Shared, build_candidate
+    from tvm_edge.tuning.problem import TOLERANCE, Problem
+
+    configure_pool(num_threads)
+    built: dict[int, Candidate] = {}
+    checked: set[int] = set()
+    problems: dict[Path, tuple[Problem, Shared]] = {}
+
+    def build(ask: Build) -> Done:
+        if ask.problem not in problems:
+            problems.clear()  # one at a time: the largest are a hundred megabytes
+            problems[ask.problem] = Problem.load(ask.problem), {}
+        given = problems[ask.problem]
+        built[ask.token] = build_candidate(ask.workload, ask.config, given[0], target, given[1])
+        return Done()
+
+    def measure(ask: Measure) -> Done:
+        candidate = built[ask.token]
+        if ask.token not in checked:
+            error = candidate.error()
+            if not error <= TOLERANCE:
+                raise WrongResult(f"the result is off by {error:.1e} of the largest value")
+            checked.add(ask.token)
+        candidate.seconds(0.0)  # caches and clocks
+        latencies: list[float] = []
+        while len(latencies) < ask.rounds:
+            latencies.append(candidate.seconds(ask.seconds))
+            if median(latencies) > ask.hopeless:
+                break
+        return Done(tuple(latencies))
+
+    does: Mapping[type, Any] = {Build: build, Measure: measure}
+    connection.send(Done())
+    while True:
+        try:
+            ask = connection.recv()
+        except EOFError:
+            return
+        if isinstance(ask, Drop):
+            built.pop(ask.token, None)
+            checked.discard(ask.token)
+            continue
+        try:
+            answer = does[type(ask)](ask)
+        except MissingDependencyError as err:
+            answer = Failed("MissingDependencyError", str(err))
+        except WrongResult as err:
+            answer = Failed("WrongResult", str(err))
+        # Whatever a compiler or driver says of a candidate is that candidate's.
+        except Exception as err:
+            answer = Failed(InvalidLaunch.__name__, f"{type(err).__name__}: {one_line(err)}")
+        connection.send(answer)
+
+
+def main() -> None:
+    """Serve the connection that the command line names, for a target in its first message."""
+    # With the parent, however it ends: a kernel that hangs does not see the connection close.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent, descriptor = int(sys.argv[1]), int(sys.argv[2])
+    if os.getppid() != parent:
+        return
+    with Connection(descriptor) as connection:
+        target, num_threads = connection.recv()
+        _serve(connection, target, num_threads)
