@@ -1,0 +1,329 @@
+"""What tuning is worth, and how well the search does: ``python -m benchmarks.tuning --part PART``.
+
+``spaces``
+    Measures every configuration of ten convolutions (:data:`benchmarks.tuning_workloads.SPACES`)
+    on an NVIDIA GPU and writes them to ``--json``; some 6,600 of them.
+``search``
+    Replays the search on that data (``--data``), without a device: the best that it has found by
+    how much of the space, over 20 seeds, beside random choice. ``--png`` draws it.
+``networks``
+    Tunes networks (``--trials`` for each convolution) and takes their time with the heuristics
+    and with the records, beside cuDNN, or beside ONNX Runtime on a CPU: a process each, in turns.
+    Results are compared with ONNX Runtime's before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import tempfile
+from pathlib import Path
+from statistics import geometric_mean, mean, median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks.correctness import TOLERANCE, compare_outputs, write_reference
+from benchmarks.machine import describe_machine
+from benchmarks.processes import Job, is_child, run_child, serve, timed_runs
+from benchmarks.tuning_workloads import CPU_NETWORKS, GPU_NETWORKS, SPACES
+
+_MODULE = "benchmarks.tuning"
+_CALLS = 30  # between two events
+_SHARE = 0.15  # of a space, after which a search is judged
+_SEEDS = 20
+_DATA = Path(__file__).with_name("tuning_h200.json.gz")
+
+
+# ------------------------------------------------------------------------------- whole spaces
+
+
+def measure_spaces(target: str, path: Path, seconds: float) -> None:
+    """Every configuration of every space, as far as the time goes; written space by space."""
+    from tvm_edge.hardware import resolve_target
+    from tvm_edge.schedules.conv_records import recorded_workload
+    from tvm_edge.tuning.pool import Limits, Pool, Trial
+    from tvm_edge.tuning.problem import make_problem
+    from tvm_edge.tuning.tasks import legal_configs
+    from tvm_edge.tuning.worker import Done
+
+    resolved, start = resolve_target(target), perf_counter()
+    found: dict[str, Any] = {"machine": describe_machine(), "device": resolved.spec.to_dict()}
+    found["spaces"] = []
+    workers = max(1, len(os.sched_getaffinity(0)) - 1)
+    limits = Limits(rounds=3, seconds=0.01, hopeless=float("inf"))
+    with tempfile.TemporaryDirectory() as folder, Pool(target, workers, 1, limits) as pool:
+        for number, workload in enumerate(SPACES):
+            if perf_counter() - start > seconds:
+                print(f"no time for the last {len(SPACES) - number} spaces", flush=True)
+                break
+            configs, problem = legal_configs(workload, resolved), Path(folder) / f"{number}.npz"
+            make_problem(workload, number).save(problem)
+            us: list[float | None] = [None] * len(configs)
+            errors: dict[str, int] = {}
+            for place, answer in pool.run([Trial(workload, c, problem) for c in configs]):
+                if isinstance(answer, Done):
+                    us[place] = round(median(answer.latencies) * 1e6, 2)
+                else:
+                    errors[answer.error] = errors.get(answer.error, 0) + 1
+                    if sum(errors.values()) == 1:
+                        print(configs[place], answer, flush=True)
+            found["spaces"].append(
+                {
+                    "workload": recorded_workload(workload).key,
+                    "number": number,
+                    "configs": [[c.algorithm, c.block, c.m, c.knobs] for c in configs],
+                    "us": us,
+                }
+            )
+            with gzip.open(path, "wt") as file:
+                json.dump(found, file)
+            timed = [value for value in us if value is not None]
+            print(
+                f"{number}: {len(configs)} configurations, first {us[0]}, best {min(timed)}, "
+                f"failed {errors}, {perf_counter() - start:.0f} s",
+                flush=True,
+            )
+
+
+# -------------------------------------------------------------------------- the search, replayed
+
+
+def replay(data: Path) -> list[dict[str, Any]]:
+    """By space: how far the best found is from the best there is, after each trial."""
+    from tvm_edge.schedules.conv_config import ConvConfig
+    from tvm_edge.tuning.search import Search, TaskSearch
+    from tvm_edge.tuning.tasks import Task
+
+    with gzip.open(data, "rt") as file:
+        spaces = json.load(file)["spaces"]
+    rows = []
+    for space in spaces:
+        configs = tuple(ConvConfig(*config) for config in space["configs"])
+        us = np.array([float("inf") if value is None else value for value in space["us"]])
+        task = Task(SPACES[space["number"]], 1, configs)
+        most = int(_SHARE * len(configs))
+        ours, at_random = [], []
+        for seed in range(_SEEDS):
+            search, order = Search([TaskSearch.of(task)], seed), []
+            while len(order) < most:
+                ((_, places),) = search.propose(min(8, most - len(order)), 4)
+                order += places
+                search.tell({0: {place: us[place] * 1e-6 for place in places}})
+            ours.append(np.minimum.accumulate(us[order]) / us.min())
+            drawn = np.random.default_rng(seed).permutation(len(us))[:most]
+            at_random.append(np.minimum.accumulate(us[drawn]) / us.min())
+        rows.append(
+            {
+                "workload": space["workload"],
+                "number": space["number"],
+                "configs": len(configs),
+                "trials": most,
+                "best_us": float(us.min()),
+                "heuristic": float(us[0] / us.min()),
+                "ours": np.array(ours),
+                "random": np.array(at_random),
+            }
+        )
+        print(_replay_row(rows[-1]), flush=True)
+    return rows
+
+
+def _replay_row(row: dict[str, Any]) -> str:
+    workload = SPACES[row["number"]]
+    kernel = "×".join(map(str, workload.kernel))
+    name = f"{workload.channels}×{workload.height}² to {workload.filters}, {kernel}"
+    cells = [name, str(row["configs"]), str(row["trials"]), f"{row['best_us']:.2f}"]
+    cells.append(f"{row['heuristic']:.3f}")
+    for key in ("ours", "random"):
+        last = row[key][:, -1]
+        cells.append(f"{mean(last):.3f} [{min(last):.3f}–{max(last):.3f}]")
+    return "| " + " | ".join(cells) + " |"
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Means over spaces and seeds by the share of the space that was measured."""
+    from matplotlib import pyplot
+
+    share = np.linspace(0.005, _SHARE, 60)
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    for key, label in (("ours", "search"), ("random", "random")):
+        curves = [
+            np.stack([run[np.minimum((share * row["configs"]).astype(int), len(run) - 1)]])
+            for row in rows
+            for run in row[key]
+        ]
+        axes.plot(100 * share, np.mean(np.concatenate(curves), axis=0), label=label)
+    axes.axhline(mean(row["heuristic"] for row in rows), ls=":", color="gray", label="heuristic")
+    axes.set(xlabel="measured, % of the space", ylabel="best found / best there is", ylim=(1, None))
+    axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+# ----------------------------------------------------------------------------------- networks
+
+
+def _tune(name: str, target: str, trials: str, folder: Path) -> dict[str, Any]:
+    """A job: tune a network; trials for each convolution."""
+    import tvm_edge
+    from tvm_edge.hardware import resolve_target
+    from tvm_edge.tuning.tasks import extract_tasks
+
+    path = folder / f"{name}.onnx"
+    tasks = extract_tasks(path, resolve_target(target))
+    start = perf_counter()
+    result = tvm_edge.tune(
+        str(path), target, trials=int(trials) * len(tasks), tuning_logs=folder / "records"
+    )
+    return {**result.to_dict(), "wall": perf_counter() - start}
+
+
+def _compile(name: str, target: str, which: str, folder: Path) -> dict[str, Any]:
+    """A job: compile with the heuristics or with the records, and compare the results."""
+    import tvm_edge
+
+    records: Any = folder / "records" if which == "records" else False
+    path = folder / f"{name}.onnx"
+    model = tvm_edge.compile(path, target, fallback="none", tuning_logs=records)
+    model.export(folder / f"{name}.{which}.tvme")
+    outputs = model.run(dict(np.load(folder / f"{name}.inputs.npz")))
+    error = compare_outputs(outputs, dict(np.load(folder / f"{name}.expected.npz")), path)["error"]
+    if not error <= TOLERANCE:
+        raise ValueError(f"the result is wrong by {error:.1e}")
+    found = model.report.records
+    return {"tuned": found.tuned if found else 0, "error": error}
+
+
+def _ours(name: str, target: str, which: str, folder: Path) -> dict[str, Any]:
+    """A job: time an artifact."""
+    import tvm_edge
+
+    path = folder / f"{name}.{which}.tvme"
+    inputs = dict(np.load(folder / f"{name}.inputs.npz"))
+    if target == "llvm":
+        model = tvm_edge.load(path)
+        timed_runs(lambda: model.run(inputs), 0.5)
+        return {"us": median(timed_runs(lambda: model.run(inputs), 2.0)) * 1e6}
+    import tvm
+
+    from benchmarks.opencl_replay import kernel_times_us
+    from benchmarks.vision_timing import machine_us
+
+    device = tvm.device(target, 0)
+    placed = {key: tvm.runtime.tensor(value, device) for key, value in inputs.items()}
+    us = machine_us(path, target, placed, _CALLS)
+    loaded = tvm_edge.load(path)
+    kernels = min(sum(t for _, t in kernel_times_us(lambda: loaded.run(inputs))) for _ in range(3))
+    return {"us": us, "kernels_us": kernels}
+
+
+def _onnxruntime(name: str, folder: Path) -> dict[str, Any]:
+    """A job: the peer on a CPU."""
+    from benchmarks.cpu_runtimes import onnxruntime_session
+
+    session = onnxruntime_session(name, folder, int(os.environ.get("TVM_NUM_THREADS", "2")))
+    inputs = dict(np.load(folder / f"{name}.inputs.npz"))
+    timed_runs(lambda: session.run(None, inputs), 0.5)
+    return {"us": median(timed_runs(lambda: session.run(None, inputs), 2.0)) * 1e6}
+
+
+def measure_networks(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """All figures, by network."""
+    target, found = options.target, {}
+    default = CPU_NETWORKS if target == "llvm" else GPU_NETWORKS
+    for name in options.networks or default:
+        prepared = run_child(_MODULE, "prepare", name, folder)
+        row: dict[str, Any] = {"us": {}, "kernels_us": {}}
+        row["tune"] = run_child(_MODULE, "tune", name, target, options.trials, folder)
+        tuned = {key: value for key, value in row["tune"].items() if key != "tasks"}
+        print(name, prepared or "", tuned, flush=True)
+        jobs = [("ours", name, target, which) for which in ("heuristic", "records")]
+        for job in jobs:
+            print(name, job[-1], run_child(_MODULE, "compile", *job[1:], folder), flush=True)
+        for _ in range(options.rounds):
+            for job in jobs:
+                _take(row, job[-1], run_child(_MODULE, *job, folder))
+            if target == "llvm":
+                _take(row, "ONNX Runtime", run_child(_MODULE, "onnxruntime", name, folder))
+            elif target == "cuda":
+                for precision in ("float32", "tf32"):
+                    peer = run_child("benchmarks.gpu", "cudnn", name, precision, folder)
+                    _take(row, f"cuDNN {precision}", peer)
+        found[name] = row
+        print(_network_row(name, row), flush=True)
+    return found
+
+
+def _take(row: dict[str, Any], key: str, result: dict[str, Any]) -> None:
+    if "failed" in result:
+        print(key, result["failed"], flush=True)
+        return
+    for kind in ("us", "kernels_us"):
+        if kind in result:
+            row[kind].setdefault(key, []).append(result[kind])
+
+
+def _network_row(name: str, row: dict[str, Any]) -> str:
+    cells = [name]
+    for kind in ("us", "kernels_us"):
+        for key, values in row[kind].items():
+            cells.append(f"{key} {median(values):,.0f} [{min(values):,.0f}–{max(values):,.0f}]")
+        if {"heuristic", "records"} <= set(row[kind]):
+            before, after = (median(row[kind][key]) for key in ("heuristic", "records"))
+            cells.append(f"**{before / after:.3f}**")
+    return "| " + " | ".join(cells) + " |"
+
+
+_JOBS: dict[str, Job] = {
+    "prepare": write_reference,
+    "tune": _tune,
+    "compile": _compile,
+    "ours": _ours,
+    "onnxruntime": _onnxruntime,
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--part", choices=["spaces", "search", "networks"], required=True)
+    parser.add_argument("--target", default="cuda")
+    parser.add_argument("--networks", nargs="*")
+    parser.add_argument("--trials", type=int, default=32, help="of each convolution")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="for spaces")
+    parser.add_argument("--data", type=Path, default=_DATA)
+    parser.add_argument("--records", type=Path, help="keep the records of networks here")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--png", type=Path)
+    options = parser.parse_args()
+    if options.part == "spaces":
+        measure_spaces(options.target, options.json or options.data, options.seconds)
+        return
+    if options.part == "search":
+        rows = replay(options.data)
+        for key in ("heuristic", "ours", "random"):
+            ends = [row[key] if key == "heuristic" else mean(row[key][:, -1]) for row in rows]
+            average = geometric_mean(ends)
+            print(f"{key}: {average:.3f} of the best in the mean, worst {max(ends):.3f}")
+        if options.png:
+            draw(rows, options.png)
+        return
+    print(json.dumps(describe_machine()))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.records or Path(temporary)
+        found = measure_networks(options, folder)
+    if options.json:
+        options.json.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    if is_child():
+        serve(_JOBS)
+    else:
+        main()
