@@ -46,12 +46,13 @@ def model() -> onnx.ModelProto:
 
 @pytest.fixture(scope="module")
 def first(model: onnx.ModelProto) -> ConvWorkload:
-    return convolutions_of(model, resolve_target("llvm"))[0]
+    return next(iter(convolutions_of(model, resolve_target("llvm"))))
 
 
 def other_config(workload: ConvWorkload, spec: DeviceSpec = CPU) -> ConvConfig:
-    """A legal configuration far from the heuristic's."""
-    return config_space(workload, spec).top(3)[-1]
+    """A legal configuration far from the heuristic's, in the blocks that a search keeps to."""
+    configs = config_space(workload, spec).top(3)
+    return next(c for c in reversed(configs) if c.block == configs[0].block)
 
 
 def origins(report: tvm_edge.CompileReport, operator: str) -> set[str]:
@@ -105,6 +106,22 @@ def test_a_record_of_a_like_device_is_transferred(
     assert compiled.report.records is not None and compiled.report.records.transferred == 1
     expected = reference(model, INPUTS)["y"]
     assert relative_error(compiled.run(INPUTS)["y"], expected) < 1e-4
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own", "transferred"])
+def test_blocks_of_another_cpu_are_not_transferred(
+    model: onnx.ModelProto, first: ConvWorkload, tmp_path: Path, own: bool
+) -> None:
+    """A block of two registers is legal, and what a machine with wider ones would record."""
+    config = next(c for c in config_space(first, CPU).configs if c.block == 2 * CPU.lanes())
+    made = measured(first, config, CPU, "llvm")
+    if not own:
+        made = replace(made, device=elsewhere(made.device))
+    add_records(tmp_path, [made])
+    report = tvm_edge.analyze(model, "llvm", tuning_logs=tmp_path)
+    assert origins(report, "first") == {"tuned" if own else "heuristic"}
+    assert report.records is not None
+    assert own or f"in blocks of {config.block} channels" in report.records.ignored[0]
 
 
 UNFIT: dict[str, dict[str, Any]] = {
@@ -182,7 +199,7 @@ def test_a_damaged_database_costs_only_itself(
 def test_records_of_a_gpu(tmp_path: Path, model: onnx.ModelProto) -> None:
     """Compiled for a preset, nothing built: what takes the tile is the rule for tiles."""
     target = resolve_target("jetson-orin-nano")
-    conv = convolutions_of(model, target)[0]
+    conv = next(iter(convolutions_of(model, target)))
     config = other_config(conv, target.spec)
     add_records(tmp_path, [measured(conv, config, target.spec, target.kind)])
     options = {"fallback": "none", "tuning_logs": tmp_path}

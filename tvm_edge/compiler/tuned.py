@@ -111,12 +111,29 @@ def _from_records(
     for found in library.candidates(recorded_workload(workload), resolved.kind):
         space = space or config_space(workload, resolved.spec)
         try:
-            configs[workload] = config_of(found.record, space, resolved.spec)
+            config = config_of(found.record, space, resolved.spec)
+            _check_transfer(config, found.origin, resolved)
+            configs[workload] = config
         except ValueError as err:
             ignored[f"{_words(workload)} of {found.record.device.key} ({found.path}): {err}"] = None
             continue
         return found.origin
     return None
+
+
+def _check_transfer(config: ConvConfig, origin: Origin, resolved: ResolvedTarget) -> None:
+    """Refuse another CPU's block: what fills its vector registers takes two of these, or half.
+
+    Raises
+    ------
+    ValueError
+    """
+    spec = resolved.spec
+    if origin == "transferred" and spec.has_cpu_cores and config.block not in (0, spec.lanes()):
+        raise ValueError(
+            f"it is in blocks of {config.block} channels, and a register of {spec.name} has "
+            f"{spec.lanes()}"
+        )
 
 
 def _convolutions(

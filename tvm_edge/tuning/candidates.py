@@ -106,7 +106,6 @@ def _on_cpu(
     result = tvm.runtime.empty(shapes[3], "float32")
 
     def filters() -> list[Any]:
-        # Made when something is measured: what is only built must not take their room.
         layout = (config.algorithm, config.m, block)
         if layout not in shared:
             if config.algorithm == "winograd":
