@@ -111,7 +111,8 @@ def _on_cpu(
             if config.algorithm == "winograd":
                 packed = transform_filters(problem.filters, config.m, block)
             else:
-                packed = pack_filters(problem.filters, depth, block, workload.groups)
+                inner = 1 if workload.depthwise else depth
+                packed = pack_filters(problem.filters, inner, block, workload.groups)
             copies = max(1, min(_MAX_COPIES, _COLD_BYTES // packed.nbytes))
             shared[layout] = [tvm.runtime.tensor(packed) for _ in range(copies)]
         return shared[layout]

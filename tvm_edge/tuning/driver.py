@@ -135,7 +135,7 @@ def tune(
     _check_device(resolved)
     folder = user_folder(tuning_logs if not isinstance(tuning_logs, bool) else None)
     tasks = extract_tasks(model, resolved, input_shapes)
-    name = model if isinstance(model, str) else type(model).__name__
+    name = model if isinstance(model, str | os.PathLike) else type(model).__name__
     run = _Run(
         str(name),
         resolved,
@@ -164,7 +164,7 @@ def _check(
 ) -> None:
     for name, value in (("trials", trials), ("seed", seed)):
         least = 1 if name == "trials" else 0
-        if value is not None and (
+        if (value is not None or name == "seed") and (
             not isinstance(value, Integral) or isinstance(value, bool) or value < least
         ):
             raise InputError(
@@ -183,7 +183,7 @@ def _check(
             name="time_budget",
             got=repr(time_budget),
         )
-    if level not in LEVELS:
+    if not isinstance(level, str) or level not in LEVELS:
         known = ", ".join(LEVELS)
         raise InputError(
             f"level={level!r} does not exist; {near_matches(str(level), LEVELS)}",
@@ -202,8 +202,8 @@ def _check(
         raise InputError(
             "boards behind an RPC tracker are not available in this version of tvm-edge; run "
             "tune on the board itself, without tracker and key",
-            name="tracker",
-            got=repr(tracker),
+            name="key" if tracker is None else "tracker",
+            got=repr(key if tracker is None else tracker),
         )
     if isinstance(tuning_logs, bool):
         raise InputError(
@@ -256,19 +256,22 @@ class _Run:
         self, target: Any, total: int, time_budget: float | None, resume: bool
     ) -> TuneResult:
         start = monotonic()
-        known = self._known()
+        template = template_of(self.resolved.spec)
         header = {
-            "tasks": digest(self.tasks, template_of(self.resolved.spec)),
+            "tasks": digest(self.tasks, f"{template} {TEMPLATES[template]}"),
             "device": self.resolved.spec.key,
             "kind": self.resolved.kind,
             "seed": self.seed,
         }
-        name = f"{digest(self.tasks, json.dumps(header))}.jsonl"
-        log = RunLog(self.folder / "runs" / name, {**header, "known": known}, resume)
+        # Not .jsonl: whatever of the folder ends so are records.
+        path = self.folder / "runs" / f"{digest(self.tasks, json.dumps(header))}.run"
+        slots = _PER_WORKER * max(len(os.sched_getaffinity(0)) - 1, 2)
+        sizes = [len(task.configs) for task in self.tasks]
+        log = RunLog(path, header, self._known(), slots, sizes, resume)
         search = Search(
             [
                 TaskSearch.of(task, [task.configs[place] for place in places])
-                for task, places in zip(self.tasks, known, strict=True)
+                for task, places in zip(self.tasks, log.known, strict=True)
             ],
             self.seed,
         )
@@ -286,7 +289,7 @@ class _Run:
         finally:
             self._save()
             log.close()
-        if not interrupted and self.tasks and all(not isfinite(s.best) for s in search.tasks):
+        if not interrupted and self.errors and all(not isfinite(s.best) for s in search.tasks):
             counts = ", ".join(f"{name} ×{n}" for name, n in self.errors.items())
             raise TuningError(
                 f"no configuration of {self.model} could be measured on "
@@ -353,22 +356,24 @@ class _Run:
     ) -> None:
         number = len(log.rounds)
         begun = {(trial.task, trial.place): trial for trial in log.begun}
-        slots = _PER_WORKER * max(len(os.sched_getaffinity(0)) - 1, 2)
         while search.measured < total:
             if time_budget is not None and monotonic() - start > time_budget:
                 break
-            proposals = search.propose(min(slots, total - search.measured), _EACH)
+            # Rounds are the same whatever the total, so that a run can go on to a larger one.
+            proposals = search.propose(log.slots, _EACH)
             if not proposals:
                 break
-            before = {task: search.tasks[task].best for task, _ in proposals}
-            asked = [(task, place) for task, places in proposals for place in places]
+            whole = [(task, place) for task, places in proposals for place in places]
+            asked = whole[: total - search.measured]
+            before = {task: search.tasks[task].best for task, _ in asked}
             found: dict[int, dict[int, float]] = {}
             for trial in self._measured(asked, begun, search, pool, problems, log):
                 found.setdefault(trial.task, {})[trial.place] = _cost(trial)
             begun = {}
             self._save()
-            log.end_round(number)
-            number += 1
+            if asked == whole:
+                log.end_round(number)
+                number += 1
             search.tell(found)
             self._report(search, before, monotonic() - start, total)
 
@@ -385,6 +390,7 @@ class _Run:
             if key in begun:
                 if begun[key].error:
                     self.errors[begun[key].error] += 1
+                self.taken += 1
                 yield begun[key]
         fresh = [key for key in asked if key not in begun]
         trials = [
@@ -415,6 +421,8 @@ class _Run:
         Until the fastest by all that is known is one of them: a configuration that was lucky once
         would be taken otherwise.
         """
+        if not search.measured:
+            return
         sleep(1)  # of two records of one kernel the later stays, and they have the time in seconds
         for index, own in enumerate(search.tasks):
             confirmed: dict[int, float] = {}
@@ -424,7 +432,9 @@ class _Run:
                 if not ranked or ranked[0] in confirmed:
                     break
                 best = [place for place in ranked if place not in confirmed][:_FINALISTS]
-                places = list(dict.fromkeys([*best, *sorted(confirmed)[:1], 0]))
+                again = [min(confirmed, key=lambda place: confirmed[place])] if confirmed else []
+                heuristic = [0] if isfinite(own.measured.get(0, 0.0)) else []
+                places = list(dict.fromkeys([*best, *again, *heuristic]))
                 trials = [
                     Trial(own.task.workload, own.task.configs[place], problems.path(index))
                     for place in places
@@ -462,7 +472,12 @@ class _Run:
         if not self.records:
             return
         records, self.records = self.records, []
-        for message in add_records(self.folder, records).warnings:
+        try:
+            added = add_records(self.folder, records)
+        except KeyboardInterrupt:
+            self.records = records  # for the last time, when the run ends
+            raise
+        for message in added.warnings:
             warnings.warn(message, TvmEdgeWarning, stacklevel=4)
 
     def _report(

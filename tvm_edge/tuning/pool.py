@@ -28,6 +28,7 @@ __all__ = ["Limits", "Pool", "Trial"]
 _LOG = logging.getLogger("tvm_edge.tuning")
 
 _START_SECONDS = 120.0
+_END_SECONDS = 5.0
 _HELD = 8  # built candidates that a worker holds until they are measured
 
 
@@ -105,7 +106,9 @@ class _Worker:
         try:
             answer: Done | Failed = self.connection.recv()
         except (EOFError, ConnectionError):
-            status = self.process.wait()
+            with suppress(subprocess.TimeoutExpired):  # one may hang at its end
+                self.process.wait(_END_SECONDS)
+            status = self.process.returncode
             return self.replaced(DeviceLost, f"its process ended with status {status}")
         self.ready = True
         return answer
@@ -204,26 +207,32 @@ class Pool:
     ) -> list[Done | Failed]:
         """Candidates of one task timed round by round, each once in a round: drift meets all.
 
-        One that fails stays out of the further rounds; those that died with it are failures too.
+        One that fails stays out of the further rounds; those that its process had built are built
+        again.
         """
-        built, failed = self._build(range(len(trials)), trials)
-        found: dict[int, Done | Failed] = dict(failed)
-        for _ in range(rounds):
+        found: dict[int, Done | Failed] = {}
+        waiting = list(range(len(trials)))
+        while waiting:
+            built, failed = self._build(waiting, trials)
+            found |= dict(failed)
+            found |= {made.place: Done() for made in built}
+            for _ in range(rounds):
+                for made in built:
+                    before = found[made.place]
+                    if made.is_lost or isinstance(before, Failed):
+                        continue
+                    ask = Measure(made.token, 1, seconds, float("inf"))
+                    answer = self._asked(made.worker, ask, self.limits.measure)
+                    if isinstance(answer, Done):
+                        answer = Done((*before.latencies, *answer.latencies))
+                    found[made.place] = answer
             for made in built:
-                before = found.get(made.place, Done())
-                if isinstance(before, Failed):
-                    continue
-                ask = Measure(made.token, 1, seconds, float("inf"))
-                answer = (
-                    Failed(DeviceLost.__name__, "its process died of another candidate")
-                    if made.is_lost
-                    else self._asked(made.worker, ask, self.limits.measure)
-                )
-                if isinstance(answer, Done):
-                    answer = Done((*before.latencies, *answer.latencies))
-                found[made.place] = answer
-        for made in built:
-            made.worker.ask(Drop(made.token), self.limits.measure)
+                self._drop(made)
+            waiting = [
+                made.place
+                for made in built
+                if made.is_lost and not isinstance(found[made.place], Failed)
+            ]
         return [found[place] for place in range(len(trials))]
 
     def _build(
@@ -261,13 +270,18 @@ class Pool:
         limits = self.limits
         ask = Measure(made.token, limits.rounds, limits.seconds, limits.hopeless * trial.best)
         answer = self._asked(made.worker, ask, limits.measure)
-        if not made.is_lost:
-            made.worker.ask(Drop(made.token), limits.measure)
+        self._drop(made)
         return answer
+
+    def _drop(self, made: _Built) -> None:
+        if not made.is_lost:
+            made.worker.ask(Drop(made.token), self.limits.measure)
 
     def _asked(self, worker: _Worker, ask: Measure, seconds: float) -> Done | Failed:
         worker.ask(ask, seconds)
         ((_, answer),) = self._answers([worker])
+        while not worker.ready:  # a new process that starts takes the cores of who is next
+            self._answers([worker])
         return answer
 
     def _answers(self, workers: Sequence[_Worker]) -> list[tuple[_Worker, Done | Failed]]:

@@ -7,13 +7,17 @@ again, and its trials that are there are taken from there.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, TextIO
 
 from tvm_edge.errors import RecordError
+from tvm_edge.schema import check_types
 
 __all__ = ["LoggedTrial", "RunLog"]
 
@@ -33,16 +37,27 @@ class LoggedTrial:
 class RunLog:
     """The file of one run.
 
+    It is locked: a second process with the same run at the same time writes a file beside it.
+
     Parameters
     ----------
     path : Path
     header : dict
-        What the run's course depends on; a file with another one is another run's.
+        What names the run; a file with another one is another run's.
+    known : list of list of int
+        Places of configurations, by task, that the run begins with.
+    slots : int
+        Trials of a round.
+    sizes : sequence of int
+        How many configurations each task has.
     resume : bool
         Go on from what is there. Else it is written over.
 
     Attributes
     ----------
+    known, slots
+        As given; of a run that is resumed those that it began with: since then its own records may
+        have become known.
     rounds : list of list of LoggedTrial
         The whole rounds that were there.
     begun : list of LoggedTrial
@@ -54,40 +69,92 @@ class RunLog:
         The file cannot be read or written.
     """
 
-    def __init__(self, path: Path, header: dict[str, Any], resume: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        header: dict[str, Any],
+        known: list[list[int]],
+        slots: int,
+        sizes: Sequence[int],
+        resume: bool,
+    ) -> None:
         self.path = path
+        self.known, self.slots = known, slots
         self.rounds: list[list[LoggedTrial]] = []
         self.begun: list[LoggedTrial] = []
+        self._sizes = sizes
         header = {"run": _VERSION, **header}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            known = path.read_text().splitlines(keepends=True) if resume and path.exists() else []
-            kept = self._read(known, header)
-            self._file: TextIO = path.open("w")
-            self._write([json.dumps(header)] if not kept else [line.rstrip() for line in kept])
+            self._file = self._locked()
+            there = self.path.read_bytes().splitlines(keepends=True) if resume else []
+            kept = self._read(there, header)
+            os.ftruncate(self._file.fileno(), kept)
+            begins = {**header, "known": self.known, "slots": self.slots}
+            self._write([] if kept else [json.dumps(begins)])
         except OSError as err:
             raise self._failed(err) from err
 
-    def _read(self, lines: list[str], header: dict[str, Any]) -> list[str]:
-        """The lines up to the first that is cut off or of another run."""
-        kept: list[str] = []
-        for line in lines:
+    def _locked(self) -> TextIO:
+        for number in count(2):
+            file = self.path.open("a")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                self.path = self.path.with_stem(f"{self.path.stem.split('-')[0]}-{number}")
+            else:
+                return file
+        raise AssertionError
+
+    def _read(self, lines: list[bytes], header: dict[str, Any]) -> int:
+        """Take the lines up to the first that is cut off or damaged; returns their length."""
+        kept = 0
+        for number, line in enumerate(lines):
             try:
                 found = json.loads(line)
-            except ValueError:
+                if not line.endswith(b"\n"):
+                    break
+                if number:
+                    self._take(found)
+                elif not self._take_header(found, header):
+                    break
+            # Whatever is wrong with a line, it is none of this run's.
+            except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
                 break
-            if not line.endswith("\n"):
-                break
-            if not kept and found != header:
-                return []
-            if kept and found.get("end") == len(self.rounds):
-                self.rounds.append(self.begun)
-                self.begun = []
-            elif kept:
-                found["latencies"] = tuple(found["latencies"])
-                self.begun.append(LoggedTrial(**found))
-            kept.append(line)
+            kept += len(line)
         return kept
+
+    def _take_header(self, found: dict[str, Any], header: dict[str, Any]) -> bool:
+        known, slots = found.pop("known"), found.pop("slots")
+        if found != header:
+            return False
+        check_types(known, list[list[int]], "known")
+        check_types(slots, int, "slots")
+        for places, size in zip(known, self._sizes, strict=True):
+            if not all(0 <= place < size for place in places):
+                raise ValueError
+        if slots < 1:
+            raise ValueError
+        self.known, self.slots = known, slots
+        return True
+
+    def _take(self, found: dict[str, Any]) -> None:
+        if "end" in found:
+            if found != {"end": len(self.rounds)}:
+                raise ValueError
+            self.rounds.append(self.begun)
+            self.begun = []
+            return
+        trial = LoggedTrial(**{**found, "latencies": tuple(found["latencies"])})
+        check_types(trial, LoggedTrial, "trial")
+        if not 0 <= trial.task < len(self._sizes) or not (
+            0 <= trial.place < self._sizes[trial.task]
+        ):
+            raise ValueError
+        if bool(trial.latencies) == bool(trial.error) or any(s <= 0 for s in trial.latencies):
+            raise ValueError
+        self.begun.append(trial)
 
     def add(self, trial: LoggedTrial) -> None:
         """Write a trial; it is on the disk when the round ends."""

@@ -25,6 +25,9 @@ _EXPLORED = 0.2
 # Expected of a task before and between its trials: shares of its time that more trials save.
 _FIRST_GAIN, _LEAST_GAIN = 0.3, 0.01
 
+# Operations a second of a task of which nothing has run yet: it must not take all the trials.
+_ASSUMED_FLOPS = 1e10
+
 
 @dataclass
 class TaskSearch:
@@ -77,7 +80,7 @@ class TaskSearch:
         """Seconds of the network's time that the next trials are expected to save."""
         if not self.left:
             return 0.0
-        best = self.best if np.isfinite(self.best) else 1.0
+        best = self.best if np.isfinite(self.best) else self.task.flops / _ASSUMED_FLOPS
         return self.task.count * best * self.gain
 
     def propose(
@@ -99,7 +102,10 @@ class TaskSearch:
         """Take measurements, and expect half as much of the next as these have brought."""
         before = self.best
         self.measured |= found
-        saved = 1 - self.best / before if np.isfinite(before) else _FIRST_GAIN
+        if np.isfinite(before):
+            saved = 1 - self.best / before
+        else:
+            saved = _FIRST_GAIN if np.isfinite(self.best) else 0.0
         self.gain = max(0.5 * self.gain + 0.5 * saved, _LEAST_GAIN)
 
 
@@ -141,7 +147,8 @@ class Search:
         Returns
         -------
         list of (int, list of int)
-            Tasks and places of their configurations; empty when all were tried.
+            Tasks, the most urgent first, and places of their configurations; empty when all were
+            tried.
         """
         random = np.random.default_rng([self._seed, self._round])
         self._model.fit([search.measured for search in self.tasks])
@@ -156,7 +163,7 @@ class Search:
             shares[chosen] = shares.get(chosen, 0) + step
             slots -= step
         proposals = []
-        for i, share in sorted(shares.items()):
+        for i, share in shares.items():
             search = self.tasks[i]
             scores = self._model.scores(i) if search.measured else None
             proposals.append((i, search.propose(share, scores, random)))

@@ -1,0 +1,80 @@
+"""Candidates calculate the convolution, are timed, and a wrong one is seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+
+from tests.tuning.made import conv, first_config
+from tvm_edge.hardware import resolve_target
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.tuning.candidates import Shared, build_candidate
+from tvm_edge.tuning.problem import TOLERANCE, make_problem
+from tvm_edge.tuning.tasks import legal_configs
+
+# Channels that are no multiple of a block are filled up.
+ON_CPU = {
+    "direct": (conv(), "direct", 0),
+    "winograd 2": (conv(), "winograd", 2),
+    "winograd 4": (conv(), "winograd", 4),
+    "33 to 44 channels": (conv(channels=33, filters=44), "direct", 0),
+    "33 to 44, winograd": (conv(channels=33, filters=44), "winograd", 4),
+    "3 channels, one by one": (conv(channels=3), "direct", 0),
+    "1x1 of 3 images": (conv(batch=3, kernel=(1, 1), padding=(0,) * 4), "direct", 0),
+    "strides, unequal padding": (conv(strides=(2, 1), padding=(0, 1, 2, 1)), "direct", 0),
+    "groups": (conv(channels=32, filters=32, groups=2), "direct", 0),
+    "depthwise": (conv(channels=32, filters=32, groups=32), "direct", 0),
+}
+
+
+@pytest.mark.parametrize("name", ON_CPU)
+def test_on_a_cpu(name: str) -> None:
+    workload, algorithm, m = ON_CPU[name]
+    problem = make_problem(workload)
+    config = first_config(workload, algorithm, m)
+    candidate = build_candidate(workload, config, problem, "llvm", {})
+    assert candidate.error() <= TOLERANCE
+    assert candidate.seconds(0.0) > 0
+
+
+def test_configurations_of_one_problem_share_filters() -> None:
+    """Far ends of a space, each checked after the other has run."""
+    workload = conv()
+    shared: Shared = {}
+    problem = make_problem(workload)
+    configs = legal_configs(workload, resolve_target("llvm"))
+    direct = [config for config in configs if config.algorithm == "direct"]
+    made = [
+        build_candidate(workload, config, problem, "llvm", shared)
+        for config in (direct[0], direct[-1], direct[len(direct) // 2])
+    ]
+    assert not shared, "what is only built keeps no filters"
+    for candidate in made:
+        assert candidate.error() <= TOLERANCE and candidate.seconds(0.0) > 0
+    assert len(shared) == 1
+
+
+def test_a_wrong_result_is_seen_wherever_it_is() -> None:
+    """One filter of the last channel that is filled up, which only its own outputs read."""
+    workload: ConvWorkload = conv(channels=33, filters=44)
+    right = make_problem(workload)
+    filters = right.filters.copy()
+    filters[-1, -1] += 1
+    wrong = replace(right, filters=filters)
+    config = first_config(workload, "direct")
+    assert build_candidate(workload, config, wrong, "llvm", {}).error() > 100 * TOLERANCE
+
+
+@pytest.mark.skipif(not tvm.device("opencl", 0).exist, reason="no OpenCL device")
+def test_on_opencl() -> None:
+    workload = conv(channels=33, filters=44)
+    problem = make_problem(workload)
+    config = first_config(workload, "direct", target="opencl")
+    candidate = build_candidate(workload, config, problem, "opencl", {})
+    assert candidate.error() <= TOLERANCE
+    assert candidate.seconds(0.001) > 0
+    wrong = replace(problem, expected=np.roll(problem.expected, 1, axis=-1))
+    assert build_candidate(workload, config, wrong, "opencl", {}).error() > 100 * TOLERANCE
