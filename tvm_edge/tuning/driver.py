@@ -256,7 +256,6 @@ class _Run:
         self, target: Any, total: int, time_budget: float | None, resume: bool
     ) -> TuneResult:
         start = monotonic()
-        known = self._known()
         header = {
             "tasks": digest(self.tasks, template_of(self.resolved.spec)),
             "device": self.resolved.spec.key,
@@ -264,11 +263,11 @@ class _Run:
             "seed": self.seed,
         }
         name = f"{digest(self.tasks, json.dumps(header))}.jsonl"
-        log = RunLog(self.folder / "runs" / name, {**header, "known": known}, resume)
+        log = RunLog(self.folder / "runs" / name, header, self._known(), resume)
         search = Search(
             [
                 TaskSearch.of(task, [task.configs[place] for place in places])
-                for task, places in zip(self.tasks, known, strict=True)
+                for task, places in zip(self.tasks, log.known, strict=True)
             ],
             self.seed,
         )

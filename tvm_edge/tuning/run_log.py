@@ -38,11 +38,15 @@ class RunLog:
     path : Path
     header : dict
         What the run's course depends on; a file with another one is another run's.
+    known : list of list of int
+        By task, the places that records had before the run began.
     resume : bool
         Go on from what is there. Else it is written over.
 
     Attributes
     ----------
+    known : list of list of int
+        Of a run that is resumed, what was known when it began: records have its own since then.
     rounds : list of list of LoggedTrial
         The whole rounds that were there.
     begun : list of LoggedTrial
@@ -54,17 +58,24 @@ class RunLog:
         The file cannot be read or written.
     """
 
-    def __init__(self, path: Path, header: dict[str, Any], resume: bool) -> None:
+    def __init__(
+        self, path: Path, header: dict[str, Any], known: list[list[int]], resume: bool
+    ) -> None:
         self.path = path
+        self.known = known
         self.rounds: list[list[LoggedTrial]] = []
         self.begun: list[LoggedTrial] = []
         header = {"run": _VERSION, **header}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            known = path.read_text().splitlines(keepends=True) if resume and path.exists() else []
-            kept = self._read(known, header)
-            self._file: TextIO = path.open("w")
-            self._write([json.dumps(header)] if not kept else [line.rstrip() for line in kept])
+            lines = path.read_text().splitlines(keepends=True) if resume and path.exists() else []
+            kept = self._read(lines, header)
+            first = json.dumps({**header, "known": known})
+            # Beside it at first: whoever is killed here leaves what was there.
+            begun = path.with_suffix(".new")
+            self._file: TextIO = begun.open("w")
+            self._write([line.rstrip() for line in kept] or [first])
+            begun.replace(path)
         except OSError as err:
             raise self._failed(err) from err
 
@@ -78,12 +89,15 @@ class RunLog:
                 break
             if not line.endswith("\n"):
                 break
-            if not kept and found != header:
-                return []
-            if kept and found.get("end") == len(self.rounds):
+            if not kept:
+                before = found.pop("known", None)
+                if found != header or before is None:
+                    return []
+                self.known = before
+            elif found.get("end") == len(self.rounds):
                 self.rounds.append(self.begun)
                 self.begun = []
-            elif kept:
+            else:
                 found["latencies"] = tuple(found["latencies"])
                 self.begun.append(LoggedTrial(**found))
             kept.append(line)
