@@ -7,6 +7,7 @@ tvm-edge runs an exported artifact on TVM's runtime tier.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
