@@ -201,14 +201,14 @@ def _check(
     if tracker is not None or key is not None:
         raise InputError(
             "boards behind an RPC tracker are not available in this version of tvm-edge; run "
-            "tune on the board itself, without tracker and key",
+            "tune on the board itself, without tracker and key (--rpc-tracker, --rpc-key)",
             name="tracker",
             got=repr(tracker),
         )
     if isinstance(tuning_logs, bool):
         raise InputError(
-            f"tuning_logs={tuning_logs!r} names no folder, and a run has to keep what it measures; "
-            "leave it out, or name a folder",
+            f"tuning_logs={tuning_logs!r} (--tuning-records none) names no folder, and a run has "
+            "to keep what it measures; leave it out, or name a folder",
             name="tuning_logs",
             got=repr(tuning_logs),
         )
@@ -226,7 +226,8 @@ def _check_device(resolved: ResolvedTarget) -> None:
     kind = resolved.kind
     if kind != "llvm" and not tvm.device(kind, 0).exist:
         raise DeviceUnavailableError(
-            f"this machine has no {kind} device to measure on; tvm-edge devices shows what it has"
+            f"this machine has no {kind} device to measure {resolved.spec.name} on; tvm-edge "
+            "devices shows what it has"
         )
     here = resolve_target(kind).spec
     if here.key != resolved.spec.key:
