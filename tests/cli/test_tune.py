@@ -90,6 +90,7 @@ def test_the_table_and_the_summary(invoke: Invoke, two_convolutions: Path, tmp_p
     assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(100, abs=0.2)
     assert all(row.startswith("16×12×12 to 16, 3×3/1") for row in rows[:2])
     assert rows[2].startswith(f"{two_convolutions} on ") and "6 trials of 2 conv" in rows[2]
+    assert rows[-2].startswith("its convolutions take ") and rows[-2].endswith(" ms before")
     assert rows[-1] == f"records: {tmp_path}"
 
 

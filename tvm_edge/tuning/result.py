@@ -141,10 +141,12 @@ class TuneResult:
             f"{self.model} on {self.device}: {self.trials} trials of {len(self.tasks)} "
             f"convolutions in {self.seconds:.0f} s ({speed:.1f} a second)"
         ]
-        if self.tasks and self.best_ms < float("inf"):
-            lines.append(
-                f"its convolutions take {self.best_ms:.3g} ms, {self.heuristic_ms:.3g} ms before"
-            )
+        known = [task for task in self.tasks if isfinite(task.best)]
+        if known:
+            before = 1e3 * sum(task.total for task in known)
+            after = 1e3 * sum(task.count * task.best for task in known)
+            what = "its convolutions" if len(known) == len(self.tasks) else f"{len(known)} of them"
+            lines.append(f"{what} take {after:.3g} ms, {before:.3g} ms before")
         if self.errors:
             counts = ", ".join(f"{name} ×{n}" for name, n in sorted(self.errors.items()))
             lines.append(f"failed: {counts}")
