@@ -55,7 +55,10 @@ def measure_spaces(target: str, path: Path, seconds: float) -> None:
     found["spaces"] = []
     workers = max(1, len(os.sched_getaffinity(0)) - 1)
     limits = Limits(rounds=3, seconds=0.01, hopeless=float("inf"))
-    with tempfile.TemporaryDirectory() as folder, Pool(target, workers, 1, limits) as pool:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Pool(target, workers, 1, limits, beside=not resolved.spec.has_cpu_cores) as pool,
+    ):
         for number, workload in enumerate(SPACES):
             if perf_counter() - start > seconds:
                 print(f"no time for the last {len(SPACES) - number} spaces", flush=True)

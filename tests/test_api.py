@@ -15,7 +15,7 @@ from tests.onnx_models import conv_relu
 from tests.runtime.support import run_python
 from tvm_edge import InputError, TvmEdgeError
 
-FUNCTIONS = ("analyze", "compile", "devices", "doctor", "load")
+FUNCTIONS = ("analyze", "compile", "devices", "doctor", "load", "tune")
 CLASSES = (
     "BenchmarkResult",
     "CompileReport",
@@ -25,6 +25,7 @@ CLASSES = (
     "Diagnosis",
     "Profile",
     "TensorSpec",
+    "TuneResult",
 )
 ERRORS = {
     # name → exit code
@@ -52,6 +53,9 @@ SIGNATURES = {
     "load": "(path, *, device=None, num_threads=None, remote=None)",
     "analyze": "(model, target, *, host=None, input_shapes=None, fallback='auto', "
     "tuning_logs=None)",
+    "tune": "(model, target='llvm', *, trials=None, time_budget=None, level='normal', host=None, "
+    "input_shapes=None, precision='float32', tracker=None, key=None, tuning_logs=None, "
+    "resume=False, seed=0, callbacks=())",
     "devices": "()",
     "doctor": "()",
     "CompiledModel.run": "(self, inputs, *, outputs=None, device_outputs=False)",
@@ -63,6 +67,9 @@ SIGNATURES = {
     "CompileReport.to_dict": "(self)",
     "CompileReport.to_html": "(self, path, profile=None)",
     "CompileReport.operator_types": "(self)",
+    "TuneResult.summary": "(self)",
+    "TuneResult.table": "(self, top=None)",
+    "TuneResult.to_dict": "(self)",
     "CompileReport.flops_distribution": "(self, of='operators')",
 }
 

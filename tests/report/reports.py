@@ -6,7 +6,14 @@ import math
 from dataclasses import replace
 
 from tvm_edge import CompileReport, Profile
-from tvm_edge.report import KernelInfo, MemoryInfo, OperatorInfo, Placement, PrecisionInfo
+from tvm_edge.report import (
+    KernelInfo,
+    MemoryInfo,
+    OperatorInfo,
+    Placement,
+    PrecisionInfo,
+    RecordsInfo,
+)
 from tvm_edge.runtime.profile import KernelTime
 
 NASTY = "</script></style></title><img src=x onerror=\"document.title='owned'\">&amp;\"'`"
@@ -91,6 +98,7 @@ def made_report(operators: int = 60) -> CompileReport:
         precision=PrecisionInfo(
             "mixed", {infos[1].name: "float16", NASTY: "float32"}, {NASTY: "named"}, 3, 9, 18
         ),
+        records=RecordsInfo(20, 5, 4, (f"{NASTY} of arm/mali-t860: another version",)),
     )
 
 

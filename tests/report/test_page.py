@@ -16,6 +16,7 @@ from tests.compiler.test_analyze import unsupported_model
 from tests.onnx_models import make_model
 from tests.report.html_reader import Page
 from tests.report.reports import NASTY, made_report, profile_of
+from tvm_edge.report import RecordsInfo
 
 SECTIONS = (
     "Summary",
@@ -129,6 +130,18 @@ def test_origins_are_counted(tmp_path: Path) -> None:
     _, page = written(made_report(), tmp_path)
     rows = {row[0]: row[2] for row in page.tables["origins-table"][1:]}
     assert rows == {"tuned": "5", "transferred": "5", "heuristic": "5", "fallback": "5"}
+
+
+def test_how_much_tuning_records_cover(tmp_path: Path) -> None:
+    report = made_report()
+    line = "Tuning records: of 20 convolutions 5 tuned, 4 transferred, 11 heuristic"
+    _, page = written(report, tmp_path)
+    assert f"{line}; ignored:" in page.text
+    assert f"{NASTY} of arm/mali-t860: another version" in page.text
+    _, page = written(replace(report, records=RecordsInfo(20, 5, 4)), tmp_path)
+    assert f"{line}." in page.text and "ignored" not in page.text
+    _, page = written(replace(report, records=None), tmp_path)
+    assert "Tuning records" not in page.text
 
 
 def test_groups_of_fusion_with_why_or_none(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ __all__ = [
     "json_option",
     "open_model",
     "progress",
+    "records_folder_option",
     "target_option",
     "threads_option",
     "tuning_records_option",
@@ -133,6 +134,17 @@ def tuning_records_option(command: _F) -> _F:
         callback=_parse_records,
         metavar="PATH|none",
         help="Folder or file of tuning records in place of your own, or none at all.",
+    )(command)
+
+
+def records_folder_option(command: _F) -> _F:
+    """``--tuning-records`` of a command that writes them."""
+    return click.option(
+        "--tuning-records",
+        "tuning_logs",
+        callback=_parse_records,
+        metavar="FOLDER",
+        help="Folder in place of your own.",
     )(command)
 
 

@@ -23,6 +23,7 @@ _COMMANDS = {
     "bench": ("Measure the latency of a model or artifact.", "bench"),
     "profile": ("Measure each kernel of a model or artifact.", "bench"),
     "analyze": ("Say what a model takes and what would run where.", "analyze"),
+    "tune": ("Find the fastest kernels of a model and keep them as records.", "tune"),
     "db": ("List, show, check, merge and carry tuning records.", "db"),
     "devices": ("List the devices of this machine.", "machine"),
     "doctor": ("Check the installation and say what mends it.", "machine"),

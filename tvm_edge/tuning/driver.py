@@ -201,14 +201,14 @@ def _check(
     if tracker is not None or key is not None:
         raise InputError(
             "boards behind an RPC tracker are not available in this version of tvm-edge; run "
-            "tune on the board itself, without tracker and key",
+            "tune on the board itself, without tracker and key (--rpc-tracker, --rpc-key)",
             name="key" if tracker is None else "tracker",
             got=repr(key if tracker is None else tracker),
         )
     if isinstance(tuning_logs, bool):
         raise InputError(
-            f"tuning_logs={tuning_logs!r} names no folder, and a run has to keep what it measures; "
-            "leave it out, or name a folder",
+            f"tuning_logs={tuning_logs!r} (--tuning-records none) names no folder, and a run has "
+            "to keep what it measures; leave it out, or name a folder",
             name="tuning_logs",
             got=repr(tuning_logs),
         )
@@ -226,7 +226,8 @@ def _check_device(resolved: ResolvedTarget) -> None:
     kind = resolved.kind
     if kind != "llvm" and not tvm.device(kind, 0).exist:
         raise DeviceUnavailableError(
-            f"this machine has no {kind} device to measure on; tvm-edge devices shows what it has"
+            f"this machine has no {kind} device to measure {resolved.spec.name} on; tvm-edge "
+            "devices shows what it has"
         )
     here = resolve_target(kind).spec
     if here.key != resolved.spec.key:
@@ -325,9 +326,9 @@ class _Run:
 
     def _pool(self, target: Any) -> Pool:
         cores = len(os.sched_getaffinity(0))
-        # Beside OpenCL on a CPU, too, all wait while one is measured.
-        workers = max(1, min(_MOST_WORKERS, cores - 1 if cores > 2 else cores))
-        return Pool(target, workers, resolve_num_threads(None))
+        on_cpu = self.resolved.spec.has_cpu_cores  # OpenCL may be, too
+        workers = max(1, min(_MOST_WORKERS, cores if on_cpu else cores - 1))
+        return Pool(target, workers, resolve_num_threads(None), beside=not on_cpu)
 
     @contextmanager
     def _problems(self) -> Iterator[_Problems]:

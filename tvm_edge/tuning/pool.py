@@ -135,8 +135,8 @@ class _Worker:
 class Pool:
     """Workers for one device of this machine.
 
-    Builds run side by side; nothing is built while a candidate is measured, as on a CPU it would
-    take its cores.
+    Builds run side by side. Nothing is built while a candidate is measured on a CPU, whose cores
+    it would take; beside a GPU the others go on.
 
     Parameters
     ----------
@@ -146,15 +146,23 @@ class Pool:
     num_threads : int
         Of a CPU's kernels.
     limits : Limits, optional
+    beside : bool
+        Whether others may be built while a candidate is measured.
     """
 
     def __init__(
-        self, target: Any, workers: int, num_threads: int, limits: Limits | None = None
+        self,
+        target: Any,
+        workers: int,
+        num_threads: int,
+        limits: Limits | None = None,
+        *,
+        beside: bool = False,
     ) -> None:
         self._target, self._num_threads = target, num_threads
         self.limits = limits or Limits()
         self._workers: list[_Worker] = []
-        self._count = workers
+        self._count, self._beside = workers, beside
         self._tokens = count()
 
     def __enter__(self) -> Pool:
@@ -191,6 +199,9 @@ class Pool:
         DeviceLost
             A process does not start.
         """
+        if self._beside:
+            yield from self._run_beside(trials)
+            return
         waiting = list(range(len(trials)))
         while waiting:
             batch, waiting = waiting[: _HELD * self._count], waiting[_HELD * self._count :]
@@ -201,6 +212,24 @@ class Pool:
                     waiting.append(made.place)
                     continue
                 yield made.place, self._measure(made, trials[made.place])
+
+    def _run_beside(self, trials: Sequence[Trial]) -> Iterator[tuple[int, Done | Failed]]:
+        """Each is measured as soon as it is built, while others are built."""
+        queue = deque(range(len(trials)))
+        busy: dict[_Worker, _Built | None] = {}
+        while True:
+            self._feed(queue, trials, busy)
+            if not busy:
+                return
+            for worker, answer in self._answers(list(busy)):
+                asked = busy.pop(worker)
+                if asked is None:
+                    continue
+                if isinstance(answer, Done):
+                    answer = self._measure(asked, trials[asked.place])
+                else:
+                    _check_compiler(answer)
+                yield asked.place, answer
 
     def measure_in_turns(
         self, trials: Sequence[Trial], rounds: int, seconds: float
@@ -243,28 +272,33 @@ class Pool:
         queue = deque(places)
         busy: dict[_Worker, _Built | None] = {}
         while True:
-            for worker in self._workers:
-                if worker in busy:
-                    continue
-                if not worker.ready:
-                    busy[worker] = None
-                elif queue:
-                    trial = trials[queue[0]]
-                    made = _Built(worker, worker.generation, queue.popleft(), next(self._tokens))
-                    ask = Build(made.token, trial.workload, trial.config, trial.problem)
-                    worker.ask(ask, self.limits.build)
-                    busy[worker] = made
+            self._feed(queue, trials, busy)
             if not busy:
                 return built, failed
             for worker, answer in self._answers(list(busy)):
                 asked = busy.pop(worker)
                 if isinstance(answer, Failed):
-                    if answer.error == MissingDependencyError.__name__:
-                        raise MissingDependencyError(answer.message)
+                    _check_compiler(answer)
                     if asked is not None:
                         failed.append((asked.place, answer))
                 elif asked is not None:
                     built.append(asked)
+
+    def _feed(
+        self, queue: deque[int], trials: Sequence[Trial], busy: dict[_Worker, _Built | None]
+    ) -> None:
+        """Give what is in the queue to those that are idle; `busy` also has those that start."""
+        for worker in self._workers:
+            if worker in busy:
+                continue
+            if not worker.ready:
+                busy[worker] = None
+            elif queue:
+                trial = trials[queue[0]]
+                made = _Built(worker, worker.generation, queue.popleft(), next(self._tokens))
+                ask = Build(made.token, trial.workload, trial.config, trial.problem)
+                worker.ask(ask, self.limits.build)
+                busy[worker] = made
 
     def _measure(self, made: _Built, trial: Trial) -> Done | Failed:
         limits = self.limits
@@ -293,6 +327,11 @@ class Pool:
             return [(w, w.answer()) for c, w in asked.items() if c in ready]
         late = min(workers, key=lambda worker: worker.deadline)
         return [(late, late.replaced(MeasureTimeout, "it ran past its time"))]
+
+
+def _check_compiler(answer: Failed) -> None:
+    if answer.error == MissingDependencyError.__name__:
+        raise MissingDependencyError(answer.message)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,11 @@ class TaskResult:
         kernel = "×".join(map(str, w.kernel))
         return f"{w.channels}×{w.height}×{w.width} to {w.filters}, {kernel}/{w.strides[0]}"
 
+    @property
+    def total(self) -> float:
+        """Seconds of all of them in a run of the network, before it was tuned."""
+        return self.count * (self.heuristic if isfinite(self.heuristic) else self.best)
+
 
 @dataclass(frozen=True)
 class TuneResult:
@@ -134,10 +141,12 @@ class TuneResult:
             f"{self.model} on {self.device}: {self.trials} trials of {len(self.tasks)} "
             f"convolutions in {self.seconds:.0f} s ({speed:.1f} a second)"
         ]
-        if self.tasks and self.best_ms < float("inf"):
-            lines.append(
-                f"its convolutions take {self.best_ms:.3g} ms, {self.heuristic_ms:.3g} ms before"
-            )
+        known = [task for task in self.tasks if isfinite(task.best)]
+        if known:
+            before = 1e3 * sum(task.total for task in known)
+            after = 1e3 * sum(task.count * task.best for task in known)
+            what = "its convolutions" if len(known) == len(self.tasks) else f"{len(known)} of them"
+            lines.append(f"{what} take {after:.3g} ms, {before:.3g} ms before")
         if self.errors:
             counts = ", ".join(f"{name} ×{n}" for name, n in sorted(self.errors.items()))
             lines.append(f"failed: {counts}")
@@ -145,6 +154,34 @@ class TuneResult:
         if self.interrupted:
             lines.append("interrupted: go on with resume=True (tvm-edge tune --resume)")
         return "\n".join(lines)
+
+    def table(self, top: int | None = None) -> str:
+        """The convolutions that took the most time, as text; empty if none was measured."""
+        from rich.console import Console
+        from rich.table import Table
+
+        known = sorted((t for t in self.tasks if isfinite(t.best)), key=lambda task: -task.total)
+        if not known:
+            return ""
+        out = io.StringIO()
+        table = Table(box=None, pad_edge=False)
+        table.add_column("convolution", overflow="ellipsis", no_wrap=True, max_width=40)
+        for column in ("count", "share", "trials", "before µs", "after µs", "speed-up"):
+            table.add_column(column, justify="right", no_wrap=True)
+        whole = sum(task.total for task in known)
+        for task in known[:top]:
+            was_measured = isfinite(task.heuristic)
+            table.add_row(
+                task.name,
+                str(task.count),
+                f"{task.total / whole:.1%}",
+                str(task.trials),
+                f"{task.heuristic * 1e6:.1f}" if was_measured else "–",
+                f"{task.best * 1e6:.1f}",
+                f"{task.heuristic / task.best:.2f}×" if was_measured else "–",
+            )
+        Console(file=out, width=100, no_color=True, highlight=False).print(table)
+        return out.getvalue()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
