@@ -363,8 +363,12 @@ class _Run:
             before = {task: search.tasks[task].best for task, _ in proposals}
             asked = [(task, place) for task, places in proposals for place in places]
             found: dict[int, dict[int, float]] = {}
-            for trial in self._measured(asked, begun, search, pool, problems, log):
-                found.setdefault(trial.task, {})[trial.place] = _cost(trial)
+            try:
+                for trial in self._measured(asked, begun, search, pool, problems, log):
+                    found.setdefault(trial.task, {})[trial.place] = _cost(trial)
+            except KeyboardInterrupt:
+                search.tell(found)  # the summary counts them
+                raise
             begun = {}
             self._save()
             log.end_round(number)
