@@ -368,8 +368,12 @@ class _Run:
             asked = whole[: total - search.measured]
             before = {task: search.tasks[task].best for task, _ in asked}
             found: dict[int, dict[int, float]] = {}
-            for trial in self._measured(asked, begun, search, pool, problems, log):
-                found.setdefault(trial.task, {})[trial.place] = _cost(trial)
+            try:
+                for trial in self._measured(asked, begun, search, pool, problems, log):
+                    found.setdefault(trial.task, {})[trial.place] = _cost(trial)
+            except KeyboardInterrupt:
+                search.tell(found)  # the summary counts them
+                raise
             begun = {}
             self._save()
             if asked == whole:
