@@ -1,0 +1,351 @@
+"""Runs from end to end: what they leave, how they resume, and what they refuse."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import tvm_edge
+from tests.onnx_models import make_model, random_input, reference, relative_error
+from tests.runtime.support import child_environment
+from tvm_edge.errors import DeviceUnavailableError, InputError, RecordError, TuningError
+from tvm_edge.hardware import resolve_target
+from tvm_edge.records import Database, Record, store_of, stores_below
+from tvm_edge.tuning import Progress, TuneResult, driver
+from tvm_edge.tuning.pool import Trial
+from tvm_edge.tuning.worker import Done, Failed
+
+INPUTS = {"x": random_input((1, 16, 12, 12))}
+
+
+def network(channels: int = 16) -> onnx.ModelProto:
+    """Two 3x3 convolutions of one shape and a 1x1."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="first", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "v"], ["c"], name="second", pads=[1] * 4),
+        helper.make_node("Conv", ["c", "u"], ["y"], name="third"),
+    ]
+    weights = {
+        "w": random_input((channels, 16, 3, 3), 1),
+        "v": random_input((channels, channels, 3, 3), 2),
+        "u": random_input((32, channels, 1, 1), 3),
+    }
+    return make_model(nodes, {"x": (1, 16, 12, 12)}, ["y"], weights)
+
+
+@pytest.fixture(scope="module")
+def model() -> onnx.ModelProto:
+    return network()
+
+
+def records_of(folder: Path) -> list[Record]:
+    with Database(store_of(folder, resolve_target("llvm").spec.key), readonly=True) as database:
+        records, damages = database.all()
+        assert not damages and not database.damages()
+    return records
+
+
+def tried(folder: Path) -> set[tuple[str, str]]:
+    return {(record.workload.digest, record.config_hash) for record in records_of(folder)}
+
+
+# ------------------------------------------------------------------------------- real processes
+
+
+def test_what_is_tuned_is_taken(model: onnx.ModelProto, tmp_path: Path) -> None:
+    """By real processes, beside a database that is damaged."""
+    path = store_of(tmp_path, resolve_target("llvm").spec.key)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(np.random.default_rng(0).bytes(8192))
+    seen: list[Progress] = []
+    with pytest.warns(tvm_edge.TvmEdgeWarning, match="damaged") as caught:
+        result = tvm_edge.tune(
+            model, "llvm", trials=12, tuning_logs=tmp_path, callbacks=[seen.append]
+        )
+    assert len(caught) == 1 and len(list(path.parent.glob("*.damaged-*"))) == 1
+    assert result.trials == 12 and result.failed == 0 and not result.interrupted
+    assert [task.count for task in result.tasks] == [2, 1]
+    assert sum(task.trials for task in result.tasks) == 12
+    assert len(records_of(tmp_path)) == 12
+    for task in result.tasks:
+        assert 0 < task.best <= task.heuristic < 1
+    assert [p.trials for p in seen] == sorted({p.trials for p in seen}) and seen[-1].trials == 12
+    assert all(p.total == 12 and p.tasks == 2 and p.failed == 0 for p in seen)
+    assert seen[-1].network_ms > 0 and seen[-1].remaining == 0 and str(tmp_path) in result.summary()
+
+    compiled = tvm_edge.compile(model, "llvm", tuning_logs=tmp_path)
+    info = compiled.report.records
+    assert info is not None and (info.convolutions, info.tuned, info.ignored) == (3, 3, ())
+    names = {name for k in compiled.report.kernels if k.origin == "tuned" for name in k.operators}
+    assert {"first", "second", "third"} <= names
+    assert relative_error(compiled.run(INPUTS)["y"], reference(model, INPUTS)["y"]) < 1e-4
+
+
+CHILD = """
+import sys
+from pathlib import Path
+import onnx
+import tvm_edge
+model, folder, trials, resume = sys.argv[1:]
+result = tvm_edge.tune(model, "llvm", trials=int(trials), tuning_logs=Path(folder),
+    resume=resume == "True", callbacks=[lambda p: print(p.trials, flush=True)])
+print("done", result.trials, result.interrupted, flush=True)
+"""
+
+
+def start(path: Path, folder: Path, trials: int, resume: bool = False) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path), str(folder), str(trials), str(resume)],
+        env=child_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_two_at_once_one_of_them_killed(model: onnx.ModelProto, tmp_path: Path) -> None:
+    """They are the same run, too. The one that is killed resumes with all but its last batch."""
+    path, folder = tmp_path / "model.onnx", tmp_path / "logs"
+    onnx.save(model, path)
+    killed, other = start(path, folder, 200), start(path, folder, 16)
+    assert killed.stdout is not None
+    said = int(killed.stdout.readline())
+    killed.send_signal(signal.SIGKILL)
+    killed.wait(10)
+    out, _ = other.communicate(timeout=120)
+    assert other.returncode == 0 and "done 16 False" in out
+    records = tried(folder)
+    assert len(records) >= 16 and said == 8
+
+    interrupted = start(path, folder, 200, resume=True)
+    assert interrupted.stdout is not None
+    assert int(interrupted.stdout.readline()) >= 16, "goes on behind a whole round"
+    begun = monotonic()
+    interrupted.send_signal(signal.SIGINT)
+    out, _ = interrupted.communicate(timeout=30)
+    assert monotonic() - begun < 10
+    assert interrupted.returncode == 0 and out.splitlines()[-1].endswith("True")
+    assert records <= tried(folder)
+
+
+# ------------------------------------------------------------- the course of a run, by a stand-in
+
+
+class StandIn:
+    """Latencies are a function of the configuration; nothing is built."""
+
+    tried: list[str]
+    fails: tuple[str, ...] = ()
+    interrupt_after = 10**9
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def __enter__(self) -> StandIn:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def _answer(self, trial: Trial) -> Done | Failed:
+        if trial.config.algorithm in self.fails:
+            return Failed("WrongResult", "as asked")
+        number = int(sha256(f"{trial.workload}{trial.config}".encode()).hexdigest()[:8], 16)
+        return Done((1e-5 * (1 + number % 1000),))
+
+    def run(self, trials: Sequence[Trial]) -> Iterator[tuple[int, Done | Failed]]:
+        for number, trial in enumerate(trials):
+            if len(self.tried) == self.interrupt_after:
+                raise KeyboardInterrupt
+            self.tried.append(f"{trial.workload}{trial.config}")
+            yield number, self._answer(trial)
+
+    def measure_in_turns(
+        self, trials: Sequence[Trial], _rounds: int, _seconds: float
+    ) -> list[Done | Failed]:
+        return [self._answer(trial) for trial in trials]
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
+    class Own(StandIn):
+        tried: list[str] = []  # noqa: RUF012
+
+    monkeypatch.setattr(driver, "Pool", Own)
+    monkeypatch.setattr(driver, "sleep", lambda _: None)
+    return Own
+
+
+def tune(model: Any, folder: Path, **options: Any) -> TuneResult:
+    return tvm_edge.tune(model, "llvm", **{"tuning_logs": folder, **options})
+
+
+def course(stand_in: type[StandIn], model: Any, folder: Path, **options: Any) -> list[str]:
+    """What a run measures, in order."""
+    before = len(stand_in.tried)
+    tune(model, folder, **options)
+    return stand_in.tried[before:]
+
+
+def test_a_run_in_two_parts_is_the_run_in_one(
+    stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    one = course(stand_in, model, tmp_path / "one", trials=30)
+    parts = course(stand_in, model, tmp_path / "two", trials=6)
+    for total in (7, 19, 30):
+        parts += course(stand_in, model, tmp_path / "two", trials=total, resume=True)
+    assert len(one) == len(set(one)) == 30
+    assert parts == one
+    assert tried(tmp_path / "one") == tried(tmp_path / "two")
+    result = tune(model, tmp_path / "two", trials=30, resume=True)
+    assert result.trials == 0 and sum(task.trials for task in result.tasks) == 30
+
+
+def test_an_interrupted_run_keeps_what_it_has_and_goes_on(
+    stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    one = course(stand_in, model, tmp_path / "one", trials=30)
+    stand_in.interrupt_after = len(one) + 13
+    result = tune(model, tmp_path / "two", trials=30)
+    assert result.interrupted and "resume=True" in result.summary()
+    assert len(records_of(tmp_path / "two")) == 13
+    stand_in.interrupt_after = 10**9
+    rest = tune(model, tmp_path / "two", trials=30, resume=True)
+    assert not rest.interrupted and rest.trials == 17
+    assert stand_in.tried[len(one) :] == one
+
+
+def test_another_seed_or_model_does_not_resume(
+    stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    tune(model, tmp_path, trials=16)
+    assert tune(model, tmp_path, trials=16, resume=True, seed=1).trials == 16
+    assert tune(network(32), tmp_path, trials=16, resume=True).trials == 16
+    assert tune(model, tmp_path, trials=16).trials == 16, "without resume"
+
+
+def test_every_configuration_and_no_more(stand_in: type[StandIn], tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["a"]),
+        helper.make_node("Conv", ["a", "w"], ["y"], strides=[2, 2]),
+    ]
+    weights = {"v": random_input((16, 16, 1, 1)), "w": random_input((16, 16, 3, 3))}
+    small = make_model(nodes, {"x": (1, 16, 5, 5)}, ["y"], weights)
+    sizes = [len(t.configs) for t in driver.extract_tasks(small, resolve_target("llvm"))]
+    assert len(sizes) == 2
+    result = tune(small, tmp_path, level="exhaustive")
+    assert [task.trials for task in result.tasks] == sizes
+    assert len(stand_in.tried) == len(set(stand_in.tried)) == sum(sizes)
+    assert tune(small, tmp_path, trials=10**6).trials == sum(sizes)
+
+
+def test_levels_count_trials_of_each_convolution(
+    stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    assert tune(model, tmp_path, level="fast").trials == 20
+
+
+def test_failures_are_counted_and_cost_only_themselves(
+    stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    stand_in.fails = ("winograd",)
+    result = tune(model, tmp_path, trials=24)
+    failed = [record for record in records_of(tmp_path) if record.error]
+    assert result.failed == len(failed) > 0 and result.errors == {"WrongResult": len(failed)}
+    assert all(r.error == "WrongResult" and r.config["algorithm"] == "winograd" for r in failed)
+    assert all(task.config.algorithm == "direct" for task in result.tasks)
+
+
+def test_where_nothing_runs_the_error_says_why(
+    stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    stand_in.fails = ("winograd", "direct")
+    with pytest.raises(TuningError, match=r"WrongResult ×8; the last: as asked"):
+        tune(model, tmp_path, trials=8)
+    assert len(records_of(tmp_path)) == 8
+
+
+def test_a_time_budget_ends_it_early(
+    stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    slow = [lambda _: sleep(0.3)]
+    result = tune(model, tmp_path, level="exhaustive", time_budget=0.5, callbacks=slow)
+    assert 8 <= result.trials <= 32 and not result.interrupted
+    nothing = tune(model, tmp_path / "none", time_budget=1e-9)
+    assert nothing.trials == 0 and not nothing.errors
+
+
+def test_a_model_without_convolutions(stand_in: type[StandIn], tmp_path: Path) -> None:
+    relu = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": (1, 4)}, ["y"])
+    result = tune(relu, tmp_path)
+    assert (result.tasks, result.trials, result.interrupted) == ((), 0, False)
+    assert result.to_dict()["tasks"] == [] and "0 trials" in result.summary()
+
+
+def test_the_result_names_the_file(
+    stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    onnx.save(model, tmp_path / "some.onnx")
+    assert tune(tmp_path / "some.onnx", tmp_path, trials=1).model == str(tmp_path / "some.onnx")
+
+
+def test_runs_are_no_records(
+    stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    """The record tools read whatever looks like a file of them in the folder."""
+    tune(model, tmp_path, trials=8)
+    assert stores_below(tmp_path) == [store_of(tmp_path, resolve_target("llvm").spec.key)]
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(
+    stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RecordError, match="file"):
+        tune(model, tmp_path / "file" / "below", trials=8)
+    assert not stand_in.tried
+
+
+# -------------------------------------------------------------------------------------- arguments
+
+MEANINGLESS: list[tuple[str, Any]] = [
+    *(("trials", value) for value in (0, -1, True, "8", 2.5)),
+    *(("time_budget", value) for value in (0, -1.0, float("nan"), "60", True)),
+    *(("level", value) for value in ("quick", None, ["fast"])),
+    *(("precision", value) for value in ("float16", None)),
+    *(("seed", value) for value in (-1, None, 0.5, True)),
+    ("tracker", "localhost:9190"),
+    ("key", "rk3399"),
+    ("tuning_logs", False),
+    ("tuning_logs", True),
+    ("tuning_logs", __file__),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), MEANINGLESS, ids=map(str, MEANINGLESS))
+def test_arguments_that_mean_nothing(
+    model: onnx.ModelProto, tmp_path: Path, name: str, value: Any
+) -> None:
+    with pytest.raises(InputError) as caught:
+        tune(model, tmp_path, **{name: value})
+    assert caught.value.name == name and name in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_device_that_is_not_here(model: onnx.ModelProto, tmp_path: Path) -> None:
+    with pytest.raises(DeviceUnavailableError, match="device"):
+        tvm_edge.tune(model, "mali-t860", tuning_logs=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_seeds_of_any_size(stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path) -> None:
+    assert tune(model, tmp_path, trials=16, seed=2**40).trials == 16
