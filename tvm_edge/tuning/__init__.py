@@ -1,6 +1,7 @@
 """Tuning: configurations of kernels, measured on the device and kept."""
 
-from tvm_edge.tuning.driver import LEVELS, tune
+from tvm_edge.tuning.driver import tune
+from tvm_edge.tuning.options import LEVELS
 from tvm_edge.tuning.result import Progress, TaskResult, TuneResult
 
 __all__ = ["LEVELS", "Progress", "TaskResult", "TuneResult", "tune"]

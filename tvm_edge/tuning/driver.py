@@ -6,64 +6,42 @@ import json
 import logging
 import os
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from math import isfinite
-from numbers import Integral
 from pathlib import Path
-from statistics import median
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 import tvm
 
 from tvm_edge.compiler.tuned import TuningLogs
-from tvm_edge.errors import (
-    DeviceUnavailableError,
-    InputError,
-    TuningError,
-    TvmEdgeWarning,
-    near_matches,
-)
-from tvm_edge.hardware import ResolvedTarget, devices, resolve_target
-from tvm_edge.records import Record, RecordLibrary, add_records, recorded_device, user_folder
+from tvm_edge.errors import TuningError
+from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.records import user_folder
 from tvm_edge.runtime.threads import resolve_num_threads
-from tvm_edge.schedules.conv_config import ConvConfig
-from tvm_edge.schedules.conv_records import (
-    TEMPLATES,
-    config_of,
-    config_space,
-    recorded_config,
-    recorded_workload,
-    template_of,
-)
+from tvm_edge.schedules.conv_records import TEMPLATES, template_of
+from tvm_edge.tuning.confirm import confirm
+from tvm_edge.tuning.options import LEVELS, check_device, check_options
 from tvm_edge.tuning.pool import Pool, Trial
-from tvm_edge.tuning.problem import make_problem
+from tvm_edge.tuning.problem import ProblemFiles
+from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.result import Progress, TaskResult, TuneResult
 from tvm_edge.tuning.run_log import LoggedTrial, RunLog
 from tvm_edge.tuning.search import Search, TaskSearch
 from tvm_edge.tuning.tasks import Task, digest, extract_tasks
-from tvm_edge.tuning.worker import Done, Failed
+from tvm_edge.tuning.worker import Failed
 
-__all__ = ["LEVELS", "tune"]
+__all__ = ["tune"]
 
 _LOG = logging.getLogger("tvm_edge.tuning")
-
-LEVELS = {"fast": 10, "normal": 64, "exhaustive": None}
-"""Trials for each distinct convolution, shared out by what they are expected to save."""
 
 _EACH = 4  # trials that a task gets at a time
 _PER_WORKER = 4  # trials of a round for each process
 
-# The fastest of each convolution are timed again in turns, as the first among many is the luckiest.
-_FINALISTS, _FINAL_ROUNDS, _FINAL_SECONDS = 3, 5, 0.02
-
 _MOST_WORKERS = 16
-_KNOWN = 4  # records of like devices to begin with
 
 
 def tune(
@@ -130,111 +108,28 @@ def tune(
     TuningError
         Every candidate failed.
     """
-    _check(trials, time_budget, level, precision, tracker, key, tuning_logs, seed)
+    check_options(
+        trials=trials,
+        time_budget=time_budget,
+        level=level,
+        precision=precision,
+        tracker=tracker,
+        key=key,
+        tuning_logs=tuning_logs,
+        seed=seed,
+    )
     resolved = resolve_target(target, host)
-    _check_device(resolved)
+    check_device(resolved)
     folder = user_folder(tuning_logs if not isinstance(tuning_logs, bool) else None)
     tasks = extract_tasks(model, resolved, input_shapes)
     name = model if isinstance(model, str | os.PathLike) else type(model).__name__
-    run = _Run(
-        str(name),
-        resolved,
-        tasks,
-        folder,
-        seed,
-        tuple(callbacks),
-        driver=_driver(resolved.kind),
-    )
+    recorder = Recorder(resolved, folder)
+    run = _Run(str(name), resolved, tasks, folder, recorder, seed, tuple(callbacks))
     each = LEVELS[level]
     every = sum(len(task.configs) for task in tasks)
     wanted = trials if trials is not None else every if each is None else each * len(tasks)
     given = target if isinstance(target, str | dict) else json.loads(str(target))
     return run(given, min(wanted, every), time_budget, resume)
-
-
-def _check(
-    trials: Any,
-    time_budget: Any,
-    level: Any,
-    precision: Any,
-    tracker: Any,
-    key: Any,
-    tuning_logs: Any,
-    seed: Any,
-) -> None:
-    for name, value in (("trials", trials), ("seed", seed)):
-        least = 1 if name == "trials" else 0
-        if (value is not None or name == "seed") and (
-            not isinstance(value, Integral) or isinstance(value, bool) or value < least
-        ):
-            raise InputError(
-                f"{name} is {value!r}, and must be a whole number of at least {least}",
-                name=name,
-                expected=f"a number >= {least}",
-                got=repr(value),
-            )
-    if time_budget is not None and (
-        not isinstance(time_budget, int | float)
-        or isinstance(time_budget, bool)
-        or not time_budget > 0
-    ):
-        raise InputError(
-            f"time_budget is {time_budget!r}, and must be a positive number of seconds",
-            name="time_budget",
-            got=repr(time_budget),
-        )
-    if not isinstance(level, str) or level not in LEVELS:
-        known = ", ".join(LEVELS)
-        raise InputError(
-            f"level={level!r} does not exist; {near_matches(str(level), LEVELS)}",
-            name="level",
-            expected=known,
-            got=repr(level),
-        )
-    if precision != "float32":
-        raise InputError(
-            f"precision={precision!r} cannot be tuned: tuning records are of float32; leave "
-            "precision out",
-            name="precision",
-            got=repr(precision),
-        )
-    if tracker is not None or key is not None:
-        raise InputError(
-            "boards behind an RPC tracker are not available in this version of tvm-edge; run "
-            "tune on the board itself, without tracker and key (--rpc-tracker, --rpc-key)",
-            name="key" if tracker is None else "tracker",
-            got=repr(key if tracker is None else tracker),
-        )
-    if isinstance(tuning_logs, bool):
-        raise InputError(
-            f"tuning_logs={tuning_logs!r} (--tuning-records none) names no folder, and a run has "
-            "to keep what it measures; leave it out, or name a folder",
-            name="tuning_logs",
-            got=repr(tuning_logs),
-        )
-    if tuning_logs is not None and Path(tuning_logs).is_file():
-        raise InputError(
-            f"tuning_logs={str(tuning_logs)!r} is a file, and a run writes a folder of them; name "
-            "its folder",
-            name="tuning_logs",
-            got=repr(str(tuning_logs)),
-        )
-
-
-def _check_device(resolved: ResolvedTarget) -> None:
-    """What is measured here is recorded as that device's: it has to be it."""
-    kind = resolved.kind
-    if kind != "llvm" and not tvm.device(kind, 0).exist:
-        raise DeviceUnavailableError(
-            f"this machine has no {kind} device to measure {resolved.spec.name} on; tvm-edge "
-            "devices shows what it has"
-        )
-    here = resolve_target(kind).spec
-    if here.key != resolved.spec.key:
-        raise DeviceUnavailableError(
-            f"{resolved.spec.name} is not in this machine, whose {kind} device is {here.name} "
-            f"({here.key}); tune on the device itself, or with target={kind!r} for this one"
-        )
 
 
 @dataclass
@@ -245,12 +140,11 @@ class _Run:
     resolved: ResolvedTarget
     tasks: Sequence[Task]
     folder: Path
+    recorder: Recorder
     seed: int
     callbacks: Sequence[Callable[[Progress], None]]
     errors: Counter[str] = field(default_factory=Counter)
-    records: list[Record] = field(default_factory=list)
     taken: int = 0  # trials that a run before has measured
-    driver: str = ""
     last_failure: str = ""
 
     def __call__(
@@ -268,7 +162,7 @@ class _Run:
         path = self.folder / "runs" / f"{digest(self.tasks, json.dumps(header))}.run"
         slots = _PER_WORKER * max(len(os.sched_getaffinity(0)) - 1, 2)
         sizes = [len(task.configs) for task in self.tasks]
-        log = RunLog(path, header, self._known(), slots, sizes, resume)
+        log = RunLog(path, header, self.recorder.known(self.tasks), slots, sizes, resume)
         search = Search(
             [
                 TaskSearch.of(task, [task.configs[place] for place in places])
@@ -283,12 +177,12 @@ class _Run:
                 try:
                     self._rounds(search, log, pool, problems, start, total, time_budget)
                 finally:
-                    self._save()
-                self._confirm(search, pool, problems)
+                    self.recorder.save()
+                confirm(search, pool, problems, self.recorder)
         except KeyboardInterrupt:
             interrupted = True
         finally:
-            self._save()
+            self.recorder.save()
             log.close()
         if not interrupted and self.errors and all(not isfinite(s.best) for s in search.tasks):
             counts = ", ".join(f"{name} ×{n}" for name, n in self.errors.items())
@@ -299,31 +193,6 @@ class _Run:
             )
         return self._result(search, monotonic() - start, interrupted)
 
-    def _known(self) -> list[list[int]]:
-        """Places of configurations that records have, of this device and of like ones."""
-        spec = self.resolved.spec
-        found = []
-        with RecordLibrary(recorded_device(spec), self.folder) as library:
-            for task in self.tasks:
-                places = {config: place for place, config in enumerate(task.configs)}
-                space = config_space(task.workload, spec)
-                own: dict[int, None] = {}
-                for each in library.candidates(
-                    recorded_workload(task.workload), self.resolved.kind
-                ):
-                    try:
-                        place = places.get(config_of(each.record, space, spec))
-                    except ValueError:  # of another version, or not legal here
-                        continue
-                    if place is not None:
-                        own[place] = None
-                    if len(own) == _KNOWN:
-                        break
-                found.append(list(own))
-            for message in library.warnings:
-                warnings.warn(message, TvmEdgeWarning, stacklevel=4)
-        return found
-
     def _pool(self, target: Any) -> Pool:
         cores = len(os.sched_getaffinity(0))
         on_cpu = self.resolved.spec.has_cpu_cores  # OpenCL may be, too
@@ -331,15 +200,15 @@ class _Run:
         return Pool(target, workers, resolve_num_threads(None), beside=not on_cpu)
 
     @contextmanager
-    def _problems(self) -> Iterator[_Problems]:
+    def _problems(self) -> Iterator[ProblemFiles]:
         with tempfile.TemporaryDirectory(prefix="tvm-edge-tune-") as folder:
-            yield _Problems(Path(folder), self.tasks)
+            yield ProblemFiles(Path(folder), [task.workload for task in self.tasks])
 
     def _replay(self, search: Search, log: RunLog) -> None:
         for logged in log.rounds:
             found: dict[int, dict[int, float]] = {}
             for trial in logged:
-                found.setdefault(trial.task, {})[trial.place] = _cost(trial)
+                found.setdefault(trial.task, {})[trial.place] = trial.cost
                 if trial.error:
                     self.errors[trial.error] += 1
             search.tell(found)
@@ -350,7 +219,7 @@ class _Run:
         search: Search,
         log: RunLog,
         pool: Pool,
-        problems: _Problems,
+        problems: ProblemFiles,
         start: float,
         total: int,
         time_budget: float | None,
@@ -370,12 +239,12 @@ class _Run:
             found: dict[int, dict[int, float]] = {}
             try:
                 for trial in self._measured(asked, begun, search, pool, problems, log):
-                    found.setdefault(trial.task, {})[trial.place] = _cost(trial)
+                    found.setdefault(trial.task, {})[trial.place] = trial.cost
             except KeyboardInterrupt:
                 search.tell(found)  # the summary counts them
                 raise
             begun = {}
-            self._save()
+            self.recorder.save()
             if asked == whole:
                 log.end_round(number)
                 number += 1
@@ -388,7 +257,7 @@ class _Run:
         begun: Mapping[tuple[int, int], LoggedTrial],
         search: Search,
         pool: Pool,
-        problems: _Problems,
+        problems: ProblemFiles,
         log: RunLog,
     ) -> Iterator[LoggedTrial]:
         for key in asked:
@@ -417,73 +286,8 @@ class _Run:
             else:
                 trial = LoggedTrial(task, place, answer.latencies)
             log.add(trial)
-            self._keep(search.tasks[task].task, place, trial.latencies, trial.error)
+            self.recorder.keep(search.tasks[task].task, place, trial.latencies, trial.error)
             yield trial
-
-    def _confirm(self, search: Search, pool: Pool, problems: _Problems) -> None:
-        """Time the fastest of each convolution again, beside the heuristic's choice.
-
-        Until the fastest by all that is known is one of them: a configuration that was lucky once
-        would be taken otherwise.
-        """
-        if not search.measured:
-            return
-        sleep(1)  # of two records of one kernel the later stays, and they have the time in seconds
-        for index, own in enumerate(search.tasks):
-            confirmed: dict[int, float] = {}
-            while True:
-                ranked = sorted(own.measured, key=lambda place: (own.measured[place], place))
-                ranked = [place for place in ranked if isfinite(own.measured[place])]
-                if not ranked or ranked[0] in confirmed:
-                    break
-                best = [place for place in ranked if place not in confirmed][:_FINALISTS]
-                again = [min(confirmed, key=lambda place: confirmed[place])] if confirmed else []
-                heuristic = [0] if isfinite(own.measured.get(0, 0.0)) else []
-                places = list(dict.fromkeys([*best, *again, *heuristic]))
-                trials = [
-                    Trial(own.task.workload, own.task.configs[place], problems.path(index))
-                    for place in places
-                ]
-                answers = pool.measure_in_turns(trials, _FINAL_ROUNDS, _FINAL_SECONDS)
-                for place, answer in zip(places, answers, strict=True):
-                    if isinstance(answer, Done):
-                        self._keep(own.task, place, answer.latencies, "")
-                        own.measured[place] = _cost(LoggedTrial(index, place, answer.latencies))
-                    elif place in own.measured:
-                        own.measured[place] = float("inf")
-                    confirmed[place] = own.measured.get(place, float("inf"))
-            self._save()
-
-    def _keep(self, task: Task, place: int, latencies: tuple[float, ...], error: str) -> None:
-        spec = self.resolved.spec
-        template = template_of(spec)
-        self.records.append(
-            Record(
-                recorded_device(spec, self.driver),
-                {"kind": self.resolved.kind},
-                recorded_workload(task.workload),
-                template,
-                TEMPLATES[template],
-                recorded_config(task.configs[place]),
-                latencies,
-                tvm.__version__,
-                datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                error,
-            )
-        )
-
-    def _save(self) -> None:
-        """Commit what was measured since; raises RecordError where the disk is full."""
-        if not self.records:
-            return
-        records, self.records = self.records, []
-        try:
-            added = add_records(self.folder, records)
-        except KeyboardInterrupt:
-            self.records = records  # for the last time, when the run ends
-            raise
-        for message in added.warnings:
-            warnings.warn(message, TvmEdgeWarning, stacklevel=4)
 
     def _report(
         self, search: Search, before: Mapping[int, float], seconds: float, total: int
@@ -529,28 +333,9 @@ class _Run:
         )
 
 
-class _Problems:
-    """Operands of each task in a file, made when it is first tried."""
-
-    def __init__(self, folder: Path, tasks: Sequence[Task]) -> None:
-        self._folder, self._tasks = folder, tasks
-
-    def path(self, index: int) -> Path:
-        """The file of one task's operands."""
-        path = self._folder / f"{index}.npz"
-        if not path.exists():
-            make_problem(self._tasks[index].workload, index).save(path)
-        return path
-
-
-def _cost(trial: LoggedTrial) -> float:
-    """As records rank: the median, which bursts of other work on the machine do not move."""
-    return median(trial.latencies) if trial.latencies else float("inf")
-
-
 def _task_result(search: TaskSearch) -> TaskResult:
     heuristic = search.measured.get(0, float("inf"))
-    config: ConvConfig = search.task.configs[search.best_place]
+    config = search.task.configs[search.best_place]
     return TaskResult(
         workload=search.task.workload,
         count=search.task.count,
@@ -560,11 +345,3 @@ def _task_result(search: TaskSearch) -> TaskResult:
         best=search.best,
         config=config,
     )
-
-
-def _driver(kind: str) -> str:
-    """The version of the device's driver; empty of CPUs."""
-    if kind == "llvm":
-        return ""
-    found = (device for device in devices() if device.target == kind)
-    return str(next(found).details.get("driver", ""))

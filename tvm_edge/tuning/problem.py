@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from tvm_edge.errors import TuningError
 from tvm_edge.schedules.blocked import ConvWorkload
 
-__all__ = ["TOLERANCE", "Problem", "convolve", "make_problem"]
+__all__ = ["TOLERANCE", "Problem", "ProblemFiles", "convolve", "make_problem"]
 
 TOLERANCE = 1e-4
 """Of the largest value, as for whole models; Winograd's algorithm has some 1e-5."""
@@ -57,6 +59,38 @@ class Problem:
         largest = float(np.abs(self.expected).max()) or 1.0
         worst = float(np.abs(actual - self.expected).max())
         return worst / largest if np.isfinite(worst) else float("inf")
+
+
+class ProblemFiles:
+    """Operands of each workload in a file, made when it is first tried.
+
+    Parameters
+    ----------
+    folder : Path
+    workloads : sequence of ConvWorkload
+    """
+
+    def __init__(self, folder: Path, workloads: Sequence[ConvWorkload]) -> None:
+        self._folder, self._workloads = folder, workloads
+
+    def path(self, index: int) -> Path:
+        """The file of one workload's operands.
+
+        Raises
+        ------
+        TuningError
+            The temporary folder is full.
+        """
+        path = self._folder / f"{index}.npz"
+        if not path.exists():
+            try:
+                make_problem(self._workloads[index], index).save(path)
+            except OSError as err:
+                raise TuningError(
+                    f"the operands of a convolution cannot be written to {str(path)!r} "
+                    f"({err.strerror or err}); make room there, or set TMPDIR to another folder"
+                ) from err
+        return path
 
 
 def make_problem(workload: ConvWorkload, seed: int = 0) -> Problem:

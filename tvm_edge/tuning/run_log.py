@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Any, TextIO
 
 from tvm_edge.errors import RecordError
@@ -32,6 +33,11 @@ class LoggedTrial:
     place: int
     latencies: tuple[float, ...]
     error: str = ""
+
+    @property
+    def cost(self) -> float:
+        """Seconds, as records rank: the median, which bursts of other work do not move."""
+        return median(self.latencies) if self.latencies else float("inf")
 
 
 class RunLog:

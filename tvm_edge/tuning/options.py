@@ -1,0 +1,114 @@
+"""What ``tune`` may be asked for."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from tvm_edge.errors import DeviceUnavailableError, InputError, near_matches
+from tvm_edge.hardware import ResolvedTarget, resolve_target
+
+__all__ = ["LEVELS", "check_device", "check_options"]
+
+LEVELS = {"fast": 10, "normal": 64, "exhaustive": None}
+"""Trials for each distinct convolution, shared out by what they are expected to save."""
+
+
+def check_options(
+    *,
+    trials: Any,
+    time_budget: Any,
+    level: Any,
+    precision: Any,
+    tracker: Any,
+    key: Any,
+    tuning_logs: Any,
+    seed: Any,
+) -> None:
+    """Refuse values that mean nothing, and those that this version cannot honour.
+
+    Raises
+    ------
+    InputError
+    """
+    for name, value in (("trials", trials), ("seed", seed)):
+        least = 1 if name == "trials" else 0
+        if (value is not None or name == "seed") and (
+            not isinstance(value, Integral) or isinstance(value, bool) or value < least
+        ):
+            raise InputError(
+                f"{name} is {value!r}, and must be a whole number of at least {least}",
+                name=name,
+                expected=f"a number >= {least}",
+                got=repr(value),
+            )
+    if time_budget is not None and (
+        not isinstance(time_budget, int | float)
+        or isinstance(time_budget, bool)
+        or not time_budget > 0
+    ):
+        raise InputError(
+            f"time_budget is {time_budget!r}, and must be a positive number of seconds",
+            name="time_budget",
+            got=repr(time_budget),
+        )
+    if not isinstance(level, str) or level not in LEVELS:
+        known = ", ".join(LEVELS)
+        raise InputError(
+            f"level={level!r} does not exist; {near_matches(str(level), LEVELS)}",
+            name="level",
+            expected=known,
+            got=repr(level),
+        )
+    if precision != "float32":
+        raise InputError(
+            f"precision={precision!r} cannot be tuned: tuning records are of float32; leave "
+            "precision out",
+            name="precision",
+            got=repr(precision),
+        )
+    if tracker is not None or key is not None:
+        raise InputError(
+            "boards behind an RPC tracker are not available in this version of tvm-edge; run "
+            "tune on the board itself, without tracker and key (--rpc-tracker, --rpc-key)",
+            name="key" if tracker is None else "tracker",
+            got=repr(key if tracker is None else tracker),
+        )
+    if isinstance(tuning_logs, bool):
+        raise InputError(
+            f"tuning_logs={tuning_logs!r} (--tuning-records none) names no folder, and a run has "
+            "to keep what it measures; leave it out, or name a folder",
+            name="tuning_logs",
+            got=repr(tuning_logs),
+        )
+    if tuning_logs is not None and Path(tuning_logs).is_file():
+        raise InputError(
+            f"tuning_logs={str(tuning_logs)!r} is a file, and a run writes a folder of them; name "
+            "its folder",
+            name="tuning_logs",
+            got=repr(str(tuning_logs)),
+        )
+
+
+def check_device(resolved: ResolvedTarget) -> None:
+    """Refuse another device than this machine's: what is measured here is recorded as of it.
+
+    Raises
+    ------
+    DeviceUnavailableError
+    """
+    kind = resolved.kind
+    if kind != "llvm" and not tvm.device(kind, 0).exist:
+        raise DeviceUnavailableError(
+            f"this machine has no {kind} device to measure {resolved.spec.name} on; tvm-edge "
+            "devices shows what it has"
+        )
+    here = resolve_target(kind).spec
+    if here.key != resolved.spec.key:
+        raise DeviceUnavailableError(
+            f"{resolved.spec.name} is not in this machine, whose {kind} device is {here.name} "
+            f"({here.key}); tune on the device itself, or with target={kind!r} for this one"
+        )

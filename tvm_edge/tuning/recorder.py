@@ -1,0 +1,114 @@
+"""Measurements as tuning records: those there were, and those of a run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+import tvm
+
+from tvm_edge.errors import TvmEdgeWarning
+from tvm_edge.hardware import ResolvedTarget, devices
+from tvm_edge.records import Record, RecordLibrary, add_records, recorded_device
+from tvm_edge.schedules.conv_records import (
+    TEMPLATES,
+    config_of,
+    config_space,
+    recorded_config,
+    recorded_workload,
+    template_of,
+)
+from tvm_edge.tuning.tasks import Task
+
+__all__ = ["Recorder"]
+
+_KNOWN = 4  # records of a task to begin with
+
+
+class Recorder:
+    """The records of one device in a folder.
+
+    Parameters
+    ----------
+    resolved : ResolvedTarget
+        Of this machine.
+    folder : Path
+    """
+
+    def __init__(self, resolved: ResolvedTarget, folder: Path) -> None:
+        self._resolved, self._folder = resolved, folder
+        self._driver = _driver(resolved.kind)
+        self._pending: list[Record] = []
+
+    def known(self, tasks: Sequence[Task]) -> list[list[int]]:
+        """By task, places of configurations that records have, of this device and of like ones."""
+        spec = self._resolved.spec
+        found = []
+        with RecordLibrary(recorded_device(spec), self._folder) as library:
+            for task in tasks:
+                places = {config: place for place, config in enumerate(task.configs)}
+                space = config_space(task.workload, spec)
+                own: dict[int, None] = {}
+                for each in library.candidates(
+                    recorded_workload(task.workload), self._resolved.kind
+                ):
+                    try:
+                        place = places.get(config_of(each.record, space, spec))
+                    except ValueError:  # of another version, or not legal here
+                        continue
+                    if place is not None:
+                        own[place] = None
+                    if len(own) == _KNOWN:
+                        break
+                found.append(list(own))
+            for message in library.warnings:
+                warnings.warn(message, TvmEdgeWarning, stacklevel=4)
+        return found
+
+    def keep(self, task: Task, place: int, latencies: tuple[float, ...], error: str = "") -> None:
+        """Note a measurement of one of a task's configurations, or a failure; not yet written."""
+        spec = self._resolved.spec
+        template = template_of(spec)
+        self._pending.append(
+            Record(
+                recorded_device(spec, self._driver),
+                {"kind": self._resolved.kind},
+                recorded_workload(task.workload),
+                template,
+                TEMPLATES[template],
+                recorded_config(task.configs[place]),
+                latencies,
+                tvm.__version__,
+                datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                error,
+            )
+        )
+
+    def save(self) -> None:
+        """Commit what was noted since.
+
+        Raises
+        ------
+        RecordError
+            The disk is full, the database is another program's, …
+        """
+        if not self._pending:
+            return
+        records, self._pending = self._pending, []
+        try:
+            added = add_records(self._folder, records)
+        except KeyboardInterrupt:
+            self._pending = records  # for the last time, when the run ends
+            raise
+        for message in added.warnings:
+            warnings.warn(message, TvmEdgeWarning, stacklevel=4)
+
+
+def _driver(kind: str) -> str:
+    """The version of the device's driver; empty of CPUs."""
+    if kind == "llvm":
+        return ""
+    found = (device for device in devices() if device.target == kind)
+    return str(next(found).details.get("driver", ""))
