@@ -24,6 +24,7 @@ __all__ = [
     "config_space",
     "outdated",
     "recorded_config",
+    "recorded_target",
     "recorded_workload",
     "template_of",
 ]
@@ -58,6 +59,14 @@ def recorded_workload(workload: ConvWorkload, dtype: str = "float32") -> Workloa
     return Workload("conv2d", (image, filters), dtype, "NCHW", attributes)
 
 
+def recorded_target(kind: str, spec: DeviceSpec) -> dict[str, str | int]:
+    """What a device was used through and, of a CPU, with how many cores.
+
+    Half of what a CPU's knobs say is how cores share the work.
+    """
+    return {"kind": kind, "cores": spec.cores} if spec.has_cpu_cores else {"kind": kind}
+
+
 def recorded_config(config: ConvConfig) -> dict[str, str | int | float | bool]:
     """A configuration's knobs by name, as records have them."""
     kind = {"algorithm": config.algorithm, "block": config.block, "m": config.m}
@@ -90,9 +99,13 @@ def config_of(record: Record, space: ConfigSpace, spec: DeviceSpec) -> ConvConfi
     Raises
     ------
     ValueError
-        Of another template or version, or not legal here; the message says which.
+        Of another template or version, measured with another number of a CPU's cores, or not legal
+        here; the message says which.
     """
     reason = outdated(record)
+    cores = record.target.get("cores", spec.cores)
+    if not reason and spec.has_cpu_cores and cores != spec.cores:
+        reason = f"it was measured with {cores} cores, and {spec.name} has {spec.cores}"
     if not reason and record.template != template_of(spec):
         reason = f"it is of the template {record.template}, and {spec.name} has {template_of(spec)}"
     if reason:

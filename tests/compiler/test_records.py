@@ -129,6 +129,7 @@ UNFIT: dict[str, dict[str, Any]] = {
     "is at": {"template_version": 0},
     "no template": {"template": "conv2d.fpga"},
     "has conv2d.cpu": {"template": "conv2d.gpu"},
+    f"has {CPU.cores}": {"target": {"kind": "llvm", "cores": CPU.cores + 1}},
 }
 
 

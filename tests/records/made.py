@@ -12,6 +12,7 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import (
     TEMPLATES,
     recorded_config,
+    recorded_target,
     recorded_workload,
     template_of,
 )
@@ -53,7 +54,7 @@ def measured(
     """What a tuner writes of a convolution on a device."""
     made = Record(
         recorded_device(spec),
-        {"kind": kind},
+        recorded_target(kind, spec),
         recorded_workload(conv),
         template_of(spec),
         TEMPLATES[template_of(spec)],

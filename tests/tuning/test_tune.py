@@ -22,7 +22,7 @@ from tests.runtime.support import child_environment
 from tvm_edge.errors import DeviceUnavailableError, InputError, RecordError, TuningError
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import Database, Record, store_of, stores_below
-from tvm_edge.tuning import Progress, TuneResult, driver
+from tvm_edge.tuning import Progress, TuneResult, confirm, driver
 from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.worker import Done, Failed
 
@@ -181,7 +181,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
         tried: list[str] = []  # noqa: RUF012
 
     monkeypatch.setattr(driver, "Pool", Own)
-    monkeypatch.setattr(driver, "sleep", lambda _: None)
+    monkeypatch.setattr(confirm, "sleep", lambda _: None)
     return Own
 
 

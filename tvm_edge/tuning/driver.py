@@ -21,7 +21,6 @@ from tvm_edge.compiler.tuned import TuningLogs
 from tvm_edge.errors import TuningError
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.records import user_folder
-from tvm_edge.runtime.threads import resolve_num_threads
 from tvm_edge.schedules.conv_records import TEMPLATES, template_of
 from tvm_edge.tuning.confirm import confirm
 from tvm_edge.tuning.options import LEVELS, check_device, check_options
@@ -195,9 +194,10 @@ class _Run:
 
     def _pool(self, target: Any) -> Pool:
         cores = len(os.sched_getaffinity(0))
-        on_cpu = self.resolved.spec.has_cpu_cores  # OpenCL may be, too
+        spec = self.resolved.spec
+        on_cpu = spec.has_cpu_cores  # OpenCL may be, too
         workers = max(1, min(_MOST_WORKERS, cores if on_cpu else cores - 1))
-        return Pool(target, workers, resolve_num_threads(None), beside=not on_cpu)
+        return Pool(target, workers, spec.cores if on_cpu else 1, beside=not on_cpu)
 
     @contextmanager
     def _problems(self) -> Iterator[ProblemFiles]:

@@ -17,6 +17,7 @@ from tvm_edge.schedules.conv_records import (
     config_of,
     config_space,
     recorded_config,
+    recorded_target,
     recorded_workload,
     template_of,
 )
@@ -74,7 +75,7 @@ class Recorder:
         self._pending.append(
             Record(
                 recorded_device(spec, self._driver),
-                {"kind": self._resolved.kind},
+                recorded_target(self._resolved.kind, spec),
                 recorded_workload(task.workload),
                 template,
                 TEMPLATES[template],
