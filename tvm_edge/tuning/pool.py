@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -94,6 +95,7 @@ class _Worker:
             self.connection.send(self._given)
         self.deadline = monotonic() + _START_SECONDS
         self.ready = False
+        self._paused = False
         self.generation += 1
 
     def ask(self, message: Build | Measure | Drop, seconds: float) -> None:
@@ -125,6 +127,12 @@ class _Worker:
             )
         self.start()
         return Failed(error.__name__, message)
+
+    def pause(self, wanted: bool) -> None:
+        """Stop the process, all its threads, or let it go on."""
+        if wanted != self._paused:
+            self.process.send_signal(signal.SIGSTOP if wanted else signal.SIGCONT)
+            self._paused = wanted
 
     def stop(self) -> None:
         self.process.kill()
@@ -211,7 +219,9 @@ class Pool:
                 if made.is_lost:
                     waiting.append(made.place)
                     continue
+                self._pause_others(made.worker)
                 yield made.place, self._measure(made, trials[made.place])
+            self._pause_others(None)
 
     def _run_beside(self, trials: Sequence[Trial]) -> Iterator[tuple[int, Done | Failed]]:
         """Each is measured as soon as it is built, while others are built."""
@@ -250,11 +260,14 @@ class Pool:
                     before = found[made.place]
                     if made.is_lost or isinstance(before, Failed):
                         continue
+                    if not self._beside:
+                        self._pause_others(made.worker)
                     ask = Measure(made.token, 1, seconds, float("inf"))
                     answer = self._asked(made.worker, ask, self.limits.measure)
                     if isinstance(answer, Done):
                         answer = Done((*before.latencies, *answer.latencies))
                     found[made.place] = answer
+            self._pause_others(None)
             for made in built:
                 self._drop(made)
             waiting = [
@@ -306,6 +319,15 @@ class Pool:
         answer = self._asked(made.worker, ask, limits.measure)
         self._drop(made)
         return answer
+
+    def _pause_others(self, worker: _Worker | None) -> None:
+        """Stop all processes but one, or let all go on.
+
+        The threads of TVM's pools, and of OpenCL's on a CPU, look for work for a while before they
+        sleep: they would take the cores of what is measured, and double its time.
+        """
+        for other in self._workers:
+            other.pause(worker is not None and other is not worker)
 
     def _drop(self, made: _Built) -> None:
         if not made.is_lost:
