@@ -298,8 +298,8 @@ def main() -> None:
         "--mode",
         choices=list(BARS),
         default="heuristic",
-        help="heuristic: nothing is measured; measured: the heuristic's best candidates of each "
-        "convolution are, once, before the network is compiled",
+        help="heuristic: nothing is measured; measured: the network is tuned before, at the level "
+        "fast",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0)

@@ -238,3 +238,32 @@ def test_a_killed_tuner_leaves_no_process(tmp_path: Path, problem: Path) -> None
     finally:
         os.close(writer)
     assert len(gone) == 2 and not alive
+
+
+def states(pool: Pool) -> list[str]:
+    """Of the pool's processes, as ``ps`` has them; one whose threads sleep is not stopped."""
+    return [psutil.Process(w.process.pid).status() for w in pool._workers]
+
+
+def test_on_a_cpu_the_others_stop_while_one_measures(pool: Pool, trials: list[Trial]) -> None:
+    seen = []
+    for _ in pool.run(trials):
+        seen.append(states(pool).count(psutil.STATUS_STOPPED))
+    assert seen == [1] * len(trials), "between two measurements as well"
+    assert psutil.STATUS_STOPPED not in states(pool)
+    pool.measure_in_turns(trials[:2], 1, 0.001)
+    assert psutil.STATUS_STOPPED not in states(pool)
+
+
+def test_beside_a_gpu_none_stops(problem: Path, trials: list[Trial]) -> None:
+    with Pool("llvm", 2, 1, QUICK, beside=True) as pool:
+        found = {}
+        for place, answer in pool.run(trials):
+            assert psutil.STATUS_STOPPED not in states(pool)
+            found[place] = answer
+        wrong = make_problem(CONV, 1)
+        damaged = problem.with_name("damaged.npz")
+        replace(wrong, expected=wrong.expected + 1).save(damaged)
+        some = dict(pool.run([trials[0], replace(trials[1], problem=damaged), trials[2]]))
+    assert sorted(found) == [0, 1, 2, 3] and all(isinstance(a, Done) for a in found.values())
+    assert_only(some, 1, "WrongResult")
