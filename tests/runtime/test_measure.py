@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,6 +55,23 @@ def test_benchmark(compiled_small: tvm_edge.CompiledModel) -> None:
     assert fields["end_to_end"]["median"] == result.end_to_end.median
     assert fields["repeat"] == 7
     assert f"{result.end_to_end.median:.3f} ms" in str(result)
+
+
+def test_a_model_that_has_not_run_is_timed(small_model: onnx.ModelProto) -> None:
+    model = tvm_edge.compile(small_model, "llvm")
+    assert model.benchmark(warmup=0, repeat=1).device.min > 0
+
+
+def test_runs_in_a_row(small_model: onnx.ModelProto) -> None:
+    """What is returned is the mean of one run."""
+    model = tvm_edge.compile(small_model, "llvm")
+    inputs = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in model.inputs}
+    assert model.seconds_in_a_row(inputs, 1) > 0
+    start = time.perf_counter()
+    mean = model.seconds_in_a_row(inputs, 200)
+    assert 0 < 200 * mean <= time.perf_counter() - start
+    with pytest.raises(InputError):
+        model.seconds_in_a_row({}, 1)
 
 
 def test_a_single_run_has_no_spread(compiled_small: tvm_edge.CompiledModel) -> None:
