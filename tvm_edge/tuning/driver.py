@@ -23,6 +23,7 @@ from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.records import user_folder
 from tvm_edge.schedules.conv_records import TEMPLATES, template_of
 from tvm_edge.tuning.confirm import confirm
+from tvm_edge.tuning.interrupt import Interrupt
 from tvm_edge.tuning.options import LEVELS, check_device, check_options
 from tvm_edge.tuning.pool import Pool, Trial
 from tvm_edge.tuning.problem import ProblemFiles
@@ -145,6 +146,7 @@ class _Run:
     errors: Counter[str] = field(default_factory=Counter)
     taken: int = 0  # trials that a run before has measured
     last_failure: str = ""
+    interrupt: Interrupt = field(default_factory=Interrupt)
 
     def __call__(
         self, target: Any, total: int, time_budget: float | None, resume: bool
@@ -172,7 +174,11 @@ class _Run:
         interrupted = False
         try:
             self._replay(search, log)
-            with self._pool(target) as pool, self._problems() as problems:
+            with (
+                self.interrupt,
+                self._pool(target) as pool,
+                self._problems() as problems,
+            ):
                 try:
                     self._rounds(search, log, pool, problems, start, total, time_budget)
                 finally:
@@ -197,7 +203,13 @@ class _Run:
         spec = self.resolved.spec
         on_cpu = spec.has_cpu_cores  # OpenCL may be, too
         workers = max(1, min(_MOST_WORKERS, cores if on_cpu else cores - 1))
-        return Pool(target, workers, spec.cores if on_cpu else 1, beside=not on_cpu)
+        return Pool(
+            target,
+            workers,
+            spec.cores if on_cpu else 1,
+            beside=not on_cpu,
+            check=self.interrupt.check,
+        )
 
     @contextmanager
     def _problems(self) -> Iterator[ProblemFiles]:
@@ -227,6 +239,7 @@ class _Run:
         number = len(log.rounds)
         begun = {(trial.task, trial.place): trial for trial in log.begun}
         while search.measured < total:
+            self.interrupt.check()
             if time_budget is not None and monotonic() - start > time_budget:
                 break
             # Rounds are the same whatever the total, so that a run can go on to a larger one.

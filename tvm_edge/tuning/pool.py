@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -30,6 +30,7 @@ _LOG = logging.getLogger("tvm_edge.tuning")
 
 _START_SECONDS = 120.0
 _END_SECONDS = 5.0
+_CHECK_SECONDS = 0.2
 _HELD = 8  # built candidates that a worker holds until they are measured
 
 
@@ -156,6 +157,8 @@ class Pool:
     limits : Limits, optional
     beside : bool
         Whether others may be built while a candidate is measured.
+    check : callable
+        Called every fifth of a second; what it raises ends the wait.
     """
 
     def __init__(
@@ -166,11 +169,12 @@ class Pool:
         limits: Limits | None = None,
         *,
         beside: bool = False,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._target, self._num_threads = target, num_threads
         self.limits = limits or Limits()
         self._workers: list[_Worker] = []
-        self._count, self._beside = workers, beside
+        self._count, self._beside, self._check = workers, beside, check
         self._tokens = count()
 
     def __enter__(self) -> Pool:
@@ -343,8 +347,12 @@ class Pool:
     def _answers(self, workers: Sequence[_Worker]) -> list[tuple[_Worker, Done | Failed]]:
         """Wait for one of them to answer, to die or to run out of time."""
         asked = {worker.connection: worker for worker in workers}
-        left = min(worker.deadline for worker in workers) - monotonic()
-        ready = wait(list(asked), max(left, 0.0))
+        while True:
+            self._check()
+            left = min(worker.deadline for worker in workers) - monotonic()
+            ready = wait(list(asked), min(max(left, 0.0), _CHECK_SECONDS))
+            if ready or left <= 0:
+                break
         if ready:
             return [(w, w.answer()) for c, w in asked.items() if c in ready]
         late = min(workers, key=lambda worker: worker.deadline)
