@@ -320,6 +320,7 @@ def main() -> None:
     print(json.dumps(describe_machine()))
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.records or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         found = measure_networks(options, folder)
     if options.json:
         options.json.write_text(json.dumps(found))
