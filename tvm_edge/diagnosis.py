@@ -21,7 +21,7 @@ from tvm_edge.opencl.diagnosis import diagnose
 
 __all__ = ["Check", "Diagnosis", "doctor"]
 
-# FACTS: with apache-tvm-ffi 0.1.15.post2, ToJSONGraph (tvm.ir.save_json, MetaSchedule) segfaults.
+# With apache-tvm-ffi 0.1.15.post2, ToJSONGraph (tvm.ir.save_json, MetaSchedule) segfaults.
 PINS = {"apache-tvm": ("0.27.0.post1",), "apache-tvm-ffi": ("0.1.14.post1", "0.1.14.post0")}
 
 Status = Literal["ok", "missing", "wrong"]

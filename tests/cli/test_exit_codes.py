@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -17,6 +14,7 @@ import onnx
 import pytest
 
 from tests.cli.conftest import Files, Invoke
+from tests.cli.terminal import on_a_terminal
 from tests.onnx_models import conv_relu
 from tests.runtime.support import child_environment, run_child
 
@@ -39,23 +37,9 @@ def test_a_process_succeeds_quietly(files: Files, tmp_path: Path) -> None:
 
 def test_a_terminal_shows_progress(files: Files, tmp_path: Path) -> None:
     """On standard error only: standard output stays clean for a pipe."""
-    leader, follower = pty.openpty()
-    with (tmp_path / "stdout").open("wb") as stdout:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tvm_edge", "bench", files.artifact, "--repeat=1", "--json"],
-            env=child_environment({"TERM": "xterm"}),
-            stdout=stdout,
-            stderr=follower,
-        )
-    os.close(follower)
-    shown = b""
-    with contextlib.suppress(OSError):  # EIO once the process has closed the terminal
-        while chunk := os.read(leader, 1 << 16):
-            shown += chunk
-    os.close(leader)
-    assert process.wait(STOP_TIMEOUT_S) == 0
-    assert ESCAPE.encode() in shown and b"loading" in shown and b"measuring" in shown
-    assert json.loads((tmp_path / "stdout").read_text())["repeat"] == 1
+    shown, printed = on_a_terminal(["bench", files.artifact, "--repeat=1", "--json"], tmp_path)
+    assert ESCAPE in shown and "loading" in shown and "measuring" in shown
+    assert json.loads(printed)["repeat"] == 1
 
 
 def test_verbose_logs_and_warnings_go_to_standard_error(tmp_path: Path) -> None:

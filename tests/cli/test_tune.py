@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
@@ -21,6 +19,7 @@ import pytest
 from onnx import helper
 
 from tests.cli.conftest import Invoke
+from tests.cli.terminal import on_a_terminal
 from tests.onnx_models import make_model
 from tests.runtime.support import child_environment
 from tvm_edge.cli.tune import tune_command
@@ -210,25 +209,10 @@ def test_control_c_keeps_what_was_measured(
 
 def test_a_terminal_shows_how_far_it_is(two_convolutions: Path, tmp_path: Path) -> None:
     """On standard error, with what a user waits for; standard output stays JSON."""
-    leader, follower = pty.openpty()
-    with (tmp_path / "stdout").open("wb") as stdout:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tvm_edge", "tune", str(two_convolutions), "--trials=6"),
-                *("--json", "--tuning-records", str(tmp_path / "records")),
-            ],
-            env=child_environment({"TERM": "xterm", "COLUMNS": "160"}),
-            stdout=stdout,
-            stderr=follower,
-        )
-    os.close(follower)
-    shown = b""
-    with contextlib.suppress(OSError):  # EIO once the process has closed the terminal
-        while chunk := os.read(leader, 1 << 16):
-            shown += chunk
-    os.close(leader)
-    assert process.wait(STOP_TIMEOUT_S) == 0
-    text = shown.decode()
+    arguments = ["tune", str(two_convolutions), "--trials=6", "--json"]
+    text, printed = on_a_terminal(
+        [*arguments, "--tuning-records", str(tmp_path / "records")], tmp_path
+    )
     assert "tuning two.onnx" in text and "6/6 trials" in text and "/2 tasks faster" in text
     assert "GFLOP/s" in text and "trials/s" in text and "0:00:00 left" in text
-    assert json.loads((tmp_path / "stdout").read_text())["trials"] == 6
+    assert json.loads(printed)["trials"] == 6

@@ -109,6 +109,25 @@ def test_a_wrong_result(pool: Pool, trials: list[Trial], tmp_path: Path) -> None
     assert_only(turns, 1, "WrongResult")
 
 
+def processes(pool: Pool) -> set[int]:
+    return {worker.process.pid for worker in pool._workers}
+
+
+def test_kernels_that_failed_take_their_process_along(
+    pool: Pool, trials: list[Trial], tmp_path: Path
+) -> None:
+    """They may have written anywhere. One that was not even built has not."""
+    before = processes(pool)
+    absurd = replace(trials[0].config, knobs="no=knobs")
+    assert_only(measured(pool, [replace(trials[0], config=absurd), trials[1]]), 0, "InvalidLaunch")
+    assert processes(pool) == before
+    right = make_problem(CONV)
+    replace(right, expected=right.expected + 1).save(tmp_path / "wrong.npz")
+    wrong = replace(trials[1], problem=tmp_path / "wrong.npz")
+    assert_only(measured(pool, [trials[0], wrong, trials[2]]), 1, "WrongResult")
+    assert len(processes(pool) & before) == len(before) - 1
+
+
 def test_a_damaged_problem_and_an_unknown_configuration(
     pool: Pool, trials: list[Trial], tmp_path: Path
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -18,6 +21,7 @@ from onnx import helper
 
 import tvm_edge
 from tests.onnx_models import make_model, random_input, reference, relative_error
+from tests.records.made import measured
 from tests.runtime.support import child_environment
 from tvm_edge.errors import DeviceUnavailableError, InputError, RecordError, TuningError
 from tvm_edge.hardware import resolve_target
@@ -223,6 +227,41 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on(
     rest = tune(model, tmp_path / "two", trials=30, resume=True)
     assert not rest.interrupted and rest.trials == 17
     assert stand_in.tried[len(one) :] == one
+
+
+def test_damaged_and_foreign_lines_cost_themselves(
+    stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    """In a file as those that ship: its whole lines are what the run begins with."""
+    cpu = resolve_target("llvm")
+    (task, *_) = driver.extract_tasks(model, cpu)
+    good = measured(task.workload, task.configs[-1], cpu.spec, "llvm")
+    foreign = json.dumps({**json.loads(good.to_json()), "schema": 99})
+    path = store_of(tmp_path, cpu.spec.key, ".jsonl")
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{good.to_json()[:-7]}\n{foreign}\n{good.to_json()}\n")
+    with pytest.warns(tvm_edge.TvmEdgeWarning) as caught:
+        result = tune(model, tmp_path, trials=8)
+    words = "\n".join(str(warning.message) for warning in caught)
+    assert f"{path}:1: not JSON" in words and f"{path}:2: a record of schema 99" in words
+    assert result.trials == 8 and len(records_of(tmp_path)) == 8
+    assert good.config_hash in {record.config_hash for record in records_of(tmp_path)}
+
+
+def test_a_full_disk(stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path) -> None:
+    """What was committed before stays, and the run goes on where there is room again."""
+    tune(model, tmp_path, trials=8)
+    before = len(records_of(tmp_path))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    try:
+        with pytest.raises(tvm_edge.RecordError, match=re.escape(str(tmp_path))):
+            tune(model, tmp_path, level="exhaustive", resume=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert len(records_of(tmp_path)) >= before == 8
+    assert tune(model, tmp_path, trials=40, resume=True).failed == 0
+    assert len(records_of(tmp_path)) >= 40
 
 
 def test_another_seed_or_model_does_not_resume(

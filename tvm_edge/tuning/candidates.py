@@ -36,7 +36,7 @@ _MAX_COPIES = 64
 _MOST_LAYERS, _LEAST_LAYERS = 6, 3
 _LAYERS_BYTES = 32 << 20
 
-# Launches that may wait in a queue: drivers of phones give up beyond a few thousand (FACTS 5).
+# Launches that may wait in a queue: drivers of phones give up beyond a few thousand.
 _LAUNCHES_IN_FLIGHT = 600
 
 

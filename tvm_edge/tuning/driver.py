@@ -69,7 +69,7 @@ def tune(
     ----------
     model : path, bytes, onnx.ModelProto, tvm.IRModule or ``"zoo:NAME"``
     target : str, dict or tvm.target.Target
-        A device of this machine.
+        A device of this machine; a CPU is measured with all its cores.
     trials : int, optional
         Configurations to measure in all, in place of those of the level.
     time_budget : float, optional
@@ -77,7 +77,8 @@ def tune(
     level : {"fast", "normal", "exhaustive"}
         10 or 64 trials for each distinct convolution on average, or all there are.
     host, input_shapes
-        As for :func:`tvm_edge.compile`.
+        As for :func:`tvm_edge.compile`. Beside a GPU candidates are measured with this machine's
+        CPU, whatever the host.
     precision : {"float32"}
         Records of other precisions do not exist yet.
     tracker, key : optional

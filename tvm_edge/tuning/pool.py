@@ -105,7 +105,7 @@ class _Worker:
             self.connection.send(message)
 
     def answer(self) -> Done | Failed:
-        """What it sent; a dead one is replaced."""
+        """What it sent; a dead one is replaced, and one whose kernels failed."""
         try:
             answer: Done | Failed = self.connection.recv()
         except (EOFError, ConnectionError):
@@ -114,6 +114,9 @@ class _Worker:
             status = self.process.returncode
             return self.replaced(DeviceLost, f"its process ended with status {status}")
         self.ready = True
+        if isinstance(answer, Failed) and answer.ran:
+            self.stop()
+            self.start()
         return answer
 
     def replaced(self, error: type[Exception], message: str) -> Failed:

@@ -7,7 +7,6 @@ again, and its trials that are there are taken from there.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Sequence
@@ -15,7 +14,9 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import Any, TextIO
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from tvm_edge.errors import RecordError
 from tvm_edge.schema import check_types
@@ -92,7 +93,8 @@ class RunLog:
         header = {"run": _VERSION, **header}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._locked()
+            self._lock = self._locked()
+            self._file = self.path.open("a")
             there = self.path.read_bytes().splitlines(keepends=True) if resume else []
             kept = self._read(there, header)
             os.ftruncate(self._file.fileno(), kept)
@@ -101,16 +103,15 @@ class RunLog:
         except OSError as err:
             raise self._failed(err) from err
 
-    def _locked(self) -> TextIO:
+    def _locked(self) -> FileLock:
         for number in count(2):
-            file = self.path.open("a")
+            lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.close()
+                lock.acquire(blocking=False)
+            except Timeout:
                 self.path = self.path.with_stem(f"{self.path.stem.split('-')[0]}-{number}")
             else:
-                return file
+                return lock
         raise AssertionError
 
     def _read(self, lines: list[bytes], header: dict[str, Any]) -> int:
@@ -187,6 +188,8 @@ class RunLog:
             self._file.close()
         except OSError as err:
             raise self._failed(err) from err
+        finally:
+            self._lock.release()
 
     def _failed(self, err: OSError) -> RecordError:
         return RecordError(

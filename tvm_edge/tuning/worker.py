@@ -63,10 +63,19 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """Class of an error, and what it says."""
+    """Class of an error, and what it says.
+
+    Attributes
+    ----------
+    error, message : str
+    ran : bool
+        Whether its kernels had been launched: they may have written anywhere, and a CUDA context
+        in which one failed serves nothing any more.
+    """
 
     error: str
     message: str
+    ran: bool = False
 
 
 def _serve(connection: Connection, target: Any, num_threads: int) -> None:
@@ -76,6 +85,7 @@ def _serve(connection: Connection, target: Any, num_threads: int) -> None:
 
     configure_pool(num_threads)
     built: dict[int, Candidate] = {}
+    launched: list[int] = []  # what the message at hand has run
     problems: dict[Path, tuple[Problem, Shared]] = {}
 
     def build(ask: Build) -> Done:
@@ -84,6 +94,7 @@ def _serve(connection: Connection, target: Any, num_threads: int) -> None:
             problems[ask.problem] = Problem.load(ask.problem), {}
         given = problems[ask.problem]
         candidate = build_candidate(ask.workload, ask.config, given[0], target, given[1])
+        launched.append(ask.token)
         # Here, as others may do so at the same time: a driver takes its time for a kernel's first.
         error = candidate.error()
         if not error <= TOLERANCE:
@@ -93,6 +104,7 @@ def _serve(connection: Connection, target: Any, num_threads: int) -> None:
 
     def measure(ask: Measure) -> Done:
         candidate = built[ask.token]
+        launched.append(ask.token)
         candidate.seconds(0.0)  # caches and clocks
         latencies: list[float] = []
         while len(latencies) < ask.rounds:
@@ -111,15 +123,17 @@ def _serve(connection: Connection, target: Any, num_threads: int) -> None:
         if isinstance(ask, Drop):
             built.pop(ask.token, None)
             continue
+        launched.clear()
         try:
             answer = does[type(ask)](ask)
         except MissingDependencyError as err:
             answer = Failed("MissingDependencyError", str(err))
         except WrongResult as err:
-            answer = Failed("WrongResult", str(err))
+            answer = Failed("WrongResult", str(err), ran=True)
         # Whatever a compiler or driver says of a candidate is that candidate's.
         except Exception as err:
-            answer = Failed(InvalidLaunch.__name__, f"{type(err).__name__}: {one_line(err)}")
+            message = f"{type(err).__name__}: {one_line(err)}"
+            answer = Failed(InvalidLaunch.__name__, message, ran=bool(launched))
         connection.send(answer)
 
 
