@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,11 @@ os.environ.setdefault("TVM_EDGE_OPENCL_CACHE", "0")
 
 # Half of the time of a test of kernels on pocl is LLVM's optimisation of them.
 os.environ.setdefault("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
+
+# A shell starts what runs in its background with Ctrl-C ignored, and processes inherit that: tests
+# that send it to themselves or to a command would wait for nothing.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What whoever runs the tests has measured is none of their business; nobody makes this folder.
 os.environ["TVM_EDGE_TUNING_LOGS"] = "/nonexistent/tvm-edge/tuning_logs"
