@@ -133,10 +133,16 @@ class _Worker:
         return Failed(error.__name__, message)
 
     def pause(self, wanted: bool) -> None:
-        """Stop the process, all its threads, or let it go on."""
-        if wanted != self._paused:
-            self.process.send_signal(signal.SIGSTOP if wanted else signal.SIGCONT)
-            self._paused = wanted
+        """Stop the process, or let it go on; returns when all its threads have stopped."""
+        if wanted == self._paused:
+            return
+        self.process.send_signal(signal.SIGSTOP if wanted else signal.SIGCONT)
+        self._paused = wanted
+        if wanted and self.process.returncode is None:
+            pid, stopped = self.process.pid, os.WSTOPPED
+            # How it ended, if it did, is left for `answer` to find out; that it stopped is not.
+            os.waitid(os.P_PID, pid, stopped | os.WEXITED | os.WNOWAIT)
+            os.waitid(os.P_PID, pid, stopped | os.WNOHANG)
 
     def stop(self) -> None:
         self.process.kill()
