@@ -6,9 +6,13 @@ import json
 import re
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
+import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic, sleep
@@ -17,6 +21,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from filelock import FileLock, Timeout
 from onnx import helper
 
 import tvm_edge
@@ -26,8 +31,10 @@ from tests.runtime.support import child_environment
 from tvm_edge.errors import DeviceUnavailableError, InputError, RecordError, TuningError
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import Database, Record, store_of, stores_below
-from tvm_edge.tuning import Progress, TuneResult, confirm, driver
+from tvm_edge.tuning import Progress, TuneResult, driver
+from tvm_edge.tuning.device_lock import DeviceLock
 from tvm_edge.tuning.pool import Trial
+from tvm_edge.tuning.search import Search, TaskSearch
 from tvm_edge.tuning.worker import Done, Failed
 
 INPUTS = {"x": random_input((1, 16, 12, 12))}
@@ -186,7 +193,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
         tried: list[str] = []  # noqa: RUF012
 
     monkeypatch.setattr(driver, "Pool", Own)
-    monkeypatch.setattr(confirm, "sleep", lambda _: None)
     return Own
 
 
@@ -324,6 +330,22 @@ def test_a_time_budget_ends_it_early(
     assert nothing.trials == 0 and not nothing.errors
 
 
+def test_the_last_round_is_counted_to_a_time_budget(model: onnx.ModelProto) -> None:
+    """Ten seconds: two tasks, of which the last round times four configurations each."""
+    tasks = driver.extract_tasks(model, resolve_target("llvm"))
+    search = Search([TaskSearch.of(task) for task in tasks])
+    assert len(tasks) == 2
+    assert [driver._is_spent(10, at, search) for at in (0.0, 9.9, 10.1)] == [False, False, True]
+    for own in search.tasks:
+        own.measured = dict.fromkeys(range(16), 1.0)
+    # A quarter of what has passed: eight trials of 32.
+    assert [driver._is_spent(10, at, search) for at in (7.9, 8.1)] == [False, True]
+    for own in search.tasks:
+        own.measured = {0: 1.0}
+    # At most a third of the budget.
+    assert [driver._is_spent(10, at, search) for at in (6.6, 6.7)] == [False, True]
+
+
 def test_a_model_without_convolutions(stand_in: type[StandIn], tmp_path: Path) -> None:
     relu = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": (1, 4)}, ["y"])
     result = tune(relu, tmp_path)
@@ -352,7 +374,61 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="file"):
         tune(model, tmp_path / "file" / "below", trials=8)
+    path = store_of(tmp_path, resolve_target("llvm").spec.key)
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE cookies (name TEXT)")
+    with pytest.raises(RecordError, match="of another program"):
+        tune(model, tmp_path, trials=8)
     assert not stand_in.tried
+
+
+def test_two_tuners_of_a_device_take_turns(
+    stand_in: type[StandIn],
+    model: onnx.ModelProto,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A round each: one has the device while it measures, and lets go of it between rounds."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other tests tune as well
+    other = FileLock(DeviceLock(resolve_target("llvm").spec.key).path)
+    free = []
+
+    def is_free() -> bool:
+        try:
+            other.acquire(blocking=False)
+        except Timeout:
+            return False
+        other.release()
+        return True
+
+    class Watching(stand_in):  # type: ignore[misc, valid-type]
+        def _answer(self, trial: Trial) -> Done | Failed:
+            free.append(is_free())
+            answer: Done | Failed = super()._answer(trial)
+            return answer
+
+    monkeypatch.setattr(driver, "Pool", Watching)
+    between: list[bool] = []
+    tune(model, tmp_path, trials=16, callbacks=[lambda _: between.append(is_free())])
+    assert len(free) > 16 and not any(free)
+    assert len(between) == 2 and all(between)
+
+
+def test_who_waits_for_a_device_can_be_interrupted(caplog: pytest.LogCaptureFixture) -> None:
+    def twice() -> None:
+        if caplog.records:
+            raise KeyboardInterrupt
+
+    key = f"made/{uuid.uuid4()}"
+    with (
+        caplog.at_level("WARNING", "tvm_edge.tuning"),
+        DeviceLock(key)(),
+        pytest.raises(KeyboardInterrupt),
+        DeviceLock(key, twice)(),
+    ):
+        pass
+    assert "another process tunes" in caplog.text
 
 
 # -------------------------------------------------------------------------------------- arguments

@@ -33,7 +33,7 @@ _LISTED = 10  # convolutions in the table
     "--time-budget",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Seconds after which no further round begins.",
+    help="Seconds that the run may take, the last round by estimate.",
 )
 @click.option(
     "--level",

@@ -7,7 +7,13 @@ from tvm_edge.records.json_lines import Damage, LinesFile, best_lines, write_lin
 from tvm_edge.records.lookup import Found, RecordLibrary
 from tvm_edge.records.record import SCHEMA_VERSION, Record, Workload
 from tvm_edge.records.sqlite_errors import DamagedDatabase
-from tvm_edge.records.stores import Added, add_records, make_room, open_store
+from tvm_edge.records.stores import (
+    Added,
+    add_records,
+    make_room,
+    open_store,
+    prepare_store,
+)
 from tvm_edge.records.totals import Counts, Pruned
 
 __all__ = [
@@ -31,6 +37,7 @@ __all__ = [
     "best_lines",
     "make_room",
     "open_store",
+    "prepare_store",
     "recorded_device",
     "store_of",
     "stores_below",

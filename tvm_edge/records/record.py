@@ -22,7 +22,7 @@ __all__ = ["SCHEMA_VERSION", "Record", "Workload"]
 
 SCHEMA_VERSION = 1
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 
 Value = str | int | float | bool
 
@@ -89,7 +89,7 @@ class Record:
     tvm : str
         TVM's version.
     time : str
-        When it was measured: UTC, ``2026-11-22T19:39:33Z``.
+        When it was measured: UTC, ``2026-11-22T19:39:33Z``, with or without a fraction.
     schema : int
     """
 

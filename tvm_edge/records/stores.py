@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tvm_edge.records.json_lines import LinesFile
 from tvm_edge.records.record import Record
 from tvm_edge.records.sqlite_errors import DamagedDatabase, set_aside
 
-__all__ = ["Added", "add_records", "make_room", "open_store"]
+__all__ = ["Added", "add_records", "make_room", "open_store", "prepare_store"]
 
 
 @dataclass(frozen=True)
@@ -65,18 +65,38 @@ def add_records(folder: Path, records: Iterable[Record]) -> Added:
     by_device: defaultdict[str, list[Record]] = defaultdict(list)
     for record in records:
         by_device[record.device.key].append(record)
-    files, warnings = {}, []
+    files: dict[Path, int] = {}
+    warnings: list[str] = []
     for key, own in by_device.items():
         path = store_of(folder, key)
-        try:
-            files[path] = _add(path, own)
-        except DamagedDatabase as err:
-            warnings.append(make_room(path, err))
-            files[path] = _add(path, own)
+        files[path] = _add(path, own, warnings)
     return Added(files, tuple(warnings))
 
 
-def _add(path: Path, records: Iterable[Record]) -> int:
+def prepare_store(folder: Path, key: str) -> tuple[str, ...]:
+    """Make the database of a device, or see that records can be added to the one there is.
+
+    Returns
+    -------
+    tuple of str
+        What the user should know.
+
+    Raises
+    ------
+    RecordError
+        It cannot be written, or is another program's.
+    """
+    warnings: list[str] = []
+    _add(store_of(folder, key), (), warnings)
+    return tuple(warnings)
+
+
+def _add(path: Path, records: Sequence[Record], warnings: list[str]) -> int:
+    try:
+        with Database(path) as database:
+            return database.add(records)
+    except DamagedDatabase as err:
+        warnings.append(make_room(path, err))
     with Database(path) as database:
         return database.add(records)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import isfinite
 from statistics import median
-from time import sleep
 
 from tvm_edge.tuning.pool import Pool, Trial
 from tvm_edge.tuning.problem import ProblemFiles
@@ -12,9 +11,12 @@ from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.search import Search
 from tvm_edge.tuning.worker import Done
 
-__all__ = ["confirm"]
+__all__ = ["FINALISTS", "confirm"]
 
-_FINALISTS, _FINAL_ROUNDS, _FINAL_SECONDS = 3, 5, 0.02
+FINALISTS = 3
+"""How many of a convolution are timed again."""
+
+_FINAL_ROUNDS, _FINAL_SECONDS = 5, 0.02
 
 
 def confirm(search: Search, pool: Pool, problems: ProblemFiles, recorder: Recorder) -> None:
@@ -25,7 +27,6 @@ def confirm(search: Search, pool: Pool, problems: ProblemFiles, recorder: Record
     """
     if not search.measured:
         return
-    sleep(1)  # of two records of one kernel the later stays, and they have the time in seconds
     for index, own in enumerate(search.tasks):
         confirmed: dict[int, float] = {}
         while True:
@@ -33,7 +34,7 @@ def confirm(search: Search, pool: Pool, problems: ProblemFiles, recorder: Record
             ranked = [place for place in ranked if isfinite(own.measured[place])]
             if not ranked or ranked[0] in confirmed:
                 break
-            best = [place for place in ranked if place not in confirmed][:_FINALISTS]
+            best = [place for place in ranked if place not in confirmed][:FINALISTS]
             again = [min(confirmed, key=lambda place: confirmed[place])] if confirmed else []
             heuristic = [0] if isfinite(own.measured.get(0, 0.0)) else []
             places = list(dict.fromkeys([*best, *again, *heuristic]))

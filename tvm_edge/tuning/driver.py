@@ -22,7 +22,8 @@ from tvm_edge.errors import TuningError
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.records import user_folder
 from tvm_edge.schedules.conv_records import TEMPLATES, template_of
-from tvm_edge.tuning.confirm import confirm
+from tvm_edge.tuning.confirm import FINALISTS, confirm
+from tvm_edge.tuning.device_lock import DeviceLock
 from tvm_edge.tuning.interrupt import Interrupt
 from tvm_edge.tuning.options import LEVELS, check_device, check_options
 from tvm_edge.tuning.pool import Pool, Trial
@@ -42,6 +43,8 @@ _EACH = 4  # trials that a task gets at a time
 _PER_WORKER = 4  # trials of a round for each process
 
 _MOST_WORKERS = 16
+
+_MOST_CONFIRMING = 1 / 3  # of a time budget is kept for the last round
 
 
 def tune(
@@ -73,7 +76,7 @@ def tune(
     trials : int, optional
         Configurations to measure in all, in place of those of the level.
     time_budget : float, optional
-        Seconds after which no further round begins.
+        Seconds; the last round, which times the fastest again, is counted by estimate.
     level : {"fast", "normal", "exhaustive"}
         10 or 64 trials for each distinct convolution on average, or all there are.
     host, input_shapes
@@ -149,6 +152,9 @@ class _Run:
     last_failure: str = ""
     interrupt: Interrupt = field(default_factory=Interrupt)
 
+    def __post_init__(self) -> None:
+        self.device = DeviceLock(self.resolved.spec.key, self.interrupt.check)
+
     def __call__(
         self, target: Any, total: int, time_budget: float | None, resume: bool
     ) -> TuneResult:
@@ -184,7 +190,8 @@ class _Run:
                     self._rounds(search, log, pool, problems, start, total, time_budget)
                 finally:
                     self.recorder.save()
-                confirm(search, pool, problems, self.recorder)
+                with self.device():
+                    confirm(search, pool, problems, self.recorder)
         except KeyboardInterrupt:
             interrupted = True
         finally:
@@ -241,7 +248,7 @@ class _Run:
         begun = {(trial.task, trial.place): trial for trial in log.begun}
         while search.measured < total:
             self.interrupt.check()
-            if time_budget is not None and monotonic() - start > time_budget:
+            if time_budget is not None and _is_spent(time_budget, monotonic() - start, search):
                 break
             # Rounds are the same whatever the total, so that a run can go on to a larger one.
             proposals = search.propose(log.slots, _EACH)
@@ -252,8 +259,9 @@ class _Run:
             before = {task: search.tasks[task].best for task, _ in asked}
             found: dict[int, dict[int, float]] = {}
             try:
-                for trial in self._measured(asked, begun, search, pool, problems, log):
-                    found.setdefault(trial.task, {})[trial.place] = trial.cost
+                with self.device():
+                    for trial in self._measured(asked, begun, search, pool, problems, log):
+                        found.setdefault(trial.task, {})[trial.place] = trial.cost
             except KeyboardInterrupt:
                 search.tell(found)  # the summary counts them
                 raise
@@ -345,6 +353,14 @@ class _Run:
             interrupted=interrupted,
             errors=dict(self.errors),
         )
+
+
+def _is_spent(time_budget: float, elapsed: float, search: Search) -> bool:
+    """Whether what is left of a time budget is what the last round takes."""
+    tasks = sum(bool(own.measured) for own in search.tasks)
+    trials = (FINALISTS + 1) * tasks  # the heuristic's choice is one more
+    confirming = trials * elapsed / search.measured if search.measured else 0.0
+    return elapsed + min(confirming, _MOST_CONFIRMING * time_budget) > time_budget
 
 
 def _task_result(search: TaskSearch) -> TaskResult:

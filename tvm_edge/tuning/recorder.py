@@ -11,7 +11,7 @@ import tvm
 
 from tvm_edge.errors import TvmEdgeWarning
 from tvm_edge.hardware import ResolvedTarget, devices
-from tvm_edge.records import Record, RecordLibrary, add_records, recorded_device
+from tvm_edge.records import Record, RecordLibrary, add_records, prepare_store, recorded_device
 from tvm_edge.schedules.conv_records import (
     TEMPLATES,
     config_of,
@@ -36,10 +36,18 @@ class Recorder:
     resolved : ResolvedTarget
         Of this machine.
     folder : Path
+
+    Raises
+    ------
+    RecordError
+        The folder cannot be written, or what lies there is another program's: said before anything
+        is measured.
     """
 
     def __init__(self, resolved: ResolvedTarget, folder: Path) -> None:
         self._resolved, self._folder = resolved, folder
+        for message in prepare_store(folder, resolved.spec.key):
+            warnings.warn(message, TvmEdgeWarning, stacklevel=4)
         self._driver = _driver(resolved.kind)
         self._pending: list[Record] = []
 
@@ -82,7 +90,7 @@ class Recorder:
                 recorded_config(task.configs[place]),
                 latencies,
                 tvm.__version__,
-                datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                _now(),
                 error,
             )
         )
@@ -105,6 +113,12 @@ class Recorder:
             raise
         for message in added.warnings:
             warnings.warn(message, TvmEdgeWarning, stacklevel=4)
+
+
+def _now() -> str:
+    """With a fraction: of two records of one kernel the later stays."""
+    now = datetime.now(timezone.utc).isoformat(timespec="microseconds")
+    return now.replace("+00:00", "Z")
 
 
 def _driver(kind: str) -> str:
