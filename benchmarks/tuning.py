@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks.correctness import TOLERANCE, compare_outputs, write_reference
 from benchmarks.machine import describe_machine
 from benchmarks.processes import Job, is_child, run_child, serve, timed_runs
-from benchmarks.tuning_workloads import CPU_NETWORKS, GPU_NETWORKS, SPACES
+from benchmarks.tuning_workloads import CPU_NETWORKS, GPU_NETWORKS, SPACES, describe
 
 _MODULE = "benchmarks.tuning"
 _CALLS = 30  # between two events
@@ -41,8 +41,11 @@ _DATA = Path(__file__).with_name("tuning_h200.json.gz")
 # ------------------------------------------------------------------------------- whole spaces
 
 
-def measure_spaces(target: str, path: Path, seconds: float) -> None:
-    """Every configuration of every space, as far as the time goes; written space by space."""
+def measure_spaces(target: str, path: Path, seconds: float, numbers: list[int]) -> None:
+    """Every configuration of some spaces, as far as the time goes; written space by space.
+
+    Spaces that the file has already stay there, if they were measured on the same device.
+    """
     from tvm_edge.hardware import resolve_target
     from tvm_edge.schedules.conv_records import recorded_workload
     from tvm_edge.tuning.pool import Limits, Pool, Trial
@@ -51,18 +54,25 @@ def measure_spaces(target: str, path: Path, seconds: float) -> None:
     from tvm_edge.tuning.worker import Done
 
     resolved, start = resolve_target(target), perf_counter()
-    found: dict[str, Any] = {"machine": describe_machine(), "device": resolved.spec.to_dict()}
-    found["spaces"] = []
+    device = resolved.spec.to_dict()
+    found: dict[str, Any] = {"device": device, "spaces": []}
+    if path.exists():
+        with gzip.open(path, "rt") as file:
+            there = json.load(file)
+        if there["device"]["key"] == device["key"]:
+            found = there
+    found["machine"] = describe_machine()
     workers = max(1, len(os.sched_getaffinity(0)) - 1)
     limits = Limits(rounds=3, seconds=0.01, hopeless=float("inf"))
     with (
         tempfile.TemporaryDirectory() as folder,
         Pool(target, workers, 1, limits, beside=not resolved.spec.has_cpu_cores) as pool,
     ):
-        for number, workload in enumerate(SPACES):
+        for number in numbers:
             if perf_counter() - start > seconds:
-                print(f"no time for the last {len(SPACES) - number} spaces", flush=True)
+                print(f"no time for space {number} and those after it", flush=True)
                 break
+            workload = SPACES[number]
             configs, problem = legal_configs(workload, resolved), Path(folder) / f"{number}.npz"
             make_problem(workload, number).save(problem)
             us: list[float | None] = [None] * len(configs)
@@ -74,6 +84,7 @@ def measure_spaces(target: str, path: Path, seconds: float) -> None:
                     errors[answer.error] = errors.get(answer.error, 0) + 1
                     if sum(errors.values()) == 1:
                         print(configs[place], answer, flush=True)
+            found["spaces"] = [s for s in found["spaces"] if s["number"] != number]
             found["spaces"].append(
                 {
                     "workload": recorded_workload(workload).key,
@@ -136,9 +147,7 @@ def replay(data: Path) -> list[dict[str, Any]]:
 
 
 def _replay_row(row: dict[str, Any]) -> str:
-    workload = SPACES[row["number"]]
-    kernel = "×".join(map(str, workload.kernel))
-    name = f"{workload.channels}×{workload.height}² to {workload.filters}, {kernel}"
+    name = describe(SPACES[row["number"]])
     cells = [name, str(row["configs"]), str(row["trials"]), f"{row['best_us']:.2f}"]
     cells.append(f"{row['heuristic']:.3f}")
     for key in ("ours", "random"):
@@ -300,13 +309,16 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=32, help="of each convolution")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for spaces")
+    parser.add_argument("--spaces", type=int, nargs="*", default=list(range(len(SPACES))))
     parser.add_argument("--data", type=Path, default=_DATA)
     parser.add_argument("--records", type=Path, help="keep the records of networks here")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--png", type=Path)
     options = parser.parse_args()
     if options.part == "spaces":
-        measure_spaces(options.target, options.json or options.data, options.seconds)
+        measure_spaces(
+            options.target, options.json or options.data, options.seconds, options.spaces
+        )
         return
     if options.part == "search":
         rows = replay(options.data)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tvm_edge.schedules.blocked import ConvWorkload
 
-__all__ = ["CPU_NETWORKS", "GPU_NETWORKS", "SPACES"]
+__all__ = ["CPU_NETWORKS", "GPU_NETWORKS", "SPACES", "describe"]
 
 GPU_NETWORKS = ("resnet50_v1", "mobilenet_v2")
 CPU_NETWORKS = ("resnet50_v1", "mobilenet_v1", "squeezenet1_0")
@@ -37,3 +37,9 @@ SPACES = (
     _conv(128, 17, 192, (7, 1)),  # inception_v3
     _conv(192, 17, 320, (3, 3), 2),  # inception_v3
 )
+
+
+def describe(workload: ConvWorkload) -> str:
+    """Channels, size, filters and window, as tables have them."""
+    kernel = "×".join(map(str, workload.kernel))
+    return f"{workload.channels}×{workload.height}² to {workload.filters}, {kernel}"

@@ -25,7 +25,7 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.winograd import conv2d_winograd, transform_filters
 from tvm_edge.tuning.problem import Problem
 
-__all__ = ["Candidate", "Shared", "build_candidate"]
+__all__ = ["Candidate", "Shared", "build_candidate", "repeated_convolution"]
 
 # Filters are rotated through so many bytes, about those of a network: what the last run of a
 # network read is in no cache of its own by the next.
@@ -192,7 +192,7 @@ def _on_gpu(workload: ConvWorkload, config: ConvConfig, problem: Problem, target
     nbytes = max(problem.filters.nbytes, 1)
     layers = max(_LEAST_LAYERS, min(_MOST_LAYERS, _LAYERS_BYTES // nbytes))
     model = compile_with(
-        _layers(workload, problem, layers),
+        repeated_convolution(workload, problem, layers),
         target,
         {workload: config},
         fallback="none",
@@ -213,7 +213,7 @@ def _on_gpu(workload: ConvWorkload, config: ConvConfig, problem: Problem, target
     return Candidate(error, seconds)
 
 
-def _layers(workload: ConvWorkload, problem: Problem, count: int) -> tvm.IRModule:
+def repeated_convolution(workload: ConvWorkload, problem: Problem, count: int) -> tvm.IRModule:
     """A model that convolves one image `count` times, each time with filters of its own.
 
     The filters are those of the problem times powers of two, and so, exactly, are the results.

@@ -1,0 +1,219 @@
+"""Our search beside TVM's MetaSchedule: ``python -m benchmarks.tuning_metaschedule``.
+
+Each tunes some of the convolutions of :data:`benchmarks.tuning_workloads.SPACES` from nothing, with
+as many trials as are 15 % of our space; a model that has the convolution several times, with
+filters of its own each, is then compiled with what was found. Times are of all its kernels, by
+CUPTI on CUDA and by the clock on a CPU, in turns, a process each; results are checked before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import tempfile
+from pathlib import Path
+from statistics import geometric_mean, median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import describe_machine
+from benchmarks.processes import Job, is_child, run_child, serve, timed_runs
+from benchmarks.tuning_workloads import SPACES, describe
+
+_MODULE = "benchmarks.tuning_metaschedule"
+_SHARE = 0.15
+_COPIES = 6
+_TOLERANCE = 1e-4
+
+
+def _model(number: int) -> tuple[Any, Any]:
+    from tvm_edge.tuning.candidates import repeated_convolution
+    from tvm_edge.tuning.problem import make_problem
+
+    problem = make_problem(SPACES[number], number)
+    return repeated_convolution(SPACES[number], problem, _COPIES), problem
+
+
+def _trials(number: str, target: str, folder: Path) -> dict[str, Any]:
+    """A job: how many trials both get; writes the operands."""
+    from tvm_edge.hardware import resolve_target
+    from tvm_edge.tuning.tasks import legal_configs
+
+    _, problem = _model(int(number))
+    np.savez(folder / f"{number}.npz", image=problem.image, expected=problem.expected)
+    configs = len(legal_configs(SPACES[int(number)], resolve_target(target)))
+    return {"configs": configs, "trials": int(_SHARE * configs)}
+
+
+def _ours(number: str, target: str, trials: str, folder: Path) -> dict[str, Any]:
+    """A job: tune and export."""
+    import tvm_edge
+
+    model, _ = _model(int(number))
+    records, start = folder / f"records{number}", perf_counter()
+    result = tvm_edge.tune(model, target, trials=int(trials), tuning_logs=records)
+    seconds = perf_counter() - start
+    compiled = tvm_edge.compile(model, target, fallback="none", tuning_logs=records)
+    compiled.export(folder / f"{number}.tvme")
+    return {"seconds": seconds, "trials": result.trials, "failed": result.failed}
+
+
+def _metaschedule(number: str, target: str, trials: str, folder: Path) -> dict[str, Any]:
+    """A job: the same by MetaSchedule, as its documentation has it."""
+    import tvm
+    from tvm import relax
+    from tvm.s_tir import meta_schedule
+
+    from tvm_edge.compiler.cuda import cuda_compiler
+    from tvm_edge.hardware import resolve_target
+
+    resolved = resolve_target(target)
+    known = json.loads(str(resolved.target))
+    if target == "llvm":
+        known["num-cores"] = resolved.spec.cores
+    device = tvm.target.Target(known)
+    # Its tasks are the kernels of a module in which they are fused already.
+    fused = tvm.transform.Sequential(
+        [
+            relax.transform.LegalizeOps(),
+            relax.transform.AnnotateTIROpPattern(),
+            relax.transform.FoldConstant(),
+            relax.transform.FuseOps(),
+            relax.transform.FuseTIR(),
+        ]
+    )
+    model = fused(_model(int(number))[0])
+    start = perf_counter()
+    # Its workers take the compiler that this process has; ours takes the same.
+    cuda = target == "cuda"
+    with cuda_compiler(str(resolved.target.attrs["arch"])) if cuda else contextlib.nullcontext():
+        database = meta_schedule.relax_integration.tune_relax(
+            mod=model,
+            params={},
+            target=device,
+            work_dir=str(folder / f"work{number}"),
+            max_trials_global=int(trials),
+            num_trials_per_iter=16,
+            seed=1,
+        )
+        seconds = perf_counter() - start
+        compiled = meta_schedule.relax_integration.compile_relax(
+            database, model, device, params=None
+        )
+        compiled.export_library(str(folder / f"{number}.so"))
+    timed = [record.run_secs for record in database.get_all_tuning_records() if record.run_secs]
+    best = min((median(map(float, times)) for times in timed), default=float("nan"))
+    return {"seconds": seconds, "records": len(timed), "best_us": best * 1e6}
+
+
+def _time(number: str, target: str, which: str, folder: Path) -> dict[str, Any]:
+    """A job: check one, and take the time of one of its convolutions."""
+    import tvm
+    from tvm.runtime.vm import VirtualMachine
+
+    import tvm_edge
+
+    with np.load(folder / f"{number}.npz") as given:
+        image, expected = given["image"], given["expected"]
+    if which == "ours":
+        model = tvm_edge.load(folder / f"{number}.tvme")
+
+        def run() -> list[Any]:
+            return list(model.run({"image": image}).values())
+    else:
+        device = tvm.device("cpu" if target == "llvm" else target, 0)
+        library = tvm.runtime.load_module(str(folder / f"{number}.so"))
+        machine = VirtualMachine(library, device)
+        placed = tvm.runtime.tensor(image, device)
+
+        def run() -> list[Any]:
+            return [result.numpy() for result in machine["main"](placed)]
+
+    for power, result in enumerate(run()):
+        error = np.abs(result / 2**power - expected).max() / np.abs(expected).max()
+        if not error <= _TOLERANCE:
+            return {"failed": f"a result is off by {error:.1e} of the largest value"}
+    if target == "cuda":
+        from benchmarks.opencl_replay import kernel_times_us
+
+        timed_runs(run, 0.2)
+        each = [sum(us for _, us in kernel_times_us(run)) for _ in range(10)]
+        return {"us": median(each) / _COPIES}
+    timed_runs(run, 0.5)
+    return {"us": median(timed_runs(run, 2.0)) / _COPIES * 1e6}
+
+
+_JOBS: dict[str, Job] = {
+    "trials": _trials,
+    "ours": _ours,
+    "metaschedule": _metaschedule,
+    "time": _time,
+}
+
+
+def _measure(number: int, target: str, rounds: int, folder: Path) -> dict[str, Any]:
+    row: dict[str, Any] = run_child(_MODULE, "trials", number, target, folder)
+    us: dict[str, list[float]] = {"ours": [], "metaschedule": []}
+    for which in us:
+        row[which] = run_child(_MODULE, which, number, target, row["trials"], folder)
+    for _ in range(rounds):
+        for which, times in us.items():
+            if "failed" in row[which] and "seconds" not in row[which]:
+                continue
+            result = run_child(_MODULE, "time", number, target, which, folder)
+            if "us" in result:
+                times.append(result["us"])
+            else:
+                row[which] = result
+    return {**row, "us": us}
+
+
+def _line(number: int, row: dict[str, Any]) -> str:
+    cells = [describe(SPACES[number]), str(row["trials"])]
+    for which, times in row["us"].items():
+        if not times:
+            cells += [str(row[which].get("failed")), "–"]
+            continue
+        cells.append(f"{median(times):.2f} [{min(times):.2f}–{max(times):.2f}]")
+        cells.append(f"{row[which]['seconds']:.0f}")
+    if all(row["us"].values()):
+        ours, other = (median(times) for times in row["us"].values())
+        cells.append(f"**{other / ours:.2f}**")
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--target", choices=["cuda", "llvm"], default="cuda")
+    parser.add_argument("--spaces", type=int, nargs="*", default=list(range(len(SPACES))))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    print(json.dumps(describe_machine()))
+    print("| convolution | trials | ours, µs | s | MetaSchedule, µs | s | MetaSchedule / ours |")
+    print("|---|---|---|---|---|---|---|")
+    found: dict[int, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in options.spaces:
+            row = _measure(number, options.target, options.rounds, Path(folder))
+            found[number] = row
+            print(_line(number, row), flush=True)
+    both = [row["us"].values() for row in found.values() if all(row["us"].values())]
+    if both:
+        ratios = [median(other) / median(ours) for ours, other in both]
+        print(f"geometric mean of {len(ratios)}: {geometric_mean(ratios):.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    if is_child():
+        serve(_JOBS)
+    else:
+        main()
