@@ -5,20 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Any
 
+from tvm_edge.child import Child, ChildEnded
 from tvm_edge.errors import DeviceLost, MeasureTimeout, MissingDependencyError
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -29,7 +26,6 @@ __all__ = ["Limits", "Pool", "Trial"]
 _LOG = logging.getLogger("tvm_edge.tuning")
 
 _START_SECONDS = 120.0
-_END_SECONDS = 5.0
 _CHECK_SECONDS = 0.2
 _HELD = 8  # built candidates that a worker holds until they are measured
 
@@ -68,51 +64,27 @@ class Trial:
     """Seconds of the best known of its task."""
 
 
-class _Worker:
-    """A process, or the one that took its place, and until when it may take over what it does."""
+class _Worker(Child):
+    """A process that builds and measures, or the one that took its place."""
 
     def __init__(self, target: Any, num_threads: int) -> None:
         self._given = (target, num_threads)
         self.generation = 0
-        self.start()
+        super().__init__("tvm_edge.tuning.worker")
 
     def start(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-c",
-                    "from tvm_edge.tuning.worker import main; main()",
-                    str(os.getpid()),
-                    str(theirs.fileno()),
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is the parent's
-            )
-        self.connection = Connection(ours.detach())
-        with suppress(BrokenPipeError):  # seen at its first answer
-            self.connection.send(self._given)
-        self.deadline = monotonic() + _START_SECONDS
+        super().start()
+        self.ask(self._given, _START_SECONDS)
         self.ready = False
         self._paused = False
         self.generation += 1
 
-    def ask(self, message: Build | Measure | Drop, seconds: float) -> None:
-        self.deadline = monotonic() + seconds
-        with suppress(BrokenPipeError):
-            self.connection.send(message)
-
     def answer(self) -> Done | Failed:
         """What it sent; a dead one is replaced, and one whose kernels failed."""
         try:
-            answer: Done | Failed = self.connection.recv()
-        except (EOFError, ConnectionError):
-            with suppress(subprocess.TimeoutExpired):  # one may hang at its end
-                self.process.wait(_END_SECONDS)
-            status = self.process.returncode
-            return self.replaced(DeviceLost, f"its process ended with status {status}")
+            answer: Done | Failed = self.receive()
+        except ChildEnded as err:
+            return self.replaced(DeviceLost, str(err))
         self.ready = True
         if isinstance(answer, Failed) and answer.ran:
             self.stop()
@@ -143,11 +115,6 @@ class _Worker:
             # How it ended, if it did, is left for `answer` to find out; that it stopped is not.
             os.waitid(os.P_PID, pid, stopped | os.WEXITED | os.WNOWAIT)
             os.waitid(os.P_PID, pid, stopped | os.WNOHANG)
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.connection.close()
 
 
 class Pool:

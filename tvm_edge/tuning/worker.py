@@ -6,10 +6,6 @@ process does what the other end of its connection says, one thing at a time, and
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -17,13 +13,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tvm_edge.child import connection_to_parent, end_with_parent
 from tvm_edge.errors import InvalidLaunch, MissingDependencyError, WrongResult, one_line
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 
 __all__ = ["Build", "Done", "Drop", "Failed", "Measure"]
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -140,10 +135,7 @@ def _serve(connection: Connection, target: Any, num_threads: int) -> None:
 def main() -> None:
     """Serve the connection that the command line names, for a target in its first message."""
     # With the parent, however it ends: a kernel that hangs does not see the connection close.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    parent, descriptor = int(sys.argv[1]), int(sys.argv[2])
-    if os.getppid() != parent:
-        return
-    with Connection(descriptor) as connection:
+    end_with_parent()
+    with connection_to_parent() as connection:
         target, num_threads = connection.recv()
         _serve(connection, target, num_threads)

@@ -1,0 +1,127 @@
+"""A child process at the other end of a connection, with a deadline for its answers.
+
+What may hang or crash (kernels that are being tuned, TVM's RPC client) happens in such a process:
+whoever waits for it waits no longer than it said, and kills it then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from time import monotonic
+from typing import Any
+
+__all__ = ["Child", "ChildEnded", "connection_to_parent", "end_with_parent"]
+
+_PR_SET_PDEATHSIG = 1
+_END_SECONDS = 5.0
+
+
+class ChildEnded(Exception):
+    """The process ended instead of answering.
+
+    Attributes
+    ----------
+    status : int or None
+        Its exit status, negative for a signal; ``None`` of one that hangs at its end.
+    """
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__(f"its process ended with status {status}")
+        self.status = status
+
+
+class Child:
+    """A process that runs ``main()`` of a module, and until when it may take over what it does.
+
+    Parameters
+    ----------
+    module : str
+        Its ``main`` begins with :func:`connection_to_parent`.
+    environment : mapping, optional
+        Variables beside this process's own.
+
+    Attributes
+    ----------
+    process : subprocess.Popen
+    connection : multiprocessing.connection.Connection
+        For :func:`multiprocessing.connection.wait` beside others.
+    deadline : float
+        Of what was asked last, as :func:`time.monotonic` counts.
+    """
+
+    def __init__(self, module: str, environment: Mapping[str, str] | None = None) -> None:
+        self._module = module
+        self._environment = environment or {}
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, or another in the place of one that was stopped."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-c",
+                    f"from {self._module} import main; main()",
+                    str(os.getpid()),
+                    str(theirs.fileno()),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **self._environment},
+                start_new_session=True,  # Ctrl-C is the parent's
+            )
+        self.connection = Connection(ours.detach())
+        self.deadline = monotonic()
+
+    def ask(self, message: Any, seconds: float) -> None:
+        """Send something that is answered within so many seconds; does not wait."""
+        self.deadline = monotonic() + seconds
+        with suppress(BrokenPipeError, ConnectionResetError):  # seen at the answer
+            self.connection.send(message)
+
+    def receive(self) -> Any:
+        """What the process sent, or sends next.
+
+        Raises
+        ------
+        ChildEnded
+        """
+        try:
+            return self.connection.recv()
+        except (EOFError, ConnectionError):
+            with suppress(subprocess.TimeoutExpired):  # one may hang at its end
+                self.process.wait(_END_SECONDS)
+            raise ChildEnded(self.process.returncode) from None
+
+    def stop(self) -> None:
+        """End the process and those that it started, whatever they do."""
+        if self.process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.connection.close()
+
+
+def connection_to_parent() -> Connection:
+    """The other end of :attr:`Child.connection`, in the child."""
+    return Connection(int(sys.argv[2]))
+
+
+def end_with_parent() -> None:
+    """End this process with the thread that started it, however that ends.
+
+    For a child of a thread that lives as long as the child is wanted. The kernel does it: also to
+    a process that is stopped, and to one that hangs and sees no connection close.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit()
