@@ -7,10 +7,9 @@ convolution in it several times.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from dataclasses import dataclass
-from itertools import cycle
-from time import perf_counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,52 +17,46 @@ import tvm
 from tvm import relax, te, tirx
 
 from tvm_edge.compiler.driver import compile_with
+from tvm_edge.compiler.linker import find_linker
 from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.runtime import CompiledModel
+from tvm_edge.runtime.candidates import Candidate, Operands, kernel_candidate, model_candidate
 from tvm_edge.schedules import cpu
 from tvm_edge.schedules.blocked import ConvWorkload, conv2d, filled, input_block, pack_filters
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.winograd import conv2d_winograd, transform_filters
-from tvm_edge.tuning.problem import Problem
 
-__all__ = ["Candidate", "Shared", "build_candidate", "repeated_convolution"]
-
-# Filters are rotated through so many bytes, about those of a network: what the last run of a
-# network read is in no cache of its own by the next.
-_COLD_BYTES = 96 << 20
-_MAX_COPIES = 64
+__all__ = ["Exported", "Shared", "build_candidate", "export_candidate", "repeated_convolution"]
 
 # On a GPU: copies of the convolution in the model, each with filters of its own.
 _MOST_LAYERS, _LEAST_LAYERS = 6, 3
 _LAYERS_BYTES = 32 << 20
 
-# Launches that may wait in a queue: drivers of phones give up beyond a few thousand.
-_LAUNCHES_IN_FLIGHT = 600
 
-
-Shared = dict[tuple[str, int, int], list[Any]]
-"""Packed filters by algorithm, Winograd tile and block, as often as caches ask for."""
+Shared = dict[str, tuple[Operands, list[Any]]]
+"""Packed operands by layout, with filters as often as caches ask for."""
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """Code of one configuration.
+class Exported:
+    """A candidate in files, for another machine.
 
     Attributes
     ----------
-    error : callable
-        Runs it and returns the error of its result, relative to the largest value.
-    seconds : callable
-        Runs it for about as long as asked, in seconds, and returns the mean of one convolution.
+    library, operands : Path
+    shape : tuple of int
+        Of a kernel's result; empty where the library is a model's artifact.
     """
 
-    error: Callable[[], float]
-    seconds: Callable[[float], float]
+    library: Path
+    operands: Path
+    shape: tuple[int, ...]
 
 
 def build_candidate(
     workload: ConvWorkload,
     config: ConvConfig,
-    problem: Problem,
+    problem: Operands,
     target: Any,
     shared: Shared,
 ) -> Candidate:
@@ -74,66 +67,107 @@ def build_candidate(
     workload : ConvWorkload
     config : ConvConfig
         Of its space on the device.
-    problem : Problem
+    problem : Operands
+        NCHW.
     target : str or dict
         A device of this machine.
     shared : dict
         What candidates of the same problem have in common; empty for the first.
     """
     resolved = resolve_target(target)
-    if resolved.kind == "llvm":
-        return _on_cpu(workload, config, problem, resolved, shared)
-    return _on_gpu(workload, config, problem, target)
+    if resolved.kind != "llvm":
+        model = _model(workload, config, problem, target)
+        return model_candidate(model, problem.image, problem.expected)
+    library, shapes = _kernel(workload, config, resolved)
+    layout = _layout(config)
+    if layout not in shared:
+        operands = _operands(workload, config, problem, shapes)
+        shared[layout] = operands, operands.filters_in_turn()
+    return kernel_candidate(library["candidate"], *shared[layout], shapes[3])
+
+
+def export_candidate(
+    workload: ConvWorkload,
+    config: ConvConfig,
+    problem: Operands,
+    target: Any,
+    host: Any,
+    path: Path,
+) -> Exported:
+    """Generate code for a configuration, for a device of another machine.
+
+    Parameters
+    ----------
+    workload, config, problem
+        As for :func:`build_candidate`.
+    target, host
+        As for :func:`tvm_edge.compile`.
+    path : Path
+        Where the library goes. Operands go beside it, once for all candidates of this problem
+        that have them in the same layout.
+
+    Raises
+    ------
+    MissingDependencyError
+        There is no linker for that machine's code.
+    """
+    resolved = resolve_target(target, host)
+    if resolved.kind != "llvm":
+        _model(workload, config, problem, target, host).export(path)
+        return Exported(path, _saved(problem, path.with_name("model.npz")), ())
+    library, shapes = _kernel(workload, config, resolved)
+    library.export_library(str(path), fcompile=find_linker(resolved.architecture))
+    saved = path.with_name(f"{_layout(config)}.npz")
+    if not saved.exists():
+        _saved(_operands(workload, config, problem, shapes), saved)
+    return Exported(path, saved, shapes[3])
+
+
+def _saved(operands: Operands, path: Path) -> Path:
+    """The file appears whole: other processes write the same."""
+    if not path.exists():
+        own = path.with_name(f".{path.stem}-{os.getpid()}.npz")
+        operands.save(own)
+        own.replace(path)
+    return path
 
 
 # ------------------------------------------------------------------------------------------ CPU
 
 
-def _on_cpu(
+def _kernel(
+    workload: ConvWorkload, config: ConvConfig, resolved: ResolvedTarget
+) -> tuple[Any, tuple[tuple[int, ...], ...]]:
+    """Code with one function, ``candidate``, and the shapes of what it takes."""
+    func, shapes = _function(workload, config)
+    scheduled = cpu.schedule(func, resolved.spec).func.with_attr("global_symbol", "candidate")
+    module = tvm.IRModule({"candidate": scheduled})
+    return tvm.compile(module, target=resolved.target), shapes
+
+
+def _layout(config: ConvConfig) -> str:
+    """Candidates of a problem with the same take the same operands."""
+    return f"{config.algorithm}-{config.m}-{config.block}"
+
+
+def _operands(
     workload: ConvWorkload,
     config: ConvConfig,
-    problem: Problem,
-    resolved: ResolvedTarget,
-    shared: Shared,
-) -> Candidate:
-    func, shapes = _kernel(workload, config)
-    scheduled = cpu.schedule(func, resolved.spec).func.with_attr("global_symbol", "candidate")
-    library = tvm.compile(tvm.IRModule({"candidate": scheduled}), target=resolved.target)
-    function = library["candidate"]
+    problem: Operands,
+    shapes: tuple[tuple[int, ...], ...],
+) -> Operands:
     block, depth = config.block, shapes[0][-1]
-    image = tvm.runtime.tensor(_packed(problem.image, depth))
-    bias = tvm.runtime.tensor(_packed(problem.bias[None, :, None, None], block))
-    result = tvm.runtime.empty(shapes[3], "float32")
-
-    def filters() -> list[Any]:
-        layout = (config.algorithm, config.m, block)
-        if layout not in shared:
-            if config.algorithm == "winograd":
-                packed = transform_filters(problem.filters, config.m, block)
-            else:
-                inner = 1 if workload.depthwise else depth
-                packed = pack_filters(problem.filters, inner, block, workload.groups)
-            copies = max(1, min(_MAX_COPIES, _COLD_BYTES // packed.nbytes))
-            shared[layout] = [tvm.runtime.tensor(packed) for _ in range(copies)]
-        return shared[layout]
-
-    def error() -> float:
-        result.copyfrom(np.full(shapes[3], np.nan, "float32"))
-        function(image, filters()[-1], bias, result)
-        found = result.numpy()
-        unpacked = found.transpose(0, 1, 4, 2, 3).reshape(found.shape[0], -1, *found.shape[2:4])
-        return problem.error(unpacked[:, : workload.filters])
-
-    def seconds(least: float) -> float:
-        rotated = cycle(filters())
-        runs, elapsed, start = 0, 0.0, perf_counter()
-        while not runs or elapsed < least:
-            function(image, next(rotated), bias, result)
-            runs += 1
-            elapsed = perf_counter() - start
-        return elapsed / runs
-
-    return Candidate(error, seconds)
+    if config.algorithm == "winograd":
+        filters = transform_filters(problem.filters, config.m, block)
+    else:
+        inner = 1 if workload.depthwise else depth
+        filters = pack_filters(problem.filters, inner, block, workload.groups)
+    return Operands(
+        _packed(problem.image, depth),
+        filters,
+        _packed(problem.bias[None, :, None, None], block),
+        problem.expected,
+    )
 
 
 def _packed(image: np.ndarray, block: int) -> np.ndarray:
@@ -144,7 +178,7 @@ def _packed(image: np.ndarray, block: int) -> np.ndarray:
     return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))
 
 
-def _kernel(
+def _function(
     workload: ConvWorkload, config: ConvConfig
 ) -> tuple[tirx.PrimFunc, tuple[tuple[int, ...], ...]]:
     """A convolution with bias and ReLU, and the shapes of its arguments."""
@@ -188,32 +222,16 @@ def _kernel(
 # ------------------------------------------------------------------------------------------ GPU
 
 
-def _on_gpu(workload: ConvWorkload, config: ConvConfig, problem: Problem, target: Any) -> Candidate:
+def _model(
+    workload: ConvWorkload, config: ConvConfig, problem: Operands, target: Any, host: Any = None
+) -> CompiledModel:
     nbytes = max(problem.filters.nbytes, 1)
     layers = max(_LEAST_LAYERS, min(_MOST_LAYERS, _LAYERS_BYTES // nbytes))
-    model = compile_with(
-        repeated_convolution(workload, problem, layers),
-        target,
-        {workload: config},
-        fallback="none",
-    )
-    launches = 2 * len(model.report.kernels)  # a kernel whose sums are in parts is two
-    inputs = {"image": problem.image}
-
-    def error() -> float:
-        results = model.run(inputs).values()
-        return max(problem.error(result / 2**i) for i, result in enumerate(results))
-
-    def seconds(least: float) -> float:
-        one = model.seconds_in_a_row(inputs, 1)
-        most = max(1, _LAUNCHES_IN_FLIGHT // launches)
-        runs = max(1, min(most, int(least / one)))
-        return model.seconds_in_a_row(inputs, runs) / layers
-
-    return Candidate(error, seconds)
+    model = repeated_convolution(workload, problem, layers)
+    return compile_with(model, target, {workload: config}, host=host, fallback="none")
 
 
-def repeated_convolution(workload: ConvWorkload, problem: Problem, count: int) -> tvm.IRModule:
+def repeated_convolution(workload: ConvWorkload, problem: Operands, count: int) -> tvm.IRModule:
     """A model that convolves one image `count` times, each time with filters of its own.
 
     The filters are those of the problem times powers of two, and so, exactly, are the results.

@@ -3,62 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from tvm_edge.errors import TuningError
+from tvm_edge.runtime.candidates import Operands
 from tvm_edge.schedules.blocked import ConvWorkload
 
-__all__ = ["TOLERANCE", "Problem", "ProblemFiles", "convolve", "make_problem"]
+__all__ = ["TOLERANCE", "ProblemFiles", "convolve", "make_problem"]
 
 TOLERANCE = 1e-4
 """Of the largest value, as for whole models; Winograd's algorithm has some 1e-5."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A convolution with bias and ReLU.
-
-    Attributes
-    ----------
-    image : np.ndarray
-        ``[N, C, H, W]``, float32, as all of them.
-    filters : np.ndarray
-        ``[O, C/groups, KH, KW]``.
-    bias : np.ndarray
-        ``[O]``.
-    expected : np.ndarray
-        ``[N, O, OH, OW]``.
-    """
-
-    image: np.ndarray
-    filters: np.ndarray
-    bias: np.ndarray
-    expected: np.ndarray
-
-    def save(self, path: Path) -> None:
-        """Write an ``.npz`` file."""
-        np.savez(
-            path,
-            image=self.image,
-            filters=self.filters,
-            bias=self.bias,
-            expected=self.expected,
-        )
-
-    @classmethod
-    def load(cls, path: Path) -> Problem:
-        """The inverse of :meth:`save`."""
-        with np.load(path) as found:
-            return cls(**found)
-
-    def error(self, actual: np.ndarray) -> float:
-        """The largest difference from what is expected, relative to its largest value."""
-        largest = float(np.abs(self.expected).max()) or 1.0
-        worst = float(np.abs(actual - self.expected).max())
-        return worst / largest if np.isfinite(worst) else float("inf")
 
 
 class ProblemFiles:
@@ -93,7 +49,7 @@ class ProblemFiles:
         return path
 
 
-def make_problem(workload: ConvWorkload, seed: int = 0) -> Problem:
+def make_problem(workload: ConvWorkload, seed: int = 0) -> Operands:
     """Normally distributed operands, the same for the same seed."""
     random = np.random.default_rng(seed)
     own = workload.channels // workload.groups
@@ -103,7 +59,7 @@ def make_problem(workload: ConvWorkload, seed: int = 0) -> Problem:
     filters = random.standard_normal((workload.filters, own, *workload.kernel), "float32")
     bias = random.standard_normal(workload.filters, "float32")
     sums = convolve(image, filters, workload) + bias[:, None, None]
-    return Problem(image, filters, bias, np.maximum(sums, 0).astype("float32"))
+    return Operands(image, filters, bias, np.maximum(sums, 0).astype("float32"))
 
 
 def convolve(image: np.ndarray, filters: np.ndarray, workload: ConvWorkload) -> np.ndarray:

@@ -75,18 +75,19 @@ class Failed:
 
 def _serve(connection: Connection, target: Any, num_threads: int) -> None:
     from tvm_edge.runtime.threads import configure_pool
-    from tvm_edge.tuning.candidates import Candidate, Shared, build_candidate
-    from tvm_edge.tuning.problem import TOLERANCE, Problem
+    from tvm_edge.runtime.candidates import Candidate, Operands
+    from tvm_edge.tuning.candidates import Shared, build_candidate
+    from tvm_edge.tuning.problem import TOLERANCE
 
     configure_pool(num_threads)
     built: dict[int, Candidate] = {}
     launched: list[int] = []  # what the message at hand has run
-    problems: dict[Path, tuple[Problem, Shared]] = {}
+    problems: dict[Path, tuple[Operands, Shared]] = {}
 
     def build(ask: Build) -> Done:
         if ask.problem not in problems:
             problems.clear()  # one at a time: the largest are a hundred megabytes
-            problems[ask.problem] = Problem.load(ask.problem), {}
+            problems[ask.problem] = Operands.load(ask.problem), {}
         given = problems[ask.problem]
         candidate = build_candidate(ask.workload, ask.config, given[0], target, given[1])
         launched.append(ask.token)

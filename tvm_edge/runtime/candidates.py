@@ -1,0 +1,151 @@
+"""Code that is tried: its result is checked, and its time taken, where it runs.
+
+On this machine or on a board, which has TVM's runtime tier alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tvm_edge.runtime.model import CompiledModel
+
+__all__ = ["Candidate", "Operands", "kernel_candidate", "model_candidate", "relative_error"]
+
+# Filters are rotated through so many bytes, about those of a network: what the last run of a
+# network read is in no cache of its own by the next.
+_COLD_BYTES = 96 << 20
+_MAX_COPIES = 64
+
+# Launches that may wait in a queue: drivers of phones give up beyond a few thousand.
+_LAUNCHES_IN_FLIGHT = 600
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Code of one configuration.
+
+    Attributes
+    ----------
+    error : callable
+        Runs it and returns the error of its result, relative to the largest value.
+    seconds : callable
+        Runs it for about as long as asked, in seconds, and returns the mean of one convolution.
+    """
+
+    error: Callable[[], float]
+    seconds: Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Of a convolution with bias and ReLU.
+
+    Attributes
+    ----------
+    image, filters, bias : np.ndarray
+        As the code takes them: a kernel in blocks of channels, a model NCHW.
+    expected : np.ndarray
+        ``[N, O, OH, OW]``.
+    """
+
+    image: np.ndarray
+    filters: np.ndarray
+    bias: np.ndarray
+    expected: np.ndarray
+
+    def save(self, path: Path) -> None:
+        """Write an ``.npz`` file."""
+        np.savez(path, **self.__dict__)
+
+    @classmethod
+    def load(cls, path: Path) -> Operands:
+        """The inverse of :meth:`save`."""
+        with np.load(path) as found:
+            return cls(**found)
+
+    def filters_in_turn(self) -> list[tvm.runtime.Tensor]:
+        """Copies of the filters, as many as caches ask for."""
+        copies = max(1, min(_MAX_COPIES, _COLD_BYTES // self.filters.nbytes))
+        return [tvm.runtime.tensor(self.filters) for _ in range(copies)]
+
+
+def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference, relative to the largest value; infinite where one is not finite."""
+    largest = float(np.abs(expected).max()) or 1.0
+    worst = float(np.abs(actual - expected).max())
+    return worst / largest if np.isfinite(worst) else float("inf")
+
+
+def kernel_candidate(
+    function: Callable[..., Any],
+    operands: Operands,
+    filters: Sequence[tvm.runtime.Tensor],
+    shape: Sequence[int],
+) -> Candidate:
+    """A kernel of a CPU, on operands in blocks of channels.
+
+    Parameters
+    ----------
+    function : callable
+        Takes image, filters, bias and result.
+    operands : Operands
+    filters : sequence of tvm.runtime.Tensor
+        :meth:`Operands.filters_in_turn`; candidates with the same operands share them.
+    shape : sequence of int
+        Of the result, ``[N, O/b, OH, OW, b]``.
+    """
+    image, bias = tvm.runtime.tensor(operands.image), tvm.runtime.tensor(operands.bias)
+    result = tvm.runtime.empty(tuple(shape), "float32")
+
+    def error() -> float:
+        result.copyfrom(np.full(tuple(shape), np.nan, "float32"))
+        function(image, filters[-1], bias, result)
+        found = result.numpy()
+        unpacked = found.transpose(0, 1, 4, 2, 3).reshape(found.shape[0], -1, *found.shape[2:4])
+        return relative_error(unpacked[:, : operands.expected.shape[1]], operands.expected)
+
+    def seconds(least: float) -> float:
+        rotated = cycle(filters)
+        runs, elapsed, start = 0, 0.0, perf_counter()
+        while not runs or elapsed < least:
+            function(image, next(rotated), bias, result)
+            runs += 1
+            elapsed = perf_counter() - start
+        return elapsed / runs
+
+    return Candidate(error, seconds)
+
+
+def model_candidate(
+    model: CompiledModel, image: np.ndarray, expected: np.ndarray
+) -> Candidate:
+    """A model of a GPU that has the convolution several times.
+
+    Parameters
+    ----------
+    model : CompiledModel
+        With one input ``image``; its result number `i` is `expected` times two to the `i`.
+    image, expected : np.ndarray
+    """
+    launches = 2 * len(model.report.kernels)  # a kernel whose sums are in parts is two
+    inputs: Mapping[str, np.ndarray] = {"image": image}
+
+    def error() -> float:
+        results = model.run(inputs).values()
+        return max(relative_error(result / 2**i, expected) for i, result in enumerate(results))
+
+    def seconds(least: float) -> float:
+        one = model.seconds_in_a_row(inputs, 1)
+        most = max(1, _LAUNCHES_IN_FLIGHT // launches)
+        runs = max(1, min(most, int(least / one)))
+        return model.seconds_in_a_row(inputs, runs) / len(model.outputs)
+
+    return Candidate(error, seconds)
