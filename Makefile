@@ -1,6 +1,7 @@
 # make demo   install into .venv, find objects in pictures, and draw them (folder demo)
 # make test   install what the tests need and run them (aim: 12 minutes on 2 cores; 13 to 17 now)
 # make test-full   the same, and full-size networks; writes tests/test-full.txt
+# make test-board   what is run on an emulated AArch64 board; builds it once, 0.7 GB in ~/.cache
 # make docs   write the documentation to site/, and fail if it has a warning
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ BIN    := $(VENV)/bin
 # What an editable install is made of; its Python files are used where they are.
 BUILT  := pyproject.toml CMakeLists.txt $(wildcard tvm_edge/opencl/csrc/*)
 
-.PHONY: demo docs test test-full lint format clean
+.PHONY: demo docs test test-full test-board lint format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -18,10 +19,14 @@ docs: $(VENV)/.documented
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: $(VENV)/.tested lint
-	$(BIN)/python -m pytest -m "not full" -n 2
+	$(BIN)/python -m pytest -m "not full and not board" -n 2
 
 test-full: test
 	sh tools/test_full.sh $(BIN)/python
+
+test-board: $(VENV)/.tested
+	sh tools/board_packages.sh
+	$(BIN)/python -m pytest -m board tests/board
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check

@@ -69,7 +69,9 @@ _AARCH64 = {
     "sve": "sve",
     "sve2": "sve2",
 }
-_FLAGS = {"x86_64": _X86, "aarch64": _AARCH64}
+# By architecture the line of cpuinfo that has the flags. Where a program is emulated, the file may
+# be the other machine's.
+_FLAGS = {"x86_64": ("flags", _X86), "aarch64": ("Features", _AARCH64)}
 
 CODEGEN_FEATURES = frozenset(_X86) | frozenset(_AARCH64)
 """LLVM feature names that this module can tell present or absent."""
@@ -88,9 +90,12 @@ def host_features(cpuinfo: str = "/proc/cpuinfo") -> frozenset[str] | None:
     Returns
     -------
     frozenset[str] or None
-        ``None`` where the operating system does not say (not Linux, an unknown architecture).
+        ``None`` where the operating system does not say (not Linux, an unknown architecture, an
+        emulator that shows the file of the machine it runs on).
     """
-    names = _FLAGS.get(machine())
+    if machine() not in _FLAGS:
+        return None
+    label, names = _FLAGS[machine()]
     try:
         text = Path(cpuinfo).read_text()
     except OSError:
@@ -98,11 +103,11 @@ def host_features(cpuinfo: str = "/proc/cpuinfo") -> frozenset[str] | None:
     flags = None
     for line in text.splitlines():
         key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
+        if key.strip() == label:
             present = set(value.split())
             # A feature must be on every core: big.LITTLE may differ.
             flags = present if flags is None else flags & present
-    if names is None or flags is None:
+    if flags is None:
         return None
     return frozenset(llvm for llvm, linux in names.items() if linux in flags)
 

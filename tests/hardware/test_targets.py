@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +53,27 @@ def test_native_uses_the_widest_vectors_of_this_cpu() -> None:
     widths = {"avx512f": 64, "avx2": 32, "sse4.2": 16, "neon": 16}
     expected = max(width for feature, width in widths.items() if feature in here)
     assert resolve_target("llvm").spec.simd_bytes == expected
+
+
+@pytest.mark.parametrize(
+    ("architecture", "text", "expected"),
+    [
+        ("aarch64", "Features\t: fp asimd\n\nFeatures\t: fp asimd atomics\n", {"fp-armv8", "neon"}),
+        ("x86_64", "flags\t\t: pni fpu\n", {"sse3"}),
+        ("aarch64", "flags\t\t: pni fpu\n", None),  # an emulator, on x86
+        ("riscv64", "isa\t: rv64imafdc\n\n", None),
+    ],
+)
+def test_features_are_those_of_the_architecture(
+    architecture: str,
+    text: str,
+    expected: set[str] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: architecture)
+    (tmp_path / "cpuinfo").write_text(text)
+    assert host_features(str(tmp_path / "cpuinfo")) == expected
 
 
 def test_native_leaves_out_what_a_hypervisor_masks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.support import cc
 
 from tvm_edge.compiler.cuda import cuda_compiler
-from tvm_edge.errors import ArtifactError, MissingDependencyError
+from tvm_edge.compiler.linker import find_linker
+from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.host import machine
 from tvm_edge.lowering import cuda_pipeline, opencl_intrinsics, opencl_pipeline
 from tvm_edge.lowering.opencl_source import sources_rewritten
 
 __all__ = ["BuiltLibrary", "build"]
-
-# Kernels need no start-up code and only these libraries, by the names that every system has: a
-# machine with gcc but without libc6-dev can link. libgcc has float16 conversions.
-_LIBRARIES = ["-lgcc", "-l:libm.so.6", "-l:libc.so.6"]
 
 _NO_PASSES = tvm.transform.Sequential([], name="AlreadyLowered")
 
@@ -78,20 +71,13 @@ class BuiltLibrary:
         ArtifactError
             The linker failed.
         """
-        linker = _linker(self._resolved.architecture)
+        linker = find_linker(self._resolved.architecture)
         try:
             self._executable.export_library(str(path), fcompile=linker)
-        except OSError as err:
+        except RuntimeError as err:
             raise ArtifactError(
-                f"the linker cannot be started: {err}; check the compiler "
-                "(g++ on PATH, or the environment variable CXX)"
-            ) from err
-        except RuntimeError as err:  # tvm.support.cc wraps the linker's output
-            lines = [line for line in str(err).splitlines() if line.strip()]
-            reason = lines[1] if len(lines) > 1 else str(err)  # under "Compilation error:"
-            raise ArtifactError(
-                f"linking the library failed: {reason[:300]}; "
-                "check the compiler and the space in the temporary folder (TMPDIR)"
+                f"TVM cannot write the object files of the library: {one_line(err)}; "
+                "check the space in the temporary folder (TMPDIR)"
             ) from err
 
 
@@ -127,18 +113,3 @@ def build(
             mod, resolved.target, relax_pipeline=_NO_PASSES, tir_pipeline=pipeline
         )
     return BuiltLibrary(executable, resolved, make_smaller)
-
-
-def _linker(architecture: str) -> Callable[..., Any]:
-    if architecture == machine():
-        compiler = cc.get_cc()
-        package = "g++"
-    else:
-        compiler = shutil.which(f"{architecture}-linux-gnu-g++")
-        package = f"g++-{architecture.replace('_', '-')}-linux-gnu"
-    if compiler is None:
-        raise MissingDependencyError(
-            f"exporting a library for {architecture} needs a compiler to link with; "
-            f"run: apt-get install {package}"
-        )
-    return cc.cross_compiler(compiler, options=["-nostdlib"], add_files=_LIBRARIES)

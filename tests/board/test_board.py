@@ -1,0 +1,154 @@
+"""Models compiled here run on the emulated board, on TVM's runtime alone, with our results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import tvm_edge
+from tests.board.board import Board
+from tests.onnx_models import random_input
+from tvm_edge import zoo
+from tvm_edge.zoo.trained import model_path
+
+pytestmark = pytest.mark.board
+
+BOARD = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"]}
+# Its GPU is pocl: it takes what a Mali does.
+TARGETS: dict[str, dict[str, Any]] = {
+    "llvm": {"target": BOARD},
+    "opencl": {"target": "mali-t860", "host": BOARD, "fallback": "none"},
+}
+
+ON_THE_BOARD = """
+import json, platform, shutil, sys
+import numpy as np
+import tvm_edge
+
+artifact, inputs, outputs = sys.argv[1:]
+model = tvm_edge.load(artifact)
+np.savez(outputs, **model.run(dict(np.load(inputs))))
+import tvm
+print(json.dumps({
+    "machine": platform.machine(),
+    "compilers": [c for c in ("cc", "gcc", "g++", "clang", "clang++") if shutil.which(c)],
+    "relax": hasattr(tvm, "relax"),
+    "kernels": len(model.report.kernels),
+    "built": tvm_edge.opencl.program_stats()["built"],
+}))
+"""
+
+
+@pytest.fixture(params=sorted(TARGETS))
+def target(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Target and options of a compilation for the board."""
+    return TARGETS[request.param]
+
+
+def deploy(
+    board: Board, model: Any, inputs: dict[str, np.ndarray], target: dict[str, Any]
+) -> dict[str, np.ndarray]:
+    """Compile here, run there; check that it ran there, without a compiler."""
+    compiled = tvm_edge.compile(model, **target)
+    path = compiled.export(board.shared / "model.tvme")
+    np.savez(board.shared / "inputs.npz", **inputs)
+    outputs = board.shared / "outputs.npz"
+    outputs.unlink(missing_ok=True)
+    command = ["python3", "-c", ON_THE_BOARD, path, board.shared / "inputs.npz", outputs]
+    done = board.run(command)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["machine"] == "aarch64"
+    assert told["compilers"] == [] and not told["relax"]
+    assert told["kernels"] == len(compiled.report.kernels)
+    assert (told["built"] > 0) == (compiled.report.target.startswith("opencl"))
+    return dict(np.load(outputs))
+
+
+def reference(model: str | bytes, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """ONNX Runtime's results."""
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """To 1e-4 of each tensor's largest value; integers are equal."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].shape == value.shape, name
+        limit = 1e-4 * np.abs(value).max() if value.dtype.kind == "f" else 0
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=limit, err_msg=name)
+
+
+def test_a_convolution(board: Board, small_model: onnx.ModelProto, target: dict[str, Any]) -> None:
+    inputs = {"data": random_input((1, 3, 16, 16))}
+    found = deploy(board, small_model, inputs, target)
+    assert_close(found, reference(small_model.SerializeToString(), inputs))
+
+
+def test_squeezenet(board: Board, target: dict[str, Any]) -> None:
+    network = zoo.build("squeezenet1_0")
+    inputs = zoo.sample_input("squeezenet1_0")
+    found = deploy(board, network, inputs, target)
+    assert_close(found, reference(network.SerializeToString(), inputs))
+
+
+def test_the_detector(board: Board, target: dict[str, Any]) -> None:
+    inputs = zoo.sample_input("shapes_ssd")
+    found = deploy(board, "zoo:shapes_ssd", inputs, target)
+    assert len(found["scores"])
+    assert_close(found, reference(str(model_path("shapes_ssd")), inputs))
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ({"kind": "llvm", "mtriple": "x86_64-linux-gnu"}, "is compiled for x86_64, and this"),
+        ({**BOARD, "mcpu": "cortex-a76"}, "dotprod"),  # the board is an A72
+    ],
+)
+def test_an_artifact_for_another_cpu(
+    board: Board, small_model: onnx.ModelProto, target: dict[str, Any], said: str
+) -> None:
+    path = tvm_edge.compile(small_model, target).export(board.shared / "other.tvme")
+    load = "import sys, tvm_edge; tvm_edge.load(sys.argv[1])"
+    done = board.run(["python3", "-c", load, path])
+    assert done.returncode == 1
+    told = done.stderr.splitlines()[-1]
+    assert said in told and "compile it with target='llvm'" in told
+
+
+def test_what_runs_there_ends_with_the_board(board: Board) -> None:
+    """The child of a killed program too."""
+    code = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print('ready')\n"
+        "child.wait()"
+    )
+    marker = "time.sleep(600)"
+    process = board.start(["python3", "-c", code])
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    assert len(running(marker)) >= 2
+    board.stop(process)
+    assert running(marker) == []
+
+
+def running(marker: str) -> list[str]:
+    """Command lines of this machine's processes that contain `marker`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:  # it has ended
+            continue
+        if any(marker in word for word in words):
+            found.append(" ".join(words))
+    return found
