@@ -51,7 +51,6 @@ def test_configurations_of_one_problem_share_filters() -> None:
         build_candidate(workload, config, problem, "llvm", shared)
         for config in (direct[0], direct[-1], direct[len(direct) // 2])
     ]
-    assert not shared, "what is only built keeps no filters"
     for candidate in made:
         assert candidate.error() <= TOLERANCE and candidate.seconds(0.0) > 0
     assert len(shared) == 1

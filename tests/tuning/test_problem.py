@@ -10,8 +10,10 @@ from onnx import helper
 
 from tests.onnx_models import make_model, reference, relative_error
 from tests.tuning.made import conv
+from tvm_edge.runtime.candidates import Operands
+from tvm_edge.runtime.candidates import relative_error as error_of
 from tvm_edge.schedules.blocked import ConvWorkload
-from tvm_edge.tuning.problem import TOLERANCE, Problem, convolve, make_problem
+from tvm_edge.tuning.problem import TOLERANCE, convolve, make_problem
 
 SHAPES = {
     "plain": conv(),
@@ -25,7 +27,7 @@ SHAPES = {
 }
 
 
-def of_onnx_runtime(workload: ConvWorkload, problem: Problem) -> np.ndarray:
+def of_onnx_runtime(workload: ConvWorkload, problem: Operands) -> np.ndarray:
     """Convolution, bias and ReLU of a problem."""
     w = workload
     conv_node = helper.make_node(
@@ -53,7 +55,7 @@ def test_agrees_with_onnx_runtime(name: str) -> None:
     expected = of_onnx_runtime(workload, problem)
     assert problem.expected.shape == expected.shape == (*expected.shape[:2], *workload.output)
     assert relative_error(problem.expected, expected) < 1e-6  # sums of float32 in another order
-    assert problem.error(expected) < 1e-6
+    assert error_of(expected, problem.expected) < 1e-6
     sums = convolve(problem.image, problem.filters, workload) + problem.bias[:, None, None]
     assert sums.dtype == "float64" and (sums < 0).any(), "some of what ReLU cuts off"
 
@@ -63,7 +65,7 @@ def test_the_same_for_a_seed_and_another_for_another(tmp_path: Path) -> None:
     assert np.array_equal(one.expected, same.expected)
     assert not np.array_equal(one.image, other.image)
     one.save(tmp_path / "problem.npz")
-    loaded = Problem.load(tmp_path / "problem.npz")
+    loaded = Operands.load(tmp_path / "problem.npz")
     for name in ("image", "filters", "bias", "expected"):
         assert np.array_equal(getattr(loaded, name), getattr(one, name))
 
@@ -73,13 +75,13 @@ def test_one_value_that_is_not_finite_is_an_infinite_error(wrong: float) -> None
     problem = make_problem(conv())
     actual = problem.expected.copy()
     actual[0, 3, 5, 7] = wrong
-    assert problem.error(actual) == float("inf")
+    assert error_of(actual, problem.expected) == float("inf")
 
 
 def test_one_wrong_value_is_an_error_relative_to_the_largest() -> None:
     problem = make_problem(conv())
     actual = problem.expected.copy()
     actual[0, 3, 5, 7] += 0.5 * problem.expected.max()
-    assert problem.error(problem.expected) == 0.0
-    assert problem.error(actual) == pytest.approx(0.5)
-    assert problem.error(actual) > TOLERANCE
+    assert error_of(problem.expected, problem.expected) == 0.0
+    assert error_of(actual, problem.expected) == pytest.approx(0.5)
+    assert error_of(actual, problem.expected) > TOLERANCE

@@ -124,9 +124,7 @@ def kernel_candidate(
     return Candidate(error, seconds)
 
 
-def model_candidate(
-    model: CompiledModel, image: np.ndarray, expected: np.ndarray
-) -> Candidate:
+def model_candidate(model: CompiledModel, image: np.ndarray, expected: np.ndarray) -> Candidate:
     """A model of a GPU that has the convolution several times.
 
     Parameters

@@ -68,7 +68,7 @@ class _Worker(Child):
     """A process that builds and measures, or the one that took its place."""
 
     def __init__(self, target: Any, num_threads: int) -> None:
-        self._given = (target, num_threads)
+        self._given = (target, None, num_threads)
         self.generation = 0
         super().__init__("tvm_edge.tuning.worker")
 

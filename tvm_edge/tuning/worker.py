@@ -18,7 +18,7 @@ from tvm_edge.errors import InvalidLaunch, MissingDependencyError, WrongResult, 
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 
-__all__ = ["Build", "Done", "Drop", "Failed", "Measure"]
+__all__ = ["Build", "Done", "Drop", "Export", "Failed", "Measure"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,17 @@ class Build:
     workload: ConvWorkload
     config: ConvConfig
     problem: Path
+
+
+@dataclass(frozen=True)
+class Export:
+    """Generate code for another machine: answered by an
+    :class:`~tvm_edge.tuning.candidates.Exported`."""
+
+    workload: ConvWorkload
+    config: ConvConfig
+    problem: Path
+    path: Path
 
 
 @dataclass(frozen=True)
@@ -73,10 +84,15 @@ class Failed:
     ran: bool = False
 
 
-def _serve(connection: Connection, target: Any, num_threads: int) -> None:
-    from tvm_edge.runtime.threads import configure_pool
+def _serve(connection: Connection, target: Any, host: Any, num_threads: int) -> None:
     from tvm_edge.runtime.candidates import Candidate, Operands
-    from tvm_edge.tuning.candidates import Shared, build_candidate
+    from tvm_edge.runtime.threads import configure_pool
+    from tvm_edge.tuning.candidates import (
+        Exported,
+        Shared,
+        build_candidate,
+        export_candidate,
+    )
     from tvm_edge.tuning.problem import TOLERANCE
 
     configure_pool(num_threads)
@@ -84,11 +100,18 @@ def _serve(connection: Connection, target: Any, num_threads: int) -> None:
     launched: list[int] = []  # what the message at hand has run
     problems: dict[Path, tuple[Operands, Shared]] = {}
 
-    def build(ask: Build) -> Done:
+    def given_for(ask: Build | Export) -> tuple[Operands, Shared]:
         if ask.problem not in problems:
             problems.clear()  # one at a time: the largest are a hundred megabytes
             problems[ask.problem] = Operands.load(ask.problem), {}
-        given = problems[ask.problem]
+        return problems[ask.problem]
+
+    def export(ask: Export) -> Exported:
+        problem, _ = given_for(ask)
+        return export_candidate(ask.workload, ask.config, problem, target, host, ask.path)
+
+    def build(ask: Build) -> Done:
+        given = given_for(ask)
         candidate = build_candidate(ask.workload, ask.config, given[0], target, given[1])
         launched.append(ask.token)
         # Here, as others may do so at the same time: a driver takes its time for a kernel's first.
@@ -109,7 +132,7 @@ def _serve(connection: Connection, target: Any, num_threads: int) -> None:
                 break
         return Done(tuple(latencies))
 
-    does: Mapping[type, Any] = {Build: build, Measure: measure}
+    does: Mapping[type, Any] = {Build: build, Export: export, Measure: measure}
     connection.send(Done())
     while True:
         try:
@@ -138,5 +161,5 @@ def main() -> None:
     # With the parent, however it ends: a kernel that hangs does not see the connection close.
     end_with_parent()
     with connection_to_parent() as connection:
-        target, num_threads = connection.recv()
-        _serve(connection, target, num_threads)
+        target, host, num_threads = connection.recv()
+        _serve(connection, target, host, num_threads)
