@@ -19,6 +19,7 @@ from tvm_edge.rpc.address import Address, written
 __all__ = ["Grant", "Served", "request_board", "served_keys"]
 
 _ANSWER_SECONDS = 5.0
+_LEAST_SECONDS = 1.0  # to say something at all
 _REGISTER_SECONDS = 5.0  # a server that was started again registers within
 _POLL_SECONDS = 0.2
 _LARGEST = 1 << 24  # bytes of an answer
@@ -67,7 +68,7 @@ def request_board(tracker: Address, key: str, seconds: float) -> Grant:
         There is no tracker, nobody serves the key, or no board of it becomes free in that time.
     """
     start = monotonic()
-    with _connection(tracker, min(seconds, _ANSWER_SECONDS)) as line:
+    with _connection(tracker, max(min(seconds, _ANSWER_SECONDS), _LEAST_SECONDS)) as line:
         while key not in (found := _summary(line)):
             if monotonic() - start > min(seconds, _REGISTER_SECONDS):
                 raise DeviceUnavailableError(_nobody(tracker, key, found))

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,8 @@ class Uploads:
                 self._check(part, digest)
                 part.replace(self._folder / digest)
         except OSError as err:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink()
             raise ArtifactError(
                 f"cannot store a file in {str(self._folder)!r}: {err.strerror}; make space there, "
                 "or set XDG_CACHE_HOME for tvm-edge rpc-server"
