@@ -46,7 +46,8 @@ def test_a_model_is_compiled_here(
     assert ran.code == 0 and "pooled" in ran.out, ran.err
     foreign = '{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}'
     ran = invoke("run", tmp_path / "small.onnx", "--target", foreign, *at)
-    assert ran.code == 4, ran.err
+    assert ran.code in (4, 5), ran.err
+    assert f"for aarch64, and board {KEY} is" in ran.err or "g++" in ran.err, "no cross-linker"
 
 
 def test_devices_and_doctor(invoke: Invoke, fleet: Fleet) -> None:

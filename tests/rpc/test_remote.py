@@ -155,7 +155,7 @@ def test_an_agent_asks_and_waits(fleet: Fleet) -> None:
             assert 0 < agent.deadline - monotonic() <= 20
         for agent in agents:
             assert wait([agent.connection], 20) == [agent.connection]
-            assert agent.answer().values == agent.hello
+            assert agent.answer().values["host"] == agent.info.host
     finally:
         for agent in agents:
             agent.close()

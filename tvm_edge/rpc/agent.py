@@ -18,9 +18,16 @@ from time import monotonic
 from typing import Any
 
 from tvm_edge.child import Child, ChildEnded
-from tvm_edge.errors import DeviceLost, DeviceUnavailableError, MeasureTimeout, TvmEdgeError
+from tvm_edge.errors import (
+    DeviceLost,
+    DeviceUnavailableError,
+    MeasureTimeout,
+    TvmEdgeError,
+    one_line,
+)
 from tvm_edge.rpc.address import parse_address, written
 from tvm_edge.rpc.agent_process import Call, Open, Request, Reserve, Upload
+from tvm_edge.rpc.description import BoardInfo
 from tvm_edge.rpc.failures import raised_on
 from tvm_edge.rpc.message import Message
 
@@ -47,13 +54,13 @@ class Agent:
     ----------
     board : str
         What messages call the board: its key, or the server's address.
-    hello : dict
-        What the board said first: ``host``, ``architecture``, ``features``, ``versions``.
+    info : BoardInfo or None
+        What the board said first, without its devices.
     """
 
     def __init__(self, board: str) -> None:
         self.board = board
-        self.hello: dict[str, Any] = {}
+        self.info: BoardInfo | None = None
         self._lost = ""
         self._asked: Request | None = None
         self._child = Child("tvm_edge.rpc.agent_process", _ENVIRONMENT)
@@ -121,12 +128,12 @@ class Agent:
         if isinstance(answer, TvmEdgeError):
             if isinstance(answer, DeviceLost):
                 self._lose("the server is gone")
-            answer.args = (f"board {self.board}: {answer}",) if self.hello else answer.args
+            answer.args = (f"board {self.board}: {answer}",) if self.info else answer.args
             raise answer
         if isinstance(answer, Message):
             if "failure" in answer.values:
                 raise raised_on(self.board, answer.values["failure"])
-            return replace(answer, values=answer.values["result"])
+            return replace(answer, values=answer.values.get("result", {}))
         return answer
 
     def call(self, request: Request, seconds: float) -> Any:
@@ -221,13 +228,20 @@ def open_session(address: str, key: str | None, *, seconds: float) -> Agent:
 def _greeted(agent: Agent) -> Agent:
     from tvm_edge.runtime.info import versions
 
-    agent.hello = agent.call(Call("hello"), _OPEN_SECONDS).values
-    found = agent.hello.get("versions", {})
+    greeting = agent.call(Call("hello"), _OPEN_SECONDS).values
+    try:
+        info = BoardInfo.from_dict({**greeting, "devices": []})
+    except ValueError as err:
+        raise DeviceUnavailableError(
+            f"board {agent.board} greets in a way that cannot be read ({one_line(err)}); install "
+            f"this version there: pip install tvm-edge=={versions()['tvm_edge']}"
+        ) from err
     for package, name in (("tvm", "apache-tvm"), ("tvm_edge", "tvm-edge")):
-        here, there = versions()[package], found.get(package)
+        here, there = versions()[package], info.versions.get(package)
         if there != here:
             raise DeviceUnavailableError(
                 f"board {agent.board} has {name} {there}, and this machine {here}; on the board "
                 f"run: pip install {name}=={here}"
             )
+    agent.info = info
     return agent

@@ -129,19 +129,20 @@ class Remote:
 
     def _check(self, path: str, info: ModelInfo) -> None:
         """Refuse what the board cannot run before it is sent there."""
-        there = self._agent.hello
+        there = self._agent.info
+        assert there is not None  # open_session greets
         compiled_for = info.target["architecture"]
         advice = (
             "compile it with the board as target: a preset or tag, or a dict such as "
-            f'{{"kind": "llvm", "mtriple": "{there["architecture"]}-linux-gnu"}}'
+            f'{{"kind": "llvm", "mtriple": "{there.architecture}-linux-gnu"}}'
         )
-        if compiled_for != there["architecture"]:
+        if compiled_for != there.architecture:
             raise ArtifactError(
                 f"the artifact {path!r} is compiled for {compiled_for}, and board {self.name} is "
-                f"{there['architecture']}; {advice}"
+                f"{there.architecture}; {advice}"
             )
-        if there["features"] is not None:
-            missing = sorted(set(info.target["features"]) - set(there["features"]))
+        if there.features is not None:
+            missing = sorted(set(info.target["features"]) - set(there.features))
             if missing:
                 raise DeviceUnavailableError(
                     f"the artifact {path!r} is compiled for a CPU with {', '.join(missing)}, which "

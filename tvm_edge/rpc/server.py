@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
@@ -94,7 +94,9 @@ class BoardServer:
             host, port, port_end, self._tracker, key or "", uploads_folder(), level
         )
         self._child: Child | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="tvm-edge-rpc-")
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="tvm-edge-rpc-", ignore_cleanup_errors=True
+        )
 
     def __enter__(self) -> BoardServer:
         """Start it.
@@ -169,9 +171,8 @@ class BoardServer:
 
     def _start(self) -> None:
         # Libraries that sessions unpack, and folders of sessions that crashed.
-        with suppress(FileNotFoundError):
-            self._folder.cleanup()
-        Path(self._folder.name).mkdir(mode=0o700)
+        self._folder.cleanup()
+        Path(self._folder.name).mkdir(mode=0o700, exist_ok=True)
         # A session is a fork, and OpenCL does not survive one; the runtime tier has all it needs.
         child = Child(
             "tvm_edge.rpc.listener", {"TMPDIR": self._folder.name, "TVM_USE_RUNTIME_LIB": "1"}
