@@ -15,7 +15,7 @@ from tests.onnx_models import conv_relu
 from tests.runtime.support import run_python
 from tvm_edge import InputError, TvmEdgeError
 
-FUNCTIONS = ("analyze", "compile", "devices", "doctor", "load", "tune")
+FUNCTIONS = ("analyze", "compile", "connect", "devices", "doctor", "load", "tune")
 CLASSES = (
     "BenchmarkResult",
     "CompileReport",
@@ -24,6 +24,7 @@ CLASSES = (
     "DeviceSpec",
     "Diagnosis",
     "Profile",
+    "Remote",
     "TensorSpec",
     "TuneResult",
 )
@@ -51,6 +52,7 @@ SIGNATURES = {
     "precision_exceptions=(), fallback='auto', parallel_fusion='auto', memory_budget=None, "
     "tuning_logs=None, num_threads=None)",
     "load": "(path, *, device=None, num_threads=None, remote=None)",
+    "connect": "(address, key=None, *, timeout=30.0, request_timeout=300.0)",
     "analyze": "(model, target, *, host=None, input_shapes=None, fallback='auto', "
     "tuning_logs=None)",
     "tune": "(model, target='llvm', *, trials=None, time_budget=None, level='normal', host=None, "

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from tvm_edge.hardware import Device, DeviceSpec, devices
     from tvm_edge.report import CompileReport, TensorSpec
+    from tvm_edge.rpc import Remote, connect
     from tvm_edge.runtime import BenchmarkResult, CompiledModel, Profile, load
     from tvm_edge.tuning import TuneResult, tune
 
@@ -71,6 +72,8 @@ _HOME = {
     "devices": "hardware",
     "CompileReport": "report",
     "TensorSpec": "report",
+    "Remote": "rpc",
+    "connect": "rpc",
     "BenchmarkResult": "runtime",
     "CompiledModel": "runtime",
     "Profile": "runtime",
@@ -80,11 +83,12 @@ _HOME = {
 }
 _SUBPACKAGES = ("zoo",)
 
-__all__ = [  # noqa: RUF022 - the six functions first, as a reader meets them
+__all__ = [  # noqa: RUF022 - the seven functions first, as a reader meets them
     "compile",
     "load",
     "analyze",
     "tune",
+    "connect",
     "devices",
     "doctor",
     "ArtifactError",
@@ -106,6 +110,7 @@ __all__ = [  # noqa: RUF022 - the six functions first, as a reader meets them
     "PlacementError",
     "Profile",
     "RecordError",
+    "Remote",
     "TensorSpec",
     "TuneResult",
     "TuningError",

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any
 
-__all__ = ["Child", "ChildEnded", "connection_to_parent", "end_with_parent"]
+__all__ = ["Child", "ChildEnded", "connection_to_parent", "end_with_parent", "end_with_thread"]
 
 _PR_SET_PDEATHSIG = 1
 _END_SECONDS = 5.0
@@ -122,6 +122,11 @@ def end_with_parent() -> None:
     For a child of a thread that lives as long as the child is wanted. The kernel does it: also to
     a process that is stopped, and to one that hangs and sees no connection close.
     """
+    end_with_thread(int(sys.argv[1]))
+
+
+def end_with_thread(parent: int) -> None:
+    """:func:`end_with_parent` of a process that was forked, by one with this process id."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(sys.argv[1]):
+    if os.getppid() != parent:
         sys.exit()

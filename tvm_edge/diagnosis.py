@@ -12,14 +12,14 @@ import io
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from tvm_edge._version import __version__
 from tvm_edge.opencl.diagnosis import diagnose
 
-__all__ = ["Check", "Diagnosis", "doctor"]
+__all__ = ["Check", "Diagnosis", "Status", "doctor"]
 
 # With apache-tvm-ffi 0.1.15.post2, ToJSONGraph (tvm.ir.save_json, MetaSchedule) segfaults.
 PINS = {"apache-tvm": ("0.27.0.post1",), "apache-tvm-ffi": ("0.1.14.post1", "0.1.14.post0")}
@@ -70,6 +70,11 @@ class Diagnosis:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-compatible dictionary."""
         return {"healthy": self.healthy, "checks": [asdict(check) for check in self.checks]}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Diagnosis:
+        """The inverse of :meth:`to_dict`."""
+        return cls(tuple(Check(**check) for check in fields["checks"]))
 
     def __str__(self) -> str:
         from rich.console import Console

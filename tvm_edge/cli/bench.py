@@ -18,6 +18,7 @@ from tvm_edge.cli import common
 @common.input_shapes_option
 @common.tuning_records_option
 @common.threads_option
+@common.rpc_options
 @common.json_option
 def bench_command(
     model: str,
@@ -27,12 +28,18 @@ def bench_command(
     input_shapes: Any,
     tuning_logs: Any,
     num_threads: int | None,
+    rpc_tracker: str | None,
+    rpc_key: str | None,
     as_json: bool,
 ) -> None:
-    """Measure the latency of MODEL (an ONNX file, zoo:NAME, or an artifact)."""
-    compiled = common.open_model(model, target, input_shapes, num_threads, tuning_logs)
-    with common.progress(f"measuring {model}"):
-        result = compiled.benchmark(warmup=warmup, repeat=repeat)
+    """Measure the latency of MODEL (an ONNX file, zoo:NAME, or an artifact), here or on a board."""
+    with (
+        common.opened_model(
+            model, target, input_shapes, num_threads, tuning_logs, rpc_tracker, rpc_key
+        ) as opened,
+        common.progress(f"measuring {model}"),
+    ):
+        result = opened.benchmark(warmup=warmup, repeat=repeat)
     common.emit(as_json, result.to_dict(), str(result))
 
 
@@ -56,6 +63,7 @@ def bench_command(
 @common.input_shapes_option
 @common.tuning_records_option
 @common.threads_option
+@common.rpc_options
 @common.json_option
 def profile_command(
     model: str,
@@ -67,15 +75,21 @@ def profile_command(
     input_shapes: Any,
     tuning_logs: Any,
     num_threads: int | None,
+    rpc_tracker: str | None,
+    rpc_key: str | None,
     as_json: bool,
 ) -> None:
-    """Measure each kernel of MODEL (an ONNX file, zoo:NAME, or an artifact)."""
-    compiled = common.open_model(model, target, input_shapes, num_threads, tuning_logs)
-    with common.progress(f"profiling {model}"):
-        profile = compiled.profile(repeat=repeat)
+    """Measure each kernel of MODEL (an ONNX file, zoo:NAME, or an artifact), here or on a board."""
+    with (
+        common.opened_model(
+            model, target, input_shapes, num_threads, tuning_logs, rpc_tracker, rpc_key
+        ) as opened,
+        common.progress(f"profiling {model}"),
+    ):
+        profile = opened.profile(repeat=repeat)
     if trace:
         with common.writing(trace):
             profile.to_chrome_trace(trace)
     if html:
-        compiled.report.to_html(html, profile)
+        opened.report.to_html(html, profile)
     common.emit(as_json, profile.to_dict(), profile.table(print_top))

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from tvm_edge.errors import InputError
 
+if TYPE_CHECKING:
+    from tvm_edge.rpc import Remote
+
 __all__ = [
+    "connected",
     "emit",
     "fallback_option",
     "host_option",
     "html_option",
     "input_shapes_option",
     "json_option",
-    "open_model",
+    "opened_model",
     "progress",
     "records_folder_option",
+    "rpc_options",
     "target_option",
     "threads_option",
     "tuning_records_option",
@@ -177,10 +183,54 @@ def progress(message: str) -> Iterator[None]:
         yield
 
 
-def open_model(
-    source: str, target: Any, shapes: Any, num_threads: int | None, tuning_logs: Any = None
-) -> Any:
-    """An artifact loaded, or a model compiled.
+def rpc_options(command: _F) -> _F:
+    """``--rpc-tracker`` and ``--rpc-key``: a board in place of this machine."""
+    tracker = click.option(
+        "--rpc-tracker",
+        metavar="HOST:PORT",
+        help="A board in place of this machine: where the tracker is, or without --rpc-key the "
+        "board's own rpc-server.",
+    )
+    key = click.option("--rpc-key", metavar="KEY", help="The key of boards at the tracker.")
+    return tracker(key(command))
+
+
+@contextmanager
+def connected(tracker: str | None, key: str | None) -> Iterator[Remote | None]:
+    """The board that the options name, for as long as the block runs; ``None`` without them.
+
+    Raises
+    ------
+    InputError
+        A key without a tracker.
+    """
+    if tracker is None:
+        if key is not None:
+            raise InputError(
+                f"--rpc-key {key} is given without --rpc-tracker; add --rpc-tracker HOST:PORT",
+                name="--rpc-key",
+            )
+        yield None
+        return
+    import tvm_edge
+
+    with progress(f"connecting to {key or tracker}"):
+        board = tvm_edge.connect(tracker, key)
+    with board:
+        yield board
+
+
+@contextmanager
+def opened_model(
+    source: str,
+    target: Any,
+    shapes: Any,
+    num_threads: int | None,
+    tuning_logs: Any,
+    rpc_tracker: str | None,
+    rpc_key: str | None,
+) -> Iterator[Any]:
+    """An artifact loaded, or a model compiled, here or on a board, for as long as the block runs.
 
     Raises
     ------
@@ -189,7 +239,8 @@ def open_model(
     """
     import tvm_edge
 
-    if Path(source).suffix == ".tvme":
+    is_artifact = Path(source).suffix == ".tvme"
+    if is_artifact:
         for option, value in (
             ("--input-shapes", shapes or None),
             ("--target", target),
@@ -201,16 +252,25 @@ def open_model(
                     "the model",
                     name=option,
                 )
-        with progress(f"loading {source}"):
-            return tvm_edge.load(source, num_threads=num_threads)
-    with progress(f"compiling {source}"), plain_warnings():
-        return tvm_edge.compile(
-            source,
-            target or _DEFAULT_TARGET,
-            input_shapes=shapes,
-            tuning_logs=tuning_logs,
-            num_threads=num_threads,
-        )
+    with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
+        if not is_artifact:
+            with progress(f"compiling {source}"), plain_warnings():
+                model = tvm_edge.compile(
+                    source,
+                    target or _DEFAULT_TARGET,
+                    input_shapes=shapes,
+                    tuning_logs=tuning_logs,
+                    num_threads=num_threads,
+                )
+            if rpc_tracker is None and rpc_key is None:
+                yield model
+                return
+            source = str(model.export(Path(folder) / f"{Path(source).stem}.tvme"))
+        # Not before: a board serves nobody else while it is ours.
+        with connected(rpc_tracker, rpc_key) as board:
+            with progress(f"loading {source}"):
+                loaded = tvm_edge.load(source, num_threads=num_threads, remote=board)
+            yield loaded
 
 
 @contextmanager

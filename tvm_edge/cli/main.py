@@ -25,7 +25,8 @@ _COMMANDS = {
     "analyze": ("Say what a model takes and what would run where.", "analyze"),
     "tune": ("Find the fastest kernels of a model and keep them as records.", "tune"),
     "db": ("List, show, check, merge and carry tuning records.", "db"),
-    "devices": ("List the devices of this machine.", "machine"),
+    "rpc-server": ("Serve this board to tvm-edge on other machines.", "rpc_server"),
+    "devices": ("List the devices of this machine or a board.", "machine"),
     "doctor": ("Check the installation and say what mends it.", "machine"),
 }
 
@@ -41,7 +42,8 @@ class _LazyGroup(click.Group):
             return None
         _, module = _COMMANDS[cmd_name]
         command: click.Command = getattr(
-            importlib.import_module(f"tvm_edge.cli.{module}"), f"{cmd_name}_command"
+            importlib.import_module(f"tvm_edge.cli.{module}"),
+            f"{cmd_name.replace('-', '_')}_command",
         )
         return command
 

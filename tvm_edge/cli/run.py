@@ -36,6 +36,7 @@ from tvm_edge.errors import InputError
 @common.input_shapes_option
 @common.tuning_records_option
 @common.threads_option
+@common.rpc_options
 @common.json_option
 def run_command(
     model: str,
@@ -46,14 +47,18 @@ def run_command(
     input_shapes: Any,
     tuning_logs: Any,
     num_threads: int | None,
+    rpc_tracker: str | None,
+    rpc_key: str | None,
     as_json: bool,
 ) -> None:
-    """Run MODEL (an ONNX file, zoo:NAME, or an artifact) once."""
+    """Run MODEL (an ONNX file, zoo:NAME, or an artifact) once, here or on a board."""
     from tvm_edge.runtime.inputs import random_inputs
 
-    compiled = common.open_model(model, target, input_shapes, num_threads, tuning_logs)
-    values = _read(inputs_path) if inputs_path else random_inputs(compiled.inputs)
-    outputs = compiled.run(values)
+    with common.opened_model(
+        model, target, input_shapes, num_threads, tuning_logs, rpc_tracker, rpc_key
+    ) as opened:
+        values = _read(inputs_path) if inputs_path else random_inputs(opened.inputs)
+        outputs = opened.run(values)
     if outputs_path:
         with common.writing(outputs_path):
             _write(outputs_path, outputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
@@ -56,6 +56,12 @@ class BenchmarkResult:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-compatible dictionary, times in milliseconds."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> BenchmarkResult:
+        """The inverse of :meth:`to_dict`."""
+        timings = {name: Timing(**fields[name]) for name in ("device", "end_to_end")}
+        return cls(**{**fields, **timings})
 
     def __str__(self) -> str:
         device, whole = self.device, self.end_to_end

@@ -10,12 +10,13 @@ from typing import Any, Literal
 import tvm
 import tvm_ffi
 
+from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.report import CompileReport, TensorSpec
-from tvm_edge.runtime.artifact import tensor_dtype
+from tvm_edge.runtime.artifact import Artifact, tensor_dtype
 from tvm_edge.runtime.placement import DevicePlan
 from tvm_edge.schema import check_types
 
-__all__ = ["ModelInfo", "check_info", "versions"]
+__all__ = ["ModelInfo", "check_info", "read_info", "versions"]
 
 
 def versions() -> dict[str, str]:
@@ -69,6 +70,32 @@ class ModelInfo:
             DevicePlan.from_dict(fields["devices"]),
             CompileReport.from_dict(fields["report"]),
         )
+
+
+def read_info(artifact: Artifact) -> ModelInfo:
+    """What the manifest of an artifact says, checked.
+
+    Raises
+    ------
+    ArtifactError
+        The manifest is damaged, or the artifact is made with another TVM.
+    """
+    path = str(artifact.path)
+    wrote, here = artifact.manifest.get("versions", {}), versions()
+    if wrote.get("tvm") != here["tvm"]:
+        raise ArtifactError(
+            f"the artifact {path!r} was made with TVM {wrote.get('tvm')}, and this is TVM "
+            f"{here['tvm']}; run: pip install apache-tvm=={wrote.get('tvm')}, or export it again"
+        )
+    try:
+        info = ModelInfo.from_dict(artifact.manifest)
+        check_info(info, len(artifact.weights))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as err:
+        raise ArtifactError(
+            f"the manifest of {path!r} is damaged ({type(err).__name__}: {one_line(err)}); "
+            "export it again"
+        ) from err
+    return info
 
 
 def check_info(info: ModelInfo, weights: int) -> None:

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import tvm
 
 from tvm_edge import opencl
-from tvm_edge.errors import ArtifactError, InputError, near_matches, one_line
+from tvm_edge.errors import ArtifactError, InputError
 from tvm_edge.report import CompileReport, TensorSpec
-from tvm_edge.runtime.artifact import Artifact, read_artifact, write_artifact
+from tvm_edge.runtime.artifact import read_artifact, write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, measure
 from tvm_edge.runtime.dlpack import host_array, numpy_dtype, to_numpy
-from tvm_edge.runtime.info import ModelInfo, check_info, versions
+from tvm_edge.runtime.info import ModelInfo, read_info, versions
 from tvm_edge.runtime.inputs import Bound, bind_inputs, random_inputs
 from tvm_edge.runtime.library import Library, LoadedLibrary
+from tvm_edge.runtime.outputs import wanted_outputs
 from tvm_edge.runtime.placement import device_index, input_device, open_devices
 from tvm_edge.runtime.profile import Profile, profile_runs
 from tvm_edge.runtime.session import Session, aligned_copy, as_tensor, check_host
@@ -148,7 +149,7 @@ class CompiledModel:
         DeviceUnavailableError, ArtifactError
             The model is compiled for another machine.
         """
-        wanted, bound = self._wanted(outputs), self._bind(inputs)
+        wanted, bound = wanted_outputs(self.outputs, outputs), self._bind(inputs)
         return self._finish(self._session, bound, wanted, device_outputs)
 
     def run_async(
@@ -183,39 +184,11 @@ class CompiledModel:
             At once, as :meth:`run` does. What goes wrong while the model runs comes from the
             future.
         """
-        wanted, bound = self._wanted(outputs), self._bind(inputs)
+        wanted, bound = wanted_outputs(self.outputs, outputs), self._bind(inputs)
         session = self._session
         session.check_process()  # a forked child has no thread that would take it
         kept = [aligned_copy(v) if isinstance(v, np.ndarray) else v for v in bound]
         return self._queue.submit(self._finish, session, kept, wanted, device_outputs)
-
-    def _wanted(self, outputs: Sequence[str] | None) -> dict[int, str]:
-        """Positions and names of the outputs to return."""
-        names = [spec.name for spec in self.outputs]
-        if isinstance(outputs, str):
-            raise InputError(
-                f"outputs is the string {outputs!r}; pass a list of names: [{outputs!r}]",
-                name="outputs",
-                expected="a list",
-                got=outputs,
-            )
-        if outputs is not None and not isinstance(outputs, Iterable):
-            raise InputError(
-                f"outputs is a {type(outputs).__name__}; pass a list of names, of "
-                f"{', '.join(map(repr, names))}",
-                name="outputs",
-                expected="a list",
-                got=type(outputs).__name__,
-            )
-        for name in outputs if outputs is not None else ():
-            if name not in names:
-                raise InputError(
-                    f"the model has no output {name!r}; {near_matches(str(name), names)}",
-                    name=str(name),
-                    expected=", ".join(names),
-                    got=str(name),
-                )
-        return {i: name for i, name in enumerate(names) if outputs is None or name in outputs}
 
     def _bind(self, inputs: Mapping[str, Any]) -> list[Bound]:
         plan = self._info.devices
@@ -351,12 +324,26 @@ class CompiledModel:
         return write_artifact(path, manifest, library.link, weights, programs, link_smaller)
 
 
+@runtime_checkable
+class Board(Protocol):
+    """What :func:`load` asks of a board; the layer above has it."""
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        device: str | None = None,
+        num_threads: int | None = None,
+    ) -> Any:
+        """Load an artifact there."""
+
+
 def load(
     path: str | os.PathLike[str],
     *,
     device: str | None = None,
     num_threads: int | None = None,
-    remote: Any = None,
+    remote: Board | None = None,
 ) -> CompiledModel:
     """Load an exported model.
 
@@ -371,36 +358,33 @@ def load(
         kind it was compiled for.
     num_threads : int, optional
         Default: ``TVM_NUM_THREADS``, else all physical cores.
-    remote : optional
-        A board to run on; not available in this version.
+    remote : tvm_edge.Remote, optional
+        A board to run on, from :func:`tvm_edge.connect`; the model is a
+        :class:`tvm_edge.rpc.RemoteModel` then.
 
     Raises
     ------
     InputError
-        `remote` is given, or `device` is not the name of a device.
+        `remote` is not a board, or `device` is not the name of a device.
     ArtifactError
         Damaged, or made for another architecture, format or TVM version.
     DeviceUnavailableError
         The code needs a CPU feature or device that this machine lacks.
     """
     if remote is not None:
-        raise InputError(
-            "remote= is not available in this version of tvm-edge; leave it out", name="remote"
-        )
+        if not isinstance(remote, Board):
+            raise InputError(
+                f"remote is a {type(remote).__name__}; pass what tvm_edge.connect() returns",
+                name="remote",
+                expected="tvm_edge.Remote",
+                got=type(remote).__name__,
+            )
+        return remote.load(path, device=device, num_threads=num_threads)
     artifact = read_artifact(path)
-    _check_versions(artifact)
-    try:
-        info = ModelInfo.from_dict(artifact.manifest)
-        check_info(info, len(artifact.weights))
-        architecture, features = info.target["architecture"], info.target["features"]
-        kind = str(info.target["kind"])
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as err:
-        raise ArtifactError(
-            f"the manifest of {str(path)!r} is damaged ({type(err).__name__}: {one_line(err)}); "
-            "export it again"
-        ) from err
+    info = read_info(artifact)
+    kind = str(info.target["kind"])
     what = f"the artifact {str(path)!r}"
-    check_host(what, architecture, features)
+    check_host(what, info.target["architecture"], info.target["features"])
     index = device_index(device, kind)
     if artifact.programs and kind == "opencl":
         try:
@@ -418,13 +402,3 @@ def load(
     model = CompiledModel(info, library, weights, num_threads, index, uploaded)
     _ = model._session  # a library that does not load should say so now
     return model
-
-
-def _check_versions(artifact: Artifact) -> None:
-    wrote, here = artifact.manifest.get("versions", {}), versions()
-    if wrote.get("tvm") != here["tvm"]:
-        raise ArtifactError(
-            f"the artifact {str(artifact.path)!r} was made with TVM {wrote.get('tvm')}, and this "
-            f"is TVM {here['tvm']}; run: pip install apache-tvm=={wrote.get('tvm')}, "
-            "or export it again"
-        )

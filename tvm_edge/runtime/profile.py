@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -65,6 +65,15 @@ class Profile:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-compatible dictionary."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Profile:
+        """The inverse of :meth:`to_dict`."""
+        kernels = (
+            KernelTime(**{**kernel, "operators": tuple(kernel["operators"])})
+            for kernel in fields["kernels"]
+        )
+        return cls(tuple(kernels), fields["total_us"])
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write a timeline for ``chrome://tracing`` or Perfetto."""

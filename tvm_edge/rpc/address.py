@@ -1,0 +1,35 @@
+"""``host:port`` of a tracker or a server."""
+
+from __future__ import annotations
+
+from tvm_edge.errors import InputError
+
+__all__ = ["Address", "parse_address", "written"]
+
+Address = tuple[str, int]
+
+
+def parse_address(text: str, name: str = "address") -> Address:
+    """Host and port of ``"host:port"``; an IPv6 address stands in brackets.
+
+    Raises
+    ------
+    InputError
+        Anything else.
+    """
+    host, colon, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InputError(
+            f"{name} is {text!r}; write HOST:PORT, for example 127.0.0.1:9190",
+            name=name,
+            expected="HOST:PORT",
+            got=str(text),
+        )
+    return host, int(port)
+
+
+def written(address: Address) -> str:
+    """The inverse of :func:`parse_address`."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

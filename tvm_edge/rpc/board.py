@@ -1,0 +1,85 @@
+"""The functions that a session on a board has for whoever opened it.
+
+They are called through TVM's RPC under ``tvm_edge.rpc.`` and take and return a
+:class:`~tvm_edge.rpc.message.Message` as bytes. What one raises is its answer: TVM's own way of
+bringing errors across loses their class, and ends some sessions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+
+from tvm_edge.rpc.description import hello
+from tvm_edge.rpc.failures import failure_of
+from tvm_edge.rpc.message import Message
+
+__all__ = ["PREFIX", "BoardFunction", "board_functions", "register"]
+
+PREFIX = "tvm_edge.rpc."
+
+_LOG = logging.getLogger(__name__)
+
+BoardFunction = Callable[..., "Message | dict[str, Any]"]
+"""Takes arrays, and values by name; returns values, or a message with arrays too."""
+
+
+def board_functions(uploads: Path) -> dict[str, BoardFunction]:
+    """All of them, with the state of one session.
+
+    Parameters
+    ----------
+    uploads : path
+        Folder of the files that clients sent.
+    """
+    from tvm_edge.rpc.board_models import BoardModels
+    from tvm_edge.rpc.uploads import Uploads
+
+    files = Uploads(uploads)
+    return {
+        "hello": lambda _: hello(),
+        "describe": _describe,
+        "doctor": _doctor,
+        **files.functions(),
+        **BoardModels(files).functions(),
+    }
+
+
+def register(functions: Mapping[str, BoardFunction]) -> None:
+    """Make functions known to TVM's RPC sessions of this process."""
+    for name, function in functions.items():
+        tvm_ffi.register_global_func(PREFIX + name, _packed(function), override=True)
+
+
+def _packed(function: BoardFunction) -> Callable[[bytes], bytes]:
+    def call(request: bytes) -> bytes:
+        try:
+            message = Message.from_bytes(bytes(request))
+            result = function(message.arrays, **message.values)
+            values, arrays = (
+                (result.values, result.arrays) if isinstance(result, Message) else (result, {})
+            )
+            return Message({"result": values}, arrays).to_bytes()
+        # Whatever a request or a driver causes is the answer to that request.
+        except Exception as err:
+            _LOG.debug("a request failed", exc_info=True)
+            return Message({"failure": failure_of(err)}).to_bytes()
+
+    return call
+
+
+def _describe(_arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    from tvm_edge.rpc.description import describe
+
+    return describe().to_dict()
+
+
+def _doctor(_arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    from tvm_edge.rpc.board_health import board_doctor
+
+    return board_doctor().to_dict()

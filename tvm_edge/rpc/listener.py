@@ -1,0 +1,157 @@
+"""The process in which TVM's RPC server listens; it dies with its session, and is started again.
+
+TVM's server forks a process for each session and waits for it. Two of its functions are replaced
+here: what that process runs, so that it has our functions and ends when its client is gone, and how
+a tracker is reached, as TVM's way gives up after a minute and, where the network is down, does not
+wait between its tries.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from time import sleep
+from typing import Any
+
+from tvm_edge.child import connection_to_parent, end_with_parent, end_with_thread
+from tvm_edge.errors import one_line
+from tvm_edge.rpc.address import Address, written
+
+__all__ = ["Listen", "Listening", "NotListening"]
+
+_LOG = logging.getLogger(__name__)
+
+_HANDSHAKE_SECONDS = 10.0  # for one who connects, or the tracker, to say the next word
+_RETRY_SECONDS = 1.0
+_CLIENT_GONE_SECONDS = 3.0  # in which a session ends by itself
+_KEEPALIVE = {  # a client that was switched off is noticed after 45 s
+    socket.TCP_KEEPIDLE: 15,
+    socket.TCP_KEEPINTVL: 10,
+    socket.TCP_KEEPCNT: 3,
+}
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where to listen, where to register, and where files that are sent go.
+
+    Attributes
+    ----------
+    host : str
+    port, port_end : int
+        The first free port from `port` to before `port_end`.
+    tracker : (str, int) or None
+    key : str
+    uploads : path
+    verbosity : int
+        A level of :mod:`logging`.
+    """
+
+    host: str
+    port: int
+    port_end: int
+    tracker: Address | None
+    key: str
+    uploads: Path
+    verbosity: int
+
+
+@dataclass(frozen=True)
+class Listening:
+    """It does."""
+
+    port: int
+
+
+@dataclass(frozen=True)
+class NotListening:
+    """Why it does not."""
+
+    reason: str
+    port_taken: bool
+
+
+def main() -> None:
+    """Serve until a session crashes, as the first message of the connection says."""
+    end_with_parent()
+    with connection_to_parent() as connection:
+        try:
+            listen: Listen = connection.recv()
+        except EOFError:
+            return
+        logging.basicConfig(format="%(name)s: %(message)s")
+        logging.getLogger("tvm_edge").setLevel(listen.verbosity)
+        # Every socket from here on; a session gives its own back its patience.
+        socket.setdefaulttimeout(_HANDSHAKE_SECONDS)
+        try:
+            state = _server(listen)
+        except (OSError, ValueError) as err:
+            taken = isinstance(err, ValueError) or err.errno == errno.EADDRINUSE
+            connection.send(NotListening(one_line(err), taken))
+            return
+        connection.send(Listening(state.port))
+        state.thread.join()
+
+
+def _server(listen: Listen) -> Any:
+    from tvm.rpc import base, server
+
+    from tvm_edge.rpc.board import board_functions, register
+
+    inner_loop, parent = server._serve_loop, os.getpid()
+
+    def serve(line: socket.socket, load_library: Any, work_path: Any) -> None:
+        end_with_thread(parent)
+        line.settimeout(None)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE.items():
+            line.setsockopt(socket.IPPROTO_TCP, option, value)
+        _leave_with(line)
+        register(board_functions(listen.uploads))
+        inner_loop(line, load_library, work_path)
+
+    server._serve_loop = serve
+    base.connect_with_retry = _reach
+    return server.PopenRPCServerState(
+        listen.host,
+        listen.port,
+        listen.port_end,
+        tracker_addr=listen.tracker,
+        key=listen.key,
+        silent=listen.verbosity > logging.INFO,
+    )
+
+
+def _reach(tracker: Address) -> socket.socket:
+    """A line to the tracker, as soon as it is there."""
+    told = False
+    while True:
+        try:
+            return socket.create_connection(tracker, _HANDSHAKE_SECONDS)
+        except OSError as err:
+            if not told:
+                _LOG.warning(
+                    "the tracker %s is not there (%s); trying until it is", written(tracker), err
+                )
+            told = True
+            sleep(_RETRY_SECONDS)
+
+
+def _leave_with(line: socket.socket) -> None:
+    """End a session whose client is gone, also while a kernel hangs."""
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(line.fileno(), select.POLLRDHUP)
+        poll.poll()
+        sleep(_CLIENT_GONE_SECONDS)
+        _LOG.warning("a session went on without its client, and is ended")
+        os._exit(0)  # not a crash: the server goes on
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,219 @@
+"""A board at the other end of TVM's RPC, for users."""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tvm_edge.errors import ArtifactError, DeviceUnavailableError, InputError
+from tvm_edge.rpc.agent import Agent, Call, Upload, open_session
+from tvm_edge.rpc.agent_process import Request
+from tvm_edge.rpc.description import BoardDevice, BoardInfo
+from tvm_edge.runtime.artifact import read_artifact
+from tvm_edge.runtime.info import ModelInfo, read_info
+
+if TYPE_CHECKING:
+    from tvm_edge.diagnosis import Diagnosis
+    from tvm_edge.rpc.remote_model import RemoteModel
+
+__all__ = ["Remote", "connect"]
+
+
+class Remote:
+    """A session with a board; made by :func:`tvm_edge.connect`, closed by leaving its block.
+
+    The board serves nobody else until then. Methods may be called from any number of threads; the
+    board does one thing at a time.
+    """
+
+    def __init__(self, agent: Agent, key: str | None, request_timeout: float) -> None:
+        self._agent = agent
+        self._key = key
+        self._seconds = request_timeout
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._agent.is_lost else "open"
+        return f"<Remote {self._agent.board}, {state}>"
+
+    def __enter__(self) -> Remote:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_agent"):
+            self._agent.close()
+
+    @property
+    def key(self) -> str | None:
+        """The key that the board is served under; ``None`` without a tracker."""
+        return self._key
+
+    @property
+    def name(self) -> str:
+        """What messages call the board."""
+        return self._agent.board
+
+    def describe(self) -> BoardInfo:
+        """Architecture, versions, devices and drivers of the board.
+
+        Raises
+        ------
+        DeviceLost, MeasureTimeout
+            The board does not answer any more.
+        """
+        try:
+            return BoardInfo.from_dict(self.request(Call("describe")).values)
+        except ValueError as err:
+            raise DeviceUnavailableError(
+                f"board {self.name} describes itself in a way that cannot be read ({err}); "
+                "install tvm-edge there again"
+            ) from err
+
+    def devices(self) -> list[BoardDevice]:
+        """Devices of the board that models can run on, the CPU first."""
+        return list(self.describe().devices)
+
+    def doctor(self) -> Diagnosis:
+        """What works on the board, and what makes its timings vary: governors, clocks, heat."""
+        from tvm_edge.diagnosis import Diagnosis
+
+        return Diagnosis.from_dict(self.request(Call("doctor")).values)
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        device: str | None = None,
+        num_threads: int | None = None,
+    ) -> RemoteModel:
+        """Send an artifact to the board and load it there: ``tvm_edge.load(path, remote=…)``.
+
+        A file that the board has already is not sent again.
+
+        Parameters
+        ----------
+        path : path
+        device, num_threads : optional
+            Of the board, as for :func:`tvm_edge.load`.
+
+        Raises
+        ------
+        ArtifactError
+            Damaged, or made for another architecture, format or TVM version.
+        DeviceUnavailableError
+            The code needs a CPU feature or device that the board lacks.
+        DeviceLost, MeasureTimeout
+            The board does not answer any more.
+        """
+        from tvm_edge.rpc.remote_model import RemoteModel
+
+        info = read_info(read_artifact(path))
+        self._check(str(path), info)
+        given = {
+            "file": self.request(Upload(path)),
+            "name": str(path),
+            "device": device,
+            "num_threads": num_threads,
+        }
+        return RemoteModel(self, info, self.request(Call("load", given)).values["model"])
+
+    def _check(self, path: str, info: ModelInfo) -> None:
+        """Refuse what the board cannot run before it is sent there."""
+        there = self._agent.info
+        assert there is not None  # open_session greets
+        compiled_for = info.target["architecture"]
+        advice = (
+            "compile it with the board as target: a preset or tag, or a dict such as "
+            f'{{"kind": "llvm", "mtriple": "{there.architecture}-linux-gnu"}}'
+        )
+        if compiled_for != there.architecture:
+            raise ArtifactError(
+                f"the artifact {path!r} is compiled for {compiled_for}, and board {self.name} is "
+                f"{there.architecture}; {advice}"
+            )
+        if there.features is not None:
+            missing = sorted(set(info.target["features"]) - set(there.features))
+            if missing:
+                raise DeviceUnavailableError(
+                    f"the artifact {path!r} is compiled for a CPU with {', '.join(missing)}, which "
+                    f"board {self.name} lacks; {advice}"
+                )
+
+    def request(self, request: Request) -> Any:
+        """What the board answers.
+
+        Raises
+        ------
+        DeviceLost, MeasureTimeout
+            It does not, and the session is over.
+        TvmEdgeError
+            The error that it answers with.
+        """
+        with self._lock:
+            return self._agent.call(request, self._seconds)
+
+    def close(self) -> None:
+        """End the session: the board is free for others. Its models are gone."""
+        self._agent.close()
+
+
+def connect(
+    address: str, key: str | None = None, *, timeout: float = 30.0, request_timeout: float = 300.0
+) -> Remote:
+    """Open a session with a board that runs ``tvm-edge rpc-server``.
+
+    TVM's RPC knows no passwords and no encryption: whoever reaches a server runs what they like on
+    the board. Keep servers and trackers on localhost and reach them through SSH.
+
+    Parameters
+    ----------
+    address : str
+        ``"host:port"`` of a tracker; without `key`, of a server.
+    key : str, optional
+        The kind of board: one that serves this key at the tracker, as soon as one is free.
+    timeout : float
+        Seconds to wait for a board to be free.
+    request_timeout : float
+        Seconds after which a request (a run, a benchmark, sending a file) is given up, and the
+        session with it.
+
+    Returns
+    -------
+    Remote
+        For ``load(path, remote=…)``.
+
+    Raises
+    ------
+    InputError
+        `address` is not an address, a time is not positive.
+    DeviceUnavailableError
+        No tracker is there, nobody serves the key, all its boards stay busy, or the server has
+        another version of tvm-edge or TVM or none of tvm-edge.
+    DeviceLost
+        The server does not answer.
+
+    Examples
+    --------
+    >>> with tvm_edge.connect("localhost:9190", "mali") as board:    # doctest: +SKIP
+    ...     model = tvm_edge.load("model.tvme", remote=board)
+    ...     print(model.benchmark())
+    """
+    for name, seconds in (("timeout", timeout), ("request_timeout", request_timeout)):
+        if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+            raise InputError(
+                f"{name} is {seconds!r}, and must be a positive number of seconds",
+                name=name,
+                expected="> 0",
+                got=str(seconds),
+            )
+    return Remote(open_session(address, key, seconds=timeout), key, request_timeout)

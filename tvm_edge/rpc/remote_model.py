@@ -1,0 +1,163 @@
+"""A model on a board: what :class:`~tvm_edge.runtime.CompiledModel` is here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import tvm
+
+from tvm_edge.errors import InputError
+from tvm_edge.report import CompileReport, TensorSpec
+from tvm_edge.rpc.agent import Call
+from tvm_edge.rpc.message import Message
+from tvm_edge.runtime.benchmark import BenchmarkResult, check_count
+from tvm_edge.runtime.info import ModelInfo
+from tvm_edge.runtime.inputs import bind_inputs
+from tvm_edge.runtime.outputs import wanted_outputs
+from tvm_edge.runtime.profile import Profile
+
+if TYPE_CHECKING:
+    from tvm_edge.rpc.remote import Remote
+
+__all__ = ["RemoteModel"]
+
+
+class RemoteModel:
+    """A model on a board; made by ``tvm_edge.load(path, remote=board)``.
+
+    It has the methods of :class:`tvm_edge.CompiledModel` that a network leaves a meaning. Inputs
+    are checked here, before they travel. Times are taken on the board: the network is not in them.
+    """
+
+    def __init__(self, remote: Remote, info: ModelInfo, token: int) -> None:
+        self._remote = remote
+        self._info = info
+        self._token = token
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(str(spec) for spec in self.inputs)
+        return f"<RemoteModel {self.report.model} on board {self._remote.name}: {inputs}>"
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Names, shapes and types of the inputs."""
+        return self._info.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Names, shapes and types of the outputs."""
+        return self._info.outputs
+
+    @property
+    def report(self) -> CompileReport:
+        """What the compiler decided."""
+        return self._info.report
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        outputs: Sequence[str] | None = None,
+        device_outputs: bool = False,
+    ) -> dict[str, np.ndarray]:
+        """Run the model once.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array
+            NumPy arrays or anything with ``__dlpack__``, of exactly the declared shapes and types.
+        outputs : sequence of str, optional
+            Names of the outputs to return; default all.
+        device_outputs : bool
+            Must be False: tensors of a board are there, not here.
+
+        Returns
+        -------
+        dict of str to np.ndarray
+
+        Raises
+        ------
+        InputError
+            A wrong name, shape or type.
+        DeviceLost, MeasureTimeout
+            The board does not answer any more.
+        """
+        if device_outputs:
+            self._refuse("device_outputs=True", "leave it out: outputs come as NumPy arrays")
+        wanted = list(wanted_outputs(self.outputs, outputs).values())
+        found = self._request("run", self._bound(inputs), outputs=wanted).arrays
+        return {name: np.array(found[name]) for name in wanted}
+
+    def warmup(self) -> None:
+        """Pay the costs of a first run now: threads, memory pools, page faults of the weights."""
+        self._request("warmup")
+
+    def benchmark(
+        self, inputs: Mapping[str, Any] | None = None, *, warmup: int = 3, repeat: int = 20
+    ) -> BenchmarkResult:
+        """Measure latency on the board.
+
+        Parameters
+        ----------
+        inputs : mapping, optional
+            Default: seeded random values.
+        warmup, repeat : int
+            Runs before, and runs measured.
+        """
+        check_count("warmup", warmup, 0)
+        check_count("repeat", repeat, 1)
+        found = self._measured("benchmark", inputs, warmup=warmup, repeat=repeat)
+        return BenchmarkResult.from_dict(found)
+
+    def profile(self, inputs: Mapping[str, Any] | None = None, *, repeat: int = 10) -> Profile:
+        """Measure every kernel on the board.
+
+        Parameters
+        ----------
+        inputs : mapping, optional
+            Default: seeded random values.
+        repeat : int
+            Runs to take the median of.
+        """
+        check_count("repeat", repeat, 1)
+        return Profile.from_dict(self._measured("profile", inputs, repeat=repeat))
+
+    def close(self) -> None:
+        """Free the model on the board; closing the board frees all of them."""
+        self._request("drop")
+
+    def run_async(self, *_arguments: Any, **_options: Any) -> NoReturn:
+        """Not over RPC: raises :class:`~tvm_edge.InputError`."""
+        self._refuse("run_async", "call run in a thread of yours")
+
+    def export(self, path: str | os.PathLike[str], **_options: Any) -> NoReturn:
+        """Not over RPC: raises :class:`~tvm_edge.InputError`."""
+        self._refuse("export", f"copy the artifact that was loaded to {str(path)!r}")
+
+    def _refuse(self, what: str, advice: str) -> NoReturn:
+        raise InputError(
+            f"{what} is not for a model on a board ({self._remote.name}); {advice}", name=what
+        )
+
+    def _measured(
+        self, function: str, inputs: Mapping[str, Any] | None, **values: Any
+    ) -> dict[str, Any]:
+        arrays = {} if inputs is None else self._bound(inputs)
+        return self._request(function, arrays, inputs=inputs is not None, **values).values
+
+    def _bound(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        bound = bind_inputs(self.inputs, inputs, [tvm.cpu()] * len(self.inputs))
+        return {
+            spec.name: value if isinstance(value, np.ndarray) else value.numpy()
+            for spec, value in zip(self.inputs, bound, strict=True)
+        }
+
+    def _request(
+        self, function: str, arrays: dict[str, np.ndarray] | None = None, **values: Any
+    ) -> Message:
+        call = Call(function, {"model": self._token, **values}, arrays or {})
+        answer: Message = self._remote.request(call)
+        return answer
