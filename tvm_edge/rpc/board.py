@@ -37,6 +37,7 @@ def board_functions(uploads: Path) -> dict[str, BoardFunction]:
     uploads : path
         Folder of the files that clients sent.
     """
+    from tvm_edge.rpc.board_candidates import BoardCandidates
     from tvm_edge.rpc.board_models import BoardModels
     from tvm_edge.rpc.uploads import Uploads
 
@@ -47,6 +48,7 @@ def board_functions(uploads: Path) -> dict[str, BoardFunction]:
         "doctor": _doctor,
         **files.functions(),
         **BoardModels(files).functions(),
+        **BoardCandidates(files).functions(),
     }
 
 

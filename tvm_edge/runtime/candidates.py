@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -42,6 +43,19 @@ class Candidate:
 
     error: Callable[[], float]
     seconds: Callable[[float], float]
+
+    def latencies(self, rounds: int, seconds: float, hopeless: float) -> list[float]:
+        """Seconds of one convolution, `rounds` times over about so long each.
+
+        Stops where the median is above `hopeless`.
+        """
+        self.seconds(0.0)  # caches and clocks
+        found: list[float] = []
+        while len(found) < rounds:
+            found.append(self.seconds(seconds))
+            if median(found) > hopeless:
+                break
+        return found
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tvm_edge.child import connection_to_parent, end_with_parent
@@ -124,13 +123,7 @@ def _serve(connection: Connection, target: Any, host: Any, num_threads: int) -> 
     def measure(ask: Measure) -> Done:
         candidate = built[ask.token]
         launched.append(ask.token)
-        candidate.seconds(0.0)  # caches and clocks
-        latencies: list[float] = []
-        while len(latencies) < ask.rounds:
-            latencies.append(candidate.seconds(ask.seconds))
-            if median(latencies) > ask.hopeless:
-                break
-        return Done(tuple(latencies))
+        return Done(tuple(candidate.latencies(ask.rounds, ask.seconds, ask.hopeless)))
 
     does: Mapping[type, Any] = {Build: build, Export: export, Measure: measure}
     connection.send(Done())
