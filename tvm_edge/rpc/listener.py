@@ -27,7 +27,7 @@ __all__ = ["Listen", "Listening", "NotListening"]
 
 _LOG = logging.getLogger(__name__)
 
-_HANDSHAKE_SECONDS = 10.0  # for one who connects, or the tracker, to say the next word
+_HANDSHAKE_SECONDS = 5.0  # for one who connects, or the tracker, to say the next word
 _RETRY_SECONDS = 1.0
 _CLIENT_GONE_SECONDS = 3.0  # in which a session ends by itself
 _KEEPALIVE = {  # a client that was switched off is noticed after 45 s
