@@ -31,7 +31,7 @@ from tests.runtime.support import child_environment
 from tvm_edge.errors import DeviceUnavailableError, InputError, RecordError, TuningError
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import Database, Record, store_of, stores_below
-from tvm_edge.tuning import Progress, TuneResult, driver
+from tvm_edge.tuning import Progress, TuneResult, driver, measurer
 from tvm_edge.tuning.device_lock import DeviceLock
 from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.search import Search, TaskSearch
@@ -192,7 +192,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
     class Own(StandIn):
         tried: list[str] = []  # noqa: RUF012
 
-    monkeypatch.setattr(driver, "Pool", Own)
+    monkeypatch.setattr(measurer, "Pool", Own)
     return Own
 
 
@@ -408,7 +408,7 @@ def test_two_tuners_of_a_device_take_turns(
             answer: Done | Failed = super()._answer(trial)
             return answer
 
-    monkeypatch.setattr(driver, "Pool", Watching)
+    monkeypatch.setattr(measurer, "Pool", Watching)
     between: list[bool] = []
     tune(model, tmp_path, trials=16, callbacks=[lambda _: between.append(is_free())])
     assert len(free) > 16 and not any(free)

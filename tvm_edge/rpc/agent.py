@@ -61,6 +61,7 @@ class Agent:
     def __init__(self, board: str) -> None:
         self.board = board
         self.info: BoardInfo | None = None
+        self.address = ""
         self._lost = ""
         self._asked: Request | None = None
         self._child = Child("tvm_edge.rpc.agent_process", _ENVIRONMENT)
@@ -150,6 +151,10 @@ class Agent:
             self.close()
             raise
 
+    def interrupt(self) -> None:
+        """End the session while another thread waits for an answer: it gets a ``DeviceLost``."""
+        self._child.process.kill()
+
     def close(self) -> None:
         """End the session. The board notices, and is free again."""
         self._lose("the session was closed")
@@ -208,6 +213,7 @@ def open_session(address: str, key: str | None, *, seconds: float) -> Agent:
         agent = Agent(address)
         with agent.closed_on_error():
             agent.call(Open(place, ""), _OPEN_SECONDS)
+            agent.address = address
             return _greeted(agent)
     end = monotonic() + seconds
     while True:
@@ -217,6 +223,7 @@ def open_session(address: str, key: str | None, *, seconds: float) -> Agent:
                 left = max(end - monotonic(), 0.0)
                 grant = agent.call(Reserve(place, key, left), left + _ANSWER_SECONDS)
                 agent.call(Open(grant.address, grant.match_key), _OPEN_SECONDS)
+                agent.address = written(grant.address)
                 return _greeted(agent)
         except DeviceLost as err:
             # A board that died while it was registered; there may be another.

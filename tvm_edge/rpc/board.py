@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def board_functions(uploads: Path) -> dict[str, BoardFunction]:
         "hello": lambda _: hello(),
         "describe": _describe,
         "doctor": _doctor,
+        "clocks": _clocks,
         **files.functions(),
         **BoardModels(files).functions(),
         **BoardCandidates(files).functions(),
@@ -79,6 +81,12 @@ def _describe(_arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     from tvm_edge.rpc.description import describe
 
     return describe().to_dict()
+
+
+def _clocks(_arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    from tvm_edge.rpc.board_health import clock_checks
+
+    return {"checks": [asdict(check) for check in clock_checks()]}
 
 
 def _doctor(_arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:

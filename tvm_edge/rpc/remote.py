@@ -7,12 +7,13 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tvm_edge.errors import ArtifactError, DeviceUnavailableError, InputError
+from tvm_edge.errors import DeviceUnavailableError, InputError
 from tvm_edge.rpc.agent import Agent, Call, Upload, open_session
 from tvm_edge.rpc.agent_process import Request
 from tvm_edge.rpc.description import BoardDevice, BoardInfo
+from tvm_edge.rpc.fit import check_fit
 from tvm_edge.runtime.artifact import read_artifact
-from tvm_edge.runtime.info import ModelInfo, read_info
+from tvm_edge.runtime.info import read_info
 
 if TYPE_CHECKING:
     from tvm_edge.diagnosis import Diagnosis
@@ -118,7 +119,10 @@ class Remote:
         from tvm_edge.rpc.remote_model import RemoteModel
 
         info = read_info(read_artifact(path))
-        self._check(str(path), info)
+        there = self._agent.info
+        assert there is not None  # open_session greets
+        compiled_for, features = info.target["architecture"], info.target["features"]
+        check_fit(f"the artifact {str(path)!r}", compiled_for, features, self.name, there)
         given = {
             "file": self.request(Upload(path)),
             "name": str(path),
@@ -126,28 +130,6 @@ class Remote:
             "num_threads": num_threads,
         }
         return RemoteModel(self, info, self.request(Call("load", given)).values["model"])
-
-    def _check(self, path: str, info: ModelInfo) -> None:
-        """Refuse what the board cannot run before it is sent there."""
-        there = self._agent.info
-        assert there is not None  # open_session greets
-        compiled_for = info.target["architecture"]
-        advice = (
-            "compile it with the board as target: a preset or tag, or a dict such as "
-            f'{{"kind": "llvm", "mtriple": "{there.architecture}-linux-gnu"}}'
-        )
-        if compiled_for != there.architecture:
-            raise ArtifactError(
-                f"the artifact {path!r} is compiled for {compiled_for}, and board {self.name} is "
-                f"{there.architecture}; {advice}"
-            )
-        if there.features is not None:
-            missing = sorted(set(info.target["features"]) - set(there.features))
-            if missing:
-                raise DeviceUnavailableError(
-                    f"the artifact {path!r} is compiled for a CPU with {', '.join(missing)}, which "
-                    f"board {self.name} lacks; {advice}"
-                )
 
     def request(self, request: Request) -> Any:
         """What the board answers.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import isfinite
 from statistics import median
 
-from tvm_edge.tuning.pool import Pool, Trial
+from tvm_edge.tuning.measurer import Measurer
+from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.problem import ProblemFiles
 from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.search import Search
@@ -19,7 +20,7 @@ FINALISTS = 3
 _FINAL_ROUNDS, _FINAL_SECONDS = 5, 0.02
 
 
-def confirm(search: Search, pool: Pool, problems: ProblemFiles, recorder: Recorder) -> None:
+def confirm(search: Search, pool: Measurer, problems: ProblemFiles, recorder: Recorder) -> None:
     """Time the fastest of each convolution again, beside the heuristic's choice.
 
     Until the fastest by all that is known is one of them: a configuration that was lucky once

@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
@@ -23,10 +23,11 @@ from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.records import user_folder
 from tvm_edge.schedules.conv_records import TEMPLATES, template_of
 from tvm_edge.tuning.confirm import FINALISTS, confirm
-from tvm_edge.tuning.device_lock import DeviceLock
+from tvm_edge.tuning.fleet import Fleet
 from tvm_edge.tuning.interrupt import Interrupt
+from tvm_edge.tuning.measurer import Boards, Measurer, make_measurer
 from tvm_edge.tuning.options import LEVELS, check_device, check_options
-from tvm_edge.tuning.pool import Pool, Trial
+from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.problem import ProblemFiles
 from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.result import Progress, TaskResult, TuneResult
@@ -40,10 +41,6 @@ __all__ = ["tune"]
 _LOG = logging.getLogger("tvm_edge.tuning")
 
 _EACH = 4  # trials that a task gets at a time
-_PER_WORKER = 4  # trials of a round for each process
-
-_MOST_WORKERS = 16
-
 _MOST_CONFIRMING = 1 / 3  # of a time budget is kept for the last round
 
 
@@ -64,7 +61,7 @@ def tune(
     seed: int = 0,
     callbacks: Sequence[Callable[[Progress], None]] = (),
 ) -> TuneResult:
-    """Find the fastest kernels of a model's convolutions on a device of this machine.
+    """Find the fastest kernels of a model's convolutions on a device of this machine or of boards.
 
     What is measured goes into the user's tuning records, which ``compile`` takes from then on.
 
@@ -72,7 +69,7 @@ def tune(
     ----------
     model : path, bytes, onnx.ModelProto, tvm.IRModule or ``"zoo:NAME"``
     target : str, dict or tvm.target.Target
-        A device of this machine; a CPU is measured with all its cores.
+        A device of this machine, or of boards; a CPU is measured with all its cores.
     trials : int, optional
         Configurations to measure in all, in place of those of the level.
     time_budget : float, optional
@@ -80,12 +77,14 @@ def tune(
     level : {"fast", "normal", "exhaustive"}
         10 or 64 trials for each distinct convolution on average, or all there are.
     host, input_shapes
-        As for :func:`tvm_edge.compile`. Beside a GPU candidates are measured with this machine's
-        CPU, whatever the host.
+        As for :func:`tvm_edge.compile`. Beside a GPU of this machine candidates are measured with
+        its CPU, whatever the host.
     precision : {"float32"}
         Records of other precisions do not exist yet.
-    tracker, key : optional
-        For boards behind TVM's RPC tracker: not available yet.
+    tracker : str, optional
+        ``host:port`` of TVM's RPC tracker: the device is on the boards that serve `key` there, on
+        all of them at once; without `key`, of one board's own ``tvm-edge rpc-server``.
+    key : str, optional
     tuning_logs : path, optional
         Folder of the records; default ``TVM_EDGE_TUNING_LOGS``, else the platform's data folder.
     resume : bool
@@ -104,7 +103,9 @@ def tune(
     InputError
         An argument means nothing, or what this version cannot do.
     DeviceUnavailableError
-        The device is not in this machine.
+        The device is not in this machine, or no board is there that has it.
+    DeviceLost
+        No board is left; ``resume=True`` goes on.
     MissingDependencyError
         XGBoost, or a compiler for the device.
     RecordError
@@ -123,17 +124,19 @@ def tune(
         seed=seed,
     )
     resolved = resolve_target(target, host)
-    check_device(resolved)
+    if tracker is None:
+        check_device(resolved)
     folder = user_folder(tuning_logs if not isinstance(tuning_logs, bool) else None)
     tasks = extract_tasks(model, resolved, input_shapes)
     name = model if isinstance(model, str | os.PathLike) else type(model).__name__
     recorder = Recorder(resolved, folder)
-    run = _Run(str(name), resolved, tasks, folder, recorder, seed, tuple(callbacks))
+    given = target if isinstance(target, str | dict) else json.loads(str(target))
+    boards = None if tracker is None else Boards(tracker, key, host)
+    run = _Run(str(name), resolved, given, boards, tasks, folder, recorder, seed, tuple(callbacks))
     each = LEVELS[level]
     every = sum(len(task.configs) for task in tasks)
     wanted = trials if trials is not None else every if each is None else each * len(tasks)
-    given = target if isinstance(target, str | dict) else json.loads(str(target))
-    return run(given, min(wanted, every), time_budget, resume)
+    return run(min(wanted, every), time_budget, resume)
 
 
 @dataclass
@@ -142,6 +145,8 @@ class _Run:
 
     model: str
     resolved: ResolvedTarget
+    target: Any
+    boards: Boards | None
     tasks: Sequence[Task]
     folder: Path
     recorder: Recorder
@@ -151,13 +156,9 @@ class _Run:
     taken: int = 0  # trials that a run before has measured
     last_failure: str = ""
     interrupt: Interrupt = field(default_factory=Interrupt)
+    device: Callable[[], AbstractContextManager[None]] = nullcontext
 
-    def __post_init__(self) -> None:
-        self.device = DeviceLock(self.resolved.spec.key, self.interrupt.check)
-
-    def __call__(
-        self, target: Any, total: int, time_budget: float | None, resume: bool
-    ) -> TuneResult:
+    def __call__(self, total: int, time_budget: float | None, resume: bool) -> TuneResult:
         start = monotonic()
         template = template_of(self.resolved.spec)
         header = {
@@ -168,7 +169,9 @@ class _Run:
         }
         # Not .jsonl: whatever of the folder ends so are records.
         path = self.folder / "runs" / f"{digest(self.tasks, json.dumps(header))}.run"
-        slots = _PER_WORKER * max(len(os.sched_getaffinity(0)) - 1, 2)
+        pool, slots, self.device = make_measurer(
+            self.resolved, self.target, self.boards, self.interrupt.check
+        )
         sizes = [len(task.configs) for task in self.tasks]
         log = RunLog(path, header, self.recorder.known(self.tasks), slots, sizes, resume)
         search = Search(
@@ -183,9 +186,11 @@ class _Run:
             self._replay(search, log)
             with (
                 self.interrupt,
-                self._pool(target) as pool,
+                pool,
                 self._problems() as problems,
             ):
+                if isinstance(pool, Fleet):
+                    self.recorder.driver = pool.driver
                 try:
                     self._rounds(search, log, pool, problems, start, total, time_budget)
                 finally:
@@ -206,19 +211,6 @@ class _Run:
             )
         return self._result(search, monotonic() - start, interrupted)
 
-    def _pool(self, target: Any) -> Pool:
-        cores = len(os.sched_getaffinity(0))
-        spec = self.resolved.spec
-        on_cpu = spec.has_cpu_cores  # OpenCL may be, too
-        workers = max(1, min(_MOST_WORKERS, cores if on_cpu else cores - 1))
-        return Pool(
-            target,
-            workers,
-            spec.cores if on_cpu else 1,
-            beside=not on_cpu,
-            check=self.interrupt.check,
-        )
-
     @contextmanager
     def _problems(self) -> Iterator[ProblemFiles]:
         with tempfile.TemporaryDirectory(prefix="tvm-edge-tune-") as folder:
@@ -238,7 +230,7 @@ class _Run:
         self,
         search: Search,
         log: RunLog,
-        pool: Pool,
+        pool: Measurer,
         problems: ProblemFiles,
         start: float,
         total: int,
@@ -278,7 +270,7 @@ class _Run:
         asked: Sequence[tuple[int, int]],
         begun: Mapping[tuple[int, int], LoggedTrial],
         search: Search,
-        pool: Pool,
+        pool: Measurer,
         problems: ProblemFiles,
         log: RunLog,
     ) -> Iterator[LoggedTrial]:

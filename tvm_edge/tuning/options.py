@@ -10,6 +10,7 @@ import tvm
 
 from tvm_edge.errors import DeviceUnavailableError, InputError, near_matches
 from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.rpc.address import parse_address
 
 __all__ = ["LEVELS", "check_device", "check_options"]
 
@@ -70,12 +71,14 @@ def check_options(
             name="precision",
             got=repr(precision),
         )
-    if tracker is not None or key is not None:
+    if tracker is not None:
+        parse_address(tracker, "tracker")
+    elif key is not None:
         raise InputError(
-            "boards behind an RPC tracker are not available in this version of tvm-edge; run "
-            "tune on the board itself, without tracker and key (--rpc-tracker, --rpc-key)",
-            name="key" if tracker is None else "tracker",
-            got=repr(key if tracker is None else tracker),
+            f'key={key!r} (--rpc-key) is given without a tracker; add tracker="HOST:PORT" '
+            "(--rpc-tracker), or leave it out to tune on this machine",
+            name="tracker",
+            got=repr(key),
         )
     if isinstance(tuning_logs, bool):
         raise InputError(

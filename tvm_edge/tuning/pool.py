@@ -21,7 +21,7 @@ from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.tuning.worker import Build, Done, Drop, Failed, Measure
 
-__all__ = ["Limits", "Pool", "Trial"]
+__all__ = ["Limits", "Pool", "Trial", "Worker"]
 
 _LOG = logging.getLogger("tvm_edge.tuning")
 
@@ -64,11 +64,11 @@ class Trial:
     """Seconds of the best known of its task."""
 
 
-class _Worker(Child):
+class Worker(Child):
     """A process that builds and measures, or the one that took its place."""
 
-    def __init__(self, target: Any, num_threads: int) -> None:
-        self._given = (target, None, num_threads)
+    def __init__(self, target: Any, host: Any, num_threads: int) -> None:
+        self._given = (target, host, num_threads)
         self.generation = 0
         super().__init__("tvm_edge.tuning.worker")
 
@@ -149,14 +149,14 @@ class Pool:
     ) -> None:
         self._target, self._num_threads = target, num_threads
         self.limits = limits or Limits()
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._count, self._beside, self._check = workers, beside, check
         self._tokens = count()
 
     def __enter__(self) -> Pool:
         try:
             for _ in range(self._count):
-                self._workers.append(_Worker(self._target, self._num_threads))
+                self._workers.append(Worker(self._target, None, self._num_threads))
         except BaseException:
             self.close()
             raise
@@ -206,7 +206,7 @@ class Pool:
     def _run_beside(self, trials: Sequence[Trial]) -> Iterator[tuple[int, Done | Failed]]:
         """Each is measured as soon as it is built, while others are built."""
         queue = deque(range(len(trials)))
-        busy: dict[_Worker, _Built | None] = {}
+        busy: dict[Worker, _Built | None] = {}
         while True:
             self._feed(queue, trials, busy)
             if not busy:
@@ -263,7 +263,7 @@ class Pool:
         built: list[_Built] = []
         failed: list[tuple[int, Failed]] = []
         queue = deque(places)
-        busy: dict[_Worker, _Built | None] = {}
+        busy: dict[Worker, _Built | None] = {}
         while True:
             self._feed(queue, trials, busy)
             if not busy:
@@ -278,7 +278,7 @@ class Pool:
                     built.append(asked)
 
     def _feed(
-        self, queue: deque[int], trials: Sequence[Trial], busy: dict[_Worker, _Built | None]
+        self, queue: deque[int], trials: Sequence[Trial], busy: dict[Worker, _Built | None]
     ) -> None:
         """Give what is in the queue to those that are idle; `busy` also has those that start."""
         for worker in self._workers:
@@ -300,7 +300,7 @@ class Pool:
         self._drop(made)
         return answer
 
-    def _pause_others(self, worker: _Worker | None) -> None:
+    def _pause_others(self, worker: Worker | None) -> None:
         """Stop all processes but one, or let all go on.
 
         The threads of TVM's pools, and of OpenCL's on a CPU, look for work for a while before they
@@ -313,14 +313,14 @@ class Pool:
         if not made.is_lost:
             made.worker.ask(Drop(made.token), self.limits.measure)
 
-    def _asked(self, worker: _Worker, ask: Measure, seconds: float) -> Done | Failed:
+    def _asked(self, worker: Worker, ask: Measure, seconds: float) -> Done | Failed:
         worker.ask(ask, seconds)
         ((_, answer),) = self._answers([worker])
         while not worker.ready:  # a new process that starts takes the cores of who is next
             self._answers([worker])
         return answer
 
-    def _answers(self, workers: Sequence[_Worker]) -> list[tuple[_Worker, Done | Failed]]:
+    def _answers(self, workers: Sequence[Worker]) -> list[tuple[Worker, Done | Failed]]:
         """Wait for one of them to answer, to die or to run out of time."""
         asked = {worker.connection: worker for worker in workers}
         while True:
@@ -344,7 +344,7 @@ def _check_compiler(answer: Failed) -> None:
 class _Built:
     """A trial that a worker holds."""
 
-    worker: _Worker
+    worker: Worker
     generation: int
     place: int
     token: int

@@ -48,7 +48,8 @@ class Recorder:
         self._resolved, self._folder = resolved, folder
         for message in prepare_store(folder, resolved.spec.key):
             warnings.warn(message, TvmEdgeWarning, stacklevel=4)
-        self._driver = _driver(resolved.kind)
+        self.driver: str | None = None
+        """Of the device; this machine's if not given."""
         self._pending: list[Record] = []
 
     def known(self, tasks: Sequence[Task]) -> list[list[int]]:
@@ -82,7 +83,7 @@ class Recorder:
         template = template_of(spec)
         self._pending.append(
             Record(
-                recorded_device(spec, self._driver),
+                recorded_device(spec, self._own_driver()),
                 recorded_target(self._resolved.kind, spec),
                 recorded_workload(task.workload),
                 template,
@@ -94,6 +95,11 @@ class Recorder:
                 error,
             )
         )
+
+    def _own_driver(self) -> str:
+        if self.driver is None:
+            self.driver = _driver(self._resolved.kind)
+        return self.driver
 
     def save(self) -> None:
         """Commit what was noted since.
