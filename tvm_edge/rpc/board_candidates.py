@@ -56,7 +56,7 @@ class BoardCandidates:
         shape: Sequence[int],
         num_threads: int,
     ) -> dict[str, Any]:
-        """Load a candidate and run it once: the error of its result, relative to the largest.
+        """Load a candidate and run it once: the error of its result, ``None`` if not finite.
 
         Without a shape of a kernel's result the library is the artifact of a model.
         """
@@ -75,7 +75,7 @@ class BoardCandidates:
         error = candidate.error()
         token = next(self._tokens)
         self._open[token] = candidate
-        return {"candidate": token, "error": error}
+        return {"candidate": token, "error": error if np.isfinite(error) else None}
 
     def _time(
         self,
@@ -84,14 +84,15 @@ class BoardCandidates:
         candidate: int,
         rounds: int,
         seconds: float,
-        hopeless: float,
+        hopeless: float | None,
         cool_down: float,
     ) -> dict[str, Any]:
         """Time a candidate so many times for so long each, after a pause."""
         if candidate not in self._open:
             raise InputError("the candidate is not open; open it again", name="candidate")
         sleep(cool_down)
-        return {"latencies": self._open[candidate].latencies(rounds, seconds, hopeless)}
+        limit = float("inf") if hopeless is None else hopeless
+        return {"latencies": self._open[candidate].latencies(rounds, seconds, limit)}
 
     def _drop(self, _arrays: Mapping[str, np.ndarray], *, candidates: list[int]) -> dict[str, Any]:
         for token in candidates:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
+from math import isfinite
 from time import monotonic
 from types import TracebackType
 from typing import Any
@@ -457,18 +458,19 @@ class _Board(threading.Thread):
                 tokens[place], found[place] = opened, Done()
         # Several take turns, a timing each; one has all its timings at once.
         turns, rounds = (job.rounds, 1) if len(job.trials) > 1 else (1, job.rounds)
-        hopeless = limits.hopeless if turns == 1 else float("inf")
         for _ in range(turns):
             for place, token in tokens.items():
                 before = found[place]
                 if isinstance(before, Failed):
                     continue
                 job.at = place
+                hopeless = limits.hopeless * job.trials[place].best
                 ask = {
                     "candidate": token,
                     "rounds": rounds,
                     "seconds": job.seconds,
-                    "hopeless": hopeless * job.trials[place].best,
+                    # Numbers that are not finite do not travel.
+                    "hopeless": hopeless if turns == 1 and isfinite(hopeless) else None,
                     "cool_down": _COOL_DOWN,
                 }
                 try:
@@ -501,8 +503,9 @@ class _Board(threading.Thread):
         # Whatever a driver says of a candidate is that candidate's.
         except Exception as err:
             return Failed(InvalidLaunch.__name__, one_line(err), ran=True)
-        if not answer["error"] <= TOLERANCE:
-            message = f"the result is off by {answer['error']:.1e} of the largest value"
+        error = float("inf") if answer["error"] is None else answer["error"]
+        if not error <= TOLERANCE:
+            message = f"the result is off by {error:.1e} of the largest value"
             return Failed(WrongResult.__name__, message, ran=True)
         return int(answer["candidate"])
 
