@@ -1,9 +1,10 @@
-"""Messages, uploads, what a board says of its clocks, addresses: without a network."""
+"""Messages, uploads, what a board says of its clocks, addresses, one server: without a client."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.rpc.support import free_port
 from tvm_edge import errors
-from tvm_edge.errors import ArtifactError, InputError, TvmEdgeError
+from tvm_edge.errors import ArtifactError, DeviceUnavailableError, InputError, TvmEdgeError
 from tvm_edge.rpc.address import parse_address, written
 from tvm_edge.rpc.board_health import clock_checks
 from tvm_edge.rpc.failures import failure_of, raised_on
 from tvm_edge.rpc.message import Message
+from tvm_edge.rpc.server import BoardServer
 from tvm_edge.rpc.uploads import Uploads
 
 
@@ -152,6 +155,22 @@ def test_clocks_that_nobody_can_read(tmp_path: Path) -> None:
     put(tmp_path, **{f"{ZONE}temp": "garbage"})
     for check in clock_checks(tmp_path):
         assert check.status == "missing" and "unknown" in check.found
+
+
+def test_a_server_keeps_its_port(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Tunnels and clients know it: one started again does not take the next that is free."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    port = free_port()
+    with BoardServer(port=port, port_end=65536) as server:
+        assert server.address == f"127.0.0.1:{port}"
+        server._child.stop()
+        with (
+            socket.create_server(("127.0.0.1", port)),
+            pytest.raises(DeviceUnavailableError, match=rf"no port from {port} to {port} is free"),
+        ):
+            server._start()
+        server._start()
+        assert server.address == f"127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(
