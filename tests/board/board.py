@@ -98,9 +98,12 @@ class Board:
 
     @staticmethod
     def stop(process: subprocess.Popen[str]) -> None:
-        """Kill what :meth:`start` returned, and wait for its end."""
-        process.kill()  # --kill-child: its namespace, and all processes in that
-        process.communicate()
+        """Kill what :meth:`start` returned with all that it started, and wait for their end."""
+        assert process.stdout is not None
+        if process.stdout.closed:
+            return
+        process.kill()  # --kill-child: and so ends the first process of its namespace, and all
+        process.communicate(timeout=60)  # none of them has the pipe any more
 
     def _command(
         self, command: Sequence[object], environment: Mapping[str, str] | None = None

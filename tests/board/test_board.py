@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -127,13 +128,14 @@ def test_an_artifact_for_another_cpu(
 
 def test_what_runs_there_ends_with_the_board(board: Board) -> None:
     """The child of a killed program too."""
+    marker = uuid.uuid4().hex
     code = (
         "import subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"wait = 'import time; time.sleep(600)  # {marker}'\n"
+        "child = subprocess.Popen([sys.executable, '-c', wait])\n"
         "print('ready')\n"
         "child.wait()"
     )
-    marker = "time.sleep(600)"
     process = board.start(["python3", "-c", code])
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     assert len(running(marker)) >= 2

@@ -125,6 +125,23 @@ def test_a_named_cpu_compiles_and_exports_without_running(
     assert lacks not in manifest["target"]["features"]
 
 
+@pytest.mark.skipif(machine() == "aarch64", reason="the board is of this architecture")
+def test_a_board_with_a_gpu(small_model: onnx.ModelProto, tmp_path: Path) -> None:
+    """Its CPU's code beside OpenCL C, in larger and in smaller work-groups; no device is here."""
+    if not shutil.which("aarch64-linux-gnu-g++"):
+        pytest.skip("no aarch64-linux-gnu-g++ to link with: apt-get install it")
+    model = tvm_edge.compile(small_model, "mali-t860", fallback="none")
+    assert {p.device for p in model.report.placements} == {"opencl"}
+    path = model.export(tmp_path / "model.tvme")
+    with zipfile.ZipFile(path) as archive:
+        libraries = [archive.read(name) for name in ("library.so", "smaller.so")]
+    for library in libraries:
+        assert int.from_bytes(library[18:20], "little") == ELF_MACHINES["aarch64"]
+        assert b"__kernel void" in library
+    with pytest.raises(ArtifactError, match="is compiled for aarch64, and this machine is x86_64"):
+        tvm_edge.load(path)
+
+
 def test_the_plan_for_another_cpu_needs_no_device(small_model: onnx.ModelProto) -> None:
     here = tvm_edge.analyze(small_model, "llvm")
     there = tvm_edge.analyze(small_model, lacking_cpu())
