@@ -139,7 +139,12 @@ class Agent:
     def call(self, request: Request, seconds: float) -> Any:
         """:meth:`ask`, and :meth:`answer`."""
         self.ask(request, seconds)
-        return self.answer()
+        try:
+            return self.answer()
+        except BaseException as err:
+            if not isinstance(err, Exception):  # Ctrl-C: the answer is still to come
+                self.close()
+            raise
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:
