@@ -13,6 +13,6 @@ if __name__ == "__main__":
     port, *version = sys.argv[1:]
     if version:
         greeting = hello()
-        greeting["versions"]["tvm"] = version[0]
+        greeting["versions"] = {**greeting["versions"], "tvm": version[0]} if version[0] else {}
         register({"hello": lambda _: greeting})
     PopenRPCServerState("127.0.0.1", int(port), int(port) + 1, silent=True).thread.join()

@@ -94,6 +94,7 @@ class Board:
 
     def __init__(self, started: subprocess.Popen[str]) -> None:
         self.process = started
+        self.address = ""
 
     def offer(self) -> dict[str, Any]:
         """Waits for it."""
@@ -102,7 +103,9 @@ class Board:
         for line in self.process.stdout:
             lines.append(line)
             if line == "}\n":
-                return json.loads("".join(lines))
+                found = json.loads("".join(lines))
+                self.address = found["address"]
+                return found
         raise AssertionError("the server did not start")
 
     @property

@@ -68,6 +68,7 @@ def test_a_tracker_without_a_key_and_a_board_without_its_tracker(fleet: Fleet) -
     ("version", "fragment"),
     [
         ((), "TVM's alone and cannot run artifacts; .* run: tvm-edge rpc-server"),
+        (("",), "greets in a way that cannot be read"),
         (("0.26.0",), r"has apache-tvm 0\.26\.0, .* run: pip install apache-tvm==0\.27"),
     ],
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,6 +24,7 @@ from tests.runtime.support import BLOCK_IMPORTS
 from tvm_edge.errors import DeviceLost, MeasureTimeout
 from tvm_edge.rpc import agent as agents
 from tvm_edge.rpc.agent import Agent, Call, Upload, open_session
+from tvm_edge.rpc.tracker import served_keys
 
 KEY = "fragile"
 WITHOUT_ONNX = f"BLOCKED = ('onnx', 'onnx_ir', 'onnxscript')\n{BLOCK_IMPORTS}"
@@ -123,9 +127,29 @@ def test_the_tracker_is_started_again(
     trackers.close()
     trackers.enter_context(tracker(place[1]))
     # It registers again within seconds, of which `connect` waits five for a key nobody serves.
-    until(lambda: tvm_edge.rpc.tracker.served_keys(("127.0.0.1", place[1])))
+    until(lambda: served_keys(("127.0.0.1", place[1])))
     works(address, artifact)
     assert board.listener.pid == listener.pid
+
+
+def test_ctrl_c_in_a_run(one: tuple[str, Board, ExitStack], artifact: Path) -> None:
+    """The session is over, as its answer is still to come, and the board is free."""
+    address, board, _ = one
+    agent = open_session(address, KEY, seconds=30)
+    request, session = endless(agent, artifact), board.session()
+    before = session.cpu_times().user
+
+    def interrupt() -> None:
+        until(lambda: session.cpu_times().user > before + 0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        agent.call(request, 60)
+    thread.join()
+    assert agent.is_lost
+    works(address, artifact)
 
 
 def test_the_process_that_holds_the_session_is_killed(one: tuple[str, Board, ExitStack]) -> None:

@@ -150,6 +150,8 @@ def test_an_agent_asks_and_waits(fleet: Fleet) -> None:
 
     agents = [open_session(fleet.tracker, KEY, seconds=30) for _ in range(2)]
     try:
+        offers = {board.address for board in fleet.boards}
+        assert {agent.address for agent in agents} == offers, "boards of a key are told apart"
         for agent in agents:
             agent.ask(Call("hello"), 20)
             assert 0 < agent.deadline - monotonic() <= 20

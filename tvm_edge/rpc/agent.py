@@ -25,7 +25,7 @@ from tvm_edge.errors import (
     TvmEdgeError,
     one_line,
 )
-from tvm_edge.rpc.address import parse_address, written
+from tvm_edge.rpc.address import Address, parse_address, written
 from tvm_edge.rpc.agent_process import Call, Open, Request, Reserve, Upload
 from tvm_edge.rpc.description import BoardInfo
 from tvm_edge.rpc.failures import raised_on
@@ -54,14 +54,16 @@ class Agent:
     ----------
     board : str
         What messages call the board: its key, or the server's address.
+    address : str
+        Of the server: tells boards of one key apart.
     info : BoardInfo or None
         What the board said first, without its devices.
     """
 
     def __init__(self, board: str) -> None:
         self.board = board
-        self.info: BoardInfo | None = None
         self.address = ""
+        self.info: BoardInfo | None = None
         self._lost = ""
         self._asked: Request | None = None
         self._child = Child("tvm_edge.rpc.agent_process", _ENVIRONMENT)
@@ -140,7 +142,17 @@ class Agent:
     def call(self, request: Request, seconds: float) -> Any:
         """:meth:`ask`, and :meth:`answer`."""
         self.ask(request, seconds)
-        return self.answer()
+        try:
+            return self.answer()
+        except BaseException as err:
+            if not isinstance(err, Exception):  # Ctrl-C: the answer is still to come
+                self.close()
+            raise
+
+    def open(self, server: Address, match_key: str, seconds: float) -> None:
+        """Begin the session itself; for :func:`open_session`."""
+        self.address = written(server)
+        self.call(Open(server, match_key), seconds)
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:
@@ -212,8 +224,7 @@ def open_session(address: str, key: str | None, *, seconds: float) -> Agent:
     if key is None:
         agent = Agent(address)
         with agent.closed_on_error():
-            agent.call(Open(place, ""), _OPEN_SECONDS)
-            agent.address = address
+            agent.open(place, "", _OPEN_SECONDS)
             return _greeted(agent)
     end = monotonic() + seconds
     while True:
@@ -222,8 +233,7 @@ def open_session(address: str, key: str | None, *, seconds: float) -> Agent:
             with agent.closed_on_error():
                 left = max(end - monotonic(), 0.0)
                 grant = agent.call(Reserve(place, key, left), left + _ANSWER_SECONDS)
-                agent.call(Open(grant.address, grant.match_key), _OPEN_SECONDS)
-                agent.address = written(grant.address)
+                agent.open(grant.address, grant.match_key, _OPEN_SECONDS)
                 return _greeted(agent)
         except DeviceLost as err:
             # A board that died while it was registered; there may be another.

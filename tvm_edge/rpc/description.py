@@ -100,6 +100,8 @@ class BoardInfo:
         except (KeyError, TypeError) as err:
             raise ValueError(f"{type(err).__name__}: {err}") from err
         check_types(info, cls, "the description")
+        if missing := {"tvm_edge", "tvm", "python"} - set(info.versions):
+            raise ValueError(f"no version of {', '.join(sorted(missing))}")
         return info
 
     def __str__(self) -> str:

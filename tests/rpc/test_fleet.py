@@ -1,0 +1,243 @@
+"""Boards that measure: all of a key at once; what a candidate or a board does costs itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import psutil
+import pytest
+import tvm
+
+from tests.rpc.conftest import KEY
+from tests.rpc.conftest import Fleet as Boards
+from tests.rpc.support import Board, free_port
+from tests.tuning.made import conv, first_config
+from tvm_edge.errors import DeviceLost, DeviceUnavailableError
+from tvm_edge.hardware import resolve_target
+from tvm_edge.tuning import fleet as fleets
+from tvm_edge.tuning.fleet import Fleet
+from tvm_edge.tuning.pool import Limits, Trial
+from tvm_edge.tuning.problem import make_problem
+from tvm_edge.tuning.tasks import legal_configs
+from tvm_edge.tuning.worker import Done, Failed
+
+CONV = conv()
+QUICK = Limits(build=60, measure=20, rounds=2, seconds=0.001)
+LONG = replace(QUICK, rounds=1, seconds=2.0)
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("problem") / "0.npz"
+    make_problem(CONV).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trials(problem: Path) -> list[Trial]:
+    """Four of one algorithm, far from each other."""
+    configs = [c for c in legal_configs(CONV, resolve_target("llvm")) if c.algorithm == "direct"]
+    return [Trial(CONV, config, problem) for config in configs[:: len(configs) // 4][:4]]
+
+
+@pytest.fixture(scope="module")
+def pair(fleet: Boards) -> Iterator[Fleet]:
+    """Both boards."""
+    with Fleet("llvm", None, fleet.tracker, KEY, 2, QUICK) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Board, str]]:
+    """A board without a tracker."""
+    port = free_port()
+    with Board.serving(tmp_path_factory.mktemp("single"), "--port", port) as board:
+        board.offer()
+        yield board, f"127.0.0.1:{port}"
+
+
+@contextmanager
+def limits(fleet: Fleet, changed: Limits) -> Iterator[None]:
+    before, fleet.limits = fleet.limits, changed
+    try:
+        yield
+    finally:
+        fleet.limits = before
+
+
+def measured(fleet: Fleet, trials: list[Trial]) -> dict[int, Done | Failed]:
+    found: dict[int, Done | Failed] = {}
+    for place, answer in fleet.run(trials):
+        assert place not in found, "one result each"
+        found[place] = answer
+    assert sorted(found) == list(range(len(trials)))
+    return found
+
+
+def assert_timed(found: Any, rounds: int = QUICK.rounds) -> None:
+    for answer in found:
+        assert isinstance(answer, Done), answer
+        assert len(answer.latencies) == rounds and all(s > 0 for s in answer.latencies)
+
+
+def test_every_board_measures(
+    pair: Fleet, trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[str] = []
+    works = pair.board_works
+    monkeypatch.setattr(pair, "board_works", lambda place: (places.append(place), works(place)))
+    assert pair.size == 2
+    with limits(pair, replace(QUICK, seconds=0.3)):
+        assert_timed(measured(pair, trials * 2).values())
+    assert len(set(places)) == 2 and len(places) == 8
+
+
+def test_in_turns_on_one_board(pair: Fleet, trials: list[Trial]) -> None:
+    right = make_problem(CONV)
+    wrong = trials[1].problem.with_name("wrong.npz")
+    replace(right, expected=right.expected + 1).save(wrong)
+    asked = [trials[0], replace(trials[1], problem=wrong), trials[2]]
+    first, second, third = pair.measure_in_turns(asked, 3, 0.001)
+    assert_timed([first, third], 3)
+    assert isinstance(second, Failed) and second.error == "WrongResult"
+    assert "of the largest value" in second.message
+
+
+def test_what_fails_costs_itself(pair: Fleet, trials: list[Trial]) -> None:
+    """Not built; a wrong result; one that is hopeless is timed once."""
+    absurd = replace(trials[0].config, knobs="no=knobs")
+    right = make_problem(CONV)
+    wrong = trials[0].problem.with_name("also_wrong.npz")
+    replace(right, expected=right.expected + 1).save(wrong)
+    found = measured(
+        pair,
+        [
+            replace(trials[0], config=absurd),
+            trials[1],
+            replace(trials[2], problem=wrong),
+            replace(trials[3], best=1e-12),
+        ],
+    )
+    errors = [answer.error for answer in found.values() if isinstance(answer, Failed)]
+    assert sorted(errors) == ["InvalidLaunch", "WrongResult"]
+    assert_timed([found[1]])
+    assert_timed([found[3]], 1)
+
+
+def test_a_candidate_that_hangs_costs_itself(pair: Fleet, trials: list[Trial]) -> None:
+    with limits(pair, replace(QUICK, measure=0.2, seconds=60)):
+        (answer,) = measured(pair, trials[:1]).values()
+    assert isinstance(answer, Failed) and answer.error == "MeasureTimeout"
+    assert_timed(measured(pair, trials).values())
+    assert not pair.quarantined
+
+
+class Killer:
+    """Kills what a board measures with, so many times."""
+
+    def __init__(self, victim: Callable[[], psutil.Process], times: int) -> None:
+        self._victim, self._times = victim, times
+        self.killed: list[int] = []
+        self._thread = threading.Thread(target=self._kill, daemon=True)
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def _kill(self) -> None:
+        while len(self.killed) < self._times:
+            # The server may be between two lives. What is killed is at work: candidates are
+            # checked in milliseconds, and timed for two seconds.
+            with suppress(ValueError, psutil.Error):
+                session = self._victim()
+                if session.pid not in self.killed and session.cpu_times().user > 0.6:
+                    session.kill()
+                    self.killed.append(session.pid)
+            sleep(0.05)
+
+
+def test_a_session_that_is_killed_costs_nothing(
+    single: tuple[Board, str], trials: list[Trial]
+) -> None:
+    board, address = single
+    with Fleet("llvm", None, address, None, 1, LONG) as fleet:
+        with Killer(board.session, 1) as killer:
+            assert_timed(measured(fleet, trials[:2]).values(), 1)
+        assert len(killer.killed) == 1 and not fleet.quarantined
+
+
+def test_a_board_that_is_lost_again_and_again_is_named(
+    single: tuple[Board, str], trials: list[Trial], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The candidate that it was lost with twice has failed; then no board is left."""
+    board, address = single
+    found = {}
+    with (
+        Fleet("llvm", None, address, None, 1, LONG) as fleet,
+        Killer(board.session, 3),
+        pytest.raises(DeviceLost, match=f"no board .* is left .*{address}.*--resume"),
+    ):
+        for place, answer in fleet.run(trials):
+            found[place] = answer
+    (failed,) = found.values()
+    assert isinstance(failed, Failed) and failed.error == "DeviceLost"
+    assert list(fleet.quarantined) == [address]
+    assert "was lost 3 times in a row" in caplog.text
+
+
+def test_no_process_is_left(single: tuple[Board, str], trials: list[Trial]) -> None:
+    """Ctrl-C while a board measures for a minute."""
+    _, address = single
+    before = set(psutil.Process().children(recursive=True))
+    end = monotonic() + 3
+
+    def interrupt() -> None:
+        if monotonic() > end:
+            raise KeyboardInterrupt
+
+    limits = replace(LONG, seconds=60, measure=90)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        Fleet("llvm", None, address, None, 2, limits, check=interrupt) as fleet,
+    ):
+        end = monotonic() + 3
+        list(fleet.run(trials))
+    assert monotonic() - end < 10
+    assert set(psutil.Process().children(recursive=True)) == before
+    assert threading.active_count() < 20
+
+
+@pytest.mark.skipif(not tvm.device("opencl", 0).exist, reason="no OpenCL device")
+def test_on_opencl(single: tuple[Board, str], problem: Path) -> None:
+    _, address = single
+    trial = Trial(CONV, first_config(CONV, "direct", target="opencl"), problem)
+    with Fleet("opencl", None, address, None, 1, QUICK) as fleet:
+        assert "PoCL" in fleet.driver or fleet.driver
+        assert_timed(measured(fleet, [trial]).values())
+
+
+def test_a_board_with_another_device(
+    single: tuple[Board, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a plain kind means is this machine's device."""
+    if not tvm.device("opencl", 0).exist:
+        pytest.skip("no OpenCL device")
+    here = resolve_target("opencl")
+    other = replace(here, spec=replace(here.spec, name="Mali-T860"))
+    monkeypatch.setattr(fleets, "resolve_target", lambda *_: other)
+    with (
+        pytest.raises(DeviceUnavailableError, match=r"is Mali-T860, and board .* has .*; name it"),
+        closing(Fleet("opencl", None, single[1], None, 1)) as fleet,
+        fleet,
+    ):
+        pass
