@@ -106,6 +106,11 @@ class Fleet:
         self._boards: list[BoardThread] = []
 
     @property
+    def is_one(self) -> bool:
+        """Whether it is a board without a tracker: there is no other."""
+        return self._key is None
+
+    @property
     def name(self) -> str:
         """What messages call the boards."""
         return self._key or self._place

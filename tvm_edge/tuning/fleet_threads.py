@@ -149,6 +149,8 @@ class BoardThread(threading.Thread):
         fleet = self._fleet
         if self.agent is not None and not self.agent.is_lost:
             return True
+        if fleet.is_one and fleet.quarantined:
+            return False
         end = monotonic() + WAIT_SECONDS
         while not fleet.ending.is_set():
             try:
