@@ -439,7 +439,7 @@ MEANINGLESS: list[tuple[str, Any]] = [
     *(("level", value) for value in ("quick", None, ["fast"])),
     *(("precision", value) for value in ("float16", None)),
     *(("seed", value) for value in (-1, None, 0.5, True)),
-    ("tracker", "localhost:9190"),
+    ("tracker", "localhost"),
     ("key", "rk3399"),
     ("tuning_logs", False),
     ("tuning_logs", True),

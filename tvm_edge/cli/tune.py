@@ -51,8 +51,7 @@ _LISTED = 10  # convolutions in the table
     help="Of what is tried at random; a run is resumed with its own.",
 )
 @common.records_folder_option
-@click.option("--rpc-tracker", metavar="HOST:PORT", help="For boards: not available yet.")
-@click.option("--rpc-key", metavar="KEY", help="For boards: not available yet.")
+@common.rpc_options
 @common.json_option
 def tune_command(
     model: str,
@@ -69,7 +68,8 @@ def tune_command(
     rpc_key: str | None,
     as_json: bool,
 ) -> None:
-    """Find the fastest kernels of MODEL (an ONNX file or zoo:NAME) on a device of this machine.
+    """Find the fastest kernels of MODEL (an ONNX file or zoo:NAME) on a device of this machine, or
+    on all boards of a key at once.
 
     What is measured goes into your tuning records, which compile takes from then on. Ctrl-C ends a
     run and loses nothing; --resume goes on with it.

@@ -186,8 +186,8 @@ class _Run:
             self._replay(search, log)
             with (
                 self.interrupt,
+                self._problems() as problems,  # longer than what reads them
                 pool,
-                self._problems() as problems,
             ):
                 if isinstance(pool, Fleet):
                     self.recorder.driver = pool.driver

@@ -141,8 +141,14 @@ class BoardThread(threading.Thread):
                 job = fleet.to_measure.get(timeout=CHECK_SECONDS)
             except queue.Empty:
                 continue
-            if fleet.is_current(job):
+            if not fleet.is_current(job):
+                continue
+            try:
                 self._take(job)
+            # Whatever it is, the run has to hear of it, and cannot in this thread.
+            except Exception as err:
+                fleet.found.put(err)
+                return
 
     def _has_board(self) -> bool:
         """A session, opened if there is none; if not, this thread is not needed any more."""

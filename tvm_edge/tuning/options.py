@@ -113,5 +113,6 @@ def check_device(resolved: ResolvedTarget) -> None:
     if here.key != resolved.spec.key:
         raise DeviceUnavailableError(
             f"{resolved.spec.name} is not in this machine, whose {kind} device is {here.name} "
-            f"({here.key}); tune on the device itself, or with target={kind!r} for this one"
+            f"({here.key}); tune on boards that have it (tracker=, key=; --rpc-tracker, "
+            f"--rpc-key), or with target={kind!r} for this one"
         )
