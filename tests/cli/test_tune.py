@@ -108,7 +108,6 @@ def test_levels_are_those_of_the_library() -> None:
         (("--level", "hard"), 2, "--level"),
         (("--seed", "-1"), 2, "--seed"),
         (("--rpc-tracker", "board"), 4, "HOST:PORT"),
-        (("--rpc-tracker", "127.0.0.1:1", "--rpc-key", "mali"), 5, "rpc_tracker --host"),
         (("--rpc-key", "mali"), 4, "--rpc-key"),
         (("--tuning-records", "none"), 4, "--tuning-records none"),
         (("--tuning-records", "{model}"), 4, "{model}"),

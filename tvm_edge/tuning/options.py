@@ -77,7 +77,7 @@ def check_options(
         raise InputError(
             f'key={key!r} (--rpc-key) is given without a tracker; add tracker="HOST:PORT" '
             "(--rpc-tracker), or leave it out to tune on this machine",
-            name="tracker",
+            name="key",
             got=repr(key),
         )
     if isinstance(tuning_logs, bool):
