@@ -86,4 +86,6 @@ def test_an_opencl_convolution_is_tuned_there(place: str, tmp_path: Path) -> Non
     assert result.trials == 2 and result.failed == 0
     (store,) = stores_below(tmp_path)
     with Database(store, readonly=True) as database:
-        assert {record.device.key for record in database.all()[0]} == {resolve_target("adreno-640").spec.key}
+        assert {record.device.key for record in database.all()[0]} == {
+            resolve_target("adreno-640").spec.key
+        }

@@ -16,7 +16,8 @@ from tvm_edge.tuning.pool import Pool
 __all__ = ["Boards", "Measurer", "make_measurer"]
 
 _MOST_WORKERS = 16
-_PER_WORKER = 4  # trials of a round for each process, or board
+_PER_WORKER = 4  # trials of a round for each process
+_PER_BOARD = 8  # boards wait between rounds: the more of them, the longer a round has to be
 
 Measurer = Pool | Fleet
 
@@ -74,7 +75,7 @@ def make_measurer(
         builders = max(1, min(_MOST_WORKERS, cores))
         fleet = Fleet(target, boards.host, boards.tracker, boards.key, builders, check=check)
         # Each session has its board to itself: there is nothing to share.
-        return fleet, _PER_WORKER * max(cores - 1, 2, fleet.size), nullcontext
+        return fleet, max(_PER_WORKER * max(cores - 1, 2), _PER_BOARD * fleet.size), nullcontext
     on_cpu = resolved.spec.has_cpu_cores  # OpenCL may be, too
     workers = max(1, min(_MOST_WORKERS, cores if on_cpu else cores - 1))
     threads = resolved.spec.cores if on_cpu else 1
