@@ -191,6 +191,12 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | Non
     return found
 
 
+def some(names: list[str], size: int) -> list[str]:
+    """Every sixth case, of each size others, and the one that is exported once."""
+    chosen = names[SIZES.index(size) :: 2 * len(SIZES)]
+    return [*chosen, "mobile"] if size == SIZES[0] else chosen
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_on_a_device(
     size: int, environment: dict[str, str | None], request: pytest.FixtureRequest
@@ -198,7 +204,7 @@ def test_on_a_device(
     """Fresh random inputs, against ONNX Runtime; some of the cases unless ``-m full`` is asked."""
     full = "not full" not in str(request.config.option.markexpr)
     names = [name for name, own in RUNS if own == size]
-    names = names if full else [*names[SIZES.index(size) :: len(SIZES)], "mobile"]
+    names = names if full else some(names, size)
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     arguments = ["-m", "tests.schedules.gpu.subgroup_cases", str(size), str(seed), *names]
     done = run_child(arguments, environment=environment, timeout=300)
