@@ -18,7 +18,7 @@ docs: $(VENV)/.documented
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: $(VENV)/.tested lint
-	$(BIN)/python -m pytest -m "not full" -n 2
+	$(BIN)/python -m pytest -m "not full" -n 2 --dist worksteal
 
 test-full: test
 	sh tools/test_full.sh $(BIN)/python
