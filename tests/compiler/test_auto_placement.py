@@ -78,7 +78,7 @@ def test_an_opencl_device_that_is_the_cpu_is_left() -> None:
     """The same cores run the same schedules by LLVM, and kernels for GPUs are loops there."""
     if not resolve_target("opencl").spec.on_cpu:
         pytest.skip("no OpenCL device here, or a GPU")
-    report = tvm_edge.analyze(zoo.build("ssd_mobilenet_v1"), "opencl")
+    report = tvm_edge.analyze(detector(), "opencl")
     assert devices(report) == {"llvm"}
     sorting = conv_and_top_k(64)
     kept = tvm_edge.analyze(sorting, "opencl", fallback="none")
