@@ -1,6 +1,6 @@
 # make demo   install into .venv, find objects in pictures, and draw them (folder demo)
 # make test   install what the tests need and run them (aim: 12 minutes on 2 cores; 13 to 17 now)
-# make test-full   the same, and full-size networks; writes tests/test-full.txt
+# make test-full   the same, more of the same, and full-size networks; writes tests/test-full.txt
 # make test-board   what is run on an emulated AArch64 board; builds it once, 0.7 GB in ~/.cache
 # make docs   write the documentation to site/, and fail if it has a warning
 
@@ -19,7 +19,7 @@ docs: $(VENV)/.documented
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: $(VENV)/.tested lint
-	$(BIN)/python -m pytest -m "not full and not board" -n 2
+	$(BIN)/python -m pytest -m "not full and not board" -n 2 --dist worksteal
 
 test-full: test
 	sh tools/test_full.sh $(BIN)/python

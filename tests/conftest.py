@@ -44,7 +44,9 @@ def compiled_small(small_model: onnx.ModelProto) -> tvm_edge.CompiledModel:
     return tvm_edge.compile(small_model, "llvm")
 
 
-@pytest.fixture(scope="session", params=["opencl", "cuda"])
+# Of a module, not of the session: pytest brings together what shares a parameter of a scope, and a
+# module's tests should stay together, for what it compiles once.
+@pytest.fixture(scope="module", params=["opencl", "cuda"])
 def gpu(request: pytest.FixtureRequest) -> str:
     """A kind of GPU of this machine; skips where there is none."""
     kind = str(request.param)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-__all__ = ["in_full", "sampled"]
+__all__ = ["dealt", "in_full", "sampled"]
 
 
 def in_full(*values: Any) -> list[Any]:
@@ -23,3 +23,26 @@ def in_full(*values: Any) -> list[Any]:
 def sampled(values: Sequence[Any], step: int) -> list[Any]:
     """`values` as parameters, of which ``make test`` runs every `step`-th."""
     return [v if i % step == 0 else in_full(v)[0] for i, v in enumerate(values)]
+
+
+def dealt(owners: Mapping[str, Any], cases: Sequence[Any]) -> list[Any]:
+    """Parameters ``(owner, cases)``: ``make test`` deals `cases` round, each to one of `owners`.
+
+    ``make test-full`` gives all of them to each.
+
+    Parameters
+    ----------
+    owners : mapping of str to object
+        By the name that ids have.
+    cases : sequence
+    """
+    return [
+        *(
+            pytest.param(owner, cases[i :: len(owners)], id=name)
+            for i, (name, owner) in enumerate(owners.items())
+        ),
+        *(
+            pytest.param(owner, cases, id=f"{name}-all", marks=pytest.mark.full)
+            for name, owner in owners.items()
+        ),
+    ]

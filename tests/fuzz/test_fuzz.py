@@ -13,9 +13,18 @@ from tests.fuzz.artifacts import random_edits
 from tests.fuzz.campaign import Fuzzer
 from tests.fuzz.graphs import random_file
 from tests.fuzz.programs import random_pack
+from tests.marks import in_full
 
 
-@pytest.mark.parametrize(("kind", "count"), [("model", 100), ("artifact", 100), ("programs", 100)])
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        ("model", 50),
+        ("artifact", 50),
+        ("programs", 100),
+        *in_full(("model", 100), ("artifact", 100)),
+    ],
+)
 def test_damaged_files(kind: str, count: int) -> None:
     """Seeded files; some load, and most are noticed."""
     with Fuzzer(kind, corpus=None) as fuzzer:

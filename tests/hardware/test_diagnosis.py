@@ -5,20 +5,34 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tvm_edge
 from tests.runtime.support import run_python
+from tvm_edge import diagnosis
 from tvm_edge.diagnosis import Check
 from tvm_edge.opencl.diagnosis import explain
 
 
-def check(diagnosis: tvm_edge.Diagnosis, name: str) -> Check:
-    """The one check called `name`."""
-    (found,) = [each for each in diagnosis.checks if each.name == name]
-    return found
+@pytest.fixture(scope="module")
+def here() -> tvm_edge.Diagnosis:
+    """Of this process, which is healthy."""
+    return tvm_edge.doctor()
+
+
+def check(name: str) -> Check:
+    """The check called `name`, made now, without those behind it: OpenCL's takes a process."""
+    return next(each for each in diagnosis._checks() if each.name == name)
+
+
+def healthy(here: tvm_edge.Diagnosis, found: Check) -> bool:
+    """Whether this process would be healthy with this finding in place of its own."""
+    checks = tuple(found if each.name == found.name else each for each in here.checks)
+    assert found in checks
+    return tvm_edge.Diagnosis(checks).healthy
 
 
 def install(folder: Path, package: str, version: str) -> None:
@@ -28,27 +42,25 @@ def install(folder: Path, package: str, version: str) -> None:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
 
 
-def test_healthy_here() -> None:
-    diagnosis = tvm_edge.doctor()
-    assert diagnosis.healthy
-    names = [each.name for each in diagnosis.checks]
+def test_healthy_here(here: tvm_edge.Diagnosis) -> None:
+    assert here.healthy
+    names = [each.name for each in here.checks]
     assert len(set(names)) == len(names)
     assert {"apache-tvm", "apache-tvm-ffi", "LLVM", "C++ compiler", "CUDA", "OpenCL"} <= set(names)
 
 
-def test_every_finding_comes_with_a_remedy() -> None:
-    for each in tvm_edge.doctor().checks:
+def test_every_finding_comes_with_a_remedy(here: tvm_edge.Diagnosis) -> None:
+    for each in here.checks:
         assert each.found and each.needed_for
         assert (each.command == "") == (each.status == "ok"), each
 
 
-def test_as_json_and_as_a_table() -> None:
-    diagnosis = tvm_edge.doctor()
-    fields = json.loads(json.dumps(diagnosis.to_dict()))
+def test_as_json_and_as_a_table(here: tvm_edge.Diagnosis) -> None:
+    fields = json.loads(json.dumps(here.to_dict()))
     assert fields["healthy"] is True
-    assert [each["name"] for each in fields["checks"]] == [c.name for c in diagnosis.checks]
-    table = str(diagnosis)
-    for each in diagnosis.checks:
+    assert [each["name"] for each in fields["checks"]] == [c.name for c in here.checks]
+    table = str(here)
+    for each in here.checks:
         assert each.name in table
         assert each.command.split(" ")[0] in table
 
@@ -57,92 +69,109 @@ def test_as_json_and_as_a_table() -> None:
     ("package", "version"), [("apache-tvm", "0.25.0"), ("apache-tvm-ffi", "0.1.15.post2")]
 )
 def test_a_wrong_pin(
-    package: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: str,
+    version: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    here: tvm_edge.Diagnosis,
 ) -> None:
     install(tmp_path, package, version)
     monkeypatch.syspath_prepend(tmp_path)
-    diagnosis = tvm_edge.doctor()
-    found = check(diagnosis, package)
+    found = check(package)
     assert (found.status, found.found) == ("wrong", version)
     assert found.command.startswith(f"pip install {package}==")
-    assert not diagnosis.healthy
+    assert not healthy(here, found)
 
 
 def test_both_tested_versions_of_tvm_ffi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "apache-tvm-ffi", "0.1.14.post0")
     monkeypatch.syspath_prepend(tmp_path)
-    assert check(tvm_edge.doctor(), "apache-tvm-ffi").status == "ok"
+    found = check("apache-tvm-ffi")
+    assert (found.status, found.found) == ("ok", "0.1.14.post0")
 
 
-def test_onnx_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_is_optional(monkeypatch: pytest.MonkeyPatch, here: tvm_edge.Diagnosis) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    diagnosis = tvm_edge.doctor()
-    found = check(diagnosis, "onnx")
+    found = check("onnx")
     assert found.status == "missing"
     assert found.command == "pip install 'tvm-edge[onnx]'"
-    assert diagnosis.healthy
+    assert healthy(here, found)
 
 
 def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = check(tvm_edge.doctor(), "C++ compiler")
+    found = check("C++ compiler")
     assert found.status == "missing"
     assert found.command == "apt-get install g++"
 
 
-NO_LLVM = """
+LLVM = """
 import json
-import tvm_edge
-print(json.dumps(tvm_edge.doctor().to_dict()))
+from dataclasses import asdict
+from tvm_edge import diagnosis
+print(json.dumps(asdict(next(c for c in diagnosis._checks() if c.name == "LLVM"))))
 """
 
 
-def test_the_runtime_tier_cannot_compile() -> None:
-    found = json.loads(run_python(NO_LLVM, environment={"TVM_USE_RUNTIME_LIB": "1"}))
-    (llvm,) = [each for each in found["checks"] if each["name"] == "LLVM"]
-    assert (llvm["status"], llvm["command"]) == ("missing", "unset TVM_USE_RUNTIME_LIB")
-    assert not found["healthy"]
+def test_the_runtime_tier_cannot_compile(here: tvm_edge.Diagnosis) -> None:
+    llvm = Check(**json.loads(run_python(LLVM, environment={"TVM_USE_RUNTIME_LIB": "1"})))
+    assert (llvm.status, llvm.command) == ("missing", "unset TVM_USE_RUNTIME_LIB")
+    assert not healthy(here, llvm)
 
 
-def test_a_tvm_that_does_not_load() -> None:
+def test_a_tvm_that_does_not_load(here: tvm_edge.Diagnosis) -> None:
     """A broken installation is diagnosed, not raised."""
-    found = json.loads(run_python(NO_LLVM, blocked=("tvm",)))
-    (llvm,) = [each for each in found["checks"] if each["name"] == "LLVM"]
-    assert llvm["status"] == "missing"
-    assert llvm["command"].startswith("pip install --force-reinstall apache-tvm==")
-    assert not found["healthy"]
+    llvm = Check(**json.loads(run_python(LLVM, blocked=("tvm",))))
+    assert llvm.status == "missing"
+    assert llvm.command.startswith("pip install --force-reinstall apache-tvm==")
+    assert not healthy(here, llvm)
 
 
-def opencl_check(**environment: str) -> dict[str, str]:
-    found = json.loads(run_python(NO_LLVM, environment=environment))
-    (opencl,) = [each for each in found["checks"] if each["name"] == "OpenCL"]
-    assert found["healthy"], "OpenCL is optional"
-    return opencl
+@pytest.fixture
+def opencl_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], str]:
+    """Make a library of some lines of C the one that OpenCL is looked for in; its path."""
+
+    def build(source: str) -> str:
+        written, library = tmp_path / "library.c", tmp_path / "library.so"
+        written.write_text(source)
+        subprocess.run(["gcc", "-shared", "-fPIC", written, "-o", library], check=True)
+        monkeypatch.setenv("TVM_EDGE_OPENCL_LIBRARY", str(library))
+        return str(library)
+
+    return build
 
 
-def test_no_opencl_library() -> None:
-    opencl = opencl_check(TVM_EDGE_OPENCL_LIBRARY="/no/libOpenCL.so")
-    assert opencl["status"] == "wrong"
-    assert "/no/libOpenCL.so" in opencl["found"]
-    assert opencl["command"] == "unset TVM_EDGE_OPENCL_LIBRARY"
+def opencl_check(here: tvm_edge.Diagnosis) -> Check:
+    """OpenCL's check in the environment as it is now; the process that it starts inherits it."""
+    found = diagnosis._opencl()
+    assert healthy(here, found), "OpenCL is optional"
+    return found
 
 
-def test_an_opencl_driver_that_crashes(tmp_path: Path) -> None:
-    """The process that asks for the diagnosis survives what the driver does not."""
-    source, library = tmp_path / "crash.c", tmp_path / "libcrash.so"
-    source.write_text("__attribute__((constructor)) static void f(void) { __builtin_trap(); }\n")
-    subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library], check=True)
-    opencl = opencl_check(TVM_EDGE_OPENCL_LIBRARY=str(library))
-    assert opencl["status"] == "wrong"
-    assert "SIGILL" in opencl["found"] or "SIGTRAP" in opencl["found"]
+def test_no_opencl_library(here: tvm_edge.Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_EDGE_OPENCL_LIBRARY", "/no/libOpenCL.so")
+    opencl = opencl_check(here)
+    assert opencl.status == "wrong"
+    assert "/no/libOpenCL.so" in opencl.found
+    assert opencl.command == "unset TVM_EDGE_OPENCL_LIBRARY"
 
 
-def test_a_library_that_is_not_opencl(tmp_path: Path) -> None:
-    source, library = tmp_path / "empty.c", tmp_path / "libempty.so"
-    source.write_text("int nothing;\n")
-    subprocess.run(["gcc", "-shared", "-fPIC", source, "-o", library], check=True)
-    opencl = opencl_check(TVM_EDGE_OPENCL_LIBRARY=str(library))
-    assert "is no OpenCL 1.2 library" in opencl["found"]
+def test_an_opencl_driver_that_crashes(
+    here: tvm_edge.Diagnosis, opencl_library: Callable[[str], str]
+) -> None:
+    """The process that asks for the diagnosis, which is this one, survives it."""
+    opencl_library("__attribute__((constructor)) static void f(void) { __builtin_trap(); }\n")
+    opencl = opencl_check(here)
+    assert opencl.status == "wrong"
+    assert "SIGILL" in opencl.found or "SIGTRAP" in opencl.found
+
+
+def test_a_library_that_is_not_opencl(
+    here: tvm_edge.Diagnosis, opencl_library: Callable[[str], str]
+) -> None:
+    library = opencl_library("int nothing;\n")
+    opencl = opencl_check(here)
+    assert f"{library} is no OpenCL 1.2 library" in opencl.found
 
 
 def test_a_driver_that_does_not_load_is_named() -> None:
@@ -160,6 +189,6 @@ def test_a_driver_that_does_not_load_is_named() -> None:
     assert (fine.usable, fine.broken, fine.command) == (True, False, "")
 
 
-def test_autoload_switched_off() -> None:
-    opencl = opencl_check(TVM_DEVICE_BACKEND_AUTOLOAD="0")
-    assert "TVM_DEVICE_BACKEND_AUTOLOAD" in opencl["found"]
+def test_autoload_switched_off(here: tvm_edge.Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_DEVICE_BACKEND_AUTOLOAD", "0")
+    assert "TVM_DEVICE_BACKEND_AUTOLOAD" in opencl_check(here).found

@@ -15,6 +15,7 @@ from tvm import relax
 
 import tvm_edge
 from tests.compiler.test_zoo_accuracy import REDUCED
+from tests.marks import in_full
 from tvm_edge import zoo
 from tvm_edge.compiler import driver
 from tvm_edge.relay_passes.expressions import is_call
@@ -412,8 +413,7 @@ def rewritten(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> tvm.IR
     [
         ("mobilenet_v2", "llvm"),
         ("squeezenet1_0", "mali-t860"),
-        ("shufflenet_v2", "mali-t860"),
-        ("densenet121", "mali-t860"),
+        *in_full(("shufflenet_v2", "mali-t860"), ("densenet121", "mali-t860")),
     ],
 )
 def test_not_more_than_tvm_takes(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,14 @@ def exported(path: Path) -> list[str]:
         return archive.namelist()
 
 
+@pytest.fixture(scope="module")
+def artifact(limited: Worker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model with its kernels in both sizes."""
+    path = tmp_path_factory.mktemp("artifact") / "model.tvme"
+    assert "smaller.so" in limited(exported, path)
+    return path
+
+
 def run_loaded(path: Path, limit: int) -> tuple[dict[str, np.ndarray], list[str]]:
     return run(lambda: tvm_edge.load(path), limit)
 
@@ -122,11 +130,9 @@ def test_the_model_has_kernels_of_all_kinds(limited: Worker) -> None:
 
 @pytest.mark.parametrize("limit, smaller", [(0, False), (64, True)])
 def test_an_artifact_carries_both(
-    limit: int, smaller: bool, limited: Worker, tmp_path: Path
+    limit: int, smaller: bool, limited: Worker, artifact: Path
 ) -> None:
-    path = tmp_path / "model.tvme"
-    assert "smaller.so" in limited(exported, path)
-    outputs, said = limited(run_loaded, path, limit)
+    outputs, said = limited(run_loaded, artifact, limit)
     check(outputs)
     assert any("smaller work-groups" in line for line in said) == smaller
 
@@ -159,13 +165,11 @@ def test_it_is_built_when_it_is_needed(limit: int, times: int, limited: Worker) 
 
 
 def test_what_even_smaller_groups_need_is_refused_by_the_driver(
-    limited: Worker, tmp_path: Path
+    limited: Worker, artifact: Path
 ) -> None:
     """An error with the kernel, its group and the limit, and no crash."""
-    path = tmp_path / "model.tvme"
-    limited(exported, path)
     with pytest.raises(Exception, match=r"refuses kernel .* may have 2, the device allows"):
-        limited(run_loaded, path, 2)
+        limited(run_loaded, artifact, 2)
 
 
 def export_of_a_cpu(path: Path) -> list[str]:

@@ -43,6 +43,7 @@ NEON = DeviceSpec(
     key="test/neon", kind="cpu", name="NEON", cores=4, vector_registers=32, l2_cache=1 << 18
 )
 SPECS = (AVX512, AVX2, NEON)
+BY_NAME = {spec.name: spec for spec in SPECS}
 
 SWEEP = int(os.environ.get("TVM_EDGE_SWEEP", "1"))
 """Multiplies the number of random cases: 1 in CI, more when a template changes."""

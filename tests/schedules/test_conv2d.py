@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import s_tir
 
+from tests.marks import dealt
 from tests.schedules.harness import (
     AVX512,
+    BY_NAME,
     SPECS,
     Graph,
     Kernel,
@@ -95,7 +97,7 @@ conv_cases = st.builds(
 
 # One build for several convolutions: LLVM's start-up costs more than a small kernel.
 @given(st.lists(conv_cases, min_size=10, max_size=10), st.sampled_from(SPECS))
-@sweep(6)
+@sweep(3)
 def test_any_convolution_agrees_with_onnxruntime(convs: list[Conv], spec: DeviceSpec) -> None:
     graph = Graph()
     for conv in convs:
@@ -141,9 +143,9 @@ AWKWARD = {
 }
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-def test_awkward_shapes_all_get_the_template(spec: DeviceSpec) -> None:
-    for kernel in kernels(list(AWKWARD.values()), spec):
+@pytest.mark.parametrize(("spec", "convs"), dealt(BY_NAME, list(AWKWARD.values())))
+def test_awkward_shapes_all_get_the_template(spec: DeviceSpec, convs: list[Conv]) -> None:
+    for kernel in kernels(convs, spec):
         assert kernel.scheduled.rule == "conv2d"
         assert not scalar_lanes(kernel.scheduled.func), kernel.scheduled.func
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tvm
@@ -9,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax, te, tirx
 
+from tests.marks import in_full
 from tests.schedules.harness import (
+    AVX2,
     AVX512,
+    NEON,
     SPECS,
     Graph,
     assert_close,
@@ -48,8 +53,13 @@ def build(graph: Graph, kind: str, m: int, k: int, n: int, relu: bool) -> None:
     graph.output(graph.op("Relu", result) if relu else result)
 
 
+def only(one: DeviceSpec) -> list[Any]:
+    """The CPU of which ``make test`` runs a test; the others are left to ``make test-full``."""
+    return [one, *in_full(*(spec for spec in SPECS if spec is not one))]
+
+
 @given(st.lists(products, min_size=10, max_size=10), st.sampled_from(SPECS))
-@sweep(3)
+@sweep(2)
 def test_any_product_agrees_with_onnxruntime(
     cases: list[tuple[str, int, int, int, bool]], spec: DeviceSpec
 ) -> None:
@@ -59,7 +69,7 @@ def test_any_product_agrees_with_onnxruntime(
     check(graph, spec)
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", only(AVX512), ids=lambda spec: spec.name)
 def test_products_of_a_network_get_the_template(spec: DeviceSpec) -> None:
     graph = Graph()
     for m, k, n in [
@@ -77,7 +87,7 @@ def test_products_of_a_network_get_the_template(spec: DeviceSpec) -> None:
         assert_register_tile(kernel.scheduled.func)
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", only(NEON), ids=lambda spec: spec.name)
 def test_cores_share_the_rows_of_a_narrow_matrix(spec: DeviceSpec) -> None:
     # Half a row of 1000 columns is less than a page of memory, after which prefetchers start anew:
     # 12 instead of 16 GB/s a core.
@@ -94,7 +104,7 @@ def test_cores_share_the_rows_of_a_narrow_matrix(spec: DeviceSpec) -> None:
         assert not scalar_lanes(kernel.scheduled.func)
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", only(AVX2), ids=lambda spec: spec.name)
 def test_many_rows_go_over_panels_of_the_matrix(spec: DeviceSpec) -> None:
     # Remainders of rows and columns, panels of whole matrices and of batches, tall products that
     # are cut by rows, long ones summed in parts.

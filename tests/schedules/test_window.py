@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import tirx
 
+from tests.marks import dealt
 from tests.schedules.harness import (
+    BY_NAME,
     SPECS,
     Graph,
     assert_register_tile,
@@ -75,7 +77,7 @@ windows = st.builds(
 
 
 @given(st.lists(windows, min_size=10, max_size=10), st.sampled_from(SPECS))
-@sweep(4)
+@sweep(3)
 def test_any_window_agrees_with_onnxruntime(cases: list[Window], spec: DeviceSpec) -> None:
     graph = Graph()
     for case in cases:
@@ -99,10 +101,10 @@ AWKWARD = [
 ]
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
-def test_awkward_windows_get_the_template(spec: DeviceSpec) -> None:
+@pytest.mark.parametrize(("spec", "cases"), dealt(BY_NAME, AWKWARD))
+def test_awkward_windows_get_the_template(spec: DeviceSpec, cases: list[Window]) -> None:
     graph = Graph()
-    for case in AWKWARD:
+    for case in cases:
         case.build(graph)
     kernels = [kernel for kernel in check(graph, spec) if kernel.scheduled.rule != "elementwise"]
     assert {kernel.scheduled.rule for kernel in kernels} == {"depthwise", "pool"}

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.marks import dealt
 from tests.schedules.blocked_harness import (
     SPECS,
     TAILS,
@@ -117,11 +118,17 @@ AWKWARD = [
 
 
 @pytest.mark.parametrize(
-    ("spec", "m"), list(zip(SPECS, (4, 2, 4), strict=True)), ids=["avx512", "avx2", "neon"]
+    ("spec_and_m", "convs"),
+    dealt(
+        {f"{spec.name}-{m}": (spec, m) for spec, m in zip(SPECS, (4, 2, 4), strict=True)}, AWKWARD
+    ),
 )
-def test_outputs_that_are_no_multiple_of_tiles(spec: DeviceSpec, m: int) -> None:
-    assert all(conv.rule(spec.lanes()) for conv in AWKWARD), "one of them has no blocks"
-    check(AWKWARD, spec, m)
+def test_outputs_that_are_no_multiple_of_tiles(
+    spec_and_m: tuple[DeviceSpec, int], convs: list[Conv]
+) -> None:
+    spec, m = spec_and_m
+    assert all(conv.rule(spec.lanes()) for conv in convs), "one of them has no blocks"
+    check(convs, spec, m)
 
 
 @pytest.mark.parametrize(("m", "most"), [(2, 2e-6), (4, 5e-6)])

@@ -10,20 +10,12 @@ import pytest
 from tvm_edge import zoo
 
 # Built at full size in `make test`; the others take minutes together.
-QUICK = frozenset({"mobilenet_v2", "resnet50_v1", "squeezenet1_0", "ssd_mobilenet_v1"})
+QUICK = frozenset({"mobilenet_v2", "squeezenet1_0", "ssd_mobilenet_v1"})
 
-# Left to `make test-full` even where they are reduced: many layers, or variants of another.
-SLOW = frozenset(
-    {
-        "faster_rcnn_head",
-        "nasnet_mobile",
-        "ssd_mobilenet_v1_512",
-        "ssd_resnet50_v1",
-        "yolov1_large",
-        "yolov1_medium",
-        "yolov1_small",
-        "yolov3",
-    }
+# Built reduced there: one that normalises before it convolves, one that does not normalise, one
+# with ReLU6, one that segments, one that detects.
+QUICK_REDUCED = frozenset(
+    {"deeplab_v3", "mobilenet_v2", "resnet50_v2", "squeezenet1_0", "ssd_mobilenet_v1"}
 )
 
 # A gigabyte of weights: built at full size in few tests only, and not kept.
@@ -40,6 +32,6 @@ def marked(names: Iterable[str] = zoo.names()) -> list[Any]:
 
 
 def reduced(names: Iterable[str] = zoo.names()) -> list[Any]:
-    """`names` as parameters for a test that builds them reduced."""
+    """`names` as parameters for a test that builds them reduced, most in ``make test-full``."""
     full = pytest.mark.full
-    return [pytest.param(n, marks=full) if n in SLOW else n for n in names]
+    return [n if n in QUICK_REDUCED else pytest.param(n, marks=full) for n in names]

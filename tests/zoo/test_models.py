@@ -153,7 +153,7 @@ def test_it_is_the_same_on_other_kernels_of_blas(
     assert done.stdout == small(name).SerializeToString(deterministic=True)
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "squeezenet1_0"])
+@pytest.mark.parametrize("name", ["mobilenet_v2", *in_full("squeezenet1_0")])
 def test_a_full_model_is_built_twice_the_same(
     name: str, full: Callable[[str], onnx.ModelProto]
 ) -> None:

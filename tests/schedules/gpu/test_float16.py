@@ -67,15 +67,16 @@ def half(gpu: str) -> str:
     return gpu
 
 
+@pytest.mark.parametrize("marked", ["not full", *in_full("full")])
 @pytest.mark.skipif(_CHILD in os.environ, reason="this is that process")
-def test_on_intels_runtime(tmp_path: Path) -> None:
+def test_on_intels_runtime(tmp_path: Path, marked: str) -> None:
     changes = intel_environment(tmp_path)
     if changes is None:
         pytest.skip(f"no float16 on a CPU: {HOW_TO_GET_ONE}")
     environment = child_environment({**changes, _CHILD: "1"})
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
     done = subprocess.run(
-        [*command, "-k", "opencl", "-m", "not full"],
+        [*command, "-k", "opencl", "-m", marked],
         env=environment,
         capture_output=True,
         text=True,
@@ -130,7 +131,7 @@ def exact(kind: str, data: Array, weights: Array, attributes: Any) -> Array:
     return result
 
 
-@pytest.mark.parametrize("name", sampled(list(PRODUCTS), 2))
+@pytest.mark.parametrize("name", sampled(list(PRODUCTS), 4))
 def test_mixed_adds_up_in_float32(name: str, half: str, large_gpu: None) -> None:
     """The last product's result is float32: off by what float32 sums are, not float16's."""
     kind, data, weights, attributes = PRODUCTS[name]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tvm import relax, tirx
 
 import tvm_edge
+from tests.marks import in_full
 from tests.onnx_models import reference, relative_error
 from tests.runtime.support import run_child
 from tests.schedules.gpu.harness import assert_golden, opencl_source
@@ -191,14 +192,18 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | Non
     return found
 
 
+def some(names: list[str], size: int) -> list[str]:
+    """Every sixth case, of each size others, and the one that is exported once."""
+    chosen = names[SIZES.index(size) :: 2 * len(SIZES)]
+    return [*chosen, "mobile"] if size == SIZES[0] else chosen
+
+
+@pytest.mark.parametrize("how_many", ["some", *in_full("all")])
 @pytest.mark.parametrize("size", SIZES)
-def test_on_a_device(
-    size: int, environment: dict[str, str | None], request: pytest.FixtureRequest
-) -> None:
-    """Fresh random inputs, against ONNX Runtime; some of the cases unless ``-m full`` is asked."""
-    full = "not full" not in str(request.config.option.markexpr)
+def test_on_a_device(size: int, how_many: str, environment: dict[str, str | None]) -> None:
+    """Fresh random inputs, against ONNX Runtime."""
     names = [name for name, own in RUNS if own == size]
-    names = names if full else [*names[SIZES.index(size) :: len(SIZES)], "mobile"]
+    names = some(names, size) if how_many == "some" else names
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     arguments = ["-m", "tests.schedules.gpu.subgroup_cases", str(size), str(seed), *names]
     done = run_child(arguments, environment=environment, timeout=300)

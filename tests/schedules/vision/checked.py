@@ -30,6 +30,15 @@ from tvm_edge.schedules.vision.soft_nms import soft_nms
 NOWHERE = 1 << 44
 
 
+# Whether to take all sizes, or the last of each kernel: ``make test`` does not build all of them.
+EVERY_SIZE = False
+
+
+def sizes_of(sizes: list[Any]) -> list[Any]:
+    """`sizes`, as far as they are to be tried."""
+    return sizes if EVERY_SIZE else sizes[-1:]
+
+
 def checked(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Send every index outside of its buffer to where no memory is."""
 
@@ -102,11 +111,11 @@ def everything() -> None:
 def boxes() -> None:
     """What decodes boxes and moves the valid ones to the front."""
     on = machine("llvm")
-    for shape in [(1, 1, 2), (3, 70, 6)]:
+    for shape in sizes_of([(1, 1, 2), (3, 70, 6)]):
         how: dict[str, Any] = {"score_threshold": 0.0, "id_index": 0, "score_index": 1}
         rows = compaction.valid_rows(*shape, "float32", on.spec, **how)
         run_kernel(on, with_checks(rows), numbers(4, shape, "float32"))
-    for batch, classes, count in [(1, 1, 1), (2, 3, 50), (1, 90, 60)]:
+    for batch, classes, count in sizes_of([(1, 1, 1), (2, 3, 50), (1, 90, 60)]):
         shapes = [(batch, classes, count), (batch, 4 * count), (1, count, 4)]
         how = {"clip": True, "threshold": 0.5, "variances": (0.1, 0.1, 0.2, 0.2)}
         rows = decode.decode_locations(batch, classes, count, "float32", on.spec, **how)
@@ -116,8 +125,10 @@ def boxes() -> None:
 def suppressions() -> None:
     """Boxes of any numbers; lists on one core each, and blocks that cores share."""
     on = machine("llvm")
-    for batch, classes, count, most in [(1, 1, 1, 1), (1, 1, 3000, 3000), (2, 3, 70, 9)]:
-        for score in (None, 0.0):
+    lists = [(1, 1, 1, 1), (1, 1, 3000, 3000), (2, 3, 70, 9)]
+    # Lists on one core each, and blocks that cores share, whatever else is left out.
+    for batch, classes, count, most in lists if EVERY_SIZE else lists[1:]:
+        for score in sizes_of([None, 0.0]):
             kernel = nms.select_boxes(
                 batch,
                 classes,
@@ -187,7 +198,8 @@ def regions() -> None:
         maps = roi.Maps(shape, "float32", count, "int64")
         rows = roi.Maps(shape, "float32", count)
         kernels = [roi.roi_pool(rows, (2, 3), spec, scale=0.5)]
-        for mode, ratio in [("avg", 0), ("avg", 3), ("max", 0), ("max", 3)]:
+        modes = [("avg", 0), ("avg", 3), ("max", 0), ("max", 3)]
+        for mode, ratio in modes if EVERY_SIZE else modes[1:3]:
             how = {"scale": 0.5, "offset": 0.5, "at_least_one": False}
             kernels.append(roi.roi_align(maps, (2, 3), spec, ratio=ratio, mode=mode, **how))
         corners = random.choice(odd, (count, 5))
@@ -202,7 +214,7 @@ def regions() -> None:
 def searches() -> None:
     """What is not zero, in parts of cores, some without an element."""
     on = machine("llvm")
-    for shape in [(1,), (2, 3), (70, 90)]:
+    for shape in sizes_of([(1,), (2, 3), (70, 90)]):
         data = (np.random.default_rng(6).random(shape) < 0.5).astype("int8")
         count = with_checks(count_nonzero(shape, "int8", on.spec))
         (_, number), found = run_kernel(on, count, data)
@@ -213,7 +225,7 @@ def searches() -> None:
 def scatters() -> None:
     """Indices of any size, updates of elements and of slices that two cores share."""
     on = machine("llvm")
-    for shape, rows, axes in [((1,), 1, 1), ((4, 5, 6), 300, 2), ((3, 5000), 4, 1)]:
+    for shape, rows, axes in sizes_of([((1,), 1, 1), ((3, 5000), 4, 1), ((4, 5, 6), 300, 2)]):
         data: Tensor = (shape, "float32")
         inner = shape[axes:]
         updates: Tensor = ((rows, *inner), "float32")
@@ -223,7 +235,7 @@ def scatters() -> None:
         (targets,) = run_kernel(on, with_checks(find), x, indices)
         apply = apply_parts(data, ((rows,), "int32"), updates, axes, "add", on.spec)
         run_kernel(on, with_checks(apply), x, targets, u)
-    for shape, rows_of in [((4, 5), (3, 4)), ((30, 40), (29, 400))]:
+    for shape, rows_of in sizes_of([((4, 5), (3, 4)), ((30, 40), (29, 400))]):
         find = element_targets((shape, "int8"), (rows_of, "int64"), 1, on.spec, "int64")
         indices, x = numbers(8, rows_of, "int64"), np.ones(shape, "int8")
         (targets,) = run_kernel(on, with_checks(find), x, indices)
@@ -234,9 +246,10 @@ def scatters() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if sys.argv[1].isdigit():
         outside(int(sys.argv[1]))
     else:
+        EVERY_SIZE = sys.argv[1] == "all"
         everything()
         regions()
         suppressions()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.marks import in_full
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -24,6 +26,7 @@ def test_the_check_sees_one_element_too_far() -> None:
     assert run_checked("1").returncode == -signal.SIGSEGV
 
 
-def test_kernels_stay_inside() -> None:
-    finished = run_checked()
+@pytest.mark.parametrize("sizes", ["some", *in_full("all")])
+def test_kernels_stay_inside(sizes: str) -> None:
+    finished = run_checked(sizes)
     assert finished.returncode == 0, finished.stderr

@@ -194,14 +194,20 @@ def test_lines_on_a_cpu(shape: tuple[int, ...], how: dict[str, Any]) -> None:
     np.testing.assert_allclose(result, expected, atol=2e-3)
 
 
-@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize(
-    ("mode", "align"),
+    ("mode", "padding", "align"),
     [
-        ("nearest", 1),
-        ("linear", 0),
-        ("cubic", 0),
-        *in_full(("nearest", 0), ("linear", 1), ("cubic", 1)),
+        ("nearest", "reflection", 1),
+        ("linear", "border", 0),
+        ("cubic", "zeros", 0),
+        *in_full(
+            *(
+                (mode, padding, align)
+                for mode in ("nearest", "linear", "cubic")
+                for padding in ("zeros", "border", "reflection")
+                for align in (0, 1)
+            )
+        ),
     ],
 )
 def test_lists_of_points_on_a_cpu(mode: str, padding: str, align: int) -> None:

@@ -98,15 +98,13 @@ def test_operators(device: Machine, operator: str, exclusive: bool, reverse: boo
     [
         "float16",
         "uint8",
-        "int64",
-        *in_full("float64", "int8", "int16", "int32", "uint32", "uint64"),
+        *in_full("int64", "float64", "int8", "int16", "int32", "uint32", "uint64"),
     ],
 )
 def test_every_type_on_a_cpu(dtype: str) -> None:
     """Unsigned results wrap around as NumPy's."""
-    for operator, mode in [("add", MODES[0]), ("minimum", MODES[3])]:
-        check(machine("llvm"), whole(0, (2, 37, 1), dtype, operator), operator, *mode)
-        check(machine("llvm"), whole(0, (2, 11, 67), dtype, operator), operator, *mode)
+    check(machine("llvm"), whole(0, (2, 37, 1), dtype, "add"), "add", *MODES[0])
+    check(machine("llvm"), whole(0, (2, 11, 67), dtype, "minimum"), "minimum", *MODES[3])
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint64", *in_full("float16", "float64")])
@@ -138,7 +136,7 @@ def test_long_lines_need_totals_of_totals(device: Machine, length: int, exclusiv
 def test_long_lines_on_a_cpu(outer: int) -> None:
     """Fewer lines than cores are shared out, in blocks that fit into the caches."""
     data = whole(0, (outer, 700_001 // outer, 1), "float32", "add")
-    for mode in MODES:
+    for mode in MODES[1:3]:  # each end of each way
         check(machine("llvm"), data, "add", *mode)
     check(machine("llvm"), whole(0, data.shape, "int64", "maximum"), "maximum", True, False)
 
