@@ -1,11 +1,11 @@
-"""Convolutions on a GPU by Winograd's algorithm, by sub-groups, or with a given tile."""
+"""Convolutions on a GPU by Winograd's algorithm, by sub-groups, or with given knobs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
-from tvm import relax, s_tir, te, tirx, topi
+from tvm import relax, s_tir, te, tirx
 
 from tvm_edge.relay_passes.expressions import const
 from tvm_edge.relay_passes.kernel_site import KernelSite
@@ -15,7 +15,8 @@ from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.float16 import stored
 from tvm_edge.schedules.gpu.algorithm import choose_config
-from tvm_edge.schedules.gpu.packed import can_pack, conv2d_packed, pack_channels
+from tvm_edge.schedules.gpu.items import ITEMS
+from tvm_edge.schedules.gpu.packed import can_pack, conv2d_tensors, pack_channels
 from tvm_edge.schedules.gpu.subgroup_filters import (
     SUB_GROUP,
     conv2d_for_sub_groups,
@@ -54,10 +55,9 @@ def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     if config.algorithm == "subgroup":
         tile = read_knobs(SubGroupTile, config.knobs)
         return _by_sub_groups(site, call.args[0], workload, weights, tile)
-    if config.knobs:
-        return _with_knobs(site, call, workload, config.knobs)
-    if site.spec.local_memory_kind != "dedicated" and can_pack(workload):
-        return _packed(site, call, workload, weights)
+    packed = site.spec.local_memory_kind != "dedicated" and can_pack(workload)
+    if config.knobs or packed:
+        return _defined(site, call, workload, weights, config, packed)
     return call
 
 
@@ -86,41 +86,25 @@ def _winograd(
     return _fusable(site, func, "winograd_output", [sums], result)
 
 
-def _packed(
-    site: KernelSite, call: relax.Call, workload: ConvWorkload, weights: np.ndarray
+def _defined(
+    site: KernelSite,
+    call: relax.Call,
+    workload: ConvWorkload,
+    weights: np.ndarray,
+    config: ConvConfig,
+    packed: bool,
 ) -> relax.Call:
-    """Filters with the channels of a work-item side by side: it reads them as one vector."""
-    shape, dtype = list(call.args[0].ty.shape), str(call.ty.dtype)
-    packed = pack_channels(weights)
-    image = te.placeholder(shape, dtype, "image")
-    filters = te.placeholder(packed.shape, dtype, "filters")
-    result = conv2d_packed(image, filters, workload)
-    func = te.create_prim_func([image, filters, result], "int64")
-    return _fusable(site, func, "conv2d", [call.args[0], const(packed, dtype)], result)
+    """The operator's definition, with knobs for its schedule if `config` has any.
 
-
-def _with_knobs(
-    site: KernelSite, call: relax.Call, workload: ConvWorkload, knobs: str
-) -> relax.Call:
-    """The operator's own definition, with knobs for its schedule."""
-    image, filters = (
-        te.placeholder(list(arg.ty.shape), str(arg.ty.dtype), name)
-        for arg, name in zip(call.args, ("image", "filters"), strict=True)
-    )
-    result = topi.nn.conv(
-        image,
-        filters,
-        list(workload.strides),
-        list(workload.padding),
-        list(workload.dilation),
-        workload.groups,
-        "NCHW",
-        "OIHW",
-        str(call.ty.dtype),
-    )
+    Of `packed` filters the channels of a work-item lie side by side: it reads them as one vector.
+    """
+    dtype = str(call.ty.dtype)
+    image, filters, result = conv2d_tensors(workload, dtype, packed=packed)
     func = te.create_prim_func([image, filters, result], "int64")
-    func = _annotated(func, CONFIG, knobs)
-    return _fusable(site, func, "conv2d", list(call.args), result)
+    if config.knobs:
+        func = _annotated(func, ITEMS if config.algorithm == "items" else CONFIG, config.knobs)
+    operand = const(pack_channels(weights), dtype) if packed else call.args[1]
+    return _fusable(site, func, "conv2d", [call.args[0], operand], result)
 
 
 def _by_sub_groups(

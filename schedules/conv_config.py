@@ -18,20 +18,22 @@ class ConvConfig:
 
     Attributes
     ----------
-    algorithm : {"direct", "winograd", "subgroup", "plain"}
-        ``subgroup`` is direct, by sub-groups of an Intel GPU; ``plain`` is what the rules make of
-        the operator as it is.
+    algorithm : {"direct", "winograd", "subgroup", "items", "plain"}
+        ``subgroup`` is direct, by sub-groups of an Intel GPU; ``items`` is direct, without local
+        memory, each work-item of a GPU by itself; ``plain`` is what the rules make of the operator
+        as it is.
     block : int
         Channels in a block of the images it reads and writes, 0 where they stay NCHW.
     m : int
         Outputs of a Winograd tile along a line, 0 for other algorithms.
     knobs : str
         For the schedule: a CPU's :class:`tvm_edge.schedules.cpu.blocked.Knobs`, a GPU's
-        :class:`tvm_edge.schedules.gpu.product.Tile` or, of sub-groups,
-        :class:`tvm_edge.schedules.gpu.subgroup_tile.SubGroupTile`, as text; empty: its choice.
+        :class:`tvm_edge.schedules.gpu.product.Tile`, of sub-groups
+        :class:`tvm_edge.schedules.gpu.subgroup_tile.SubGroupTile`, of items
+        :class:`tvm_edge.schedules.gpu.items.Items`, as text; empty: its choice.
     """
 
-    algorithm: Literal["direct", "winograd", "subgroup", "plain"]
+    algorithm: Literal["direct", "winograd", "subgroup", "items", "plain"]
     block: int = 0
     m: int = 0
     knobs: str = ""

@@ -37,6 +37,8 @@ __all__ = [
     "group_size",
     "penalties",
     "possible_work_groups",
+    "ranked_work_groups",
+    "takes",
 ]
 
 Space = tuple[int, int, int]
@@ -179,6 +181,12 @@ def most_items(problem: Problem, spec: DeviceSpec) -> int:
     return limit
 
 
+def takes(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> bool:
+    """Whether a device takes work-groups of a size."""
+    within = all(size <= most for size, most in zip(group.sizes, _MOST_ALONG, strict=True))
+    return within and group.items <= most_items(problem, spec)
+
+
 def possible_work_groups(problem: Problem, spec: DeviceSpec) -> list[WorkGroup]:
     """All sizes that rules choose from: powers of two and divisors along each axis."""
     limit = most_items(problem, spec)
@@ -290,7 +298,12 @@ def penalties(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> tuple[flo
 
 @cache
 def choose_work_group(problem: Problem, spec: DeviceSpec, fewest: int = 1) -> WorkGroup:
-    """The size that wastes least by rules I to V.
+    """The size that wastes least by rules I to V: the first of :func:`ranked_work_groups`."""
+    return ranked_work_groups(problem, spec, fewest)[0]
+
+
+def ranked_work_groups(problem: Problem, spec: DeviceSpec, fewest: int = 1) -> list[WorkGroup]:
+    """Sizes by how little they waste by rules I to V, the best first.
 
     Parameters
     ----------
@@ -305,7 +318,7 @@ def choose_work_group(problem: Problem, spec: DeviceSpec, fewest: int = 1) -> Wo
     sizes = _as_arrays(groups)
     used = prod(1.0 - rule(problem, sizes, spec) for rule in RULES)
     # Of two that are as good the one with more work-items, then the longer.
-    return groups[np.lexsort((sizes[0], prod(sizes), used))[-1]]
+    return [groups[place] for place in np.lexsort((sizes[0], prod(sizes), used))[::-1]]
 
 
 def group_size(size: int | None, spec: DeviceSpec) -> int:

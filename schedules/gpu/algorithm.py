@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+from tvm import te
+
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
+from tvm_edge.schedules.gpu.direct import DirectConv
+from tvm_edge.schedules.gpu.items import items_apply, possible_items
+from tvm_edge.schedules.gpu.packed import can_pack, conv2d_tensors
 from tvm_edge.schedules.gpu.product_tile import (
     choose_product_tile,
     choose_warp_tile,
@@ -39,14 +46,17 @@ def choose_config(
     By the estimates of :mod:`~tvm_edge.schedules.gpu.product_tile`: Winograd's fewer
     multiplications against two more kernels, the way of the transformed images through memory, and
     larger filters. Sub-groups of Intel's GPUs go before both where they apply: their registers are
-    what these GPUs are fast with, and local memory is not (ICPP'19 §3.2.1).
+    what these GPUs are fast with, and local memory is not (ICPP'19 §3.2.1). What gains nothing from
+    local memory does without it.
     """
     sub_groups = choose_sub_group_tile(workload, spec) if not spec.on_cpu else None
     if sub_groups is not None:
         return ConvConfig("subgroup", knobs=knobs_as_text(sub_groups))
-    extents, window = _direct(workload)
+    if items_apply(workload, spec):
+        return ConvConfig("items")
     if spec.local_memory_kind != "dedicated":
         return ConvConfig("plain")
+    extents, window = _direct(workload)
     least = _product_cycles(extents, window, spec, precision)
     best = ConvConfig("plain" if least == float("inf") else "direct")
     batch, channels, filters = workload.batch, workload.channels, workload.filters
@@ -64,9 +74,14 @@ def choose_config(
 
 
 def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
-    """Every configuration of a convolution: tiles of direct ones and of Winograd's products."""
+    """Every configuration of a convolution.
+
+    Tiles of direct ones and of Winograd's products; without local memory tiles of work-items, and
+    their work-groups.
+    """
     first = choose_config(workload, spec)
     found = [first] if first.algorithm == "subgroup" else []
+    found += [ConvConfig("items", knobs=knobs) for knobs in _items(workload, spec)]
     if spec.local_memory_kind == "dedicated":
         extents, window = _direct(workload)
         found += [ConvConfig("direct", knobs=k) for k in _ranked(extents, window, spec)]
@@ -77,6 +92,22 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
     # The heuristic leaves the knobs to the schedule, which takes the first of its kind.
     found.sort(key=lambda c: (c.algorithm, c.m) != (first.algorithm, first.m))
     return ConfigSpace(workload, tuple(found))
+
+
+@lru_cache(maxsize=256)
+def _items(workload: ConvWorkload, spec: DeviceSpec) -> tuple[str, ...]:
+    """Knobs of a convolution without local memory as text, the rule's own choice first.
+
+    The rule reads what it needs off a kernel: this is the one that the operator becomes.
+    """
+    if not items_apply(workload, spec):
+        return ()
+    packed = spec.local_memory_kind != "dedicated" and can_pack(workload)
+    func = te.create_prim_func(conv2d_tensors(workload, packed=packed), "int64")
+    conv = DirectConv.of(func)
+    if conv is None or not conv.suits(spec):
+        return ()
+    return tuple(knobs_as_text(items) for items in possible_items(conv, spec))
 
 
 def _direct(workload: ConvWorkload) -> tuple[Extents, int]:

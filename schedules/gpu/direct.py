@@ -25,28 +25,28 @@ from tvm_edge.schedules.base import PRECISION, WORKSPACE, Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.emit import Tensor, each, function, hold
 from tvm_edge.schedules.float16 import as_stored
+from tvm_edge.schedules.gpu.items import (
+    ITEMS,
+    ITEMS_PER_CORE,
+    LONGEST_WINDOW,
+    RESULTS_PER_CORE,
+    Items,
+    is_legal,
+)
 from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.gpu.reduce import is_narrow
 from tvm_edge.schedules.gpu.tail import Memory, as_vectors
 from tvm_edge.schedules.gpu.write_direct import ItemTile, write_direct
+from tvm_edge.schedules.knobs import read_knobs
 from tvm_edge.schedules.stages import (
     epilogue_of,
     isolate,
     open_contraction,
     sums_stay_in_order,
 )
-from tvm_edge.schedules.workgroup import Problem, Read, WorkGroup, choose_work_group
+from tvm_edge.schedules.workgroup import Problem, Read, WorkGroup, choose_work_group, takes
 
 __all__ = ["Direct", "DirectConv"]
-
-# Steps of a window that are written out.
-_LONGEST_WINDOW = 49
-
-# Below so many results a work-group shares a sum, as the rule for reductions has it.
-_RESULTS_PER_CORE = 64
-
-# Work-items for each core that hide the latency of memory.
-_ITEMS_PER_CORE = 512
 
 
 class Direct:
@@ -61,10 +61,18 @@ class Direct:
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """The kernel, if `func` is one such convolution and what follows its sums."""
         found = DirectConv.of(func)
-        if found is None or not found.suits(spec):
+        if found is None:
             return None
-        tile = found.choose_tile(spec)
+        items = found.items
+        if items is not None and not is_legal(found, items.tile):
+            items = None  # a record may be another convolution's
+        if items is None and not found.suits(spec):
+            return None
+        tile = found.choose_tile(spec) if items is None else items.tile
         problem = found.problem(tile)
+        # A tile goes on in the smaller groups of a device that does not take the given ones.
+        if items is not None and takes(problem, items.group, spec):
+            return found.kernel(tile, items.group, spec)
         return found.kernel(tile, choose_work_group(problem, spec), spec)
 
 
@@ -75,6 +83,10 @@ class DirectConv:
     ----------
     is_depthwise : bool
         Whether no two channels share their data.
+    is_packed : bool
+        Whether filters lie as :mod:`~tvm_edge.schedules.gpu.packed` puts them.
+    items : Items or None
+        The tile and the work-group that the function was given.
     multiplied : {"float32", "float16"}
         Type of the products, and of their sums over a window; all other sums are float32.
     """
@@ -95,7 +107,9 @@ class DirectConv:
         self.is_depthwise = conv.channels is None
         # Filters of :mod:`~tvm_edge.schedules.gpu.packed` end with whole vectors of channels.
         last = conv.weight.indices[-1] if conv.weight is not None else None
-        self._is_packed = isinstance(last, tirx.FloorMod) and constant(last.b) == VECTOR
+        self.is_packed = isinstance(last, tirx.FloorMod) and constant(last.b) == VECTOR
+        given = block.annotations.get(ITEMS)
+        self.items = read_knobs(Items, str(given)) if given else None
         self.lines, self.columns = self.sizes[conv.lines], self.sizes[conv.columns]
         self.channels = 1 if conv.channels is None else self.sizes[conv.channels]
         term = get_reduction_expr(block)
@@ -132,7 +146,7 @@ class DirectConv:
         stmt, after = sch.get(block), sch.get(epilogue)
         if not sums_stay_in_order(sch.mod["main"], stmt, after):
             return None
-        if prod(constant(stmt.iter_vars[p].dom.extent) or 0 for p in conv.window) > _LONGEST_WINDOW:
+        if prod(constant(stmt.iter_vars[p].dom.extent) or 0 for p in conv.window) > LONGEST_WINDOW:
             return None
         pad = None if padding is None else sch.get(padding)
         return DirectConv(sch.mod["main"], stmt, after, pad, conv)
@@ -141,13 +155,13 @@ class DirectConv:
         """Whether no other rule does better."""
         if self.is_depthwise:
             return True
-        narrow = is_narrow(self.block, spec, _RESULTS_PER_CORE)
+        narrow = is_narrow(self.block, spec, RESULTS_PER_CORE)
         return spec.local_memory_kind != "dedicated" and not narrow
 
     def choose_tile(self, spec: DeviceSpec) -> ItemTile:
         """The largest tile that leaves enough work-items to fill the device."""
         if self.is_depthwise:
-            wanted = max(spec.cores, 1) * _ITEMS_PER_CORE
+            wanted = max(spec.cores, 1) * ITEMS_PER_CORE
             tiles = [
                 ItemTile(1, lines, columns)
                 for lines, columns in ((1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (2, 4))
@@ -156,7 +170,7 @@ class DirectConv:
             fitting = [tile for tile in tiles if prod(self.space(tile)) >= wanted]
             return fitting[-1] if fitting else tiles[0]
         channels = VECTOR
-        while not self._is_packed and self.conv.group % channels:
+        while not self.is_packed and self.conv.group % channels:
             channels //= 2
         return ItemTile(channels, 1, min(VECTOR, self.columns))
 

@@ -8,7 +8,7 @@ from tvm import te, topi
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.gpu.product import VECTOR
 
-__all__ = ["can_pack", "conv2d_packed", "pack_channels"]
+__all__ = ["can_pack", "conv2d_packed", "conv2d_tensors", "pack_channels"]
 
 
 def can_pack(workload: ConvWorkload) -> bool:
@@ -51,3 +51,29 @@ def conv2d_packed(image: te.Tensor, filters: te.Tensor, workload: ConvWorkload) 
 
     shape = (workload.batch, workload.filters, *workload.output)
     return te.compute(shape, product, name="conv")
+
+
+def conv2d_tensors(
+    workload: ConvWorkload, dtype: str = "float32", *, packed: bool
+) -> list[te.Tensor]:
+    """Image, filters and result of a convolution: the operator's own, or of packed filters."""
+    shape = (workload.batch, workload.channels, workload.height, workload.width)
+    image = te.placeholder(shape, dtype, "image")
+    own = (workload.channels // workload.groups, *workload.kernel)
+    if packed:
+        blocks = -(-workload.filters // VECTOR)
+        filters = te.placeholder((blocks, *own, VECTOR), dtype, "filters")
+        return [image, filters, conv2d_packed(image, filters, workload)]
+    filters = te.placeholder((workload.filters, *own), dtype, "filters")
+    result = topi.nn.conv(
+        image,
+        filters,
+        list(workload.strides),
+        list(workload.padding),
+        list(workload.dilation),
+        workload.groups,
+        "NCHW",
+        "OIHW",
+        dtype,
+    )
+    return [image, filters, result]

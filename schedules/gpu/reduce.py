@@ -31,7 +31,7 @@ from tvm_edge.schedules.gpu.launch import (
 from tvm_edge.schedules.gpu.tile import schedule_sums
 from tvm_edge.schedules.stages import aligned_consumer, epilogue_of, fuse
 
-__all__ = ["Reduce", "is_narrow", "schedule_reduction"]
+__all__ = ["Reduce", "has_few_results", "is_narrow", "schedule_reduction"]
 
 # Terms below which one work-item sums faster than a group that has to meet at barriers.
 _FEW_TERMS = 64
@@ -66,7 +66,13 @@ def is_narrow(
     block: s_tir.SBlock, spec: DeviceSpec, results_per_core: int = _RESULTS_PER_CORE
 ) -> bool:
     """Whether a reduction has few results and many terms: then a work-group shares each sum."""
-    terms, results = _terms_and_results(block)
+    return has_few_results(*_terms_and_results(block), spec, results_per_core)
+
+
+def has_few_results(
+    terms: int, results: int, spec: DeviceSpec, results_per_core: int = _RESULTS_PER_CORE
+) -> bool:
+    """The same of a reduction by how many terms a sum has, and how many sums there are."""
     if not terms or not results:
         return False
     return terms >= _FEW_TERMS and results < max(spec.cores, 1) * results_per_core

@@ -26,7 +26,7 @@ from tvm_edge.records import (
 )
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
-from tvm_edge.schedules.conv_records import config_space
+from tvm_edge.schedules.conv_records import config_of, config_space
 
 CPU = resolve_target("llvm").spec
 INPUTS = {"x": random_input((1, 32, 12, 12))}
@@ -206,3 +206,27 @@ def test_records_of_a_gpu(tmp_path: Path, model: onnx.ModelProto) -> None:
     options = {"fallback": "none", "tuning_logs": tmp_path}
     report = tvm_edge.analyze(model, "jetson-orin-nano", **options)
     assert origins(report, "first") >= {"tuned"} and origins(report, "second") == {"heuristic"}
+
+
+@pytest.mark.parametrize("groups", [1, 32], ids=["dense", "depthwise"])
+def test_records_of_a_gpu_without_local_memory(tmp_path: Path, groups: int) -> None:
+    """The tile and the work-group are taken where they are legal."""
+    node = helper.make_node("Conv", ["x", "w"], ["y"], name="first", pads=[1] * 4, group=groups)
+    weights = {"w": random_input((32, 32 // groups, 3, 3), 1)}
+    model = make_model([node], {"x": (1, 32, 12, 12)}, ["y"], weights)
+    target = resolve_target("mali-t860")
+    (conv,) = convolutions_of(model, target)
+    space = config_space(conv, target.spec)
+    config = space.configs[-2]
+    assert config.algorithm == "items" and config != space.configs[0]
+    made = measured(conv, config, target.spec, target.kind)
+    assert config_of(made, space, target.spec) == config
+    small = replace(target.spec, max_work_group_size=2)
+    with pytest.raises(ValueError, match="is not legal on"):
+        config_of(made, config_space(conv, small), small)
+    add_records(tmp_path, [made])
+    options = {"fallback": "none", "tuning_logs": tmp_path}
+    (kernel,) = tvm_edge.analyze(model, "mali-t860", **options).kernels
+    assert (kernel.rule, kernel.origin) == ("direct", "tuned")
+    (kernel,) = tvm_edge.analyze(model, "mali-t860", fallback="none", tuning_logs=False).kernels
+    assert (kernel.rule, kernel.origin) == ("direct", "heuristic")

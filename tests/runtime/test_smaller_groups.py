@@ -21,6 +21,12 @@ from tests.schedules.harness import Graph
 from tvm_edge.compiler import driver, smaller
 from tvm_edge.compiler.build import build
 from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.gpu.items import Items
+from tvm_edge.schedules.knobs import knobs_as_text
+from tvm_edge.tuning.candidates import repeated_convolution
+from tvm_edge.tuning.problem import make_problem
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +59,21 @@ def graph() -> Graph:
     return made
 
 
-def compiled(on_cpu: bool) -> tvm_edge.CompiledModel:
-    """For this machine's device, as if it were a GPU."""
+def compile_as_if(**properties: Any) -> None:
+    """From now on compile for this machine's device as if it had these properties."""
 
     def resolve(target: Any, host: Any = None) -> ResolvedTarget:
         resolved = resolve_target(target, host)
         if resolved.spec.kind != "gpu":
             return resolved
-        gpu = replace(resolved.spec, on_cpu=on_cpu, local_memory_kind="dedicated", cores=2)
-        return replace(resolved, spec=gpu)
+        return replace(resolved, spec=replace(resolved.spec, cores=2, **properties))
 
     driver.resolve_target = resolve  # type: ignore[assignment]
+
+
+def compiled(on_cpu: bool) -> tvm_edge.CompiledModel:
+    """For this machine's device, as if it were a GPU."""
+    compile_as_if(on_cpu=on_cpu, local_memory_kind="dedicated")
     return tvm_edge.compile(graph().model(), "opencl", fallback="none")
 
 
@@ -87,14 +97,16 @@ def artifact(limited: Worker, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_loaded(path: Path, limit: int) -> tuple[dict[str, np.ndarray], list[str]]:
-    return run(lambda: tvm_edge.load(path), limit)
+    return run(lambda: tvm_edge.load(path), limit, inputs())
 
 
 def run_compiled(limit: int) -> tuple[dict[str, np.ndarray], list[str]]:
-    return run(lambda: compiled(on_cpu=False), limit)
+    return run(lambda: compiled(on_cpu=False), limit, inputs())
 
 
-def run(make: Any, limit: int) -> tuple[dict[str, np.ndarray], list[str]]:
+def run(
+    make: Any, limit: int, values: dict[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], list[str]]:
     """Outputs where a kernel may have so many work-items, and what was said about it."""
     said: list[str] = []
 
@@ -107,7 +119,7 @@ def run(make: Any, limit: int) -> tuple[dict[str, np.ndarray], list[str]]:
     logger.setLevel(logging.INFO)
     Shim.here()["kernel_items"] = limit
     try:
-        return make().run(inputs()), said
+        return make().run(values), said
     finally:
         Shim.here()["kernel_items"] = 0
         logger.removeHandler(listener)
@@ -162,6 +174,29 @@ def builds(limit: int) -> int:
 @pytest.mark.parametrize("limit, times", [(0, 1), (64, 2)])
 def test_it_is_built_when_it_is_needed(limit: int, times: int, limited: Worker) -> None:
     assert limited(builds, limit) == times
+
+
+def run_items(groups: int) -> tuple[float, list[str]]:
+    """The error of a convolution in measured work-groups of 128 where 64 are allowed."""
+    compile_as_if(on_cpu=False, local_memory_kind="global", registers=0)
+    workload = ConvWorkload(1, 16, 28, 28, 16, (3, 3), (1, 1), (1,) * 4, (1, 1), groups)
+    config = ConvConfig("items", knobs=knobs_as_text(Items(1, 2, 2, 8, 8, 2)))
+    problem = make_problem(workload)
+    model = repeated_convolution(workload, problem, 1)
+
+    def make() -> tvm_edge.CompiledModel:
+        return driver.compile_with(model, "opencl", {workload: config}, fallback="none")
+
+    outputs, said = run(make, 64, {"image": problem.image})
+    (output,) = outputs.values()
+    return relative_error(output, problem.expected), said
+
+
+@pytest.mark.parametrize("groups", [1, 16], ids=["dense", "depthwise"])
+def test_measured_work_groups_become_smaller_too(groups: int, limited: Worker) -> None:
+    error, said = limited(run_items, groups)
+    assert error < 1e-5
+    assert any("smaller work-groups" in line for line in said)
 
 
 def test_what_even_smaller_groups_need_is_refused_by_the_driver(

@@ -9,11 +9,13 @@ import pytest
 import tvm
 
 from tests.tuning.made import conv, first_config
+from tvm_edge.compiler import driver
 from tvm_edge.hardware import resolve_target
 from tvm_edge.schedules.blocked import ConvWorkload
-from tvm_edge.tuning.candidates import Shared, build_candidate
+from tvm_edge.tuning.candidates import Shared, build_candidate, repeated_convolution
+from tvm_edge.tuning.features import features
 from tvm_edge.tuning.problem import TOLERANCE, make_problem
-from tvm_edge.tuning.tasks import legal_configs
+from tvm_edge.tuning.tasks import extract_tasks, legal_configs
 
 # Channels that are no multiple of a block are filled up.
 ON_CPU = {
@@ -77,3 +79,34 @@ def test_on_opencl() -> None:
     assert candidate.seconds(0.001) > 0
     wrong = replace(problem, expected=np.roll(problem.expected, 1, axis=-1))
     assert build_candidate(workload, config, wrong, "opencl", {}).error() > 100 * TOLERANCE
+
+
+WITHOUT_LOCAL_MEMORY = {
+    "dense": conv(channels=9, filters=20, width=11),
+    "depthwise": conv(channels=12, filters=12, groups=12, strides=(2, 2), width=13),
+}
+
+
+@pytest.mark.skipif(not tvm.device("opencl", 0).exist, reason="no OpenCL device")
+@pytest.mark.parametrize("name", WITHOUT_LOCAL_MEMORY)
+def test_of_a_gpu_without_local_memory(name: str, small_gpu: None) -> None:
+    workload = WITHOUT_LOCAL_MEMORY[name]
+    problem = make_problem(workload)
+    configs = legal_configs(workload, driver.resolve_target("opencl"))
+    config = [config for config in configs if config.algorithm == "items"][-1]
+    candidate = build_candidate(workload, config, problem, "opencl", {})
+    assert candidate.error() <= TOLERANCE
+    assert candidate.seconds(0.001) > 0
+
+
+@pytest.mark.parametrize("target", ["mali-t860", "jetson-orin-nano", "intel-hd505"])
+def test_depthwise_convolutions_are_tasks_of_every_gpu(target: str) -> None:
+    workload = conv(groups=16)
+    model = repeated_convolution(workload, make_problem(workload), 2)
+    (task,) = extract_tasks(model, resolve_target(target))
+    assert (task.workload, task.count) == (workload, 2)
+    assert sum(config.algorithm == "items" for config in task.configs) >= 50
+    # Behind the shape and the ranks, which would tell any two apart.
+    rows = features(task)[:, 12:]
+    assert np.isfinite(rows).all()
+    assert len(np.unique(rows, axis=0)) == len(task.configs)

@@ -23,6 +23,9 @@ __all__ = ["has_smaller", "smaller"]
 # Work-items of a group that a driver runs whatever registers they take: Midgard's fewest.
 _SMALLER_GROUPS = 64
 
+# Algorithms whose tiles hold in work-groups of any size.
+_KEPT = ("subgroup", "items")
+
 
 def has_smaller(resolved: ResolvedTarget) -> bool:
     """Whether a driver may allow a kernel fewer work-items than its device.
@@ -48,7 +51,7 @@ def smaller(
     """A placed model again in smaller work-groups, with the same weights in the same order."""
     # Measured tiles may be of larger groups; the algorithm stays, as weights are packed for it.
     configs = {
-        workload: config if config.algorithm == "subgroup" else replace(config, knobs="")
+        workload: config if config.algorithm in _KEPT else replace(config, knobs="")
         for workload, config in configs.items()
     }
     small = replace(resolved, spec=replace(resolved.spec, max_work_group_size=_SMALLER_GROUPS))

@@ -13,12 +13,13 @@ from tvm_edge.tuning.tasks import Task
 
 __all__ = ["features"]
 
-_ALGORITHMS = ("direct", "winograd", "subgroup", "plain")
+_ALGORITHMS = ("direct", "winograd", "subgroup", "items", "plain")
 _WORDS = {"lines": 0, "blocks": 1, "whole": 0, "task": 1}
 # Of the knobs of every template; 0 where a configuration has no such knob.
 _KNOBS = (
     *("lines", "columns", "blocks", "order", "padding", "flat"),
     *("rows", "item_rows", "item_columns", "depth", "parts", "wave"),
+    *("channels", "x", "y", "z"),
 )
 
 
@@ -73,15 +74,17 @@ def _of_config(config: ConvConfig, lines: int, columns: int, filters: int) -> li
     height, width = -(-lines // m), -(-columns // m)
     # Of a CPU's tile, rows and columns of pixels; of a GPU's, filters and pixels.
     across = height * width if known["rows"] or known["flat"] or config.m else width
+    # Work-items of a group each have a tile beside the other.
     leftover = [
-        _left_over(across, known["columns"]),
-        _left_over(filters, known["rows"]),
-        _left_over(height, known["lines"]),
+        _left_over(across, known["columns"] * max(known["x"], 1)),
+        _left_over(filters, known["rows"] or known["channels"]),
+        _left_over(height, known["lines"] * max(known["y"], 1)),
     ]
     product = [
-        known["columns"] * max(known["lines"], 1) * max(known["blocks"], 1),
+        known["columns"] * max(known["lines"], 1) * max(known["blocks"], known["channels"], 1),
         known["rows"] * known["columns"],
         known["item_rows"] * known["item_columns"],
+        known["x"] * known["y"] * known["z"],
     ]
     algorithm = [float(config.algorithm == name) for name in _ALGORITHMS]
     return [*algorithm, config.m, *values, *leftover, *(log2(1 + value) for value in product)]

@@ -1,0 +1,192 @@
+"""What work-items of a convolution without local memory may compute, and in which work-groups.
+
+Both together are the knobs of :mod:`tvm_edge.schedules.gpu.direct`. Its rule chooses one after the
+other, which is where a search begins; all others are ranked by an estimate that was fitted to no
+device, and only says what to try first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.gpu.product import VECTOR
+from tvm_edge.schedules.gpu.reduce import has_few_results
+from tvm_edge.schedules.gpu.write_direct import ItemTile
+from tvm_edge.schedules.workgroup import (
+    Problem,
+    WorkGroup,
+    choose_work_group,
+    penalties,
+    ranked_work_groups,
+    simultaneous_items,
+)
+
+if TYPE_CHECKING:
+    from tvm_edge.schedules.gpu.direct import DirectConv
+
+__all__ = [
+    "ITEMS",
+    "ITEMS_PER_CORE",
+    "LONGEST_WINDOW",
+    "RESULTS_PER_CORE",
+    "Items",
+    "is_legal",
+    "items_apply",
+    "possible_items",
+    "possible_tiles",
+]
+
+ITEMS = "tvm_edge.items"
+"""Annotation of a convolution's block: an :class:`Items` as text."""
+
+LONGEST_WINDOW = 49
+"""Steps of a window that are written out."""
+
+RESULTS_PER_CORE = 64
+"""Below so many results a work-group shares a sum, as the rule for reductions has it."""
+
+ITEMS_PER_CORE = 512
+"""Work-items for each core that hide the latency of memory."""
+
+_CHANNELS = (1, 2, 4, 8)
+_LINES = (1, 2, 4)
+# 7 divides the lines and columns of most networks' last feature maps, which powers of two do not.
+_COLUMNS = (1, 2, 4, 7, 8)
+
+# 32-bit registers that compilers give a work-item of any GPU before they spill.
+_MOST_REGISTERS = 128
+
+# Multiply-adds that are written out for one input channel: beyond, sources take long to build.
+_MOST_WRITTEN = 1024
+
+# Of each tile those that the rules of work-groups penalise least: many more are as good as equal.
+_GROUPS_OF_A_TILE = 16
+
+# In multiply-adds: a read, of a vector or of one element.
+_READ = 4.0
+
+# Work-items of a core at which half of the latency of memory is hidden.
+_HALF_HIDDEN = 32
+
+
+@dataclass(frozen=True)
+class Items:
+    """The tile of a work-item, and the work-items of a group.
+
+    Attributes
+    ----------
+    channels, lines, columns : int
+        Outputs of a work-item.
+    x, y, z : int
+        Work-items of a group along columns, lines, and channels with all else.
+    """
+
+    channels: int
+    lines: int
+    columns: int
+    x: int
+    y: int
+    z: int
+
+    @staticmethod
+    def of(tile: ItemTile, group: WorkGroup) -> Items:
+        """Both as knobs."""
+        return Items(tile.channels, tile.lines, tile.columns, *group.sizes)
+
+    @property
+    def tile(self) -> ItemTile:
+        """Outputs of a work-item."""
+        return ItemTile(self.channels, self.lines, self.columns)
+
+    @property
+    def group(self) -> WorkGroup:
+        """Work-items of a group."""
+        return WorkGroup(self.x, self.y, self.z)
+
+
+def items_apply(workload: ConvWorkload, spec: DeviceSpec) -> bool:
+    """Whether a GPU's convolution is one that the rule for those without local memory takes."""
+    if spec.has_cpu_cores or prod(workload.kernel) > LONGEST_WINDOW:
+        return False
+    if workload.depthwise:
+        return True
+    results = workload.batch * workload.filters * prod(workload.output)
+    few = has_few_results(workload.macs // max(results, 1), results, spec, RESULTS_PER_CORE)
+    return spec.local_memory_kind != "dedicated" and not few
+
+
+def is_legal(conv: DirectConv, tile: ItemTile) -> bool:
+    """Whether a tile is one of the convolution's: inside of its image, its groups and filters."""
+    if tile.lines > conv.lines or tile.columns > conv.columns:
+        return False
+    if conv.is_depthwise:
+        return tile.channels == 1
+    # Packed filters of all groups but the last end with whole vectors; behind the last are zeros.
+    alone = conv.is_packed and conv.conv.group == conv.channels
+    readable = -(-conv.channels // VECTOR) * VECTOR if alone else conv.conv.group
+    return readable % tile.channels == 0
+
+
+def possible_tiles(conv: DirectConv, spec: DeviceSpec) -> list[ItemTile]:
+    """Legal tiles that a work-item's registers hold, the rule's own first."""
+    chosen = conv.choose_tile(spec)
+    window = prod(conv.sizes[p] for p in conv.conv.window)
+    found = {chosen: None}
+    # An image of few columns may be one tile wide.
+    widths = sorted({*_COLUMNS, min(conv.columns, _COLUMNS[-1])})
+    for sizes in product(_CHANNELS, _LINES, widths):
+        tile = ItemTile(*sizes)
+        if tile.columns == 7 and conv.columns % 7:
+            continue
+        if not is_legal(conv, tile) or tile.size * window > _MOST_WRITTEN:
+            continue
+        if conv.problem(tile).registers <= _MOST_REGISTERS:
+            found[tile] = None
+    return list(found)
+
+
+def possible_items(conv: DirectConv, spec: DeviceSpec) -> list[Items]:
+    """What a search chooses from: the rule's own first, all others by estimated time."""
+    tile, *_ = tiles = possible_tiles(conv, spec)
+    first = Items.of(tile, choose_work_group(conv.problem(tile), spec))
+    cycles: dict[Items, float] = {}
+    for tile in tiles:
+        problem = conv.problem(tile)
+        of_item = _cycles_of_item(conv, tile, spec)
+        for group in ranked_work_groups(problem, spec)[:_GROUPS_OF_A_TILE]:
+            used = _used(problem, group, spec)
+            cycles[Items.of(tile, group)] = of_item * prod(problem.space) / used
+    return sorted(cycles, key=lambda items: (items != first, cycles[items]))
+
+
+def _cycles_of_item(conv: DirectConv, tile: ItemTile, spec: DeviceSpec) -> float:
+    """Of a work-item, in steps of a scalar unit; terms outside of the window are the same for all.
+
+    A GPU whose work-items are executed one by one has vectors instead, which channels fill.
+    """
+    *rows, taps = (conv.sizes[p] for p in conv.conv.window) if conv.conv.window else (1,)
+    lines = prod(rows)
+    lanes = min(tile.channels, spec.lanes()) if spec.wave == 1 else 1
+    adds = tile.size * lines * taps / lanes
+    # Of a line of the image each element once, of each line that the tile and the window have.
+    beside = min(taps * tile.columns, (tile.columns - 1) * conv.conv.strides[1] + taps)
+    width = VECTOR if spec.unaligned_vectors else 1
+    reads = lines * tile.lines * -(-beside // width)
+    reads += lines * taps * -(-tile.channels // (VECTOR if conv.is_packed else 1))
+    return float(adds + _READ * reads)
+
+
+def _used(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
+    """The share of a device that work-items in such groups keep busy."""
+    cores = max(spec.cores, 1)
+    items = min(prod(problem.space) / cores, ITEMS_PER_CORE)
+    if spec.registers:
+        items = min(items, max(spec.registers / problem.registers, 1))
+    kept = prod(1.0 - penalty for penalty in penalties(problem, group, spec))
+    lanes = cores * simultaneous_items(spec)
+    return max(kept, 1e-6) * lanes * items / (items + _HALF_HIDDEN)
