@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 import psutil
@@ -21,6 +21,7 @@ from tests.rpc.support import Board, free_port, until
 from tests.tuning.made import conv, first_config
 from tvm_edge.errors import DeviceLost, DeviceUnavailableError
 from tvm_edge.hardware import resolve_target
+from tvm_edge.rpc.agent import Agent, Call
 from tvm_edge.tuning import fleet as fleets
 from tvm_edge.tuning.fleet import Fleet
 from tvm_edge.tuning.pool import Limits, Trial
@@ -30,7 +31,7 @@ from tvm_edge.tuning.worker import Done, Failed
 
 CONV = conv()
 QUICK = Limits(build=60, measure=20, rounds=2, seconds=0.001)
-LONG = replace(QUICK, rounds=1, seconds=3.0)
+LONG = replace(QUICK, rounds=1, seconds=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -145,56 +146,68 @@ def test_what_fails_costs_itself(pair: Fleet, trials: list[Trial]) -> None:
     assert_timed([found[3]], 1)
 
 
+@contextmanager
+def killed(
+    monkeypatch: pytest.MonkeyPatch, board: Board, address: str, times: int
+) -> Iterator[None]:
+    """The board's session is killed while it times a candidate, so many times."""
+    call, left = Agent.call, times
+
+    def killing(agent: Agent, request: Any, seconds: float) -> Any:
+        nonlocal left
+        timing = isinstance(request, Call) and request.function == "candidate_time"
+        if left and timing and agent.address == address:
+            left -= 1
+            threading.Timer(0.3, board.session().kill).start()
+        return call(agent, request, seconds)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Agent, "call", killing)
+        yield
+    assert not left
+
+
+def test_the_others_go_on(
+    pair: Fleet, fleet: Boards, trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the board that is let alone, and with the candidate that it was lost with."""
+    monkeypatch.setattr(fleets, "_MOST_LOSSES", 1)
+    places: list[str] = []
+    works = pair.board_works
+    monkeypatch.setattr(pair, "board_works", lambda place: (places.append(place), works(place)))
+    address = fleet.boards[0].address
+    with limits(pair, LONG), killed(monkeypatch, fleet.boards[0], address, 1):
+        assert_timed(measured(pair, trials[:3]).values(), 1)
+    assert list(pair.quarantined) == [address]
+    assert address not in places and len(places) == 3
+
+
 def test_a_candidate_that_hangs_costs_itself(pair: Fleet, trials: list[Trial]) -> None:
+    before = dict(pair.quarantined)
     with limits(pair, replace(QUICK, measure=0.2, seconds=60)):
         (answer,) = measured(pair, trials[:1]).values()
     assert isinstance(answer, Failed) and answer.error == "MeasureTimeout"
     assert_timed(measured(pair, trials).values())
-    assert not pair.quarantined
-
-
-class Killer:
-    """Kills what a board measures with, so many times."""
-
-    def __init__(self, victim: Callable[[], psutil.Process], times: int) -> None:
-        self._victim, self._times = victim, times
-        self.killed: list[int] = []
-        self._thread = threading.Thread(target=self._kill, daemon=True)
-
-    def __enter__(self) -> Killer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-    def _kill(self) -> None:
-        while len(self.killed) < self._times:
-            # The server may be between two lives. What is killed is at work: candidates are
-            # checked in milliseconds, and timed for three seconds.
-            with suppress(ValueError, psutil.Error):
-                session = self._victim()
-                if session.pid not in self.killed and session.cpu_times().user > 0.3:
-                    session.kill()
-                    self.killed.append(session.pid)
-            sleep(0.05)
+    assert pair.quarantined == before
 
 
 def test_sessions_that_are_killed(
-    single: tuple[Board, str], trials: list[Trial], caplog: pytest.LogCaptureFixture
+    single: tuple[Board, str],
+    trials: list[Trial],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A candidate is tried once more; at a third loss in a row it is the board's fault."""
     board, address = single
     with Fleet("llvm", None, address, None, 1, LONG) as fleet:
-        with Killer(board.session, 1):
+        with killed(monkeypatch, board, address, 1):
             assert_timed(measured(fleet, trials[:1]).values(), 1)
-        with Killer(board.session, 2):
+        with killed(monkeypatch, board, address, 2):
             (failed,) = measured(fleet, trials[:1]).values()
         assert isinstance(failed, Failed) and failed.error == "DeviceLost"
         assert not fleet.quarantined
         with (
-            Killer(board.session, 1),
+            killed(monkeypatch, board, address, 1),
             pytest.raises(DeviceLost, match=f"no board .* is left .*{address}.*--resume"),
         ):
             assert not list(fleet.run(trials[:2])), "none of them has failed"
