@@ -126,7 +126,7 @@ def is_legal(conv: DirectConv, tile: ItemTile) -> bool:
         return False
     if conv.is_depthwise:
         return tile.channels == 1
-    # Packed filters of all groups but the last end with whole vectors; behind the last are zeros.
+    # An item stays in its group. Where there is only one, zeros fill up packed filters.
     alone = conv.is_packed and conv.conv.group == conv.channels
     readable = -(-conv.channels // VECTOR) * VECTOR if alone else conv.conv.group
     return readable % tile.channels == 0
@@ -141,8 +141,8 @@ def possible_tiles(conv: DirectConv, spec: DeviceSpec) -> list[ItemTile]:
     widths = sorted({*_COLUMNS, min(conv.columns, _COLUMNS[-1])})
     for sizes in product(_CHANNELS, _LINES, widths):
         tile = ItemTile(*sizes)
-        if tile.columns == 7 and conv.columns % 7:
-            continue
+        if tile.columns & (tile.columns - 1) and conv.columns % tile.columns:
+            continue  # what is no power of two is for lines that it divides
         if not is_legal(conv, tile) or tile.size * window > _MOST_WRITTEN:
             continue
         if conv.problem(tile).registers <= _MOST_REGISTERS:

@@ -14,6 +14,8 @@ from onnx import helper
 import tvm_edge
 from tests.onnx_models import make_model, random_input, reference, relative_error
 from tests.records.made import measured
+from tests.schedules.gpu.harness import launches
+from tvm_edge.compiler import driver
 from tvm_edge.compiler.driver import convolutions_of
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.records import (
@@ -27,6 +29,8 @@ from tvm_edge.records import (
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import config_of, config_space
+from tvm_edge.schedules.gpu.items import Items
+from tvm_edge.schedules.knobs import read_knobs
 
 CPU = resolve_target("llvm").spec
 INPUTS = {"x": random_input((1, 32, 12, 12))}
@@ -228,5 +232,7 @@ def test_records_of_a_gpu_without_local_memory(tmp_path: Path, groups: int) -> N
     options = {"fallback": "none", "tuning_logs": tmp_path}
     (kernel,) = tvm_edge.analyze(model, "mali-t860", **options).kernels
     assert (kernel.rule, kernel.origin) == ("direct", "tuned")
+    lowered = driver._plan(model, "mali-t860", None, **options).lowered
+    assert launches(lowered[kernel.name])[-1].items == read_knobs(Items, config.knobs).group.items
     (kernel,) = tvm_edge.analyze(model, "mali-t860", fallback="none", tuning_logs=False).kernels
     assert (kernel.rule, kernel.origin) == ("direct", "heuristic")

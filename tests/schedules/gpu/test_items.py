@@ -239,6 +239,16 @@ def test_a_tile_goes_on_in_the_groups_of_a_smaller_device() -> None:
     assert launches(kernel(simple, mali(), {workload: own}).func)[-1].items == 18
 
 
+def test_a_measured_tile_goes_before_sub_groups() -> None:
+    workload, spec = DEPTHWISE["3x3"], PRESETS["intel-hd505"].spec
+    assert choose_config(workload, spec).algorithm == "subgroup"
+    config = space(workload, spec)[-1]
+    simple = simplified(make_problem(workload), workload, mali(spec))
+    made = kernel(simple, mali(spec), {workload: config})
+    assert made.rule == "direct"
+    assert launches(made.func)[-1].items == knobs(config).group.items
+
+
 @pytest.mark.parametrize("tile", [(8, 1, 4), (4, 16, 1), (4, 1, 16)])
 def test_a_tile_of_another_convolution_is_not_taken(tile: tuple[int, int, int]) -> None:
     workload = CONVOLUTIONS["7x7 image"]
