@@ -23,6 +23,7 @@ from tvm_edge.errors import DeviceLost, DeviceUnavailableError
 from tvm_edge.hardware import resolve_target
 from tvm_edge.rpc.agent import Agent, Call
 from tvm_edge.tuning import fleet as fleets
+from tvm_edge.tuning import fleet_threads
 from tvm_edge.tuning.fleet import Fleet
 from tvm_edge.tuning.pool import Limits, Trial
 from tvm_edge.tuning.problem import make_problem
@@ -165,6 +166,18 @@ def killed(
         patches.setattr(Agent, "call", killing)
         yield
     assert not left
+
+
+def test_a_board_that_is_away_for_long_is_waited_for(
+    pair: Fleet, fleet: Boards, trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as another measures."""
+    monkeypatch.setattr(fleet_threads, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(fleets, "_ASK_SECONDS", 0.1)
+    address = fleet.boards[0].address
+    with limits(pair, LONG), killed(monkeypatch, fleet.boards[0], address, 1):
+        assert_timed(measured(pair, trials).values(), 1)
+    until(lambda: all(board.has_session for board in pair._boards))
 
 
 def test_the_others_go_on(

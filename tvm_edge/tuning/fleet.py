@@ -278,6 +278,10 @@ class Fleet:
         """A result."""
         self.found.put((job.run, place, answer))
 
+    def others_measure(self, own: BoardThread) -> bool:
+        """Whether a board is there beside that of a thread."""
+        return any(board.has_session for board in self._boards if board is not own)
+
     def board_lost(self, address: str, err: TvmEdgeError) -> None:
         """Count the loss of a board."""
         self._losses[address] += 1

@@ -131,6 +131,11 @@ class BoardThread(threading.Thread):
         self._fleet = fleet
         self.agent: Agent | None = None
 
+    @property
+    def has_session(self) -> bool:
+        """Whether it could measure now."""
+        return self.is_alive() and self.agent is not None and not self.agent.is_lost
+
     def run(self) -> None:
         """Measure what is built, until the fleet ends or there is no board for it."""
         fleet = self._fleet
@@ -153,7 +158,7 @@ class BoardThread(threading.Thread):
     def _has_board(self) -> bool:
         """A session, opened if there is none; if not, this thread is not needed any more."""
         fleet = self._fleet
-        if self.agent is not None and not self.agent.is_lost:
+        if self.has_session:
             return True
         if fleet.is_one and fleet.quarantined:
             return False
@@ -162,7 +167,8 @@ class BoardThread(threading.Thread):
             try:
                 self.agent = fleet.open()
             except (DeviceLost, DeviceUnavailableError, MeasureTimeout) as err:
-                if monotonic() < end:
+                # One that boots takes minutes, and the others go on meanwhile.
+                if monotonic() < end or fleet.others_measure(self):
                     fleet.ending.wait(CHECK_SECONDS)
                     continue
                 _LOG.warning("one board %s less measures: %s", fleet.name, one_line(err))
