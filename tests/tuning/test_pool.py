@@ -33,6 +33,7 @@ QUICK = Limits(build=60, measure=20, rounds=2, seconds=0.001)
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     with Pool("llvm", 2, 1, QUICK) as made:
+        made._build([], [])  # waits until they are there, whichever test comes first
         yield made
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import logging
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ class DeviceLock:
     """
 
     def __init__(self, key: str, check: Callable[[], None] = lambda: None) -> None:
-        name = hashlib.sha256(f"{getpass.getuser()} {key}".encode()).hexdigest()[:16]
+        name = hashlib.sha256(f"{os.getuid()} {key}".encode()).hexdigest()[:16]
         self.path = Path(tempfile.gettempdir()) / f"tvm-edge-device-{name}.lock"
         self._lock, self._check, self._key = FileLock(self.path), check, key
         self._waited = False
