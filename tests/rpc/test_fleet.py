@@ -228,6 +228,17 @@ def test_sessions_that_are_killed(
     assert "was lost 3 times in a row" in caplog.text
 
 
+def test_a_line_that_is_too_slow_is_no_hanging_candidate(
+    single: tuple[Board, str], trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_threads, "_UPLOAD_SECONDS", 0.0)
+    monkeypatch.setattr(fleet_threads, "_BYTES_A_SECOND", 1e15)
+    with Fleet("llvm", None, single[1], None, 1, QUICK) as fleet:
+        (failed,) = measured(fleet, trials[:1]).values()
+    assert isinstance(failed, Failed) and failed.error == "DeviceLost"
+    assert "uploading" in failed.message
+
+
 def test_no_process_is_left(single: tuple[Board, str], trials: list[Trial]) -> None:
     """Ctrl-C while a board measures for a minute."""
     _, address = single

@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from hashlib import sha256
@@ -413,22 +412,6 @@ def test_two_tuners_of_a_device_take_turns(
     tune(model, tmp_path, trials=16, callbacks=[lambda _: between.append(is_free())])
     assert len(free) > 16 and not any(free)
     assert len(between) == 2 and all(between)
-
-
-def test_who_waits_for_a_device_can_be_interrupted(caplog: pytest.LogCaptureFixture) -> None:
-    def twice() -> None:
-        if caplog.records:
-            raise KeyboardInterrupt
-
-    key = f"made/{uuid.uuid4()}"
-    with (
-        caplog.at_level("WARNING", "tvm_edge.tuning"),
-        DeviceLock(key)(),
-        pytest.raises(KeyboardInterrupt),
-        DeviceLock(key, twice)(),
-    ):
-        pass
-    assert "another process tunes" in caplog.text
 
 
 # -------------------------------------------------------------------------------------- arguments

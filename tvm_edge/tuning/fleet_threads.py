@@ -139,21 +139,17 @@ class BoardThread(threading.Thread):
     def run(self) -> None:
         """Measure what is built, until the fleet ends or there is no board for it."""
         fleet = self._fleet
-        while not fleet.ending.is_set():
-            if not self._has_board():
-                return
-            try:
-                job = fleet.to_measure.get(timeout=CHECK_SECONDS)
-            except queue.Empty:
-                continue
-            if not fleet.is_current(job):
-                continue
-            try:
-                self._take(job)
-            # Whatever it is, the run has to hear of it, and cannot in this thread.
-            except Exception as err:
-                fleet.found.put(err)
-                return
+        try:
+            while not fleet.ending.is_set() and self._has_board():
+                try:
+                    job = fleet.to_measure.get(timeout=CHECK_SECONDS)
+                except queue.Empty:
+                    continue
+                if fleet.is_current(job):
+                    self._take(job)
+        # Whatever it is, the run has to hear of it, and cannot in this thread.
+        except Exception as err:
+            fleet.found.put(err)
 
     def _has_board(self) -> bool:
         """A session, opened if there is none; if not, this thread is not needed any more."""
@@ -250,7 +246,10 @@ class BoardThread(threading.Thread):
         names = {}
         for name, path in (("library", exported.library), ("operands", exported.operands)):
             seconds = _UPLOAD_SECONDS + path.stat().st_size / _BYTES_A_SECOND
-            names[name] = agent.call(Upload(path), seconds)
+            try:
+                names[name] = agent.call(Upload(path), seconds)
+            except MeasureTimeout as err:  # the line's fault, not the candidate's
+                raise DeviceLost(str(err)) from err
         ask = {
             **names,
             "shape": exported.shape,
