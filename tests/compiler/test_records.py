@@ -128,6 +128,26 @@ def test_blocks_of_another_cpu_are_not_transferred(
     assert own or f"in blocks of {config.block} channels" in report.records.ignored[0]
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["own", "transferred"])
+def test_what_suits_another_gpu_alone_is_not_transferred(
+    model: onnx.ModelProto, first: ConvWorkload, tmp_path: Path, own: bool
+) -> None:
+    """The last by the cost model is legal, and may have been the best of a GPU of other size."""
+    spec = resolve_target("jetson-orin-nano").spec
+    direct = [c for c in config_space(first, spec).configs if c.algorithm == "direct"]
+    for config, held in ((direct[-1], own), (direct[3], True)):
+        made = measured(first, config, spec, "cuda")
+        if not own:
+            made = replace(made, device=elsewhere(made.device))
+        folder = tmp_path / str(held)
+        add_records(folder, [made])
+        report = tvm_edge.analyze(model, "jetson-orin-nano", fallback="none", tuning_logs=folder)
+        expected = ("tuned" if own else "transferred") if held else "heuristic"
+        assert origins(report, "first") == {expected}
+        assert report.records is not None
+        assert held or "cost model" in report.records.ignored[0]
+
+
 UNFIT: dict[str, dict[str, Any]] = {
     "columns=999": {"config": {"algorithm": "direct", "block": 16, "m": 0, "columns": 999}},
     "is at": {"template_version": 0},

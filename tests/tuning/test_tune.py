@@ -330,19 +330,19 @@ def test_a_time_budget_ends_it_early(
 
 
 def test_the_last_round_is_counted_to_a_time_budget(model: onnx.ModelProto) -> None:
-    """Ten seconds: two tasks, of which the last round times four configurations each."""
+    """Ten seconds: two tasks, of which the last round times four configurations each, twice."""
     tasks = driver.extract_tasks(model, resolve_target("llvm"))
     search = Search([TaskSearch.of(task) for task in tasks])
     assert len(tasks) == 2
     assert [driver._is_spent(10, at, search) for at in (0.0, 9.9, 10.1)] == [False, False, True]
     for own in search.tasks:
         own.measured = dict.fromkeys(range(16), 1.0)
-    # A quarter of what has passed: eight trials of 32.
-    assert [driver._is_spent(10, at, search) for at in (7.9, 8.1)] == [False, True]
+    # Half of what has passed: sixteen trials of 32.
+    assert [driver._is_spent(10, at, search) for at in (6.6, 6.7)] == [False, True]
     for own in search.tasks:
         own.measured = {0: 1.0}
-    # At most a third of the budget.
-    assert [driver._is_spent(10, at, search) for at in (6.6, 6.7)] == [False, True]
+    # At most half of the budget.
+    assert [driver._is_spent(10, at, search) for at in (4.9, 5.1)] == [False, True]
 
 
 def test_a_model_without_convolutions(stand_in: type[StandIn], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tvm_edge.relay_passes.vdevices import vdevice_of
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.report import RecordsInfo
 from tvm_edge.schedules.blocked import ConvWorkload
-from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.conv_records import config_of, config_space, recorded_workload
 
 __all__ = ["Tuned", "TuningLogs", "choose"]
@@ -28,6 +28,10 @@ TuningLogs = str | os.PathLike[str] | bool | None
 Origin = Literal["tuned", "transferred"]
 
 _NAMED = 20  # records that a report names as ignored
+
+# A GPU of the same vendor may have a tenth of the cores: what filled the one, in parts and small
+# tiles, is then a loss. The best of a space is within the cost model's first so many as a rule.
+_PLAUSIBLE = 32
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,7 @@ def _from_records(
         space = space or config_space(workload, resolved.spec)
         try:
             config = config_of(found.record, space, resolved.spec)
-            _check_transfer(config, found.origin, resolved)
+            _check_transfer(config, found.origin, space, resolved)
             configs[workload] = config
         except ValueError as err:
             ignored[f"{_words(workload)} of {found.record.device.key} ({found.path}): {err}"] = None
@@ -121,18 +125,30 @@ def _from_records(
     return None
 
 
-def _check_transfer(config: ConvConfig, origin: Origin, resolved: ResolvedTarget) -> None:
-    """Refuse another CPU's block: what fills its vector registers takes two of these, or half.
+def _check_transfer(
+    config: ConvConfig, origin: Origin, space: ConfigSpace, resolved: ResolvedTarget
+) -> None:
+    """Refuse what suits another device alone.
+
+    Another CPU's block: what fills its vector registers takes two of these, or half. Another GPU's
+    tile that the schedule's cost model puts behind many others on this one.
 
     Raises
     ------
     ValueError
     """
     spec = resolved.spec
-    if origin == "transferred" and spec.has_cpu_cores and config.block not in (0, spec.lanes()):
+    if origin == "tuned":
+        return
+    if spec.has_cpu_cores and config.block not in (0, spec.lanes()):
         raise ValueError(
             f"it is in blocks of {config.block} channels, and a register of {spec.name} has "
             f"{spec.lanes()}"
+        )
+    if not spec.has_cpu_cores and config.knobs and config not in space.top(_PLAUSIBLE):
+        raise ValueError(
+            f"it was fastest there, and by its cost model {spec.name} has {_PLAUSIBLE} better "
+            "ones; tune on the device"
         )
 
 

@@ -41,7 +41,8 @@ __all__ = ["tune"]
 _LOG = logging.getLogger("tvm_edge.tuning")
 
 _EACH = 4  # trials that a task gets at a time
-_MOST_CONFIRMING = 1 / 3  # of a time budget is kept for the last round
+_MOST_CONFIRMING = 1 / 2  # of a time budget is kept for the last round
+_CONFIRMATIONS = 2  # of a convolution, about: who was lucky once is followed by the next
 
 
 def tune(
@@ -350,7 +351,7 @@ class _Run:
 def _is_spent(time_budget: float, elapsed: float, search: Search) -> bool:
     """Whether what is left of a time budget is what the last round takes."""
     tasks = sum(bool(own.measured) for own in search.tasks)
-    trials = (FINALISTS + 1) * tasks  # the heuristic's choice is one more
+    trials = _CONFIRMATIONS * (FINALISTS + 1) * tasks  # the heuristic's choice is one more
     confirming = trials * elapsed / search.measured if search.measured else 0.0
     return elapsed + min(confirming, _MOST_CONFIRMING * time_budget) > time_budget
 
