@@ -3,8 +3,8 @@
 EMDL'21 (section 5, Figures 8 and 10) merges operators of the six networks of its Table 1, two and
 three at a time. ``parallel_workloads.json`` has pairs and triples of theirs, drawn from all
 distinct operators by :func:`draw`, and ``python -m benchmarks.parallel_workloads`` writes it again,
-byte for byte. An operator is a convolution, a pool or a product with constant weights, at its own shapes,
-together with the element-wise operators behind it that no other operator reads.
+byte for byte. An operator is a convolution, a pool or a product with constant weights, at its own
+shapes, together with the element-wise operators behind it that no other operator reads.
 """
 
 from __future__ import annotations
