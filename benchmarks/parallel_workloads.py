@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NETWORKS", "draw", "group_model", "groups", "operator_model"]
+__all__ = ["IDENTICAL", "NETWORKS", "draw", "group_model", "groups", "operator_model"]
 
 NETWORKS = (
     "deeplab_v3",
@@ -26,6 +26,16 @@ NETWORKS = (
     "mobilenet_v2",
 )
 """Of EMDL'21's Table 1."""
+
+IDENTICAL = (
+    ("deeplab_v3", "stage4/block1/project"),
+    ("inception_v3", "conv2b"),
+    ("resnet50_v2", "stage3/block0/conv3"),
+    ("squeezenet1_0", "fire8/squeeze"),
+    ("mobilenet_v1", "backbone/conv5/pointwise"),
+    ("mobilenet_v2", "stage2/block1/project"),
+)
+"""One of each, for Figure 9: those of the list that it names first."""
 
 _ANCHORS = {"Conv", "MaxPool", "AveragePool", "Gemm", "MatMul"}
 _TAILS = {"Relu", "Clip", "BatchNormalization", "Add", "Sigmoid", "HardSwish"}
@@ -84,7 +94,7 @@ def _distinct(name: str) -> list[str]:
     return list(found.values())
 
 
-def operator_model(network: str, node: str) -> Any:
+def operator_model(network: str, node: str, batch: int = 1) -> Any:
     """The ONNX model of one operator of a network, tail included: an input and an output."""
     import onnx
 
@@ -109,8 +119,8 @@ def operator_model(network: str, node: str) -> Any:
     made = onnx.helper.make_graph(
         nodes,
         f"{network}/{node}",
-        [onnx.helper.make_tensor_value_info(source, floats, shapes[source])],
-        [onnx.helper.make_tensor_value_info(end, floats, shapes[end])],
+        [onnx.helper.make_tensor_value_info(source, floats, (batch, *shapes[source][1:]))],
+        [onnx.helper.make_tensor_value_info(end, floats, (batch, *shapes[end][1:]))],
         [weights[t] for t in used],
     )
     return onnx.helper.make_model(

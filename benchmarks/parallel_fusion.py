@@ -1,0 +1,390 @@
+"""Independent operators in one kernel: ``python -m benchmarks.parallel_fusion --part PART``.
+
+``groups``
+    The pairs and triples of ``parallel_workloads.json``: operators of EMDL'21's six networks at
+    their own shapes. Each is compiled with fusion off, with all of it fused in every order of its
+    members, and as ``auto`` decides; and timed launch by launch and, on CUDA, inside a CUDA graph.
+    Beside them the members concurrently: on CUDA streams, as branches of a CUDA graph, or on OpenCL
+    queues of their own.
+``identical``
+    An operator of each of the six networks two to eight times, with inputs of its own each
+    time (Figure 9), and a batch of as many (Figure 3).
+``networks``
+    Networks with branches, ``auto`` against off.
+
+Results are compared with ONNX Runtime's before anything is timed. ``--png`` draws the gains of
+``groups``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import geometric_mean, median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import describe_machine
+from benchmarks.parallel_workloads import IDENTICAL, group_model, groups, operator_model
+from benchmarks.processes import Job, is_child, run_child, serve
+from benchmarks.vision_timing import machine_us, open_machine, torch_us
+
+_MODULE = "benchmarks.parallel_fusion"
+_NETWORKS = ("googlenet", "inception_v3", "squeezenet1_0")
+_CALLS = 20  # between two events, and in a CUDA graph
+_TOLERANCE = 1e-4  # of the largest value
+_ROUNDS = 5
+_COPIES = range(2, 9)
+
+Members = list[tuple[Path, list[Any]]]
+"""Artifacts with their inputs on the device."""
+
+
+# ------------------------------------------------------------------ what the child processes do
+
+
+def _model(members: list[list[str]]) -> Any:
+    """ONNX: a network by its name, an operator, or several side by side."""
+    if len(members) == 1 and len(members[0]) == 1:
+        from tvm_edge import zoo
+
+        return zoo.build(members[0][0])
+    models = [operator_model(network, node, *map(int, batch)) for network, node, *batch in members]
+    return group_model(models) if len(models) > 1 else models[0]
+
+
+def _compile(members: str, target: str, fusion: str, key: str, folder: Path) -> dict[str, Any]:
+    """Compile, compare the results with ONNX Runtime's, write the artifact and its inputs."""
+    import onnxruntime
+
+    import tvm_edge
+
+    model, chance = _model(json.loads(members)), np.random.default_rng(1)
+    constants = {tensor.name for tensor in model.graph.initializer}
+    inputs = {}
+    for value in model.graph.input:
+        if value.name not in constants:
+            shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+            inputs[value.name] = chance.standard_normal(shape).astype("float32")
+    built = tvm_edge.compile(model, target, fallback="none", parallel_fusion=json.loads(fusion))
+    results = built.run(inputs)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    names = [output.name for output in session.get_outputs()]
+    worst = 0.0
+    for name, expected in zip(names, session.run(None, inputs), strict=True):
+        worst = max(worst, float(np.abs(results[name] - expected).max() / np.abs(expected).max()))
+    if not worst <= _TOLERANCE:
+        raise ValueError(f"a result is wrong by {worst:.1e} of the largest value")
+    built.export(folder / f"{key}.tvme")
+    np.savez(folder / f"{key}.npz", **inputs)
+    taken = [group for group in built.report.fusion_groups if group["taken"]]
+    return {"taken": len(taken), "kernels": len(built.report.kernels), "error": worst}
+
+
+def _opened(keys: list[str], target: str, folder: Path) -> Members:
+    import tvm
+
+    device, found = tvm.device(target, 0), []
+    for key in keys:
+        with np.load(folder / f"{key}.npz") as file:
+            inputs = [tvm.runtime.tensor(file[name], device) for name in file.files]
+        found.append((folder / f"{key}.tvme", inputs))
+    return found
+
+
+def _time(key: str, target: str, folder: Path) -> dict[str, Any]:
+    """Microseconds of a call: launch by launch, and on CUDA inside a graph."""
+    ((path, inputs),) = opened = _opened([key], target, folder)
+    us = {"stream": machine_us(path, target, dict(enumerate(inputs)), _CALLS)}
+    if target == "cuda":
+        us["graph"] = _graph_us(opened)
+    return us
+
+
+def _concurrent(keys: str, target: str, folder: Path) -> dict[str, Any]:
+    """The same of several models at the same time."""
+    members = _opened(json.loads(keys), target, folder)
+    if target == "cuda":
+        return {"stream": _streams_us(members), "graph": _graph_us(members)}
+    return {"stream": _queues_us(members)}
+
+
+def _calls(members: Members, target: str) -> list[Callable[[], Any]]:
+    import tvm
+
+    device, found = tvm.device(target, 0), []
+    for path, inputs in members:
+        machine, weights = open_machine(path, device)
+        main = machine["main"]
+        found.append(lambda main=main, inputs=inputs, weights=weights: main(*inputs, weights))
+    return found
+
+
+def _side_by_side(calls: list[Callable[[], Any]]) -> Callable[[], None]:
+    """All calls, each on a CUDA stream of its own where there are several, and their joint end."""
+    import torch
+    import tvm
+    import tvm_ffi
+
+    device = tvm.device("cuda", 0)
+    streams = [torch.cuda.Stream() for _ in calls[1:]]
+
+    def run() -> None:
+        first = torch.cuda.current_stream()
+        for stream in streams:
+            stream.wait_stream(first)
+        for stream, call in zip([first, *streams], calls, strict=True):
+            with tvm_ffi.use_raw_stream(device, stream.cuda_stream):
+                call()
+        for stream in streams:
+            first.wait_stream(stream)
+
+    return run
+
+
+def _graph_us(members: Members) -> float:
+    """Microseconds inside a CUDA graph of some calls one after the other.
+
+    Several members are branches of it.
+    """
+    import torch
+
+    run = _side_by_side(_calls(members, "cuda"))
+    run()  # memory that the first call takes is kept for the next
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(_CALLS):
+            run()
+    graph.replay()
+    return torch_us(graph.replay, 10) / _CALLS
+
+
+def _streams_us(members: Members) -> float:
+    run = _side_by_side(_calls(members, "cuda"))
+    run()
+    return torch_us(run, _CALLS)
+
+
+def _queues_us(members: Members) -> float:
+    """Microseconds of members on OpenCL queues of their own, by the host's clock."""
+    import tvm
+
+    device, calls = tvm.device("opencl", 0), _calls(members, "opencl")
+    queues = [device.create_raw_stream() for _ in calls]
+
+    def seconds() -> float:
+        start = perf_counter()
+        for _ in range(_CALLS):
+            for queue, call in zip(queues, calls, strict=True):
+                device.set_raw_stream(queue)
+                call()
+        for queue in queues:
+            device.sync(queue)
+        return (perf_counter() - start) / _CALLS
+
+    seconds()
+    return median(seconds() for _ in range(_ROUNDS)) * 1e6
+
+
+_JOBS: dict[str, Job] = {"compile": _compile, "time": _time, "concurrent": _concurrent}
+
+
+# ----------------------------------------------------------------------------------- the parent
+
+
+Variants = dict[str, tuple[list[list[Any]], Any]]
+"""What is compiled, by name: members and ``parallel_fusion=``."""
+
+
+def _of_group(members: list[list[Any]]) -> Variants:
+    found: Variants = {"off": (members, False), "auto": (members, "auto")}
+    for place, order in enumerate(itertools.permutations(members)):
+        found[f"fused{place}"] = (list(order), True)
+    for place, member in enumerate(members):
+        found[f"only{place}"] = ([member], False)
+    return found
+
+
+def _of_copies(operator: list[str], count: int) -> Variants:
+    copies = [operator] * count
+    batch = [[*operator, count]]
+    return {"off": (copies, False), "fused0": (copies, True), "batch": (batch, False)}
+
+
+def _rows(options: argparse.Namespace) -> dict[str, Variants]:
+    """By title what is measured."""
+    if options.part == "networks":
+        return {name: {"off": ([[name]], False), "auto": ([[name]], "auto")} for name in _NETWORKS}
+    if options.part == "identical":
+        return {
+            f"{count} × {'/'.join(operator)}": _of_copies(operator, count)
+            for operator in map(list, IDENTICAL)
+            for count in _COPIES
+        }
+    chosen = groups()
+    return {
+        f"{number}: " + " + ".join("/".join(member) for member in chosen[number]): _of_group(
+            chosen[number]
+        )
+        for number in options.groups or range(len(chosen))
+    }
+
+
+def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """A row for each group, with the times of all variants by how they were launched."""
+    rows = _rows(options)
+    jobs = [(i, name, made) for i, row in enumerate(rows.values()) for name, made in row.items()]
+
+    def build(job: tuple[int, str, tuple[list[list[Any]], Any]]) -> dict[str, Any]:
+        number, name, (members, fusion) = job
+        given = (json.dumps(members), options.target, json.dumps(fusion), f"{number}.{name}")
+        return run_child(_MODULE, "compile", *given, folder)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        results = list(pool.map(build, jobs))
+    built: list[dict[str, Any]] = [{} for _ in rows]
+    for (number, name, _), result in zip(jobs, results, strict=True):
+        built[number][name] = result
+    found = []
+    for number, (title, variants) in enumerate(rows.items()):
+        row: dict[str, Any] = {"title": title, "built": built[number], "us": {}}
+        whole = [name for name in variants if "failed" not in built[number][name]]
+        for name in variants.keys() - set(whole):
+            print(title, name, built[number][name]["failed"], flush=True)
+        alone = [f"{number}.{name}" for name in whole if name.startswith("only")]
+        for _ in range(options.rounds):
+            for name in whole:
+                if not name.startswith("only"):
+                    _take(
+                        row,
+                        name,
+                        run_child(_MODULE, "time", f"{number}.{name}", options.target, folder),
+                    )
+            if len(alone) > 1:
+                given = (json.dumps(alone), options.target)
+                _take(row, "concurrent", run_child(_MODULE, "concurrent", *given, folder))
+        found.append(row)
+        print(_line(row), flush=True)
+    return found
+
+
+def _take(row: dict[str, Any], which: str, found: dict[str, Any]) -> None:
+    if "failed" in found:
+        print(row["title"], which, found["failed"], flush=True)
+        return
+    for how, us in found.items():
+        row["us"].setdefault(how, {}).setdefault(which, []).append(us)
+
+
+def _medians(row: dict[str, Any], how: str) -> dict[str, float]:
+    return {which: median(us) for which, us in row["us"].get(how, {}).items()}
+
+
+def _line(row: dict[str, Any]) -> str:
+    cells = [row["title"]]
+    for how in row["us"]:
+        us = ", ".join(f"{which} {value:.2f}" for which, value in _medians(row, how).items())
+        cells.append(f"{how}: {us}")
+    return "| " + " | ".join(cells) + " |"
+
+
+def summarise(rows: list[dict[str, Any]]) -> None:
+    """Gains over launches one after the other: of what ``auto`` takes, and of the best there is."""
+    for how in ("stream", "graph"):
+        for size in sorted({_size(row) for row in rows}):
+            chosen = [row for row in rows if _size(row) == size and _complete(row, how)]
+            if not chosen:
+                continue
+            middle = [_medians(row, how) for row in chosen]
+            gains = [us["off"] / us["auto"] for us in middle]
+            best = [us["off"] / min(_fused(us)) for us in middle]
+            accepted = [
+                g for g, row in zip(gains, chosen, strict=True) if row["built"]["auto"]["taken"]
+            ]
+            oracle = sum(max(0.0, gain - 1) for gain in best)
+            print(f"{how}, {size} members: fused {_spread(best)}")
+            if accepted:
+                print(
+                    f"  auto takes {len(accepted)} of {len(chosen)}: {_spread(accepted)}; "
+                    f"{sum(gain > 1 for gain in accepted) / len(accepted):.0%} gain; "
+                    f"{sum(gain - 1 for gain in accepted) / oracle:.0%} of the oracle's gain"
+                )
+            peers = [us["concurrent"] / us["auto"] for us in middle if "concurrent" in us]
+            if peers:
+                print(f"  against concurrent launches: {_spread(peers)}")
+
+
+def _size(row: dict[str, Any]) -> int:
+    return sum(name.startswith("only") for name in row["built"])
+
+
+def _complete(row: dict[str, Any], how: str) -> bool:
+    return {"off", "auto"} <= set(row["us"].get(how, {})) and bool(_fused(_medians(row, how)))
+
+
+def _fused(us: dict[str, float]) -> list[float]:
+    return [value for which, value in us.items() if which.startswith("fused")]
+
+
+def _spread(ratios: list[float]) -> str:
+    return f"{geometric_mean(ratios):.3f} [{min(ratios):.2f}–{max(ratios):.2f}]"
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """All gains of merged launches, in order, and which of them ``auto`` takes."""
+    from matplotlib import pyplot
+
+    ways = [how for how in ("stream", "graph") if any(how in row["us"] for row in rows)]
+    figure, axes = pyplot.subplots(
+        1, len(ways), figsize=(5 * len(ways), 4), layout="constrained", squeeze=False
+    )
+    for axis, how in zip(axes[0], ways, strict=True):
+        whole = [row for row in rows if _complete(row, how)]
+        gain = [_medians(row, how)["off"] / min(_fused(_medians(row, how))) for row in whole]
+        order = np.argsort(gain)
+        taken = [bool(whole[i]["built"]["auto"]["taken"]) for i in order]
+        colours = ["tab:blue" if yes else "lightgray" for yes in taken]
+        axis.bar(range(len(order)), np.array(gain)[order], color=colours)
+        axis.axhline(1, color="black", lw=0.8)
+        axis.set(title=how, xlabel="group (blue: auto merges it)", ylabel="off / merged")
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--part", choices=["groups", "identical", "networks"], default="groups")
+    parser.add_argument("--target", choices=["cuda", "opencl"], default="cuda")
+    parser.add_argument("--groups", type=int, nargs="*", help="numbers in the list; default all")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--png", type=Path)
+    options = parser.parse_args()
+    print(json.dumps(describe_machine()))
+    with tempfile.TemporaryDirectory() as name:
+        rows = measure(options, Path(name))
+    if options.part == "groups":
+        summarise(rows)
+        if options.png:
+            draw(rows, options.png)
+    if options.json:
+        options.json.write_text(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    if is_child():
+        serve(_JOBS)
+    else:
+        main()
