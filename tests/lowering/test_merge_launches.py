@@ -1,0 +1,252 @@
+"""Launches of several members as one: right on a device, and in its structure without one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from tests.lowering.members import (
+    Member,
+    assert_barriers_are_met,
+    build,
+    conv,
+    element_wise,
+    local_bytes,
+    pinned,
+    product,
+    run,
+    softmax,
+    some,
+    sums,
+)
+from tests.schedules.gpu.harness import MALI, ORIN, assert_golden, launches
+from tests.schedules.harness import assert_close
+from tvm_edge.errors import MissingDependencyError
+from tvm_edge.hardware import DeviceSpec, resolve_target
+from tvm_edge.lowering import merge_launches
+from tvm_edge.lowering.flat_launches import FLAT
+from tvm_edge.lowering.merged import Launches, merged_launches, with_merged_launches
+from tvm_edge.lowering.parallel_members import compose
+from tvm_edge.schedules.base import workspace_of
+
+SMALL = replace(ORIN, max_work_group_size=64)
+
+# A tile in parts (two launches, the first with barriers and local memory), groups that share sums,
+# and a group of another size without either.
+MIXED = (product(1, 33, 700, 40), sums(2, 5, 300), element_wise(3, 4, 7, 9))
+
+
+def composed(members: list[Member], spec: DeviceSpec) -> tirx.PrimFunc:
+    return compose([member.scheduled(spec) for member in members])
+
+
+def lowered(members: list[Member], spec: DeviceSpec, target: str = "mali-t860") -> tirx.PrimFunc:
+    return with_merged_launches(composed(members, spec), resolve_target(target).target)
+
+
+def check(members: list[Member], spec: DeviceSpec, gpu: str) -> Launches:
+    """Merged, members give what they give alone and what NumPy gives; their launches."""
+    resolved = resolve_target(gpu)
+    funcs = [member.scheduled(spec) for member in members]
+    inputs = [array for member in members for array in member.inputs]
+    made = compose(funcs)
+    results = iter(run(made, inputs, resolved))
+    for member, func in zip(members, funcs, strict=True):
+        alone, *_ = run(func, member.inputs, resolved)
+        together, *_ = [next(results) for _ in range(1 + len(workspace_of(func)))]
+        np.testing.assert_array_max_ulp(together, alone, maxulp=2)
+        assert_close(together, member.expected.astype("float32"))
+    return merged_launches(with_merged_launches(made, resolved.target))
+
+
+# ---------------------------------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.parametrize("spec", [SMALL, MALI], ids=["local memory", "without"])
+@pytest.mark.parametrize("seed", range(2))
+def test_any_members(seed: int, spec: DeviceSpec, gpu: str) -> None:
+    members = some(seed)
+    found = check(members, spec, gpu)
+    assert found[0] == tuple(range(len(members)))
+
+
+def test_barriers_and_parts_of_sums(gpu: str) -> None:
+    assert [len(launches(m.scheduled(SMALL))) for m in MIXED] == [2, 1, 1]
+    assert check(list(MIXED), SMALL, gpu) == ((0, 1, 2), (0,))
+
+
+def test_one_member_twice(gpu: str) -> None:
+    same = product(4, 30, 90, 20)
+    assert check([same, same], SMALL, gpu)[0] == (0, 1)
+
+
+def test_grids_of_a_cpu(gpu: str) -> None:
+    """OpenCL devices that are CPUs launch the loops of a CPU."""
+    spec = resolve_target(gpu).spec
+    if not spec.on_cpu:
+        pytest.skip(f"{spec.name} is no CPU")
+    members = [conv(1, 16, 14, 16), product(2, 33, 40, 21), softmax(3, 9, 40)]
+    assert check(members, spec, gpu)[0] == (0, 1, 2)
+
+
+# ------------------------------------------------------------------------------------ its structure
+
+
+def kernels(source: str) -> list[str]:
+    """The definitions of kernels in a source."""
+    return re.findall(r"__(?:kernel|global__)[^;{]*\{.*?\n\}", source, re.DOTALL)
+
+
+def source(func: tirx.PrimFunc, target: str) -> str:
+    try:
+        built = build(func, resolve_target(target))
+    except MissingDependencyError as missing:
+        pytest.skip(str(missing))
+    return str(built.imports[0].inspect_source())
+
+
+def test_a_stage_is_one_kernel() -> None:
+    text = source(composed(list(MIXED), SMALL), "mali-t860")
+    assert len(kernels(text)) == 2
+    alone = [source(m.scheduled(SMALL), "mali-t860") for m in MIXED]
+    assert sum(len(kernels(one)) for one in alone) == 4
+    # All work-items of a group meet: as many times as in the members, at the top of their branch.
+    assert text.count("barrier(") == sum(one.count("barrier(") for one in alone)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_work_item_reaches_every_barrier(seed: int) -> None:
+    members = [*some(seed), product(seed, 33, 700, 40), sums(seed, 5, 300)]
+    assert assert_barriers_are_met(lowered(members, SMALL)) > 0
+
+
+def test_groups_are_those_of_all_members() -> None:
+    func = lowered(list(MIXED), SMALL)
+    extents = [
+        {str(node.node.thread_tag): int(node.value) for node in found} for found in _extents(func)
+    ]
+    alone = [launches(m.scheduled(SMALL)) for m in MIXED]
+    assert extents[0]["blockIdx.x"] == sum(own[0].groups for own in alone)
+    assert extents[0]["threadIdx.x"] == max(own[0].items for own in alone)
+    assert extents[1]["blockIdx.x"] == alone[0][1].groups
+
+
+def _extents(func: tirx.PrimFunc) -> list[list[tirx.AttrStmt]]:
+    found: list[list[tirx.AttrStmt]] = []
+
+    def visit(node: tirx.AttrStmt) -> None:
+        if node.attr_key == "thread_extent":
+            if str(node.node.thread_tag) == "blockIdx.x":
+                found.append([])
+            found[-1].append(node)
+
+    tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, visit), order="pre")
+    return found
+
+
+def test_members_use_the_same_local_memory() -> None:
+    members = [product(1, 40, 64, 40), product(2, 64, 128, 64), sums(3, 4, 300)]
+    alone = [max(local_bytes(lowered([m, m], ORIN))) for m in members]
+    assert len(set(alone)) > 1 and min(alone) > 0
+    assert local_bytes(lowered(members, ORIN))[0] == max(alone)
+    text = source(composed(members, ORIN), "mali-t860")
+    first = kernels(text)[0]
+    assert len(re.findall(r"__local \w+ \w+\[", first)) == 1
+
+
+def test_work_items_of_one_shape_stay_where_they_are() -> None:
+    """Nothing is divided, and nothing asked, for members of the same groups."""
+    func = lowered([product(1, 64, 64, 64)] * 2, ORIN)
+    assert "threadIdx_x <" not in str(func)
+
+
+# ------------------------------------------------------------------------------------------ limits
+
+
+def merged_with(limits: dict[str, int], members: list[Member], spec: DeviceSpec) -> Launches:
+    target = dict(resolve_target("mali-t860").target.export(), **limits)
+    func = with_merged_launches(composed(members, spec), tvm.target.Target(target))
+    return merged_launches(func)
+
+
+def test_more_local_memory_than_there_is() -> None:
+    """Of different types, arrays lie side by side."""
+    floats, ints = product(1, 40, 64, 40), sums(2, 4, 300)
+    whole = local_bytes(lowered([floats, ints], ORIN))
+    assert merged_with({}, [floats, ints], ORIN)[0] == (0, 1)
+    few = {"max_shared_memory_per_block": whole[0] - 1}
+    assert (0, 1) not in merged_with(few, [floats, ints], ORIN)
+
+
+def test_more_arguments_than_a_launch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [element_wise(i, 5, 6) for i in range(5)]
+    monkeypatch.setattr(merge_launches, "MOST_ARGUMENTS", 7)
+    assert merged_launches(lowered(members, MALI)) == ((0, 1), (2, 3), (4,))
+
+
+def test_sub_groups_that_are_not_whole() -> None:
+    """All of a required sub-group has work, or none of it."""
+    small = element_wise(1, 20)
+    large = element_wise(2, 64, 64)
+    funcs = [pinned(small, 8, MALI), large.scheduled(MALI)]
+    items = [launches(func)[0].items for func in funcs]
+    assert items[0] % 8 and items[0] < items[1]
+    target = resolve_target("mali-t860").target
+    assert merged_launches(with_merged_launches(compose(funcs), target)) == ((0,), (1,))
+    funcs[0] = pinned(large, 8, MALI)
+    assert merged_launches(with_merged_launches(compose(funcs), target)) == ((0, 1),)
+    text = source(compose(funcs), "mali-t860")
+    assert text.count("intel_reqd_sub_group_size(8)") == 1
+
+
+# ------------------------------------------------------------------------------- what is generated
+
+
+def test_cuda() -> None:
+    text = source(composed(list(MIXED), SMALL), "jetson-orin-nano")
+    definitions = kernels(text)
+    assert len(definitions) == 2
+    assert text.count("__syncthreads()") > 2
+    assert len(re.findall(r"__shared__", definitions[0])) == 1
+
+
+def test_generated_code_is_what_was_read() -> None:
+    members = [conv(1, 8, 9, 16), sums(2, 3, 200)]
+    assert_golden(source(composed(members, SMALL), "mali-t860"), "merged_launches.cl")
+
+
+# ------------------------------------------------------------------------ ranges of work-items
+
+
+@pytest.mark.parametrize("wave", [1, 32])
+def test_ranges_of_work_items(wave: int, gpu: str) -> None:
+    """The paper's, rounded to waves or not; for members without barriers."""
+    resolved = resolve_target(gpu)
+    members = [element_wise(1, 5, 7), element_wise(2, 4, 9, 3), conv(3, 4, 7, 6)]
+    funcs = [member.scheduled(MALI) for member in members]
+    made = compose(funcs).with_attr(FLAT, wave)
+    inputs = [array for member in members for array in member.inputs]
+    sizes = [1 + len(workspace_of(func)) for func in funcs]
+    results = run(made, inputs, resolved)
+    for member, first in zip(members, np.cumsum([0, *sizes]), strict=False):
+        assert_close(results[first], member.expected.astype("float32"))
+    func = with_merged_launches(made, resolved.target)
+    assert merged_launches(func)[0] == (0, 1, 2)
+    counts = [launches(func)[0].groups * launches(func)[0].items for func in funcs]
+    size = max(launches(func)[0].items for func in funcs)
+    total = sum(-(-count // wave) * wave for count in counts)
+    grid = {str(node.node.thread_tag): int(node.value) for node in _extents(func)[0]}
+    assert grid == {"blockIdx.x": -(-total // size), "threadIdx.x": size}
+
+
+def test_members_with_barriers_go_by_groups() -> None:
+    funcs = [member.scheduled(SMALL) for member in MIXED]
+    made = compose(funcs).with_attr(FLAT, 32)
+    lowered = with_merged_launches(made, resolve_target("mali-t860").target)
+    assert assert_barriers_are_met(lowered) > 0
