@@ -107,6 +107,13 @@ def sums(seed: int, rows: int, terms: int) -> Member:
     )
 
 
+def largest(seed: int, rows: int, terms: int) -> Member:
+    """The largest of each row of integers."""
+    random = np.random.default_rng(seed)
+    array = random.integers(-1000, 1000, (rows, terms)).astype("int32")
+    return _made([array], lambda a: topi.max(a, axis=1), lambda a: a.max(axis=1))
+
+
 def softmax(seed: int, rows: int, columns: int) -> Member:
     """Several launches, with workspace between them."""
 

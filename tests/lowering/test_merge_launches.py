@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tests.lowering.members import (
     build,
     conv,
     element_wise,
+    largest,
     local_bytes,
     pinned,
     product,
@@ -25,6 +27,7 @@ from tests.lowering.members import (
     some,
     sums,
 )
+from tests.marks import in_full
 from tests.schedules.gpu.harness import MALI, ORIN, assert_golden, launches
 from tests.schedules.harness import assert_close
 from tvm_edge.errors import MissingDependencyError
@@ -34,12 +37,25 @@ from tvm_edge.lowering.flat_launches import FLAT
 from tvm_edge.lowering.merged import Launches, merged_launches, with_merged_launches
 from tvm_edge.lowering.parallel_members import compose
 from tvm_edge.schedules.base import workspace_of
+from tvm_edge.schedules.gpu import tiled
+from tvm_edge.schedules.gpu.product import Tile
 
 SMALL = replace(ORIN, max_work_group_size=64)
 
 # A tile in parts (two launches, the first with barriers and local memory), groups that share sums,
 # and a group of another size without either.
 MIXED = (product(1, 33, 700, 40), sums(2, 5, 300), element_wise(3, 4, 7, 9))
+
+
+def small_tile(extents: tuple[int, int, int, int], _window: int, _spec: DeviceSpec) -> Tile:
+    """Groups of 32 or 64 work-items, of little code; sums of many terms are in parts."""
+    _, rows, _, terms = extents
+    return Tile(32 if rows > 40 else 16, 32, 4, 4, 8, parts=3 if terms >= 300 else 1)
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiled, "choose_product_tile", small_tile)
 
 
 def composed(members: list[Member], spec: DeviceSpec) -> tirx.PrimFunc:
@@ -69,7 +85,7 @@ def check(members: list[Member], spec: DeviceSpec, gpu: str) -> Launches:
 
 
 @pytest.mark.parametrize("spec", [SMALL, MALI], ids=["local memory", "without"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *in_full(*range(1, 9))])
 def test_any_members(seed: int, spec: DeviceSpec, gpu: str) -> None:
     members = some(seed)
     found = check(members, spec, gpu)
@@ -91,7 +107,7 @@ def test_grids_of_a_cpu(gpu: str) -> None:
     spec = resolve_target(gpu).spec
     if not spec.on_cpu:
         pytest.skip(f"{spec.name} is no CPU")
-    members = [conv(1, 16, 14, 16), product(2, 33, 40, 21), softmax(3, 9, 40)]
+    members = [product(2, 9, 40, 21), softmax(3, 9, 40), element_wise(4, 70, 80)]
     assert check(members, spec, gpu)[0] == (0, 1, 2)
 
 
@@ -128,26 +144,26 @@ def test_every_work_item_reaches_every_barrier(seed: int) -> None:
 
 def test_groups_are_those_of_all_members() -> None:
     func = lowered(list(MIXED), SMALL)
-    extents = [
-        {str(node.node.thread_tag): int(node.value) for node in found} for found in _extents(func)
-    ]
     alone = [launches(m.scheduled(SMALL)) for m in MIXED]
-    assert extents[0]["blockIdx.x"] == sum(own[0].groups for own in alone)
-    assert extents[0]["threadIdx.x"] == max(own[0].items for own in alone)
-    assert extents[1]["blockIdx.x"] == alone[0][1].groups
+    assert _grid(func) == {
+        "blockIdx.x": sum(own[0].groups for own in alone),
+        "threadIdx.x": max(own[0].items for own in alone),
+    }
+    assert _grid(func, 1)["blockIdx.x"] == alone[0][1].groups
 
 
-def _extents(func: tirx.PrimFunc) -> list[list[tirx.AttrStmt]]:
-    found: list[list[tirx.AttrStmt]] = []
+def _grid(func: tirx.PrimFunc, launch: int = 0) -> dict[str, int]:
+    """The extents of one of a lowered kernel's launches."""
+    found: list[dict[str, int]] = []
 
     def visit(node: tirx.AttrStmt) -> None:
         if node.attr_key == "thread_extent":
             if str(node.node.thread_tag) == "blockIdx.x":
-                found.append([])
-            found[-1].append(node)
+                found.append({})
+            found[-1][str(node.node.thread_tag)] = int(node.value)
 
     tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, visit), order="pre")
-    return found
+    return found[launch]
 
 
 def test_members_use_the_same_local_memory() -> None:
@@ -161,27 +177,32 @@ def test_members_use_the_same_local_memory() -> None:
 
 
 def test_work_items_of_one_shape_stay_where_they_are() -> None:
-    """Nothing is divided, and nothing asked, for members of the same groups."""
-    func = lowered([product(1, 64, 64, 64)] * 2, ORIN)
-    assert "threadIdx_x <" not in str(func)
+    """Members of the same groups need no numbers; of others, work-items go by theirs."""
+    square, other = product(1, 8, 40, 24), element_wise(2, 4, 5)
+
+    def items(*members: Member) -> dict[str, int]:
+        grid = _grid(lowered(list(members), MALI))
+        return {axis: size for axis, size in grid.items() if axis.startswith("threadIdx")}
+
+    alone = launches(square.scheduled(MALI))[0].items
+    assert len(items(square, square)) > 1 and prod(items(square, square).values()) == alone
+    assert items(square, other) == {"threadIdx.x": alone}
 
 
 # ------------------------------------------------------------------------------------------ limits
 
 
-def merged_with(limits: dict[str, int], members: list[Member], spec: DeviceSpec) -> Launches:
-    target = dict(resolve_target("mali-t860").target.export(), **limits)
-    func = with_merged_launches(composed(members, spec), tvm.target.Target(target))
-    return merged_launches(func)
-
-
 def test_more_local_memory_than_there_is() -> None:
-    """Of different types, arrays lie side by side."""
-    floats, ints = product(1, 40, 64, 40), sums(2, 4, 300)
-    whole = local_bytes(lowered([floats, ints], ORIN))
-    assert merged_with({}, [floats, ints], ORIN)[0] == (0, 1)
-    few = {"max_shared_memory_per_block": whole[0] - 1}
-    assert (0, 1) not in merged_with(few, [floats, ints], ORIN)
+    """Of different types, arrays lie side by side; what is too much for a group stays apart."""
+    members = [product(1, 40, 64, 40), largest(2, 4, 300)]
+    made = composed(members, ORIN)
+    config = dict(resolve_target("mali-t860").target.export())
+    whole = local_bytes(with_merged_launches(made, tvm.target.Target(config)))[0]
+    alone = [local_bytes(lowered([m, m], ORIN))[0] for m in members]
+    assert max(alone) < whole <= sum(alone)
+    for limit, expected in ((whole, (0, 1)), (whole - 1, (0,))):
+        target = tvm.target.Target({**config, "max_shared_memory_per_block": limit})
+        assert merged_launches(with_merged_launches(made, target))[0] == expected
 
 
 def test_more_arguments_than_a_launch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,15 +215,15 @@ def test_sub_groups_that_are_not_whole() -> None:
     """All of a required sub-group has work, or none of it."""
     small = element_wise(1, 20)
     large = element_wise(2, 64, 64)
-    funcs = [pinned(small, 8, MALI), large.scheduled(MALI)]
+    funcs = [pinned(small, 32, MALI), large.scheduled(MALI)]
     items = [launches(func)[0].items for func in funcs]
-    assert items[0] % 8 and items[0] < items[1]
+    assert items[0] % 32 and items[0] < items[1]
     target = resolve_target("mali-t860").target
     assert merged_launches(with_merged_launches(compose(funcs), target)) == ((0,), (1,))
-    funcs[0] = pinned(large, 8, MALI)
+    funcs[0] = pinned(large, 32, MALI)
     assert merged_launches(with_merged_launches(compose(funcs), target)) == ((0, 1),)
     text = source(compose(funcs), "mali-t860")
-    assert text.count("intel_reqd_sub_group_size(8)") == 1
+    assert text.count("intel_reqd_sub_group_size(32)") == 1
 
 
 # ------------------------------------------------------------------------------- what is generated
@@ -217,8 +238,8 @@ def test_cuda() -> None:
 
 
 def test_generated_code_is_what_was_read() -> None:
-    members = [conv(1, 8, 9, 16), sums(2, 3, 200)]
-    assert_golden(source(composed(members, SMALL), "mali-t860"), "merged_launches.cl")
+    members = [sums(1, 3, 200), conv(2, 2, 5, 4, 1), element_wise(3, 4, 7, 9)]
+    assert_golden(source(composed(members, MALI), "mali-t860"), "merged_launches.cl")
 
 
 # ------------------------------------------------------------------------ ranges of work-items
@@ -241,8 +262,7 @@ def test_ranges_of_work_items(wave: int, gpu: str) -> None:
     counts = [launches(func)[0].groups * launches(func)[0].items for func in funcs]
     size = max(launches(func)[0].items for func in funcs)
     total = sum(-(-count // wave) * wave for count in counts)
-    grid = {str(node.node.thread_tag): int(node.value) for node in _extents(func)[0]}
-    assert grid == {"blockIdx.x": -(-total // size), "threadIdx.x": size}
+    assert _grid(func) == {"blockIdx.x": -(-total // size), "threadIdx.x": size}
 
 
 def test_members_with_barriers_go_by_groups() -> None:

@@ -19,6 +19,7 @@ from tests.lowering.members import (
     some,
     sums,
 )
+from tests.marks import in_full
 from tests.schedules.gpu.harness import MALI
 from tests.schedules.harness import assert_close
 from tvm_edge.hardware import ResolvedTarget, resolve_target
@@ -55,7 +56,7 @@ def parallel_loops(func: tirx.PrimFunc) -> int:
     return count
 
 
-LARGE = (conv(1, 64, 28, 64), conv(2, 64, 28, 32, 1), product(3, 200, 300, 250))
+LARGE = (conv(1, 16, 20, 16), conv(2, 16, 33, 16, 1), product(3, 130, 70, 120))
 
 
 def test_parameters_are_inputs_and_then_results() -> None:
@@ -74,14 +75,14 @@ def test_parameters_are_inputs_and_then_results() -> None:
 
 def test_one_member_twice(host: ResolvedTarget) -> None:
     """With variables and arrays of their own."""
-    same = conv(5, 16, 14, 16)
+    same = product(5, 130, 70, 40)
     func = same.scheduled(host.spec)
     made = compose([func, func])
     tvm.tirx.analysis.verify_ssa(made)
     check([same, same], host)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [3, *in_full(0, 1, 2, *range(4, 12))])
 def test_any_members_on_a_cpu(seed: int, host: ResolvedTarget) -> None:
     check(some(seed), host)
 
@@ -90,11 +91,10 @@ def test_parallel_loops_are_merged(host: ResolvedTarget) -> None:
     check(list(LARGE), host)
     funcs = [member.scheduled(host.spec) for member in LARGE]
     lowered = with_merged_launches(compose(funcs), host.target)
-    alone = [parallel_loops(func) for func in funcs]
-    assert min(alone) > 0
-    assert parallel_loops(lowered) == max(alone) < sum(alone)
+    assert sum(parallel_loops(func) for func in funcs) > len(funcs)
     launches = merged_launches(lowered)
-    assert launches[0] == (0, 1, 2) and len(launches) == max(alone)
+    assert launches[0] == (0, 1, 2)
+    assert parallel_loops(lowered) == len(launches) < len(funcs)
 
 
 def test_members_without_parallel_loops_stay_in_sequence(host: ResolvedTarget) -> None:
@@ -129,7 +129,7 @@ def test_launches_go_to_the_stages_that_are_asked_for(host: ResolvedTarget) -> N
     funcs = [LARGE[0].scheduled(host.spec), LARGE[2].scheduled(host.spec)]
     later = compose(funcs, [[0], [1]])
     launches = merged_launches(with_merged_launches(later, host.target))
-    assert launches[0] == (0,) and launches[1] == (0, 1)  # the first has two loops
+    assert launches[:2] == ((0,), (1,))
     inputs = [*LARGE[0].inputs, *LARGE[2].inputs]
     for apart, together in zip(
         run(later, inputs, host), run(compose(funcs), inputs, host), strict=True

@@ -105,7 +105,6 @@ def only_where(active: tirx.Expr, stmt: tirx.Stmt) -> tirx.Stmt:
 
     Where :func:`can_idle` holds of it.
     """
-    stmts = _flat(stmt)
     made: list[tirx.Stmt] = []
     run: list[tirx.Stmt] = []
 
@@ -114,12 +113,14 @@ def only_where(active: tirx.Expr, stmt: tirx.Stmt) -> tirx.Stmt:
             made.append(tirx.IfThenElse(active, sequence(run), None))
             run.clear()
 
-    for part in stmts:
-        if isinstance(part, tirx.AllocBuffer | tirx.DeclBuffer):
+    for part in _flat(stmt):
+        if isinstance(part, tirx.AllocBuffer | tirx.DeclBuffer) or _is_arithmetic(part):
             made.append(part)  # for the statements of later runs too
         elif isinstance(part, tirx.Bind):
             end_run()
-            made.append(tirx.Bind(part.var, _value_where(active, part)))
+            # Idle work-items read nothing: their place may not be in the tensor.
+            zero = tirx.const(0, str(part.var.ty.dtype))
+            made.append(tirx.Bind(part.var, tirx.if_then_else(active, part.value, zero)))
         elif not has_barrier(part):
             run.append(part)
         else:
@@ -136,18 +137,18 @@ def _flat(stmt: tirx.Stmt) -> list[tirx.Stmt]:
     return [] if is_nothing else [stmt]
 
 
-def _value_where(active: tirx.Expr, bind: tirx.Bind) -> tirx.Expr:
-    """What a variable is bound to: nothing is read by idle work-items, who have no place to."""
-    loads = False
+def _is_arithmetic(stmt: tirx.Stmt) -> bool:
+    """Whether a statement names a value that is calculated, or an address, and nothing is read."""
+    if not isinstance(stmt, tirx.Bind):
+        return False
+    reads = False
 
-    def load(_: ir.TensorLoad) -> None:
-        nonlocal loads
-        loads = True
+    def read(_: ir.TensorLoad) -> None:
+        nonlocal reads
+        reads = True
 
-    tvm_ffi.structural_walk(bind.value, (ir.TensorLoad, load))
-    if not loads or not isinstance(bind.var.ty, ir.PrimType):
-        return bind.value
-    return tirx.if_then_else(active, bind.value, tirx.const(0, str(bind.var.ty.dtype)))
+    tvm_ffi.structural_walk(stmt.value, (ir.TensorLoad, read))
+    return not reads or not isinstance(stmt.var.ty, ir.PrimType)
 
 
 def _around_barrier(active: tirx.Expr, stmt: tirx.Stmt) -> tirx.Stmt:

@@ -7,13 +7,13 @@ stands in different branches side by side, and fewer groups share a core.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import inf
 
 import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_edge.schedules.accesses import constant, uses
+from tvm_edge.schedules.accesses import constant
 
 __all__ = ["common_bytes", "in_common", "is_movable"]
 
@@ -23,15 +23,30 @@ _ALIGNMENT = 16
 
 def is_movable(array: tirx.Buffer, stmt: tirx.Stmt) -> bool:
     """Whether an array is of known size, and only loaded from and stored to by its name."""
-    if constant(array.shape[0]) is None or len(array.shape) != 1:
+    if len(array.shape) != 1 or constant(array.shape[0]) is None:
         return False
-    moved = _moved(_without_allocation(stmt, array), {array: (array_like(array), 0)})
-    return not uses(moved, array)
+    found = 0
 
+    def access(indices: Sequence[tirx.Expr], buffer: tirx.Buffer) -> None:
+        nonlocal found
+        if buffer.same_as(array):
+            # Vectors of vectors have no place in an array of elements.
+            found += 1 if _lanes(array.dtype) == 1 or _lanes(indices[0].ty.dtype) == 1 else -inf
 
-def array_like(array: tirx.Buffer) -> tirx.Buffer:
-    """Another array of the same kind."""
-    return _array(array.name, str(array.dtype), int(array.shape[0]))
+    def load(node: ir.TensorLoad) -> None:
+        access(node.indices, node.source)
+
+    def store(node: tirx.BufferStore) -> None:
+        access(node.indices, node.buffer)
+
+    def var(node: tirx.Var) -> None:
+        nonlocal found
+        found -= node.same_as(array)
+
+    tvm_ffi.structural_walk(
+        stmt, ((ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.Var, var))
+    )
+    return found == -1  # where it is allocated
 
 
 def common_bytes(members: Sequence[Sequence[tirx.Buffer]]) -> int:
@@ -44,30 +59,28 @@ def in_common(
 ) -> tuple[list[tirx.Buffer], list[tirx.Stmt]]:
     """Arrays that hold those of any one member, and the members' statements with them.
 
-    One for each type of elements: as large as the member that has most of it needs.
+    One for each type of elements: as large as the member that has most of it needs. Arrays of
+    vectors, which TVM makes of those that are accessed by vectors alone, are arrays of their
+    elements again.
 
     Parameters
     ----------
     members : sequence of (sequence of Buffer, Stmt)
         Arrays, and the statement that uses them.
     """
-    counts = _counts([arrays for arrays, _ in members])
     common = {
-        dtype: _array(f"local_{dtype}", dtype, count) for dtype, count in sorted(counts.items())
+        dtype: tirx.decl_buffer([count], dtype, f"local_{dtype}", scope="shared", layout=None)
+        for dtype, count in sorted(_counts([arrays for arrays, _ in members]).items())
     }
     stmts = []
     for arrays, stmt in members:
         places, _ = _laid_out(arrays)
         moves = {
-            array: (common[str(array.dtype)], place)
+            array: (common[_element(array)], place)
             for array, place in zip(arrays, places, strict=True)
         }
         stmts.append(_moved(stmt, moves))
     return list(common.values()), stmts
-
-
-def _array(name: str, dtype: str, count: int) -> tirx.Buffer:
-    return tirx.decl_buffer([count], dtype, name, scope="shared", layout=None)
 
 
 def _counts(members: Sequence[Sequence[tirx.Buffer]]) -> dict[str, int]:
@@ -84,25 +97,24 @@ def _laid_out(arrays: Sequence[tirx.Buffer]) -> tuple[list[int], dict[str, int]]
     places: list[int] = []
     used: dict[str, int] = {}
     for array in arrays:
-        dtype = str(array.dtype)
+        dtype = _element(array)
         unit = max(1, _ALIGNMENT // _itemsize(dtype))
         place = -(-used.get(dtype, 0) // unit) * unit
         places.append(place)
-        used[dtype] = place + prod(int(size) for size in array.shape)
+        used[dtype] = place + int(array.shape[0]) * _lanes(array.dtype)
     return places, used
+
+
+def _element(array: tirx.Buffer) -> str:
+    return str(array.dtype).split("x")[0]
+
+
+def _lanes(dtype: object) -> int:
+    return int(tvm.DataType(str(dtype)).lanes)
 
 
 def _itemsize(dtype: str) -> int:
     return int(tvm.DataType(dtype).itemsize)
-
-
-def _without_allocation(stmt: tirx.Stmt, array: tirx.Buffer) -> tirx.Stmt:
-    nothing = tirx.Evaluate(tirx.const(0, "int32"))
-
-    def allocate(node: tirx.AllocBuffer) -> tirx.Stmt:
-        return nothing if node.buffer.same_as(array) else node
-
-    return tvm_ffi.structural_map(stmt, (tirx.AllocBuffer, allocate))
 
 
 def _moved(stmt: tirx.Stmt, moves: Mapping[tirx.Buffer, tuple[tirx.Buffer, int]]) -> tirx.Stmt:
@@ -112,24 +124,27 @@ def _moved(stmt: tirx.Stmt, moves: Mapping[tirx.Buffer, tuple[tirx.Buffer, int]]
         if node.source not in moves:
             return node
         array, place = moves[node.source]
-        return tirx.BufferLoad(array, [_shifted(node.indices[0], place)])
+        return tirx.BufferLoad(array, [_moved_index(node.indices[0], node.source, place)])
 
     def store(node: tirx.BufferStore) -> tirx.BufferStore:
         if node.buffer not in moves:
             return node
         array, place = moves[node.buffer]
-        return tirx.BufferStore(array, node.value, [_shifted(node.indices[0], place)])
+        index = _moved_index(node.indices[0], node.buffer, place)
+        return tirx.BufferStore(array, node.value, [index])
 
     return tvm_ffi.structural_map(stmt, ((ir.TensorLoad, load), (tirx.BufferStore, store)))
 
 
-def _shifted(index: tirx.Expr, by: int) -> tirx.Expr:
-    if by == 0:
-        return index
+def _moved_index(index: tirx.Expr, array: tirx.Buffer, place: int) -> tirx.Expr:
+    """Where the element, or the vector, `index` of an array is in the common one."""
+    width = _lanes(array.dtype)
+    if width > 1:
+        return tirx.Ramp(index * width + place, tirx.const(1, str(index.ty.dtype)), width)
     if isinstance(index, tirx.Ramp):
-        return tirx.Ramp(index.base + by, index.stride, index.lanes)
-    lanes = tvm.DataType(str(index.ty.dtype)).lanes
+        return tirx.Ramp(index.base + place, index.stride, index.lanes)
+    lanes = _lanes(index.ty.dtype)
     if lanes == 1:
-        return index + by
-    dtype = str(index.ty.dtype).split("x")[0]
-    return index + tirx.Broadcast(tirx.const(by, dtype), lanes)
+        return index + place
+    element = str(index.ty.dtype).split("x")[0]
+    return index + tirx.Broadcast(tirx.const(place, element), lanes)
