@@ -39,6 +39,8 @@ from tvm_edge.lowering.parallel_members import compose
 from tvm_edge.schedules.base import workspace_of
 from tvm_edge.schedules.gpu import tiled
 from tvm_edge.schedules.gpu.product import Tile
+from tvm_edge.schedules.gpu.reduce import Reduce
+from tvm_edge.schedules.vision import gpu as vision
 
 SMALL = replace(ORIN, max_work_group_size=64)
 
@@ -97,9 +99,50 @@ def test_barriers_and_parts_of_sums(gpu: str) -> None:
     assert check(list(MIXED), SMALL, gpu) == ((0, 1, 2), (0,))
 
 
+def test_sorts_and_scans(gpu: str) -> None:
+    """Kernels of several launches, with barriers in loops, and work-groups of their own sizes."""
+    resolved = resolve_target(gpu)
+    spec = replace(SMALL, cores=2, max_work_group_size=16)
+    how = {"descending": True, "index_dtype": "int32"}
+    sorts = [vision.argsort_rows(n, 301, "float32", spec, **how) for n in (2, 1)]
+    scan = vision.scan_lines(1, 500, 1, "float32", "float32", spec)
+    small = element_wise(5, 3, 5)
+    outputs = [*(len(sort.outputs) for sort in sorts), len(scan.outputs), 1]
+    made = compose(
+        [*(sort.func for sort in sorts), scan.func, small.scheduled(spec)], outputs=outputs
+    )
+    rows, line = np.random.default_rng(0).standard_normal((2, 602)).astype("float32")
+    results = run(made, [rows, rows[301:], line[:500], *small.inputs], resolved)
+    first = np.cumsum([0, *outputs])
+    order = np.argsort(-rows.reshape(2, 301), axis=1, kind="stable")
+    np.testing.assert_array_equal(results[0].reshape(2, 301), order)
+    np.testing.assert_array_equal(results[first[1]], order[1])
+    assert_close(results[first[2]], np.cumsum(line[:500].astype("float64")).astype("float32"))
+    assert_close(results[first[3]], small.expected.astype("float32"))
+    func = with_merged_launches(made, resolved.target)
+    assert merged_launches(func) == ((0, 1, 2, 3), (0, 1), (0, 1))
+    assert assert_barriers_are_met(func) > 0
+
+
 def test_one_member_twice(gpu: str) -> None:
     same = product(4, 30, 90, 20)
     assert check([same, same], SMALL, gpu)[0] == (0, 1)
+
+
+def test_members_that_allocate(gpu: str) -> None:
+    """TVM gives the room of one to the next: they stay one after the other."""
+    resolved = resolve_target(gpu)
+    members = [softmax(1, 5, 90), softmax(2, 5, 90)]
+    made = []
+    for member in members:
+        by_rule = Reduce().apply(member.func, SMALL)
+        assert by_rule is not None
+        made.append(by_rule.mod["main"].with_attrs(member.func.attrs))
+    func = compose(made)
+    results = run(func, [array for m in members for array in m.inputs], resolved)
+    for member, result in zip(members, results, strict=True):
+        assert_close(result, member.expected.astype("float32"))
+    assert merged_launches(with_merged_launches(func, resolved.target)) == ()
 
 
 def test_grids_of_a_cpu(gpu: str) -> None:

@@ -7,7 +7,6 @@ stands in different branches side by side, and fewer groups share a core.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
 
 import tvm
 import tvm_ffi
@@ -25,28 +24,30 @@ def is_movable(array: tirx.Buffer, stmt: tirx.Stmt) -> bool:
     """Whether an array is of known size, and only loaded from and stored to by its name."""
     if len(array.shape) != 1 or constant(array.shape[0]) is None:
         return False
-    found = 0
+    others = 0  # mentions that are no accesses
+    of_vectors = False
 
-    def access(indices: Sequence[tirx.Expr], buffer: tirx.Buffer) -> None:
-        nonlocal found
+    def access(buffer: tirx.Buffer, index: tirx.Expr) -> None:
+        nonlocal others, of_vectors
         if buffer.same_as(array):
-            # Vectors of vectors have no place in an array of elements.
-            found += 1 if _lanes(array.dtype) == 1 or _lanes(indices[0].ty.dtype) == 1 else -inf
+            others -= 1
+            of_vectors |= _lanes(index.ty.dtype) > 1
 
     def load(node: ir.TensorLoad) -> None:
-        access(node.indices, node.source)
+        access(node.source, node.indices[0])
 
     def store(node: tirx.BufferStore) -> None:
-        access(node.indices, node.buffer)
+        access(node.buffer, node.indices[0])
 
-    def var(node: tirx.Var) -> None:
-        nonlocal found
-        found -= node.same_as(array)
+    def mention(node: tirx.Var) -> None:
+        nonlocal others
+        others += node.same_as(array)
 
     tvm_ffi.structural_walk(
-        stmt, ((ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.Var, var))
+        stmt, ((ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.Var, mention))
     )
-    return found == -1  # where it is allocated
+    # It is allocated once; a vector of vectors has no index among their elements.
+    return others == 1 and not (of_vectors and _lanes(array.dtype) > 1)
 
 
 def common_bytes(members: Sequence[Sequence[tirx.Buffer]]) -> int:

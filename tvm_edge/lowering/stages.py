@@ -137,11 +137,15 @@ def _share(before: Sequence[tirx.Stmt], members: Sequence[Sequence[tirx.Stmt]]) 
     They were composed with arrays of their own: TVM gave the room of one to another that began
     after its end.
     """
-    arrays = [
-        stmt.buffer
-        for stmt in (*before, *(stmt for stmts in members for stmt in stmts))
-        if isinstance(stmt, tirx.AllocBuffer)
-    ]
+    families: list[list[tirx.Buffer]] = []  # an array, and all names that it has
+    for stmt in (*before, *(stmt for stmts in members for stmt in stmts)):
+        if isinstance(stmt, tirx.AllocBuffer):
+            families.append([stmt.buffer])
+        elif isinstance(stmt, tirx.DeclBuffer):
+            for family in families:
+                if any(uses(stmt.data, name) for name in family):
+                    family.append(stmt.buffer)
     return any(
-        sum(any(uses(stmt, array) for stmt in stmts) for stmts in members) > 1 for array in arrays
+        sum(any(uses(stmt, name) for stmt in stmts for name in family) for stmts in members) > 1
+        for family in families
     )
