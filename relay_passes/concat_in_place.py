@@ -27,10 +27,14 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_edge.relay_passes.expressions import all_bindings, is_call, static_shape
 from tvm_edge.relay_passes.fallback import operands
 
-__all__ = ["CONCAT", "concat_in_place"]
+__all__ = ["AREAS", "CONCAT", "concat_in_place"]
 
 CONCAT = "tvm_edge.concat"
 """Attribute of kernels that concatenate along axis 1 and do nothing else."""
+
+AREAS = "tvm_edge.areas"
+"""Attribute of kernels whose tensors are parts of larger ones: of each the parameter, the first and
+how many along axis 1 of the larger tensor. Of that the kernel reads and writes nothing else."""
 
 _VECTOR_BYTES = 16
 
@@ -318,4 +322,10 @@ def _within(func: tirx.PrimFunc, areas: Mapping[int, _Area]) -> tirx.PrimFunc:
     *inputs, output = (larger.get(param, param) for param in old)
     offset = offsets.get(old[-1])
     given = [offset] if isinstance(offset, tirx.Var) else []
-    return tirx.PrimFunc([*inputs, *given, output], body).with_attrs(func.attrs)
+    made = tirx.PrimFunc([*inputs, *given, output], body).with_attrs(func.attrs)
+    known = [
+        [position, area.offset, int(old[position].shape[1])]
+        for position, area in sorted(areas.items())
+        if isinstance(area.offset, int)
+    ]
+    return made if given else made.with_attr(AREAS, known)

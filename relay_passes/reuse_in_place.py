@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_edge.relay_passes.concat_in_place import AREAS
 from tvm_edge.relay_passes.expressions import is_call, static_shape
 from tvm_edge.relay_passes.fallback import operands
 
@@ -111,7 +112,8 @@ def _over(func: tirx.PrimFunc, position: int) -> tirx.PrimFunc:
 
     body = tvm_ffi.structural_map(func.body, ((ir.TensorLoad, load), (ir.TensorRegion, region)))
     params = [param for i, param in enumerate(func.params) if i != position]
-    return tirx.PrimFunc(params, body).with_attrs(func.attrs)
+    made = tirx.PrimFunc(params, body).with_attrs(func.attrs)
+    return made.without_attr(AREAS)  # parameters have other numbers now
 
 
 @mutator

@@ -22,6 +22,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules import cpu, gpu
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.base import WORKSPACE, Scheduled, apply_first
+from tvm_edge.schedules.placed_buffers import with_placed_buffers
 
 __all__ = ["GRID", "as_grid", "schedule", "sequence"]
 
@@ -90,16 +91,6 @@ def as_grid(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     return made.with_attrs(func.attrs).with_attr(WORKSPACE, len(shared))
 
 
-_PLACE_BUFFERS = tvm.transform.Sequential(
-    [
-        s_tir.transform.LowerInitBlock(),
-        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
-        s_tir.transform.ConvertBlocksToOpaque(),
-        s_tir.transform.CompactBufferAllocation(),
-    ]
-)
-
-
 def _private_bytes(func: tirx.PrimFunc) -> float:
     """Bytes of the arrays of a task, once each is as large as its part of the tensor."""
     total = 0.0
@@ -111,8 +102,7 @@ def _private_bytes(func: tirx.PrimFunc) -> float:
             known = prod(size for size in sizes if size is not None)
             total += inf if None in sizes else known * tvm.DataType(str(buffer.dtype)).itemsize
 
-    placed = _PLACE_BUFFERS(tvm.IRModule({"main": func}))["main"]
-    tvm_ffi.structural_walk(placed.body, (s_tir.SBlock, add))
+    tvm_ffi.structural_walk(with_placed_buffers(func).body, (s_tir.SBlock, add))
     return total
 
 

@@ -199,7 +199,7 @@ def test_without_onnx_the_message_names_the_extra(tmp_path: Path) -> None:
         ({"memory_budget": 1 << 20}, "not available in this version"),
         ({"memory_budget": "1GiB"}, "not available in this version"),
         ({"parallel_fusion": "x"}, "'auto', True or False"),
-        ({"parallel_fusion": True}, "leave parallel_fusion at 'auto'"),
+        ({"parallel_fusion": 1}, "'auto', True or False"),
         ({"fallback": "x"}, "auto, list, none, error"),
         ({"fallback": 3}, "auto, list, none, error"),
         ({"host": "llvm"}, "leave host out"),

@@ -13,6 +13,17 @@ from functools import cache
 from itertools import product
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.gpu.cycles import (
+    ALUS,
+    LATENCY,
+    LATENCY_OF_LOAD,
+    LOAD,
+    OTHER_REGISTERS,
+    PROLOGUE,
+    REGISTERS,
+    RESIDENT,
+    STEP,
+)
 from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.gpu.tensor_core import PIECE, WARP
 
@@ -49,22 +60,12 @@ _TERMS_OF_A_PART = 32
 # Bytes that the parts of all sums may take.
 _MOST_WORKSPACE = 64 << 20
 
-# Registers of a work-item beside its tile.
-_OTHER_REGISTERS = 16
-
-# Cycles, fitted to 660 kernels of 20 layers on an H200 (benchmarks/RESULTS.md): of a launch; until
-# a group's first step has begun; until the operands of a step are there, and for each of them that
-# a work-item brings; of a step itself, and of each wave's load in it.
-_LAUNCH, _PROLOGUE = 4090.0, 760.0
-_LATENCY, _LATENCY_OF_LOAD = 470.0, 35.0
-_STEP, _LOAD = 9.0, 2.45
+# Cycles beside those of a group (`cycles`): of a launch.
+_LAUNCH = 4090.0
 # Of a part: its turn in the sum. Of a result and of each part of it: its way through memory.
 _PART, _WRITTEN, _READ = 85.0, 4.75, 0.67
 _BYTES_PER_CYCLE = 16  # of a core
 _CYCLES_PER_US = 1755
-
-# Of unknown devices: registers, lanes of a core; and work-items that a core holds.
-_REGISTERS, _ALUS, _RESIDENT = 65536, 128, 2048
 
 
 @cache
@@ -152,13 +153,13 @@ def _is_half_empty(tile: int, extent: int) -> bool:
 def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: DeviceSpec) -> float:
     """Estimated cycles of the kernels."""
     batch, rows, columns, terms = extents
-    cores, alus = max(spec.cores, 1), spec.alus or _ALUS
+    cores, alus = max(spec.cores, 1), spec.alus or ALUS
     groups = batch * -(-rows // tile.rows) * -(-columns // tile.columns) * tile.parts
     own = tile.item_rows * tile.item_columns // tile.wave
     own += 2 * (tile.item_rows + tile.item_columns) // (1 if tile.wave == 1 else PIECE[1])
     resident = min(
-        (spec.registers or _REGISTERS) // (tile.items * (own + _OTHER_REGISTERS)),
-        _RESIDENT // tile.items,
+        (spec.registers or REGISTERS) // (tile.items * (own + OTHER_REGISTERS)),
+        RESIDENT // tile.items,
         # Of what a core has, a group may use a third or so.
         3 * spec.local_memory // tile.local_bytes,
     )
@@ -167,12 +168,12 @@ def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: Devic
     waves = -(-tile.items // max(spec.wave, 1))
     share = (_ITEMS if tile.wave == 1 else _WARPS)[tile.item_rows, tile.item_columns]
     step = tile.rows * tile.columns * tile.depth / (alus * share)
-    step += _STEP + waves * brought * _LOAD
-    wait = _LATENCY + brought * _LATENCY_OF_LOAD
+    step += STEP + waves * brought * LOAD
+    wait = LATENCY + brought * LATENCY_OF_LOAD
     rounds, left = divmod(-(-groups // cores), resident)
     total = _LAUNCH
     for times, together in ((rounds, resident), (min(left, 1), left)):
-        total += times * (_PROLOGUE + tile.steps(terms) * max(together * step, wait))
+        total += times * (PROLOGUE + tile.steps(terms) * max(together * step, wait))
     if tile.parts > 1:
         moved = batch * rows * columns * 4 * (_WRITTEN + _READ * tile.parts)
         total += streaming_cycles(moved, spec) + tile.parts * _PART

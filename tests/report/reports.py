@@ -88,8 +88,18 @@ def made_report(operators: int = 60) -> CompileReport:
             {**copy, "tensor": NASTY, "bytes": 0, "zero_copy": False},
         ),
         fusion_groups=(
-            {"operators": ["left", "right"], "taken": True, "reason": "faster: 1.5 times"},
-            {"operators": ["one", NASTY], "taken": False, "reason": "fills the device alone"},
+            {
+                "operators": ["left", "right"],
+                "kernels": ["a", "b"],
+                "taken": True,
+                "reason": "faster: 1.5 times",
+            },
+            {
+                "operators": ["one", NASTY],
+                "kernels": ["c", "d"],
+                "taken": False,
+                "reason": "fills the device alone",
+            },
         ),
         layouts={infos[3].name: "NCHW16c, Winograd"},
         warnings=(f"the weight {NASTY} holds NaN",),

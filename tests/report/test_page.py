@@ -147,9 +147,9 @@ def test_how_much_tuning_records_cover(tmp_path: Path) -> None:
 def test_groups_of_fusion_with_why_or_none(tmp_path: Path) -> None:
     _, page = written(made_report(), tmp_path)
     assert page.tables["fusion-table"] == [
-        ["operators", "taken", "reason"],
-        ["left, right", "yes", "faster: 1.5 times"],
-        [f"one, {NASTY}", "no", "fills the device alone"],
+        ["operators", "kernels", "taken", "reason"],
+        ["left, right", "a, b", "yes", "faster: 1.5 times"],
+        [f"one, {NASTY}", "c, d", "no", "fills the device alone"],
     ]
     _, page = written(replace(made_report(), fusion_groups=()), tmp_path)
     assert "fusion-table" not in page.tables and "None: no independent operators" in page.text

@@ -9,6 +9,8 @@ import click
 
 from tvm_edge.cli import common
 
+_PARALLEL_FUSION: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
+
 
 @click.command("compile")
 @click.argument("model")
@@ -37,6 +39,14 @@ from tvm_edge.cli import common
     help="With mixed and float16, an operator or node that stays float32. Repeatable.",
 )
 @click.option(
+    "--parallel-fusion",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Independent kernels in one launch: where it is predicted to gain, wherever it can be, "
+    "or never.",
+)
+@click.option(
     "--embed-programs",
     is_flag=True,
     help="Add OpenCL kernels as this machine's driver builds them.",
@@ -53,6 +63,7 @@ def compile_command(
     tuning_logs: Any,
     precision: str,
     keep_float32: tuple[str, ...],
+    parallel_fusion: str,
     embed_programs: bool,
     html: Path | None,
     as_json: bool,
@@ -70,6 +81,7 @@ def compile_command(
             precision=precision,
             precision_exceptions=keep_float32,
             fallback=fallback,
+            parallel_fusion=_PARALLEL_FUSION[parallel_fusion],
             tuning_logs=tuning_logs,
         )
     with common.progress(f"writing {path}"):
@@ -84,8 +96,10 @@ def compile_command(
     if records is not None and (records.covered or records.ignored):
         covered = f"records: {records.line()}\n"
     precise = f"{report.precision.line()}\n" if report.precision else ""
+    fused = f"fusion: {report.fusion_line()}\n" if report.fusion_groups else ""
+    decided = f"{report.placement_line()}\n{covered}{precise}{fused}"
     common.emit(
         as_json,
         {"artifact": str(path), "bytes": size, "report": report.to_dict()},
-        f"{report.placement_line()}\n{covered}{precise}wrote {path} ({size / 2**20:.1f} MiB)",
+        f"{decided}wrote {path} ({size / 2**20:.1f} MiB)",
     )

@@ -14,7 +14,7 @@ from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.compiler.linker import find_linker
 from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.lowering import cuda_pipeline, opencl_intrinsics, opencl_pipeline
+from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_intrinsics, opencl_pipeline
 from tvm_edge.lowering.opencl_source import sources_rewritten
 
 __all__ = ["BuiltLibrary", "build"]
@@ -98,7 +98,8 @@ def build(
         CUDA does not build for the target's architecture.
     """
     device_compiler: AbstractContextManager[None] = nullcontext()
-    pipeline = "default"
+    cpu_pipeline.register()
+    pipeline = cpu_pipeline.CPU
     if resolved.kind == "opencl":
         opencl_intrinsics.register()
         opencl_pipeline.register()

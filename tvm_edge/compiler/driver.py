@@ -17,6 +17,7 @@ import tvm
 from tvm_edge.compiler import describe, phases
 from tvm_edge.compiler.build import BuiltLibrary, build
 from tvm_edge.compiler.options import check_options, check_precision, exceptions_of
+from tvm_edge.compiler.parallel import describe_groups, merge_kernels, merged_infos
 from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
 from tvm_edge.compiler.provenance import NodeTrace
@@ -96,7 +97,10 @@ def compile(
         one of which ``"list"`` would move an operator; names of operators or ONNX nodes: those, and
         what a GPU cannot run.
     parallel_fusion : {"auto", True, False}
-        Whether independent operators share a kernel.
+        Whether kernels that do not depend on each other, as those of branches, share a launch
+        (EMDL'21). ``"auto"``: where the policy predicts that it gains
+        (:mod:`tvm_edge.schedules.parallel_policy`), on GPUs alone; ``True``: wherever it can be.
+        ``report.fusion_groups`` says which, and why others do not.
     memory_budget : optional
     tuning_logs : path or False, optional
         Tuning records: a folder of them or one file, in place of the user's own, which are in
@@ -133,6 +137,7 @@ def compile(
         precision=precision,
         precision_exceptions=precision_exceptions,
         fallback=fallback,
+        parallel_fusion=parallel_fusion,
         tuning_logs=tuning_logs,
         num_threads=num_threads,
     )
@@ -148,6 +153,7 @@ def compile_with(
     precision: str = "float32",
     precision_exceptions: Sequence[str] = (),
     fallback: str | Sequence[str] = "auto",
+    parallel_fusion: str | bool = "auto",
     tuning_logs: TuningLogs = False,
     num_threads: int | None = None,
 ) -> CompiledModel:
@@ -169,6 +175,7 @@ def compile_with(
         precision,
         precision_exceptions,
         tuning_logs,
+        parallel_fusion,
     )
     with plan.clock("build"):
         library = build(plan.lowered, plan.resolved, plan.smaller)
@@ -287,6 +294,7 @@ def _plan(
     precision: str = "float32",
     precision_exceptions: Sequence[str] = (),
     tuning_logs: TuningLogs = False,
+    parallel_fusion: str | bool = "auto",
 ) -> _Plan:
     clock = _Clock()
 
@@ -341,17 +349,25 @@ def _plan(
         names = kernel_calls(scheduled)
         dump(scheduled, "scheduled")
 
-    # 5. Weights leave the code; storage is planned; the graph becomes instructions.
+    # 5. Weights leave the code; independent kernels are merged; storage is planned; the graph
+    # becomes instructions.
     with clock("lower"), resolved.target:
         lift: Any = LiftWeights()  # a pass, by a decorator that type checkers cannot see through
-        lifted = lift(scheduled)
-        lowered, plain = lower(lifted, placed.kinds, resolved.shared)
+        parallel = merge_kernels(
+            lift(scheduled),
+            resolved,
+            parallel_fusion,
+            tuning_logs if precision == "float32" else False,
+        )
+        dump(parallel.module, "parallel_fusion")
+        lowered, plain = lower(parallel.module, placed.kinds, resolved.shared)
 
     # 6. What was decided.
     with clock("report"):
-        kernels = describe.describe_kernels(
+        apart = describe.describe_kernels(
             fused, calls, names, schedules, imported, recorded.origins
         )
+        kernels = merged_infos(apart, parallel)
         placements = describe.describe_placements(imported, calls, schedules, placed.reasons)
         report = CompileReport(
             model=imported.name,
@@ -361,8 +377,14 @@ def _plan(
             kernels=kernels,
             copies=copies_of(legal, imported, resolved.shared),
             layouts=describe.describe_layouts(fused, calls, schedules, imported),
+            fusion_groups=describe_groups(apart, parallel, parallel_fusion),
             memory=describe.describe_memory(
-                plain, scheduled, lift.weights, imported.inputs, imported.outputs, names
+                plain,
+                parallel.module,
+                lift.weights,
+                imported.inputs,
+                imported.outputs,
+                [kernel.name for kernel in kernels],
             ),
             partitions=describe.partitions(kernels),
             precision=describe.describe_precision(

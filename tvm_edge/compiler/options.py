@@ -61,16 +61,8 @@ def check_options(
             fallback,
             f"use one of {', '.join(_FALLBACKS)}, or a list of operator names",
         )
-    if parallel_fusion not in ("auto", True, False):
+    if parallel_fusion != "auto" and not isinstance(parallel_fusion, bool):
         _refuse("parallel_fusion", parallel_fusion, "use 'auto', True or False")
-    if parallel_fusion is True:
-        raise InputError(
-            "parallel_fusion=True is not available in this version of tvm-edge; leave "
-            "parallel_fusion at 'auto'",
-            name="parallel_fusion",
-            expected="'auto' or False",
-            got="True",
-        )
     if memory_budget is not None:
         raise InputError(
             f"memory_budget={memory_budget!r} is not available in this version of tvm-edge; "

@@ -1,28 +1,30 @@
-"""From scheduled kernels to CUDA C: TVM's own pipeline, with what its generator needs behind it."""
+"""From scheduled kernels to CUDA C: TVM's own passes, with what its generator needs behind them."""
 
 from __future__ import annotations
 
 import tvm
 from tvm import tirx
-from tvm.s_tir.pipeline import default_s_tir_pipeline
+from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from tvm_edge.lowering.cuda_casts import NameConvertedVectors
+from tvm_edge.lowering.tvm_passes import lowering_passes
 
-__all__ = ["CUDA", "register"]
+__all__ = ["CUDA", "PASSES", "register"]
 
 CUDA = "tvm_edge.cuda"
 """Name of the pipeline, for ``relax.build(tir_pipeline=...)``."""
 
+PASSES = lowering_passes()
+"""Up to functions of the host and of the device, which are finished apart."""
+
 
 def register() -> None:
     """Let TVM know the pipeline by its name; more than once does no harm."""
-    tirx.compilation_pipeline.register_tir_pipeline(CUDA, _pipeline)
+    passes = tvm.transform.Sequential(PASSES, name="CUDA")
+    tirx.compilation_pipeline.register_tir_pipeline(
+        CUDA, lambda: (passes, finalize_host_passes, _finalize_device_passes)
+    )
 
 
-def _pipeline() -> tuple[object, object, object]:
-    passes, finalize_host, finalize_device = default_s_tir_pipeline()
-
-    def finalize() -> tvm.transform.Pass:
-        return tvm.transform.Sequential([finalize_device(), NameConvertedVectors()])
-
-    return passes, finalize_host, finalize
+def _finalize_device_passes() -> tvm.transform.Pass:
+    return tvm.transform.Sequential([finalize_device_passes(), NameConvertedVectors()])

@@ -138,7 +138,10 @@ class CompileReport:
         ``bytes`` (its size), ``zero_copy``: the devices share memory, and nothing is copied, and
         ``overlapped``: the GPU has other work meanwhile.
     fusion_groups : tuple[dict, ...]
-        Independent operators merged into one kernel, and refusals, with why.
+        Independent kernels that are one launch, and the best of those that are not: ``operators``,
+        ``kernels`` (by their own names), ``taken``, ``reason``, and the predicted microseconds
+        ``apart_us`` and ``merged_us``, ``None`` where nothing can be said. What was merged because
+        the user asked for it may be predicted to lose.
     kernels : tuple[KernelInfo, ...]
         In execution order.
     layouts : dict[str, str]
@@ -245,6 +248,18 @@ class CompileReport:
             named = [f"{op_type} ×{count}" for op_type, count in beside.most_common(_NAMED)]
             line += f"; CPU: {', '.join(named)}{', …' if len(beside) > _NAMED else ''}"
         return line
+
+    def fusion_line(self) -> str:
+        """One line, as ``2 groups of 5 kernels merged, 1 refused``."""
+        taken = [group for group in self.fusion_groups if group["taken"]]
+        members = sum(len(group["kernels"]) for group in taken)
+        refused = len(self.fusion_groups) - len(taken)
+        merged = (
+            f"{_number(len(taken), 'group')} of {members} kernels merged"
+            if taken
+            else "none merged"
+        )
+        return f"{merged}, {refused} refused" if refused else merged
 
     def summary(self) -> str:
         """A page of text: placement, kernels, memory, warnings, unsupported operators."""

@@ -73,6 +73,8 @@ def _head(console: Console, report: CompileReport) -> None:
         origins = [kernel.origin for kernel in report.kernels]
         counts = ", ".join(f"{origins.count(o)} {o}" for o in dict.fromkeys(origins))
         line("kernels", f"{len(origins)} launches ({counts})")
+    if report.fusion_groups:
+        line("fusion", report.fusion_line())
     if report.records is not None:
         line("records", report.records.line())
         for reason in report.records.ignored:

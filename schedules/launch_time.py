@@ -1,0 +1,133 @@
+"""How long launches take on a device, alone and merged into one: estimates, no measurement.
+
+A core's work-groups share its arithmetic units, and wait for memory beside each other. So a launch
+takes what the busiest core has to calculate, or the rounds of groups that wait one after the other,
+or its bytes over the bandwidth, whichever is longest (as :mod:`.gpu.product_tile` counts for one
+tile). A kernel that leaves cores or their registers empty has room for another one: that is what
+merging gains, beside the launch ("theoretical occupancy of the mobile GPU", EMDL'21 §7).
+
+What it costs: all groups of a merged launch have the registers, the local memory and the
+work-items of the member that wants most, so that fewer of them run on a core at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.gpu.cycles import (
+    ALUS,
+    LATENCY,
+    LATENCY_OF_LOAD,
+    LOAD,
+    PROLOGUE,
+    REGISTERS,
+    RESIDENT,
+    STEP,
+)
+from tvm_edge.schedules.launch_work import Launch
+
+__all__ = ["CPU_LAUNCH_US", "apart_us", "merged_us", "resident_groups"]
+
+CPU_LAUNCH_US = 5.0
+"""To hand a parallel loop to the threads of TVM's pool and to wait for the last of them."""
+
+# What kernels reach of a core's multiply-adds, and of its clock where nobody says it.
+_SHARE = 0.5
+_CLOCK_GHZ = 1.0
+
+# Of a launch's cost, for each member beside the first: which member a group is of, arguments.
+_OF_MEMBER = 0.5
+
+
+def apart_us(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> float:
+    """Microseconds of kernels that run one after the other.
+
+    Parameters
+    ----------
+    kernels : sequence of sequence of Launch
+        The launches of each.
+    spec : DeviceSpec
+    """
+    return sum(_together_us([launch], spec) for kernel in kernels for launch in kernel)
+
+
+def merged_us(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> float:
+    """Microseconds of kernels whose first launches are one, whose second launches are one, …"""
+    stages = max(len(kernel) for kernel in kernels)
+    return sum(
+        _together_us([kernel[stage] for kernel in kernels if stage < len(kernel)], spec)
+        for stage in range(stages)
+    )
+
+
+def resident_groups(launches: Sequence[Launch], spec: DeviceSpec) -> int:
+    """Work-groups that a core runs at the same time, where those of all `launches` are alike."""
+    if spec.has_cpu_cores:
+        return 1
+    items = _whole_waves(max(launch.items for launch in launches), spec)
+    registers = max(launch.registers for launch in launches)
+    local = max(launch.local_bytes for launch in launches)
+    limits = [(spec.registers or REGISTERS) // (items * registers), RESIDENT // items]
+    if local and spec.local_memory_kind == "dedicated":
+        limits.append(3 * spec.local_memory // local)  # of a core's, a group may use a third or so
+    return max(min(limits), 1)
+
+
+def _together_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
+    """Microseconds of one launch with the groups of all."""
+    cores = max(spec.cores, 1)
+    groups = sum(launch.groups for launch in launches)
+    if not groups:
+        return 0.0
+    busy = [_busy_us(launch, spec) for launch in launches]
+    alone = [max(_waits_us(launch, spec), us) for launch, us in zip(launches, busy, strict=True)]
+
+    def mean(each: Sequence[float]) -> float:
+        return sum(x.groups * us for x, us in zip(launches, each, strict=True)) / groups
+
+    # At least one group of each member, and what a core has of the mixture.
+    calculated = max(*busy, mean(busy) * ceil(groups / cores))
+    rounds = ceil(groups / (cores * resident_groups(launches, spec)))
+    waited = max(*alone, mean(alone) * rounds)
+    moved = sum(launch.nbytes for launch in launches)
+    streamed = moved / spec.bandwidth_gbs / 1e3 if spec.bandwidth_gbs else 0.0
+    launch_us = CPU_LAUNCH_US if spec.has_cpu_cores else spec.launch_us
+    overhead = launch_us * (1 + _OF_MEMBER * (len(launches) - 1))
+    return overhead + max(calculated, waited, streamed)
+
+
+def _whole_waves(items: int, spec: DeviceSpec) -> int:
+    wave = max(spec.wave, 1)
+    return -(-items // wave) * wave
+
+
+def _lanes(spec: DeviceSpec) -> int:
+    """Multiply-add lanes of a core."""
+    if spec.has_cpu_cores:
+        return 2 * spec.lanes()
+    return spec.alus or ALUS
+
+
+def _clock_ghz(spec: DeviceSpec) -> float:
+    if not spec.peak_gflops:
+        return _CLOCK_GHZ
+    return spec.peak_gflops / (2 * _lanes(spec) * max(spec.cores, 1))
+
+
+def _busy_us(launch: Launch, spec: DeviceSpec) -> float:
+    """Microseconds of a core's units that a group takes."""
+    cycles = launch.flops / (2 * _lanes(spec) * _SHARE)
+    if not spec.has_cpu_cores:
+        waves = _whole_waves(launch.items, spec) / max(spec.wave, 1)
+        cycles += launch.steps * STEP + waves * launch.loads * LOAD
+    return cycles / _clock_ghz(spec) / 1e3
+
+
+def _waits_us(launch: Launch, spec: DeviceSpec) -> float:
+    """Microseconds from a group's begin to its end if nothing else runs on the core."""
+    if spec.has_cpu_cores:
+        return 0.0
+    cycles = PROLOGUE + launch.steps * LATENCY + launch.loads * LATENCY_OF_LOAD
+    return cycles / _clock_ghz(spec) / 1e3

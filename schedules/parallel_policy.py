@@ -1,0 +1,289 @@
+"""Which independent kernels become one launch: the policy that EMDL'21 leaves open (§7).
+
+"We need a policy that maximizes the end-to-end throughput to group independent operators to avoid
+exhaustive search." Here the predicted time of a run is made less merge by merge: of all pairs of
+independent kernels (or groups) that with which it becomes least is merged first, which keeps the
+graph without cycles and takes away what is independent no more, until no pair gains enough.
+
+First those pairs that may run at the same time in a shortest schedule of the graph: their ranges of
+levels overlap. A merge of others would keep more of the kernels between them from being merged, as
+those of two chains that run beside each other.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from graphlib import TopologicalSorter
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.launch_time import apart_us, merged_us
+from tvm_edge.schedules.launch_work import Launch
+
+__all__ = ["LEAST_GAIN", "MOST_MEMBERS", "Group", "Problem", "choose_groups", "fuses_by_itself"]
+
+LEAST_GAIN = 0.15
+"""Of the time that kernels take apart, what a merge has to gain by the prediction. It is as far off
+as that: members of one launch have the registers of each other."""
+
+MOST_MEMBERS = 8
+"""Of a group: as many as EMDL'21 has measured (Figure 9)."""
+
+# Levels between kernels that are looked at together.
+_FAR = 16
+
+_NAMED = 20  # groups that a report names as refused
+
+
+def fuses_by_itself(spec: DeviceSpec) -> bool:
+    """Whether ``parallel_fusion="auto"`` merges on a device.
+
+    On GPUs of which is known how many work-items run at once: by their waves, or by lanes and
+    registers. A CPU's cores are busy with one kernel; its threads are handed the next one at a
+    cost that merging saves little of.
+    """
+    if spec.kind != "gpu" or spec.on_cpu or spec.cores < 1:
+        return False
+    return spec.wave > 1 or bool(spec.alus and spec.registers)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Kernels of a graph, by number in an order in which they may run.
+
+    Attributes
+    ----------
+    before : sequence of collection of int
+        For each kernel those that have to run before; what they wait for need not be named.
+    launches : callable
+        The launches of a kernel; ``None`` where nothing can be said of its time. Asked for those
+        alone that might be merged.
+    spec : DeviceSpec
+    kinds : sequence of hashable
+        Kernels of different kinds are never merged; ``None`` is of those that are never.
+    refused : callable
+        Why kernels cannot be merged, given their numbers in order; empty where they can.
+    measured : callable
+        Whether they are faster as one by a measurement, ``None`` where there is none.
+    """
+
+    before: Sequence[Collection[int]]
+    launches: Callable[[int], Sequence[Launch] | None]
+    spec: DeviceSpec
+    kinds: Sequence[Hashable]
+    refused: Callable[[tuple[int, ...]], str] = field(default=lambda _: "")
+    measured: Callable[[tuple[int, ...]], bool | None] = field(default=lambda _: None)
+
+    def apart_us(self, members: Sequence[int]) -> float | None:
+        """Microseconds of kernels one after the other."""
+        known = self._launches(members)
+        return None if known is None else apart_us(known, self.spec)
+
+    def merged_us(self, members: Sequence[int]) -> float | None:
+        """Microseconds of kernels as one."""
+        known = self._launches(members)
+        if known is None:
+            return None
+        key = tuple(sorted(map(tuple, known)))
+        if key not in self._times:
+            self._times[key] = merged_us(key, self.spec)
+        return self._times[key]
+
+    @cached_property
+    def _times(self) -> dict[tuple[tuple[Launch, ...], ...], float]:
+        return {}
+
+    def _launches(self, members: Sequence[int]) -> list[Sequence[Launch]] | None:
+        found = [self.launches(member) for member in members]
+        known = [launches for launches in found if launches is not None]
+        return known if len(known) == len(found) else None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Kernels that were considered as one.
+
+    Attributes
+    ----------
+    members : tuple of int
+        In order.
+    taken : bool
+    reason : str
+    apart_us, merged_us : float or None
+        Predicted microseconds; ``None`` where nothing can be said.
+    """
+
+    members: tuple[int, ...]
+    taken: bool
+    reason: str
+    apart_us: float | None
+    merged_us: float | None
+
+
+def choose_groups(problem: Problem, *, every: bool = False) -> list[Group]:
+    """Groups that are merged, then the best of those that are not.
+
+    Parameters
+    ----------
+    problem : Problem
+    every : bool
+        Merge whatever can be, not only what gains.
+
+    Returns
+    -------
+    list of Group
+        Those taken in the order of their first members, no two with a member in common and none
+        waiting for itself through others; then of what is left pairs that were refused, the most
+        promising first.
+    """
+    chooser = _Chooser(problem, every)
+    chooser.merge(0)
+    chooser.merge(_FAR)
+    return [*chooser.taken(), *chooser.refused()]
+
+
+class _Chooser:
+    """Merges pair by pair. A node is a kernel, or those that became one."""
+
+    def __init__(self, problem: Problem, every: bool) -> None:
+        self._problem, self._every = problem, every
+        count = len(problem.before)
+        self._members: dict[int, tuple[int, ...]] = {node: (node,) for node in range(count)}
+        self._before = {node: set(problem.before[node]) for node in range(count)}
+        self._next = count
+        self._refused: dict[tuple[int, int], tuple[float, str]] = {}
+        self._update()
+
+    def merge(self, far: int) -> None:
+        """Merge what is up to `far` levels apart while there is something to gain."""
+        nodes = sorted(self._members)
+        heap: list[tuple[float, int, int, int]] = []
+        for i, a in enumerate(nodes):
+            for b in nodes[i + 1 :]:
+                self._push(heap, a, b, far)
+        while heap:
+            _, _, a, b = heapq.heappop(heap)
+            if a not in self._members or b not in self._members:
+                continue
+            # What was merged since may have put one behind the other, or moved them apart.
+            if not self._independent(a, b) or self._distance(a, b) > far:
+                continue
+            members = tuple(sorted(self._members[a] + self._members[b]))
+            reason = self._objection(a, b, members)
+            if reason:
+                self._refused[a, b] = (self._gain(a, b), reason)
+                continue
+            merged = self._merged(a, b, members)
+            for other in sorted(self._members):
+                if other != merged:
+                    self._push(heap, merged, other, far)
+
+    def taken(self) -> list[Group]:
+        """The groups there are."""
+        found = sorted(members for members in self._members.values() if len(members) > 1)
+        return [self._group(members, True, self._why(members)) for members in found]
+
+    def refused(self) -> list[Group]:
+        """The best of the pairs that are left, each kernel in one of them."""
+        left = {
+            pair: found
+            for pair, found in self._refused.items()
+            if pair[0] in self._members and pair[1] in self._members
+        }
+        named: set[int] = set()
+        groups = []
+        for (a, b), (_, reason) in sorted(left.items(), key=lambda item: (-item[1][0], item[0])):
+            if a in named or b in named or not self._independent(a, b):
+                continue
+            named |= {a, b}
+            members = tuple(sorted(self._members[a] + self._members[b]))
+            groups.append(self._group(members, False, reason))
+        return groups[:_NAMED]
+
+    def _why(self, members: tuple[int, ...]) -> str:
+        """Why a group was taken."""
+        if self._every:
+            return "asked for"
+        measured = self._problem.measured(members)
+        return "measured to gain" if measured else "predicted to gain"
+
+    def _group(self, members: tuple[int, ...], taken: bool, reason: str) -> Group:
+        problem = self._problem
+        times = problem.apart_us(members), problem.merged_us(members)
+        return Group(members, taken, reason, *times)
+
+    def _objection(self, a: int, b: int, members: tuple[int, ...]) -> str:
+        """Why two nodes stay apart; empty if they are merged."""
+        if len(members) > MOST_MEMBERS:
+            return f"a group has {MOST_MEMBERS} members at most"
+        apart = self._us(self._members[a]), self._us(self._members[b])
+        measured = None if self._every else self._problem.measured(members)
+        if measured is False:
+            return "measured to be slower as one, or to fail"
+        if not self._every and not measured:
+            if apart[0] is None or apart[1] is None:
+                return "how long one of them takes depends on data"
+            gain = self._gain(a, b) / (apart[0] + apart[1])
+            if gain < LEAST_GAIN:
+                return (
+                    f"predicted to gain {max(gain, 0):.0%}, and {LEAST_GAIN:.0%} would be worth it"
+                )
+        return self._problem.refused(members)
+
+    def _us(self, members: tuple[int, ...]) -> float | None:
+        return self._problem.merged_us(members)
+
+    def _gain(self, a: int, b: int) -> float:
+        """Microseconds that a merge saves; 0 where nothing is known."""
+        both = self._us(tuple(sorted(self._members[a] + self._members[b])))
+        first, second = self._us(self._members[a]), self._us(self._members[b])
+        return 0.0 if both is None or first is None or second is None else first + second - both
+
+    def _push(self, heap: list[tuple[float, int, int, int]], a: int, b: int, far: int) -> None:
+        kinds = self._problem.kinds
+        kind = kinds[self._members[a][0]]
+        if kind is None or kind != kinds[self._members[b][0]] or not self._independent(a, b):
+            return
+        distance = self._distance(a, b)
+        if distance <= far:
+            # Rounded: the order is not to depend on how a sum was rounded.
+            heapq.heappush(heap, (-round(self._gain(a, b), 6), distance, a, b))
+
+    def _independent(self, a: int, b: int) -> bool:
+        return not (self._above[a] >> b & 1 or self._above[b] >> a & 1)
+
+    def _distance(self, a: int, b: int) -> int:
+        """Levels between the ranges in which two nodes may run."""
+        return max(0, self._first[a] - self._last[b], self._first[b] - self._last[a])
+
+    def _merged(self, a: int, b: int, members: tuple[int, ...]) -> int:
+        node = self._next
+        self._next += 1
+        self._members[node] = members
+        self._before[node] = self._before.pop(a) | self._before.pop(b)
+        del self._members[a], self._members[b]
+        for before in self._before.values():
+            if a in before or b in before:
+                before -= {a, b}
+                before.add(node)
+        self._update()
+        return node
+
+    def _update(self) -> None:
+        """What is above each node, and the first and the last level on which it may be."""
+        order = list(TopologicalSorter(self._before).static_order())
+        self._above: dict[int, int] = {}  # a bit for each node
+        self._first: dict[int, int] = {}
+        for node in order:
+            before = self._before[node]
+            above = 0
+            for other in before:
+                above |= self._above[other] | 1 << other
+            self._above[node] = above
+            self._first[node] = max((self._first[other] + 1 for other in before), default=0)
+        self._last = dict.fromkeys(order, max(self._first.values(), default=0))
+        for node in reversed(order):
+            for other in self._before[node]:
+                self._last[other] = min(self._last[other], self._last[node] - 1)

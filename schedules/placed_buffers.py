@@ -1,0 +1,25 @@
+"""Buffers of a scheduled kernel at the place and of the size that lowering gives them."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import s_tir, tirx
+
+__all__ = ["with_placed_buffers"]
+
+_PASSES = tvm.transform.Sequential(
+    [
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+    ]
+)
+
+
+def with_placed_buffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A kernel whose buffers are as large as what a task or a work-group keeps in them.
+
+    A schedule leaves a buffer that holds a part of a tensor as large as the tensor.
+    """
+    return _PASSES(tvm.IRModule({"main": func}))["main"]

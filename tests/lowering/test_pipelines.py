@@ -1,0 +1,54 @@
+"""The pipelines are TVM's, and a few passes more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+from tvm.s_tir import pipeline
+
+from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_pipeline
+
+LOOPS = ["LaunchLoops", "LegalizeVectors"]
+GROUPS = ["RequireWorkGroups"]
+MERGES = ["MergeLoops", "MergeLaunches"]
+# For Hexagon's memory alone.
+LEFT_OUT = ["s_tir.VerifyVTCMLimit", "s_tir.LowerVtcmAlloc"]
+
+
+def names(passes: list[Any]) -> list[str]:
+    return [str(one.info.name) for one in passes]
+
+
+@pytest.mark.parametrize(
+    ("passes", "loops", "groups"),
+    [
+        (opencl_pipeline.PASSES, LOOPS, GROUPS),
+        (cuda_pipeline.PASSES, [], []),
+        (cpu_pipeline.PASSES, [], []),
+    ],
+    ids=["opencl", "cuda", "cpu"],
+)
+def test_it_follows_tvm(
+    passes: list[Any], loops: list[str], groups: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of TVM may add passes, or put them in another order."""
+    found: list[str] = []
+
+    def record(passes: list[Any]) -> Any:
+        found.extend(names(passes))
+        return lambda mod: mod
+
+    monkeypatch.setattr(pipeline.tvm.ir.transform, "Sequential", record)
+    default, *_ = pipeline.default_s_tir_pipeline()
+    default(tvm.IRModule({}))
+    own = names(passes)
+    assert [name for name in own if name not in (*loops, *groups, *MERGES)] == [
+        n for n in found if n not in LEFT_OUT
+    ]
+    place = own.index("s_tir.LoopPartition")
+    assert own[place + 1 : place + 3 + len(loops)] == ["MergeLoops", *loops, "tirx.VectorizeLoop"]
+    place = own.index("s_tir.LowerThreadAllreduce")
+    merged = ["MergeLaunches", "s_tir.MergeSharedMemoryAllocations", "tirx.SplitHostDevice"]
+    assert own[place + 1 : place + 5 + len(groups)] == [*merged, *groups, "tirx.MakePackedAPI"]

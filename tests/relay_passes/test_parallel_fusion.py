@@ -1,0 +1,272 @@
+"""Independent kernels in one launch: what is merged, and that results stay."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import tvm_edge
+from tests.marks import in_full
+from tests.onnx_models import make_model, reference, relative_error
+from tests.relay_passes.test_in_place import conv, fire, inception
+from tests.schedules.harness import Graph
+
+Values = Mapping[str, np.ndarray]
+
+
+def compiled(graph: Graph, target: str, mode: str | bool = True) -> tvm_edge.CompiledModel:
+    """The model, whose outputs agree with ONNX Runtime's in two runs, fresh memory or not.
+
+    And on a CPU, bit for bit, with those without merged kernels.
+    """
+    model = graph.model()
+    result = tvm_edge.compile(model, target, fallback="none", parallel_fusion=mode)
+    apart = None
+    if target == "llvm":
+        apart = tvm_edge.compile(model, target, parallel_fusion=False)
+    for scale in (1.0, -0.5):
+        values = {n: np.asarray(v * scale, v.dtype) for n, v in graph.values.items()}
+        actual = result.run(values)
+        for name, expected in reference(model, values).items():
+            assert relative_error(actual[name], expected) < 1e-5, onnx.printer.to_text(model.graph)
+        for name, same in (apart.run(values) if apart else {}).items():
+            assert np.array_equal(actual[name], same)
+    return result
+
+
+def groups(model: tvm_edge.CompiledModel) -> list[set[str]]:
+    """The operators of each merged kernel, which is one launch of the report too."""
+    taken = [group for group in model.report.fusion_groups if group["taken"]]
+    found = [set(group["operators"]) for group in taken]
+    merged = [set(k.operators) for k in model.report.kernels if k.rule.startswith("parallel: ")]
+    assert sorted(map(sorted, found)) == sorted(map(sorted, merged))
+    assert all(len(group["kernels"]) > 1 for group in taken)
+    return found
+
+
+def together(model: tvm_edge.CompiledModel, *operators: str) -> bool:
+    return any(set(operators) <= group for group in groups(model))
+
+
+def heads(graph: Graph) -> None:
+    """SSD: two heads on each of two scales."""
+    data = conv(graph, graph.input(1, 8, 12, 10), 8, 16)
+    deeper = conv(graph, graph.op("MaxPool", data, kernel_shape=[2, 2], strides=[2, 2]), 16, 24)
+    for features, channels in ((data, 16), (deeper, 24)):
+        for count in (8, 12):
+            head = conv(graph, features, channels, count)
+            graph.output(graph.op("Transpose", head, perm=[0, 2, 3, 1]))
+
+
+def two_networks(graph: Graph) -> None:
+    """Nothing in common."""
+    for _ in range(2):
+        data = conv(graph, graph.input(1, 8, 9, 7), 8, 16)
+        graph.output(conv(graph, graph.op("GlobalAveragePool", data), 16, 10, 1))
+
+
+def shared_and_in_place(graph: Graph) -> None:
+    """One input of all branches, residuals that are overwritten, an operator of two results."""
+    data = conv(graph, graph.input(1, 16, 8, 8), 16, 16)
+    ends = []
+    for size in (1, 3):
+        branch = conv(graph, data, 16, 16, size)
+        inner = conv(graph, branch, 16, 16, 1)
+        ends.append(graph.op("Relu", graph.op("Add", inner, branch)))
+    left, right = graph.ops("Split", 2, ends[0], axis=1)
+    graph.output(graph.op("Mul", left, right))
+    values = graph.ops("TopK", 2, graph.op("Flatten", ends[1]), graph.constant(np.array([5])))
+    graph.output(graph.op("Exp", values[0]))
+    graph.output(values[1], onnx.TensorProto.INT64)
+    graph.output(conv(graph, data, 16, 8))
+
+
+MODELS = [fire, inception, heads, two_networks, shared_and_in_place]
+
+
+@pytest.mark.parametrize("build", [heads, two_networks, shared_and_in_place, *in_full(inception)])
+def test_on_a_cpu(build: Callable[[Graph], None]) -> None:
+    graph = Graph()
+    build(graph)
+    assert groups(compiled(graph, "llvm"))
+
+
+@pytest.fixture
+def as_large(request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue("large_gpu")
+
+
+@pytest.mark.parametrize("build", MODELS)
+def test_as_on_a_large_gpu(build: Callable[[Graph], None], gpu: str, as_large: None) -> None:
+    """Kernels with barriers, sums in parts, workspace."""
+    graph = Graph()
+    build(graph)
+    assert groups(compiled(graph, gpu))
+
+
+@pytest.mark.parametrize("build", in_full(*MODELS))
+def test_as_on_a_small_gpu(build: Callable[[Graph], None], gpu: str, small_gpu: None) -> None:
+    graph = Graph()
+    build(graph)
+    assert groups(compiled(graph, gpu))
+
+
+@pytest.mark.parametrize("build", [two_networks, *in_full(fire, inception, heads)])
+def test_loops_of_a_cpu_by_opencl(build: Callable[[Graph], None], gpu: str) -> None:
+    graph = Graph()
+    build(graph)
+    assert groups(compiled(graph, gpu))
+
+
+def test_parts_of_a_concatenation_are_written_together(gpu: str, as_large: None) -> None:
+    """Each names the tensor as the one before has left it, and yet they are independent."""
+    graph = Graph()
+    squeezed = conv(graph, graph.input(1, 32, 13, 11), 32, 16, 1)
+    both = [conv(graph, squeezed, 16, 32, size) for size in (1, 3)]
+    graph.output(conv(graph, graph.op("Concat", *both, axis=1), 64, 32))
+    model = compiled(graph, gpu)
+    convs = [n.name for n in model.report.operators if n.op_type == "Conv"]
+    assert together(model, convs[1], convs[2])
+    assert not together(model, convs[0], convs[1])
+    assert len(groups(model)) == 1
+
+
+def test_the_best_branches_are_merged_without_being_asked(gpu: str, as_large: None) -> None:
+    """Two small kernels on a large GPU; the report says what that is predicted to gain."""
+    graph = Graph()
+    two_networks(graph)
+    model = compiled(graph, gpu, "auto")
+    assert groups(model)
+    for group in model.report.fusion_groups:
+        if group["taken"]:
+            assert group["merged_us"] < group["apart_us"]
+            assert "predicted" in group["reason"]
+    assert not compiled(graph, gpu, False).report.fusion_groups
+
+
+def test_a_cpu_merges_nothing_by_itself() -> None:
+    graph = Graph()
+    two_networks(graph)
+    report = tvm_edge.compile(graph.model(), "llvm").report
+    assert report.fusion_groups == ()
+    assert not any(kernel.rule.startswith("parallel") for kernel in report.kernels)
+
+
+def test_a_chain_has_nothing_to_merge(small_model: onnx.ModelProto) -> None:
+    report = tvm_edge.compile(small_model, "llvm", parallel_fusion=True).report
+    (group,) = report.fusion_groups
+    assert not group["taken"] and group["operators"] == []
+    assert "no two kernels" in group["reason"]
+
+
+def test_profile_report_and_artifact(tmp_path: Any) -> None:
+    graph = Graph()
+    two_networks(graph)
+    model = compiled(graph, "llvm")
+    rows = model.profile(graph.values, repeat=1).kernels
+    assert [row.name for row in rows] == [kernel.name for kernel in model.report.kernels]
+    assert "parallel" in model.report.to_dict()["kernels"][0]["rule"]
+    loaded = tvm_edge.load(model.export(tmp_path / "two.tvme"))
+    assert loaded.report.fusion_groups == model.report.fusion_groups
+    for name, value in model.run(graph.values).items():
+        assert np.array_equal(loaded.run(graph.values)[name], value)
+
+
+def test_what_members_write_is_alive_together() -> None:
+    """Each of the merged kernel's results has storage of its own."""
+    graph = Graph()
+    data = [conv(graph, graph.input(1, 16, 16, 16), 16, 16) for _ in range(4)]
+    total = graph.op("Sum", *(conv(graph, each, 16, 16, 1) for each in data))
+    graph.output(total)
+    model = compiled(graph, "llvm")
+    assert max(len(group["kernels"]) for group in model.report.fusion_groups) == 4
+    memory = model.report.memory
+    assert memory is not None and memory.over_time[""][0] == 4 * 16**3 * 4
+
+
+def test_the_same_every_time(gpu: str, as_large: None) -> None:
+    graph = Graph()
+    inception(graph)
+    model = graph.model()
+    first, second = (
+        tvm_edge.compile(model, gpu, fallback="none", parallel_fusion=True).report for _ in range(2)
+    )
+    assert first.fusion_groups == second.fusion_groups
+    assert [k.name for k in first.kernels] == [k.name for k in second.kernels]
+
+
+def test_decided_without_a_device() -> None:
+    graph = Graph()
+    two_networks(graph)
+    report = tvm_edge.analyze(graph.model(), "jetson-orin-nano")
+    assert any(group["taken"] for group in report.fusion_groups)
+
+
+def test_lengths_that_only_the_run_knows_are_left_alone() -> None:
+    nodes = []
+    for name in "ab":
+        nodes.append(onnx.helper.make_node("NonZero", [name], [f"{name}_at"]))
+        nodes.append(onnx.helper.make_node("Cast", [f"{name}_at"], [f"{name}_out"], to=1))
+    model = make_model(nodes, {"a": (3, 4), "b": (3, 4)}, ["a_out", "b_out"])
+    result = tvm_edge.compile(model, "llvm", parallel_fusion=True)
+    for group in result.report.fusion_groups:
+        assert not group["taken"]
+    values = {"a": np.ones((3, 4), "float32"), "b": np.eye(3, 4, dtype="float32")}
+    for name, expected in reference(model, values).items():
+        assert np.array_equal(result.run(values)[name], expected)
+
+
+# ---------------------------------------------------------------------------- random graphs
+
+
+def random_graph(seed: int) -> Graph:
+    """Images of one size that operators read in any order, some of them concatenated."""
+    rng = random.Random(seed)
+    graph = Graph(seed)
+    height, width = rng.choice([(5, 5), (8, 6)])
+    inputs = {graph.input(1, c, height, width): c for c in rng.choice([[4], [8, 12]])}
+    channels = dict(inputs)
+    for _ in range(rng.randint(5, 9)):
+        data = rng.choice(sorted(channels))
+        own = channels[data]
+        kind = rng.choice(["conv", "conv", "conv", "pool", "unary", "add", "concat", "softmax"])
+        if kind == "conv":
+            filters = rng.choice([4, 8, 16])
+            channels[conv(graph, data, own, filters, rng.choice([1, 3]))] = filters
+        elif kind == "pool":
+            channels[graph.op("MaxPool", data, kernel_shape=[3, 3], pads=[1] * 4)] = own
+        elif kind == "unary":
+            channels[graph.op(rng.choice(["Sigmoid", "Tanh"]), data)] = own
+        elif kind == "softmax":
+            channels[graph.op("Softmax", data, axis=-1)] = own
+        elif kind == "add":
+            alike = sorted(name for name, count in channels.items() if count == own)
+            channels[graph.op("Add", data, rng.choice(alike))] = own
+        else:
+            parts = [rng.choice(sorted(channels)) for _ in range(rng.randint(2, 3))]
+            made = graph.op("Concat", *parts, axis=1)
+            channels[made] = sum(channels[part] for part in parts)
+    read = {name for node in graph._nodes for name in node.input}
+    for name in sorted(channels.keys() - inputs.keys() - read):
+        graph.output(name)
+    return graph
+
+
+def assert_random_graphs(target: str, seeds: Iterable[int]) -> None:
+    merged = [len(groups(compiled(random_graph(seed), target))) for seed in seeds]
+    assert sum(merged) >= len(merged)
+
+
+@pytest.mark.parametrize("seeds", [range(4), *in_full(range(4, 40))], ids=str)
+def test_random_graphs_on_a_cpu(seeds: range) -> None:
+    assert_random_graphs("llvm", seeds)
+
+
+@pytest.mark.parametrize("seeds", [range(100, 105), *in_full(range(105, 140))], ids=str)
+def test_random_graphs_on_a_gpu(seeds: range, gpu: str, as_large: None) -> None:
+    assert_random_graphs(gpu, seeds)

@@ -1,0 +1,85 @@
+"""What launches take, read off scheduled kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tvm import te, tirx
+
+from tests.schedules.gpu.harness import MALI, ORIN, gpu_kernels, launches
+from tests.schedules.harness import AVX512, Graph, kernels_of
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.gpu import schedule
+from tvm_edge.schedules.launch_time import apart_us, merged_us, resident_groups
+from tvm_edge.schedules.launch_work import Launch, launches_of
+
+
+def convolution(channels: int, filters: int, size: int, kernel: int) -> Graph:
+    graph = Graph()
+    data = graph.input(1, channels, size, size)
+    weights = graph.constant(np.zeros((filters, channels, kernel, kernel), "float32"))
+    graph.output(graph.op("Relu", graph.op("Conv", data, weights, pads=[kernel // 2] * 4)))
+    return graph
+
+
+@pytest.mark.parametrize("spec", [MALI, ORIN], ids=["mali", "orin"])
+@pytest.mark.parametrize("shape", [(64, 96, 28, 1), (32, 32, 14, 3)], ids=str)
+def test_a_convolution_on_a_gpu(spec: DeviceSpec, shape: tuple[int, int, int, int]) -> None:
+    channels, filters, size, kernel = shape
+    found = []
+    for each in gpu_kernels(convolution(*shape).model(), spec):
+        func = each.scheduled.func
+        read = launches_of(func)
+        assert read is not None
+        assert [(x.groups, x.items) for x in read] == [(x.groups, x.items) for x in launches(func)]
+        found += read
+    work = 2 * channels * filters * size**2 * kernel**2
+    largest = max(found, key=lambda launch: launch.groups * launch.flops)
+    # Tiles at the border calculate beyond it; the address of a guard is no work.
+    assert 1 <= largest.groups * largest.flops / work < 2
+    weights = 4 * channels * filters * kernel**2
+    assert weights < largest.nbytes < 3 * (weights + 4 * (channels + filters) * size**2)
+    if spec is ORIN:  # through local memory, step by step
+        assert largest.local_bytes and largest.steps > 1
+        assert largest.local_bytes <= spec.local_memory
+    else:
+        assert largest.local_bytes == 0 and largest.steps == 1
+
+
+def test_a_convolution_on_a_cpu() -> None:
+    (kernel,) = (
+        k for k in kernels_of(convolution(64, 96, 28, 1).model(), AVX512) if "conv" in k.name
+    )
+    read = launches_of(kernel.scheduled.func)
+    assert read is not None
+    assert all(launch.items == 1 for launch in read)
+    largest = max(read, key=lambda launch: launch.groups * launch.flops)
+    assert largest.groups > 1
+    assert 1 <= largest.groups * largest.flops / (2 * 64 * 96 * 28**2) < 2
+
+
+def test_lengths_that_only_the_run_knows() -> None:
+    length = tirx.Var("n", "int64")
+    data = te.placeholder((length, 4), "float32", "data")
+    func = te.create_prim_func([data, te.compute((length, 4), lambda i, j: data[i, j] + 1.0)])
+    assert launches_of(schedule(func, ORIN).func) is None
+
+
+def test_members_have_the_registers_of_each_other() -> None:
+    few, many = Launch(100, 64, 1e4, registers=20), Launch(100, 256, 1e4, registers=128)
+    assert resident_groups([few], ORIN) > resident_groups([many], ORIN)
+    assert resident_groups([few, many], ORIN) == resident_groups([many], ORIN)
+    local = replace(few, local_bytes=ORIN.local_memory)
+    assert resident_groups([local], ORIN) == 3
+    assert resident_groups([few, local], ORIN) == 3
+
+
+def test_launches_merge_stage_by_stage() -> None:
+    small = Launch(2, 128, 1e5)
+    alone = apart_us([[small]], ORIN)
+    assert apart_us([[small, small], [small]], ORIN) == pytest.approx(3 * alone)
+    both = merged_us([[small], [small]], ORIN)
+    assert alone < both < 2 * alone
+    assert merged_us([[small, small], [small]], ORIN) == pytest.approx(both + alone)

@@ -1,0 +1,116 @@
+"""``parallel_fusion=``: independent kernels as one, and what the report says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+
+from tvm_edge.compiler.tuned import TuningLogs
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.records import SHIPPED, RecordLibrary, recorded_device, stores_below, user_folder
+from tvm_edge.relay_passes.expressions import kernel_calls
+from tvm_edge.relay_passes.parallel_fusion import Measured, ParallelFusion, fuse_parallel
+from tvm_edge.report import KernelInfo
+from tvm_edge.schedules.parallel_policy import Group, fuses_by_itself
+from tvm_edge.schedules.parallel_records import group_workload, verdict
+
+__all__ = ["describe_groups", "merge_kernels", "merged_infos"]
+
+# Where a merged kernel's schedule came from: as the least certain of its members'.
+_ORIGINS = ("fallback", "heuristic", "transferred", "tuned")
+
+_NOTHING = "no two kernels of this model are independent of each other"
+
+
+def merge_kernels(
+    mod: tvm.IRModule,
+    resolved: ResolvedTarget,
+    parallel_fusion: str | bool,
+    tuning_logs: TuningLogs = False,
+) -> ParallelFusion:
+    """Merge independent kernels, as far as `parallel_fusion` and the policy say so.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Scheduled kernels.
+    resolved : ResolvedTarget
+    parallel_fusion : {"auto", True, False}
+    tuning_logs : path, False or None
+        Where ``"auto"`` looks for groups that were measured, as ``compile`` takes it.
+    """
+    if parallel_fusion is False or (
+        parallel_fusion == "auto" and not fuses_by_itself(resolved.spec)
+    ):
+        return ParallelFusion(mod, [(number,) for number in range(len(kernel_calls(mod)))])
+    if parallel_fusion is True:
+        return fuse_parallel(mod, resolved.spec, every=True)
+    with _measured(resolved, tuning_logs) as measured:
+        return fuse_parallel(mod, resolved.spec, measured=measured)
+
+
+@contextmanager
+def _measured(resolved: ResolvedTarget, tuning_logs: TuningLogs) -> Iterator[Measured]:
+    """What records say of kernels in one launch, given the launches of each."""
+    device = recorded_device(resolved.spec)
+    folder = None if isinstance(tuning_logs, bool) else user_folder(tuning_logs)
+    if folder is None or not any(stores_below(f, device.vendor) for f in (folder, SHIPPED)):
+        yield lambda _: None
+        return
+    with RecordLibrary(device, folder) as library:
+        yield lambda members: verdict(library.candidates(group_workload(members), resolved.kind))
+
+
+def merged_infos(kernels: Sequence[KernelInfo], parallel: ParallelFusion) -> tuple[KernelInfo, ...]:
+    """The launches of a run, given those that there would be without merged ones."""
+    names = kernel_calls(parallel.module)
+    return tuple(
+        _merged(name, [kernels[member] for member in members])
+        for name, members in zip(names, parallel.calls, strict=True)
+    )
+
+
+def _merged(name: str, members: Sequence[KernelInfo]) -> KernelInfo:
+    if len(members) == 1:
+        return members[0]
+    rules = ", ".join(member.rule for member in members)
+    return KernelInfo(
+        name,
+        tuple(dict.fromkeys(operator for member in members for operator in member.operators)),
+        members[0].device,
+        min((member.origin for member in members), key=_ORIGINS.index),
+        f"parallel: {rules}",
+        sum(member.flops for member in members),
+        sum(member.bytes for member in members),
+    )
+
+
+def describe_groups(
+    kernels: Sequence[KernelInfo], parallel: ParallelFusion, parallel_fusion: str | bool
+) -> tuple[dict[str, Any], ...]:
+    """What the report says of each group that was considered.
+
+    Parameters
+    ----------
+    kernels : sequence of KernelInfo
+        The launches without merged ones.
+    """
+    if parallel_fusion is True and not parallel.groups:
+        return (_entry((), Group((), False, _NOTHING, None, None)),)
+    return tuple(
+        _entry([kernels[member] for member in group.members], group) for group in parallel.groups
+    )
+
+
+def _entry(members: Sequence[KernelInfo], group: Group) -> dict[str, Any]:
+    return {
+        "operators": [operator for member in members for operator in member.operators],
+        "kernels": [member.name for member in members],
+        "taken": group.taken,
+        "reason": group.reason,
+        "apart_us": None if group.apart_us is None else round(group.apart_us, 3),
+        "merged_us": None if group.merged_us is None else round(group.merged_us, 3),
+    }

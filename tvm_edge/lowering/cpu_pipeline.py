@@ -1,0 +1,25 @@
+"""From scheduled kernels to functions of a CPU: TVM's own passes, and merged parallel loops."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import tirx
+from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
+
+from tvm_edge.lowering.tvm_passes import lowering_passes
+
+__all__ = ["CPU", "PASSES", "register"]
+
+CPU = "tvm_edge.cpu"
+"""Name of the pipeline, for ``relax.build(tir_pipeline=...)``."""
+
+PASSES = lowering_passes()
+"""Up to functions of the host and of the device, which are finished apart."""
+
+
+def register() -> None:
+    """Let TVM know the pipeline by its name; more than once does no harm."""
+    passes = tvm.transform.Sequential(PASSES, name="CPU")
+    tirx.compilation_pipeline.register_tir_pipeline(
+        CPU, lambda: (passes, finalize_host_passes, finalize_device_passes)
+    )

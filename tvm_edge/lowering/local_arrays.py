@@ -1,0 +1,151 @@
+"""Local memory that the members of a merged launch have in common.
+
+A work-group is one member's: what the others would need is not needed in it. TVM allocates what
+stands in different branches side by side, and fewer groups share a core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_edge.schedules.accesses import constant
+
+__all__ = ["common_bytes", "in_common", "is_movable"]
+
+# GPUs access up to so many bytes at once, which have to begin at a multiple.
+_ALIGNMENT = 16
+
+
+def is_movable(array: tirx.Buffer, stmt: tirx.Stmt) -> bool:
+    """Whether an array is of known size, and only loaded from and stored to by its name."""
+    if len(array.shape) != 1 or constant(array.shape[0]) is None:
+        return False
+    others = 0  # mentions that are no accesses
+    of_vectors = False
+
+    def access(buffer: tirx.Buffer, index: tirx.Expr) -> None:
+        nonlocal others, of_vectors
+        if buffer.same_as(array):
+            others -= 1
+            of_vectors |= _lanes(index.ty.dtype) > 1
+
+    def load(node: ir.TensorLoad) -> None:
+        access(node.source, node.indices[0])
+
+    def store(node: tirx.BufferStore) -> None:
+        access(node.buffer, node.indices[0])
+
+    def mention(node: tirx.Var) -> None:
+        nonlocal others
+        others += node.same_as(array)
+
+    tvm_ffi.structural_walk(
+        stmt, ((ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.Var, mention))
+    )
+    # It is allocated once; a vector of vectors has no index among their elements.
+    return others == 1 and not (of_vectors and _lanes(array.dtype) > 1)
+
+
+def common_bytes(members: Sequence[Sequence[tirx.Buffer]]) -> int:
+    """Bytes of local memory in which each of several lists of arrays finds room."""
+    return sum(count * _itemsize(dtype) for dtype, count in _counts(members).items())
+
+
+def in_common(
+    members: Sequence[tuple[Sequence[tirx.Buffer], tirx.Stmt]],
+) -> tuple[list[tirx.Buffer], list[tirx.Stmt]]:
+    """Arrays that hold those of any one member, and the members' statements with them.
+
+    One for each type of elements: as large as the member that has most of it needs. Arrays of
+    vectors, which TVM makes of those that are accessed by vectors alone, are arrays of their
+    elements again.
+
+    Parameters
+    ----------
+    members : sequence of (sequence of Buffer, Stmt)
+        Arrays, and the statement that uses them.
+    """
+    common = {
+        dtype: tirx.decl_buffer([count], dtype, f"local_{dtype}", scope="shared", layout=None)
+        for dtype, count in sorted(_counts([arrays for arrays, _ in members]).items())
+    }
+    stmts = []
+    for arrays, stmt in members:
+        places, _ = _laid_out(arrays)
+        moves = {
+            array: (common[_element(array)], place)
+            for array, place in zip(arrays, places, strict=True)
+        }
+        stmts.append(_moved(stmt, moves))
+    return list(common.values()), stmts
+
+
+def _counts(members: Sequence[Sequence[tirx.Buffer]]) -> dict[str, int]:
+    """Elements of each type that the greediest member needs."""
+    most: dict[str, int] = {}
+    for arrays in members:
+        for dtype, count in _laid_out(arrays)[1].items():
+            most[dtype] = max(most.get(dtype, 0), count)
+    return most
+
+
+def _laid_out(arrays: Sequence[tirx.Buffer]) -> tuple[list[int], dict[str, int]]:
+    """Where arrays of one member begin among those of their type, and how many elements that is."""
+    places: list[int] = []
+    used: dict[str, int] = {}
+    for array in arrays:
+        dtype = _element(array)
+        unit = max(1, _ALIGNMENT // _itemsize(dtype))
+        place = -(-used.get(dtype, 0) // unit) * unit
+        places.append(place)
+        used[dtype] = place + int(array.shape[0]) * _lanes(array.dtype)
+    return places, used
+
+
+def _element(array: tirx.Buffer) -> str:
+    return str(array.dtype).split("x")[0]
+
+
+def _lanes(dtype: object) -> int:
+    return int(tvm.DataType(str(dtype)).lanes)
+
+
+def _itemsize(dtype: str) -> int:
+    return int(tvm.DataType(dtype).itemsize)
+
+
+def _moved(stmt: tirx.Stmt, moves: Mapping[tirx.Buffer, tuple[tirx.Buffer, int]]) -> tirx.Stmt:
+    """A statement that finds arrays `n` elements behind the beginning of others."""
+
+    def load(node: ir.TensorLoad) -> ir.TensorLoad:
+        if node.source not in moves:
+            return node
+        array, place = moves[node.source]
+        return tirx.BufferLoad(array, [_moved_index(node.indices[0], node.source, place)])
+
+    def store(node: tirx.BufferStore) -> tirx.BufferStore:
+        if node.buffer not in moves:
+            return node
+        array, place = moves[node.buffer]
+        index = _moved_index(node.indices[0], node.buffer, place)
+        return tirx.BufferStore(array, node.value, [index])
+
+    return tvm_ffi.structural_map(stmt, ((ir.TensorLoad, load), (tirx.BufferStore, store)))
+
+
+def _moved_index(index: tirx.Expr, array: tirx.Buffer, place: int) -> tirx.Expr:
+    """Where the element, or the vector, `index` of an array is in the common one."""
+    width = _lanes(array.dtype)
+    if width > 1:
+        return tirx.Ramp(index * width + place, tirx.const(1, str(index.ty.dtype)), width)
+    if isinstance(index, tirx.Ramp):
+        return tirx.Ramp(index.base + place, index.stride, index.lanes)
+    lanes = _lanes(index.ty.dtype)
+    if lanes == 1:
+        return index + place
+    element = str(index.ty.dtype).split("x")[0]
+    return index + tirx.Broadcast(tirx.const(place, element), lanes)

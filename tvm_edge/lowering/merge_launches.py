@@ -1,0 +1,137 @@
+"""The launches of a composed kernel's members as one: ParallelFusion (EMDL'21, section 4.2).
+
+Each member has a range of the merged launch's work-groups. The paper gives each a range of
+work-items, rounded up to waves, so that no wave has to run two branches; a work-group is a whole
+number of waves, and all of it meets at barriers. A group finds its member, and its place in the
+member's own grid, by its number. Groups are as large as the largest member's: the work-items behind
+a smaller member's own only meet the others at barriers (:mod:`tvm_edge.lowering.idle_items`).
+Members use the same local memory (:mod:`tvm_edge.lowering.local_arrays`).
+
+Runs when work-items meet where they have to: before ``ThreadSync`` no kernel with barriers could be
+put into a branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import tvm
+from tvm import tirx
+
+from tvm_edge.lowering.flat_launches import FLAT, can_be_flat, flat_launch
+from tvm_edge.lowering.idle_items import only_where
+from tvm_edge.lowering.launches import Launch, digits, extent, take_apart
+from tvm_edge.lowering.local_arrays import common_bytes, in_common
+from tvm_edge.lowering.parallel_members import MOST_ARGUMENTS, PARALLEL
+from tvm_edge.lowering.stages import Joined, merge_stages
+from tvm_edge.schedules.gpu.subgroup_calls import PIN
+from tvm_edge.schedules.grid import sequence
+
+__all__ = ["MergeLaunches"]
+
+_MOST_GROUPS = 2**31 - 1
+
+
+@tvm.transform.module_pass(opt_level=0, name="MergeLaunches")
+class MergeLaunches:
+    """Merge the launches of composed kernels, stage by stage.
+
+    Launches that would exceed the target's limits together, or that no merged launch can be made
+    of, stay as they are.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        updated = mod.clone()
+        for gvar, func in mod.functions_items():
+            if not isinstance(func, tirx.PrimFunc) or func.attrs is None:
+                continue
+            if PARALLEL in func.attrs:
+                local = func.attrs["target"].attrs.get("max_shared_memory_per_block", 0)
+                wave = int(func.attrs.get(FLAT, 0))
+                merge = partial(_merged, local=int(local) or None, wave=wave)
+                updated.update_func(gvar, merge_stages(func, take_apart, merge))
+        return updated
+
+
+def _merged(launches: Mapping[int, Launch], local: int | None, wave: int) -> list[Joined]:
+    """The launches of a stage: each goes with the first others that it fits to.
+
+    Parameters
+    ----------
+    wave : int
+        Not 0: by work-items where that is possible, in ranges rounded up to it.
+    """
+    if wave and all(map(can_be_flat, launches.values())):
+        return [(list(launches), flat_launch(list(launches.values()), wave))]
+    groups: list[dict[int, Launch]] = []
+    for number, launch in launches.items():
+        for group in groups:
+            if _fit([*group.values(), launch], local):
+                group[number] = launch
+                break
+        else:
+            groups.append({number: launch})
+    return [(list(group), _one(list(group.values()))) for group in groups]
+
+
+def _fit(launches: Sequence[Launch], local: int | None) -> bool:
+    """Whether launches may be one.
+
+    Parameters
+    ----------
+    local : int or None
+        Bytes of local memory that a group may use.
+    """
+    most = max(launch.item_count for launch in launches)
+    sub_groups = {launch.sub_group for launch in launches if launch.sub_group is not None}
+    return (
+        all(launch.can_idle for launch in launches if launch.item_count < most)
+        and len(sub_groups) <= 1
+        and all(launch.item_count % size == 0 for launch in launches for size in sub_groups)
+        and sum(launch.arguments for launch in launches) <= MOST_ARGUMENTS
+        and sum(launch.group_count for launch in launches) <= _MOST_GROUPS
+        and (local is None or common_bytes([launch.arrays for launch in launches]) <= local)
+    )
+
+
+def _one(launches: Sequence[Launch]) -> tirx.Stmt:
+    """The merged launch."""
+    if len(launches) == 1:
+        return launches[0].stmt
+    arrays, bodies = in_common([(launch.arrays, launch.body) for launch in launches])
+    group = tirx.Var("blockIdx.x", "int32")
+    axes = [tirx.Var(f"threadIdx.{axis}", "int32") for axis in "xyz"]
+    shapes = {launch.items for launch in launches}
+    # Of the same shape, work-items stay where they are; of several, they go by their number.
+    most = max(launch.item_count for launch in launches)
+    sizes = launches[0].items if len(shapes) == 1 else (most, 1, 1)
+    ends = [sum(one.group_count for one in launches[: i + 1]) for i in range(len(launches))]
+    # From the last member to the first: what is left where it is none of those before.
+    chosen: tirx.Stmt | None = None
+    for launch, body, end in reversed(list(zip(launches, bodies, ends, strict=True))):
+        first = end - launch.group_count
+        items = _items(axes, launch, by_number=len(shapes) > 1)
+        own = replace(launch, body=body).at(group - first if first else group, items)
+        if launch.item_count < most:
+            own = only_where(axes[0] < launch.item_count, own)
+        chosen = own if chosen is None else tirx.IfThenElse(group < end, own, chosen)
+    assert chosen is not None, "there are launches"
+    pins = {launch.sub_group for launch in launches if launch.sub_group is not None}
+    marks = [tirx.Evaluate(tirx.call_extern("int32", PIN, size)) for size in pins]
+    made = sequence([*marks, chosen])
+    if any(launch.has_items for launch in launches):
+        for axis, size in reversed(list(zip(axes, sizes, strict=True))):
+            if size > 1 or axis is axes[0]:
+                made = extent(axis, size, made)
+    made = sequence([*(tirx.AllocBuffer(array) for array in arrays), made])
+    return extent(group, ends[-1], made)
+
+
+def _items(axes: Sequence[tirx.Var], launch: Launch, *, by_number: bool) -> list[tirx.Expr]:
+    """A work-item's indices in a member's own groups."""
+    if by_number:
+        return digits(axes[0], launch.items)
+    zero = tirx.const(0, "int32")
+    return [axis if size > 1 else zero for axis, size in zip(axes, launch.items, strict=True)]
