@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from tvm import tirx
 
 import tvm_edge
 from tests.marks import in_full
 from tests.onnx_models import make_model, reference, relative_error
 from tests.relay_passes.test_in_place import conv, fire, inception
 from tests.schedules.harness import Graph
+from tvm_edge.compiler import driver
+from tvm_edge.lowering.merged import merged_launches, with_merged_launches
+from tvm_edge.lowering.parallel_members import PARALLEL
+from tvm_edge.relay_passes import parallel_fusion
+from tvm_edge.schedules.parallel_policy import Group, Problem
 
 Values = Mapping[str, np.ndarray]
 
@@ -134,6 +140,52 @@ def test_parts_of_a_concatenation_are_written_together(gpu: str, as_large: None)
     assert together(model, convs[1], convs[2])
     assert not together(model, convs[0], convs[1])
     assert len(groups(model)) == 1
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        [(2, 4)],  # the third part is written by itself, into what a later one has left
+        [(1, 6), (2, 4)],  # the first one comes last, and another one allocates
+        *in_full([(1, 6)], [(3, 5)], [(1, 2, 3, 4)], [(4, 6), (1, 3, 5)]),
+    ],
+    ids=str,
+)
+def test_parts_are_written_in_any_order(
+    taken: list[tuple[int, ...]], gpu: str, as_large: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = Graph()
+    data = conv(graph, graph.input(1, 16, 9, 8), 16, 16)
+    parts = [conv(graph, data, 16, 4 * n, n) for n in (1, 3, 5, 7)]
+    parts.append(conv(graph, conv(graph, data, 16, 12, 1), 12, 16))
+    graph.output(conv(graph, graph.op("Concat", *parts, axis=1), 80, 16, 1))
+
+    def chosen(problem: Problem, every: bool) -> list[Group]:
+        assert not any(a in problem.before[b] for group in taken for a in group for b in group)
+        return [Group(members, True, "chosen here", None, None) for members in taken]
+
+    monkeypatch.setattr(parallel_fusion, "choose_groups", chosen)
+    model = compiled(graph, gpu)
+    convs = [node.name for node in model.report.operators if node.op_type == "Conv"]
+    assert all(together(model, *(convs[member] for member in members)) for members in taken)
+    assert len(model.report.kernels) == 8 - sum(len(members) - 1 for members in taken)
+
+
+def test_kernels_are_one_launch_in_the_end(gpu: str, as_large: None) -> None:
+    """Also those that write parts of one tensor."""
+    graph = Graph()
+    fire(graph)
+    plan = driver._plan(graph.model(), gpu, None, "none", parallel_fusion=True)
+    composed = [
+        func
+        for func in plan.lowered.functions.values()
+        if isinstance(func, tirx.PrimFunc) and PARALLEL in func.attrs
+    ]
+    assert composed
+    for func in composed:
+        lowered = with_merged_launches(func, plan.resolved.target)
+        assert merged_launches(lowered)[0] == (0, 1)
+        assert len(func.params) == 5  # two images, two times filters; one result
 
 
 def test_the_best_branches_are_merged_without_being_asked(gpu: str, as_large: None) -> None:
