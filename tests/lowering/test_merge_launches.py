@@ -124,9 +124,11 @@ def test_sorts_and_scans(gpu: str) -> None:
     assert assert_barriers_are_met(func) > 0
 
 
-def test_one_member_twice(gpu: str) -> None:
+@pytest.mark.parametrize("spec", [SMALL, MALI], ids=["local memory", "without"])
+def test_one_member_twice(spec: DeviceSpec, gpu: str) -> None:
+    """The second has work-items along two axes, which stay where they are."""
     same = product(4, 30, 90, 20)
-    assert check([same, same], SMALL, gpu)[0] == (0, 1)
+    assert check([same, same], spec, gpu)[0] == (0, 1)
 
 
 def test_members_that_allocate(gpu: str) -> None:
