@@ -212,7 +212,8 @@ def _grid(func: tirx.PrimFunc, launch: int = 0) -> dict[str, int]:
 
 
 def test_members_use_the_same_local_memory() -> None:
-    members = [product(1, 40, 64, 40), product(2, 64, 128, 64), sums(3, 4, 300)]
+    """Whatever it holds; none is as large as all of theirs."""
+    members = [product(1, 40, 64, 40), product(2, 64, 128, 64), largest(3, 4, 300)]
     alone = [max(local_bytes(lowered([m, m], ORIN))) for m in members]
     assert len(set(alone)) > 1 and min(alone) > 0
     assert local_bytes(lowered(members, ORIN))[0] == max(alone)
@@ -238,13 +239,10 @@ def test_work_items_of_one_shape_stay_where_they_are() -> None:
 
 
 def test_more_local_memory_than_there_is() -> None:
-    """Of different types, arrays lie side by side; what is too much for a group stays apart."""
     members = [product(1, 40, 64, 40), largest(2, 4, 300)]
     made = composed(members, ORIN)
     config = dict(resolve_target("mali-t860").target.export())
     whole = local_bytes(with_merged_launches(made, tvm.target.Target(config)))[0]
-    alone = [local_bytes(lowered([m, m], ORIN))[0] for m in members]
-    assert max(alone) < whole <= sum(alone)
     for limit, expected in ((whole, (0, 1)), (whole - 1, (0,))):
         target = tvm.target.Target({**config, "max_shared_memory_per_block": limit})
         assert merged_launches(with_merged_launches(made, target))[0] == expected
