@@ -29,13 +29,15 @@ from tests.lowering.members import (
 )
 from tests.marks import in_full
 from tests.schedules.gpu.harness import MALI, ORIN, assert_golden, launches
+from tests.schedules.gpu.subgroup_cases import conv as subgroup_conv
 from tests.schedules.harness import assert_close
+from tvm_edge.compiler import driver
 from tvm_edge.errors import MissingDependencyError
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering import merge_launches
 from tvm_edge.lowering.flat_launches import FLAT
 from tvm_edge.lowering.merged import Launches, merged_launches, with_merged_launches
-from tvm_edge.lowering.parallel_members import compose
+from tvm_edge.lowering.parallel_members import compose, pinned_sub_groups
 from tvm_edge.schedules.base import workspace_of
 from tvm_edge.schedules.gpu import tiled
 from tvm_edge.schedules.gpu.product import Tile
@@ -267,6 +269,19 @@ def test_sub_groups_that_are_not_whole() -> None:
     assert merged_launches(with_merged_launches(compose(funcs), target)) == ((0, 1),)
     text = source(compose(funcs), "mali-t860")
     assert text.count("intel_reqd_sub_group_size(32)") == 1
+
+
+def test_sub_groups() -> None:
+    """Kernels of Intel's: the merged one requires the size that each of them does."""
+    model = subgroup_conv(1, 4, 6, 24, outputs=4, kernel=(3, 3), pads=[1] * 4).model()
+    plan = driver._plan(model, "intel-hd505", None, "none", host="llvm", precision="float32")
+    funcs = [func for _, func in plan.lowered.functions_items() if isinstance(func, tirx.PrimFunc)]
+    assert pinned_sub_groups(funcs[0].body) == {8}
+    made = compose([funcs[0], funcs[0]])
+    assert merged_launches(with_merged_launches(made, plan.resolved.target)) == ((0, 1),)
+    text = source(made, "intel-hd505")
+    assert text.count("intel_reqd_sub_group_size(8)") == 1 and "_sub_group_size(8);" not in text
+    assert text.count("= (convert_int(get_sub_group_local_id()));") == 2
 
 
 # ------------------------------------------------------------------------------- what is generated
