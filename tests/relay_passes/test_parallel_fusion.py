@@ -171,6 +171,28 @@ def test_parts_are_written_in_any_order(
     assert len(model.report.kernels) == 8 - sum(len(members) - 1 for members in taken)
 
 
+def test_devices_are_not_mixed(gpu: str, as_large: None) -> None:
+    """Of three networks one is on the CPU, and half of another; the CPU's are not merged."""
+    graph = Graph()
+    for _ in range(3):
+        data = conv(graph, graph.input(1, 8, 9, 7), 8, 16)
+        graph.output(graph.op("Tanh", conv(graph, data, 16, 8)))
+    model = graph.model()
+    convs = [node.output[0] for node in model.graph.node if node.op_type == "Conv"]
+    beside = [convs[0], convs[1], convs[2]]
+    compiled = tvm_edge.compile(model, gpu, fallback=beside, parallel_fusion=True)
+    device = {o: k.device for k in compiled.report.kernels for o in k.operators}
+    assert {device[name] for name in beside} == {"llvm"} and device[convs[3]] == gpu
+    found = groups(compiled)
+    assert found
+    for group in found:
+        assert {device[operator] for operator in group} == {gpu}
+    # One waits for the CPU, and one does not.
+    assert not together(compiled, convs[3], convs[5])
+    for name, expected in reference(model, graph.values).items():
+        assert relative_error(compiled.run(graph.values)[name], expected) < 1e-5
+
+
 def test_kernels_are_one_launch_in_the_end(gpu: str, as_large: None) -> None:
     """Also those that write parts of one tensor."""
     graph = Graph()
