@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -298,11 +298,11 @@ def test_lengths_that_only_the_run_knows_are_left_alone() -> None:
 # ---------------------------------------------------------------------------- random graphs
 
 
-def random_graph(seed: int) -> Graph:
+def random_graph(seed: int, sizes: Sequence[tuple[int, int]]) -> Graph:
     """Images of one size that operators read in any order, some of them concatenated."""
     rng = random.Random(seed)
     graph = Graph(seed)
-    height, width = rng.choice([(5, 5), (8, 6)])
+    height, width = rng.choice(sizes)
     inputs = {graph.input(1, c, height, width): c for c in rng.choice([[4], [8, 12]])}
     channels = dict(inputs)
     for _ in range(rng.randint(5, 9)):
@@ -332,15 +332,17 @@ def random_graph(seed: int) -> Graph:
 
 
 def assert_random_graphs(target: str, seeds: Iterable[int]) -> None:
-    merged = [len(groups(compiled(random_graph(seed), target))) for seed in seeds]
+    # On a CPU what is worth to be shared by cores.
+    sizes = [(40, 40), (32, 52)] if target == "llvm" else [(5, 5), (8, 6)]
+    merged = [len(groups(compiled(random_graph(seed, sizes), target))) for seed in seeds]
     assert sum(merged) >= len(merged)
 
 
-@pytest.mark.parametrize("seeds", [range(4), *in_full(range(4, 40))], ids=str)
+@pytest.mark.parametrize("seeds", [range(3), *in_full(range(3, 40))], ids=str)
 def test_random_graphs_on_a_cpu(seeds: range) -> None:
     assert_random_graphs("llvm", seeds)
 
 
-@pytest.mark.parametrize("seeds", [range(100, 105), *in_full(range(105, 140))], ids=str)
+@pytest.mark.parametrize("seeds", [range(100, 103), *in_full(range(103, 140))], ids=str)
 def test_random_graphs_on_a_gpu(seeds: range, gpu: str, as_large: None) -> None:
     assert_random_graphs(gpu, seeds)

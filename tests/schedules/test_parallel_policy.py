@@ -87,6 +87,14 @@ def test_two_networks_are_merged_level_by_level() -> None:
     assert taken(choose_groups(problem(before), every=True)) == expected
 
 
+def test_a_better_pair_far_apart_waits() -> None:
+    """Merged first, the first of one chain and the last of another keep all others apart."""
+    slow = (replace(SMALL[0], steps=10),)
+    before = [[], [0], [1], [2], [], [4], [5], [6]]
+    launches = [slow, SMALL, SMALL, SMALL, SMALL, SMALL, SMALL, slow]
+    assert taken(choose_groups(problem(before, launches))) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+
+
 def test_branches_of_an_inception_block() -> None:
     """1x1; 1x1, 3x3; 1x1, 5x5; pool, 1x1: two launches."""
     before = [[], [], [], [], [1], [2], [3]]
