@@ -11,7 +11,7 @@ into one parameter of the merged kernel, and whichever kernel comes first alloca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.lowering.merged import merged_launches, with_merged_launches
 from tvm_edge.lowering.parallel_members import can_compose, compose
 from tvm_edge.relay_passes.aliases import Lives
 from tvm_edge.relay_passes.concat_in_place import AREAS
@@ -39,6 +40,8 @@ from tvm_edge.schedules.parallel_policy import Group, Problem, choose_groups
 __all__ = ["Measured", "ParallelFusion", "fuse_parallel"]
 
 _LONGEST_NAME = 64
+
+_UNMERGED = "together they exceed what a launch may have, or have nothing that runs in parallel"
 
 Measured = Callable[[Sequence[Sequence[Launch]]], bool | None]
 
@@ -64,6 +67,7 @@ class ParallelFusion:
 def fuse_parallel(
     mod: tvm.IRModule,
     spec: DeviceSpec,
+    target: tvm.target.Target,
     *,
     every: bool = False,
     measured: Measured = lambda _: None,
@@ -76,6 +80,8 @@ def fuse_parallel(
         Operators in ``main`` are calls of scheduled kernels, workspace among their results.
     spec : DeviceSpec
         The first device.
+    target : Target
+        What it is compiled for, with its host.
     every : bool
         Merge whatever can be, not only what is predicted to gain.
     measured : callable
@@ -98,6 +104,10 @@ def fuse_parallel(
         chosen: list[Group] = []
         if isinstance(block, relax.DataflowBlock):
             chosen = choose_groups(graph.problem(spec, measured), every=every)
+            if every:
+                # What the policy takes are launches of known size, which templates wrote; to lower
+                # each group once more would take a tenth of the time of a compilation.
+                chosen = [graph.checked(group, target) for group in chosen]
         taken = [group.members for group in chosen if group.taken]
         if taken:
             rewritten, launched = _Writer(graph, kernels, taken).written()
@@ -117,8 +127,7 @@ def fuse_parallel(
 
 
 def _moved(group: Group, by: int) -> Group:
-    members = tuple(by + member for member in group.members)
-    return Group(members, group.taken, group.reason, group.apart_us, group.merged_us)
+    return replace(group, members=tuple(by + member for member in group.members))
 
 
 def _with_kernels(mod: tvm.IRModule, main: relax.Function, kernels: _Kernels) -> tvm.IRModule:
@@ -270,6 +279,26 @@ class _Block:
     def _known(self) -> dict[str, tuple[Launch, ...] | None]:
         return {}
 
+    def checked(self, group: Group, target: tvm.target.Target) -> Group:
+        """A group as it is, or refused because no launch of it would have two members.
+
+        Limits of a launch are known when it is lowered.
+        """
+        if not group.taken:
+            return group
+        funcs = [self.mod[self.kernels[member].name] for member in group.members]
+        names = tuple(str(self.kernels[member].name.name_hint) for member in group.members)
+        if names not in self._merges:
+            lowered = with_merged_launches(compose(funcs), target)
+            self._merges[names] = any(len(each) > 1 for each in merged_launches(lowered))
+        if self._merges[names]:
+            return group
+        return replace(group, taken=False, reason=_UNMERGED)
+
+    @cached_property
+    def _merges(self) -> dict[tuple[str, ...], bool]:
+        return {}
+
     def _refused(self, members: tuple[int, ...]) -> str:
         return can_compose([self.mod[self.kernels[member].name] for member in members])
 
@@ -399,7 +428,9 @@ class _Writer:
         if (old is None) != (places[0] < 0) or (
             old is not None and not old.same_as(call.args[1].fields[places[0]])
         ):
-            call = self._call(kernel.name, kernel.inputs, [old] if old else [], kernel.types)
+            call = self._call(
+                kernel.name, kernel.inputs, [] if old is None else [old], kernel.types
+            )
         var = kernel.binding.var
         self._latest[part] = next((b.var for i, b in kernel.items if i == 0), var)
         if kernel.is_tuple and not any(index == 0 for index, _ in kernel.items):

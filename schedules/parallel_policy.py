@@ -24,7 +24,7 @@ from tvm_edge.schedules.launch_work import Launch
 
 __all__ = ["LEAST_GAIN", "MOST_MEMBERS", "Group", "Problem", "choose_groups", "fuses_by_itself"]
 
-LEAST_GAIN = 0.15
+LEAST_GAIN = 0.2
 """Of the time that kernels take apart, what a merge has to gain by the prediction. It is as far off
 as that: members of one launch have the registers of each other."""
 

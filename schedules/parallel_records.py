@@ -2,8 +2,9 @@
 
 The workload is which kernels in which order, each by the geometry of its launches: kernels of other
 shapes, tiles or work-groups are others. The configuration says whether they were merged. Of the
-records of a device the fastest is the verdict; a merged kernel that failed, or answered wrongly, is
-a record with an error and never the fastest.
+records of a device the fastest is the verdict. Whoever measures writes both: of a merged kernel
+that failed, or answered wrongly, there is a record with an error, and what the kernels take apart
+is the verdict.
 """
 
 from __future__ import annotations

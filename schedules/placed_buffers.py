@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 
 __all__ = ["with_placed_buffers"]
@@ -20,6 +21,16 @@ _PASSES = tvm.transform.Sequential(
 def with_placed_buffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """A kernel whose buffers are as large as what a task or a work-group keeps in them.
 
-    A schedule leaves a buffer that holds a part of a tensor as large as the tensor.
+    A schedule leaves a buffer that holds a part of a tensor as large as the tensor. Kernels that
+    were written loop by loop have them so already.
     """
+    scheduled = False
+
+    def visit(block: s_tir.SBlock) -> None:
+        nonlocal scheduled
+        scheduled |= bool(len(block.iter_vars))
+
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit))
+    if not scheduled:
+        return func
     return _PASSES(tvm.IRModule({"main": func}))["main"]

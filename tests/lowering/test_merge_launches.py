@@ -29,13 +29,15 @@ from tests.lowering.members import (
 )
 from tests.marks import in_full
 from tests.schedules.gpu.harness import MALI, ORIN, assert_golden, launches
+from tests.schedules.gpu.subgroup_cases import conv as subgroup_conv
 from tests.schedules.harness import assert_close
+from tvm_edge.compiler import driver
 from tvm_edge.errors import MissingDependencyError
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering import merge_launches
 from tvm_edge.lowering.flat_launches import FLAT
 from tvm_edge.lowering.merged import Launches, merged_launches, with_merged_launches
-from tvm_edge.lowering.parallel_members import compose
+from tvm_edge.lowering.parallel_members import compose, pinned_sub_groups
 from tvm_edge.schedules.base import workspace_of
 from tvm_edge.schedules.gpu import tiled
 from tvm_edge.schedules.gpu.product import Tile
@@ -124,9 +126,11 @@ def test_sorts_and_scans(gpu: str) -> None:
     assert assert_barriers_are_met(func) > 0
 
 
-def test_one_member_twice(gpu: str) -> None:
+@pytest.mark.parametrize("spec", [SMALL, MALI], ids=["local memory", "without"])
+def test_one_member_twice(spec: DeviceSpec, gpu: str) -> None:
+    """The second has work-items along two axes, which stay where they are."""
     same = product(4, 30, 90, 20)
-    assert check([same, same], SMALL, gpu)[0] == (0, 1)
+    assert check([same, same], spec, gpu)[0] == (0, 1)
 
 
 def test_members_that_allocate(gpu: str) -> None:
@@ -210,7 +214,8 @@ def _grid(func: tirx.PrimFunc, launch: int = 0) -> dict[str, int]:
 
 
 def test_members_use_the_same_local_memory() -> None:
-    members = [product(1, 40, 64, 40), product(2, 64, 128, 64), sums(3, 4, 300)]
+    """Whatever it holds; none is as large as all of theirs."""
+    members = [product(1, 40, 64, 40), product(2, 64, 128, 64), largest(3, 4, 300)]
     alone = [max(local_bytes(lowered([m, m], ORIN))) for m in members]
     assert len(set(alone)) > 1 and min(alone) > 0
     assert local_bytes(lowered(members, ORIN))[0] == max(alone)
@@ -236,13 +241,10 @@ def test_work_items_of_one_shape_stay_where_they_are() -> None:
 
 
 def test_more_local_memory_than_there_is() -> None:
-    """Of different types, arrays lie side by side; what is too much for a group stays apart."""
     members = [product(1, 40, 64, 40), largest(2, 4, 300)]
     made = composed(members, ORIN)
     config = dict(resolve_target("mali-t860").target.export())
     whole = local_bytes(with_merged_launches(made, tvm.target.Target(config)))[0]
-    alone = [local_bytes(lowered([m, m], ORIN))[0] for m in members]
-    assert max(alone) < whole <= sum(alone)
     for limit, expected in ((whole, (0, 1)), (whole - 1, (0,))):
         target = tvm.target.Target({**config, "max_shared_memory_per_block": limit})
         assert merged_launches(with_merged_launches(made, target))[0] == expected
@@ -267,6 +269,19 @@ def test_sub_groups_that_are_not_whole() -> None:
     assert merged_launches(with_merged_launches(compose(funcs), target)) == ((0, 1),)
     text = source(compose(funcs), "mali-t860")
     assert text.count("intel_reqd_sub_group_size(32)") == 1
+
+
+def test_sub_groups() -> None:
+    """Kernels of Intel's: the merged one requires the size that each of them does."""
+    model = subgroup_conv(1, 4, 6, 24, outputs=4, kernel=(3, 3), pads=[1] * 4).model()
+    plan = driver._plan(model, "intel-hd505", None, "none", host="llvm", precision="float32")
+    funcs = [func for _, func in plan.lowered.functions_items() if isinstance(func, tirx.PrimFunc)]
+    assert pinned_sub_groups(funcs[0].body) == {8}
+    made = compose([funcs[0], funcs[0]])
+    assert merged_launches(with_merged_launches(made, plan.resolved.target)) == ((0, 1),)
+    text = source(made, "intel-hd505")
+    assert text.count("intel_reqd_sub_group_size(8)") == 1 and "_sub_group_size(8);" not in text
+    assert text.count("= (convert_int(get_sub_group_local_id()));") == 2
 
 
 # ------------------------------------------------------------------------------- what is generated

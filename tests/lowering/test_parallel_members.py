@@ -78,7 +78,7 @@ def test_one_member_twice(host: ResolvedTarget) -> None:
     same = product(5, 130, 70, 40)
     func = same.scheduled(host.spec)
     made = compose([func, func])
-    tvm.tirx.analysis.verify_ssa(made)
+    assert tvm.tirx.analysis.verify_ssa(made)
     check([same, same], host)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tvm_edge.hardware import DeviceSpec, resolve_target
+from tvm_edge.hardware import resolve_target
 from tvm_edge.hardware.presets import GENERIC_CUDA, GENERIC_OPENCL, PRESETS
 from tvm_edge.schedules.launch_work import Launch
 from tvm_edge.schedules.parallel_policy import (
@@ -35,15 +35,16 @@ def problem(
     launches: Sequence[Sequence[Launch] | None] | None = None,
     kinds: Sequence[int | None] | None = None,
     refused: Callable[[tuple[int, ...]], str] = lambda _: "",
-    spec: DeviceSpec = ORIN,
+    measured: Callable[[tuple[int, ...]], bool | None] = lambda _: None,
 ) -> Problem:
     known = [SMALL for _ in before] if launches is None else launches
     return Problem(
         [frozenset(each) for each in before],
         known.__getitem__,
-        spec,
+        ORIN,
         [0 for _ in before] if kinds is None else kinds,
         refused,
+        measured,
     )
 
 
@@ -86,6 +87,14 @@ def test_two_networks_are_merged_level_by_level() -> None:
     assert taken(choose_groups(problem(before), every=True)) == expected
 
 
+def test_a_better_pair_far_apart_waits() -> None:
+    """Merged first, the first of one chain and the last of another keep all others apart."""
+    slow = (replace(SMALL[0], steps=10),)
+    before = [[], [0], [1], [2], [], [4], [5], [6]]
+    launches = [slow, SMALL, SMALL, SMALL, SMALL, SMALL, SMALL, slow]
+    assert taken(choose_groups(problem(before, launches))) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+
+
 def test_branches_of_an_inception_block() -> None:
     """1x1; 1x1, 3x3; 1x1, 5x5; pool, 1x1: two launches."""
     before = [[], [], [], [], [1], [2], [3]]
@@ -122,6 +131,17 @@ def test_why_kernels_cannot_be_merged_is_said() -> None:
         assert taken(groups) == [(0, 1), (2, 3)]
         (other,) = (group for group in groups if not group.taken)
         assert other.members == (0, 1, 2, 3) and other.reason == "too many tensors"
+
+
+def test_a_measurement_goes_before_a_prediction() -> None:
+    (group,) = choose_groups(problem([[], []], measured=lambda _: False))
+    assert not group.taken and "measured" in group.reason
+    full = problem([[], []], [LARGE, LARGE], measured=lambda _: True)
+    (group,) = choose_groups(full)
+    assert group.taken and "measured" in group.reason
+    # Who asks for every group gets it.
+    asked = choose_groups(problem([[], []], measured=lambda _: False), every=True)
+    assert taken(asked) == [(0, 1)]
 
 
 def test_nothing_at_all() -> None:

@@ -47,9 +47,9 @@ def merge_kernels(
     ):
         return ParallelFusion(mod, [(number,) for number in range(len(kernel_calls(mod)))])
     if parallel_fusion is True:
-        return fuse_parallel(mod, resolved.spec, every=True)
+        return fuse_parallel(mod, resolved.spec, resolved.target, every=True)
     with _measured(resolved, tuning_logs) as measured:
-        return fuse_parallel(mod, resolved.spec, measured=measured)
+        return fuse_parallel(mod, resolved.spec, resolved.target, measured=measured)
 
 
 @contextmanager

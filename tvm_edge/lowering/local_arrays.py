@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.grid import sequence
 
 __all__ = ["common_bytes", "in_common", "is_movable"]
 
@@ -52,58 +53,69 @@ def is_movable(array: tirx.Buffer, stmt: tirx.Stmt) -> bool:
 
 def common_bytes(members: Sequence[Sequence[tirx.Buffer]]) -> int:
     """Bytes of local memory in which each of several lists of arrays finds room."""
-    return sum(count * _itemsize(dtype) for dtype, count in _counts(members).items())
+    return max(_laid_out(arrays)[1] for arrays in members)
 
 
 def in_common(
     members: Sequence[tuple[Sequence[tirx.Buffer], tirx.Stmt]],
-) -> tuple[list[tirx.Buffer], list[tirx.Stmt]]:
-    """Arrays that hold those of any one member, and the members' statements with them.
+) -> tuple[tirx.Stmt | None, list[tirx.Stmt]]:
+    """An array that holds those of any one member, and the members' statements with it.
 
-    One for each type of elements: as large as the member that has most of it needs. Arrays of
-    vectors, which TVM makes of those that are accessed by vectors alone, are arrays of their
-    elements again.
+    It is as large as the member needs that needs most, and of the type that most of that memory is
+    used as; it has a name for each of the others. Arrays of vectors, which TVM makes of those that
+    are accessed by vectors alone, are arrays of their elements again.
 
     Parameters
     ----------
     members : sequence of (sequence of Buffer, Stmt)
         Arrays, and the statement that uses them.
+
+    Returns
+    -------
+    Stmt or None
+        What allocates the array; ``None`` where no member has any.
     """
-    common = {
-        dtype: tirx.decl_buffer([count], dtype, f"local_{dtype}", scope="shared", layout=None)
-        for dtype, count in sorted(_counts([arrays for arrays, _ in members]).items())
+    used: dict[str, int] = {}
+    for arrays, _ in members:
+        for array in arrays:
+            used[_element(array)] = used.get(_element(array), 0) + _nbytes(array)
+    if not used:
+        return None, [stmt for _, stmt in members]
+    nbytes = common_bytes([arrays for arrays, _ in members])
+    names = {
+        dtype: tirx.decl_buffer(
+            [-(-nbytes // _itemsize(dtype))], dtype, f"local_{dtype}", scope="shared", layout=None
+        )
+        for dtype in sorted(used)
     }
+    main = names[max(sorted(used), key=lambda dtype: used[dtype])]
     stmts = []
     for arrays, stmt in members:
-        places, _ = _laid_out(arrays)
         moves = {
-            array: (common[_element(array)], place)
-            for array, place in zip(arrays, places, strict=True)
+            array: (names[_element(array)], place // _itemsize(_element(array)))
+            for array, place in zip(arrays, _laid_out(arrays)[0], strict=True)
         }
-        stmts.append(_moved(stmt, moves))
-    return list(common.values()), stmts
+        others = [
+            tirx.DeclBuffer(name, data=main.data)
+            for dtype, name in names.items()
+            if name is not main and dtype in map(_element, arrays)
+        ]
+        stmts.append(sequence([*others, _moved(stmt, moves)]))
+    return tirx.AllocBuffer(main), stmts
 
 
-def _counts(members: Sequence[Sequence[tirx.Buffer]]) -> dict[str, int]:
-    """Elements of each type that the greediest member needs."""
-    most: dict[str, int] = {}
-    for arrays in members:
-        for dtype, count in _laid_out(arrays)[1].items():
-            most[dtype] = max(most.get(dtype, 0), count)
-    return most
-
-
-def _laid_out(arrays: Sequence[tirx.Buffer]) -> tuple[list[int], dict[str, int]]:
-    """Where arrays of one member begin among those of their type, and how many elements that is."""
+def _laid_out(arrays: Sequence[tirx.Buffer]) -> tuple[list[int], int]:
+    """The byte that each array of a member begins at, and where the last one ends."""
     places: list[int] = []
-    used: dict[str, int] = {}
+    end = 0
     for array in arrays:
-        dtype = _element(array)
-        unit = max(1, _ALIGNMENT // _itemsize(dtype))
-        place = -(-used.get(dtype, 0) // unit) * unit
-        places.append(place)
-        used[dtype] = place + int(array.shape[0]) * _lanes(array.dtype)
-    return places, used
+        places.append(-(-end // _ALIGNMENT) * _ALIGNMENT)
+        end = places[-1] + _nbytes(array)
+    return places, end
+
+
+def _nbytes(array: tirx.Buffer) -> int:
+    return int(array.shape[0]) * _lanes(array.dtype) * _itemsize(_element(array))
 
 
 def _element(array: tirx.Buffer) -> str:

@@ -1,11 +1,12 @@
 """The launches of a composed kernel's members as one: ParallelFusion (EMDL'21, section 4.2).
 
 Each member has a range of the merged launch's work-groups. The paper gives each a range of
-work-items, rounded up to waves, so that no wave has to run two branches; a work-group is a whole
-number of waves, and all of it meets at barriers. A group finds its member, and its place in the
-member's own grid, by its number. Groups are as large as the largest member's: the work-items behind
-a smaller member's own only meet the others at barriers (:mod:`tvm_edge.lowering.idle_items`).
-Members use the same local memory (:mod:`tvm_edge.lowering.local_arrays`).
+work-items, rounded up to the device's wave, so that no wave has to run two branches. No wave has
+work-items of two groups: by groups there is nothing to round, and all that run a branch meet at its
+barriers. A group finds its member, and its place in the member's own grid, by its number. Groups
+are as large as the largest member's: the work-items behind a smaller member's own only meet the
+others at barriers (:mod:`tvm_edge.lowering.idle_items`). Members use the same local memory
+(:mod:`tvm_edge.lowering.local_arrays`).
 
 Runs when work-items meet where they have to: before ``ThreadSync`` no kernel with barriers could be
 put into a branch.
@@ -100,7 +101,7 @@ def _one(launches: Sequence[Launch]) -> tirx.Stmt:
     """The merged launch."""
     if len(launches) == 1:
         return launches[0].stmt
-    arrays, bodies = in_common([(launch.arrays, launch.body) for launch in launches])
+    array, bodies = in_common([(launch.arrays, launch.body) for launch in launches])
     group = tirx.Var("blockIdx.x", "int32")
     axes = [tirx.Var(f"threadIdx.{axis}", "int32") for axis in "xyz"]
     shapes = {launch.items for launch in launches}
@@ -125,8 +126,7 @@ def _one(launches: Sequence[Launch]) -> tirx.Stmt:
         for axis, size in reversed(list(zip(axes, sizes, strict=True))):
             if size > 1 or axis is axes[0]:
                 made = extent(axis, size, made)
-    made = sequence([*(tirx.AllocBuffer(array) for array in arrays), made])
-    return extent(group, ends[-1], made)
+    return extent(group, ends[-1], made if array is None else tirx.SeqStmt([array, made]))
 
 
 def _items(axes: Sequence[tirx.Var], launch: Launch, *, by_number: bool) -> list[tirx.Expr]:
