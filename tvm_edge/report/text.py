@@ -77,6 +77,8 @@ def _head(console: Console, report: CompileReport) -> None:
         line("records", report.records.line())
         for reason in report.records.ignored:
             line("", f"ignored: {reason}")
+    if report.layout_choice is not None:
+        line("layouts", report.layout_choice.line())
     if report.precision is not None:
         line("precision", report.precision.line())
     if report.memory is not None:
