@@ -435,7 +435,9 @@ def test_what_was_chosen_is_found_again(chosen: LayoutRecord, tmp_path: Path) ->
     info = compiled.report.layout_choice
     assert info is not None and sum(info.convolutions.values()) == 2
     assert info.predicted >= info.bound > 0
-    assert f"predicted {1e3 * info.predicted:.3g} ms" in compiled.report.summary()
+    said = compiled.report.summary()
+    assert f"predicted {1e3 * info.predicted:.3g} ms" in said and info.transforms
+    assert all(transform.line() in said for transform in info.transforms)
     layouts = {name.split(",")[0] for name in compiled.report.layouts.values()}
     assert layouts | {"NCHW"} == set(info.convolutions) | {"NCHW"}
     back = type(compiled.report).from_dict(compiled.report.to_dict())

@@ -27,6 +27,13 @@ class TransformInfo:
     after: str
     seconds: float
 
+    def line(self) -> str:
+        """As ``conv1: NCHW16c to NCHW, 3.1 µs``."""
+        what = f"{self.before} to {self.after}"
+        if self.before == self.after:
+            what = f"{self.before}, gathered"
+        return f"{self.operator or 'an input'}: {what}, {1e6 * self.seconds:.1f} µs"
+
 
 @dataclass(frozen=True)
 class LayoutsInfo:

@@ -125,10 +125,7 @@ class GraphResult:
     def summary(self) -> str:
         """A few lines."""
         lines = [f"layouts: {self.info.line()}"]
-        lines += [
-            f"  {t.operator or 'an input'}: {t.before} to {t.after}, {1e6 * t.seconds:.1f} µs"
-            for t in self.info.transforms
-        ]
+        lines += [f"  {transform.line()}" for transform in self.info.transforms]
         if not self.taken:
             lines.append("they are not faster than layouts by estimates, and are not kept")
         return "\n".join(lines)
