@@ -9,7 +9,6 @@ it, each at most once. Filters and constants are packed here, when the model is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import tvm
@@ -18,8 +17,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.concat_in_place import CONCAT
-from tvm_edge.relay_passes.expressions import const, constant_of, is_call, static_shape
+from tvm_edge.relay_passes.expressions import const, constant_of, static_shape
 from tvm_edge.relay_passes.layout_choice import BINARY, UNARY, choose_blocked
+from tvm_edge.relay_passes.layout_graph import LayoutPlan, layout_graph
+from tvm_edge.relay_passes.moved_channels import BlockedImage, MovedChannels
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.blocked import (
     CONV2D,
@@ -30,6 +31,7 @@ from tvm_edge.schedules.blocked import (
     input_block,
     pack_filters,
     pack_image,
+    repack_image,
     unpack_image,
 )
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -51,6 +53,8 @@ class BlockLayout:
         The CPU: a block has the lanes of its vector registers.
     configs : mapping of ConvWorkload to ConvConfig, optional
         Algorithm and knobs of convolutions, instead of the heuristic's.
+    plan : LayoutPlan, optional
+        The layout of each operator of ``main``, in place of what follows from its operands.
 
     Examples
     --------
@@ -62,49 +66,35 @@ class BlockLayout:
     """
 
     def __init__(
-        self, spec: DeviceSpec, configs: Mapping[ConvWorkload, ConvConfig] | None = None
+        self,
+        spec: DeviceSpec,
+        configs: Mapping[ConvWorkload, ConvConfig] | None = None,
+        plan: LayoutPlan | None = None,
     ) -> None:
         self._spec = spec
         self._configs = configs or {}
+        self._plan = plan
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         if self._spec.lanes() == 1:
             return mod
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
-                chosen = choose_blocked(func, self._spec, self._configs)
-                mod = _Blocker(mod, chosen).blocked(gvar, func)
+                chosen, layouts = self._chosen(func)
+                mod = _Blocker(mod, chosen, layouts).blocked(gvar, func)
         return mod
 
-
-@dataclass(frozen=True)
-class _Image:
-    """An image in blocks: the variable, and how many of its channels are not filling."""
-
-    var: relax.Var
-    channels: int
-
-    @property
-    def block(self) -> int:
-        """Channels in a block."""
-        shape = static_shape(self.var.ty)
-        assert shape is not None
-        return shape[-1]
-
-
-@dataclass(frozen=True)
-class _Channel:
-    """One channel of an image in blocks."""
-
-    image: relax.Var
-    number: int
-    block: int
-
-
-def _array(channels: list[_Channel]) -> np.ndarray:
-    array = np.empty(len(channels), dtype=object)
-    array[:] = channels
-    return array
+    def _chosen(
+        self, func: relax.Function
+    ) -> tuple[dict[relax.Call, ConvConfig], dict[relax.Var, int]]:
+        """The convolutions on blocks; the layout of each result, where that is planned."""
+        if self._plan is not None:
+            graph = layout_graph(func, self._spec)
+            if graph.digest == self._plan.network:
+                chosen = {graph.calls[i]: config for i, config in self._plan.configs.items()}
+                of_vars = zip(graph.variables, self._plan.layouts, strict=True)
+                return chosen, {var: layout for var, layout in of_vars if var is not None}
+        return choose_blocked(func, self._spec, self._configs), {}
 
 
 @mutator
@@ -113,14 +103,16 @@ class _Blocker(PyExprMutator):
         self,
         mod: tvm.IRModule,
         chosen: Mapping[relax.Call, ConvConfig],
+        layouts: Mapping[relax.Var, int],
     ) -> None:
         super().__init__(mod)
         self._chosen = chosen
-        self._blocked: dict[relax.Var, _Image] = {}
-        self._repacked: dict[tuple[relax.Expr, int], _Image] = {}  # in blocks of other sizes
+        self._layouts = layouts
+        self._planned: int | None = None  # the layout of the result at hand
+        self._blocked: dict[relax.Var, BlockedImage] = {}
+        self._repacked: dict[tuple[relax.Expr, int], BlockedImage] = {}  # in blocks of other sizes
         self._plain: dict[relax.Var, relax.Var] = {}
-        self._picked: dict[relax.Expr, np.ndarray] = {}
-        self._splits: dict[relax.Expr, list[np.ndarray]] = {}
+        self._moved = MovedChannels(self._blocked, self._concat_parts)
         self._rules: dict[str, _Rule] = {
             "relax.concat": self._concat,
             "relax.image.resize2d": self._resize2d,
@@ -141,13 +133,15 @@ class _Blocker(PyExprMutator):
     # -------------------------------------------------------------------------------- bindings
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        image = self._rewrite(binding.value)
+        self._planned = self._layouts.get(binding.var)
+        image = None if self._planned == 0 else self._rewrite(binding.value)
         if image is None:
-            self._regroup(binding.var, binding.value)
+            if self._planned != 0:
+                self._moved.note(binding.var, binding.value)
             super().visit_var_binding_(binding)  # dead, and removed, if only blocks are read
             return
         value, channels = image
-        blocked = _Image(self._emit_as(binding.var.name, value), channels)
+        blocked = BlockedImage(self._emit_as(binding.var.name, value), channels)
         self._blocked[binding.var] = blocked
         if not isinstance(binding.var, relax.DataflowVar):
             plain = self.builder_.emit_output(self._unpacked(blocked, binding.var.ty))
@@ -174,7 +168,7 @@ class _Blocker(PyExprMutator):
 
     # ---------------------------------------------------------------------- packing, unpacking
 
-    def _packed(self, expr: relax.Expr, block: int) -> _Image:
+    def _packed(self, expr: relax.Expr, block: int) -> BlockedImage:
         """An image in blocks, packed now if it is not yet."""
         known = self._image(expr)
         if known is not None and known.block == block:
@@ -184,13 +178,19 @@ class _Blocker(PyExprMutator):
         shape = static_shape(expr.ty)
         assert shape is not None
         batch, channels, *size = shape
-        value = self.visit_expr(expr)
-        if block == 1 or (size == [1, 1] and channels % block == 0):
-            value = relax.op.reshape(value, (batch, channels // block, *size, block))
+        if known is not None and block > 1 and (self._layouts or expr not in self._plain):
+            value = self._in_other_blocks(known, block)
+        elif block == 1 or (size == [1, 1] and channels % block == 0):
+            value = relax.op.reshape(
+                self.visit_expr(expr), (batch, channels // block, *size, block)
+            )
         else:
+            value = self.visit_expr(expr)
             value = self.builder_.call_te(pack_image, value, block, primfunc_name_hint="pack")
-        image = _Image(self.builder_.emit(value, "packed"), channels)
-        if known is None and block > 1 and isinstance(expr, relax.Var):
+        image = BlockedImage(self.builder_.emit(value, "packed"), channels)
+        # What follows takes these blocks, unless a plan says what it takes.
+        follows = known is None and block > 1 and not self._layouts
+        if follows and isinstance(expr, relax.Var):
             self._blocked[expr] = image
             if isinstance(expr, relax.DataflowVar):
                 self._plain[expr] = self.get_var_remap(expr)
@@ -198,10 +198,30 @@ class _Blocker(PyExprMutator):
             self._repacked[expr, block] = image
         return image
 
-    def _image(self, expr: relax.Expr) -> _Image | None:
+    def _in_other_blocks(self, image: BlockedImage, block: int) -> relax.Expr:
+        """The blocks of an image in another size."""
+        shape = static_shape(image.var.ty)
+        assert shape is not None
+        batch, _, *size, before = shape
+        if size == [1, 1] and image.channels % before == image.channels % block == 0:
+            return relax.op.reshape(image.var, (batch, image.channels // block, *size, block))
+        value = self.builder_.call_te(
+            repack_image, image.var, image.channels, block, primfunc_name_hint="repack"
+        )
+        blocks = filled(image.channels, block) // block
+        value = self.builder_.emit(value, "repacked")
+        return relax.op.reshape(value, (batch, blocks, *size, block))
+
+    def _operand(self, expr: relax.Expr) -> BlockedImage | None:
+        """The image in the blocks that are planned for the result, or else in those it has."""
+        if self._planned:
+            return self._packed(expr, self._planned)
+        return self._image(expr)
+
+    def _image(self, expr: relax.Expr) -> BlockedImage | None:
         """The blocks of an image that has them; picked channels are copied together now."""
-        picked = self._picked.get(expr)
-        if picked is None or picked.ndim != 1:
+        picked = self._moved.of_image(expr)
+        if picked is None:
             return self._blocked.get(expr)
         if expr not in self._blocked:
             sources = list(dict.fromkeys(channel.image for channel in picked))
@@ -211,59 +231,8 @@ class _Blocker(PyExprMutator):
             block = shapes[0][-1]
             shape = (shapes[0][0], filled(len(picks), block) // block, *shapes[0][2:])
             call = relax.call_tir(name, sources, relax.TensorType(shape, "float32"))
-            self._blocked[expr] = _Image(self.builder_.emit(call, "gathered"), len(picks))
+            self._blocked[expr] = BlockedImage(self.builder_.emit(call, "gathered"), len(picks))
         return self._blocked[expr]
-
-    def _channels(self, expr: relax.Expr) -> np.ndarray | None:
-        """Which channel of which image each channel of `expr` is; ``None`` if it has no blocks."""
-        if expr in self._picked:
-            return self._picked[expr]
-        image = self._blocked.get(expr)
-        if image is None:
-            return None
-        return _array([_Channel(image.var, i, image.block) for i in range(image.channels)])
-
-    def _regroup(self, var: relax.Var, value: relax.Expr) -> None:
-        """Note that `value` only moves channels of blocked images, if that is so.
-
-        Concatenations that do not fill blocks, splits, and shuffles (a reshape into groups, a
-        transposition, a reshape back): nothing is copied until somebody reads the result.
-        """
-        if isinstance(value, relax.TupleGetItem):
-            sections = self._splits.get(value.tuple_value)
-            if sections is not None:
-                self._picked[var] = sections[value.index]
-            return
-        if is_call(value, "relax.concat"):
-            parts = self._concat_parts(value)
-            of_parts = [] if parts is None else [self._channels(part) for part in parts]
-            known = [c for c in of_parts if c is not None and c.ndim == 1]
-            picked = np.concatenate(known) if known and len(known) == len(of_parts) else None
-            if picked is not None and len({channel.block for channel in picked}) == 1:
-                self._picked[var] = picked
-            return
-        if not is_call(value, "relax.split", "relax.reshape", "relax.permute_dims"):
-            return
-        channels = self._channels(value.args[0])
-        if channels is None:
-            return
-        if is_call(value, "relax.split"):
-            if int(value.attrs.axis) % 4 == 1 and channels.ndim == 1:
-                sizes = [(static_shape(part) or (0, 0))[1] for part in value.ty.fields]
-                self._splits[var] = np.split(channels, np.cumsum(sizes)[:-1])
-            return
-        before, after = static_shape(value.args[0].ty), static_shape(value.ty)
-        if before is None or after is None:
-            return
-        if is_call(value, "relax.reshape"):
-            grouped = after[1:-2]
-            if before[0] == after[0] and before[-2:] == after[-2:] and grouped:
-                self._picked[var] = channels.reshape(grouped)
-            return
-        rank = len(after)
-        axes = [int(axis) for axis in value.attrs.axes or range(rank - 1, -1, -1)]
-        if axes[0] == 0 and axes[-2:] == [rank - 2, rank - 1]:
-            self._picked[var] = channels.transpose([axis - 1 for axis in axes[1:-2]])
 
     def _concat_parts(self, call: relax.Call) -> list[relax.Expr] | None:
         """The images that are concatenated along channels."""
@@ -274,7 +243,7 @@ class _Blocker(PyExprMutator):
             return None
         return list(parts.fields)
 
-    def _unpacked(self, image: _Image, ty: relax.Type) -> relax.Expr:
+    def _unpacked(self, image: BlockedImage, ty: relax.Type) -> relax.Expr:
         shape = static_shape(ty)
         assert shape is not None
         size = list(shape[2:])
@@ -341,22 +310,25 @@ class _Blocker(PyExprMutator):
         return result, workload.filters
 
     def _unary(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
-        image = self._image(call.args[0])
+        image = self._operand(call.args[0])
         if image is None:
             return None
         return relax.Call(call.op, [image.var, *call.args[1:]], call.attrs), image.channels
 
     def _binary(self, call: relax.Call, shape: tuple[int, ...]) -> tuple[relax.Expr, int] | None:
-        images = [self._image(arg) for arg in call.args]
+        values = [constant_of(arg) for arg in call.args]
+        images = [
+            self._operand(arg) if value is None else None
+            for arg, value in zip(call.args, values, strict=True)
+        ]
         if not any(images):
             return None
-        values = [constant_of(arg) for arg in call.args]
         known = [image for image in images if image is not None]
         if len(known) + sum(value is not None for value in values) < 2:
             return None
         if any(image.channels != shape[1] for image in known):
             return None  # an image of one channel, broadcast
-        block = known[0].block
+        block = self._planned or known[0].block
         operands = [
             self._packed(arg, block).var
             if value is None
@@ -366,7 +338,7 @@ class _Blocker(PyExprMutator):
         return relax.Call(call.op, operands, call.attrs), shape[1]
 
     def _pool2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
-        image = self._image(call.args[0])
+        image = self._operand(call.args[0])
         if image is None or call.attrs.layout != "NCHW" or call.attrs.out_layout != "NCHW":
             return None
         attrs = call.attrs
@@ -384,7 +356,7 @@ class _Blocker(PyExprMutator):
         return result, image.channels
 
     def _mean(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
-        image = self._image(call.args[0])
+        image = self._operand(call.args[0])
         axes = [int(axis) % 4 for axis in call.attrs.axis or []]
         if image is None or sorted(axes) != [2, 3] or not call.attrs.keepdims:
             return None
@@ -392,15 +364,17 @@ class _Blocker(PyExprMutator):
 
     def _concat(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
         parts = self._concat_parts(call)
-        if parts is None or any(part in self._picked for part in parts):
+        if parts is None or any(part in self._moved for part in parts):
             return None
         images = [self._blocked.get(part) for part in parts]
         first = images[0]
-        if first is None or None in images:
+        if not self._planned and (first is None or None in images):
             return None
-        known = [self._packed(part, first.block) for part in parts]
-        if any(image.channels % image.block for image in known[:-1]):
+        block = self._planned or (first.block if first is not None else 0)
+        sizes = [(static_shape(part.ty) or (0, 0))[1] for part in parts]
+        if any(size % block for size in sizes[:-1]):
             return None
+        known = [self._packed(part, block) for part in parts]
         result = self.builder_.call_te(
             lambda *parts: topi.concatenate(parts, 1),
             *(image.var for image in known),
@@ -410,7 +384,7 @@ class _Blocker(PyExprMutator):
         return result, sum(image.channels for image in known)
 
     def _resize2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
-        image = self._image(call.args[0])
+        image = self._operand(call.args[0])
         if image is None or call.attrs.layout != "NCHW":
             return None
         attrs = call.attrs

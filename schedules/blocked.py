@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, gcd
 
 import numpy as np
 from tvm import te, tirx, topi
@@ -24,10 +24,12 @@ __all__ = [
     "ConvWorkload",
     "conv2d",
     "filled",
+    "fills",
     "input_block",
     "pack_filters",
     "pack_image",
     "pad_image",
+    "repack_image",
     "unpack_image",
 ]
 
@@ -101,17 +103,18 @@ def input_block(workload: ConvWorkload, block: int) -> int:
     Channels are filled up to whole blocks by at most half as many again. Images of few channels
     are read one by one: packing them would mostly add zeros.
     """
-    if not _fills(workload.filters, block):
+    if not fills(workload.filters, block):
         return 0
     if workload.groups == 1 and workload.channels <= _FEW_CHANNELS:
         return 1
     if workload.depthwise or workload.groups == 1:
-        return block if _fills(workload.channels, block) else 0
+        return block if fills(workload.channels, block) else 0
     own = (workload.channels // workload.groups, workload.filters // workload.groups)
     return block if all(channels % block == 0 for channels in own) else 0
 
 
-def _fills(channels: int, block: int) -> bool:
+def fills(channels: int, block: int) -> bool:
+    """Whether at most half as many channels again fill whole blocks up."""
     return 2 * filled(channels, block) <= 3 * channels
 
 
@@ -162,6 +165,30 @@ def unpack_image(image: te.Tensor, channels: int) -> te.Tensor:
         lambda n, c, y, x: image[n, tirx.floordiv(c, block), y, x, tirx.floormod(c, block)],
         name="unpacked",
     )
+
+
+def repack_image(image: te.Tensor, channels: int, block: int) -> te.Tensor:
+    """``[N, C/b, H, W, b]`` of `channels` channels in blocks of another size.
+
+    As ``[N, C/block, H, W, block/g, g]``, where `g` divides both sizes: what lies side by side in
+    either is one vector. A view joins the last two axes.
+    """
+    batch, blocks, lines, columns, before = (int(dim) for dim in image.shape)
+    step = gcd(before, block)
+    count, there = filled(channels, block) // block, blocks * before
+
+    def element(
+        n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr, k: tirx.Expr, v: tirx.Expr
+    ) -> tirx.Expr:
+        first = c * block + k * step
+        if count * block <= there:
+            own = tirx.floormod(first, before) + v
+            return image[n, tirx.floordiv(first, before), y, x, own]
+        channel = tirx.min(first + v, there - 1)  # filled up with the last one
+        return image[n, tirx.floordiv(channel, before), y, x, tirx.floormod(channel, before)]
+
+    shape = (batch, count, lines, columns, block // step, step)
+    return te.compute(shape, element, name="repacked")
 
 
 def pad_image(image: te.Tensor, padding: Sequence[int]) -> te.Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.records import Record, Workload
+from tvm_edge.records import LayoutRecord, Record, Workload
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.cpu import algorithm as on_cpu
@@ -73,7 +73,7 @@ def recorded_config(config: ConvConfig) -> dict[str, str | int | float | bool]:
     return {**kind, **knobs_as_dict(config.knobs)}
 
 
-def outdated(record: Record) -> str:
+def outdated(record: Record | LayoutRecord) -> str:
     """Why a record's template does not hold any more, or never did here; empty if it does."""
     version = TEMPLATES.get(record.template)
     if version is None:

@@ -57,7 +57,7 @@ SIGNATURES = {
     "tuning_logs=None)",
     "tune": "(model, target='llvm', *, trials=None, time_budget=None, level='normal', host=None, "
     "input_shapes=None, precision='float32', tracker=None, key=None, tuning_logs=None, "
-    "resume=False, seed=0, callbacks=())",
+    "resume=False, seed=0, callbacks=(), graph=False)",
     "devices": "()",
     "doctor": "()",
     "CompiledModel.run": "(self, inputs, *, outputs=None, device_outputs=False)",

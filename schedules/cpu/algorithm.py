@@ -10,6 +10,7 @@ from tvm_edge.schedules.knobs import knobs_as_text
 from tvm_edge.schedules.winograd import winograd_applies
 
 __all__ = [
+    "block_sizes",
     "choose_config",
     "config_space",
     "direct_tile",
@@ -17,6 +18,12 @@ __all__ = [
 ]
 
 _MIN_BLOCK = 4
+
+
+def block_sizes(spec: DeviceSpec) -> tuple[int, ...]:
+    """Channels in a block: a vector register, half a register and two of them."""
+    lanes = spec.lanes()
+    return tuple(size for size in (lanes, lanes // 2, 2 * lanes) if size >= _MIN_BLOCK)
 
 
 def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
@@ -27,9 +34,8 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
     """
     first = choose_config(workload, spec)
     found: list[ConvConfig] = []
-    lanes = spec.lanes()
-    for block in (lanes, lanes // 2, 2 * lanes):
-        depth = input_block(workload, block) if block >= _MIN_BLOCK else 0
+    for block in block_sizes(spec):
+        depth = input_block(workload, block)
         if not depth:
             continue
         if workload.depthwise:

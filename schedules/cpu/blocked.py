@@ -41,6 +41,7 @@ __all__ = [
     "best_knobs",
     "candidates",
     "schedule_blocks",
+    "seconds_of",
     "stride_of",
 ]
 
@@ -136,6 +137,13 @@ def candidates(size: Tile, spec: DeviceSpec) -> list[Knobs]:
 def best_knobs(size: Tile, spec: DeviceSpec) -> Knobs:
     """The first of :func:`candidates`."""
     return candidates(size, spec)[0]
+
+
+def seconds_of(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
+    """What the model by which :func:`candidates` are ordered takes a convolution for."""
+    if knobs.flat:
+        size = replace(size, lines=1, columns=size.lines * size.columns)
+    return _cost(size, knobs, spec) / (2e9 * _clock(spec))
 
 
 def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:

@@ -144,6 +144,18 @@ def test_validate(folder: Path, invoke: Invoke) -> None:
     assert invoke("db", "validate", KEY).code == 0
 
 
+def test_layouts_are_validated(folder: Path, invoke: Invoke) -> None:
+    path = folder / "arm" / "mali-g52.layouts"
+    path.write_text("")
+    outcome = invoke("db", "validate", "--json")
+    assert outcome.code == 0
+    assert {"file": str(path), "records": 0, "outdated": 0, "problems": []} in outcome.data
+    path.write_text("{}\n")
+    for arguments in ([], [path]):
+        outcome = invoke("db", "validate", *arguments)
+        assert outcome.code == 4 and f"{path}:1: a record of schema None" in outcome.out
+
+
 def test_a_full_disk_exits_with_4(folder: Path, invoke: Invoke) -> None:
     outcome = invoke("db", "export", KEY, "-o", "/dev/full")
     assert outcome.code == 4 and "No space left" in outcome.err and "/dev/full" in outcome.err

@@ -58,6 +58,15 @@ def measured(folder: Path) -> int:
     return sum("task" in json.loads(line) for line in log.read_text().splitlines()[1:])
 
 
+def test_devices_of_one_layout_have_no_graph_tuner(
+    invoke: Invoke, two_convolutions: Path, tmp_path: Path
+) -> None:
+    options = ("--target", "mali-t860", "--graph", "--tuning-records", tmp_path / "records")
+    outcome = invoke("tune", two_convolutions, *options)
+    assert outcome.code == 4 and "no others than NCHW" in outcome.err
+    assert not (tmp_path / "records").exists()
+
+
 def test_a_compilation_takes_what_was_tuned(
     invoke: Invoke, two_convolutions: Path, tmp_path: Path
 ) -> None:

@@ -148,6 +148,22 @@ def test_what_suits_another_gpu_alone_is_not_transferred(
         assert held or "cost model" in report.records.ignored[0]
 
 
+def test_other_blocks_wait_for_a_graph_tuner(
+    model: onnx.ModelProto, first: ConvWorkload, tmp_path: Path
+) -> None:
+    """They may be faster, and cost the convolutions around: blocks of one register go before."""
+    wide = next(c for c in config_space(first, CPU).configs if c.block == 2 * CPU.lanes())
+    usual = other_config(first)
+    made = [
+        measured(first, config, CPU, "llvm", latencies=(seconds,))
+        for config, seconds in ((wide, 1e-6), (usual, 1e-3))
+    ]
+    add_records(tmp_path, made)
+    report = tvm_edge.analyze(model, "llvm", tuning_logs=tmp_path)
+    assert report.layouts["first"].split(",")[0] == f"NCHW{CPU.lanes()}c"
+    assert origins(report, "first") == {"tuned"} and not report.records.ignored  # type: ignore[union-attr]
+
+
 UNFIT: dict[str, dict[str, Any]] = {
     "columns=999": {"config": {"algorithm": "direct", "block": 16, "m": 0, "columns": 999}},
     "is at": {"template_version": 0},

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import tvm
 from onnx import TensorProto, helper
-from tvm import relax
+from tvm import relax, te
 
 from tests.onnx_models import make_model, random_input
 from tests.schedules.blocked_harness import SPECS, Conv, check, compile_as, direct
@@ -22,7 +22,8 @@ from tvm_edge.frontend import load_model
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.relay_passes.layout import BlockLayout
 from tvm_edge.relay_passes.workloads import conv_workload
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules import cpu
+from tvm_edge.schedules.blocked import ConvWorkload, repack_image
 from tvm_edge.schedules.conv_config import ConvConfig
 
 SPEC = SPECS[0]
@@ -233,6 +234,31 @@ def test_moved_channels_that_somebody_reads_plain() -> None:
     across = graph.ops("Split", 2, data, graph.constant(np.array([1, 3])), axis=2)[1]
     graph.output(Conv(channels=48, filters=32, image=(3, 4)).build(graph, "lines", across))
     check(graph, SPEC, direct)
+
+
+@pytest.mark.parametrize(
+    ("channels", "before", "after"),
+    [(64, 16, 32), (64, 32, 16), (48, 16, 32), (24, 8, 16), (24, 16, 8), (20, 8, 16), (33, 16, 8)],
+)
+def test_blocks_of_another_size(channels: int, before: int, after: int) -> None:
+    """Whole or filled up with the last channel, as if they had been packed so from the first."""
+    image = random_input((2, channels, 3, 5))
+    given = packed(image, before)
+    source = te.placeholder(given.shape, "float32", "image")
+    result = repack_image(source, channels, after)
+    func = cpu.schedule(te.create_prim_func([source, result]), SPEC).func
+    library = tvm.compile(func.with_attr("global_symbol", "main"), target="llvm")
+    found = tvm.runtime.empty([int(dim) for dim in result.shape], "float32")
+    library["main"](tvm.runtime.tensor(given), found)
+    expected = packed(image, after)
+    np.testing.assert_array_equal(found.numpy().reshape(expected.shape), expected)
+
+
+def packed(image: np.ndarray, block: int) -> np.ndarray:
+    batch, channels, *size = image.shape
+    whole = np.concatenate([image, image[:, -1:].repeat(-channels % block, axis=1)], axis=1)
+    blocks = whole.reshape(batch, -1, block, *size)
+    return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))
 
 
 # --------------------------------------------------------------------------- whether it pays

@@ -15,7 +15,9 @@ from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.tuning.candidates import Shared, build_candidate, repeated_convolution
 from tvm_edge.tuning.features import features
 from tvm_edge.tuning.problem import TOLERANCE, make_problem
-from tvm_edge.tuning.tasks import extract_tasks, legal_configs
+from tvm_edge.tuning.tasks import extract_layout_tasks, extract_tasks, legal_configs
+
+LANES = resolve_target("llvm").spec.lanes()
 
 # Channels that are no multiple of a block are filled up.
 ON_CPU = {
@@ -30,6 +32,41 @@ ON_CPU = {
     "groups": (conv(channels=32, filters=32, groups=2), "direct", 0),
     "depthwise": (conv(channels=32, filters=32, groups=32), "direct", 0),
 }
+
+
+IN_OTHER_LAYOUTS = {
+    "NCHW": (conv(), 0),
+    "NCHW, strides": (conv(channels=6, strides=(2, 1), padding=(0, 1, 2, 1)), 0),
+    "NCHW, groups": (conv(channels=32, filters=32, groups=2), 0),
+    "NCHW, depthwise": (conv(channels=32, filters=32, groups=32), 0),
+    "half a register": (conv(channels=40, filters=24), LANES // 2),
+    "two registers": (conv(channels=48, filters=64), 2 * LANES),
+    "two registers, depthwise": (conv(channels=64, filters=64, groups=64), 2 * LANES),
+}
+
+
+@pytest.mark.parametrize("name", IN_OTHER_LAYOUTS)
+def test_on_a_cpu_in_other_layouts(name: str) -> None:
+    """What a graph tuner measures besides."""
+    workload, block = IN_OTHER_LAYOUTS[name]
+    tasks = extract_layout_tasks({workload: 1}, resolve_target("llvm"))
+    (config, *_) = next(task.configs for task in tasks if task.configs[0].block == block)
+    candidate = build_candidate(workload, config, make_problem(workload), "llvm", {})
+    assert candidate.error() <= TOLERANCE
+    assert candidate.seconds(0.0) > 0
+
+
+def test_tasks_of_other_layouts_are_not_those_of_the_first() -> None:
+    cpu = resolve_target("llvm")
+    dense, depthwise = conv(), conv(channels=32, filters=32, groups=32)
+    tasks = extract_layout_tasks({dense: 2, depthwise: 3, conv(filters=1): 1}, cpu)
+    of_dense = [task.configs[0].block for task in tasks if task.workload == dense]
+    assert of_dense[0] == 0 and LANES // 2 in of_dense and LANES not in of_dense
+    # A window has no knobs: nothing of it was tuned before.
+    assert LANES in [task.configs[0].block for task in tasks if task.workload == depthwise]
+    assert {task.workload: task.count for task in tasks} == {dense: 2, depthwise: 3}
+    for task in tasks:
+        assert len({config.block for config in task.configs}) == 1
 
 
 @pytest.mark.parametrize("name", ON_CPU)

@@ -15,7 +15,17 @@ from tvm_edge.cli import common
 from tvm_edge.cli.db_change import export_command, import_command, merge_command, prune_command
 from tvm_edge.cli.db_stores import columns, find_store, folder_option, known_stores
 from tvm_edge.errors import RecordError
-from tvm_edge.records import SHIPPED, Record, best_lines, open_store, user_folder
+from tvm_edge.records import (
+    LAYOUTS,
+    SHIPPED,
+    LayoutRecord,
+    Record,
+    best_lines,
+    layouts_below,
+    open_store,
+    read_layouts,
+    user_folder,
+)
 
 
 @click.group("db")
@@ -103,19 +113,25 @@ def show_command(store: str, folder: Path | None, everything: bool, as_json: boo
 def validate_command(stores: tuple[str, ...], folder: Path | None, as_json: bool) -> None:
     """Check STORES, by default all there are; exit with 4 if one is damaged.
 
-    Records of templates that have changed since are no damage: they are counted, and ignored by
-    compilations.
+    Files of networks' layouts (.layouts) are checked like those of records. Records of templates
+    that have changed since are no damage: they are counted, and ignored by compilations.
     """
     from tvm_edge.schedules.conv_records import outdated
 
     rows: list[dict[str, Any]] = []
-    for path in [find_store(s, folder) for s in stores] or known_stores(folder):
+    known = [*known_stores(folder), *layouts_below(user_folder(folder)), *layouts_below(SHIPPED)]
+    for path in [find_store(s, folder) for s in stores] or known:
         row: dict[str, Any] = {"file": str(path), "records": 0, "outdated": 0}
+        records: Sequence[Record] | Sequence[LayoutRecord]
         try:
-            store = open_store(path)
-            records, _ = store.all()
-            row["problems"] = [str(damage) for damage in store.damages()]
-            store.close()
+            if path.suffix == LAYOUTS:
+                records, damages = read_layouts(path)
+                row["problems"] = [str(damage) for damage in damages]
+            else:
+                store = open_store(path)
+                records, _ = store.all()
+                row["problems"] = [str(damage) for damage in store.damages()]
+                store.close()
         except RecordError as err:
             rows.append({**row, "problems": [str(err)]})
             continue

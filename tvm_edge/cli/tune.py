@@ -42,6 +42,11 @@ _LISTED = 10  # convolutions in the table
     show_default=True,
     help="10 or 64 trials for each distinct convolution on average, or all there are.",
 )
+@click.option(
+    "--graph",
+    is_flag=True,
+    help="Choose the layouts of the whole network as well (target llvm).",
+)
 @click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
 @click.option(
     "--seed",
@@ -61,6 +66,7 @@ def tune_command(
     trials: int | None,
     time_budget: float | None,
     level: str,
+    graph: bool,
     resume: bool,
     seed: int,
     tuning_logs: Any,
@@ -83,6 +89,7 @@ def tune_command(
             trials=trials,
             time_budget=time_budget,
             level=level,
+            graph=graph,
             host=host,
             input_shapes=input_shapes,
             tracker=rpc_tracker,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import tvm
 
@@ -20,6 +20,7 @@ from tvm_edge.compiler.options import check_options, check_precision, exceptions
 from tvm_edge.compiler.parallel import describe_groups, merge_kernels, merged_infos
 from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
+from tvm_edge.compiler.planned import Planned, planned_layouts
 from tvm_edge.compiler.provenance import NodeTrace
 from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.compiler.smaller import has_smaller, smaller
@@ -32,10 +33,11 @@ from tvm_edge.errors import (
     UnsupportedOperatorError,
     one_line,
 )
-from tvm_edge.frontend import ImportedModel, load_model, survey_model
+from tvm_edge.frontend import ImportedModel, SourceNode, load_model, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.concat_in_place import concat_in_place
 from tvm_edge.relay_passes.expressions import kernel_calls
+from tvm_edge.relay_passes.layout_graph import LayoutGraph, LayoutPlan, layout_graph
 from tvm_edge.relay_passes.lift_weights import LiftWeights
 from tvm_edge.relay_passes.lower_precision import lower_precision
 from tvm_edge.relay_passes.workloads import conv_workload
@@ -45,7 +47,7 @@ from tvm_edge.runtime.threads import resolve_num_threads
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 
-__all__ = ["analyze", "compile", "compile_with", "convolutions_of"]
+__all__ = ["analyze", "compile", "compile_with", "convolutions_of", "layout_graph_of"]
 
 _LOG = logging.getLogger("tvm_edge.compiler")
 
@@ -156,6 +158,7 @@ def compile_with(
     parallel_fusion: str | bool = "auto",
     tuning_logs: TuningLogs = False,
     num_threads: int | None = None,
+    layout_plan: LayoutPlan | Literal[False] | None = None,
 ) -> CompiledModel:
     """:func:`compile`, with the algorithm and knobs of some convolutions given.
 
@@ -163,6 +166,8 @@ def compile_with(
     ----------
     configs : mapping of ConvWorkload to ConvConfig
         What a measurement chose; records, and then the heuristic, choose for all others.
+    layout_plan : LayoutPlan or False, optional
+        The layouts of the whole network, in place of those in records; ``False`` for estimates.
     """
     num_threads = resolve_num_threads(num_threads)
     plan = _plan(
@@ -176,6 +181,7 @@ def compile_with(
         precision_exceptions,
         tuning_logs,
         parallel_fusion,
+        layout_plan,
     )
     with plan.clock("build"):
         library = build(plan.lowered, plan.resolved, plan.smaller)
@@ -269,6 +275,18 @@ def convolutions_of(
     return dict(Counter(workload for workload, _ in filter(None, found)))
 
 
+def layout_graph_of(
+    model: Any,
+    resolved: ResolvedTarget,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> tuple[LayoutGraph, Sequence[SourceNode]]:
+    """Which layouts the operators of a model may have on a CPU, and the model's nodes."""
+    imported = load_model(model, input_shapes)
+    with resolved.cpu.target:
+        simple = phases.SIMPLIFY(imported.module)
+    return layout_graph(simple["main"], resolved.spec), imported.nodes
+
+
 @dataclass(frozen=True)
 class _Plan:
     """Everything there is to know before code is generated."""
@@ -295,6 +313,7 @@ def _plan(
     precision_exceptions: Sequence[str] = (),
     tuning_logs: TuningLogs = False,
     parallel_fusion: str | bool = "auto",
+    layout_plan: LayoutPlan | Literal[False] | None = None,
 ) -> _Plan:
     clock = _Clock()
 
@@ -327,12 +346,14 @@ def _plan(
             stored = lowered_types.module
             dump(stored, "lower_precision")
         # Records are of float32: what is fastest with half of the bytes is another matter.
-        recorded = choose(
-            stored, resolved, tuning_logs if precision == "float32" else False, configs or {}
-        )
+        tuning_logs = tuning_logs if precision == "float32" else False
+        recorded = choose(stored, resolved, tuning_logs, configs or {})
         configs = recorded.configs
+        planned = Planned(layout_plan or None)
+        if layout_plan is None and len(placed.kinds) == 1:
+            planned = planned_layouts(stored, resolved, tuning_logs, imported.nodes)
         with resolved.target:
-            laid_out = phases.layout(resolved.spec, configs)(stored)
+            laid_out = phases.layout(resolved.spec, configs, planned.plan)(stored)
             legal = phases.legalize(resolved, precision, configs)(laid_out)
             grouped = phases.GROUP(legal)
             calls = NodeTrace(legal).calls(grouped)
@@ -390,11 +411,13 @@ def _plan(
             precision=describe.describe_precision(
                 precision, lowered_types, placed.module, imported
             ),
-            records=recorded.info,
+            records=recorded.with_ignored(planned.ignored),
+            layout_choice=planned.info,
             warnings=(
                 *imported.warnings,
                 *describe.unfit_constants(lowered_types, imported),
                 *recorded.warnings,
+                *planned.warnings,
             ),
             seconds=clock.seconds,
         )

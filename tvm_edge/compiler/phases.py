@@ -18,6 +18,7 @@ from tvm_edge.relay_passes.hoist_weights import HoistWeights
 from tvm_edge.relay_passes.insert_copies import LowerCopies
 from tvm_edge.relay_passes.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.layout import BlockLayout
+from tvm_edge.relay_passes.layout_graph import LayoutPlan
 from tvm_edge.relay_passes.legalize import legalize_ops
 from tvm_edge.relay_passes.pack_matrices import PackMatrices
 from tvm_edge.relay_passes.plan_memory import PlanMemory
@@ -61,12 +62,17 @@ SIMPLIFY = Pipeline(
 """Operators stay operators; constants are folded, batch normalisation is gone."""
 
 
-def layout(spec: DeviceSpec, configs: Mapping[ConvWorkload, ConvConfig] | None = None) -> Pipeline:
+def layout(
+    spec: DeviceSpec,
+    configs: Mapping[ConvWorkload, ConvConfig] | None = None,
+    plan: LayoutPlan | None = None,
+) -> Pipeline:
     """Images in blocks and matrices in panels where kernels run on the cores of a CPU.
 
-    `configs` are algorithms and knobs of convolutions that were measured.
+    `configs` are algorithms and knobs of convolutions that were measured, `plan` what was chosen
+    for the whole of the network.
     """
-    passes = (BlockLayout(spec, configs), PackMatrices(spec)) if spec.has_cpu_cores else ()
+    passes = (BlockLayout(spec, configs, plan), PackMatrices(spec)) if spec.has_cpu_cores else ()
     return Pipeline("layout", passes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import tvm
@@ -52,6 +52,11 @@ class Tuned:
     origins: Mapping[int, Origin] = field(default_factory=dict)
     info: RecordsInfo | None = None
     warnings: tuple[str, ...] = ()
+
+    def with_ignored(self, more: tuple[str, ...]) -> RecordsInfo | None:
+        """What to report, with more records that were ignored."""
+        info = self.info
+        return info and replace(info, ignored=(*info.ignored, *more))
 
 
 def choose(
@@ -110,19 +115,36 @@ def _from_records(
     configs: dict[ConvWorkload, ConvConfig],
     ignored: dict[str, None],
 ) -> Origin | None:
-    """Take the first record that holds; those before it are `ignored`, with why."""
+    """Take the first record that holds; those before it are `ignored`, with why.
+
+    Of other blocks than a CPU's vector registers only where there is no other: what they cost
+    between two convolutions is a matter of the whole network, of which nobody has chosen layouts.
+    """
     space = None
+    other: ConvConfig | None = None
     for found in library.candidates(recorded_workload(workload), resolved.kind):
+        if other is not None and found.origin == "transferred":
+            break
         space = space or config_space(workload, resolved.spec)
         try:
             config = config_of(found.record, space, resolved.spec)
             _check_transfer(config, found.origin, space, resolved)
-            configs[workload] = config
         except ValueError as err:
             ignored[f"{_words(workload)} of {found.record.device.key} ({found.path}): {err}"] = None
             continue
-        return found.origin
-    return None
+        if _has_usual_block(config, resolved):
+            configs[workload] = config
+            return found.origin
+        other = other or config
+    if other is None:
+        return None
+    configs[workload] = other
+    return "tuned"
+
+
+def _has_usual_block(config: ConvConfig, resolved: ResolvedTarget) -> bool:
+    spec = resolved.spec
+    return not spec.has_cpu_cores or config.block in (0, spec.lanes())
 
 
 def _check_transfer(
@@ -140,7 +162,7 @@ def _check_transfer(
     spec = resolved.spec
     if origin == "tuned":
         return
-    if spec.has_cpu_cores and config.block not in (0, spec.lanes()):
+    if not _has_usual_block(config, resolved):
         raise ValueError(
             f"it is in blocks of {config.block} channels, and a register of {spec.name} has "
             f"{spec.lanes()}"

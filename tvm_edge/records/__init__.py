@@ -4,6 +4,15 @@ from tvm_edge.records.database import Database
 from tvm_edge.records.device import RecordedDevice, recorded_device
 from tvm_edge.records.folders import DATABASE, LINES, SHIPPED, store_of, stores_below, user_folder
 from tvm_edge.records.json_lines import Damage, LinesFile, best_lines, write_lines
+from tvm_edge.records.layouts import (
+    LAYOUTS,
+    LayoutRecord,
+    RecordedTransform,
+    find_layouts,
+    layouts_below,
+    read_layouts,
+    update_layouts,
+)
 from tvm_edge.records.lookup import Found, RecordLibrary
 from tvm_edge.records.record import SCHEMA_VERSION, Record, Workload
 from tvm_edge.records.sqlite_errors import DamagedDatabase
@@ -18,6 +27,7 @@ from tvm_edge.records.totals import Counts, Pruned
 
 __all__ = [
     "DATABASE",
+    "LAYOUTS",
     "LINES",
     "SCHEMA_VERSION",
     "SHIPPED",
@@ -27,20 +37,26 @@ __all__ = [
     "DamagedDatabase",
     "Database",
     "Found",
+    "LayoutRecord",
     "LinesFile",
     "Pruned",
     "Record",
     "RecordLibrary",
     "RecordedDevice",
+    "RecordedTransform",
     "Workload",
     "add_records",
     "best_lines",
+    "find_layouts",
+    "layouts_below",
     "make_room",
     "open_store",
     "prepare_store",
+    "read_layouts",
     "recorded_device",
     "store_of",
     "stores_below",
+    "update_layouts",
     "user_folder",
     "write_lines",
 ]

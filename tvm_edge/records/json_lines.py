@@ -14,7 +14,7 @@ from tvm_edge.errors import RecordError
 from tvm_edge.records.record import Record, Workload
 from tvm_edge.records.totals import Counts
 
-__all__ = ["Damage", "LinesFile", "best_lines", "write_lines"]
+__all__ = ["Damage", "LinesFile", "best_lines", "write_lines", "write_whole"]
 
 _LONGEST = 1 << 20  # bytes of a line; a record takes some 700
 
@@ -141,18 +141,30 @@ def write_lines(path: Path, records: Iterable[Record]) -> int:
         if known is None or record.standing > known.standing:
             kept[record.identity] = record
     ordered = sorted(kept.values(), key=_order)
+    write_whole(path, [record.to_json() for record in ordered])
+    return len(ordered)
+
+
+def write_whole(path: Path, lines: Sequence[str]) -> None:
+    """Write lines; the file is whole or as it was.
+
+    Raises
+    ------
+    RecordError
+        It cannot be written.
+    """
     temporary = None
     try:
         if path.exists() and not path.is_file():  # /dev/stdout
             with path.open("w", encoding="utf-8") as stream:
-                stream.writelines(f"{record.to_json()}\n" for record in ordered)
-            return len(ordered)
+                stream.writelines(f"{line}\n" for line in lines)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         temporary = Path(name)
         with os.fdopen(number, "w", encoding="utf-8") as file:
             os.fchmod(number, 0o644)
-            file.writelines(f"{record.to_json()}\n" for record in ordered)
+            file.writelines(f"{line}\n" for line in lines)
             file.flush()
             os.fsync(number)
         temporary.replace(path)
@@ -163,7 +175,6 @@ def write_lines(path: Path, records: Iterable[Record]) -> int:
             f"cannot write records to {str(path)!r}: {err.strerror}; make room or choose another "
             "path"
         ) from err
-    return len(ordered)
 
 
 def _order(record: Record) -> tuple[str, str, str, float, str]:

@@ -22,6 +22,7 @@ __all__ = ["Found", "RecordLibrary"]
 
 # Of a workload from one file: the second and later ones count where the first is not legal.
 _LIMIT = 16
+_ALL = 1 << 20
 
 _NEARNESS: tuple[Nearness, ...] = ("device", "architecture", "vendor")
 
@@ -103,6 +104,10 @@ class RecordLibrary:
         yield from self._ranked(
             [*own, *self._of_vendor()], workload, kind, ("architecture", "vendor")
         )
+
+    def of_device(self, workload: Workload, kind: str) -> Iterator[Found]:
+        """Every record of a workload that was measured on this very device, the fastest first."""
+        yield from self._ranked(self._own(), workload, kind, ("device",), _ALL)
 
     def _own(self) -> list[Path]:
         """The device's own files: those of a folder, or a file that may hold anything."""

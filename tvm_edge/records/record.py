@@ -18,11 +18,12 @@ from tvm_edge.errors import RecordError
 from tvm_edge.records.device import RecordedDevice
 from tvm_edge.schema import check_types
 
-__all__ = ["SCHEMA_VERSION", "Record", "Workload"]
+__all__ = ["SCHEMA_VERSION", "TIME", "Record", "Value", "Workload", "canonical", "loaded"]
 
 SCHEMA_VERSION = 1
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
+"""UTC, with or without a fraction of a second."""
 
 Value = str | int | float | bool
 
@@ -52,7 +53,7 @@ class Workload:
     @cached_property
     def key(self) -> str:
         """The workload as one line of JSON: equal for equal workloads, whoever wrote them."""
-        return _canonical(asdict(self))
+        return canonical(asdict(self))
 
     @cached_property
     def digest(self) -> str:
@@ -118,7 +119,7 @@ class Record:
     @cached_property
     def config_hash(self) -> str:
         """Names the knobs within a workload, a template and its version."""
-        return hashlib.sha256(_canonical(self.config).encode()).hexdigest()[:24]
+        return hashlib.sha256(canonical(self.config).encode()).hexdigest()[:24]
 
     @property
     def identity(self) -> tuple[str, str, str, str, int, str]:
@@ -142,7 +143,7 @@ class Record:
 
     def to_json(self) -> str:
         """One line of JSON, the same for equal records."""
-        return _canonical(asdict(self))
+        return canonical(asdict(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Record:
@@ -153,18 +154,7 @@ class Record:
         RecordError
             Not a record, or of a schema that is not ours.
         """
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError) as err:
-            raise RecordError(f"not JSON ({err})") from err
-        if not isinstance(found, dict):
-            raise RecordError(f"a JSON {type(found).__name__}, not an object")
-        schema = found.get("schema")
-        if schema != SCHEMA_VERSION or isinstance(schema, bool):
-            raise RecordError(
-                f"a record of schema {schema!r:.40}, and this version of tvm-edge reads "
-                f"{SCHEMA_VERSION}"
-            )
+        found = loaded(text, SCHEMA_VERSION)
         try:
             record = cls(
                 **{
@@ -198,9 +188,32 @@ class Record:
             raise ValueError("a record has latencies or an error, one of them")
         if any(latency <= 0 for latency in self.latencies):
             raise ValueError(f"the latencies are {self.latencies}")
-        if not _TIME.fullmatch(self.time):
+        if not TIME.fullmatch(self.time):
             raise ValueError(f"the time {self.time!r} is not as 2026-11-22T19:39:33Z")
 
 
-def _canonical(value: dict[str, Any]) -> str:
+def loaded(text: str | bytes, version: int) -> dict[str, Any]:
+    """The object in a line of JSON that anybody may have written.
+
+    Raises
+    ------
+    RecordError
+        No object, or of another version of its schema.
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as err:
+        raise RecordError(f"not JSON ({err})") from err
+    if not isinstance(found, dict):
+        raise RecordError(f"a JSON {type(found).__name__}, not an object")
+    schema = found.get("schema")
+    if schema != version or isinstance(schema, bool):
+        raise RecordError(
+            f"a record of schema {schema!r:.40}, and this version of tvm-edge reads {version}"
+        )
+    return found
+
+
+def canonical(value: dict[str, Any]) -> str:
+    """One line of JSON, the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

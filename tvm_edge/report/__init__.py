@@ -1,6 +1,7 @@
 """What a compilation did, in a form that people and programs read."""
 
 from tvm_edge.report.compile_report import CompileReport, KernelInfo, MemoryInfo, Placement
+from tvm_edge.report.layouts import LayoutsInfo, TransformInfo, layout_name
 from tvm_edge.report.operators import (
     FlopsBin,
     FlopsDistribution,
@@ -17,6 +18,7 @@ __all__ = [
     "FlopsBin",
     "FlopsDistribution",
     "KernelInfo",
+    "LayoutsInfo",
     "MemoryInfo",
     "OperatorInfo",
     "OperatorTypeInfo",
@@ -24,5 +26,7 @@ __all__ = [
     "PrecisionInfo",
     "RecordsInfo",
     "TensorSpec",
+    "TransformInfo",
     "UnsupportedInfo",
+    "layout_name",
 ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_edge.errors import InputError
+from tvm_edge.report.layouts import LayoutsInfo
 from tvm_edge.report.measured import Measured
 from tvm_edge.report.operators import (
     FlopsDistribution,
@@ -159,6 +160,9 @@ class CompileReport:
     records : RecordsInfo or None
         How many convolutions have their configuration from tuning records, and which records were
         ignored; ``None`` where none were asked for, or none can say anything.
+    layout_choice : LayoutsInfo or None
+        What ``tune(…, graph=True)`` chose for the whole network; ``None`` where nobody did, and
+        `layouts` are by estimates.
     warnings : tuple[str, ...]
     seconds : dict[str, float]
         Time of each compiler phase.
@@ -179,6 +183,7 @@ class CompileReport:
     unsupported: tuple[UnsupportedInfo, ...] = ()
     precision: PrecisionInfo | None = None
     records: RecordsInfo | None = None
+    layout_choice: LayoutsInfo | None = None
 
     @property
     def flops(self) -> float:
@@ -315,6 +320,7 @@ class CompileReport:
         if "over_time" in memory:
             memory["over_time"] = {k: tuple(v) for k, v in memory["over_time"].items()}
         precision, records = fields.get("precision"), fields.get("records")
+        choice = fields.get("layout_choice")
         return cls(
             **{
                 **stored,
@@ -330,6 +336,7 @@ class CompileReport:
                 "warnings": tuple(fields["warnings"]),
                 # Artifacts of earlier versions do not have these.
                 "precision": PrecisionInfo(**precision) if precision else None,
+                "layout_choice": LayoutsInfo.from_dict(choice) if choice else None,
                 "records": RecordsInfo(**{**records, "ignored": tuple(records["ignored"])})
                 if records
                 else None,

@@ -79,6 +79,13 @@ def _head(console: Console, report: CompileReport) -> None:
         line("records", report.records.line())
         for reason in report.records.ignored:
             line("", f"ignored: {reason}")
+    if report.layout_choice is not None:
+        line("layouts", report.layout_choice.line())
+        transforms = sorted(report.layout_choice.transforms, key=lambda t: -t.seconds)
+        for transform in transforms[:_LARGEST]:
+            line("", transform.line())
+        if len(transforms) > _LARGEST:
+            line("", f"… and {len(transforms) - _LARGEST} more")
     if report.precision is not None:
         line("precision", report.precision.line())
     if report.memory is not None:

@@ -111,7 +111,7 @@ def kernel_candidate(
     filters: Sequence[tvm.runtime.Tensor],
     shape: Sequence[int],
 ) -> Candidate:
-    """A kernel of a CPU, on operands in blocks of channels.
+    """A kernel of a CPU, on operands in blocks of channels or NCHW.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def kernel_candidate(
     filters : sequence of tvm.runtime.Tensor
         :meth:`Operands.filters_in_turn`; candidates with the same operands share them.
     shape : sequence of int
-        Of the result, ``[N, O/b, OH, OW, b]``.
+        Of the result, ``[N, O/b, OH, OW, b]`` or ``[N, O, OH, OW]``.
     """
     image, bias = tvm.runtime.tensor(operands.image), tvm.runtime.tensor(operands.bias)
     result = tvm.runtime.empty(tuple(shape), "float32")
@@ -130,8 +130,9 @@ def kernel_candidate(
         result.copyfrom(np.full(tuple(shape), np.nan, "float32"))
         function(image, filters[-1], bias, result)
         found = result.numpy()
-        unpacked = found.transpose(0, 1, 4, 2, 3).reshape(found.shape[0], -1, *found.shape[2:4])
-        return relative_error(unpacked[:, : operands.expected.shape[1]], operands.expected)
+        if found.ndim == 5:
+            found = found.transpose(0, 1, 4, 2, 3).reshape(found.shape[0], -1, *found.shape[2:4])
+        return relative_error(found[:, : operands.expected.shape[1]], operands.expected)
 
     def seconds(least: float) -> float:
         rotated = cycle(filters)

@@ -30,6 +30,7 @@ from tvm_edge.runtime.candidates import (
 from tvm_edge.schedules import cpu
 from tvm_edge.schedules.blocked import ConvWorkload, conv2d, filled, input_block, pack_filters
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.gpu.packed import conv2d_tensors
 from tvm_edge.schedules.winograd import conv2d_winograd, transform_filters
 
 __all__ = ["Exported", "Shared", "build_candidate", "export_candidate", "repeated_convolution"]
@@ -165,6 +166,10 @@ def _operands(
     problem: Operands,
     shapes: tuple[tuple[int, ...], ...],
 ) -> Operands:
+    if not config.block:
+        return Operands(
+            problem.image, problem.filters, problem.bias[None, :, None, None], problem.expected
+        )
     block, depth = config.block, shapes[0][-1]
     if config.algorithm == "winograd":
         filters = transform_filters(problem.filters, config.m, block)
@@ -191,6 +196,8 @@ def _function(
     workload: ConvWorkload, config: ConvConfig
 ) -> tuple[tirx.PrimFunc, tuple[tuple[int, ...], ...]]:
     """A convolution with bias and ReLU, and the shapes of its arguments."""
+    if not config.block:
+        return _plain_function(workload)
     block = config.block
     depth = input_block(workload, block)
     blocks = filled(workload.filters, block) // block
@@ -217,12 +224,27 @@ def _function(
             config.knobs,
         )
     bias = te.placeholder((1, blocks, 1, 1, block), "float32", "bias")
+    return _with_tail(image, filters, bias, sums)
+
+
+def _plain_function(
+    workload: ConvWorkload,
+) -> tuple[tirx.PrimFunc, tuple[tuple[int, ...], ...]]:
+    """The same in NCHW, as the operator is defined."""
+    image, filters, sums = conv2d_tensors(workload, packed=False)
+    bias = te.placeholder((1, workload.filters, 1, 1), "float32", "bias")
+    return _with_tail(image, filters, bias, sums)
+
+
+def _with_tail(
+    image: te.Tensor, filters: te.Tensor, bias: te.Tensor, sums: te.Tensor
+) -> tuple[tirx.PrimFunc, tuple[tuple[int, ...], ...]]:
     zero = tirx.const(0.0, "float32")
-    result = te.compute(
-        sums.shape,
-        lambda n, o, y, x, v: te.max(sums[n, o, y, x, v] + bias[0, o, 0, 0, v], zero),
-        "result",
-    )
+
+    def element(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, *v: tirx.Expr) -> tirx.Expr:
+        return te.max(sums(n, o, y, x, *v) + bias(0, o, 0, 0, *v), zero)
+
+    result = te.compute(sums.shape, element, "result")
     arguments = (image, filters, bias, result)
     shapes = tuple(tuple(int(dim) for dim in tensor.shape) for tensor in arguments)
     return te.create_prim_func(list(arguments)), shapes

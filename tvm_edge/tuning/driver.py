@@ -9,7 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 from time import monotonic
@@ -24,6 +24,7 @@ from tvm_edge.records import user_folder
 from tvm_edge.schedules.conv_records import TEMPLATES, template_of
 from tvm_edge.tuning.confirm import FINALISTS, confirm
 from tvm_edge.tuning.fleet import Fleet
+from tvm_edge.tuning.graph_tuner import GraphTuner, check_graph
 from tvm_edge.tuning.interrupt import Interrupt
 from tvm_edge.tuning.measurer import Boards, Measurer, make_measurer
 from tvm_edge.tuning.options import LEVELS, check_device, check_options
@@ -33,7 +34,7 @@ from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.result import Progress, TaskResult, TuneResult
 from tvm_edge.tuning.run_log import LoggedTrial, RunLog
 from tvm_edge.tuning.search import Search, TaskSearch
-from tvm_edge.tuning.tasks import Task, digest, extract_tasks
+from tvm_edge.tuning.tasks import Task, digest, extract_layout_tasks, extract_tasks
 from tvm_edge.tuning.worker import Failed
 
 __all__ = ["tune"]
@@ -43,6 +44,7 @@ _LOG = logging.getLogger("tvm_edge.tuning")
 _EACH = 4  # trials that a task gets at a time
 _MOST_CONFIRMING = 1 / 2  # of a time budget is kept for the last round
 _CONFIRMATIONS = 2  # of a convolution, about: who was lucky once is followed by the next
+_OTHERS = 3  # of trials and time, one in so many is for other layouts
 
 
 def tune(
@@ -61,6 +63,7 @@ def tune(
     resume: bool = False,
     seed: int = 0,
     callbacks: Sequence[Callable[[Progress], None]] = (),
+    graph: bool = False,
 ) -> TuneResult:
     """Find the fastest kernels of a model's convolutions on a device of this machine or of boards.
 
@@ -93,6 +96,10 @@ def tune(
     seed : int
     callbacks : sequence of callable
         Called with a :class:`Progress` after each round.
+    graph : bool
+        Choose the layouts of the whole network as well: convolutions are measured in other layouts
+        too, with a third of the trials, and ``compile`` takes what was chosen if it was faster.
+        Of ``"llvm"``; kernels of GPUs have one layout.
 
     Returns
     -------
@@ -123,8 +130,11 @@ def tune(
         key=key,
         tuning_logs=tuning_logs,
         seed=seed,
+        graph=graph,
     )
     resolved = resolve_target(target, host)
+    if graph:
+        check_graph(resolved)
     if tracker is None:
         check_device(resolved)
     folder = user_folder(tuning_logs if not isinstance(tuning_logs, bool) else None)
@@ -134,10 +144,43 @@ def tune(
     given = target if isinstance(target, str | dict) else json.loads(str(target))
     boards = None if tracker is None else Boards(tracker, key, host)
     run = _Run(str(name), resolved, given, boards, tasks, folder, recorder, seed, tuple(callbacks))
+    if not graph:
+        return run(_trials(tasks, trials, LEVELS[level]), time_budget, resume)
+    tuner = GraphTuner(model, given, resolved, input_shapes, folder, on_board=tracker is not None)
+    start = monotonic()
+    if trials is not None:
+        trials, others = trials - trials // _OTHERS, trials // _OTHERS
+    budget = None if time_budget is None else time_budget * (1 - 1 / _OTHERS)
+    result = run(_trials(tasks, trials, LEVELS[level]), budget, resume)
+    if result.interrupted or not tuner.graph.convolutions:
+        return result
+    counts = Counter(tuner.graph.convolutions.values())
+    more = replace(
+        run,
+        tasks=extract_layout_tasks(counts, resolved),
+        errors=Counter(),
+        taken=0,
+        interrupt=Interrupt(),
+    )
+    tuner.check = more.interrupt.check
     each = LEVELS[level]
+    each = None if each is None else -(-each // _OTHERS)
+    left = None if time_budget is None else max(time_budget - (monotonic() - start), 1e-3)
+    second = more(_trials(more.tasks, None if trials is None else others, each), left, resume)
+    result = result.with_more(second)
+    if result.interrupted:
+        return result
+    with more.interrupt, more.device():
+        try:
+            return replace(result, graph=tuner(str(name)))
+        except KeyboardInterrupt:
+            return replace(result, interrupted=True)
+
+
+def _trials(tasks: Sequence[Task], trials: int | None, each: int | None) -> int:
     every = sum(len(task.configs) for task in tasks)
     wanted = trials if trials is not None else every if each is None else each * len(tasks)
-    return run(min(wanted, every), time_budget, resume)
+    return min(wanted, every)
 
 
 @dataclass

@@ -28,6 +28,7 @@ def check_options(
     key: Any,
     tuning_logs: Any,
     seed: Any,
+    graph: Any = False,
 ) -> None:
     """Refuse values that mean nothing, and those that this version cannot honour.
 
@@ -70,6 +71,10 @@ def check_options(
             "precision out",
             name="precision",
             got=repr(precision),
+        )
+    if not isinstance(graph, bool):
+        raise InputError(
+            f"graph={graph!r} is neither True nor False", name="graph", got=repr(graph)
         )
     if tracker is not None:
         parse_address(tracker, "tracker")

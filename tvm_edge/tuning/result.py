@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from tvm_edge.report import LayoutsInfo
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 
-__all__ = ["Progress", "TaskResult", "TuneResult"]
+__all__ = ["GraphResult", "Progress", "TaskResult", "TuneResult"]
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,39 @@ class TaskResult:
 
 
 @dataclass(frozen=True)
+class GraphResult:
+    """What a graph tuner found.
+
+    Attributes
+    ----------
+    info : LayoutsInfo
+        The layouts of the least sum, what was expected of them and what they took.
+    taken : bool
+        Whether they were faster, and are kept: ``compile`` takes them from then on.
+    nodes, convolutions : int
+        Operators of the problem, and those of them that are convolutions with a choice.
+    measured : int
+        Of all ways to compute these convolutions, those that were measured.
+    solve_seconds : float
+    """
+
+    info: LayoutsInfo
+    taken: bool
+    nodes: int
+    convolutions: int
+    measured: int
+    solve_seconds: float
+
+    def summary(self) -> str:
+        """A few lines."""
+        lines = [f"layouts: {self.info.line()}"]
+        lines += [f"  {transform.line()}" for transform in self.info.transforms]
+        if not self.taken:
+            lines.append("they are not faster than layouts by estimates, and are not kept")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
 class TuneResult:
     """What a run found.
 
@@ -112,6 +147,8 @@ class TuneResult:
         Ctrl-C ended it; ``resume=True`` goes on.
     errors : mapping of str to int
         Failures by class.
+    graph : GraphResult or None
+        Layouts of the whole network, if they were asked for.
     """
 
     model: str
@@ -123,6 +160,18 @@ class TuneResult:
     folder: Path
     interrupted: bool
     errors: Mapping[str, int]
+    graph: GraphResult | None = None
+
+    def with_more(self, other: TuneResult) -> TuneResult:
+        """This run with the trials of another; `other` may go on where this one ended."""
+        return replace(
+            self,
+            trials=self.trials + other.trials,
+            failed=self.failed + other.failed,
+            seconds=self.seconds + other.seconds,
+            interrupted=self.interrupted or other.interrupted,
+            errors=dict(Counter(self.errors) + Counter(other.errors)),
+        )
 
     @property
     def heuristic_ms(self) -> float:
@@ -150,6 +199,8 @@ class TuneResult:
         if self.errors:
             counts = ", ".join(f"{name} ×{n}" for name, n in sorted(self.errors.items()))
             lines.append(f"failed: {counts}")
+        if self.graph is not None:
+            lines.append(self.graph.summary())
         lines.append(f"records: {self.folder}")
         if self.interrupted:
             lines.append("interrupted: go on with resume=True (tvm-edge tune --resume)")
@@ -196,6 +247,7 @@ class TuneResult:
             "interrupted": self.interrupted,
             "heuristic_ms": self.heuristic_ms,
             "best_ms": self.best_ms,
+            "graph": None if self.graph is None else asdict(self.graph),
             "tasks": [
                 {
                     "name": task.name,

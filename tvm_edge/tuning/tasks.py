@@ -14,7 +14,7 @@ from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import config_space, recorded_workload
 
-__all__ = ["Task", "digest", "extract_tasks"]
+__all__ = ["Task", "digest", "extract_layout_tasks", "extract_tasks", "legal_configs"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,32 @@ def extract_tasks(
         configs = legal_configs(workload, resolved)
         if len(configs) > 1:
             tasks.append(Task(workload, count, configs))
+    return tasks
+
+
+def extract_layout_tasks(
+    workloads: Mapping[ConvWorkload, int], resolved: ResolvedTarget
+) -> list[Task]:
+    """What a graph tuner needs to know besides: a task for each other layout of a convolution.
+
+    Parameters
+    ----------
+    workloads : mapping of ConvWorkload to int
+        How often the network has each.
+    resolved : ResolvedTarget
+        A CPU.
+    """
+    tasks = []
+    for workload, count in workloads.items():
+        by_block: dict[int, list[ConvConfig]] = {}
+        for config in config_space(workload, resolved.spec).configs:
+            by_block.setdefault(config.block, []).append(config)
+        if len(by_block) == 1:
+            continue  # NCHW alone: nothing to choose
+        if len(legal_configs(workload, resolved)) > 1:
+            del by_block[resolved.spec.lanes()]  # is a task already
+        # Those of few configurations first: NCHW has one.
+        tasks += [Task(workload, count, tuple(own)) for own in sorted(by_block.values(), key=len)]
     return tasks
 
 

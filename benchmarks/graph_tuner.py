@@ -1,0 +1,233 @@
+"""What choosing layouts for whole networks is worth: ``python -m benchmarks.graph_tuner``.
+
+``--networks NAME …`` chooses (default: those of :mod:`benchmarks.cpu_workloads`); ``--trials N``
+for each convolution are measured before, a third of them in other layouts (default 48);
+``--records FOLDER`` keeps them, and with ``--no-tune`` those that are there are taken; ``--rounds
+N`` processes are timed for each choice (default 5), ``--seconds S`` long each (default 2);
+``--json FILE`` writes everything.
+
+The same records serve all choices of a network: ``greedy``, each convolution as it is fastest in
+blocks of a vector register, by estimates where blocks begin and end; ``NCHW`` and ``NCHW16c``, …,
+one layout wherever a convolution can have it, with the fastest configuration known in it;
+``graph``, the least sum. Every choice is an artifact whose outputs are compared with ONNX Runtime's
+before, to 1e-4 of an output's largest value, and timed in processes of its own that take turns. A
+figure is the median of the processes with their range in brackets.
+
+``predicted`` is the sum of operators and transforms, and what the sum does not have: the measured
+time of the layout of one vector register less its sum. For that layout it holds by construction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks.correctness import compare_outputs, write_reference
+from benchmarks.cpu_workloads import NETWORKS
+from benchmarks.machine import describe_machine
+from benchmarks.processes import Job, is_child, run_child, serve, timed_runs
+
+_MODULE = "benchmarks.graph_tuner"
+_WARM_UP = 0.5  # seconds
+
+
+# ------------------------------------------------------------------ what the child processes do
+
+
+def _tune(name: str, trials: str, folder: Path) -> dict[str, Any]:
+    """A job: measure convolutions, those in other layouts among them."""
+    import tvm_edge
+    from tvm_edge.hardware import resolve_target
+    from tvm_edge.tuning.tasks import extract_tasks
+
+    path = folder / f"{name}.onnx"
+    tasks = extract_tasks(path, resolve_target("llvm"))
+    start = perf_counter()
+    result = tvm_edge.tune(
+        path,
+        "llvm",
+        trials=max(1, int(trials) * len(tasks)),
+        tuning_logs=folder / "records",
+        graph=True,
+    )
+    return {
+        "trials": result.trials,
+        "failed": result.failed,
+        "taken": bool(result.graph and result.graph.taken),
+        "seconds": perf_counter() - start,
+    }
+
+
+def _compile(name: str, folder: Path) -> dict[str, Any]:
+    """A job: an artifact for each choice, its results compared, and what its sum is."""
+    from tvm_edge.hardware import resolve_target
+    from tvm_edge.report import layout_name
+    from tvm_edge.schedules.cpu.algorithm import block_sizes
+    from tvm_edge.tuning.graph_tuner import GraphTuner, uniform
+    from tvm_edge.tuning.layout_costs import plan_of
+
+    path, resolved = folder / f"{name}.onnx", resolve_target("llvm")
+    inputs = dict(np.load(folder / f"{name}.inputs.npz"))
+    expected = dict(np.load(folder / f"{name}.expected.npz"))
+    tuner = GraphTuner(path, "llvm", resolved, None, folder / "records")
+    start = perf_counter()
+    options, problem = tuner.problem()
+    costs = perf_counter() - start
+    start = perf_counter()
+    best = problem.solve()
+    solve = perf_counter() - start
+    found = {
+        layout_name(block): uniform(problem, tuner.graph, block)
+        for block in (0, *block_sizes(resolved.spec))
+    }
+    found["graph"] = best
+    choices: dict[str, dict[str, Any]] = {}
+    for choice in ("greedy", *found):
+        plan: Any = False
+        row: dict[str, Any] = {}
+        if choice in found:
+            layouts = found[choice]
+            plan = plan_of(tuner.graph, layouts.layouts, options)
+            moved = problem.needed(layouts.layouts)
+            row = {
+                "sum": layouts.seconds,
+                "gap": layouts.gap,
+                "transforms": len(moved),
+                "transform_us": 1e6 * sum(t.seconds for t in moved),
+                "layouts": {
+                    layout_name(block): sum(
+                        layouts.layouts[i] == block for i in tuner.graph.convolutions
+                    )
+                    for block in (0, *block_sizes(resolved.spec))
+                },
+            }
+        model = tuner.compiled(plan)
+        model.export(folder / f"{name}.{choice}.tvme")
+        compared = compare_outputs(model.run(inputs), expected, path)
+        if not compared["right"]:
+            raise ValueError(f"the result of {choice} is wrong: {compared}")
+        choices[choice] = row | {"error": compared["error"]}
+        del model
+    ways = [way for own in options.values() for way in own.values()]
+    return {
+        "choices": choices,
+        "usual": layout_name(resolved.spec.lanes()),
+        "nodes": len(tuner.graph.nodes),
+        "convolutions": len(tuner.graph.convolutions),
+        "ways": len(ways),
+        "measured_ways": sum(way.measured for way in ways),
+        "cost_seconds": costs,
+        "solve_seconds": solve,
+    }
+
+
+def _time(name: str, choice: str, seconds: str, folder: Path) -> dict[str, Any]:
+    """A job: time an artifact."""
+    import tvm_edge
+
+    model = tvm_edge.load(folder / f"{name}.{choice}.tvme")
+    inputs = dict(np.load(folder / f"{name}.inputs.npz"))
+    timed_runs(lambda: model.run(inputs), _WARM_UP)
+    return {"ms": 1e3 * median(timed_runs(lambda: model.run(inputs), float(seconds)))}
+
+
+# ------------------------------------------------------------------ the parent
+
+
+def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Everything about one network."""
+    row: dict[str, Any] = {"network": name}
+    saved = run_child(_MODULE, "prepare", name, folder)
+    if "failed" in saved:
+        return row | saved
+    if not options.no_tune:
+        row["tune"] = run_child(_MODULE, "tune", name, options.trials, folder)
+        print(name, row["tune"], flush=True)
+    compiled = run_child(_MODULE, "compile", name, folder)
+    row |= compiled
+    if "failed" in compiled:
+        return row
+    times: dict[str, list[float]] = {choice: [] for choice in row["choices"]}
+    for _ in range(options.rounds):
+        for choice in times:
+            timed = run_child(_MODULE, "time", name, choice, options.seconds, folder)
+            if "failed" in timed:
+                return row | timed
+            times[choice].append(timed["ms"])
+    usual = row["choices"][row["usual"]]
+    rest = median(times[row["usual"]]) - 1e3 * usual["sum"]
+    for choice, own in row["choices"].items():
+        own["ms"] = times[choice]
+        if "sum" in own:
+            own["predicted_ms"] = 1e3 * own["sum"] + rest
+            own["off"] = own["predicted_ms"] / median(times[choice]) - 1
+    return row
+
+
+def _report(row: dict[str, Any]) -> str:
+    if "failed" in row:
+        return f"{row['network']}: {row['failed']}"
+    lines = [
+        f"{row['network']}: {row['convolutions']} convolutions of {row['nodes']} operators, "
+        f"{row['measured_ways']} of {row['ways']} ways measured, solved in "
+        f"{row['solve_seconds']:.2f} s (costs {row['cost_seconds']:.1f} s)",
+        "| choice | ms | predicted | off | transforms | error |",
+        "|---|---|---|---|---|---|",
+    ]
+    for choice, own in row["choices"].items():
+        low, high = min(own["ms"]), max(own["ms"])
+        predicted = f"{own['predicted_ms']:.3f} | {own['off']:+.1%}" if "sum" in own else "– | –"
+        moved = f"{own['transforms']}, {own['transform_us']:.0f} µs" if "sum" in own else "–"
+        lines.append(
+            f"| {choice} | {median(own['ms']):.3f} [{low:.3f}–{high:.3f}] | {predicted} | {moved} "
+            f"| {own['error']:.1e} |"
+        )
+    return "\n".join(lines)
+
+
+_JOBS: dict[str, Job] = {
+    "prepare": write_reference,
+    "tune": _tune,
+    "compile": _compile,
+    "time": _time,
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--trials", type=int, default=48, help="of each convolution")
+    parser.add_argument("--no-tune", action="store_true", help="take the records there are")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--records", type=Path, help="keep records and artifacts here")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    machine = describe_machine()
+    print(json.dumps(machine), flush=True)
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.records or Path(temporary)
+        (folder / "records").mkdir(parents=True, exist_ok=True)
+        for name in options.networks:
+            rows.append(_measure(name, options, folder.absolute()))
+            print(_report(rows[-1]), flush=True)
+            if options.json:
+                options.json.write_text(json.dumps({"machine": machine, "networks": rows}))
+
+
+if __name__ == "__main__":
+    if is_child():
+        serve(_JOBS)
+    else:
+        main()

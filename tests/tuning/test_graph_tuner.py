@@ -1,0 +1,614 @@
+"""Layouts for whole networks: the least sum, the module that is compiled, and what is kept."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+from math import inf
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvm import relax
+
+import tvm_edge
+from tests.marks import sampled
+from tests.onnx_models import reference
+from tests.records.made import measured
+from tests.schedules.blocked_harness import Conv
+from tests.schedules.harness import Graph, assert_close
+from tests.tuning.test_tune import StandIn
+from tvm_edge.compiler import phases
+from tvm_edge.compiler.driver import compile_with, layout_graph_of
+from tvm_edge.errors import InputError
+from tvm_edge.frontend import load_model
+from tvm_edge.hardware import resolve_target
+from tvm_edge.records import (
+    LAYOUTS,
+    LayoutRecord,
+    RecordedTransform,
+    add_records,
+    read_layouts,
+    store_of,
+    stores_below,
+    update_layouts,
+)
+from tvm_edge.relay_passes.expressions import kernel_calls
+from tvm_edge.relay_passes.layout import BlockLayout
+from tvm_edge.relay_passes.layout_graph import LayoutGraph, LayoutPlan
+from tvm_edge.relay_passes.layout_problem import LayoutNode, LayoutProblem, Read
+from tvm_edge.report import LayoutsInfo, layout_name
+from tvm_edge.runtime import CompiledModel
+from tvm_edge.schedules.conv_records import config_space, recorded_config
+from tvm_edge.schedules.cpu.algorithm import block_sizes
+from tvm_edge.tuning import GraphResult, graph_tuner, measurer
+from tvm_edge.tuning.graph_tuner import GraphTuner, uniform
+from tvm_edge.tuning.layout_costs import layout_problem, plan_of, transform_kinds, ways
+from tvm_edge.tuning.transforms import estimate_transforms, measure_transforms
+
+CPU = resolve_target("llvm")
+LAYOUTS_ALL = (0, 8, 16, 32)
+ONE = {"kernel": (1, 1), "pads": (0, 0, 0, 0)}
+
+# ------------------------------------------------------------------------------- random problems
+
+
+class Drawn:
+    """A problem whose nodes are added one by one, with random costs."""
+
+    def __init__(self, random: np.random.Generator) -> None:
+        self.random = random
+        self.nodes: list[LayoutNode] = []
+
+    def add(self, what: str, layouts: tuple[int, ...], *reads: Read) -> int:
+        self.nodes.append(LayoutNode(what, layouts, reads, (1, 32, 8, 8)))
+        return len(self.nodes) - 1
+
+    def problem(self) -> LayoutProblem:
+        seconds = [tuple(self.random.integers(0, 20, len(n.layouts)) / 4) for n in self.nodes]
+        transforms = [
+            {
+                (a, b): float(self.random.integers(a == b, 12)) / 4 if a != b else 0.0
+                for a in node.layouts
+                for b in LAYOUTS_ALL
+            }
+            for node in self.nodes
+        ]
+        return LayoutProblem(tuple(self.nodes), tuple(seconds), tuple(transforms))
+
+
+def drawn(seed: int, convolutions: int) -> LayoutProblem:
+    """Convolutions in a random graph with element-wise tails and joins; results in NCHW."""
+    random = np.random.default_rng(seed)
+    made = Drawn(random)
+    made.add("input", (0,))
+    choices = 1
+    for _ in range(convolutions):
+        count = int(random.integers(1, 5))
+        if choices * count > 30_000:
+            count = 1
+        choices *= count
+        layouts = tuple(sorted(int(x) for x in random.permutation(LAYOUTS_ALL)[:count]))
+        taken = layouts if random.random() < 0.8 else (0,) * count
+        conv = made.add("conv", layouts, Read.any_way(int(random.integers(len(made.nodes))), taken))
+        if random.random() < 0.3:
+            made.add("relu", layouts, Read(conv, layouts, (True,) * count))
+        if random.random() < 0.4:
+            pair = random.integers(0, len(made.nodes), 2)
+            joined = (0, 16) if choices * 2 <= 60_000 else (0,)
+            choices *= len(joined)
+            made.add("add", joined, *(Read.any_way(int(p), joined) for p in dict.fromkeys(pair)))
+    read = {r.source for node in made.nodes for r in node.reads}
+    sinks = [i for i in range(len(made.nodes)) if i not in read]
+    made.add("results", (0,), *(Read.any_way(i, (0,)) for i in sinks))
+    return made.problem()
+
+
+def by_brute_force(problem: LayoutProblem) -> float:
+    """The least of all choices, all of them added up at once."""
+    sizes = [len(node.layouts) for node in problem.nodes]
+    # What is held has its source's layout: the same choice.
+    own: list[np.ndarray] = []
+    free = [i for i, n in enumerate(problem.nodes) if not any(any(r.held) for r in n.reads)]
+    grid = np.indices([sizes[i] for i in free]).reshape(len(free), -1)
+    for i, node in enumerate(problem.nodes):
+        own.append(grid[free.index(i)] if i in free else own[node.reads[0].source])
+    total = np.zeros(grid.shape[1])
+    for i, node in enumerate(problem.nodes):
+        total += np.array(problem.seconds[i])[own[i]]
+        for after in LAYOUTS_ALL:
+            wanted = np.zeros(grid.shape[1], bool)
+            for j, reader in enumerate(problem.nodes):
+                for read in reader.reads:
+                    if read.source == i and not any(read.held):
+                        wanted |= np.array(read.layouts)[own[j]] == after
+            cost = np.array([problem.transforms[i][before, after] for before in node.layouts])
+            total += wanted * cost[own[i]]
+    return float(total.min())
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 2**32), convolutions=st.integers(1, 10))
+def test_the_least_sum_is_that_of_all_choices(seed: int, convolutions: int) -> None:
+    problem = drawn(seed, convolutions)
+    found = problem.solve()
+    assert found.seconds == found.bound == pytest.approx(by_brute_force(problem))
+    assert problem.total(found.layouts) == pytest.approx(found.seconds)
+    assert found.gap == 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_in_a_graph_that_is_too_wide_the_gap_holds(seed: int) -> None:
+    problem = drawn(seed, 9)
+    least = by_brute_force(problem)
+    start = tuple(0 if 0 in node.layouts else node.layouts[0] for node in problem.nodes)
+    found = problem.solve(start=start, largest=8)
+    assert found.bound <= least * (1 + 1e-9) <= found.seconds * (1 + 2e-9)
+    assert found.seconds <= problem.total(start) * (1 + 1e-9)
+    assert problem.total(found.layouts) == pytest.approx(found.seconds)
+    assert least >= (1 - found.gap) * found.seconds * (1 - 1e-9)
+
+
+def test_a_long_chain() -> None:
+    """Against dynamic programming from front to back."""
+    made = Drawn(np.random.default_rng(1))
+    made.add("input", (0,))
+    for i in range(60):
+        made.add("conv", LAYOUTS_ALL, Read.any_way(i, LAYOUTS_ALL))
+    problem = made.problem()
+    best = np.array([problem.seconds[0][0], inf, inf, inf])
+    for i in range(1, 61):
+        before = problem.nodes[i - 1].layouts
+        step = np.array([[problem.transforms[i - 1][a, b] for b in LAYOUTS_ALL] for a in before])
+        best = (best[: len(before), None] + step).min(axis=0) + np.array(problem.seconds[i])
+    found = problem.solve()
+    assert found.seconds == found.bound == pytest.approx(best.min())
+
+
+def chain_of(transforms: dict[tuple[int, int], float], readers: int) -> LayoutProblem:
+    """One image in NCHW, read by convolutions that are a second faster in blocks."""
+    nodes = [LayoutNode("input", (0,))]
+    nodes += [LayoutNode("conv", (0, 16), (Read.any_way(0, (0, 16)),)) for _ in range(readers)]
+    seconds = ((0.0,), *((2.0, 1.0) for _ in range(readers)))
+    return LayoutProblem(tuple(nodes), seconds, (transforms, *({} for _ in range(readers))))
+
+
+def test_an_image_is_transformed_once_for_all_that_read_it() -> None:
+    costs = {(0, 16): 1.5}
+    assert chain_of(costs, 1).solve().layouts == (0, 0)
+    found = chain_of(costs, 2).solve()
+    assert (found.layouts, found.seconds) == ((0, 16, 16), 3.5)
+
+
+def test_what_is_held_has_its_sources_layout() -> None:
+    nodes = (
+        LayoutNode("conv", (0, 16)),
+        LayoutNode("split", (0, 16), (Read(0, (0, 16), (False, True)),)),
+        LayoutNode("conv", (16,), (Read.any_way(1, (16,)),)),
+    )
+    free = {(0, 16): 5.0, (16, 0): 0.5, (16, 16): 0.25}
+    problem = LayoutProblem(nodes, ((1.0, 1.0), (0.0, 0.0), (0.0,)), (free, free, {}))
+    assert problem.total((0, 16, 16)) == inf
+    found = problem.solve()
+    assert (found.layouts, found.seconds) == ((16, 16, 16), 1.25)
+    assert problem.total((16, 0, 16)) == pytest.approx(1 + 0.5 + 5)
+
+
+def test_what_cannot_be_is_an_error() -> None:
+    problem = chain_of({(0, 16): 1.0}, 1)
+    with pytest.raises(ValueError, match="infinite"):
+        replace(problem, seconds=((0.0,), (inf, inf))).solve()
+
+
+def test_a_network_where_everything_meets() -> None:
+    """Of 26 convolutions each reads every image before: bounded, and better than NCHW."""
+    made = Drawn(np.random.default_rng(0))
+    made.add("input", (0,))
+    for i in range(26):
+        reads = [Read.any_way(j, LAYOUTS_ALL) for j in range(i + 1)]
+        made.add("conv", LAYOUTS_ALL, *reads)
+    problem = made.problem()
+    found = problem.solve(largest=1 << 10)
+    plain = problem.total((0,) * len(problem.nodes))
+    assert 0 < found.bound < found.seconds < plain
+    assert 0 < found.gap < 1
+    assert problem.total(found.layouts) == pytest.approx(found.seconds)
+
+
+# ------------------------------------------------------------------------------- real networks
+
+
+def network(*, split: bool = True) -> Graph:
+    """Convolutions, a residual sum, pools, a concatenation, a gate, two results; moved channels."""
+    graph = Graph()
+    data = Conv(channels=3, filters=32, image=(14, 12), strides=(2, 2)).build(graph, "stem")
+    width = 48 if split else 64  # fills blocks or not
+    left = Conv(channels=32, filters=width).build(graph, "left", data)
+    right = Conv(channels=32, filters=width, tail="silu", **ONE).build(graph, "right", data)
+    data = graph.op("Add", left, right)
+    graph.output(data)
+    pooled = graph.op("MaxPool", data, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4)
+    window = Conv(channels=width, filters=width, groups=width, tail="clip")
+    data = graph.op("Concat", pooled, window.build(graph, "window", data), axis=1)
+    data = Conv(channels=2 * width, filters=64, tail="bias").build(graph, "joined", data)
+    mean = graph.op("GlobalAveragePool", data)
+    gate = Conv(channels=64, filters=64, tail="sigmoid", image=(1, 1), **ONE)
+    data = graph.op("Mul", data, gate.build(graph, "gate", mean))
+    parts = [data, data]
+    if split:
+        parts = graph.ops("Split", 2, data, graph.constant(np.array([32, 32])), axis=1)
+    ends = [
+        Conv(channels=32 if split else 64, filters=32, **ONE).build(graph, f"end{i}", part)
+        for i, part in enumerate(parts)
+    ]
+    graph.output(graph.op("Softmax", graph.op("Concat", *ends, axis=1), axis=1))
+    return graph
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return network()
+
+
+@pytest.fixture(scope="module")
+def model(graph: Graph) -> onnx.ModelProto:
+    return graph.model()
+
+
+def check_outputs(compiled: CompiledModel, graph: Graph, model: onnx.ModelProto) -> None:
+    actual = compiled.run(graph.values)
+    for name, expected in reference(model, graph.values).items():
+        assert_close(actual[name], expected, name)
+
+
+def convolutions(found: LayoutGraph) -> dict[str, int]:
+    """The number of each convolution by its size of window and filters: names are not in it."""
+    return {f"{w.channels}-{w.filters}-{w.groups}": i for i, w in found.convolutions.items()}
+
+
+def test_every_operator_has_its_layouts(model: onnx.ModelProto) -> None:
+    found, _ = layout_graph_of(model, CPU)
+    usable = set(block_sizes(CPU.spec))
+    assert len(found.convolutions) == 8
+    by_kind = {node.what.split()[0]: node for node in found.nodes}
+    assert set(by_kind["conv2d"].layouts) >= {0, CPU.spec.lanes()}
+    assert len(by_kind["relax.nn.max_pool2d"].layouts) >= 3
+    assert set(by_kind["relax.add"].layouts) <= usable | {0}
+    for name in ("parameter", "results", "relax.nn.softmax"):
+        assert by_kind[name].layouts == (0,)
+    stem = found.nodes[next(iter(found.convolutions))]
+    assert set(stem.reads[0].layouts) == {0}, "three channels are read one by one"
+    again, _ = layout_graph_of(model, CPU)
+    assert again.digest == found.digest
+
+
+def mixed_layouts(
+    model: onnx.ModelProto, seed: int, folder: Path
+) -> tuple[LayoutGraph, LayoutProblem, tuple[int, ...], LayoutPlan]:
+    """The best layouts by random costs of operators."""
+    found, _ = layout_graph_of(model, CPU)
+    options, _ = ways(found.convolutions.values(), CPU, folder)
+    problem = layout_problem(found, options, estimate_transforms(transform_kinds(found), CPU.spec))
+    random = np.random.default_rng(seed)
+    costs = tuple(tuple(random.random(len(n.layouts)) * 1e-4) for n in problem.nodes)
+    layouts = replace(problem, seconds=costs).solve().layouts
+    assert len(set(layouts)) > 2, "layouts are mixed"
+    return found, problem, layouts, plan_of(found, layouts, options)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_transforms_are_those_that_the_problem_counts(seed: int, tmp_path: Path) -> None:
+    model = network(split=False).model()
+    _, problem, layouts, plan = mixed_layouts(model, seed, tmp_path)
+    simple = phases.SIMPLIFY(load_model(model).module)
+    blocked = BlockLayout(CPU.spec, None, plan)(simple)
+    blocked = relax.transform.DeadCodeElimination()(blocked)
+    called = [re.sub(r"\d*$", "", name) for name in kernel_calls(blocked)]
+    kinds = Counter(name for name in called if name.endswith("pack"))
+    expected = Counter(
+        "pack" if not t.before else "repack" if t.after else "unpack"
+        for t in problem.needed(layouts)
+    )
+    assert kinds == expected
+
+
+@pytest.mark.parametrize("seed", sampled(range(4), 4))
+def test_any_choice_is_compiled_as_it_says(
+    graph: Graph, model: onnx.ModelProto, seed: int, tmp_path: Path
+) -> None:
+    """And its outputs are ONNX Runtime's."""
+    found, _, layouts, plan = mixed_layouts(model, seed, tmp_path)
+    compiled = compile_with(model, "llvm", {}, layout_plan=plan)
+    check_outputs(compiled, graph, model)
+    convs = [node.name for node in model.graph.node if node.op_type == "Conv"]
+    shown = (compiled.report.layouts.get(name, "NCHW").split(",")[0] for name in convs)
+    assert Counter(shown) == Counter(layout_name(layouts[i]) for i in found.convolutions)
+
+
+def test_transforms_are_measured(model: onnx.ModelProto) -> None:
+    found, _ = layout_graph_of(model, CPU)
+    kinds = transform_kinds(found)
+    lanes = CPU.spec.lanes()
+    assert {(0, lanes), (lanes, 0), (lanes, 2 * lanes)} <= set(kinds)
+    wanted = {kind: kinds[kind] for kind in ((0, lanes), (lanes, 0), (lanes, 2 * lanes))}
+    times = measure_transforms(wanted, CPU, lambda: None)
+    assert times.measured
+    for kind, shapes in wanted.items():
+        small, large = min(shapes, key=np.prod), max(shapes, key=np.prod)
+        assert 0 <= times.seconds(small, *kind) <= times.seconds(large, *kind) < 1
+        assert times.seconds((1, 64, 1, 1), *kind) == 0, "one pixel is a view"
+
+
+# ------------------------------------------------------------------------------- costs, records
+
+
+def test_the_fastest_record_of_each_layout_counts(model: onnx.ModelProto, tmp_path: Path) -> None:
+    found, _ = layout_graph_of(model, CPU)
+    workload = found.convolutions[convolutions(found)["32-48-1"]]
+    space = config_space(workload, CPU.spec)
+    by_block: dict[int, list] = {}
+    for config in space.configs:
+        by_block.setdefault(config.block, []).append(config)
+    lanes = CPU.spec.lanes()
+    add_records(
+        tmp_path,
+        [
+            measured(workload, config, CPU.spec, "llvm", latencies=(seconds,))
+            for config, seconds in (
+                (by_block[lanes][0], 3e-3),
+                (by_block[lanes][-1], 1e-3),
+                (by_block[2 * lanes][1], 2e-3),
+            )
+        ],
+    )
+    options, warnings = ways([workload], CPU, tmp_path)
+    own = options[workload]
+    assert not warnings
+    assert (own[lanes].config, own[lanes].seconds, own[lanes].measured) == (
+        by_block[lanes][-1],
+        1e-3,
+        True,
+    )
+    assert own[2 * lanes].config == by_block[2 * lanes][1] and own[2 * lanes].measured
+    assert not own[0].measured and own[0].seconds > 1e-4, "by the model, corrected"
+
+
+def small_model() -> tuple[Graph, onnx.ModelProto]:
+    graph = Graph()
+    data = Conv(channels=64, filters=64, image=(28, 28)).build(graph, "first")
+    data = Conv(channels=64, filters=64, **ONE).build(graph, "second", data)
+    graph.output(data)
+    return graph, graph.model()
+
+
+SMALL, SMALL_MODEL = small_model()
+
+
+def tune_small(folder: Path, patch: pytest.MonkeyPatch, *, faster: bool) -> GraphResult:
+    """Choose layouts of the small network, of estimates; whether they are faster is given."""
+
+    def timed(models: list[object], _check: object) -> list[float]:
+        seconds = [1.0 + number for number in range(len(models))]
+        return seconds[::-1] if faster else seconds
+
+    patch.setattr(graph_tuner, "timed_in_turns", timed)
+    patch.setattr(GraphTuner, "compiled", lambda *_: None)
+    # This machine may have other work: what is chosen must not depend on it.
+    patch.setattr(
+        graph_tuner, "measure_transforms", lambda kinds, *_: estimate_transforms(kinds, CPU.spec)
+    )
+    return GraphTuner(SMALL_MODEL, "llvm", CPU, None, folder)("small")
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> LayoutRecord:
+    folder = tmp_path_factory.mktemp("chosen")
+    with pytest.MonkeyPatch.context() as patch:
+        result = tune_small(folder, patch, faster=True)
+    assert result.taken and (result.convolutions, result.measured) == (2, 0)
+    assert set(result.info.convolutions) != {"NCHW"}, "blocks pay"
+    (record,), damages = read_layouts(store_of(folder, CPU.spec.key, LAYOUTS))
+    assert not damages and LayoutRecord.from_json(record.to_json()) == record
+    return record
+
+
+def keep(folder: Path, record: LayoutRecord, **fields: object) -> None:
+    """Write one record of layouts, with other `fields`."""
+    made = replace(record, **fields)  # type: ignore[arg-type]
+    update_layouts(folder, CPU.spec.key, lambda _: [made])
+
+
+def choice_of(folder: Path | bool, model: onnx.ModelProto = SMALL_MODEL) -> LayoutsInfo | None:
+    return tvm_edge.analyze(model, "llvm", tuning_logs=folder).layout_choice
+
+
+def test_what_was_chosen_is_found_again(chosen: LayoutRecord, tmp_path: Path) -> None:
+    keep(tmp_path, chosen)
+    compiled = tvm_edge.compile(SMALL_MODEL, "llvm", tuning_logs=tmp_path)
+    check_outputs(compiled, SMALL, SMALL_MODEL)
+    info = compiled.report.layout_choice
+    assert info is not None and sum(info.convolutions.values()) == 2
+    assert info.predicted >= info.bound > 0
+    said = compiled.report.summary()
+    assert f"predicted {1e3 * info.predicted:.3g} ms" in said and info.transforms
+    assert all(transform.line() in said for transform in info.transforms)
+    layouts = {name.split(",")[0] for name in compiled.report.layouts.values()}
+    assert layouts | {"NCHW"} == set(info.convolutions) | {"NCHW"}
+    back = type(compiled.report).from_dict(compiled.report.to_dict())
+    assert back.layout_choice == info == choice_of(tmp_path)
+
+
+def test_what_was_chosen_is_of_one_network_and_folder(
+    chosen: LayoutRecord, model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    keep(tmp_path / "here", chosen)
+    (tmp_path / "elsewhere").mkdir()
+    assert choice_of(tmp_path / "here") is not None
+    assert choice_of(tmp_path / "elsewhere") is None and choice_of(False) is None
+    assert choice_of(tmp_path / "here", model) is None
+    assert stores_below(tmp_path) == [], "layouts are no records of kernels"
+
+
+def test_the_plan_that_is_kept_is_what_is_compiled(chosen: LayoutRecord, tmp_path: Path) -> None:
+    """Not what the estimates would choose: both convolutions in blocks of two registers."""
+    found, _ = layout_graph_of(SMALL_MODEL, CPU)
+    options, _ = ways(found.convolutions.values(), CPU, tmp_path)
+    times = estimate_transforms(transform_kinds(found), CPU.spec)
+    block = 2 * CPU.spec.lanes()
+    layouts = uniform(layout_problem(found, options, times), found, block).layouts
+    configs = {
+        str(number): recorded_config(options[workload][block].config)
+        for number, workload in found.convolutions.items()
+    }
+    keep(tmp_path, chosen, layouts=layouts, configs=configs, transforms=())
+    shown = tvm_edge.analyze(SMALL_MODEL, "llvm", tuning_logs=tmp_path).layouts
+    assert {name.split(",")[0] for name in shown.values()} == {f"NCHW{block}c"}
+    assert len(shown) == 2
+
+
+def test_records_that_do_not_hold_are_ignored(chosen: LayoutRecord, tmp_path: Path) -> None:
+    for fields, reason in (
+        ({"template_version": 999}, "of version 999 of the template"),
+        ({"layouts": (7,) * len(chosen.layouts)}, "do not go together"),
+        ({"layouts": (0,)}, "do not go together"),
+        ({"configs": {}}, "has no configuration"),
+    ):
+        bare = replace(chosen, configs={}, transforms=())
+        keep(tmp_path, bare if "layouts" in fields else chosen, **fields)
+        report = tvm_edge.analyze(SMALL_MODEL, "llvm", tuning_logs=tmp_path)
+        assert report.layout_choice is None
+        assert report.records is not None and reason in report.records.ignored[-1]
+        assert "--graph" in report.records.ignored[-1]
+    keep(tmp_path, chosen, target={"kind": "llvm", "cores": 999})
+    report = tvm_edge.analyze(SMALL_MODEL, "llvm", tuning_logs=tmp_path)
+    assert report.layout_choice is None and report.records is not None
+    assert not report.records.ignored, "another number of cores is another device"
+
+
+def test_a_damaged_line_costs_itself(chosen: LayoutRecord, tmp_path: Path) -> None:
+    keep(tmp_path, chosen)
+    path = store_of(tmp_path, CPU.spec.key, LAYOUTS)
+    whole = path.read_text()
+    path.write_text(f"{whole[:50]}\n{whole}")
+    report = tvm_edge.analyze(SMALL_MODEL, "llvm", tuning_logs=tmp_path)
+    assert report.layout_choice is not None
+    assert any(f"{path}:1: not JSON" in warning for warning in report.warnings)
+    messages = update_layouts(tmp_path, CPU.spec.key, lambda records: records)
+    assert len(messages) == 1 and path.read_text() == whole
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"schema": 2},
+        {"layouts": (-1,), "configs": {}, "transforms": ()},
+        {"layouts": ("a",)},
+        {"configs": {"99999": {}}},
+        {"transforms": (RecordedTransform(99999, 0, 16, 1.0),)},
+        {"predicted": 0.0},
+        {"time": "yesterday"},
+        {"target": {}},
+    ],
+    ids=str,
+)
+def test_a_record_that_means_nothing(chosen: LayoutRecord, fields: dict[str, object]) -> None:
+    with pytest.raises(tvm_edge.RecordError):
+        LayoutRecord.from_json(replace(chosen, **fields).to_json())  # type: ignore[arg-type]
+
+
+def test_layouts_that_are_not_faster_are_not_kept(
+    chosen: LayoutRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And those that were kept before are gone."""
+    other = replace(chosen, network="another")
+    update_layouts(tmp_path, CPU.spec.key, lambda _: [chosen, other])
+    result = tune_small(tmp_path, monkeypatch, faster=False)
+    assert not result.taken and "are not kept" in result.summary()
+    assert read_layouts(store_of(tmp_path, CPU.spec.key, LAYOUTS))[0] == [other]
+
+
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_a_run_from_end_to_end(real: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels in other layouts are tried as well, NCHW among them; networks are timed."""
+    if not real:
+        monkeypatch.setattr(measurer, "Pool", type("Own", (StandIn,), {"tried": []}))
+    graph = Graph()
+    graph.output(Conv(channels=32, filters=64, **ONE).build(graph))
+    model = graph.model()
+    result = tvm_edge.tune(model, "llvm", trials=9, tuning_logs=tmp_path, graph=True)
+    assert result.trials == 9 and result.failed == 0
+    assert result.graph is not None and result.graph.measured == 3
+    assert result.graph.info.measured > 0 and result.graph.solve_seconds < 10
+    assert "layouts: " in result.summary()
+    assert result.to_dict()["graph"]["convolutions"] == 1
+    found, _ = layout_graph_of(model, CPU)
+    (own,) = ways(found.convolutions.values(), CPU, tmp_path)[0].values()
+    assert own[0].measured and own[CPU.spec.lanes()].measured
+    compiled = tvm_edge.compile(model, "llvm", tuning_logs=tmp_path)
+    assert (compiled.report.layout_choice is not None) == result.graph.taken
+    check_outputs(compiled, graph, model)
+
+
+def test_a_run_that_is_interrupted_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among other layouts, when the first run is through: the second goes on."""
+    own = type("Own", (StandIn,), {"tried": [], "interrupt_after": 7})
+    monkeypatch.setattr(measurer, "Pool", own)
+    result = tvm_edge.tune(SMALL_MODEL, "llvm", trials=12, tuning_logs=tmp_path, graph=True)
+    assert result.interrupted and result.graph is None
+    before = set(own.tried)
+    own.interrupt_after = 10**9
+    monkeypatch.setattr(GraphTuner, "__call__", lambda *_: None)
+    again = tvm_edge.tune(
+        SMALL_MODEL, "llvm", trials=12, tuning_logs=tmp_path, graph=True, resume=True
+    )
+    assert not again.interrupted and len(own.tried) == len(set(own.tried)) == 12
+    assert before < set(own.tried)
+
+
+def test_one_layout_for_all(model: onnx.ModelProto, tmp_path: Path) -> None:
+    """Where a convolution can have it."""
+    tuner = GraphTuner(model, "llvm", CPU, None, tmp_path, on_board=True)
+    _, problem = tuner.problem()
+    best = problem.solve()
+    for block in (0, *block_sizes(CPU.spec)):
+        found = uniform(problem, tuner.graph, block)
+        assert found.seconds >= best.seconds
+        for number in tuner.graph.convolutions:
+            has = block in tuner.graph.nodes[number].layouts
+            assert found.layouts[number] == (block if has else 0)
+
+
+# ------------------------------------------------------------------------------- arguments
+
+
+def test_devices_of_one_layout_are_refused(tmp_path: Path) -> None:
+    for target in ("opencl", "mali-t860"):
+        with pytest.raises(InputError, match="no others than NCHW") as caught:
+            tvm_edge.tune(SMALL_MODEL, target, tuning_logs=tmp_path, graph=True)
+        assert caught.value.name == "graph"
+    assert not list(tmp_path.iterdir())
+
+
+def test_graph_is_yes_or_no(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="neither True nor False"):
+        tvm_edge.tune(SMALL_MODEL, "llvm", tuning_logs=tmp_path, graph="yes")  # type: ignore[arg-type]
+
+
+def test_a_model_without_convolutions(tmp_path: Path) -> None:
+    graph = Graph()
+    graph.output(graph.op("Relu", graph.input(1, 4)))
+    result = tvm_edge.tune(graph.model(), "llvm", tuning_logs=tmp_path, graph=True)
+    assert result.graph is None and result.trials == 0
+
+
+def test_every_pair_of_layouts_has_a_price() -> None:
+    kinds = list(combinations((0, 8, 16), 2))
+    times = estimate_transforms(kinds, CPU.spec)
+    assert not times.measured
+    assert times.seconds((1, 16, 64, 64), 0, 8) > times.seconds((1, 16, 8, 8), 0, 8) > 0

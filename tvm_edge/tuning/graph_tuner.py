@@ -1,0 +1,248 @@
+"""The graph tuner: layouts for the whole of a network (ICPP'19 §3.2.3).
+
+1. Each convolution in each layout takes what records say, or what is estimated beside them.
+2. Transforms are timed on this CPU; on boards they are estimated from the bandwidth.
+3. The layouts of the least sum are found exactly (:mod:`tvm_edge.relay_passes.layout_problem`).
+4. The network is compiled with them and without, and both are timed in turns: a sum of kernels,
+   each measured by itself, is not the time of a run. What is not faster is not kept.
+
+Blocks are of the templates of CPUs' cores. Those of GPUs have NCHW alone: there is nothing to
+choose. No producer's epilogue writes another layout than its own kernel's: every transform is a
+kernel, which element-wise operators may be part of.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, Literal
+
+import tvm
+
+from tvm_edge.compiler.driver import compile_with, layout_graph_of
+from tvm_edge.compiler.planned import describe_layout_plan, has_layouts
+from tvm_edge.errors import InputError
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.records import LayoutRecord, RecordedTransform, recorded_device, update_layouts
+from tvm_edge.relay_passes.layout_graph import LayoutGraph, LayoutPlan
+from tvm_edge.relay_passes.layout_problem import LayoutProblem, Layouts
+from tvm_edge.runtime import CompiledModel
+from tvm_edge.runtime.inputs import random_inputs
+from tvm_edge.schedules.conv_records import (
+    TEMPLATES,
+    recorded_config,
+    recorded_target,
+    template_of,
+)
+from tvm_edge.tuning.layout_costs import (
+    Options,
+    layout_problem,
+    plan_of,
+    transform_kinds,
+    ways,
+)
+from tvm_edge.tuning.result import GraphResult
+from tvm_edge.tuning.transforms import TransformTimes, estimate_transforms, measure_transforms
+
+__all__ = ["GraphTuner", "check_graph", "timed_in_turns", "uniform"]
+
+_LOG = logging.getLogger("tvm_edge.tuning")
+
+_ROUNDS, _SECONDS = 9, 0.15  # of each candidate, in turns
+
+
+def check_graph(resolved: ResolvedTarget) -> None:
+    """Refuse devices whose kernels have one layout.
+
+    Raises
+    ------
+    InputError
+    """
+    if not has_layouts(resolved):
+        raise InputError(
+            f"graph=True (--graph) chooses between layouts, and kernels for {resolved.spec.name} "
+            f"through {resolved.kind} have no others than NCHW; leave it out, or name the target "
+            "llvm",
+            name="graph",
+            got=resolved.kind,
+        )
+
+
+def uniform(problem: LayoutProblem, graph: LayoutGraph, block: int) -> Layouts:
+    """The best with all convolutions in one layout, those that cannot have it in NCHW."""
+    given = {
+        number: block if block in graph.nodes[number].layouts else 0
+        for number in graph.convolutions
+    }
+    return problem.with_given(given).solve()
+
+
+class GraphTuner:
+    """Chooses the layouts of one network on one device.
+
+    Parameters
+    ----------
+    model : path, bytes, onnx.ModelProto, tvm.IRModule or ``"zoo:NAME"``
+    target : str or dict
+    resolved : ResolvedTarget
+        A CPU.
+    input_shapes : mapping of str to sequence of int, optional
+    folder : Path
+        Of records.
+    on_board : bool
+        Whether the device is in another machine, where nothing but kernels is measured.
+
+    Attributes
+    ----------
+    check : callable
+        Called now and then; what it raises ends it.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        target: Any,
+        resolved: ResolvedTarget,
+        input_shapes: Mapping[str, Sequence[int]] | None,
+        folder: Path,
+        *,
+        on_board: bool = False,
+    ) -> None:
+        self._model, self._target, self._resolved = model, target, resolved
+        self._input_shapes, self._folder = input_shapes, folder
+        self._on_board = on_board
+        self.check: Callable[[], None] = lambda: None
+        self.graph, self._nodes = layout_graph_of(model, resolved, input_shapes)
+
+    def __call__(self, name: str) -> GraphResult:
+        """Choose, measure, and keep what is faster.
+
+        Raises
+        ------
+        RecordError
+            The layouts cannot be written.
+        """
+        graph, spec = self.graph, self._resolved.spec
+        options, problem = self.problem()
+        start = perf_counter()
+        best = problem.solve()
+        usual = uniform(problem, graph, spec.lanes())
+        solve_seconds = perf_counter() - start
+        self.check()
+        if best.seconds >= usual.seconds:  # ties go to what needs no explanation
+            best = replace(usual, bound=best.bound)
+        before, seconds, rest = self._timed(options, best, usual)
+        if seconds[usual.layouts] < seconds[best.layouts]:
+            best = replace(usual, bound=best.bound)
+        measured = seconds[best.layouts]
+        template = template_of(spec)
+        record = LayoutRecord(
+            recorded_device(spec),
+            recorded_target(self._resolved.kind, spec),
+            graph.digest,
+            name,
+            best.layouts,
+            template,
+            TEMPLATES[template],
+            {
+                str(number): recorded_config(config)
+                for number, config in plan_of(graph, best.layouts, options).configs.items()
+            },
+            tuple(
+                RecordedTransform(t.node, t.before, t.after, t.seconds)
+                for t in problem.needed(best.layouts)
+            ),
+            best.seconds + rest,
+            best.bound + rest,
+            measured,
+            before,
+            tvm.__version__,
+            datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        )
+        taken = measured < before
+        self._keep(record, taken)
+        known = [way for ways_ in options.values() for way in ways_.values()]
+        return GraphResult(
+            describe_layout_plan(record, graph, self._nodes),
+            taken,
+            len(graph.nodes),
+            len(graph.convolutions),
+            sum(way.measured for way in known),
+            solve_seconds,
+        )
+
+    def problem(self) -> tuple[Options, LayoutProblem]:
+        """The ways to compute the convolutions, and the network with what all of it takes."""
+        options, warnings = ways(self.graph.convolutions.values(), self._resolved, self._folder)
+        for message in warnings:
+            _LOG.warning("%s", message)
+        return options, layout_problem(self.graph, options, self._times())
+
+    def _times(self) -> TransformTimes:
+        kinds = transform_kinds(self.graph)
+        estimated = estimate_transforms(kinds, self._resolved.spec)
+        if self._on_board:
+            return estimated
+        measured = measure_transforms(kinds, self._resolved, self.check)
+        return replace(measured, known={**estimated.known, **measured.known})
+
+    def _timed(
+        self, options: Options, best: Layouts, usual: Layouts
+    ) -> tuple[float, dict[tuple[int, ...], float], float]:
+        """Seconds of a run by estimates, with either layouts, and of what sums do not have.
+
+        The last is the difference of what one layout for all takes and its sum.
+        """
+        if self._on_board:  # no network runs there
+            sums = {own.layouts: own.seconds for own in (best, usual)}
+            return usual.seconds, sums, 0.0
+        plans: dict[tuple[int, ...], CompiledModel] = {}
+        for layouts in (usual.layouts, best.layouts):
+            if layouts not in plans:
+                self.check()
+                plans[layouts] = self.compiled(plan_of(self.graph, layouts, options))
+        models = [self.compiled(False), *plans.values()]
+        seconds = timed_in_turns(models, self.check)
+        of_plan = dict(zip(plans, seconds[1:], strict=True))
+        rest = max(of_plan[usual.layouts] - usual.seconds, -0.9 * best.bound)
+        return seconds[0], of_plan, rest
+
+    def compiled(self, plan: LayoutPlan | Literal[False]) -> CompiledModel:
+        """The network with a plan; ``False`` for layouts by estimates."""
+        return compile_with(
+            self._model,
+            self._target,
+            {},
+            input_shapes=self._input_shapes,
+            tuning_logs=self._folder,
+            num_threads=self._resolved.spec.cores,
+            layout_plan=plan,
+        )
+
+    def _keep(self, record: LayoutRecord, taken: bool) -> None:
+        def changed(records: list[LayoutRecord]) -> list[LayoutRecord]:
+            others = [other for other in records if other.identity != record.identity]
+            return [*others, record] if taken else others
+
+        for message in update_layouts(self._folder, record.device.key, changed):
+            _LOG.warning("%s", message)
+
+
+def timed_in_turns(models: Sequence[CompiledModel], check: Callable[[], None]) -> list[float]:
+    """Seconds of a run of each, the median of rounds in which all of them are timed."""
+    inputs = [random_inputs(model.inputs) for model in models]
+    found: list[list[float]] = [[] for _ in models]
+    runs = [
+        max(1, round(_SECONDS / model.seconds_in_a_row(given, 1)))
+        for model, given in zip(models, inputs, strict=True)
+    ]
+    for _ in range(_ROUNDS):
+        for number, model in enumerate(models):
+            check()
+            found[number].append(model.seconds_in_a_row(inputs[number], runs[number]))
+    return [median(own) for own in found]

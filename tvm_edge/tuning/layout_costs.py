@@ -1,0 +1,182 @@
+"""What the operators of a network take by their layouts: measured, or estimated beside it.
+
+Of each convolution the fastest record in each layout counts. Where there is none the model by which
+schedules choose counts, corrected by how far it is off where there are records: of the same
+convolution, or else of all; in blocks or in NCHW as the layout at hand, or else in the other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from tvm_edge.hardware import DeviceSpec, ResolvedTarget
+from tvm_edge.records import RecordLibrary, recorded_device
+from tvm_edge.relay_passes.layout_graph import LayoutGraph, LayoutPlan
+from tvm_edge.relay_passes.layout_problem import LayoutProblem
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
+from tvm_edge.schedules.conv_records import config_of, config_space, recorded_workload
+from tvm_edge.schedules.cpu.estimate import convolution_seconds
+from tvm_edge.tuning.transforms import Kind, Shape, TransformTimes
+
+__all__ = ["Options", "Way", "layout_problem", "plan_of", "transform_kinds", "ways"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """The fastest way known to compute a convolution in one layout.
+
+    Attributes
+    ----------
+    config : ConvConfig
+    seconds : float
+    measured : bool
+        Whether it has a record.
+    """
+
+    config: ConvConfig
+    seconds: float
+    measured: bool
+
+
+Options = Mapping[ConvWorkload, Mapping[int, Way]]
+"""By convolution and layout."""
+
+
+def ways(
+    workloads: Iterable[ConvWorkload], resolved: ResolvedTarget, folder: Path
+) -> tuple[Options, tuple[str, ...]]:
+    """What each convolution takes in each of its layouts.
+
+    Parameters
+    ----------
+    workloads : iterable of ConvWorkload
+    resolved : ResolvedTarget
+        A CPU.
+    folder : Path
+        Of records.
+
+    Returns
+    -------
+    Options
+    tuple of str
+        Records that could not be read.
+    """
+    spec = resolved.spec
+    found: dict[ConvWorkload, dict[int, Way]] = {}
+    off: defaultdict[tuple[ConvWorkload | None, bool], list[float]] = defaultdict(list)
+    spaces = {workload: config_space(workload, spec) for workload in dict.fromkeys(workloads)}
+    with RecordLibrary(recorded_device(spec), folder) as library:
+        for workload, space in spaces.items():
+            found[workload] = own = _recorded(workload, space, library, resolved)
+            for block, way in own.items():
+                ratio = way.seconds / convolution_seconds(workload, way.config, spec)
+                off[workload, bool(block)].append(ratio)
+                off[None, bool(block)].append(ratio)
+        warnings = library.warnings
+    for workload, space in spaces.items():
+        for block, (config, seconds) in _estimated(space, spec).items():
+            if block not in found[workload]:
+                like = (
+                    (own, kind) for kind in (bool(block), not block) for own in (workload, None)
+                )
+                known = next((off[key] for key in like if key in off), [1.0])
+                found[workload][block] = Way(config, seconds * median(known), False)
+    return found, warnings
+
+
+def _recorded(
+    workload: ConvWorkload, space: ConfigSpace, library: RecordLibrary, resolved: ResolvedTarget
+) -> dict[int, Way]:
+    found: dict[int, Way] = {}
+    blocks = {config.block for config in space.configs}
+    for each in library.of_device(recorded_workload(workload), resolved.kind):
+        record = each.record
+        if record.config.get("block") in found:
+            continue
+        try:
+            config = config_of(record, space, resolved.spec)
+        except ValueError:  # of another version, or of another number of cores
+            continue
+        found[config.block] = Way(config, record.cost, True)
+        if len(found) == len(blocks):
+            break
+    return found
+
+
+def _estimated(space: ConfigSpace, spec: DeviceSpec) -> dict[int, tuple[ConvConfig, float]]:
+    """By layout the best by the model of the schedules."""
+    best: dict[int, tuple[ConvConfig, float]] = {}
+    for config in space.top(1):
+        seconds = convolution_seconds(space.workload, config, spec)
+        if config.block not in best or seconds < best[config.block][1]:
+            best[config.block] = config, seconds
+    return best
+
+
+def transform_kinds(graph: LayoutGraph) -> dict[Kind, set[Shape]]:
+    """The transforms that a network may need, with the shapes of their images."""
+    found: defaultdict[Kind, set[Shape]] = defaultdict(set)
+    for node in graph.nodes:
+        for read in node.reads:
+            source = graph.nodes[read.source]
+            for before in source.layouts if source.shape else ():
+                for after in read.layouts:
+                    if before != after:
+                        found[before, after].add(source.shape)
+    return dict(found)
+
+
+def layout_problem(graph: LayoutGraph, options: Options, times: TransformTimes) -> LayoutProblem:
+    """A network with what it takes.
+
+    Element-wise operators are part of the kernels before them, and windows take as long in one
+    layout as in another. A copy of channels takes as long as packing them.
+    """
+    seconds, transforms, read_as = [], [], _read_as(graph)
+    for number, node in enumerate(graph.nodes):
+        workload = graph.convolutions.get(number)
+        if workload is not None:
+            seconds.append([options[workload][layout].seconds for layout in node.layouts])
+        else:
+            copied = number in graph.copies
+            seconds.append(
+                [_copy(node.shape, times) if copied and not x else 0.0 for x in node.layouts]
+            )
+        own: dict[Kind, float] = {}
+        for before in node.layouts:
+            gathered = (number, before) in graph.gathers
+            copy = _copy(node.shape, times) if gathered else 0.0
+            for after in read_as[number] | {before}:
+                changed = before != after and node.shape
+                made = times.seconds(node.shape, before, after) if changed else 0.0
+                own[before, after] = made + copy
+        transforms.append(own)
+    return graph.problem(seconds, transforms)
+
+
+def _read_as(graph: LayoutGraph) -> list[set[int]]:
+    found: list[set[int]] = [set() for _ in graph.nodes]
+    for node in graph.nodes:
+        for read in node.reads:
+            found[read.source].update(read.layouts)
+    return found
+
+
+def _copy(shape: Shape, times: TransformTimes) -> float:
+    kinds = [kind for kind in times.known if not kind[0]]
+    return min((times.seconds(shape, *kind) for kind in kinds), default=0.0) if shape else 0.0
+
+
+def plan_of(graph: LayoutGraph, layouts: tuple[int, ...], options: Options) -> LayoutPlan:
+    """What to compile for these layouts."""
+    configs = {
+        number: options[workload][layouts[number]].config
+        for number, workload in graph.convolutions.items()
+        if layouts[number]
+    }
+    return LayoutPlan(graph.digest, layouts, configs)
