@@ -178,8 +178,12 @@ def _freeze_inputs(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) 
                 expected=_shape_text(dims),
                 got=str(tuple(given)),
             )
-        least = 0 if name not in shapes else 1  # a model may declare a tensor without elements
-        if any(not isinstance(d, int) or d < least for d in given):
+        # Exporters write 0 for a length that they do not know: who means it says it again.
+        meant = [name in shapes and length == 0 for length in dims] or [False] * len(given)
+        if any(
+            not isinstance(length, int) or length < 0 or (length == 0 and not empty)
+            for length, empty in zip(given, meant, strict=True)
+        ):
             raise InputError(
                 f"the input {name!r} has the shape {_shape_text(given)}: every dimension must be "
                 f"at least 1; choose one with input_shapes={{{name!r}: (...)}}",

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["checked_proto", "non_finite_weights", "read_proto", "without_weights"]
 
+# Operators whose shape onnx infers as if a default were another.
+_INFERRED_WRONG = frozenset({"STFT"})
+
 _LARGE_WEIGHT = 1 << 14  # elements; what shape inference reads (scales, ranges) has fewer
 
 
@@ -172,7 +175,7 @@ def _check_versions(proto: onnx.ModelProto) -> None:
 
 
 def _say_defaults(proto: onnx.ModelProto) -> None:
-    """Write default attributes out where an operator is defined by others.
+    """Write default attributes out where an operator is defined by others, and where onnx errs.
 
     onnx's checker and its inliner put attributes into the definition, and forget those that a node
     leaves to their defaults.
@@ -185,7 +188,8 @@ def _say_defaults(proto: onnx.ModelProto) -> None:
             schema = onnx.defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
         except onnx.defs.SchemaError:
             continue  # none of ONNX's
-        if not (schema.has_function or schema.has_context_dependent_function):
+        defined = schema.has_function or schema.has_context_dependent_function
+        if not defined and node.op_type not in _INFERRED_WRONG:
             continue
         said = {attribute.name for attribute in node.attribute}
         node.attribute.extend(

@@ -253,7 +253,10 @@ def _dimensions(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:
 
 
 def _known(dimensions: tuple[int | str, ...] | None) -> bool:
-    return dimensions is not None and all(isinstance(length, int) for length in dimensions)
+    # A length of 0 is what it says where there are data without elements, and unknown elsewhere.
+    return dimensions is not None and all(
+        isinstance(length, int) and length > 0 for length in dimensions
+    )
 
 
 def _required(proto: onnx.ModelProto) -> list[str]:
