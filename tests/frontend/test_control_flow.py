@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tvm_edge
 from tests.frontend.single import close, single
-from tests.onnx_models import random_input, reference
+from tests.onnx_models import make_model, random_input, reference
 from tvm_edge.frontend.converters import CONVERTERS
 
 
@@ -123,3 +123,20 @@ def test_an_operator_of_another_domain_takes_a_converter(monkeypatch: pytest.Mon
     x = random_input((2, 3))
     ours = tvm_edge.compile(foreign("Relu"), "llvm").run({"x": x})["t0"]
     np.testing.assert_array_equal(ours, -x)
+
+
+def test_a_part_without_elements_beside_others() -> None:
+    """Of a split that is split again, and joined: a kernel of one read what was not written."""
+    nodes = [
+        helper.make_node("Split", ["x", "lengths"], ["a", "none", "b"], axis=-1),
+        helper.make_node("Split", ["a"], ["left", "right"], axis=-1, num_outputs=2),
+        helper.make_node("Sub", ["left", "right"], ["up"]),
+        helper.make_node("Concat", ["up", "none", "b"], ["joined"], axis=-1),
+        helper.make_node("Concat", ["joined", "none"], ["y"], axis=-1),
+    ]
+    lengths = np.asarray([6, 0, 2], "int64")
+    model = make_model(nodes, {"x": (2, 3, 8)}, ["y"], {"lengths": lengths}, opset=18)
+    x = random_input((2, 3, 8))
+    ours = tvm_edge.compile(model, "llvm").run({"x": x})["y"]
+    expected = np.concatenate([x[..., :3] - x[..., 3:6], x[..., 6:]], axis=-1)
+    np.testing.assert_array_equal(ours, expected)

@@ -143,6 +143,8 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
             """What an operator makes of data without elements, which no kernel is called for."""
             if op_name == "Concat":
                 kept = [value for value in inputs if not _has_no_elements(value)]
+                if len(kept) == 1 and len(inputs) > 1:
+                    return kept[0]
                 inputs[:] = kept or inputs[:1]
             empty = bool(inputs) and inputs[0] is not None and _has_no_elements(inputs[0])
             if not empty or op_name in _OF_ANY_SIZE or op_name.startswith("Reduce"):

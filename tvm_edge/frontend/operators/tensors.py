@@ -169,6 +169,28 @@ def _space_to_depth(
     return bb.normalize(relax.op.reshape(x, (n, c * size * size, h // size, w // size)))
 
 
+def _split(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """Into parts of which some have no elements, which TVM's kernel gets wrong."""
+    x, shape = inputs[0], static_shape(inputs[0])
+    given = constant(operand(inputs, 1)) if attrs["opset"] >= 13 else attrs.get("split")
+    lengths = [int(length) for length in given] if given is not None else []
+    if shape is None or 0 not in lengths:
+        return None
+    axis, dtype = int(attrs.get("axis", 0)) % len(shape), str(x.ty.dtype)
+    left = [length for length in lengths if length]
+    parts = [x]
+    if len(left) > 1:
+        ends = [int(end) for end in np.cumsum(left)[:-1]]
+        found = bb.emit(relax.op.split(x, ends, axis))
+        parts = [bb.emit(relax.TupleGetItem(found, i)) for i in range(len(left))]
+    none = [0 if i == axis else length for i, length in enumerate(shape)]
+    empty = relax.const(np.zeros(none, dtype), dtype)
+    rest = iter(parts)
+    return relax.Tuple([next(rest) if length else empty for length in lengths])
+
+
 def _tensor_scatter(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr:
@@ -210,5 +232,6 @@ TENSORS: dict[str, Converter] = {
     "Range": _range,
     "ReverseSequence": _reverse_sequence,
     "SpaceToDepth": _space_to_depth,
+    "Split": _split,
     "TensorScatter": _tensor_scatter,
 }
