@@ -96,6 +96,10 @@ def forming_inputs(proto: onnx.ModelProto) -> list[str]:
             # Of CastLike's second operand the type alone counts.
             count = 1 if maker.op_type == "CastLike" else len(maker.input)
             waiting += filter(None, maker.input[:count])
+        elif maker is not None and maker.op_type == "If":
+            position = list(maker.output).index(name)
+            waiting.append(maker.input[0])
+            waiting += [branch.output[position].name for branch in subgraphs(maker)]
         elif name in actual:
             waiting.append(actual[name])
     return [value.name for value in proto.graph.input if value.name in found and _is_short(value)]
