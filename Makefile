@@ -2,6 +2,7 @@
 # make test   install what the tests need and run them (aim: 12 minutes on 2 cores; 31 minutes of CPU now)
 # make test-full   the same, more of the same, and full-size networks; writes tests/test-full.txt
 # make test-board   what is run on an emulated AArch64 board; builds it once, 0.7 GB in ~/.cache
+# make conformance   run all of onnx's operator tests on the CPU (aim: 10 minutes on 2 cores)
 # make docs   write the documentation to site/, and fail if it has a warning
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ BIN    := $(VENV)/bin
 # What an editable install is made of; its Python files are used where they are.
 BUILT  := pyproject.toml CMakeLists.txt $(wildcard tvm_edge/opencl/csrc/*)
 
-.PHONY: demo docs test test-full test-board lint format clean
+.PHONY: conformance demo docs test test-full test-board lint format clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -27,6 +28,9 @@ test-full: test
 test-board: $(VENV)/.tested
 	sh tools/board_packages.sh
 	$(BIN)/python -m pytest -m board tests/board
+
+conformance: $(VENV)/.tested
+	$(BIN)/python -m benchmarks.onnx_conformance --jobs 2 --check
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check

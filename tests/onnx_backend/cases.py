@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import tempfile
 import warnings
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -15,9 +19,10 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 from onnx.numpy_helper import to_array
 
-from tvm_edge import TvmEdgeError, onnx_backend
+import tvm_edge
+from tvm_edge import CompiledModel, TvmEdgeError, onnx_backend
 
-__all__ = ["load_cases", "operator_of", "outcome", "run_case", "sample"]
+__all__ = ["PASS", "Outcome", "load_cases", "operator_of", "outcome", "run_case", "sample"]
 
 PASS = "pass"
 
@@ -61,8 +66,22 @@ def sample() -> list[str]:
     return sorted(names)
 
 
-def run_case(case: TestCase, device: str) -> None:
-    """Run a case as ONNX's runner does.
+class _Reloaded(onnx_backend.TvmEdgeRep):
+    """A prepared model that runs what it reads back from a file."""
+
+    def _compile(self, *args: Any) -> CompiledModel:
+        with tempfile.TemporaryDirectory() as folder:
+            path = super()._compile(*args).export(Path(folder) / "case.tvme")
+            return tvm_edge.load(path)
+
+
+def run_case(case: TestCase, device: str) -> str:
+    """Run a case as ONNX's runner does, from an exported and loaded artifact.
+
+    Returns
+    -------
+    str
+        ``TvmEdgeRep.kind``.
 
     Raises
     ------
@@ -71,27 +90,52 @@ def run_case(case: TestCase, device: str) -> None:
     AssertionError
         A wrong result, beyond the case's tolerances.
     """
+    kind = ""
     for inputs, results in case.data_sets:
         # Types that NumPy lacks come as protocol buffers.
         arrays = [to_array(i) if isinstance(i, TensorProto) else i for i in inputs]
         expected = [to_array(e) if isinstance(e, TensorProto) else e for e in results]
-        outputs = onnx_backend.prepare(case.model, device).run(arrays)
+        checked = onnx_backend.TvmEdgeBackend.checked(case.model, device)
+        prepared = _Reloaded(checked, device, {})
+        outputs = prepared.run(arrays)
         Runner.assert_similar_outputs(expected, outputs, case.rtol, case.atol)
+        kind = prepared.kind
+    return kind
 
 
-def outcome(case: TestCase, device: str) -> tuple[str, str]:
-    """``pass``, ``wrong``, ``crashed`` or the name of a TvmEdgeError, and one line about it."""
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case.
+
+    Attributes
+    ----------
+    name : str
+    outcome : str
+        ``pass``, ``wrong``, ``crashed`` or the name of a TvmEdgeError.
+    detail : str
+        One line about it.
+    kind : str
+        ``static``, ``specialised`` or ``dynamic``, of a case that passes.
+    """
+
+    name: str
+    outcome: str
+    detail: str = ""
+    kind: str = ""
+
+
+def outcome(case: TestCase, device: str) -> Outcome:
+    """Run a case, whatever comes of it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run_case(case, device)
+            return Outcome(case.name, PASS, kind=run_case(case, device))
     except TvmEdgeError as err:
-        return type(err).__name__, _line(err)
+        return Outcome(case.name, type(err).__name__, _line(err))
     except AssertionError as err:
-        return "wrong", _line(err)
+        return Outcome(case.name, "wrong", _line(err))
     except Exception as err:
-        return "crashed", f"{type(err).__name__}: {_line(err)}"
-    return PASS, ""
+        return Outcome(case.name, "crashed", f"{type(err).__name__}: {_line(err)}")
 
 
 def _line(err: BaseException) -> str:

@@ -15,6 +15,7 @@ from tests.onnx_models import conv_relu, make_model, random_input, reference
 from tests.runtime.support import run_python
 from tvm_edge import DeviceUnavailableError, InputError, InvalidModelError, UnsupportedOperatorError
 from tvm_edge import onnx_backend as backend
+from tvm_edge.frontend.onnx_forming import forming_inputs
 
 
 def scale_model(**shapes: tuple[Any, ...]) -> onnx.ModelProto:
@@ -235,3 +236,47 @@ def test_a_network_of_the_zoo_by_name() -> None:
     assert backend.is_compatible("zoo:squeezenet1_0")
     with pytest.raises(InputError, match="did you mean 'squeezenet1_0'"):
         backend.prepare("zoo:squeezenet1")
+
+
+def test_a_shape_that_is_calculated_from_an_input() -> None:
+    """The input's value is code; the data of the other input is not, and has its own kind."""
+    nodes = [
+        helper.make_node("Mul", ["rows", "two"], ["twice"]),
+        helper.make_node("Concat", ["twice", "rest"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["x", "shape"], ["y"]),
+    ]
+    constants = {"two": np.asarray([2], "int64"), "rest": np.asarray([-1], "int64")}
+    shapes = {"x": (4, 6), "rows": (1,)}
+    model = make_model(nodes, shapes, ["y"], constants, dtypes={"rows": TensorProto.INT64})
+    prepared = backend.prepare(model)
+    assert prepared.kind == "specialised"
+    x = random_input((4, 6))
+    for rows in (1, 3, 6, 3):
+        (y,) = prepared.run([x, np.asarray([rows], "int64")])
+        np.testing.assert_array_equal(y, x.reshape(2 * rows, -1))
+    assert len(prepared._compiled) == 3
+    assert backend.prepare(conv_relu()).kind == "static"
+    assert backend.prepare(conv_relu(batch="N")).kind == "dynamic"
+
+
+def test_a_shape_that_depends_on_data_is_not_compiled_for_each() -> None:
+    """The number of non-zero elements is known after the data, which is a picture."""
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["places"]),
+        helper.make_node("Shape", ["places"], ["lengths"]),
+        helper.make_node("Expand", ["one", "lengths"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": (3, 4)}, ["y"], {"one": np.ones(1, "float32")})
+    assert forming_inputs(model) == []
+
+
+@pytest.mark.parametrize(("operator", "expected"), [("ReduceSum", 0.0), ("ReduceMin", np.inf)])
+def test_data_without_elements(operator: str, expected: float) -> None:
+    """A length of 0 that the model declares is meant when the data say it too."""
+    node = helper.make_node(operator, ["x", "axes"], ["y"])
+    axes = {"axes": np.asarray([1], "int64")}
+    model = make_model([node], {"x": (2, 0, 3)}, ["y"], axes, opset=18)
+    (y,) = backend.run_model(model, [np.ones((2, 0, 3), "float32")])
+    np.testing.assert_array_equal(y, np.full((2, 1, 3), expected, "float32"))
+    with pytest.raises(InputError, match="at least 1"):
+        tvm_edge.compile(model, "llvm")

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.compiler.linker import find_linker
@@ -111,6 +111,21 @@ def build(
         device_compiler = cuda_compiler(str(resolved.target.attrs["arch"]))
     with device_compiler, resolved.target:
         executable = relax.build(
-            mod, resolved.target, relax_pipeline=_NO_PASSES, tir_pipeline=pipeline
+            _with_a_function(mod), resolved.target, relax_pipeline=_NO_PASSES, tir_pipeline=pipeline
         )
     return BuiltLibrary(executable, resolved, make_smaller)
+
+
+def _with_a_function(mod: tvm.IRModule) -> tvm.IRModule:
+    """A module with code for the host.
+
+    A model of constants alone has none, and TVM would export such a library as C, which a machine
+    without the headers of its C library cannot compile.
+    """
+    if any(isinstance(func, tirx.PrimFunc) for func in mod.functions.values()):
+        return mod
+    nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
+    symbol = "nothing"
+    mod = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
+    mod[symbol] = nothing.with_attr({"global_symbol": symbol, "tirx.is_host_func": True})
+    return mod

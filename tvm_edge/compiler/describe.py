@@ -267,7 +267,7 @@ def describe_memory(
         ),
         default=0,
     )
-    results = sum(_nbytes(t.shape, t.dtype) for t in outputs)
+    results = sum(_nbytes(t.shape, t.stored_as or t.dtype) for t in outputs)
     storages = planned_storages(lowered)
     activations = by_device(lowered, storages)
     return MemoryInfo(
@@ -276,7 +276,7 @@ def describe_memory(
         by_device={} if len(activations) == 1 else activations,
         over_time=over_time(lowered, storages, launches),
         workspace=workspace,
-        inputs_outputs=results + sum(_nbytes(t.shape, t.dtype) for t in inputs),
+        inputs_outputs=results + sum(_nbytes(t.shape, t.stored_as or t.dtype) for t in inputs),
     )
 
 

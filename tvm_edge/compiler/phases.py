@@ -120,9 +120,10 @@ FUSE = Pipeline("fuse", (FuseTIR(), transform.DeadCodeElimination(), VerifyPlace
 
 
 def arithmetic(resolved: ResolvedTarget) -> Pipeline:
-    """On a GPU, kernels of float16 tensors calculate in float32."""
-    on_gpu = resolved.spec.kind == "gpu"
-    return Pipeline("arithmetic", (CalculateInFloat32(resolved.kind),) if on_gpu else ())
+    """Kernels of float16 tensors calculate in float32, which most CPUs do anyway, an operation at a
+    time.
+    """
+    return Pipeline("arithmetic", (CalculateInFloat32(resolved.kind),))
 
 
 IN_PLACE = Pipeline("in-place", (ReuseInPlace(),))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tvm_edge.frontend.flops import Operation, Shape, flops
 from tvm_edge.frontend.normal_form import NodeCost
+from tvm_edge.frontend.operators.small_types import SMALL_TYPES
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["TensorInfo", "node_costs", "tensor_infos"]
+__all__ = ["TensorInfo", "node_costs", "small_tensors", "tensor_infos"]
 
 # Shapes, axes and indices, which are values of int64 or bool, are no parameters of a network;
 # these operands are settings too, in floating point.
@@ -192,3 +193,40 @@ def _total(sizes: Iterable[int | None]) -> int | None:
     """The sum; ``None`` if one is not known."""
     known = list(sizes)
     return None if None in known else sum(size for size in known if size is not None)
+
+
+def small_tensors(proto: onnx.ModelProto) -> dict[str, str]:
+    """Names and types of the tensors that have a type of eight bits and fewer kept in bytes.
+
+    Empty, without a look at every node, for a model that names no such type.
+    """
+    import onnx
+
+    numbers = {
+        number: dtype.name
+        for number in onnx.TensorProto.DataType.values()
+        if number and (dtype := _numpy_type(number)) is not None and dtype.name in SMALL_TYPES
+    }
+    named = {
+        value.type.tensor_type.elem_type for value in (*proto.graph.input, *proto.graph.output)
+    }
+    named |= {tensor.data_type for tensor in proto.graph.initializer}
+    named |= {
+        attribute.i
+        for node in proto.graph.node
+        for attribute in node.attribute
+        if attribute.name in ("to", "output_dtype", "dtype")
+    }
+    if named.isdisjoint(numbers):
+        return {}
+    tensors = tensor_infos(proto)
+    return {name: numbers[info.dtype] for name, info in tensors.items() if info.dtype in numbers}
+
+
+def _numpy_type(number: int) -> Any:
+    import onnx
+
+    try:
+        return onnx.helper.tensor_dtype_to_np_dtype(number)
+    except (KeyError, ValueError, TypeError):  # a type that NumPy has no name for
+        return None

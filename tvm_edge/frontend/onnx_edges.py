@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["reads", "sources"]
+__all__ = ["all_nodes", "reads", "sources", "subgraphs"]
 
 
 def sources(proto: onnx.ModelProto) -> list[tuple[int, ...]]:
@@ -23,9 +23,24 @@ def sources(proto: onnx.ModelProto) -> list[tuple[int, ...]]:
 def reads(node: onnx.NodeProto) -> Iterator[str]:
     """Tensors that a node takes, those that its branches take from around it included."""
     yield from filter(None, node.input)
+    for graph in subgraphs(node):
+        own = {value.name for value in (*graph.input, *graph.initializer)}
+        own.update(name for inner in graph.node for name in inner.output)
+        inside = [name for inner in graph.node for name in reads(inner)]
+        yield from (n for n in (*inside, *(v.name for v in graph.output)) if n not in own)
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Branches of an If, the body of a Loop."""
     for attribute in node.attribute:
-        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
-            own = {value.name for value in (*graph.input, *graph.initializer)}
-            own.update(name for inner in graph.node for name in inner.output)
-            inside = [name for inner in graph.node for name in reads(inner)]
-            yield from (n for n in (*inside, *(v.name for v in graph.output)) if n not in own)
+        yield from attribute.graphs
+        if attribute.HasField("g"):
+            yield attribute.g
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and of the graphs inside it."""
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner)

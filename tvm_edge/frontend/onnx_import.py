@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-import re
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import tvm
-from tvm import relax
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tvm_edge.errors import (
     InputError,
     InvalidModelError,
     UnsupportedOperatorError,
     near_matches,
-    one_line,
 )
-from tvm_edge.frontend.converters import CONVERTERS, refuse_types
-from tvm_edge.frontend.limits import refuse_indices, refuse_unreal_tensors
-from tvm_edge.frontend.naming import name_results
+from tvm_edge.frontend.limits import refuse_unreal_tensors
 from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode
 from tvm_edge.frontend.onnx_costs import TensorInfo, node_costs, tensor_infos
-from tvm_edge.frontend.onnx_edges import sources
+from tvm_edge.frontend.onnx_edges import all_nodes, sources
+from tvm_edge.frontend.onnx_folding import fold_constants
+from tvm_edge.frontend.onnx_functions import DOMAINS, expand_functions, is_known, label
+from tvm_edge.frontend.onnx_graph import import_graph
 from tvm_edge.frontend.onnx_source import checked_proto, non_finite_weights
+from tvm_edge.frontend.operators.small_types import SMALL_TYPES, STORED_AS
 from tvm_edge.frontend.specs import output_specs
 from tvm_edge.report import TensorSpec
 
@@ -34,8 +28,6 @@ if TYPE_CHECKING:
     import onnx
 
 __all__ = [
-    "fold_constants",
-    "import_graph",
     "import_onnx",
     "input_specs",
     "prepare",
@@ -44,27 +36,8 @@ __all__ = [
     "unsupported_nodes",
 ]
 
-_LOG = logging.getLogger("tvm_edge.frontend")
-
-# The importer looks at op_type alone and would take "com.example.Relu" for Relu.
-_DOMAINS = ("", "ai.onnx")
-
-_NOT_IMPLEMENTED = (
-    NotImplementedError,
-    tvm.error.OpNotImplemented,
-    tvm.error.OpAttributeInvalid,
-    tvm.error.OpAttributeUnImplemented,
-)
-
-# Converters also refuse what they do not implement by ValueError and AssertionError.
-_SAYS_NOT_IMPLEMENTED = re.compile(
-    r"not (yet )?support|unsupported|only .*support|not implement", re.I
-)
 
 _STRING = 8  # onnx.TensorProto.STRING
-
-# Elements of a folded tensor: ConstantOfShape and Expand can name any size.
-_FOLD_LIMIT = 1 << 24
 
 
 def import_onnx(
@@ -105,7 +78,7 @@ def import_onnx(
             f"({', '.join(i.name for i in inputs)}); export the model again"
         )
     outputs = tuple(
-        _with_the_models_symbols(spec, value)
+        _with_the_models_type(_with_the_models_symbols(spec, value), value)
         for spec, value in zip(
             output_specs([value.name for value in proto.graph.output], main),
             proto.graph.output,
@@ -116,17 +89,24 @@ def import_onnx(
 
 
 def prepare(proto: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
-    """Fix the shapes of the inputs, name every node, and check the model.
+    """Fix the shapes of the inputs, check the model, and name every node.
+
+    Operators that have no converter and are defined by others are written out as those.
 
     Raises
     ------
     InvalidModelError, InputError, UnsupportedOperatorError
     """
     _freeze_inputs(proto, input_shapes)
+    proto = expand_functions(checked_proto(_named(proto)))
+    return _named(proto)
+
+
+def _named(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Names are optional; an output's name is unique and what graph viewers show."""
     for node in proto.graph.node:
-        # Names are optional; an output's name is unique and what graph viewers show.
         node.name = node.name or (node.output[0] if node.output else "")
-    return checked_proto(proto)
+    return proto
 
 
 def source_nodes(
@@ -134,7 +114,7 @@ def source_nodes(
 ) -> tuple[tuple[SourceNode, ...], tuple[SourceNode, ...]]:
     """The nodes of `proto` with their costs, and those of `original` that folding absorbed."""
     nodes = tuple(
-        SourceNode(node.name, _label(node), cost, inputs)
+        SourceNode(node.name, label(node), cost, inputs)
         for node, cost, inputs in zip(
             proto.graph.node, node_costs(proto), sources(proto), strict=True
         )
@@ -143,7 +123,7 @@ def source_nodes(
     standard = [
         SourceNode(n.name, n.op_type, NodeCost(0, 0, 0, 0, 0))
         for n in original.graph.node
-        if n.domain in _DOMAINS
+        if n.domain in DOMAINS
     ]
     return nodes, tuple(node for node in standard if node not in kept)
 
@@ -198,7 +178,12 @@ def _freeze_inputs(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) 
                 expected=_shape_text(dims),
                 got=str(tuple(given)),
             )
-        if any(not isinstance(d, int) or d <= 0 for d in given):
+        # Exporters write 0 for a length that they do not know: who means it says it again.
+        meant = [name in shapes and length == 0 for length in dims] or [False] * len(given)
+        if any(
+            not isinstance(length, int) or length < 0 or (length == 0 and not empty)
+            for length, empty in zip(given, meant, strict=True)
+        ):
             raise InputError(
                 f"the input {name!r} has the shape {_shape_text(given)}: every dimension must be "
                 f"at least 1; choose one with input_shapes={{{name!r}: (...)}}",
@@ -218,22 +203,14 @@ def _freeze_inputs(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) 
 
 
 def unsupported_nodes(proto: onnx.ModelProto) -> dict[str, list[str]]:
-    """Operators of the main graph without an implementation, each with the names of its nodes."""
-    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
-
-    known = {*_get_convert_map(), *CONVERTERS, "If"}
+    """Operators of a model without an implementation, each with the names of its nodes."""
     local = {(f.domain, f.name) for f in proto.functions}
     missing: dict[str, list[str]] = {}
-    for node in proto.graph.node:
-        if (node.domain, node.op_type) in local:
-            continue  # expanded before import
-        if node.domain not in _DOMAINS or node.op_type not in known:
-            missing.setdefault(_label(node), []).append(node.name or node.output[0])
+    for node in all_nodes(proto.graph):
+        # Functions of the model are expanded before import.
+        if (node.domain, node.op_type) not in local and not is_known(node):
+            missing.setdefault(label(node), []).append(node.name or node.output[0])
     return missing
-
-
-def _label(node: onnx.NodeProto) -> str:
-    return node.op_type if node.domain in _DOMAINS else f"{node.domain}.{node.op_type}"
 
 
 def refuse_unsupported(proto: onnx.ModelProto) -> None:
@@ -257,16 +234,24 @@ def refuse_unsupported(proto: onnx.ModelProto) -> None:
     if missing:
         opsets = {opset.domain: opset.version for opset in proto.opset_import}
         tensors = tensor_infos(proto)
-        nodes = {node.name or node.output[0]: node for node in proto.graph.node}
+        nodes = {node.name or node.output[0]: node for node in all_nodes(proto.graph)}
         lines = []
-        for label, where in sorted(missing.items()):
-            shown = [f"{name} of {_operands(nodes[name], tensors)}" for name in where[:3]]
+        for name, where in sorted(missing.items()):
+            shown = [f"{node} of {_operands(nodes[node], tensors)}" for node in where[:3]]
             opset = opsets.get(nodes[where[0]].domain, "unknown")
             rest = ", …" if len(where) > 3 else ""
-            lines.append(f"{label} (opset {opset}, ×{len(where)}: {', '.join(shown)}{rest})")
+            lines.append(f"{name} (opset {opset}, ×{len(where)}: {', '.join(shown)}{rest})")
+        foreign = next(
+            (name for name, n in missing.items() if nodes[n[0]].domain not in DOMAINS), ""
+        )
+        advice = (
+            f", or give it a converter: tvm_edge.frontend.converters.CONVERTERS[{foreign!r}]"
+            if foreign
+            else ""
+        )
         raise UnsupportedOperatorError(
             f"no implementation of {'; '.join(lines)}; rewrite the model without "
-            f"{'it' if len(missing) == 1 else 'them'}",
+            f"{'it' if len(missing) == 1 else 'them'}{advice}",
             sorted(missing),
         )
 
@@ -282,139 +267,29 @@ def _operands(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> str:
     return " and ".join(texts) or "no operands"
 
 
-def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Expand functions and evaluate what does not depend on the inputs.
-
-    Folding here takes milliseconds; TVM's FoldConstant compiles a kernel per operator and takes
-    11 s on ResNet50's batch normalisations.
-
-    Raises
-    ------
-    InvalidModelError
-        The functions cannot be expanded.
-    """
-    import onnx_ir
-    import onnxscript.optimizer
-
-    # onnxscript and what it computes with raise whatever a damaged field happens to cause.
-    try:
-        model = onnx_ir.serde.deserialize_model(proto)
-        if model.functions:
-            onnxscript.optimizer.inline(model)
-            proto = onnx_ir.serde.serialize_model(model)
-    except Exception as err:
-        raise InvalidModelError(
-            f"the functions of the model cannot be expanded ({type(err).__name__}: "
-            f"{one_line(err)}); export it again without functions"
-        ) from err
-    try:
-        onnxscript.optimizer.fold_constants(model, output_size_limit=_FOLD_LIMIT)
-        onnxscript.optimizer.remove_unused_nodes(model)
-        return onnx_ir.serde.serialize_model(model)
-    except Exception as err:
-        # TVM folds them later, a kernel each.
-        _LOG.warning(
-            "constants are not folded before import, which slows compilation (%s: %s)",
-            type(err).__name__,
-            one_line(err),
-        )
-        return proto
-
-
 def input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
     """Signatures of the inputs of a model with static shapes."""
+    initializers = {tensor.name for tensor in proto.graph.initializer}
+    return tuple(
+        _with_the_models_type(
+            TensorSpec(
+                value.name, tuple(d.dim_value for d in value.type.tensor_type.shape.dim), ""
+            ),
+            value,
+        )
+        for value in proto.graph.input
+        if value.name not in initializers
+    )
+
+
+def _with_the_models_type(spec: TensorSpec, value: onnx.ValueInfoProto) -> TensorSpec:
+    """The type that the model says, and the one that the code has it in."""
     import onnx
 
-    initializers = {tensor.name for tensor in proto.graph.initializer}
-    specs = []
-    for value in proto.graph.input:
-        if value.name in initializers:
-            continue
-        tensor_type = value.type.tensor_type
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor_type.elem_type)
-        specs.append(
-            TensorSpec(value.name, tuple(d.dim_value for d in tensor_type.shape.dim), dtype.name)
-        )
-    return tuple(specs)
-
-
-def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
-    """Convert a prepared graph; the variable of node ``i``'s result is called ``n<i>_``.
-
-    Raises
-    ------
-    UnsupportedOperatorError, InvalidModelError
-    """
-    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
-
-    class Importer(ONNXGraphImporter):
-        """TVM's importer with our converters in front; remembers what each node computed."""
-
-        def __init__(self) -> None:
-            super().__init__(shape_dict=None, dtype_dict=None)
-            self.results: dict[relax.Var, int] = {}
-
-        def _construct_nodes(self, graph: onnx.GraphProto) -> None:
-            # Names may repeat and need not be identifiers: number the nodes instead.
-            for index, node in enumerate(graph.node):
-                node.name = f"n{index}"
-            super()._construct_nodes(graph)
-            for index, node in enumerate(graph.node):
-                if node.op_type == "If":  # not converted like other operators
-                    for name in node.output:
-                        self.results.setdefault(self._nodes[name], index)
-
-        def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-            """Done before, with converters of ours that TVM does not know (refuse_unsupported)."""
-
-        def _convert_operator(
-            self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
-        ) -> relax.Expr:
-            result = None
-            refuse_types(op_name, inputs)
-            refuse_indices(op_name, inputs, attrs)
-            if op_name in CONVERTERS:
-                result = CONVERTERS[op_name](self.bb, inputs, {**attrs, "opset": opset})
-            if result is None:
-                result = super()._convert_operator(op_name, inputs, attrs, opset)
-            if isinstance(result, (relax.Call, relax.TupleGetItem)):
-                result = self.bb.emit(result)
-            number = attrs["tvm_custom"]["name"].removeprefix("n")
-            if not number.isdecimal():
-                return result  # in a branch of an If
-            index = int(number)
-            for value in result.fields if isinstance(result, relax.Tuple) else [result]:
-                if isinstance(value, relax.Var):
-                    self.results.setdefault(value, index)
-            return result
-
-    opset = next(o.version for o in proto.opset_import if o.domain in _DOMAINS)
-    printed = io.StringIO()
-    try:
-        # The importer prints the failing operator with all its weights, and warns about names it
-        # changes; the error below says the same in one line.
-        with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
-            warnings.simplefilter("ignore")
-            importer = Importer()
-            module = importer.from_onnx(proto.graph, opset)
-    # A converter refuses a model by whatever exception comes up inside it: ValueError,
-    # AssertionError, KeyError, TVM's InternalError.
-    except Exception as err:
-        _LOG.debug("TVM's importer printed: %s", printed.getvalue())
-        operator = re.match(r"Error converting operator (\w+)", printed.getvalue())
-        reason = (str(err).strip().splitlines() or [type(err).__name__])[-1][:300]
-        if isinstance(err, _NOT_IMPLEMENTED) or _SAYS_NOT_IMPLEMENTED.search(reason):
-            raise UnsupportedOperatorError(
-                f"this form of the operator {operator.group(1) if operator else '?'} has no "
-                f"implementation: {reason}; rewrite the model without it, or report it",
-                [operator.group(1)] if operator else [],
-            ) from err
-        what = f"the operator {operator.group(1)}" if operator else "the graph"
-        raise InvalidModelError(
-            f"{what} does not fit its inputs: {reason}; export the model again, and report it "
-            "if ONNX Runtime runs this file"
-        ) from err
-    return name_results(module, importer.results)
+    name = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name
+    if name in SMALL_TYPES:
+        return replace(spec, dtype=name, stored_as=STORED_AS)
+    return replace(spec, dtype=spec.dtype or name)
 
 
 def _with_the_models_symbols(spec: TensorSpec, value: onnx.ValueInfoProto) -> TensorSpec:
@@ -426,7 +301,7 @@ def _with_the_models_symbols(spec: TensorSpec, value: onnx.ValueInfoProto) -> Te
         dim.dim_param or ours if isinstance(ours, str) else ours
         for ours, dim in zip(spec.shape, dims, strict=True)
     )
-    return TensorSpec(spec.name, shape, spec.dtype)
+    return replace(spec, shape=shape)
 
 
 def _shape_text(dims: Sequence[int | str]) -> str:

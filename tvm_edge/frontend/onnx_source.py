@@ -17,12 +17,16 @@ import numpy as np
 
 from tvm_edge.errors import InvalidModelError, one_line
 from tvm_edge.extras import require
+from tvm_edge.frontend.onnx_edges import all_nodes
 
 if TYPE_CHECKING:
     import onnx
     from google.protobuf.message import Message
 
-__all__ = ["checked_proto", "read_proto"]
+__all__ = ["checked_proto", "non_finite_weights", "read_proto", "without_weights"]
+
+# Operators whose shape onnx infers as if a default were another.
+_INFERRED_WRONG = frozenset({"STFT"})
 
 _LARGE_WEIGHT = 1 << 14  # elements; what shape inference reads (scales, ranges) has fewer
 
@@ -82,10 +86,11 @@ def checked_proto(proto: onnx.ModelProto) -> onnx.ModelProto:
     import onnx
 
     _check_versions(proto)
+    _say_defaults(proto)
     if not all(v.type.tensor_type.HasField("shape") for v in proto.graph.output):
         # Outputs must say their shape, and not every tool writes it.
         with _specification():
-            inferred = onnx.shape_inference.infer_shapes(_without_weights(proto)).graph
+            inferred = onnx.shape_inference.infer_shapes(without_weights(proto)).graph
         for field in ("output", "value_info"):
             proto.graph.ClearField(field)
             getattr(proto.graph, field).extend(getattr(inferred, field))
@@ -155,16 +160,42 @@ def _check_versions(proto: onnx.ModelProto) -> None:
             "convert the model with onnx.version_converter"
         )
     opsets = {o.domain or "ai.onnx": o.version for o in proto.opset_import}
-    if "ai.onnx" not in opsets:
+    if not opsets:
         raise InvalidModelError(
             "the model imports no version of the ONNX operator set (opset_import is empty); "
             "export it again"
         )
     newest = onnx.defs.onnx_opset_version()
-    if not 1 <= opsets["ai.onnx"] <= newest:
+    # A model of other domains alone need not name ONNX's own.
+    if not 1 <= opsets.get("ai.onnx", newest) <= newest:
         raise InvalidModelError(
             f"the model uses opset {opsets['ai.onnx']}, and onnx {onnx.__version__} knows 1 to "
             f"{newest}; export it with opset_version={newest} or run: pip install -U onnx"
+        )
+
+
+def _say_defaults(proto: onnx.ModelProto) -> None:
+    """Write default attributes out where an operator is defined by others, and where onnx errs.
+
+    onnx's checker and its inliner put attributes into the definition, and forget those that a node
+    leaves to their defaults.
+    """
+    import onnx.defs
+
+    versions = {opset.domain: opset.version for opset in proto.opset_import}
+    for node in all_nodes(proto.graph):
+        try:
+            schema = onnx.defs.get_schema(node.op_type, versions.get(node.domain, 1), node.domain)
+        except onnx.defs.SchemaError:
+            continue  # none of ONNX's
+        defined = schema.has_function or schema.has_context_dependent_function
+        if not defined and node.op_type not in _INFERRED_WRONG:
+            continue
+        said = {attribute.name for attribute in node.attribute}
+        node.attribute.extend(
+            attribute.default_value
+            for name, attribute in schema.attributes.items()
+            if name not in said and attribute.default_value.name
         )
 
 
@@ -172,10 +203,10 @@ def _check(proto: onnx.ModelProto) -> None:
     import onnx
 
     with _specification():
-        onnx.checker.check_model(_without_weights(proto), full_check=True)
+        onnx.checker.check_model(without_weights(proto), full_check=True)
 
 
-def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
+def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which large floating-point weights are inputs, of their type and shape.
 
     onnx's C++ takes a model as one message: with its weights it would be copied several times over,

@@ -13,9 +13,9 @@ from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
 from tvm_edge.frontend.normal_form import Survey
 from tvm_edge.frontend.onnx_costs import TensorInfo, tensor_infos
 from tvm_edge.frontend.onnx_edges import reads
+from tvm_edge.frontend.onnx_folding import fold_constants
+from tvm_edge.frontend.onnx_graph import import_graph
 from tvm_edge.frontend.onnx_import import (
-    fold_constants,
-    import_graph,
     prepare,
     source_nodes,
     unsupported_nodes,

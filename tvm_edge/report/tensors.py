@@ -25,12 +25,15 @@ class TensorSpec:
     offsets_into : int or None
         Of an input that says where segments begin: the length of the tensor that it cuts up. Its
         values must lie in it and not decrease.
+    stored_as : str or None
+        The type that the code has the tensor in, where it is not `dtype` but has as many bytes.
     """
 
     name: str
     shape: tuple[int | str, ...]
     dtype: str
     offsets_into: int | None = None
+    stored_as: str | None = None
 
     @property
     def static_shape(self) -> tuple[int, ...]:
@@ -51,6 +54,8 @@ class TensorSpec:
         fields: dict[str, Any] = {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
         if self.offsets_into is not None:
             fields["offsets_into"] = self.offsets_into
+        if self.stored_as is not None:
+            fields["stored_as"] = self.stored_as
         return fields
 
     @classmethod
@@ -61,6 +66,7 @@ class TensorSpec:
             tuple(fields["shape"]),
             fields["dtype"],
             fields.get("offsets_into"),
+            fields.get("stored_as"),
         )
 
 

@@ -126,6 +126,11 @@ def check_info(info: ModelInfo, weights: int) -> None:
         nbytes = math.prod(lengths) * tensor_dtype(spec.dtype).itemsize
         if min(lengths, default=0) < 0 or nbytes >= 1 << 63:
             raise ValueError(f"{spec} is no tensor")
+        if (
+            spec.stored_as
+            and tensor_dtype(spec.stored_as).itemsize != tensor_dtype(spec.dtype).itemsize
+        ):
+            raise ValueError(f"{spec} is not stored as {spec.stored_as}")
     for spec in info.inputs:
         check_types(spec.shape, tuple[int, ...], f"the shape of the input {spec.name!r}")
     for what, plan, count in (

@@ -20,7 +20,7 @@ from tvm_edge.runtime.dlpack import (
     numpy_dtype,
 )
 
-__all__ = ["Bound", "bind_inputs", "random_inputs"]
+__all__ = ["Bound", "bind_inputs", "random_inputs", "stored"]
 
 Bound: TypeAlias = np.ndarray | tvm.runtime.Tensor
 """An input whose name, shape and type are right."""
@@ -214,3 +214,12 @@ def random_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.nd
             drawn = generator.integers(0, 2, spec.static_shape)
         values[spec.name] = drawn.astype(dtype)
     return values
+
+
+def stored(value: Bound, spec: TensorSpec) -> Bound:
+    """The same bytes, of the type that the code of the model has the tensor in."""
+    if spec.stored_as is None:
+        return value
+    if isinstance(value, np.ndarray):
+        return value.view(numpy_dtype(spec.stored_as))
+    return value._create_view(value.shape, spec.stored_as)

@@ -22,9 +22,9 @@ from tvm_edge.runtime.artifact import read_artifact, write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, measure
 from tvm_edge.runtime.dlpack import host_array, numpy_dtype, to_numpy
 from tvm_edge.runtime.info import ModelInfo, read_info, versions
-from tvm_edge.runtime.inputs import Bound, bind_inputs, random_inputs
+from tvm_edge.runtime.inputs import Bound, bind_inputs, random_inputs, stored
 from tvm_edge.runtime.library import Library, LoadedLibrary
-from tvm_edge.runtime.outputs import wanted_outputs
+from tvm_edge.runtime.outputs import of_its_type, wanted_outputs
 from tvm_edge.runtime.placement import device_index, input_device, open_devices
 from tvm_edge.runtime.profile import Profile, profile_runs
 from tvm_edge.runtime.session import Session, aligned_copy, as_tensor, check_host
@@ -150,7 +150,7 @@ class CompiledModel:
             The model is compiled for another machine.
         """
         wanted, bound = wanted_outputs(self.outputs, outputs), self._bind(inputs)
-        return self._finish(self._session, bound, wanted, device_outputs)
+        return self._finish(self._session, bound, wanted, self.outputs, device_outputs)
 
     def run_async(
         self,
@@ -188,16 +188,21 @@ class CompiledModel:
         session = self._session
         session.check_process()  # a forked child has no thread that would take it
         kept = [aligned_copy(v) if isinstance(v, np.ndarray) else v for v in bound]
-        return self._queue.submit(self._finish, session, kept, wanted, device_outputs)
+        return self._queue.submit(self._finish, session, kept, wanted, self.outputs, device_outputs)
 
     def _bind(self, inputs: Mapping[str, Any]) -> list[Bound]:
         plan = self._info.devices
         devices = [input_device(plan.kinds[d], self._device_index) for d in plan.inputs]
-        return bind_inputs(self.inputs, inputs, devices)
+        bound = bind_inputs(self.inputs, inputs, devices)
+        return [stored(value, spec) for value, spec in zip(bound, self.inputs, strict=True)]
 
     @staticmethod
     def _finish(  # without the model, which may be dropped meanwhile
-        session: Session, bound: Sequence[Bound], wanted: Mapping[int, str], device_outputs: bool
+        session: Session,
+        bound: Sequence[Bound],
+        wanted: Mapping[int, str],
+        specs: Sequence[TensorSpec],
+        device_outputs: bool,
     ) -> dict[str, Any]:
         tensors = session.invoke(bound)
         if len(tensors) <= max(wanted, default=-1):
@@ -206,7 +211,9 @@ class CompiledModel:
                 "more; export it again"
             )
         return {
-            name: tensors[index] if device_outputs else to_numpy(tensors[index])
+            name: tensors[index]
+            if device_outputs
+            else of_its_type(to_numpy(tensors[index]), specs[index])
             for index, name in wanted.items()
         }
 
@@ -232,7 +239,10 @@ class CompiledModel:
 
     def warmup(self) -> None:
         """Pay the costs of a first run now: threads, memory pools, page faults of the weights."""
-        zeros = [np.zeros(spec.static_shape, numpy_dtype(spec.dtype)) for spec in self.inputs]
+        zeros = [
+            np.zeros(spec.static_shape, numpy_dtype(spec.stored_as or spec.dtype))
+            for spec in self.inputs
+        ]
         self._session.invoke(zeros)
         self._session.synchronize()
 

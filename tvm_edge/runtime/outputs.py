@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from tvm_edge.errors import InputError, near_matches
 from tvm_edge.report import TensorSpec
+from tvm_edge.runtime.dlpack import numpy_dtype
 
-__all__ = ["wanted_outputs"]
+__all__ = ["of_its_type", "wanted_outputs"]
 
 
 def wanted_outputs(specs: Sequence[TensorSpec], outputs: Sequence[str] | None) -> dict[int, str]:
@@ -50,3 +53,8 @@ def wanted_outputs(specs: Sequence[TensorSpec], outputs: Sequence[str] | None) -
                 got=str(name),
             )
     return {i: name for i, name in enumerate(names) if outputs is None or name in outputs}
+
+
+def of_its_type(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """The same bytes, of the type that the model says the output has."""
+    return array if spec.stored_as is None else array.view(numpy_dtype(spec.dtype))

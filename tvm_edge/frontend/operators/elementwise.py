@@ -9,7 +9,7 @@ from functools import reduce
 import tvm
 from tvm import relax
 
-from tvm_edge.frontend.operators.base import Attributes, Converter
+from tvm_edge.frontend.operators.base import Attributes, Converter, scalar
 
 __all__ = ["ELEMENTWISE"]
 
@@ -47,6 +47,9 @@ def _extremum(sign: int) -> Converter:
         def pair(a: relax.Expr, b: relax.Expr) -> relax.Expr:
             if not _floating(a):
                 return bb.normalize((relax.op.maximum if sign > 0 else relax.op.minimum)(a, b))
+            if str(a.ty.dtype) == "bfloat16":  # of which TVM cannot tell a NaN
+                wide = pair(*(bb.emit(relax.op.astype(value, "float32")) for value in (a, b)))
+                return bb.normalize(relax.op.astype(wide, "bfloat16"))
             wins = relax.op.greater(a, b) if sign > 0 else relax.op.less(a, b)
             # A comparison with NaN is false, which takes b; a NaN in a is asked for.
             return bb.normalize(relax.op.where(relax.op.logical_or(wins, relax.op.isnan(a)), a, b))
@@ -61,8 +64,20 @@ def _thresholded_relu(
 ) -> relax.Expr:
     """A choice; TVM multiplies by 0 or 1, which keeps NaN, and knows float32 only."""
     (x,) = inputs
-    alpha = _scalar(attrs.get("alpha", 1.0), x)
-    return bb.normalize(relax.op.where(relax.op.greater(x, alpha), x, _scalar(0.0, x)))
+    alpha = scalar(attrs.get("alpha", 1.0), x)
+    return bb.normalize(relax.op.where(relax.op.greater(x, alpha), x, scalar(0.0, x)))
+
+
+def _elu(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """Of other types than float32, which TVM's constants have."""
+    (x,) = inputs
+    if str(x.ty.dtype) == "float32":
+        return None
+    below = relax.op.subtract(relax.op.exp(relax.op.minimum(x, scalar(0.0, x))), scalar(1.0, x))
+    below = relax.op.multiply(scalar(attrs.get("alpha", 1.0), x), below)
+    return bb.normalize(relax.op.where(relax.op.greater(x, scalar(0.0, x)), x, below))
 
 
 def _is_inf(
@@ -76,7 +91,7 @@ def _is_inf(
     if not positive and not negative:
         return bb.normalize(relax.op.zeros_like(x, "bool"))
     side = relax.op.greater if positive else relax.op.less
-    return bb.normalize(relax.op.logical_and(relax.op.isinf(x), side(x, _scalar(0.0, x))))
+    return bb.normalize(relax.op.logical_and(relax.op.isinf(x), side(x, scalar(0.0, x))))
 
 
 def _mod(
@@ -87,7 +102,7 @@ def _mod(
     if attrs.get("fmod", 0) or not _floating(x):
         return None
     rest = bb.emit(relax.op.mod(x, y))
-    zero = _scalar(0.0, x)
+    zero = scalar(0.0, x)
     crosses = relax.op.logical_xor(relax.op.less(rest, zero), relax.op.less(y, zero))
     crosses = relax.op.logical_and(relax.op.not_equal(rest, zero), crosses)
     return bb.normalize(relax.op.where(crosses, relax.op.add(rest, y), rest))
@@ -112,9 +127,9 @@ def _mish(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attribut
     (x,) = inputs
     # Above, the hyperbolic tangent is 1; its square must not overflow.
     most = 5.0 if str(x.ty.dtype) == "float16" else 20.0
-    e = bb.emit(relax.op.exp(relax.op.minimum(x, _scalar(most, x))))
-    n = bb.emit(relax.op.multiply(e, relax.op.add(e, _scalar(2.0, x))))
-    return bb.normalize(relax.op.multiply(x, relax.op.divide(n, relax.op.add(n, _scalar(2.0, x)))))
+    e = bb.emit(relax.op.exp(relax.op.minimum(x, scalar(most, x))))
+    n = bb.emit(relax.op.multiply(e, relax.op.add(e, scalar(2.0, x))))
+    return bb.normalize(relax.op.multiply(x, relax.op.divide(n, relax.op.add(n, scalar(2.0, x)))))
 
 
 def _softplus(
@@ -122,13 +137,13 @@ def _softplus(
 ) -> relax.Expr:
     """``max(x, 0) + ln(1 + e^-|x|)``; TVM's ``ln(1 + eˣ)`` overflows, and loses a negative x."""
     (x,) = inputs
-    one = _scalar(1.0, x)
+    one = scalar(1.0, x)
     u = bb.emit(relax.op.exp(relax.op.negative(relax.op.abs(x))))
     w = bb.emit(relax.op.add(u, one))
     # ln(1 + u) to the last bit or two, from w = 1 + u rounded (Higham 2002, §1.14.1).
     ratio = relax.op.divide(u, relax.op.subtract(w, one))
     log1p = relax.op.where(relax.op.equal(w, one), u, relax.op.multiply(relax.op.log(w), ratio))
-    return bb.normalize(relax.op.add(relax.op.maximum(x, _scalar(0.0, x)), log1p))
+    return bb.normalize(relax.op.add(relax.op.maximum(x, scalar(0.0, x)), log1p))
 
 
 def _cosh(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes) -> relax.Expr:
@@ -140,18 +155,18 @@ def _sinh(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attribut
     """Of exponentials, whose difference loses the digits of a small x: there Taylor's series."""
     (x,) = inputs
     square = bb.emit(relax.op.multiply(x, x))
-    series = _scalar(1.0, x)
+    series = scalar(1.0, x)
     for divisor in (72.0, 42.0, 20.0, 6.0):
-        term = relax.op.multiply(relax.op.multiply(square, _scalar(1 / divisor, x)), series)
-        series = bb.emit(relax.op.add(term, _scalar(1.0, x)))
-    small = relax.op.less(relax.op.abs(x), _scalar(1.0, x))
+        term = relax.op.multiply(relax.op.multiply(square, scalar(1 / divisor, x)), series)
+        series = bb.emit(relax.op.add(term, scalar(1.0, x)))
+    small = relax.op.less(relax.op.abs(x), scalar(1.0, x))
     difference = relax.op.subtract(*_half_exponentials(x))
     return bb.normalize(relax.op.where(small, relax.op.multiply(x, series), difference))
 
 
 def _half_exponentials(x: relax.Expr) -> tuple[relax.Expr, relax.Expr]:
     """``e^x / 2`` and ``e^-x / 2``, by e^(x - ln 2), which is finite as long as the result is."""
-    half = _scalar(math.log(2.0), x)
+    half = scalar(math.log(2.0), x)
     up = relax.op.exp(relax.op.subtract(x, half))
     return up, relax.op.exp(relax.op.subtract(relax.op.negative(x), half))
 
@@ -160,13 +175,10 @@ def _floating(value: relax.Expr) -> bool:
     return "float" in str(value.ty.dtype)
 
 
-def _scalar(value: float, like: relax.Expr) -> relax.Expr:
-    return relax.const(value, str(like.ty.dtype))
-
-
 ELEMENTWISE: dict[str, Converter] = {
     "Clip": _clip,
     "Cosh": _cosh,
+    "Elu": _elu,
     "IsInf": _is_inf,
     "Max": _extremum(1),
     "Min": _extremum(-1),

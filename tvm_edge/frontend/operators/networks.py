@@ -1,4 +1,4 @@
-"""Layers of networks: normalisation, convolution, pooling, dropout, attention."""
+"""Layers of networks: normalisation, convolution, dropout."""
 
 from __future__ import annotations
 
@@ -14,25 +14,48 @@ from tvm_edge.frontend.operators.base import (
     constant,
     num_outputs,
     operand,
+    scalar,
     static_shape,
 )
 
 __all__ = ["NETWORKS"]
 
 
-def _attention(
-    _bb: relax.BlockBuilder, _inputs: Sequence[relax.Expr], _attrs: Attributes
-) -> relax.Expr:
-    """TVM's Attention is another operator, that of ONNX Runtime's own domain."""
-    raise NotImplementedError("Attention as a single operator; export it as MatMul and Softmax")
-
-
 def _batch_normalization(
-    _bb: relax.BlockBuilder, _inputs: Sequence[relax.Expr], attrs: Attributes
-) -> None:
-    """TVM's; its training mode returns other statistics than ONNX's."""
-    if attrs.get("training_mode", 0) or num_outputs(attrs) > 1:
-        raise NotImplementedError("BatchNormalization in training mode; export it for inference")
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """In training mode by the statistics of the data; else TVM's, which has others for training."""
+    if not attrs.get("training_mode", 0):
+        if num_outputs(attrs) > 1:
+            raise NotImplementedError(
+                "BatchNormalization in training mode; export it for inference"
+            )
+        return None
+    x, scale, bias, mean, variance = inputs
+    rank, dtype = int(x.ty.ndim), str(x.ty.dtype)
+    axes = [axis for axis in range(rank) if axis != 1]
+    # In float32: the squares of float16 leave its range.
+    wide = x if dtype in ("float32", "float64") else bb.emit(relax.op.astype(x, "float32"))
+    kind = str(wide.ty.dtype)
+    new_mean = bb.emit(relax.op.mean(wide, axes, keepdims=True))
+    centred = bb.emit(relax.op.subtract(wide, new_mean))
+    new_variance = bb.emit(relax.op.mean(relax.op.multiply(centred, centred), axes, keepdims=True))
+    epsilon = relax.const(attrs.get("epsilon", 1e-5), kind)
+    y = bb.emit(relax.op.divide(centred, relax.op.sqrt(relax.op.add(new_variance, epsilon))))
+    along = [1, -1, *[1] * (rank - 2)]
+    for operator, value in ((relax.op.multiply, scale), (relax.op.add, bias)):
+        value = bb.emit(relax.op.astype(relax.op.reshape(value, along), kind))
+        y = bb.emit(operator(y, value))
+    y = y if kind == dtype else bb.emit(relax.op.astype(y, dtype))
+    kept = attrs.get("momentum", 0.9)
+    results = [y]
+    for old, new in ((mean, new_mean), (variance, new_variance)):
+        own = str(old.ty.dtype)
+        new = bb.emit(relax.op.astype(relax.op.reshape(new, (-1,)), own))
+        older = relax.op.multiply(old, relax.const(kept, own))
+        newer = relax.op.multiply(new, relax.const(1 - kept, own))
+        results.append(bb.emit(relax.op.add(older, newer)))
+    return relax.Tuple(results[: num_outputs(attrs)]) if num_outputs(attrs) > 1 else y
 
 
 def _conv_transpose(
@@ -98,24 +121,55 @@ def _layer_normalization(
     return relax.Tuple([y, mean, inverse][: num_outputs(attrs)])
 
 
-def _max_pool(_bb: relax.BlockBuilder, _inputs: Sequence[relax.Expr], attrs: Attributes) -> None:
-    """TVM's, which has no indices."""
-    if num_outputs(attrs) > 1:
-        raise NotImplementedError("MaxPool with its output Indices")
+def _lp_normalization(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr:
+    """Divided by the norm of the axis; zeros stay zeros."""
+    x, axis, p = inputs[0], int(attrs.get("axis", -1)), int(attrs.get("p", 2))
+    if p not in (1, 2):
+        raise NotImplementedError(f"LpNormalization with p {p}")
+    if p == 1:
+        norm = relax.op.sum(relax.op.abs(x), [axis], True)
+    else:
+        norm = relax.op.sqrt(relax.op.sum(relax.op.multiply(x, x), [axis], True))
+    norm = bb.emit(norm)
+    zero = bb.emit(relax.op.equal(norm, scalar(0.0, x)))
+    # Divided by 1 there, as the other branch of a choice is calculated too.
+    divisor = bb.emit(relax.op.where(zero, scalar(1.0, x), norm))
+    return bb.normalize(relax.op.divide(x, divisor))
 
 
-def _max_unpool(_bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes) -> None:
-    """TVM's, which fails on an output shape."""
-    if operand(inputs, 2) is not None:
-        raise NotImplementedError("MaxUnpool with its input output_shape")
+def _rms_normalization(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr:
+    """In float32; TVM's kernel fails where no axis is left."""
+    x, scale, dtype = inputs[0], inputs[1], str(inputs[0].ty.dtype)
+    axes = list(range(int(attrs.get("axis", -1)) % x.ty.ndim, x.ty.ndim))
+    wide = x if dtype in ("float32", "float64") else bb.emit(relax.op.astype(x, "float32"))
+    epsilon = scalar(attrs.get("epsilon", 1e-5), wide)
+    square = bb.emit(relax.op.mean(relax.op.multiply(wide, wide), axes, keepdims=True))
+    y = bb.emit(relax.op.divide(wide, relax.op.sqrt(relax.op.add(square, epsilon))))
+    y = y if wide is x else bb.emit(relax.op.astype(y, dtype))
+    return bb.normalize(relax.op.multiply(y, scale))
+
+
+def _matmul(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
+) -> relax.Expr | None:
+    """Of bfloat16: summed in float32 and rounded once. The compiler sees to float16."""
+    dtype = str(inputs[0].ty.dtype)
+    if dtype != "bfloat16":
+        return None
+    a, b = (bb.emit(relax.op.astype(value, "float32")) for value in inputs[:2])
+    return bb.normalize(relax.op.astype(relax.op.matmul(a, b), dtype))
 
 
 NETWORKS: dict[str, Converter] = {
-    "Attention": _attention,
     "BatchNormalization": _batch_normalization,
     "ConvTranspose": _conv_transpose,
     "Dropout": _dropout,
     "LayerNormalization": _layer_normalization,
-    "MaxPool": _max_pool,
-    "MaxUnpool": _max_unpool,
+    "LpNormalization": _lp_normalization,
+    "MatMul": _matmul,
+    "RMSNormalization": _rms_normalization,
 }

@@ -22,6 +22,7 @@ from tvm_edge.frontend.operators.base import (
     constant,
     operand,
     static_shape,
+    text,
 )
 from tvm_edge.schedules.vision.resize_taps import LONGEST, Axis, Filter, positions_of, taps_of
 
@@ -37,14 +38,14 @@ def _resize(
     roi = None
     if attrs["opset"] < 11:
         scales, sizes = constant(operand(inputs, 1)), None
-        how = Filter(_text(attrs, "mode", "nearest"), "asymmetric", "floor", -0.75, False, False)
+        how = Filter(text(attrs, "mode", "nearest"), "asymmetric", "floor", -0.75, False, False)
     else:
         roi = operand(inputs, 1)
         scales, sizes = constant(operand(inputs, 2)), constant(operand(inputs, 3))
         how = Filter(
-            _text(attrs, "mode", "nearest"),
-            _text(attrs, "coordinate_transformation_mode", "half_pixel"),
-            _text(attrs, "nearest_mode", "round_prefer_floor"),
+            text(attrs, "mode", "nearest"),
+            text(attrs, "coordinate_transformation_mode", "half_pixel"),
+            text(attrs, "nearest_mode", "round_prefer_floor"),
             float(attrs.get("cubic_coeff_a", -0.75)),
             bool(attrs.get("antialias", 0)),
             bool(attrs.get("exclude_outside", 0)),
@@ -120,7 +121,7 @@ def _target(
     assert sizes is not None
     wanted = [int(size) for size in sizes]
     ratios = [size / shape[axis] for axis, size in zip(named, wanted, strict=True)]
-    policy = _text(attrs, "keep_aspect_ratio_policy", "stretch")
+    policy = text(attrs, "keep_aspect_ratio_policy", "stretch")
     for axis, size, ratio in zip(named, wanted, ratios, strict=True):
         if policy == "stretch":
             axes[axis] = Axis(shape[axis], size, ratio)
@@ -154,7 +155,7 @@ def _tvm_agrees(axes: Sequence[Axis], how: Filter, attrs: Attributes) -> bool:
         and "axes" not in attrs
         and not how.antialias
         and how.coordinates != "half_pixel_symmetric"
-        and _text(attrs, "keep_aspect_ratio_policy", "stretch") == "stretch"
+        and text(attrs, "keep_aspect_ratio_policy", "stretch") == "stretch"
     )
 
 
@@ -191,11 +192,6 @@ def _resize_axis(
     for term in terms[1:]:
         total = bb.emit(relax.op.add(total, term))
     return total
-
-
-def _text(attrs: Attributes, name: str, default: str) -> str:
-    value = attrs.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 RESIZE: dict[str, Converter] = {"Resize": _resize, "Upsample": _upsample}

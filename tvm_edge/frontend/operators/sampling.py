@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
-from tvm_edge.frontend.operators.base import Attributes, Converter, static_shape
+from tvm_edge.frontend.operators.base import Attributes, Converter, static_shape, text
 
 __all__ = ["SAMPLING"]
 
@@ -29,13 +29,13 @@ def _grid_sample(
     """
     data, grid = inputs
     spatial = data.ty.ndim - 2
-    method = _text(attrs, "mode", "linear")
+    method = text(attrs, "mode", "linear")
     method = _METHODS.get(method, method)
     if spatial not in (2, 3) or (spatial == 3 and method == "bicubic"):
         raise NotImplementedError(f"GridSample with mode {method} of {spatial} dimensions")
     if grid.ty.ndim != data.ty.ndim:
         raise ValueError(f"the grid has {grid.ty.ndim} dimensions and the data {data.ty.ndim}")
-    padding, dtype = _text(attrs, "padding_mode", "zeros"), str(grid.ty.dtype)
+    padding, dtype = text(attrs, "padding_mode", "zeros"), str(grid.ty.dtype)
     if (
         padding == "reflection"
         and attrs.get("align_corners", 0)
@@ -57,11 +57,6 @@ def _grid_sample(
             align_corners=bool(attrs.get("align_corners", 0)),
         )
     )
-
-
-def _text(attrs: Attributes, name: str, default: str) -> str:
-    value = attrs.get(name, default)
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 SAMPLING: dict[str, Converter] = {"GridSample": _grid_sample}

@@ -1,0 +1,223 @@
+"""From a prepared ONNX graph to a Relax module, by TVM's importer with converters of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
+from tvm_edge.frontend.converters import CONVERTERS, refuse_types
+from tvm_edge.frontend.limits import refuse_indices
+from tvm_edge.frontend.naming import name_results
+from tvm_edge.frontend.onnx_costs import small_tensors, tensor_infos
+from tvm_edge.frontend.onnx_functions import DOMAINS, label
+from tvm_edge.frontend.operators.base import static_shape
+from tvm_edge.frontend.operators.small_types import SMALL_TYPES, STORED_AS
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["import_graph"]
+
+_LOG = logging.getLogger("tvm_edge.frontend")
+
+_NOT_IMPLEMENTED = (
+    NotImplementedError,
+    tvm.error.OpNotImplemented,
+    tvm.error.OpAttributeInvalid,
+    tvm.error.OpAttributeUnImplemented,
+)
+
+# Converters also refuse what they do not implement by ValueError and AssertionError.
+_SAYS_NOT_IMPLEMENTED = re.compile(
+    r"not (yet )?support|unsupported|only .*support|not implement", re.I
+)
+
+
+# They look at the shape or the type of what they get, or copy it.
+_OF_ANY_SIZE = frozenset({"Cast", "CastLike", "Concat", "If", "Identity", "Shape", "Size"})
+
+
+def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
+    """Convert a prepared graph; the variable of node ``i``'s result is called ``n<i>_``.
+
+    Raises
+    ------
+    UnsupportedOperatorError, InvalidModelError
+    """
+    import onnx.defs
+    import onnx.numpy_helper
+    from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+    class Importer(ONNXGraphImporter):
+        """TVM's importer with our converters in front; remembers what each node computed."""
+
+        def __init__(self) -> None:
+            # TVM takes a length of 0 for one that is not known.
+            empty = {
+                value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+                for value in proto.graph.input
+                if any(dim.dim_value == 0 for dim in value.type.tensor_type.shape.dim)
+            }
+            super().__init__(shape_dict=empty, dtype_dict=None)
+            self.results: dict[relax.Var, int] = {}
+            self.small: list[tuple[str, ...]] = []
+            self.made: list[list[str]] = []
+
+        def _new_var(self, var_name: str, shape: list, dtype: str = "float32") -> relax.Var:
+            return super()._new_var(var_name, shape, STORED_AS if dtype in SMALL_TYPES else dtype)
+
+        def _parse_attr(self, attr_proto: Iterable[onnx.AttributeProto]) -> dict[str, Any]:
+            # Lists without elements, which TVM takes for no attributes at all.
+            lists = (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS)
+            empty = {a.name: () for a in attr_proto if a.type in lists and not (a.ints or a.floats)}
+            rest = [attribute for attribute in attr_proto if attribute.name not in empty]
+            return {**super()._parse_attr(rest), **empty}
+
+        def _parse_array(self, tensor_proto: onnx.TensorProto) -> tvm.runtime.Tensor:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor_proto.data_type)
+            if dtype.name not in SMALL_TYPES:
+                return super()._parse_array(tensor_proto)
+            return tvm.runtime.tensor(onnx.numpy_helper.to_array(tensor_proto).view(STORED_AS))
+
+        def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+            for name, value in self._inputs.items():
+                if _has_no_elements(value):  # then its value is known
+                    self._nodes[name] = _nothing(value)
+            kinds = small_tensors(proto)
+            self.small = [
+                tuple(kinds.get(name, "") for name in node.input) if kinds else ()
+                for node in graph.node
+            ]
+            self.made = [list(node.output) for node in graph.node]
+            # Names may repeat and need not be identifiers: number the nodes instead.
+            for index, node in enumerate(graph.node):
+                node.name = f"n{index}"
+                node.op_type = label(node)  # the importer does not look at the domain
+            super()._construct_nodes(graph)
+            for index, node in enumerate(graph.node):
+                if node.op_type == "If":  # not converted like other operators
+                    for name in node.output:
+                        self.results.setdefault(self._nodes[name], index)
+
+        def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+            """Done before, with converters of ours that TVM does not know (refuse_unsupported)."""
+
+        def _convert_operator(
+            self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
+        ) -> relax.Expr:
+            number = attrs["tvm_custom"]["name"].removeprefix("n")
+            index = int(number) if number.isdecimal() else None  # none in a branch of an If
+            own = {
+                **attrs,
+                "opset": opset,
+                "small_types": self.small[index] if index is not None else (),
+            }
+            refuse_types(op_name, inputs, own)
+            refuse_indices(op_name, inputs, attrs)
+            result = self._of_nothing(op_name, inputs, index)
+            if result is None and op_name in CONVERTERS:
+                result = CONVERTERS[op_name](self.bb, inputs, own)
+            if result is None:
+                result = super()._convert_operator(op_name, inputs, attrs, opset)
+            result = self._bound(result)
+            if index is None:
+                return result
+            for value in result.fields if isinstance(result, relax.Tuple) else [result]:
+                if isinstance(value, relax.Var):
+                    self.results.setdefault(value, index)
+            return result
+
+        def _of_nothing(
+            self, op_name: str, inputs: list[relax.Expr], index: int | None
+        ) -> relax.Expr | None:
+            """What an operator makes of data without elements, which no kernel is called for."""
+            if op_name == "Concat":
+                kept = [value for value in inputs if not _has_no_elements(value)]
+                if len(kept) == 1 and len(inputs) > 1:
+                    return kept[0]
+                inputs[:] = kept or inputs[:1]
+            empty = bool(inputs) and inputs[0] is not None and _has_no_elements(inputs[0])
+            if not empty or op_name in _OF_ANY_SIZE or op_name.startswith("Reduce"):
+                return None
+            tensors = tensor_infos(proto)
+            known = [tensors.get(name) for name in self.made[index]] if index is not None else []
+            if not known or any(info is None or info.elements != 0 for info in known):
+                raise NotImplementedError(f"{op_name} of a tensor without elements")
+            results = [
+                relax.const(
+                    np.zeros(info.shape or (), _stored_type(info.dtype)), _stored_type(info.dtype)
+                )
+                for info in known
+                if info is not None
+            ]
+            return results[0] if len(results) == 1 else relax.Tuple(results)
+
+        def _bound(self, result: relax.Expr) -> relax.Expr:
+            """Bind what a converter returns to variables, and tensors without elements to none."""
+            if isinstance(result, relax.Tuple):
+                return relax.Tuple([self._bound(field) for field in result.fields])
+            if isinstance(result, (relax.Call, relax.TupleGetItem)):
+                result = self.bb.emit(result)
+            known = isinstance(result, relax.Var) and _has_no_elements(result)
+            return _nothing(result) if known else result
+
+    opset = next(
+        (o.version for o in proto.opset_import if o.domain in DOMAINS),
+        onnx.defs.onnx_opset_version(),
+    )
+    printed = io.StringIO()
+    try:
+        # The importer prints the failing operator with all its weights, and warns about names it
+        # changes; the error below says the same in one line.
+        with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
+            warnings.simplefilter("ignore")
+            importer = Importer()
+            module = importer.from_onnx(proto.graph, opset)
+    # A converter refuses a model by whatever exception comes up inside it: ValueError,
+    # AssertionError, KeyError, TVM's InternalError.
+    except Exception as err:
+        _LOG.debug("TVM's importer printed: %s", printed.getvalue())
+        operator = re.match(r"Error converting operator ([\w.]+)", printed.getvalue())
+        reason = (str(err).strip().splitlines() or [type(err).__name__])[-1][:300]
+        if isinstance(err, _NOT_IMPLEMENTED) or _SAYS_NOT_IMPLEMENTED.search(reason):
+            raise UnsupportedOperatorError(
+                f"this form of the operator {operator.group(1) if operator else '?'} has no "
+                f"implementation: {reason}; rewrite the model without it, or report it",
+                [operator.group(1)] if operator else [],
+            ) from err
+        what = f"the operator {operator.group(1)}" if operator else "the graph"
+        raise InvalidModelError(
+            f"{what} does not fit its inputs: {reason}; export the model again, and report it "
+            "if ONNX Runtime runs this file"
+        ) from err
+    return name_results(module, importer.results)
+
+
+def _has_no_elements(value: relax.Expr | None) -> bool:
+    if not isinstance(getattr(value, "ty", None), relax.TensorType):
+        return False
+    return 0 in (static_shape(value) or ())
+
+
+def _nothing(value: relax.Expr) -> relax.Expr:
+    """The only value that a tensor without elements can have."""
+    dtype = str(value.ty.dtype)
+    return relax.const(np.zeros(static_shape(value) or (), dtype), dtype)
+
+
+def _stored_type(number: int) -> str:
+    """The type that the code has tensors of an ONNX type in."""
+    import onnx.helper
+
+    name = onnx.helper.tensor_dtype_to_np_dtype(number).name
+    return STORED_AS if name in SMALL_TYPES else str(name)

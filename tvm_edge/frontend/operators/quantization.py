@@ -1,0 +1,204 @@
+"""Linear quantisation and what is calculated with quantised tensors, in whole numbers.
+
+``real = (quantised - zero point) · scale``; see ONNX's QuantizeLinear. Products are summed in int32
+and exact; what is rounded is rounded once, to even.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+import onnx
+from tvm import relax
+from tvm.relax.frontend.onnx.onnx_frontend import Conv as TvmConv
+
+from tvm_edge.frontend.operators.base import (
+    Attributes,
+    Converter,
+    operand,
+    small_type,
+    static_shape,
+)
+from tvm_edge.frontend.operators.small_types import SMALL_TYPES, decoded, encoded
+
+__all__ = ["QUANTIZATION"]
+
+
+def _quantize(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr:
+    """In float32; TVM's has no blocks."""
+    x, scale, zero = inputs[0], inputs[1], operand(inputs, 2)
+    kind = _named_type(attrs.get("output_dtype", 0)) or small_type(attrs, 2)
+    kind = kind or ("uint8" if zero is None else str(zero.ty.dtype))
+    divided = _precision(bb, x, scale, attrs)
+    zero = None if zero is None else _real(bb, zero, small_type(attrs, 2))
+    zero = _along(bb, zero, x, attrs)
+    if "float" in kind:
+        moved = divided if zero is None else bb.emit(relax.op.add(divided, zero))
+        return encoded(bb, moved, kind, saturate=bool(attrs.get("saturate", 1)))
+    return _requantized(bb, divided, zero, kind)
+
+
+def _real(bb: relax.BlockBuilder, value: relax.Expr, small: str) -> relax.Expr:
+    """Stored numbers in float32."""
+    return decoded(bb, value, small) if small else bb.emit(relax.op.astype(value, "float32"))
+
+
+def _precision(
+    bb: relax.BlockBuilder, x: relax.Expr, scale: relax.Expr, attrs: Attributes
+) -> relax.Expr:
+    """``x / scale`` in the type that the node asks for, which is the scale's unless it says."""
+    kind = _named_type(attrs.get("precision", 0)) or str(scale.ty.dtype)
+    x, scale = (bb.emit(relax.op.astype(value, kind)) for value in (x, _along(bb, scale, x, attrs)))
+    divided = bb.emit(relax.op.divide(x, scale))
+    return bb.emit(relax.op.astype(divided, "float32"))
+
+
+def _requantized(
+    bb: relax.BlockBuilder, real: relax.Expr, zero: relax.Expr | None, kind: str
+) -> relax.Expr:
+    """Rounded to even, moved by the zero point, within the type; all of it exact in float32."""
+    rounded = bb.emit(relax.op.round(real))
+    if zero is not None:
+        rounded = bb.emit(relax.op.add(rounded, zero))
+    limits = ml_dtypes.iinfo(kind)
+    inside = bb.emit(relax.op.clip(rounded, float(limits.min), float(limits.max)))
+    if kind in SMALL_TYPES:
+        return encoded(bb, inside, kind)
+    return bb.normalize(relax.op.astype(inside, kind))
+
+
+def _dequantize(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr:
+    """The difference in whole numbers, which is exact."""
+    x, scale, zero = inputs[0], inputs[1], operand(inputs, 2)
+    kind = _named_type(attrs.get("output_dtype", 0)) or str(scale.ty.dtype)
+    small = small_type(attrs, 0)
+    wide = decoded(bb, x, small) if small else bb.emit(relax.op.astype(x, "int32"))
+    if zero is not None:
+        low = decoded(bb, zero, small) if small else bb.emit(relax.op.astype(zero, "int32"))
+        wide = bb.emit(relax.op.subtract(wide, _along(bb, low, x, attrs)))
+    factor = bb.emit(relax.op.astype(_along(bb, scale, x, attrs), "float32"))
+    real = bb.emit(relax.op.multiply(relax.op.astype(wide, "float32"), factor))
+    return bb.normalize(real if kind == "float32" else relax.op.astype(real, kind))
+
+
+def _along(
+    bb: relax.BlockBuilder, value: relax.Expr | None, x: relax.Expr, attrs: Attributes
+) -> relax.Expr | None:
+    """A scale or zero point in a shape that is broadcast to that of `x`."""
+    shape, own = static_shape(x), None if value is None else static_shape(value)
+    if value is None or own is None or shape is None:
+        return value
+    rank, block = len(shape), int(attrs.get("block_size", 0))
+    axis = int(attrs.get("axis", 1)) % max(rank, 1) if rank > 1 else 0
+    if block:
+        repeated = bb.emit(relax.op.repeat(value, block, axis))
+        if own[axis] * block == shape[axis]:
+            return repeated
+        return bb.emit(relax.op.strided_slice(repeated, [axis], [0], [shape[axis]]))
+    if int(np.prod(own)) == 1:
+        return bb.emit(relax.op.reshape(value, ()))
+    wide = [1] * rank
+    wide[axis] = own[0]
+    return bb.emit(relax.op.reshape(value, wide))
+
+
+def _named_type(number: int) -> str:
+    return onnx.helper.tensor_dtype_to_np_dtype(number).name if number else ""
+
+
+def _whole(bb: relax.BlockBuilder, x: relax.Expr, zero: relax.Expr | None, axis: int) -> relax.Expr:
+    """``x - zero`` in int32; a zero point for each of the elements of `axis`."""
+    wide = bb.emit(relax.op.astype(x, "int32"))
+    if zero is None:
+        return wide
+    zero = bb.emit(relax.op.astype(zero, "int32"))
+    return bb.emit(relax.op.subtract(wide, _at_axis(bb, zero, int(x.ty.ndim), axis)))
+
+
+def _at_axis(bb: relax.BlockBuilder, value: relax.Expr, rank: int, axis: int) -> relax.Expr:
+    """A vector as a tensor whose only long axis is `axis`; anything else as it is."""
+    shape = static_shape(value)
+    if shape is None or len(shape) != 1:
+        return value
+    if shape[0] == 1:
+        return bb.emit(relax.op.reshape(value, ()))
+    wide = [1] * rank
+    wide[axis] = shape[0]
+    return bb.emit(relax.op.reshape(value, wide))
+
+
+def _product_scale(
+    bb: relax.BlockBuilder, scales: Sequence[relax.Expr], total: relax.Expr
+) -> relax.Expr:
+    """``total · a · b / y`` in float32; scales are broadcast already."""
+    a, b, y = (bb.emit(relax.op.astype(scale, "float32")) for scale in scales)
+    factor = bb.emit(relax.op.divide(relax.op.multiply(a, b), y))
+    return bb.emit(relax.op.multiply(relax.op.astype(total, "float32"), factor))
+
+
+def _q_linear_matmul(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
+) -> relax.Expr:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
+    rank_a, rank_b = int(a.ty.ndim), int(b.ty.ndim)
+    product = bb.emit(
+        relax.op.matmul(
+            _whole(bb, a, a_zero, max(rank_a - 2, 0)), _whole(bb, b, b_zero, rank_b - 1)
+        )
+    )
+    rank = int(product.ty.ndim)
+    scales = (
+        _at_axis(bb, a_scale, rank, max(rank - 2, 0)),
+        _at_axis(bb, b_scale, rank, rank - 1),
+        _at_axis(bb, y_scale, rank, max(rank - 2, 0)),
+    )
+    zero = bb.emit(relax.op.astype(_at_axis(bb, y_zero, rank, max(rank - 2, 0)), "float32"))
+    return _requantized(bb, _product_scale(bb, scales, product), zero, str(y_zero.ty.dtype))
+
+
+def _convolved(
+    bb: relax.BlockBuilder,
+    x: relax.Expr,
+    weights: relax.Expr,
+    bias: relax.Expr | None,
+    attrs: Attributes,
+) -> relax.Expr:
+    """A convolution of int32, whose padding is the zero that the zero point stands for."""
+    call = TvmConv._impl_v11(bb, [x, weights, bias], attrs, None)
+    return bb.emit(call)
+
+
+def _conv_integer(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr:
+    x = _whole(bb, inputs[0], operand(inputs, 2), 1)
+    weights = _whole(bb, inputs[1], operand(inputs, 3), 0)
+    return _convolved(bb, x, weights, None, attrs)
+
+
+def _q_linear_conv(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = inputs[:8]
+    total = _convolved(
+        bb, _whole(bb, x, x_zero, 1), _whole(bb, w, w_zero, 0), operand(inputs, 8), attrs
+    )
+    rank = int(total.ty.ndim)
+    scales = [_at_axis(bb, scale, rank, 1) for scale in (x_scale, w_scale, y_scale)]
+    zero = bb.emit(relax.op.astype(_at_axis(bb, y_zero, rank, 1), "float32"))
+    return _requantized(bb, _product_scale(bb, scales, total), zero, str(y_zero.ty.dtype))
+
+
+QUANTIZATION: dict[str, Converter] = {
+    "ConvInteger": _conv_integer,
+    "DequantizeLinear": _dequantize,
+    "QLinearConv": _q_linear_conv,
+    "QLinearMatMul": _q_linear_matmul,
+    "QuantizeLinear": _quantize,
+}
