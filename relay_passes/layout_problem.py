@@ -169,7 +169,9 @@ class LayoutProblem:
             node.layouts[place]
             for node, place in zip(self.nodes, found.choice[:count], strict=True)
         )
-        return Layouts(layouts, found.cost, found.bound)
+        # A search may leave transforms in the sum that nobody reads.
+        seconds = found.cost if found.cost == found.bound else self.total(layouts)
+        return Layouts(layouts, seconds, found.bound)
 
     def total(self, layouts: Sequence[int]) -> float:
         """Seconds of a run with these layouts; infinite if they do not go together."""
