@@ -95,7 +95,7 @@ def shared_and_in_place(graph: Graph) -> None:
 MODELS = [fire, inception, heads, two_networks, shared_and_in_place]
 
 
-@pytest.mark.parametrize("build", [heads, two_networks, shared_and_in_place, *in_full(inception)])
+@pytest.mark.parametrize("build", [shared_and_in_place, *in_full(heads, inception, two_networks)])
 def test_on_a_cpu(build: Callable[[Graph], None]) -> None:
     graph = Graph()
     build(graph)
@@ -107,7 +107,9 @@ def as_large(request: pytest.FixtureRequest) -> None:
     request.getfixturevalue("large_gpu")
 
 
-@pytest.mark.parametrize("build", MODELS)
+@pytest.mark.parametrize(
+    "build", [shared_and_in_place, *in_full(fire, heads, inception, two_networks)]
+)
 def test_as_on_a_large_gpu(build: Callable[[Graph], None], gpu: str, as_large: None) -> None:
     """Kernels with barriers, sums in parts, workspace."""
     graph = Graph()
@@ -145,9 +147,10 @@ def test_parts_of_a_concatenation_are_written_together(gpu: str, as_large: None)
 @pytest.mark.parametrize(
     "taken",
     [
-        [(2, 4)],  # the third part is written by itself, into what a later one has left
-        [(1, 6), (2, 4)],  # the first one comes last, and another one allocates
-        *in_full([(1, 6)], [(3, 5)], [(1, 2, 3, 4)], [(4, 6), (1, 3, 5)]),
+        # The first one comes last, and another one allocates; the third is written by itself, into
+        # what a later one has left.
+        [(1, 6), (2, 4)],
+        *in_full([(2, 4)], [(1, 6)], [(3, 5)], [(1, 2, 3, 4)], [(4, 6), (1, 3, 5)]),
     ],
     ids=str,
 )
@@ -220,7 +223,8 @@ def test_the_best_branches_are_merged_without_being_asked(gpu: str, as_large: No
         if group["taken"]:
             assert group["merged_us"] < group["apart_us"]
             assert "predicted" in group["reason"]
-    assert not compiled(graph, gpu, False).report.fusion_groups
+    apart = driver._plan(graph.model(), gpu, None, "none", parallel_fusion=False).report
+    assert not apart.fusion_groups and len(apart.kernels) > len(model.report.kernels)
 
 
 def test_a_cpu_merges_nothing_by_itself() -> None:
@@ -257,9 +261,9 @@ def test_what_members_write_is_alive_together() -> None:
     data = [conv(graph, graph.input(1, 16, 16, 16), 16, 16) for _ in range(4)]
     total = graph.op("Sum", *(conv(graph, each, 16, 16, 1) for each in data))
     graph.output(total)
-    model = compiled(graph, "llvm")
-    assert max(len(group["kernels"]) for group in model.report.fusion_groups) == 4
-    memory = model.report.memory
+    report = driver._plan(graph.model(), "llvm", None, "none", parallel_fusion=True).report
+    assert max(len(group["kernels"]) for group in report.fusion_groups) == 4
+    memory = report.memory
     assert memory is not None and memory.over_time[""][0] == 4 * 16**3 * 4
 
 
@@ -268,7 +272,7 @@ def test_the_same_every_time(gpu: str, as_large: None) -> None:
     inception(graph)
     model = graph.model()
     first, second = (
-        tvm_edge.compile(model, gpu, fallback="none", parallel_fusion=True).report for _ in range(2)
+        driver._plan(model, gpu, None, "none", parallel_fusion=True).report for _ in range(2)
     )
     assert first.fusion_groups == second.fusion_groups
     assert [k.name for k in first.kernels] == [k.name for k in second.kernels]
@@ -338,11 +342,11 @@ def assert_random_graphs(target: str, seeds: Iterable[int]) -> None:
     assert sum(merged) >= len(merged)
 
 
-@pytest.mark.parametrize("seeds", [range(3), *in_full(range(3, 40))], ids=str)
+@pytest.mark.parametrize("seeds", [range(2), *in_full(range(2, 40))], ids=str)
 def test_random_graphs_on_a_cpu(seeds: range) -> None:
     assert_random_graphs("llvm", seeds)
 
 
-@pytest.mark.parametrize("seeds", [range(100, 103), *in_full(range(103, 140))], ids=str)
+@pytest.mark.parametrize("seeds", [range(100, 102), *in_full(range(102, 140))], ids=str)
 def test_random_graphs_on_a_gpu(seeds: range, gpu: str, as_large: None) -> None:
     assert_random_graphs(gpu, seeds)
