@@ -10,9 +10,8 @@ into one parameter of the merged kernel, and whichever kernel comes first alloca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import networkx as nx
@@ -21,29 +20,22 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.lowering.merged import merged_launches, with_merged_launches
-from tvm_edge.lowering.parallel_members import can_compose, compose
+from tvm_edge.lowering.parallel_members import compose
 from tvm_edge.relay_passes.aliases import Lives
 from tvm_edge.relay_passes.concat_in_place import AREAS
-from tvm_edge.relay_passes.dependences import area_of, dependences, places_of
+from tvm_edge.relay_passes.dependences import area_of
 from tvm_edge.relay_passes.expressions import (
     KERNEL_CALLS,
     all_bindings,
     is_call,
     kernel_calls,
-    static_shape,
 )
-from tvm_edge.relay_passes.vdevices import reading_device
-from tvm_edge.schedules.launch_work import Launch, launches_of
-from tvm_edge.schedules.parallel_policy import Group, Problem, choose_groups
+from tvm_edge.relay_passes.kernel_graph import KernelCall, KernelGraph, Measured
+from tvm_edge.schedules.parallel_policy import Group, choose_groups
 
 __all__ = ["Measured", "ParallelFusion", "fuse_parallel"]
 
 _LONGEST_NAME = 64
-
-_UNMERGED = "together they exceed what a launch may have, or have nothing that runs in parallel"
-
-Measured = Callable[[Sequence[Sequence[Launch]]], bool | None]
 
 
 @dataclass(frozen=True)
@@ -100,7 +92,7 @@ def fuse_parallel(
     kernels = _Kernels(mod, {var.name_hint for var in mod.get_global_vars()})
     first = 0
     for block in main.body.blocks:
-        graph = _Block(mod, list(block.bindings), lives)
+        graph = KernelGraph(mod, list(block.bindings), lives)
         chosen: list[Group] = []
         if isinstance(block, relax.DataflowBlock):
             chosen = choose_groups(graph.problem(spec, measured), every=every)
@@ -150,159 +142,6 @@ def _with_kernels(mod: tvm.IRModule, main: relax.Function, kernels: _Kernels) ->
     return tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-class _Kernel:
-    """A call of a kernel, with the bindings that take its results out of a tuple.
-
-    Attributes
-    ----------
-    binding : Binding
-    items : list of (int, Binding)
-        By index in the tuple, all of those.
-    places : list of int
-        For each result the argument that it overwrites, or -1.
-    whole : bool
-        Whether the tuple itself is read otherwise.
-    """
-
-    def __init__(self, binding: relax.Binding) -> None:
-        self.binding = binding
-        self.items: list[tuple[int, relax.Binding]] = []
-        self.places = places_of(binding.value)
-        self.whole = not isinstance(binding.var, relax.DataflowVar)  # or read by a later block
-
-    @property
-    def name(self) -> tvm.ir.GlobalVar:
-        return self.binding.value.args[0]
-
-    @property
-    def inputs(self) -> list[relax.Expr]:
-        """The arguments that it only reads."""
-        args = self.binding.value.args[1].fields
-        return [arg for position, arg in enumerate(args) if position not in self.places]
-
-    @property
-    def types(self) -> list[relax.Type]:
-        """Of its results."""
-        ty = self.binding.value.ty_args[0]
-        return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
-
-    @property
-    def is_tuple(self) -> bool:
-        return isinstance(self.binding.var.ty, relax.TupleType)
-
-
-class _Block:
-    """The bindings of a block as nodes of a graph: kernels with what unpacks them, and others."""
-
-    def __init__(self, mod: tvm.IRModule, bindings: Sequence[relax.Binding], lives: Lives) -> None:
-        self.mod, self.bindings, self.lives = mod, bindings, lives
-        self.kernels: list[_Kernel] = []
-        self.number: dict[int, int] = {}  # of the kernel at a position
-        self.home = list(range(len(bindings)))  # the position of the node that a binding is of
-        owner: dict[relax.Var, int] = {}
-        for position, binding in enumerate(bindings):
-            value = binding.value
-            if is_call(value, *KERNEL_CALLS):
-                self.number[position] = len(self.kernels)
-                owner[binding.var] = position
-                self.kernels.append(_Kernel(binding))
-            elif isinstance(value, relax.TupleGetItem) and value.tuple_value in owner:
-                self.home[position] = owner[value.tuple_value]
-                kernel = self.kernels[self.number[self.home[position]]]
-                kernel.items.append((int(value.index), binding))
-            else:
-                for var in relax.analysis.free_vars(value):
-                    if var in owner and isinstance(var.ty, relax.TupleType):
-                        self.kernels[self.number[owner[var]]].whole = True
-        found = dependences(mod, bindings, lives)
-        self.before: dict[int, set[int]] = {home: set() for home in self.home}
-        for position, before in enumerate(found):
-            home = self.home[position]
-            self.before[home] |= {self.home[each] for each in before} - {home}
-
-    def problem(self, spec: DeviceSpec, measured: Measured) -> Problem:
-        """The kernels, and what is independent among them."""
-
-        def verdict(members: tuple[int, ...]) -> bool | None:
-            found = [self._launches(member) for member in members]
-            known = [launches for launches in found if launches is not None]
-            return measured(known) if len(known) == len(found) else None
-
-        nearest: dict[int, frozenset[int]] = {}  # kernels in front, by position of a node
-        crossed: dict[int, int] = {}
-        for position in sorted(self.before):
-            above: set[int] = set()
-            for other in self.before[position]:
-                above |= {self.number[other]} if other in self.number else nearest[other]
-            nearest[position] = frozenset(above)
-            crosses = is_call(self.bindings[position].value, "relax.to_vdevice")
-            crossed[position] = crosses + max(
-                (crossed[other] for other in self.before[position]), default=0
-            )
-        positions = sorted(self.number)
-        return Problem(
-            [nearest[position] for position in positions],
-            self._launches,
-            spec,
-            [self._kind(position, crossed[position]) for position in positions],
-            self._refused,
-            verdict,
-        )
-
-    def _kind(self, position: int, crossed: int) -> tuple[int, ...] | None:
-        """What kernels have to have in common; ``None`` of one that is left as it is.
-
-        A kernel that waits for the other device is not to keep one waiting that does not.
-        """
-        kernel = self.kernels[self.number[position]]
-        call = kernel.binding.value
-        if reading_device(self.mod, call) != 0 or self._why_not(kernel):
-            return None
-        return (crossed,)
-
-    def _why_not(self, kernel: _Kernel) -> bool:
-        args = list(kernel.binding.value.args[1].fields)
-        tensors = [arg.ty for arg in args] + kernel.types
-        if any(static_shape(ty) is None or 0 in (static_shape(ty) or ()) for ty in tensors):
-            return True
-        over = [(result, place) for result, place in enumerate(kernel.places) if place >= 0]
-        # The one that is overwritten comes last: as a parameter it is the first result.
-        return bool(over) and over != [(0, len(args) - 1)]
-
-    def _launches(self, number: int) -> tuple[Launch, ...] | None:
-        name = str(self.kernels[number].name.name_hint)
-        if name not in self._known:
-            self._known[name] = launches_of(self.mod[self.kernels[number].name])
-        return self._known[name]
-
-    @cached_property
-    def _known(self) -> dict[str, tuple[Launch, ...] | None]:
-        return {}
-
-    def checked(self, group: Group, target: tvm.target.Target) -> Group:
-        """A group as it is, or refused because no launch of it would have two members.
-
-        Limits of a launch are known when it is lowered.
-        """
-        if not group.taken:
-            return group
-        funcs = [self.mod[self.kernels[member].name] for member in group.members]
-        names = tuple(str(self.kernels[member].name.name_hint) for member in group.members)
-        if names not in self._merges:
-            lowered = with_merged_launches(compose(funcs), target)
-            self._merges[names] = any(len(each) > 1 for each in merged_launches(lowered))
-        if self._merges[names]:
-            return group
-        return replace(group, taken=False, reason=_UNMERGED)
-
-    @cached_property
-    def _merges(self) -> dict[tuple[str, ...], bool]:
-        return {}
-
-    def _refused(self, members: tuple[int, ...]) -> str:
-        return can_compose([self.mod[self.kernels[member].name] for member in members])
-
-
 class _Kernels:
     """The merged kernels of a module, one for all groups of the same members."""
 
@@ -312,13 +151,13 @@ class _Kernels:
         self.merged: set[str] = set()  # what became a member
 
     def of(
-        self, members: Sequence[_Kernel], slots: Sequence[int], count: int, over: Sequence[int]
+        self, members: Sequence[KernelCall], slots: Sequence[int], count: int, over: Sequence[int]
     ) -> tvm.ir.GlobalVar:
         """The kernel of a group.
 
         Parameters
         ----------
-        members : sequence of _Kernel
+        members : sequence of KernelCall
         slots : sequence of int
             For each result of each member, in order, which result of the kernel it is part of.
         count : int
@@ -338,7 +177,7 @@ class _Kernels:
         return self.made[key][0]
 
     def _composed(
-        self, members: Sequence[_Kernel], slots: Sequence[int], count: int, over: Sequence[int]
+        self, members: Sequence[KernelCall], slots: Sequence[int], count: int, over: Sequence[int]
     ) -> tirx.PrimFunc:
         """Parameters: what is read, what is overwritten, other results."""
         funcs = [self._mod[member.name] for member in members]
@@ -370,12 +209,14 @@ class _Kernels:
 class _Writer:
     """Writes the bindings of a block whose groups are merged."""
 
-    def __init__(self, graph: _Block, kernels: _Kernels, groups: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, graph: KernelGraph, kernels: _Kernels, groups: Sequence[tuple[int, ...]]
+    ) -> None:
         self._graph, self._kernels = graph, kernels
         self._builder = relax.BlockBuilder()
         position = {number: place for place, number in graph.number.items()}
         self._leader = {home: home for home in graph.before}
-        self._members: dict[int, list[_Kernel]] = {}
+        self._members: dict[int, list[KernelCall]] = {}
         self._numbers: dict[int, tuple[int, ...]] = {}
         for group in groups:
             leader = position[group[0]]
@@ -417,7 +258,7 @@ class _Writer:
                 wanted[node] = (min(readers, default=node), 0, node)
         return nx.lexicographical_topological_sort(graph, key=wanted.__getitem__)
 
-    def _kernel(self, kernel: _Kernel) -> list[relax.Binding]:
+    def _kernel(self, kernel: KernelCall) -> list[relax.Binding]:
         """A kernel by itself, written into the last state of what it writes a part of."""
         part = self._part(kernel)
         unpacked = [binding for _, binding in kernel.items]
@@ -438,7 +279,7 @@ class _Writer:
             self._latest[part] = unpacked[-1].var
         return [self._named(var, call), *unpacked]
 
-    def _group(self, members: Sequence[_Kernel]) -> list[relax.Binding]:
+    def _group(self, members: Sequence[KernelCall]) -> list[relax.Binding]:
         """Kernels as one."""
         inputs = [arg for member in members for arg in member.inputs]
         slots: list[int] = []
@@ -479,7 +320,7 @@ class _Writer:
             bindings += self._unpacked(member, [results[slot] for slot in own])
         return bindings
 
-    def _unpacked(self, member: _Kernel, results: Sequence[relax.Expr]) -> list[relax.Binding]:
+    def _unpacked(self, member: KernelCall, results: Sequence[relax.Expr]) -> list[relax.Binding]:
         """The names that a member's results have."""
         part, var = self._part(member), member.binding.var
         if not member.is_tuple:
@@ -499,7 +340,7 @@ class _Writer:
             bindings += [*fields, self._named(var, whole)]
         return bindings
 
-    def _part(self, kernel: _Kernel) -> relax.Var | None:
+    def _part(self, kernel: KernelCall) -> relax.Var | None:
         """The tensor of which a kernel writes a known part."""
         func = self._graph.mod[kernel.name]
         args = len(kernel.binding.value.args[1].fields)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import tvm
 from tvm import tirx
 
 import tvm_edge
@@ -20,6 +21,10 @@ from tvm_edge.compiler import driver
 from tvm_edge.lowering.merged import merged_launches, with_merged_launches
 from tvm_edge.lowering.parallel_members import PARALLEL
 from tvm_edge.relay_passes import parallel_fusion
+from tvm_edge.relay_passes.aliases import Lives
+from tvm_edge.relay_passes.dependences import dependences
+from tvm_edge.relay_passes.expressions import KERNEL_CALLS, all_bindings, is_call, kernel_calls
+from tvm_edge.relay_passes.parallel_fusion import ParallelFusion
 from tvm_edge.schedules.parallel_policy import Group, Problem
 
 Values = Mapping[str, np.ndarray]
@@ -194,6 +199,30 @@ def test_devices_are_not_mixed(gpu: str, as_large: None) -> None:
     assert not together(compiled, convs[3], convs[5])
     for name, expected in reference(model, graph.values).items():
         assert relative_error(compiled.run(graph.values)[name], expected) < 1e-5
+
+
+def test_who_reads_all_parts_waits_for_each(
+    gpu: str, as_large: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it names the tensor as the last of them has left it."""
+    seen: list[tvm.IRModule] = []
+
+    def kept(mod: tvm.IRModule, *_: Any, **__: Any) -> ParallelFusion:
+        seen.append(mod)
+        return ParallelFusion(mod, [(number,) for number in range(len(kernel_calls(mod)))])
+
+    monkeypatch.setattr("tvm_edge.compiler.parallel.fuse_parallel", kept)
+    graph = Graph()
+    fire(graph)
+    driver._plan(graph.model(), gpu, None, "none", parallel_fusion=True)
+    (mod,) = seen
+    bindings = list(all_bindings(mod["main"].body))
+    before = dependences(mod, bindings, Lives(mod["main"]))
+    kernels = [i for i, b in enumerate(bindings) if is_call(b.value, *KERNEL_CALLS)]
+    squeeze, left, right, last = kernels[:4]
+    assert squeeze in before[left] & before[right]
+    assert left not in before[right]
+    assert {left, right} <= before[last]
 
 
 def test_kernels_are_one_launch_in_the_end(gpu: str, as_large: None) -> None:
