@@ -62,7 +62,8 @@ def record(
 
 
 def groups(model: onnx.ModelProto, logs: Path) -> list[dict[str, object]]:
-    report = _plan(model, TARGET, None, "none", tuning_logs=logs).report
+    plan = _plan(model, TARGET, None, "none", tuning_logs=logs, parallel_fusion="auto")
+    report = plan.report
     return [dict(group) for group in report.fusion_groups]
 
 

@@ -61,7 +61,7 @@ def compile(
     precision: str = "float32",
     precision_exceptions: Sequence[str] = (),
     fallback: str | Sequence[str] = "auto",
-    parallel_fusion: str | bool = "auto",
+    parallel_fusion: str | bool = False,
     memory_budget: int | str | None = None,
     tuning_logs: TuningLogs = None,
     num_threads: int | None = None,
@@ -102,7 +102,8 @@ def compile(
         Whether kernels that do not depend on each other, as those of branches, share a launch
         (EMDL'21). ``"auto"``: where the policy predicts that it gains
         (:mod:`tvm_edge.schedules.parallel_policy`), on GPUs alone; ``True``: wherever it can be.
-        ``report.fusion_groups`` says which, and why others do not.
+        ``report.fusion_groups`` says which, and why others do not. By default ``False``: on no
+        GPU was it measured yet.
     memory_budget : optional
     tuning_logs : path or False, optional
         Tuning records: a folder of them or one file, in place of the user's own, which are in
@@ -155,7 +156,7 @@ def compile_with(
     precision: str = "float32",
     precision_exceptions: Sequence[str] = (),
     fallback: str | Sequence[str] = "auto",
-    parallel_fusion: str | bool = "auto",
+    parallel_fusion: str | bool = False,
     tuning_logs: TuningLogs = False,
     num_threads: int | None = None,
     layout_plan: LayoutPlan | Literal[False] | None = None,
@@ -210,6 +211,7 @@ def analyze(
     host: Any = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     fallback: str | Sequence[str] = "auto",
+    parallel_fusion: str | bool = False,
     tuning_logs: TuningLogs = None,
 ) -> CompileReport:
     """Say what :func:`compile` would do, without generating code and without a device.
@@ -219,7 +221,7 @@ def analyze(
 
     Parameters
     ----------
-    model, target, host, input_shapes, fallback, tuning_logs
+    model, target, host, input_shapes, fallback, parallel_fusion, tuning_logs
         As for :func:`compile`.
 
     Returns
@@ -233,12 +235,20 @@ def analyze(
     check_options(
         precision="float32",
         fallback=fallback,
-        parallel_fusion="auto",
+        parallel_fusion=parallel_fusion,
         memory_budget=None,
         tuning_logs=tuning_logs,
     )
     try:
-        return _plan(model, target, input_shapes, fallback, host, tuning_logs=tuning_logs).report
+        return _plan(
+            model,
+            target,
+            input_shapes,
+            fallback,
+            host,
+            tuning_logs=tuning_logs,
+            parallel_fusion=parallel_fusion,
+        ).report
     except UnsupportedOperatorError as err:
         survey = survey_model(model, input_shapes, err)
     resolved = resolve_target(target, host)
@@ -312,7 +322,7 @@ def _plan(
     precision: str = "float32",
     precision_exceptions: Sequence[str] = (),
     tuning_logs: TuningLogs = False,
-    parallel_fusion: str | bool = "auto",
+    parallel_fusion: str | bool = False,
     layout_plan: LayoutPlan | Literal[False] | None = None,
 ) -> _Plan:
     clock = _Clock()
