@@ -21,6 +21,10 @@ from tvm_edge.schedules.parallel_policy import Group, Problem
 
 __all__ = ["KernelCall", "KernelGraph", "Measured"]
 
+# Seen on pocl 3.1 with its optimiser: wrong results and broken memory, of kernels that are right
+# alone.
+_BARRIERS = "they have barriers, and compilers of OpenCL for CPUs get such kernels wrong as one"
+
 _UNMERGED = "together they exceed what a launch may have, or have nothing that runs in parallel"
 
 Measured = Callable[[Sequence[Sequence[Launch]]], bool | None]
@@ -115,13 +119,19 @@ class KernelGraph:
             crossed[position] = crosses + max(
                 (crossed[other] for other in self.before[position]), default=0
             )
+
+        def refused(members: tuple[int, ...]) -> str:
+            if spec.on_cpu and any(map(self._has_barriers, members)):
+                return _BARRIERS
+            return can_compose([self.mod[self.kernels[member].name] for member in members])
+
         positions = sorted(self.number)
         return Problem(
             [nearest[position] for position in positions],
             self._launches,
             spec,
             [self._kind(position, crossed[position]) for position in positions],
-            self._refused,
+            refused,
             verdict,
         )
 
@@ -175,5 +185,5 @@ class KernelGraph:
     def _merges(self) -> dict[tuple[str, ...], bool]:
         return {}
 
-    def _refused(self, members: tuple[int, ...]) -> str:
-        return can_compose([self.mod[self.kernels[member].name] for member in members])
+    def _has_barriers(self, number: int) -> bool:
+        return any(launch.local_bytes for launch in self._launches(number) or ())

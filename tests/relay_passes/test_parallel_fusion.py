@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tests.marks import in_full
 from tests.onnx_models import make_model, reference, relative_error
 from tests.relay_passes.test_in_place import conv, fire, inception
 from tests.schedules.harness import Graph
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import driver, parallel
 from tvm_edge.lowering.merged import merged_launches, with_merged_launches
 from tvm_edge.lowering.parallel_members import PARALLEL
 from tvm_edge.relay_passes import parallel_fusion
@@ -120,6 +121,24 @@ def test_as_on_a_large_gpu(build: Callable[[Graph], None], gpu: str, as_large: N
     graph = Graph()
     build(graph)
     assert groups(compiled(graph, gpu))
+
+
+def test_barriers_are_kept_apart_on_cpus(
+    gpu: str, as_large: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same kernels, of a device that is one."""
+    graph = Graph()
+    fire(graph)
+    fuse = parallel.fuse_parallel
+
+    def on_cpu(mod: Any, spec: Any, target: Any, **options: Any) -> Any:
+        return fuse(mod, replace(spec, on_cpu=True), target, **options)
+
+    monkeypatch.setattr(parallel, "fuse_parallel", on_cpu)
+    report = driver._plan(graph.model(), gpu, None, "none", parallel_fusion=True).report
+    refused = [group["reason"] for group in report.fusion_groups if not group["taken"]]
+    assert any("barriers" in reason for reason in refused)
+    assert not any(group["taken"] for group in report.fusion_groups)
 
 
 @pytest.mark.parametrize("build", in_full(*MODELS))
@@ -310,8 +329,9 @@ def test_the_same_every_time(gpu: str, as_large: None) -> None:
 def test_decided_without_a_device() -> None:
     graph = Graph()
     two_networks(graph)
-    report = tvm_edge.analyze(graph.model(), "jetson-orin-nano")
+    report = tvm_edge.analyze(graph.model(), "jetson-orin-nano", parallel_fusion="auto")
     assert any(group["taken"] for group in report.fusion_groups)
+    assert not tvm_edge.analyze(graph.model(), "jetson-orin-nano").fusion_groups
 
 
 def test_lengths_that_only_the_run_knows_are_left_alone() -> None:
