@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
@@ -208,7 +209,26 @@ def _vectors_of(
     others = [v.var for v in block.iter_vars if not any(v.var.same_as(w) for w in variables)]
     if not can_peel(sch, loop) or any(uses(c, other) for c in conditions for other in others):
         return 1, False
+    if any(_is_periodic(c) for c in conditions):
+        return 1, False
     return lanes, True
+
+
+def _is_periodic(condition: tirx.Expr) -> bool:
+    """Whether a condition may change its value more than once along a loop.
+
+    Peeled, such a loop has vectors of lengths that only the run knows, or stays a loop over single
+    elements, of which LLVM with vectors of 512 bits made wrong ones (an index ``i % 8`` in a loop
+    of 16).
+    """
+    found = False
+
+    def visit(_: tirx.Expr) -> None:
+        nonlocal found
+        found = True
+
+    tvm_ffi.structural_walk(condition, (tirx.FloorMod, visit))
+    return found
 
 
 def _output_axis(block: s_tir.SBlock) -> int | None:

@@ -1,5 +1,4 @@
-"""From scheduled kernels to functions of a CPU: TVM's own passes, merged parallel loops, and
-short loops that LLVM is not to make vectors of."""
+"""From scheduled kernels to functions of a CPU: TVM's own passes, and merged parallel loops."""
 
 from __future__ import annotations
 
@@ -8,14 +7,13 @@ from tvm import tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from tvm_edge.lowering.tvm_passes import lowering_passes
-from tvm_edge.lowering.unroll_remainders import UnrollRemainders
 
 __all__ = ["CPU", "PASSES", "register"]
 
 CPU = "tvm_edge.cpu"
 """Name of the pipeline, for ``relax.build(tir_pipeline=...)``."""
 
-PASSES = lowering_passes(elements=[UnrollRemainders()])
+PASSES = lowering_passes()
 """Up to functions of the host and of the device, which are finished apart."""
 
 

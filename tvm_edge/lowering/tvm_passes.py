@@ -17,10 +17,7 @@ __all__ = ["lowering_passes"]
 
 
 def lowering_passes(
-    *,
-    loops: Sequence[tvm.transform.Pass] = (),
-    elements: Sequence[tvm.transform.Pass] = (),
-    kernels: Sequence[tvm.transform.Pass] = (),
+    *, loops: Sequence[tvm.transform.Pass] = (), kernels: Sequence[tvm.transform.Pass] = ()
 ) -> list[tvm.transform.Pass]:
     """The passes, in order.
 
@@ -28,8 +25,6 @@ def lowering_passes(
     ----------
     loops : sequence of Pass
         For loops whose remainders have been split off, before they become vectors.
-    elements : sequence of Pass
-        For those that did not become vectors.
     kernels : sequence of Pass
         For functions of the device, just taken out of those of the host.
     """
@@ -58,7 +53,6 @@ def lowering_passes(
         MergeLoops(),
         *loops,
         tirx.transform.VectorizeLoop(),
-        *elements,
         s_tir.transform.InjectVirtualThread(),
         s_tir.transform.InjectDoubleBuffer(),
         tirx.transform.StorageRewrite(),
