@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 import tvm_edge
-from tests.tuning.test_graph_tuner import CPU, SMALL, SMALL_MODEL, check_outputs, network
-from tvm_edge.compiler.driver import layout_graph_of
+from tests.tuning.test_network_layouts import CPU, SMALL, SMALL_MODEL, check_outputs, network
+from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.records import (
     LAYOUTS,
     LayoutRecord,

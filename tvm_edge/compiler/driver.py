@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,21 +32,20 @@ from tvm_edge.errors import (
     UnsupportedOperatorError,
     one_line,
 )
-from tvm_edge.frontend import ImportedModel, SourceNode, load_model, survey_model
+from tvm_edge.frontend import ImportedModel, load_model, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.concat_in_place import concat_in_place
 from tvm_edge.relay_passes.expressions import kernel_calls
-from tvm_edge.relay_passes.layout_graph import LayoutGraph, LayoutPlan, layout_graph
+from tvm_edge.relay_passes.layout_graph import LayoutPlan
 from tvm_edge.relay_passes.lift_weights import LiftWeights
 from tvm_edge.relay_passes.lower_precision import lower_precision
-from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
 from tvm_edge.runtime.threads import resolve_num_threads
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 
-__all__ = ["analyze", "compile", "compile_with", "convolutions_of", "layout_graph_of"]
+__all__ = ["analyze", "compile", "compile_with"]
 
 _LOG = logging.getLogger("tvm_edge.compiler")
 
@@ -263,38 +261,6 @@ def analyze(
         operators=describe.describe_operators(survey.nodes, survey.folded, placements),
         unsupported=survey.unsupported,
     )
-
-
-def convolutions_of(
-    model: Any,
-    resolved: ResolvedTarget,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-) -> dict[ConvWorkload, int]:
-    """The distinct convolutions of a model that a layout can be chosen for, in their order.
-
-    With how often the model has each.
-    """
-    imported = load_model(model, input_shapes)
-    with resolved.cpu.target:
-        simple = phases.SIMPLIFY(imported.module)
-    found = (
-        conv_workload(binding.value)
-        for block in simple["main"].body.blocks
-        for binding in block.bindings
-    )
-    return dict(Counter(workload for workload, _ in filter(None, found)))
-
-
-def layout_graph_of(
-    model: Any,
-    resolved: ResolvedTarget,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-) -> tuple[LayoutGraph, Sequence[SourceNode]]:
-    """Which layouts the operators of a model may have on a CPU, and the model's nodes."""
-    imported = load_model(model, input_shapes)
-    with resolved.cpu.target:
-        simple = phases.SIMPLIFY(imported.module)
-    return layout_graph(simple["main"], resolved.spec), imported.nodes
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from typing import Any, Literal
 
 import tvm
 
-from tvm_edge.compiler.driver import compile_with, layout_graph_of
+from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.planned import describe_layout_plan, has_layouts
+from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.errors import InputError
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.records import LayoutRecord, RecordedTransform, recorded_device, update_layouts

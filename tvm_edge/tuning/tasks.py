@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_edge.compiler.driver import convolutions_of
+from tvm_edge.compiler.tunable import convolutions_of
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig

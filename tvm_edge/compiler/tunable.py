@@ -1,0 +1,48 @@
+"""What of a model can be tuned: its convolutions, and the layouts of its operators."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm_edge.compiler import phases
+from tvm_edge.frontend import SourceNode, load_model
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.relay_passes.layout_graph import LayoutGraph, layout_graph
+from tvm_edge.relay_passes.workloads import conv_workload
+from tvm_edge.schedules.blocked import ConvWorkload
+
+__all__ = ["convolutions_of", "layout_graph_of"]
+
+
+def convolutions_of(
+    model: Any,
+    resolved: ResolvedTarget,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> dict[ConvWorkload, int]:
+    """The distinct convolutions of a model that a layout can be chosen for, in their order.
+
+    With how often the model has each.
+    """
+    imported = load_model(model, input_shapes)
+    with resolved.cpu.target:
+        simple = phases.SIMPLIFY(imported.module)
+    found = (
+        conv_workload(binding.value)
+        for block in simple["main"].body.blocks
+        for binding in block.bindings
+    )
+    return dict(Counter(workload for workload, _ in filter(None, found)))
+
+
+def layout_graph_of(
+    model: Any,
+    resolved: ResolvedTarget,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> tuple[LayoutGraph, Sequence[SourceNode]]:
+    """Which layouts the operators of a model may have on a CPU, and the model's nodes."""
+    imported = load_model(model, input_shapes)
+    with resolved.cpu.target:
+        simple = phases.SIMPLIFY(imported.module)
+    return layout_graph(simple["main"], resolved.spec), imported.nodes
