@@ -227,6 +227,8 @@ def _ours(name: str, target: str, which: str, folder: Path) -> dict[str, Any]:
     device = tvm.device(target, 0)
     placed = {key: tvm.runtime.tensor(value, device) for key, value in inputs.items()}
     us = machine_us(path, target, placed, _CALLS)
+    if target != "cuda":  # CUPTI sees no kernels of OpenCL
+        return {"us": us}
     loaded = tvm_edge.load(path)
     kernels = min(sum(t for _, t in kernel_times_us(lambda: loaded.run(inputs))) for _ in range(3))
     return {"us": us, "kernels_us": kernels}
@@ -249,9 +251,10 @@ def measure_networks(options: argparse.Namespace, folder: Path) -> dict[str, Any
     for name in options.networks or default:
         prepared = run_child(_MODULE, "prepare", name, folder)
         row: dict[str, Any] = {"us": {}, "kernels_us": {}}
-        row["tune"] = run_child(_MODULE, "tune", name, target, options.trials, folder)
-        tuned = {key: value for key, value in row["tune"].items() if key != "tasks"}
-        print(name, prepared or "", tuned, flush=True)
+        if not options.no_tune:
+            row["tune"] = run_child(_MODULE, "tune", name, target, options.trials, folder)
+            tuned = {key: value for key, value in row["tune"].items() if key != "tasks"}
+            print(name, prepared or "", tuned, flush=True)
         jobs = [("ours", name, target, which) for which in ("heuristic", "records")]
         for job in jobs:
             print(name, job[-1], run_child(_MODULE, "compile", *job[1:], folder), flush=True)
@@ -312,6 +315,7 @@ def main() -> None:
     parser.add_argument("--spaces", type=int, nargs="*", default=list(range(len(SPACES))))
     parser.add_argument("--data", type=Path, default=_DATA)
     parser.add_argument("--records", type=Path, help="keep the records of networks here")
+    parser.add_argument("--no-tune", action="store_true", help="take those that are there")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--png", type=Path)
     options = parser.parse_args()

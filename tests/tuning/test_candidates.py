@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import tvm
 from tests.tuning.made import conv, first_config
 from tvm_edge.compiler import driver
 from tvm_edge.hardware import resolve_target
+from tvm_edge.runtime.candidates import model_candidate
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.tuning.candidates import Shared, build_candidate, repeated_convolution
 from tvm_edge.tuning.features import features
@@ -147,3 +149,38 @@ def test_depthwise_convolutions_are_tasks_of_every_gpu(target: str) -> None:
     rows = features(task)[:, 12:]
     assert np.isfinite(rows).all()
     assert len(np.unique(rows, axis=0)) == len(task.configs)
+
+
+def test_convolutions_are_timed_inside_the_recorded_graph() -> None:
+    """All but the one whose result is an output: launched by the host, others would be timed."""
+    workload = conv()
+    model = repeated_convolution(workload, make_problem(workload), 5, sampled=True)
+    plan = driver._plan(model, "jetson-orin-nano", None, "none")
+    recorded = next(
+        func for gvar, func in plan.lowered.functions_items() if "capture" in gvar.name_hint
+    )
+    # Of five that which writes an output is the host's.
+    assert str(recorded).count("conv2d") == 4
+    assert str(plan.lowered["main"]).count("conv2d") == 1
+
+
+@pytest.mark.skipif(not tvm.device("opencl", 0).exist, reason="no OpenCL device")
+def test_every_copy_is_checked() -> None:
+    """A result that is wrong in one of them alone is seen."""
+    workload = conv()
+    problem = make_problem(workload)
+    built = driver.compile_with(
+        repeated_convolution(workload, problem, 4, sampled=True), "opencl", {}, fallback="none"
+    )
+    assert model_candidate(built, problem.image, problem.expected).error() <= TOLERANCE
+    run = built.run
+
+    def one_wrong(inputs: Any) -> Any:
+        results = run(inputs)
+        first, samples = results
+        changed = results[samples].copy()
+        changed[1] *= 2
+        return {first: results[first], samples: changed}
+
+    built.run = one_wrong  # type: ignore[method-assign]
+    assert model_candidate(built, problem.image, problem.expected).error() > TOLERANCE

@@ -147,8 +147,9 @@ def kernel_candidate(
 
 
 def sample_place(expected: np.ndarray) -> tuple[int, ...]:
-    """The element of a result that stands for it: the middle one."""
-    return tuple(size // 2 for size in expected.shape)
+    """The element of a result that stands for it: the largest. Many others are 0 behind a ReLU."""
+    place = np.unravel_index(np.abs(expected).argmax(), expected.shape)
+    return tuple(int(index) for index in place)
 
 
 def model_candidate(model: CompiledModel, image: np.ndarray, expected: np.ndarray) -> Candidate:
