@@ -235,13 +235,14 @@ def _rows(options: argparse.Namespace) -> dict[str, Variants]:
         f"{number}: " + " + ".join("/".join(member) for member in chosen[number]): _of_group(
             chosen[number]
         )
-        for number in options.groups or range(len(chosen))
+        for number in range(len(chosen))
     }
 
 
 def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """A row for each group, with the times of all variants by how they were launched."""
-    rows = _rows(options)
+    every = list(_rows(options).items())
+    rows = dict(every[i] for i in options.rows) if options.rows else dict(every)
     jobs = [(i, name, made) for i, row in enumerate(rows.values()) for name, made in row.items()]
 
     def build(job: tuple[int, str, tuple[list[list[Any]], Any]]) -> dict[str, Any]:
@@ -366,7 +367,7 @@ def main() -> None:
     )
     parser.add_argument("--part", choices=["groups", "identical", "networks"], default="groups")
     parser.add_argument("--target", choices=["cuda", "opencl"], default="cuda")
-    parser.add_argument("--groups", type=int, nargs="*", help="numbers in the list; default all")
+    parser.add_argument("--rows", type=int, nargs="*", help="their numbers; default all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
     parser.add_argument("--json", type=Path)
