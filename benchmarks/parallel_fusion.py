@@ -23,8 +23,9 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 from time import perf_counter
@@ -35,7 +36,7 @@ import numpy as np
 from benchmarks.machine import describe_machine
 from benchmarks.parallel_workloads import IDENTICAL, group_model, groups, operator_model
 from benchmarks.processes import Job, is_child, run_child, serve
-from benchmarks.vision_timing import machine_us, open_machine, torch_us
+from benchmarks.vision_timing import EVENT_ROUNDS, evaluate, open_machine, torch_us
 
 _MODULE = "benchmarks.parallel_fusion"
 _NETWORKS = ("googlenet", "inception_v3", "squeezenet1_0")
@@ -61,20 +62,30 @@ def _model(members: list[list[str]]) -> Any:
     return group_model(models) if len(models) > 1 else models[0]
 
 
-def _compile(members: str, target: str, fusion: str, key: str, folder: Path) -> dict[str, Any]:
+def _compile(variants: str, target: str, row: str, folder: Path) -> dict[str, Any]:
+    """Compile each variant of a row, and what failed of which."""
+    found: dict[str, Any] = {}
+    for name, (members, fusion) in json.loads(variants).items():
+        try:
+            found[name] = _compile_one(_model(members), target, fusion, folder / f"{row}.{name}")
+        except Exception as error:  # of any layer, CUDA's and LLVM's included: it is reported
+            found[name] = {"failed": f"{type(error).__name__}: {error}"[:200]}
+    return found
+
+
+def _compile_one(model: Any, target: str, fusion: Any, path: Path) -> dict[str, Any]:
     """Compile, compare the results with ONNX Runtime's, write the artifact and its inputs."""
     import onnxruntime
 
     import tvm_edge
 
-    model, chance = _model(json.loads(members)), np.random.default_rng(1)
+    chance, inputs = np.random.default_rng(1), {}
     constants = {tensor.name for tensor in model.graph.initializer}
-    inputs = {}
     for value in model.graph.input:
         if value.name not in constants:
             shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
             inputs[value.name] = chance.standard_normal(shape).astype("float32")
-    built = tvm_edge.compile(model, target, fallback="none", parallel_fusion=json.loads(fusion))
+    built = tvm_edge.compile(model, target, fallback="none", parallel_fusion=fusion)
     results = built.run(inputs)
     session = onnxruntime.InferenceSession(model.SerializeToString())
     names = [output.name for output in session.get_outputs()]
@@ -83,8 +94,8 @@ def _compile(members: str, target: str, fusion: str, key: str, folder: Path) -> 
         worst = max(worst, float(np.abs(results[name] - expected).max() / np.abs(expected).max()))
     if not worst <= _TOLERANCE:
         raise ValueError(f"a result is wrong by {worst:.1e} of the largest value")
-    built.export(folder / f"{key}.tvme")
-    np.savez(folder / f"{key}.npz", **inputs)
+    built.export(path.with_name(path.name + ".tvme"))
+    np.savez(path.with_name(path.name + ".npz"), **inputs)
     taken = [group for group in built.report.fusion_groups if group["taken"]]
     return {"taken": len(taken), "kernels": len(built.report.kernels), "error": worst}
 
@@ -100,21 +111,39 @@ def _opened(keys: list[str], target: str, folder: Path) -> Members:
     return found
 
 
-def _time(key: str, target: str, folder: Path) -> dict[str, Any]:
-    """Microseconds of a call: launch by launch, and on CUDA inside a graph."""
-    ((path, inputs),) = opened = _opened([key], target, folder)
-    us = {"stream": machine_us(path, target, dict(enumerate(inputs)), _CALLS)}
-    if target == "cuda":
-        us["graph"] = _graph_us(opened)
-    return us
+def _time(variants: str, target: str, row: str, rounds: str, folder: Path) -> dict[str, Any]:
+    """Microseconds of a call of each variant, in turn: launch by launch, on CUDA in a graph, too.
 
-
-def _concurrent(keys: str, target: str, folder: Path) -> dict[str, Any]:
-    """The same of several models at the same time."""
-    members = _opened(json.loads(keys), target, folder)
-    if target == "cuda":
-        return {"stream": _streams_us(members), "graph": _graph_us(members)}
-    return {"stream": _queues_us(members)}
+    Those named ``only…`` are members, which run at the same time as ``concurrent``.
+    """
+    names = json.loads(variants)
+    alone = [f"{row}.{name}" for name in names if name.startswith("only")]
+    makers: list[tuple[str, str, Callable[[], Callable[[], float]]]] = []
+    for name in names:
+        if not name.startswith("only"):
+            opened = _opened([f"{row}.{name}"], target, folder)
+            makers.append(("stream", name, partial(_stream_timer, opened, target)))
+            if target == "cuda":
+                makers.append(("graph", name, partial(_graph_timer, opened)))
+    if len(alone) > 1:
+        opened = _opened(alone, target, folder)
+        if target == "cuda":
+            makers.append(("stream", "concurrent", partial(_streams_timer, opened)))
+            makers.append(("graph", "concurrent", partial(_graph_timer, opened)))
+        else:
+            makers.append(("stream", "concurrent", partial(_queues_timer, opened)))
+    us: dict[str, dict[str, list[float]]] = {}
+    failed: dict[str, str] = {}
+    timers = []
+    for how, name, make in makers:
+        try:
+            timers.append((how, name, make()))
+        except RuntimeError as error:  # TVM's and PyTorch's of the device
+            failed[f"{how} {name}"] = str(error)[-200:]
+    for _ in range(int(rounds)):
+        for how, name, timer in timers:
+            us.setdefault(how, {}).setdefault(name, []).append(timer())
+    return {"us": us, "not timed": failed}
 
 
 def _calls(members: Members, target: str) -> list[Callable[[], Any]]:
@@ -150,7 +179,18 @@ def _side_by_side(calls: list[Callable[[], Any]]) -> Callable[[], None]:
     return run
 
 
-def _graph_us(members: Members) -> float:
+def _stream_timer(members: Members, target: str) -> Callable[[], float]:
+    """Microseconds of a call, launch by launch, by the device's timer."""
+    import tvm
+
+    ((path, inputs),) = members
+    device = tvm.device(target, 0)
+    machine, weights = open_machine(path, device)
+    evaluator = machine.time_evaluator("main", device, number=_CALLS, repeat=EVENT_ROUNDS)
+    return lambda: evaluate(evaluator, *inputs, weights)
+
+
+def _graph_timer(members: Members) -> Callable[[], float]:
     """Microseconds inside a CUDA graph of some calls one after the other.
 
     Several members are branches of it.
@@ -165,21 +205,22 @@ def _graph_us(members: Members) -> float:
         for _ in range(_CALLS):
             run()
     graph.replay()
-    return torch_us(graph.replay, 10) / _CALLS
+    return lambda: torch_us(graph.replay, 10) / _CALLS
 
 
-def _streams_us(members: Members) -> float:
+def _streams_timer(members: Members) -> Callable[[], float]:
     run = _side_by_side(_calls(members, "cuda"))
     run()
-    return torch_us(run, _CALLS)
+    return lambda: torch_us(run, _CALLS)
 
 
-def _queues_us(members: Members) -> float:
+def _queues_timer(members: Members) -> Callable[[], float]:
     """Microseconds of members on OpenCL queues of their own, by the host's clock."""
     import tvm
 
     device, calls = tvm.device("opencl", 0), _calls(members, "opencl")
-    queues = [device.create_raw_stream() for _ in calls]
+    first = device.create_raw_stream()
+    queues = [first, *(device.create_raw_stream() for _ in calls[1:])]
 
     def seconds() -> float:
         start = perf_counter()
@@ -192,10 +233,10 @@ def _queues_us(members: Members) -> float:
         return (perf_counter() - start) / _CALLS
 
     seconds()
-    return median(seconds() for _ in range(_ROUNDS)) * 1e6
+    return lambda: median(seconds() for _ in range(_ROUNDS)) * 1e6
 
 
-_JOBS: dict[str, Job] = {"compile": _compile, "time": _time, "concurrent": _concurrent}
+_JOBS: dict[str, Job] = {"compile": _compile, "time": _time}
 
 
 # ----------------------------------------------------------------------------------- the parent
@@ -239,51 +280,32 @@ def _rows(options: argparse.Namespace) -> dict[str, Variants]:
     }
 
 
-def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     """A row for each group, with the times of all variants by how they were launched."""
     every = list(_rows(options).items())
-    rows = dict(every[i] for i in options.rows) if options.rows else dict(every)
-    jobs = [(i, name, made) for i, row in enumerate(rows.values()) for name, made in row.items()]
+    rows = [every[i] for i in options.rows] if options.rows else every
 
-    def build(job: tuple[int, str, tuple[list[list[Any]], Any]]) -> dict[str, Any]:
-        number, name, (members, fusion) = job
-        given = (json.dumps(members), options.target, json.dumps(fusion), f"{number}.{name}")
-        return run_child(_MODULE, "compile", *given, folder)
+    def build(row: int) -> dict[str, Any]:
+        return run_child(_MODULE, "compile", json.dumps(rows[row][1]), options.target, row, folder)
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(build, jobs))
-    built: list[dict[str, Any]] = [{} for _ in rows]
-    for (number, name, _), result in zip(jobs, results, strict=True):
-        built[number][name] = result
-    found = []
-    for number, (title, variants) in enumerate(rows.items()):
+        built = list(pool.map(build, range(len(rows))))
+    for number, (title, variants) in enumerate(rows):
         row: dict[str, Any] = {"title": title, "built": built[number], "us": {}}
-        whole = [name for name in variants if "failed" not in built[number][name]]
-        for name in variants.keys() - set(whole):
-            print(title, name, built[number][name]["failed"], flush=True)
-        alone = [f"{number}.{name}" for name in whole if name.startswith("only")]
-        for _ in range(options.rounds):
-            for name in whole:
-                if not name.startswith("only"):
-                    _take(
-                        row,
-                        name,
-                        run_child(_MODULE, "time", f"{number}.{name}", options.target, folder),
-                    )
-            if len(alone) > 1:
-                given = (json.dumps(alone), options.target)
-                _take(row, "concurrent", run_child(_MODULE, "concurrent", *given, folder))
-        found.append(row)
-        print(_line(row), flush=True)
-    return found
-
-
-def _take(row: dict[str, Any], which: str, found: dict[str, Any]) -> None:
-    if "failed" in found:
-        print(row["title"], which, found["failed"], flush=True)
-        return
-    for how, us in found.items():
-        row["us"].setdefault(how, {}).setdefault(which, []).append(us)
+        done = built[number]
+        whole = [name for name in variants if "failed" not in done.get(name, done)]
+        if failed := {k: v for k, v in done.items() if k not in whole}:
+            print(title, failed, flush=True)
+        given = (json.dumps(whole), options.target, number, options.rounds)
+        found = run_child(_MODULE, "time", *given, folder)
+        if "failed" in found:
+            print(title, found["failed"], flush=True)
+        else:
+            row.update(found)
+            if found["not timed"]:
+                print(title, found["not timed"], flush=True)
+            print(_line(row), flush=True)
+        yield row
 
 
 def _medians(row: dict[str, Any], how: str) -> dict[str, float]:
@@ -375,13 +397,15 @@ def main() -> None:
     options = parser.parse_args()
     print(json.dumps(describe_machine()))
     with tempfile.TemporaryDirectory() as name:
-        rows = measure(options, Path(name))
+        rows = []
+        for row in measure(options, Path(name)):
+            rows.append(row)
+            if options.json:  # after every row: a run that is cut off has measured something
+                options.json.write_text(json.dumps(rows))
     if options.part == "groups":
         summarise(rows)
         if options.png:
             draw(rows, options.png)
-    if options.json:
-        options.json.write_text(json.dumps(rows))
 
 
 if __name__ == "__main__":
