@@ -2,8 +2,9 @@
 
 ``groups``
     The pairs and triples of ``parallel_workloads.json``: operators of EMDL'21's six networks at
-    their own shapes. Each is compiled with fusion off, with all of it fused in every order of its
-    members, and as ``auto`` decides; and timed launch by launch and, on CUDA, inside a CUDA graph.
+    their own shapes. Each is compiled with fusion off, with all of it fused (``--orders``: in every
+    order of its members, too), and as ``auto`` decides; and timed launch by launch and, on CUDA,
+    inside a CUDA graph.
     Beside them the members concurrently: on CUDA streams, as branches of a CUDA graph, or on OpenCL
     queues of their own.
 ``identical``
@@ -25,11 +26,13 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 from time import perf_counter
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -76,10 +79,20 @@ def _compile(variants: str, target: str, row: str, folder: Path) -> dict[str, An
     for name, (members, fusion) in json.loads(variants).items():
         try:
             model = _model(members, folder)
-            found[name] = _compile_one(model, target, fusion, folder / f"{row}.{name}")
+            with _order_kept() if name.startswith("order") else nullcontext():
+                found[name] = _compile_one(model, target, fusion, folder / f"{row}.{name}")
         except Exception as error:  # of any layer, CUDA's and LLVM's included: it is reported
             found[name] = {"failed": f"{type(error).__name__}: {error}"[:200]}
     return found
+
+
+@contextmanager
+def _order_kept() -> Iterator[None]:
+    """Members of a launch in the order of the model, whatever the policy would say."""
+    from tvm_edge.schedules.parallel_policy import Problem
+
+    with mock.patch.object(Problem, "ordered", lambda _, members: tuple(members)):
+        yield
 
 
 def _compile_one(model: Any, target: str, fusion: Any, path: Path) -> dict[str, Any]:
@@ -267,10 +280,10 @@ Variants = dict[str, tuple[list[list[Any]], Any]]
 """What is compiled, by name: members (network, node, batch) and ``parallel_fusion=``."""
 
 
-def _of_group(members: list[list[Any]]) -> Variants:
-    found: Variants = {"off": (members, False), "auto": (members, "auto")}
-    for place, order in enumerate(itertools.permutations(members)):
-        found[f"fused{place}"] = (list(order), True)
+def _of_group(members: list[list[Any]], orders: bool) -> Variants:
+    found: Variants = {"off": (members, False), "auto": (members, "auto"), "fused": (members, True)}
+    for place, order in enumerate(itertools.permutations(members) if orders else ()):
+        found[f"order{place}"] = (list(order), True)
     for place, member in enumerate(members):
         found[f"only{place}"] = ([member], False)
     return found
@@ -279,7 +292,7 @@ def _of_group(members: list[list[Any]]) -> Variants:
 def _of_copies(operator: list[str], count: int) -> Variants:
     copies = [operator] * count
     batch = [[*operator, count]]
-    return {"off": (copies, False), "fused0": (copies, True), "batch": (batch, False)}
+    return {"off": (copies, False), "fused": (copies, True), "batch": (batch, False)}
 
 
 def _rows(options: argparse.Namespace) -> dict[str, Variants]:
@@ -295,7 +308,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Variants]:
     chosen = groups()
     return {
         f"{number}: " + " + ".join("/".join(member) for member in chosen[number]): _of_group(
-            chosen[number]
+            chosen[number], options.orders
         )
         for number in range(len(chosen))
     }
@@ -406,7 +419,7 @@ def _complete(row: dict[str, Any], how: str) -> bool:
 
 
 def _fused(us: dict[str, float]) -> list[float]:
-    return [value for which, value in us.items() if which.startswith("fused")]
+    return [value for which, value in us.items() if which.startswith(("fused", "order"))]
 
 
 def _spread(ratios: list[float]) -> str:
@@ -441,6 +454,7 @@ def main() -> None:
     parser.add_argument("--part", choices=["groups", "identical", "networks"], default="groups")
     parser.add_argument("--target", choices=["cuda", "opencl"], default="cuda")
     parser.add_argument("--rows", type=int, nargs="*", help="their numbers; default all")
+    parser.add_argument("--orders", action="store_true", help="members in every order as well")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
     parser.add_argument("--json", type=Path)

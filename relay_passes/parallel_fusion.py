@@ -94,13 +94,14 @@ def fuse_parallel(
     for block in main.body.blocks:
         graph = KernelGraph(mod, list(block.bindings), lives)
         chosen: list[Group] = []
+        problem = graph.problem(spec, measured)
         if isinstance(block, relax.DataflowBlock):
-            chosen = choose_groups(graph.problem(spec, measured), every=every)
+            chosen = choose_groups(problem, every=every)
             if every:
                 # What the policy takes are launches of known size, which templates wrote; to lower
                 # each group once more would take a tenth of the time of a compilation.
                 chosen = [graph.checked(group, target) for group in chosen]
-        taken = [group.members for group in chosen if group.taken]
+        taken = [problem.ordered(group.members) for group in chosen if group.taken]
         if taken:
             rewritten, launched = _Writer(graph, kernels, taken).written()
             made.append(relax.DataflowBlock(rewritten))
@@ -219,7 +220,7 @@ class _Writer:
         self._members: dict[int, list[KernelCall]] = {}
         self._numbers: dict[int, tuple[int, ...]] = {}
         for group in groups:
-            leader = position[group[0]]
+            leader = position[min(group)]
             self._leader.update({position[member]: leader for member in group})
             self._members[leader] = [graph.kernels[member] for member in group]
             self._numbers[leader] = group

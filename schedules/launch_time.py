@@ -6,13 +6,15 @@ or its bytes over the bandwidth, whichever is longest (as :mod:`.gpu.product_til
 tile). A kernel that leaves cores or their registers empty has room for another one: that is what
 merging gains, beside the launch ("theoretical occupancy of the mobile GPU", EMDL'21 §7).
 
-What it costs: all groups of a merged launch have the registers, the local memory and the
-work-items of the member that wants most, so that fewer of them run on a core at the same time.
+What it costs: all groups of a merged launch have the registers and the local memory of the member
+that wants most, so that fewer of them run on a core at the same time. They have its work-items, too
+if those share local memory; others are dealt to groups of that size (:func:`_dealt`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 
 from tvm_edge.hardware import DeviceSpec
@@ -28,7 +30,7 @@ from tvm_edge.schedules.gpu.cycles import (
 )
 from tvm_edge.schedules.launch_work import Launch
 
-__all__ = ["CPU_LAUNCH_US", "apart_us", "merged_us", "resident_groups"]
+__all__ = ["CPU_LAUNCH_US", "apart_us", "longest_us", "merged_us", "resident_groups"]
 
 CPU_LAUNCH_US = 5.0
 """To hand a parallel loop to the threads of TVM's pool and to wait for the last of them."""
@@ -62,6 +64,15 @@ def merged_us(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> float:
     )
 
 
+def longest_us(kernel: Sequence[Launch], spec: DeviceSpec) -> float:
+    """Microseconds from the begin to the end of the slowest of a kernel's work-groups.
+
+    Of kernels in one launch, those whose groups take longest should begin first: what a core has to
+    do at the end should be short.
+    """
+    return max((max(_waits_us(each, spec), _busy_us(each, spec)) for each in kernel), default=0.0)
+
+
 def resident_groups(launches: Sequence[Launch], spec: DeviceSpec) -> int:
     """Work-groups that a core runs at the same time, where those of all `launches` are alike."""
     if spec.has_cpu_cores:
@@ -78,6 +89,7 @@ def resident_groups(launches: Sequence[Launch], spec: DeviceSpec) -> int:
 def _together_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
     """Microseconds of one launch with the groups of all."""
     cores = max(spec.cores, 1)
+    launches = _dealt(launches, spec)
     groups = sum(launch.groups for launch in launches)
     if not groups:
         return 0.0
@@ -96,6 +108,28 @@ def _together_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
     launch_us = CPU_LAUNCH_US if spec.has_cpu_cores else spec.launch_us
     overhead = launch_us * (1 + _OF_MEMBER * (len(launches) - 1))
     return overhead + max(calculated, waited, streamed)
+
+
+def _dealt(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch]:
+    """Launches with groups of the size that they have in one launch.
+
+    As :mod:`tvm_edge.lowering.merge_launches` makes them: of the largest that has local memory.
+    """
+    bound = [launch for launch in launches if launch.local_bytes or launch.items == 1]
+    if spec.has_cpu_cores or len(launches) == 1:
+        return list(launches)
+    size = max(launch.items for launch in bound or launches)
+    return [
+        launch
+        if launch in bound or launch.items == size
+        else replace(
+            launch,
+            groups=ceil(launch.groups * launch.items / size),
+            items=size,
+            flops=launch.flops * size / launch.items,
+        )
+        for launch in launches
+    ]
 
 
 def _whole_waves(items: int, spec: DeviceSpec) -> int:

@@ -19,7 +19,7 @@ from functools import cached_property
 from graphlib import TopologicalSorter
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.launch_time import apart_us, merged_us
+from tvm_edge.schedules.launch_time import apart_us, longest_us, merged_us
 from tvm_edge.schedules.launch_work import Launch
 
 __all__ = ["LEAST_GAIN", "MOST_MEMBERS", "Group", "Problem", "choose_groups", "fuses_by_itself"]
@@ -90,6 +90,18 @@ class Problem:
         if key not in self._times:
             self._times[key] = merged_us(key, self.spec)
         return self._times[key]
+
+    def ordered(self, members: Sequence[int]) -> tuple[int, ...]:
+        """Kernels in the order that they have in one launch: those with the longest groups first.
+
+        The sooner they begin, the less is left to do when there is nothing else to run beside them.
+        """
+
+        def longest(member: int) -> float:
+            launches = self.launches(member)
+            return 0.0 if launches is None else longest_us(launches, self.spec)
+
+        return tuple(sorted(members, key=lambda member: (-round(longest(member), 6), member)))
 
     @cached_property
     def _times(self) -> dict[tuple[tuple[Launch, ...], ...], float]:

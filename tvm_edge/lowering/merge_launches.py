@@ -3,10 +3,15 @@
 Each member has a range of the merged launch's work-groups. The paper gives each a range of
 work-items, rounded up to the device's wave, so that no wave has to run two branches. No wave has
 work-items of two groups: by groups there is nothing to round, and all that run a branch meet at its
-barriers. A group finds its member, and its place in the member's own grid, by its number. Groups
-are as large as the largest member's: the work-items behind a smaller member's own only meet the
-others at barriers (:mod:`tvm_edge.lowering.idle_items`). Members use the same local memory
-(:mod:`tvm_edge.lowering.local_arrays`).
+barriers. A group finds its member, and its place in the member's own grid, by its number.
+
+Groups are as large as the largest member's whose work-items meet or share memory: the work-items
+behind a smaller one's own only meet the others at barriers (:mod:`tvm_edge.lowering.idle_items`).
+Where they do neither, their number alone says what they do, and a member's are dealt anew to groups
+of that size: beside a tile of 64, a depthwise convolution in groups of 256 would leave the tile's
+groups with 192 idle work-items each, whose registers nobody else could have.
+
+Members use the same local memory (:mod:`tvm_edge.lowering.local_arrays`).
 
 Runs when work-items meet where they have to: before ``ThreadSync`` no kernel with barriers could be
 put into a branch.
@@ -85,16 +90,38 @@ def _fit(launches: Sequence[Launch], local: int | None) -> bool:
     local : int or None
         Bytes of local memory that a group may use.
     """
-    most = max(launch.item_count for launch in launches)
+    size = _group_size(launches)
+    bound = [launch for launch in launches if not _can_be_dealt(launch)]
     sub_groups = {launch.sub_group for launch in launches if launch.sub_group is not None}
     return (
-        all(launch.can_idle for launch in launches if launch.item_count < most)
+        all(launch.can_idle for launch in bound if launch.item_count < size)
         and len(sub_groups) <= 1
-        and all(launch.item_count % size == 0 for launch in launches for size in sub_groups)
+        and all(launch.item_count % width == 0 for launch in launches for width in sub_groups)
         and sum(launch.arguments for launch in launches) <= MOST_ARGUMENTS
-        and sum(launch.group_count for launch in launches) <= _MOST_GROUPS
+        and sum(_group_count(launch, size) for launch in launches) <= _MOST_GROUPS
         and (local is None or common_bytes([launch.arrays for launch in launches]) <= local)
     )
+
+
+def _can_be_dealt(launch: Launch) -> bool:
+    """Whether a launch's work-items may be in groups of another size.
+
+    One whose groups are loops of a single work-item keeps them: they are for cores, not for lanes.
+    """
+    return launch.item_count > 1 and can_be_flat(launch)
+
+
+def _group_size(launches: Sequence[Launch]) -> int:
+    """Work-items of a merged launch's groups."""
+    bound = [launch for launch in launches if not _can_be_dealt(launch)]
+    return max(launch.item_count for launch in bound or launches)
+
+
+def _group_count(launch: Launch, size: int) -> int:
+    """The groups that a member has in a launch of groups of `size`."""
+    if launch.item_count == size or not _can_be_dealt(launch):
+        return launch.group_count
+    return -(-launch.group_count * launch.item_count // size)
 
 
 def _one(launches: Sequence[Launch]) -> tirx.Stmt:
@@ -106,27 +133,42 @@ def _one(launches: Sequence[Launch]) -> tirx.Stmt:
     axes = [tirx.Var(f"threadIdx.{axis}", "int32") for axis in "xyz"]
     shapes = {launch.items for launch in launches}
     # Of the same shape, work-items stay where they are; of several, they go by their number.
-    most = max(launch.item_count for launch in launches)
-    sizes = launches[0].items if len(shapes) == 1 else (most, 1, 1)
-    ends = [sum(one.group_count for one in launches[: i + 1]) for i in range(len(launches))]
+    size = _group_size(launches)
+    sizes = launches[0].items if len(shapes) == 1 else (size, 1, 1)
+    counts = [_group_count(launch, size) for launch in launches]
+    ends = [sum(counts[: i + 1]) for i in range(len(launches))]
     # From the last member to the first: what is left where it is none of those before.
     chosen: tirx.Stmt | None = None
-    for launch, body, end in reversed(list(zip(launches, bodies, ends, strict=True))):
-        first = end - launch.group_count
-        items = _items(axes, launch, by_number=len(shapes) > 1)
-        own = replace(launch, body=body).at(group - first if first else group, items)
-        if launch.item_count < most:
-            own = only_where(axes[0] < launch.item_count, own)
+    for launch, body, count, end in reversed(
+        list(zip(launches, bodies, counts, ends, strict=True))
+    ):
+        first = end - count
+        place = group - first if first else group
+        member = replace(launch, body=body)
+        if launch.item_count != size and _can_be_dealt(launch):
+            own = _dealt(member, place * size + axes[0], count * size)
+        else:
+            own = member.at(place, _items(axes, launch, by_number=len(shapes) > 1))
+            if launch.item_count < size:
+                own = only_where(axes[0] < launch.item_count, own)
         chosen = own if chosen is None else tirx.IfThenElse(group < end, own, chosen)
     assert chosen is not None, "there are launches"
     pins = {launch.sub_group for launch in launches if launch.sub_group is not None}
-    marks = [tirx.Evaluate(tirx.call_extern("int32", PIN, size)) for size in pins]
+    marks = [tirx.Evaluate(tirx.call_extern("int32", PIN, width)) for width in pins]
     made = sequence([*marks, chosen])
     if any(launch.has_items for launch in launches):
-        for axis, size in reversed(list(zip(axes, sizes, strict=True))):
-            if size > 1 or axis is axes[0]:
-                made = extent(axis, size, made)
+        for axis, length in reversed(list(zip(axes, sizes, strict=True))):
+            if length > 1 or axis is axes[0]:
+                made = extent(axis, length, made)
     return extent(group, ends[-1], made if array is None else tirx.SeqStmt([array, made]))
+
+
+def _dealt(launch: Launch, number: tirx.Expr, given: int) -> tirx.Stmt:
+    """What the `number`-th of a member's work-items does; `given` are there, or a few too many."""
+    count = launch.group_count * launch.item_count
+    items = digits(tirx.truncmod(number, launch.item_count), launch.items)
+    own = launch.at(tirx.truncdiv(number, launch.item_count), items)
+    return own if count == given else tirx.IfThenElse(number < count, own, None)
 
 
 def _items(axes: Sequence[tirx.Var], launch: Launch, *, by_number: bool) -> list[tirx.Expr]:

@@ -45,23 +45,23 @@ __kernel __attribute__((reqd_work_group_size(128, 1, 1))) void main_kernel(__glo
       in0_red_0_ptr[(convert_int(get_group_id(0)))] = local_float32_ptr[0];
     }
   } else {
-    if ((convert_int(get_group_id(0))) < 6) {
-      int _ptr_3[1];
-      int _ptr_4[1];
-      int _ptr_5[1];
-      float _ptr_6[16];
-      float _ptr_7[4];
-      float _ptr_8[4];
-      float _ptr_9[4];
-      float _ptr_10[4];
-      float _ptr_11[4];
-      float _ptr_12[4];
-      float _ptr_13[4];
-      int cse_v2 = ((((convert_int(get_group_id(0))) * 2) + ((convert_int(get_local_id(0))) / 2)) - 6);
-      if ((convert_int(get_local_id(0))) < 4) {
-        if ((((convert_int(get_group_id(0))) * 2) + ((convert_int(get_local_id(0))) / 2)) < 11) {
+    if ((convert_int(get_group_id(0))) < 4) {
+      if ((((convert_int(get_group_id(0))) * 128) + (convert_int(get_local_id(0)))) < 396) {
+        int _ptr_3[1];
+        int _ptr_4[1];
+        int _ptr_5[1];
+        float _ptr_6[16];
+        float _ptr_7[4];
+        float _ptr_8[4];
+        float _ptr_9[4];
+        float _ptr_10[4];
+        float _ptr_11[4];
+        float _ptr_12[4];
+        float _ptr_13[4];
+        int cse_v2 = ((((convert_int(get_group_id(0))) * 64) + ((convert_int(get_local_id(0))) / 2)) - 192);
+        if ((((convert_int(get_group_id(0))) * 64) + ((convert_int(get_local_id(0))) / 2)) < 197) {
           _ptr_3[0] = 0;
-          _ptr_4[0] = ((((convert_int(get_group_id(0))) * 2) + ((convert_int(get_local_id(0))) / 2)) - 6);
+          _ptr_4[0] = ((((convert_int(get_group_id(0))) * 64) + ((convert_int(get_local_id(0))) / 2)) - 192);
           int cse_v1 = (((convert_int(get_local_id(0))) % 2) * 4);
           _ptr_5[0] = min((int)(((convert_int(get_local_id(0))) % 2) * 4), (int)1);
           _ptr_6[0] = 0.000000e+00f;
@@ -154,11 +154,9 @@ __kernel __attribute__((reqd_work_group_size(128, 1, 1))) void main_kernel(__glo
         }
       }
     } else {
-      if ((convert_int(get_local_id(0))) < 64) {
-        if ((((convert_int(get_group_id(0))) * 16) + ((convert_int(get_local_id(0))) >> 2)) < 159) {
-          int cse_v3 = ((((convert_int(get_group_id(0))) * 64) + (convert_int(get_local_id(0)))) - 384);
-          bounded_2_ptr[((((convert_int(get_group_id(0))) * 64) + (convert_int(get_local_id(0)))) - 384)] = (tanh((in0_2_ptr[((((convert_int(get_group_id(0))) * 64) + (convert_int(get_local_id(0)))) - 384)] + in1_2_ptr[(((((convert_int(get_group_id(0))) * 64) + (convert_int(get_local_id(0)))) + 3) % 9)])) * 5.000000e-01f);
-        }
+      if (((((convert_int(get_group_id(0))) * 32) + (((convert_int(get_local_id(0))) / 64) * 16)) + (((convert_int(get_local_id(0))) % 64) >> 2)) < 191) {
+        int cse_v3 = ((((convert_int(get_group_id(0))) * 128) + (convert_int(get_local_id(0)))) - 512);
+        bounded_2_ptr[((((convert_int(get_group_id(0))) * 128) + (convert_int(get_local_id(0)))) - 512)] = (tanh((in0_2_ptr[((((convert_int(get_group_id(0))) * 128) + (convert_int(get_local_id(0)))) - 512)] + in1_2_ptr[(((((convert_int(get_group_id(0))) * 128) + (convert_int(get_local_id(0)))) + 1) % 9)])) * 5.000000e-01f);
       }
     }
   }
