@@ -89,3 +89,25 @@ def test_values(name: str, gpu: str) -> None:
     result = tvm.runtime.tensor(np.zeros(expected.shape, expected.dtype), device)
     library["main"](*(tvm.runtime.tensor(array, device) for array in arrays), result)
     np.testing.assert_allclose(result.numpy(), expected, rtol=4e-6, atol=1e-6)
+
+
+def test_bits_of_a_value_that_has_no_address(gpu: str) -> None:
+    """As those that widen a bfloat16: an integer that is calculated is read as a float."""
+    register()
+    bits = np.arange(64, dtype="uint16") + 0x3F80
+    half = te.placeholder(bits.shape, "uint16", "half")
+
+    def twice(i: tirx.Var) -> tirx.Expr:
+        value = tirx.reinterpret("float32", half[i].astype("uint32") << tirx.const(16, "uint32"))
+        return tirx.reinterpret("float32", tirx.reinterpret("uint32", value + value))
+
+    wide = te.compute(bits.shape, twice, "wide")
+    resolved = resolve_target(gpu)
+    func = schedule(te.create_prim_func([half, wide]), resolved.spec).func
+    library = tvm.compile(func.with_attr("global_symbol", "main"), target=resolved.target)
+    if gpu == "opencl":
+        assert "as_float(" in library.mod.imports[0].inspect_source()
+    device = tvm.device(gpu, 0)
+    result = tvm.runtime.tensor(np.zeros(bits.shape, "float32"), device)
+    library["main"](tvm.runtime.tensor(bits, device), result)
+    np.testing.assert_array_equal(result.numpy(), 2 * (bits.astype("uint32") << 16).view("float32"))

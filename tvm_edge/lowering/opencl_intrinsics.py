@@ -2,6 +2,9 @@
 
 TVM has OpenCL rules for some twenty functions. All others fall to its rule for C, which appends an
 ``f`` for float32: ``atan2f``, ``tanf``, ``log1pf``. OpenCL C has one overloaded name for all types.
+
+What is read as bits of another type is ``as_float(x)`` there. TVM's rule for C takes an address,
+and the bits that a bfloat16 becomes are a value that has none.
 """
 
 from __future__ import annotations
@@ -36,6 +39,17 @@ RENAMED = {
 }
 """TVM's name → OpenCL's."""
 
+_TYPES = {
+    "float16": "half",
+    "float32": "float",
+    "float64": "double",
+    **{
+        f"{sign}int{bits}": f"{sign}{name}"
+        for sign in ("", "u")
+        for bits, name in ((8, "char"), (16, "short"), (32, "int"), (64, "long"))
+    },
+}
+
 
 @functools.cache
 def register() -> None:
@@ -44,6 +58,20 @@ def register() -> None:
         tirx.register_intrin_lowering(
             f"tirx.{name}", target="opencl", f=functools.partial(_call, function), level=99
         )
+
+    tirx.register_intrin_lowering("tirx.reinterpret", target="opencl", f=_as_bits, level=99)
+
+
+def _as_bits(call: tvm.ir.Call) -> tirx.Expr:
+    # Of types without a name here, such as eight bits of a float, TVM's own rule remains.
+    kind = tvm.DataType(str(call.ty.dtype))
+    lanes = "" if kind.lanes == 1 else str(kind.lanes)
+    name = _TYPES.get(str(kind.with_lanes(1)))
+    return (
+        call
+        if name is None
+        else tirx.call_pure_extern(str(kind), f"as_{name}{lanes}", call.args[0])
+    )
 
 
 def _call(function: str, call: tvm.ir.Call) -> tirx.Expr:
