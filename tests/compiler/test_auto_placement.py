@@ -298,3 +298,11 @@ def test_yolov3_by_hand() -> None:
     assert on_cpu == {"NonMaxSuppression"}
     ways = [(c["source"], c["destination"]) for c in report.copies]
     assert ways == [("opencl", "llvm"), ("opencl", "llvm"), ("llvm", "opencl")]
+
+
+def test_a_kernel_by_the_name_of_an_operator_has_a_place() -> None:
+    """The importer hands Einsum on as a kernel: it has no equation to count by."""
+    node = helper.make_node("Einsum", ["a", "b"], ["c"], "contraction", equation="bij,bjk->bik")
+    model = make_model([node], {"a": (2, 3, 4), "b": (2, 4, 5)}, ["c"])
+    report = tvm_edge.analyze(model, "mali-t860")
+    assert [placement.operator for placement in report.placements] == ["contraction"]

@@ -80,6 +80,8 @@ def _flops(call: relax.Call, inputs: list[Shape | None], outputs: list[Shape | N
     name = _op_type(call)
     if not isinstance(call.op, tvm.ir.Op) or not outputs:
         return None
+    if call.attrs is None and name in _OF_ATTRIBUTES:
+        return None  # a kernel of that name, which does not say its window or its equation
     if name in _CONTRACTIONS:
         needed = [*inputs[:2], outputs[0]]
         if len(needed) < 3 or any(shape is None for shape in needed):
@@ -133,6 +135,9 @@ _POOLS: Mapping[str, str] = {
     **{f"nn.max_pool{n}d": "MaxPool" for n in (1, 2, 3)},
     **{f"nn.avg_pool{n}d": "AveragePool" for n in (1, 2, 3)},
 }
+
+# Whose work attributes decide.
+_OF_ATTRIBUTES = {"einsum", *_POOLS, *(name for name in _CONTRACTIONS if name.startswith("nn."))}
 
 # The ONNX operator that counts alike.
 _ONNX: Mapping[str, str] = {
