@@ -3,14 +3,17 @@
 It has vectors of 2, 3, 4, 8 and 16 elements. Schedules of CPUs have longer ones, of bytes, and
 shorter ones: what remains of a line behind its last whole vector. A comparison of vectors is a
 vector of integers, all bits set where it holds; there are no vectors of truth values, and TVM
-writes one that all lanes share as ones, of which ``select`` sees the highest bit.
+writes one that all lanes share as ones, of which ``select`` sees the highest bit. Bytes that TVM
+cannot read as one aligned vector it packs into integers, four to each, as CUDA has them.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, sym, tirx
 
 from tvm_edge.schedules.accesses import constant, uses
 
@@ -25,7 +28,8 @@ class LegalizeVectors:
     """Rewrite vector loops of functions for OpenCL where OpenCL C has no such vector.
 
     Runs between ``LoopPartition``, which makes remainders, and ``VectorizeLoop``. Loops with truth
-    values in memory become serial; choices that all lanes share become branches.
+    values in memory, and with bytes that are not aligned, become serial; choices that all lanes
+    share become branches.
 
     Examples
     --------
@@ -56,12 +60,11 @@ def _legal(loop: tirx.For) -> tirx.Stmt:
     if loop.kind != tirx.ForKind.VECTORIZED or lanes is None:
         return loop
     if _has_truth_values(loop.body):
-        serial = tirx.ForKind.SERIAL
-        return tirx.For(loop.loop_var, loop.min, loop.extent, serial, loop.body)
+        return _serial(loop)
     body = _with_branches(loop.body, loop.loop_var)
     loop = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
     if lanes in (*_LENGTHS, _OTHER):
-        return loop
+        return _serial(loop) if _has_bytes_apart(loop) else loop
     parts = []
     start = 0
     while start < lanes:
@@ -69,6 +72,10 @@ def _legal(loop: tirx.For) -> tirx.Stmt:
         parts.append(_part(loop, start, length))
         start += length
     return tirx.SeqStmt(parts)
+
+
+def _serial(loop: tirx.For) -> tirx.For:
+    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
 
 
 def _has_truth_values(stmt: tirx.Stmt) -> bool:
@@ -90,6 +97,28 @@ def _has_truth_values(stmt: tirx.Stmt) -> bool:
     tvm_ffi.structural_walk(
         stmt, ((ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.Cast, cast))
     )
+    return found
+
+
+def _has_bytes_apart(loop: tirx.For) -> bool:
+    """Whether lanes load bytes that are not one aligned vector, nor the same byte."""
+    lane, lanes = loop.loop_var, constant(loop.extent)
+    simplify = sym.Analyzer().simplify
+    found = False
+
+    def load(node: ir.TensorLoad) -> None:
+        nonlocal found
+        if tvm.DataType(str(node.source.dtype)).bits != 8 or node.source.dtype == "bool":
+            return
+        *rest, last = node.indices
+        first = _at(last, lane, tirx.const(0, str(lane.ty.dtype)))
+        if not uses(last, lane) and not any(uses(index, lane) for index in rest):
+            return
+        follows = constant(simplify(last - first - lane)) == 0
+        aligned = constant(simplify(tirx.floormod(first, lanes))) == 0
+        found |= not (follows and aligned)
+
+    tvm_ffi.structural_walk(loop.body, (ir.TensorLoad, load))
     return found
 
 
@@ -126,10 +155,15 @@ def _part(loop: tirx.For, start: int, length: int) -> tirx.Stmt:
     first = loop.min + tirx.const(start, dtype)
     at = first if length == 1 else first + lane
 
-    def own(var: tirx.Var) -> tirx.Expr:
-        return at if var.same_as(loop.loop_var) else var
-
-    body = tvm_ffi.structural_map(loop.body, (tirx.Var, own))
+    body = _at(loop.body, loop.loop_var, at)
     if length == 1:
         return body
-    return tirx.For(lane, tirx.const(0, dtype), tirx.const(length, dtype), loop.kind, body)
+    part = tirx.For(lane, tirx.const(0, dtype), tirx.const(length, dtype), loop.kind, body)
+    return _serial(part) if _has_bytes_apart(part) else part
+
+
+def _at(node: Any, var: tirx.Var, value: tirx.Expr) -> Any:
+    """A statement or an expression with a value in place of a variable."""
+    return tvm_ffi.structural_map(
+        node, (tirx.Var, lambda other: value if other.same_as(var) else other)
+    )

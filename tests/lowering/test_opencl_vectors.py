@@ -1,0 +1,29 @@
+"""Vector loops that OpenCL C has no words for."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto, helper
+
+import tvm_edge
+from tests.onnx_models import make_model
+from tests.schedules.gpu.harness import opencl_source
+
+
+def test_bytes_that_are_not_aligned(gpu: str) -> None:
+    """TVM would pack sixteen of them into one integer."""
+    random = np.random.default_rng(5)
+    inputs = {
+        "a": random.integers(0, 255, (3, 4, 5, 6)).astype("uint8"),
+        "b": random.integers(0, 255, (4, 5, 6)).astype("uint8"),
+    }
+    model = make_model(
+        [helper.make_node("BitwiseAnd", ["a", "b"], ["c"])],
+        {name: array.shape for name, array in inputs.items()},
+        ["c"],
+        dtypes=dict.fromkeys("abc", TensorProto.UINT8),
+    )
+    result = tvm_edge.compile(model, gpu, fallback="none").run(inputs)["c"]
+    np.testing.assert_array_equal(result, inputs["a"] & inputs["b"])
+    if gpu == "opencl":
+        assert "<< 8" not in opencl_source(model, gpu)
