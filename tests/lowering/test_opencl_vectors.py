@@ -22,6 +22,7 @@ def test_bytes_that_are_not_aligned(gpu: str) -> None:
         {name: array.shape for name, array in inputs.items()},
         ["c"],
         dtypes=dict.fromkeys("abc", TensorProto.UINT8),
+        opset=18,
     )
     result = tvm_edge.compile(model, gpu, fallback="none").run(inputs)["c"]
     np.testing.assert_array_equal(result, inputs["a"] & inputs["b"])
