@@ -67,6 +67,8 @@ class Problem:
         Why kernels cannot be merged, given their numbers in order; empty where they can.
     measured : callable
         Whether they are faster as one by a measurement, ``None`` where there is none.
+    ordered : callable
+        Members of a group in the order that is fastest by a measurement.
     """
 
     before: Sequence[Collection[int]]
@@ -75,6 +77,7 @@ class Problem:
     kinds: Sequence[Hashable]
     refused: Callable[[tuple[int, ...]], str] = field(default=lambda _: "")
     measured: Callable[[tuple[int, ...]], bool | None] = field(default=lambda _: None)
+    ordered: Callable[[tuple[int, ...]], tuple[int, ...]] = field(default=lambda members: members)
 
     def apart_us(self, members: Sequence[int]) -> float | None:
         """Microseconds of kernels one after the other."""
@@ -108,7 +111,7 @@ class Group:
     Attributes
     ----------
     members : tuple of int
-        In order.
+        In the order of their work-groups.
     taken : bool
     reason : str
     apart_us, merged_us : float or None
@@ -212,7 +215,8 @@ class _Chooser:
     def _group(self, members: tuple[int, ...], taken: bool, reason: str) -> Group:
         problem = self._problem
         times = problem.apart_us(members), problem.merged_us(members)
-        return Group(members, taken, reason, *times)
+        order = problem.ordered(members) if taken and not self._every else members
+        return Group(order, taken, reason, *times)
 
     def _objection(self, a: int, b: int, members: tuple[int, ...]) -> str:
         """Why two nodes stay apart; empty if they are merged."""
@@ -223,6 +227,8 @@ class _Chooser:
         if measured is False:
             return "measured to be slower as one, or to fail"
         if not self._every and not measured:
+            if not fuses_by_itself(self._problem.spec):
+                return "nobody measured it, and without that nothing is merged on this device"
             if apart[0] is None or apart[1] is None:
                 return "how long one of them takes depends on data"
             gain = self._gain(a, b) / (apart[0] + apart[1])
