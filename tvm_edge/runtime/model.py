@@ -212,8 +212,8 @@ class CompiledModel:
         chosen.check_outputs(outputs)
         return wanted_outputs(chosen.outputs, outputs)
 
-    def _bind(self, inputs: Mapping[str, Any], chosen: Models) -> list[Bound]:
-        plan = self._info.devices
+    def _bind(self, inputs: Mapping[str, Any], chosen: Models | None = None) -> list[Bound]:
+        chosen, plan = chosen or self._every, self._info.devices
         devices = [
             input_device(plan.kinds[plan.inputs[i]], self._device_index)
             for entry in chosen.entries
@@ -334,7 +334,7 @@ class CompiledModel:
         runs : int
         """
         session = self._session
-        placed = session.place(self._bind(inputs, self._every))
+        placed = session.place(self._bind(inputs))
         session.synchronize()
         start = perf_counter()
         session.invoke_placed(placed, runs)
