@@ -32,6 +32,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import onnx
 
 from benchmarks.machine import describe_machine
 from benchmarks.parallel_workloads import IDENTICAL, group_model, groups, operator_model
@@ -44,6 +45,7 @@ _CALLS = 20  # between two events, and in a CUDA graph
 _TOLERANCE = 1e-4  # of the largest value
 _ROUNDS = 5
 _COPIES = range(2, 9)
+_ROWS_A_PROCESS = 8
 
 Members = list[tuple[Path, list[Any]]]
 """Artifacts with their inputs on the device."""
@@ -52,13 +54,19 @@ Members = list[tuple[Path, list[Any]]]
 # ------------------------------------------------------------------ what the child processes do
 
 
-def _model(members: list[list[str]]) -> Any:
-    """ONNX: a network by its name, an operator, or several side by side."""
-    if len(members) == 1 and len(members[0]) == 1:
-        from tvm_edge import zoo
+def _extract(network: str, operators: str, folder: Path) -> dict[str, Any]:
+    """Write the models of a network's operators, or of itself: making it takes seconds."""
+    from tvm_edge import zoo
 
-        return zoo.build(members[0][0])
-    models = [operator_model(network, node, *map(int, batch)) for network, node, *batch in members]
+    for place, operator in json.loads(operators).items():
+        model = operator_model(network, *operator) if operator else zoo.build(network)
+        onnx.save(model, folder / f"{place}.onnx")
+    return {}
+
+
+def _model(members: list[str], folder: Path) -> onnx.ModelProto:
+    """Several operators side by side, or one by itself."""
+    models = [onnx.load(folder / f"{member}.onnx") for member in members]
     return group_model(models) if len(models) > 1 else models[0]
 
 
@@ -67,7 +75,8 @@ def _compile(variants: str, target: str, row: str, folder: Path) -> dict[str, An
     found: dict[str, Any] = {}
     for name, (members, fusion) in json.loads(variants).items():
         try:
-            found[name] = _compile_one(_model(members), target, fusion, folder / f"{row}.{name}")
+            model = _model(members, folder)
+            found[name] = _compile_one(model, target, fusion, folder / f"{row}.{name}")
         except Exception as error:  # of any layer, CUDA's and LLVM's included: it is reported
             found[name] = {"failed": f"{type(error).__name__}: {error}"[:200]}
     return found
@@ -111,12 +120,19 @@ def _opened(keys: list[str], target: str, folder: Path) -> Members:
     return found
 
 
-def _time(variants: str, target: str, row: str, rounds: str, folder: Path) -> dict[str, Any]:
+def _time(rows: str, target: str, rounds: str, folder: Path) -> dict[str, Any]:
+    """The times of some rows; a process for each would take longer to start than to measure."""
+    variants: dict[str, list[str]] = json.loads(rows)
+    return {
+        row: _time_row(row, names, target, int(rounds), folder) for row, names in variants.items()
+    }
+
+
+def _time_row(row: str, names: list[str], target: str, rounds: int, folder: Path) -> dict[str, Any]:
     """Microseconds of a call of each variant, in turn: launch by launch, on CUDA in a graph, too.
 
     Those named ``only…`` are members, which run at the same time as ``concurrent``.
     """
-    names = json.loads(variants)
     alone = [f"{row}.{name}" for name in names if name.startswith("only")]
     makers: list[tuple[str, str, Callable[[], Callable[[], float]]]] = []
     for name in names:
@@ -140,7 +156,7 @@ def _time(variants: str, target: str, row: str, rounds: str, folder: Path) -> di
             timers.append((how, name, make()))
         except RuntimeError as error:  # TVM's and PyTorch's of the device
             failed[f"{how} {name}"] = str(error)[-200:]
-    for _ in range(int(rounds)):
+    for _ in range(rounds):
         for how, name, timer in timers:
             us.setdefault(how, {}).setdefault(name, []).append(timer())
     return {"us": us, "not timed": failed}
@@ -236,14 +252,14 @@ def _queues_timer(members: Members) -> Callable[[], float]:
     return lambda: median(seconds() for _ in range(_ROUNDS)) * 1e6
 
 
-_JOBS: dict[str, Job] = {"compile": _compile, "time": _time}
+_JOBS: dict[str, Job] = {"extract": _extract, "compile": _compile, "time": _time}
 
 
 # ----------------------------------------------------------------------------------- the parent
 
 
 Variants = dict[str, tuple[list[list[Any]], Any]]
-"""What is compiled, by name: members and ``parallel_fusion=``."""
+"""What is compiled, by name: members (network, node, batch) and ``parallel_fusion=``."""
 
 
 def _of_group(members: list[list[Any]]) -> Variants:
@@ -284,28 +300,58 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
     """A row for each group, with the times of all variants by how they were launched."""
     every = list(_rows(options).items())
     rows = [every[i] for i in options.rows] if options.rows else every
+    places = _written([variants for _, variants in rows], options.jobs, folder)
 
     def build(row: int) -> dict[str, Any]:
-        return run_child(_MODULE, "compile", json.dumps(rows[row][1]), options.target, row, folder)
+        named = {
+            name: ([places[json.dumps(member)] for member in members], fusion)
+            for name, (members, fusion) in rows[row][1].items()
+        }
+        return run_child(_MODULE, "compile", json.dumps(named), options.target, row, folder)
 
     with ThreadPoolExecutor(options.jobs) as pool:
         built = list(pool.map(build, range(len(rows))))
-    for number, (title, variants) in enumerate(rows):
-        row: dict[str, Any] = {"title": title, "built": built[number], "us": {}}
-        done = built[number]
-        whole = [name for name in variants if "failed" not in done.get(name, done)]
-        if failed := {k: v for k, v in done.items() if k not in whole}:
-            print(title, failed, flush=True)
-        given = (json.dumps(whole), options.target, number, options.rounds)
-        found = run_child(_MODULE, "time", *given, folder)
-        if "failed" in found:
-            print(title, found["failed"], flush=True)
-        else:
-            row.update(found)
-            if found["not timed"]:
-                print(title, found["not timed"], flush=True)
-            print(_line(row), flush=True)
-        yield row
+    for start in range(0, len(rows), _ROWS_A_PROCESS):
+        numbers = range(len(rows))[start : start + _ROWS_A_PROCESS]
+        names = {
+            n: [name for name in rows[n][1] if "failed" not in built[n].get(name, built[n])]
+            for n in numbers
+        }
+        found = run_child(
+            _MODULE, "time", json.dumps(names), options.target, options.rounds, folder
+        )
+        for number in numbers:
+            title = rows[number][0]
+            row: dict[str, Any] = {"title": title, "built": built[number], "us": {}}
+            if failed := {k: v for k, v in built[number].items() if k not in names[number]}:
+                print(title, failed, flush=True)
+            if "failed" in found:
+                print(title, found["failed"], flush=True)
+            else:
+                row.update(found[str(number)])
+                if row["not timed"]:
+                    print(title, row["not timed"], flush=True)
+                print(_line(row), flush=True)
+            yield row
+
+
+def _written(rows: list[Variants], jobs: int, folder: Path) -> dict[str, str]:
+    """Write every operator's model once; the files' names by member, as JSON."""
+    members = {json.dumps(m) for row in rows for given, _ in row.values() for m in given}
+    places = {member: f"operator{number}" for number, member in enumerate(sorted(members))}
+    networks: dict[str, dict[str, Any]] = {}
+    for member, place in places.items():
+        network, *operator = json.loads(member)
+        networks.setdefault(network, {})[place] = operator
+
+    def write(network: str) -> None:
+        given = (network, json.dumps(networks[network]), folder)
+        if failed := run_child(_MODULE, "extract", *given):
+            raise SystemExit(f"{network}: {failed['failed']}")
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(write, networks))
+    return places
 
 
 def _medians(row: dict[str, Any], how: str) -> dict[str, float]:
