@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
+import tvm_ffi
 from onnx import TensorProto, helper
 from tvm import relax, te
 
@@ -21,6 +22,7 @@ from tests.runtime.support import rewrite_artifact
 from tests.schedules.harness import Graph
 from tvm_edge import ArtifactError, InputError, InvalidModelError, UnsupportedOperatorError
 from tvm_edge.compiler import driver
+from tvm_edge.compiler.models_alone import with_models
 
 Values = dict[str, np.ndarray]
 
@@ -512,3 +514,27 @@ def test_kernels_of_concatenations_are_cut_out_whole(gpu: str, large_gpu: None) 
         models[name] = graph.model()
     compiled = tvm_edge.compile(models, gpu, fallback="none", parallel_fusion=True)
     check(compiled, models, range(2))
+
+
+def calling(number: float) -> tvm.IRModule:
+    """``main`` calls a kernel ``shifted``, which adds `number`."""
+    module = shifting(number)
+    names = {g.name_hint for g in module.get_global_vars()}
+    assert names == {"main", "shifted"}
+    return module
+
+
+def kernel_of(module: tvm.IRModule, function: str) -> Any:
+    """What the first call in a function is of."""
+    (block,) = module[function].body.blocks
+    return module[block.bindings[0].value.args[0]]
+
+
+def test_kernels_of_one_name_are_told_apart() -> None:
+    """Those that are equal are there once."""
+    whole = with_models(calling(1.0), [calling(1.0), calling(2.0), calling(2.0)])
+    for function, like in (("main", 1.0), ("main_0", 1.0), ("main_1", 2.0), ("main_2", 2.0)):
+        found, expected = kernel_of(whole, function), kernel_of(calling(like), "main")
+        assert tvm_ffi.structural_equal(found.body, expected.body, map_free_vars=True)
+    assert kernel_of(whole, "main").same_as(kernel_of(whole, "main_0"))
+    assert not kernel_of(whole, "main").same_as(kernel_of(whole, "main_1"))
