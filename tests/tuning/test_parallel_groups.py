@@ -146,7 +146,8 @@ def calls(function: str) -> Callable[[Any], Any]:
     return lambda value: value + tirx.call_extern("float32", function)
 
 
-@pytest.mark.parametrize("dead", [False, *in_full(True)])
+@pytest.mark.full
+@pytest.mark.parametrize("dead", [False, True])
 def test_variants_that_fail(process: GroupProcess, dead: bool) -> None:
     """One answers wrongly, one ends its process; the others are measured all the same."""
     problem = some_group()
