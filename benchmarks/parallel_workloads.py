@@ -15,7 +15,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["IDENTICAL", "NETWORKS", "draw", "group_model", "groups", "operator_model"]
+__all__ = [
+    "BARRIER_FREE",
+    "IDENTICAL",
+    "NETWORKS",
+    "draw",
+    "group_model",
+    "groups",
+    "operator_model",
+]
 
 NETWORKS = (
     "deeplab_v3",
@@ -36,6 +44,13 @@ IDENTICAL = (
     ("mobilenet_v2", "stage2/block1/project"),
 )
 """One of each, for Figure 9: those of the list that it names first."""
+
+BARRIER_FREE = (
+    ("mobilenet_v2", "stage4/block0/depthwise"),
+    ("mobilenet_v1", "backbone/conv6/depthwise"),
+    ("inception_v3", "mixed6b/pool"),
+)
+"""Of the list too: their work-items share nothing, so that they can be merged by items."""
 
 _ANCHORS = {"Conv", "MaxPool", "AveragePool", "Gemm", "MatMul"}
 _TAILS = {"Relu", "Clip", "BatchNormalization", "Add", "Sigmoid", "HardSwish"}

@@ -33,7 +33,7 @@ from tvm_edge.relay_passes.expressions import (
 from tvm_edge.relay_passes.kernel_graph import KernelCall, KernelGraph, Measured
 from tvm_edge.schedules.parallel_policy import Group, choose_groups
 
-__all__ = ["Measured", "ParallelFusion", "fuse_parallel"]
+__all__ = ["Measured", "ParallelFusion", "fuse_parallel", "merged_kernels"]
 
 _LONGEST_NAME = 64
 
@@ -77,8 +77,8 @@ def fuse_parallel(
     every : bool
         Merge whatever can be, not only what is predicted to gain.
     measured : callable
-        Given the launches of each of some kernels, whether a measurement says that they are faster
-        as one; ``None`` where there is none.
+        Given the launches of each of some kernels, how many times faster a measurement says that
+        they are as one; ``None`` where there is none.
     """
     main = mod["main"]
     calls: list[tuple[int, ...]] = [(number,) for number in range(len(kernel_calls(mod)))]
@@ -94,14 +94,13 @@ def fuse_parallel(
     for block in main.body.blocks:
         graph = KernelGraph(mod, list(block.bindings), lives)
         chosen: list[Group] = []
-        problem = graph.problem(spec, measured)
         if isinstance(block, relax.DataflowBlock):
-            chosen = choose_groups(problem, every=every)
+            chosen = choose_groups(graph.problem(spec, measured), every=every)
             if every:
                 # What the policy takes are launches of known size, which templates wrote; to lower
                 # each group once more would take a tenth of the time of a compilation.
                 chosen = [graph.checked(group, target) for group in chosen]
-        taken = [problem.ordered(group.members) for group in chosen if group.taken]
+        taken = [group.members for group in chosen if group.taken]
         if taken:
             rewritten, launched = _Writer(graph, kernels, taken).written()
             made.append(relax.DataflowBlock(rewritten))
@@ -117,6 +116,29 @@ def fuse_parallel(
     relax.expr._update_type(body, main.body.ty)
     func = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
     return ParallelFusion(_with_kernels(mod, func, kernels), order, groups)
+
+
+def merged_kernels(mod: tvm.IRModule, groups: Sequence[Sequence[int]]) -> tvm.IRModule:
+    """A module some of whose kernels become one.
+
+    Parameters
+    ----------
+    mod : IRModule
+        ``main`` is one block whose kernels are independent.
+    groups : sequence of sequence of int
+        Calls of kernels, each group in the order of their work-groups in the launch.
+    """
+    if not groups:
+        return mod
+    main = mod["main"]
+    (block,) = main.body.blocks
+    graph = KernelGraph(mod, list(block.bindings), Lives(main))
+    kernels = _Kernels(mod, {var.name_hint for var in mod.get_global_vars()})
+    bindings, _ = _Writer(graph, kernels, [tuple(group) for group in groups]).written()
+    body = relax.SeqExpr([relax.DataflowBlock(bindings)], main.body.body)
+    relax.expr._update_type(body, main.body.ty)
+    func = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
+    return _with_kernels(mod, func, kernels)
 
 
 def _moved(group: Group, by: int) -> Group:

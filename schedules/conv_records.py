@@ -29,7 +29,7 @@ __all__ = [
     "template_of",
 ]
 
-TEMPLATES = {"conv2d.cpu": 1, "conv2d.gpu": 1, "parallel.gpu": 1}
+TEMPLATES = {"conv2d.cpu": 1, "conv2d.gpu": 1, "parallel.cpu": 1, "parallel.gpu": 1}
 """Templates and their versions. Raise one when its knobs come to mean other kernels: records of
 the old version are then ignored."""
 

@@ -67,6 +67,9 @@ class Problem:
         Why kernels cannot be merged, given their numbers in order; empty where they can.
     measured : callable
         Whether they are faster as one by a measurement, ``None`` where there is none.
+    fastest : callable
+        Members of a group in the order that is fastest by a measurement, ``None`` where there is
+        none.
     """
 
     before: Sequence[Collection[int]]
@@ -75,6 +78,7 @@ class Problem:
     kinds: Sequence[Hashable]
     refused: Callable[[tuple[int, ...]], str] = field(default=lambda _: "")
     measured: Callable[[tuple[int, ...]], bool | None] = field(default=lambda _: None)
+    fastest: Callable[[tuple[int, ...]], tuple[int, ...] | None] = field(default=lambda _: None)
 
     def apart_us(self, members: Sequence[int]) -> float | None:
         """Microseconds of kernels one after the other."""
@@ -91,11 +95,15 @@ class Problem:
             self._times[key] = merged_us(key, self.spec)
         return self._times[key]
 
-    def ordered(self, members: Sequence[int]) -> tuple[int, ...]:
-        """Kernels in the order that they have in one launch: those with the longest groups first.
+    def ordered(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """Kernels in the order that they have in one launch.
 
-        The sooner they begin, the less is left to do when there is nothing else to run beside them.
+        The fastest that was measured, or those with the longest groups first: the sooner they
+        begin, the less is left to do when there is nothing else to run beside them.
         """
+        measured = self.fastest(members)
+        if measured is not None:
+            return measured
 
         def longest(member: int) -> float:
             launches = self.launches(member)
@@ -120,7 +128,7 @@ class Group:
     Attributes
     ----------
     members : tuple of int
-        In order.
+        In the order of their work-groups.
     taken : bool
     reason : str
     apart_us, merged_us : float or None
@@ -224,7 +232,8 @@ class _Chooser:
     def _group(self, members: tuple[int, ...], taken: bool, reason: str) -> Group:
         problem = self._problem
         times = problem.apart_us(members), problem.merged_us(members)
-        return Group(members, taken, reason, *times)
+        order = problem.ordered(members) if taken else members
+        return Group(order, taken, reason, *times)
 
     def _objection(self, a: int, b: int, members: tuple[int, ...]) -> str:
         """Why two nodes stay apart; empty if they are merged."""
@@ -235,6 +244,8 @@ class _Chooser:
         if measured is False:
             return "measured to be slower as one, or to fail"
         if not self._every and not measured:
+            if not fuses_by_itself(self._problem.spec):
+                return "nobody measured it, and without that nothing is merged on this device"
             if apart[0] is None or apart[1] is None:
                 return "how long one of them takes depends on data"
             gain = self._gain(a, b) / (apart[0] + apart[1])

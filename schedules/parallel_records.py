@@ -13,15 +13,24 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from math import inf, isfinite
 
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.records import Found, Workload
 from tvm_edge.schedules.conv_records import outdated
 from tvm_edge.schedules.launch_work import Launch
 
-__all__ = ["TEMPLATE", "group_config", "group_workload", "verdict"]
+__all__ = ["TEMPLATE", "gain", "group_config", "group_template", "group_workload"]
 
 TEMPLATE = "parallel.gpu"
-"""The template of records of groups; its version is with the others'."""
+"""The template of records of groups on GPUs; its version is with the others'."""
+
+_ON_CPU = "parallel.cpu"
+
+
+def group_template(spec: DeviceSpec) -> str:
+    """The template of a device's groups."""
+    return _ON_CPU if spec.has_cpu_cores else TEMPLATE
 
 
 def group_workload(members: Sequence[Sequence[Launch]]) -> Workload:
@@ -40,22 +49,37 @@ def group_config(merged: bool) -> dict[str, str | int | float | bool]:
     return {"merged": merged}
 
 
-def verdict(found: Iterator[Found]) -> bool | None:
-    """Whether kernels are faster in one launch; ``None`` where nobody measured it on the device.
+def gain(found: Iterator[Found], spec: DeviceSpec) -> float | None:
+    """How many times faster kernels are in one launch; ``None`` where nobody measured it here.
 
     Parameters
     ----------
     found : iterator of Found
-        Records of the group's workload, the fastest of the device first.
+        Records of the group's workload, those of the device first.
+    spec : DeviceSpec
+
+    Returns
+    -------
+    float or None
+        0 where it failed or answered wrongly.
     """
+    template = group_template(spec)
+    cost: dict[bool, float] = {}
     for each in found:
         if each.nearness != "device":
-            return None
+            break
         record = each.record
-        if record.template != TEMPLATE or outdated(record):
+        cores = record.target.get("cores", spec.cores)
+        if record.template != template or outdated(record) or cores != spec.cores:
             continue
-        return record.config == group_config(True) and bool(record.latencies)
-    return None
+        for merged in (False, True):
+            if record.config == group_config(merged):
+                cost[merged] = min(record.cost, cost.get(merged, inf))
+    if not cost:
+        return None
+    if not isfinite(cost.get(True, inf)):
+        return 0.0
+    return cost.get(False, inf) / cost[True]
 
 
 def _digest(launches: Sequence[Launch]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from tests.relay_passes.test_in_place import conv
 from tests.relay_passes.test_parallel_fusion import two_networks
 from tests.schedules.harness import Graph
 from tvm_edge.compiler.driver import _plan
@@ -105,3 +106,29 @@ def test_verdicts(
     add_records(faster, [record(members, True, 1e-6) for members in asked])
     add_records(faster, [record(members, False, 2e-6) for members in asked])
     assert "measured to gain" in {group["reason"] for group in groups(model, faster)}
+
+
+def test_the_faster_order_is_taken(
+    considered: list[tuple[tuple[Launch, ...], ...]],
+    tmp_path: Path,
+) -> None:
+    """Of two kernels either one may be first in the launch."""
+    graph = Graph()
+    for filters in (16, 24):
+        graph.output(conv(graph, graph.input(1, 8, 9, 7), 8, filters))
+    model = graph.model()
+    add_records(tmp_path, [record([[Launch(1, 1, 1.0)]], True, 1e-6)])
+    groups(model, tmp_path)
+    found = []
+    for ascending in (True, False):
+        logs = tmp_path / str(ascending)
+        records = []
+        for members in dict.fromkeys(considered):
+            fast = (list(members) == sorted(members)) is ascending
+            records.append(record(members, True, 1e-6 if fast else 1.5e-6))
+            records.append(record(members, False, 2e-6))
+        add_records(logs, records)
+        pairs = [group for group in groups(model, logs) if group["taken"]]
+        found.append([list(group["kernels"]) for group in pairs])  # type: ignore[call-overload]
+    ((first,), (second,)) = found
+    assert first == second[::-1] and first != second

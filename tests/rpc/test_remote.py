@@ -12,6 +12,7 @@ import pytest
 import tvm
 
 import tvm_edge
+from tests.onnx_models import conv_relu
 from tests.rpc.conftest import KEY, Fleet
 from tvm_edge.errors import DeviceLost, DeviceUnavailableError, InputError
 from tvm_edge.rpc.agent import Call, Upload, open_session
@@ -162,3 +163,23 @@ def test_an_agent_asks_and_waits(fleet: Fleet) -> None:
         for agent in agents:
             agent.close()
         assert all(agent.is_lost for agent in agents)
+
+
+def test_some_of_several_models(board: tvm_edge.Remote, image: np.ndarray, tmp_path: Path) -> None:
+    models = {"left": conv_relu(), "right": conv_relu(1)}
+    path = tvm_edge.compile(models, "llvm").export(tmp_path / "both.tvme")
+    here, there = tvm_edge.load(path), tvm_edge.load(path, remote=board)
+    assert there.models == ("left", "right")
+    values = {"left/data": image, "right/data": -image}
+    for chosen in (None, ["right"]):
+        expected = here.run(values, models=chosen)
+        found = there.run(values, models=chosen)
+        assert list(found) == list(expected)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value)
+    there.warmup(models=["left"])
+    assert there.benchmark(models=["left"], warmup=0, repeat=1).repeat == 1
+    rows = there.profile({"left/data": image}, models=["left"], repeat=1).kernels
+    assert [row.name for row in rows] == [k.name for k in here.report.models[0].kernels]
+    with pytest.raises(InputError, match="no model 'middle'"):
+        there.warmup(models=["middle"])

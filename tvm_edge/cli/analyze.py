@@ -11,7 +11,8 @@ from tvm_edge.cli import common
 
 
 @click.command("analyze")
-@click.argument("model")
+@click.argument("model", required=False)
+@common.several_models_option
 @common.target_option("llvm")
 @common.host_option
 @common.input_shapes_option
@@ -21,7 +22,8 @@ from tvm_edge.cli import common
 @common.html_option
 @common.json_option
 def analyze_command(
-    model: str,
+    model: str | None,
+    models: dict[str, str],
     target: Any,
     host: Any,
     input_shapes: Any,
@@ -31,7 +33,7 @@ def analyze_command(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Say what MODEL takes and where each of its operators would run.
+    """Say what MODEL, or several, take and where each of their operators would run.
 
     Operators, FLOPs and their distribution, bytes, weights, kernels and memory. Operators without
     an implementation are listed; that is an answer, and the exit status is 0.
@@ -39,9 +41,10 @@ def analyze_command(
     import tvm_edge
     from tvm_edge.report.text import analysis
 
-    with common.progress(f"analyzing {model}"):
+    chosen = common.chosen_models(model, models)
+    with common.progress(f"analyzing {model or ', '.join(models)}"):
         report = tvm_edge.analyze(
-            model,
+            chosen,
             target,
             host=host,
             input_shapes=input_shapes,

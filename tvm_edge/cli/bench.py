@@ -18,6 +18,7 @@ from tvm_edge.cli import common
 @common.input_shapes_option
 @common.tuning_records_option
 @common.threads_option
+@common.only_option
 @common.rpc_options
 @common.json_option
 def bench_command(
@@ -28,6 +29,7 @@ def bench_command(
     input_shapes: Any,
     tuning_logs: Any,
     num_threads: int | None,
+    only: list[str] | None,
     rpc_tracker: str | None,
     rpc_key: str | None,
     as_json: bool,
@@ -39,7 +41,7 @@ def bench_command(
         ) as opened,
         common.progress(f"measuring {model}"),
     ):
-        result = opened.benchmark(warmup=warmup, repeat=repeat)
+        result = opened.benchmark(models=only, warmup=warmup, repeat=repeat)
     common.emit(as_json, result.to_dict(), str(result))
 
 
@@ -63,6 +65,7 @@ def bench_command(
 @common.input_shapes_option
 @common.tuning_records_option
 @common.threads_option
+@common.only_option
 @common.rpc_options
 @common.json_option
 def profile_command(
@@ -75,18 +78,21 @@ def profile_command(
     input_shapes: Any,
     tuning_logs: Any,
     num_threads: int | None,
+    only: list[str] | None,
     rpc_tracker: str | None,
     rpc_key: str | None,
     as_json: bool,
 ) -> None:
     """Measure each kernel of MODEL (an ONNX file, zoo:NAME, or an artifact), here or on a board."""
+    if html and only:
+        raise click.UsageError("A page is of all models; leave out --html or --only.")
     with (
         common.opened_model(
             model, target, input_shapes, num_threads, tuning_logs, rpc_tracker, rpc_key
         ) as opened,
         common.progress(f"profiling {model}"),
     ):
-        profile = opened.profile(repeat=repeat)
+        profile = opened.profile(models=only, repeat=repeat)
     if trace:
         with common.writing(trace):
             profile.to_chrome_trace(trace)

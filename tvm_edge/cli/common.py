@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tvm_edge.rpc import Remote
 
 __all__ = [
+    "chosen_models",
     "connected",
     "emit",
     "fallback_option",
@@ -26,10 +27,12 @@ __all__ = [
     "html_option",
     "input_shapes_option",
     "json_option",
+    "only_option",
     "opened_model",
     "progress",
     "records_folder_option",
     "rpc_options",
+    "several_models_option",
     "target_option",
     "threads_option",
     "tuning_records_option",
@@ -114,6 +117,56 @@ def input_shapes_option(command: _F) -> _F:
         callback=_parse_shapes,
         metavar="NAME:DIMS",
         help="Shape of an input with dynamic dimensions, as data:1,3,224,224. Repeatable.",
+    )(command)
+
+
+def _parse_models(
+    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    models: dict[str, str] = {}
+    for value in values:
+        name, equals, model = value.partition("=")
+        if not equals or not name or not model:
+            raise click.BadParameter(f"{value!r} is not NAME=MODEL (for example detector=ssd.onnx)")
+        if name in models:
+            raise click.BadParameter(f"two models are called {name!r}; give each a name of its own")
+        models[name] = model
+    return models
+
+
+def several_models_option(command: _F) -> _F:
+    """``--model NAME=MODEL``, repeatable, in place of the argument MODEL."""
+    return click.option(
+        "--model",
+        "models",
+        multiple=True,
+        callback=_parse_models,
+        metavar="NAME=MODEL",
+        help="In place of MODEL, one of several for the same artifact. Repeatable.",
+    )(command)
+
+
+def chosen_models(model: str | None, models: dict[str, str]) -> str | dict[str, str]:
+    """The argument MODEL, or the options ``--model``.
+
+    Raises
+    ------
+    click.UsageError
+        Neither or both.
+    """
+    if (model is None) == (not models):
+        raise click.UsageError("Give one MODEL, or several as --model NAME=MODEL.")
+    return models if model is None else model
+
+
+def only_option(command: _F) -> _F:
+    """``--only NAME``, repeatable: some of an artifact's models."""
+    return click.option(
+        "--only",
+        multiple=True,
+        metavar="NAME",
+        callback=lambda _ctx, _param, values: list(values) or None,
+        help="Of an artifact with several models, one to run. Repeatable; default all.",
     )(command)
 
 

@@ -13,12 +13,13 @@ _PARALLEL_FUSION: dict[str, str | bool] = {"auto": "auto", "on": True, "off": Fa
 
 
 @click.command("compile")
-@click.argument("model")
+@click.argument("model", required=False)
+@common.several_models_option
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Artifact to write; default MODEL with .tvme, in this folder.",
+    help="Artifact to write; default MODEL with .tvme, in this folder; of several, their names.",
 )
 @common.target_option("llvm")
 @common.host_option
@@ -54,7 +55,8 @@ _PARALLEL_FUSION: dict[str, str | bool] = {"auto": "auto", "on": True, "off": Fa
 @common.html_option
 @common.json_option
 def compile_command(
-    model: str,
+    model: str | None,
+    models: dict[str, str],
     output: Path | None,
     target: Any,
     host: Any,
@@ -68,13 +70,15 @@ def compile_command(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Compile MODEL (an ONNX file or zoo:NAME) to an artifact."""
+    """Compile MODEL (an ONNX file or zoo:NAME) to an artifact, or several models to one."""
     import tvm_edge
 
-    path = output or Path(Path(model.removeprefix("zoo:")).stem + ".tvme")
-    with common.progress(f"compiling {model}"), common.plain_warnings():
+    chosen = common.chosen_models(model, models)
+    named = "-".join(models) if model is None else Path(model.removeprefix("zoo:")).stem
+    path = output or Path(f"{named}.tvme")
+    with common.progress(f"compiling {named}"), common.plain_warnings():
         compiled = tvm_edge.compile(
-            model,
+            chosen,
             target,
             host=host,
             input_shapes=input_shapes,

@@ -36,6 +36,7 @@ from tvm_edge.errors import InputError
 @common.input_shapes_option
 @common.tuning_records_option
 @common.threads_option
+@common.only_option
 @common.rpc_options
 @common.json_option
 def run_command(
@@ -47,6 +48,7 @@ def run_command(
     input_shapes: Any,
     tuning_logs: Any,
     num_threads: int | None,
+    only: list[str] | None,
     rpc_tracker: str | None,
     rpc_key: str | None,
     as_json: bool,
@@ -58,7 +60,7 @@ def run_command(
         model, target, input_shapes, num_threads, tuning_logs, rpc_tracker, rpc_key
     ) as opened:
         values = _read(inputs_path) if inputs_path else random_inputs(opened.inputs)
-        outputs = opened.run(values)
+        outputs = opened.run(values, models=only)
     if outputs_path:
         with common.writing(outputs_path):
             _write(outputs_path, outputs)

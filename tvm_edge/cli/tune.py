@@ -20,7 +20,8 @@ _LISTED = 10  # convolutions in the table
 
 
 @click.command("tune")
-@click.argument("model")
+@click.argument("model", required=False)
+@common.several_models_option
 @common.target_option("llvm")
 @common.host_option
 @common.input_shapes_option
@@ -47,6 +48,11 @@ _LISTED = 10  # convolutions in the table
     is_flag=True,
     help="Choose the layouts of the whole network as well (target llvm).",
 )
+@click.option(
+    "--parallel-fusion",
+    is_flag=True,
+    help="Measure groups of independent kernels in one launch as well, on this machine.",
+)
 @click.option("--resume", is_flag=True, help="Go on with the run that was interrupted.")
 @click.option(
     "--seed",
@@ -59,7 +65,8 @@ _LISTED = 10  # convolutions in the table
 @common.rpc_options
 @common.json_option
 def tune_command(
-    model: str,
+    model: str | None,
+    models: dict[str, str],
     target: Any,
     host: Any,
     input_shapes: Any,
@@ -67,6 +74,7 @@ def tune_command(
     time_budget: float | None,
     level: str,
     graph: bool,
+    parallel_fusion: bool,
     resume: bool,
     seed: int,
     tuning_logs: Any,
@@ -74,22 +82,24 @@ def tune_command(
     rpc_key: str | None,
     as_json: bool,
 ) -> None:
-    """Find the fastest kernels of MODEL (an ONNX file or zoo:NAME) on a device of this machine, or
-    on all boards of a key at once.
+    """Find the fastest kernels of MODEL (an ONNX file or zoo:NAME), or of several, on a device of
+    this machine, or on all boards of a key at once.
 
     What is measured goes into your tuning records, which compile takes from then on. Ctrl-C ends a
     run and loses nothing; --resume goes on with it.
     """
     import tvm_edge
 
-    with _progress(model, time_budget) as show, common.plain_warnings():
+    chosen = common.chosen_models(model, models)
+    with _progress(model or ", ".join(models), time_budget) as show, common.plain_warnings():
         result = tvm_edge.tune(
-            model,
+            chosen,
             target,
             trials=trials,
             time_budget=time_budget,
             level=level,
             graph=graph,
+            parallel_fusion=parallel_fusion,
             host=host,
             input_shapes=input_shapes,
             tracker=rpc_tracker,

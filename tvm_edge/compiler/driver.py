@@ -15,6 +15,7 @@ import tvm
 
 from tvm_edge.compiler import describe, phases
 from tvm_edge.compiler.build import BuiltLibrary, build
+from tvm_edge.compiler.models_alone import Lowered, largest, models_alone, with_models
 from tvm_edge.compiler.options import check_options, check_precision, exceptions_of
 from tvm_edge.compiler.parallel import describe_groups, merge_kernels, merged_infos
 from tvm_edge.compiler.pipeline import dump
@@ -23,7 +24,7 @@ from tvm_edge.compiler.planned import Planned, planned_layouts
 from tvm_edge.compiler.provenance import NodeTrace
 from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.compiler.smaller import has_smaller, smaller
-from tvm_edge.compiler.steps import fuse, lower
+from tvm_edge.compiler.steps import fuse, lift_weights, lower
 from tvm_edge.compiler.tuned import TuningLogs, choose
 from tvm_edge.errors import (
     CompilationError,
@@ -37,7 +38,6 @@ from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.concat_in_place import concat_in_place
 from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.layout_graph import LayoutPlan
-from tvm_edge.relay_passes.lift_weights import LiftWeights
 from tvm_edge.relay_passes.lower_precision import lower_precision
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
@@ -45,7 +45,7 @@ from tvm_edge.runtime.threads import resolve_num_threads
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 
-__all__ = ["analyze", "compile", "compile_with"]
+__all__ = ["analyze", "compile", "compile_with", "unmerged_kernels"]
 
 _LOG = logging.getLogger("tvm_edge.compiler")
 
@@ -68,7 +68,10 @@ def compile(
 
     Parameters
     ----------
-    model : path, bytes, onnx.ModelProto, tvm.IRModule or ``"zoo:NAME"``
+    model : path, bytes, onnx.ModelProto, tvm.IRModule, ``"zoo:NAME"``, or dict
+        A dict of names to any of the others makes one artifact. Its inputs, outputs and operators
+        are called ``"name/…"``; ``run(inputs, models=[…])`` runs some of the models. With
+        `parallel_fusion` kernels of different models share launches where all run together.
     target : str, dict or tvm.target.Target
         ``"llvm"`` is this machine's CPU with its real instruction set and all its cores;
         ``"opencl"`` and ``"cuda"`` are its GPU, or a generic one where there is none; a preset
@@ -99,9 +102,10 @@ def compile(
     parallel_fusion : {"auto", True, False}
         Whether kernels that do not depend on each other, as those of branches, share a launch
         (EMDL'21). ``"auto"``: where the policy predicts that it gains
-        (:mod:`tvm_edge.schedules.parallel_policy`), on GPUs alone; ``True``: wherever it can be.
+        (:mod:`tvm_edge.schedules.parallel_policy`); ``True``: wherever it can be.
         ``report.fusion_groups`` says which, and why others do not. By default ``False``: on no
-        GPU was it measured yet.
+        GPU was it measured yet. ``tune(…, parallel_fusion=True)`` measures groups on a device;
+        ``"auto"`` takes what that found, on CPUs too, and predicts of GPUs what nobody measured.
     memory_budget : optional
     tuning_logs : path or False, optional
         Tuning records: a folder of them or one file, in place of the user's own, which are in
@@ -198,7 +202,8 @@ def compile_with(
         "device": resolved.spec.to_dict(),
     }
     devices = DevicePlan(plan.placed.kinds, plan.placed.inputs, tuple(plan.weight_devices))
-    info = ModelInfo(plan.imported.inputs, plan.imported.outputs, code, devices, report)
+    imported = plan.imported
+    info = ModelInfo(imported.inputs, imported.outputs, code, devices, report, imported.parts)
     return CompiledModel(info, library, plan.weights, num_threads)
 
 
@@ -263,6 +268,25 @@ def analyze(
     )
 
 
+def unmerged_kernels(
+    model: Any,
+    target: str | dict[str, Any] | tvm.target.Target,
+    *,
+    host: Any = None,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    tuning_logs: TuningLogs = False,
+) -> tuple[tvm.IRModule, ResolvedTarget]:
+    """What :func:`compile` hands to parallel fusion: a module of scheduled kernels, and its device.
+
+    Parameters
+    ----------
+    model, target, host, input_shapes, tuning_logs
+        As for :func:`compile`.
+    """
+    plan = _plan(model, target, input_shapes, "auto", host, tuning_logs=tuning_logs)
+    return plan.unmerged, plan.resolved
+
+
 @dataclass(frozen=True)
 class _Plan:
     """Everything there is to know before code is generated."""
@@ -276,6 +300,7 @@ class _Plan:
     report: CompileReport
     clock: _Clock
     smaller: Callable[[], BuiltLibrary] | None
+    unmerged: tvm.IRModule
 
 
 def _plan(
@@ -349,15 +374,21 @@ def _plan(
     # 5. Weights leave the code; independent kernels are merged; storage is planned; the graph
     # becomes instructions.
     with clock("lower"), resolved.target:
-        lift: Any = LiftWeights()  # a pass, by a decorator that type checkers cannot see through
-        parallel = merge_kernels(
-            lift(scheduled),
-            resolved,
-            parallel_fusion,
-            tuning_logs if precision == "float32" else False,
+        lifted, weights, weight_devices = lift_weights(scheduled, imported.parts)
+        merge = partial(
+            merge_kernels,
+            resolved=resolved,
+            parallel_fusion=parallel_fusion,
+            tuning_logs=tuning_logs if precision == "float32" else False,
         )
+        parallel = merge(lifted)
         dump(parallel.module, "parallel_fusion")
         lowered, plain = lower(parallel.module, placed.kinds, resolved.shared)
+        alone = [
+            Lowered(one, merge(one.module), placed.kinds, resolved.shared)
+            for one in models_alone(lifted, imported.parts)
+        ]
+        lowered = with_models(lowered, [one.instructions for one in alone])
 
     # 6. What was decided.
     with clock("report"):
@@ -365,6 +396,15 @@ def _plan(
             fused, calls, names, schedules, imported, recorded.origins
         )
         kernels = merged_infos(apart, parallel)
+        memory = describe.describe_memory(
+            plain,
+            parallel.module,
+            weights,
+            imported.inputs,
+            imported.outputs,
+            [kernel.name for kernel in kernels],
+        )
+        models = tuple(one.described(imported, apart, weights) for one in alone)
         placements = describe.describe_placements(imported, calls, schedules, placed.reasons)
         report = CompileReport(
             model=imported.name,
@@ -375,14 +415,8 @@ def _plan(
             copies=copies_of(legal, imported, resolved.shared),
             layouts=describe.describe_layouts(fused, calls, schedules, imported),
             fusion_groups=describe_groups(apart, parallel, parallel_fusion),
-            memory=describe.describe_memory(
-                plain,
-                parallel.module,
-                lift.weights,
-                imported.inputs,
-                imported.outputs,
-                [kernel.name for kernel in kernels],
-            ),
+            memory=largest(memory, models),
+            models=models,
             partitions=describe.partitions(kernels),
             precision=describe.describe_precision(
                 precision, lowered_types, placed.module, imported
@@ -397,10 +431,21 @@ def _plan(
             ),
             seconds=clock.seconds,
         )
-    remade = partial(smaller, stored, resolved, placed.kinds, lift.weights, precision, configs)
+    remade = partial(
+        smaller, stored, resolved, placed.kinds, weights, precision, configs, imported.parts
+    )
     fewer_items = remade if has_smaller(resolved) else None
     return _Plan(
-        resolved, imported, placed, lowered, lift.weights, lift.devices, report, clock, fewer_items
+        resolved,
+        imported,
+        placed,
+        lowered,
+        weights,
+        weight_devices,
+        report,
+        clock,
+        fewer_items,
+        lifted,
     )
 
 

@@ -15,9 +15,9 @@ from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.parallel_fusion import Measured, ParallelFusion, fuse_parallel
 from tvm_edge.report import KernelInfo
 from tvm_edge.schedules.parallel_policy import Group, fuses_by_itself
-from tvm_edge.schedules.parallel_records import group_workload, verdict
+from tvm_edge.schedules.parallel_records import gain, group_workload
 
-__all__ = ["describe_groups", "merge_kernels", "merged_infos"]
+__all__ = ["describe_groups", "group_records", "merge_kernels", "merged_infos"]
 
 # Where a merged kernel's schedule came from: as the least certain of its members'.
 _ORIGINS = ("fallback", "heuristic", "transferred", "tuned")
@@ -42,26 +42,29 @@ def merge_kernels(
     tuning_logs : path, False or None
         Where ``"auto"`` looks for groups that were measured, as ``compile`` takes it.
     """
-    if parallel_fusion is False or (
-        parallel_fusion == "auto" and not fuses_by_itself(resolved.spec)
-    ):
-        return ParallelFusion(mod, [(number,) for number in range(len(kernel_calls(mod)))])
+    spec = resolved.spec
     if parallel_fusion is True:
-        return fuse_parallel(mod, resolved.spec, resolved.target, every=True)
-    with _measured(resolved, tuning_logs) as measured:
-        return fuse_parallel(mod, resolved.spec, resolved.target, measured=measured)
+        return fuse_parallel(mod, spec, resolved.target, every=True)
+    if parallel_fusion == "auto":
+        with group_records(resolved, tuning_logs) as measured:
+            if measured is not None:
+                return fuse_parallel(mod, spec, resolved.target, measured=measured)
+            if fuses_by_itself(spec):
+                return fuse_parallel(mod, spec, resolved.target)
+    return ParallelFusion(mod, [(number,) for number in range(len(kernel_calls(mod)))])
 
 
 @contextmanager
-def _measured(resolved: ResolvedTarget, tuning_logs: TuningLogs) -> Iterator[Measured]:
-    """What records say of kernels in one launch, given the launches of each."""
+def group_records(resolved: ResolvedTarget, tuning_logs: TuningLogs) -> Iterator[Measured | None]:
+    """What records say of kernels in one launch; ``None`` where there are no records."""
     device = recorded_device(resolved.spec)
     folder = None if isinstance(tuning_logs, bool) else user_folder(tuning_logs)
     if folder is None or not any(stores_below(f, device.vendor) for f in (folder, SHIPPED)):
-        yield lambda _: None
+        yield None
         return
+    spec = resolved.spec
     with RecordLibrary(device, folder) as library:
-        yield lambda members: verdict(library.candidates(group_workload(members), resolved.kind))
+        yield lambda members: gain(library.candidates(group_workload(members), resolved.kind), spec)
 
 
 def merged_infos(kernels: Sequence[KernelInfo], parallel: ParallelFusion) -> tuple[KernelInfo, ...]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import tvm
 
 from tvm_edge.compiler import phases
 from tvm_edge.compiler.build import BuiltLibrary, build
+from tvm_edge.compiler.models_alone import models_alone, with_models
 from tvm_edge.compiler.schedule import schedule_kernels
-from tvm_edge.compiler.steps import fuse, lower
+from tvm_edge.compiler.steps import fuse, lift_weights, lower
 from tvm_edge.errors import CompilationError
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.relay_passes.lift_weights import LiftWeights
+from tvm_edge.report import ModelPart
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 
@@ -47,6 +47,7 @@ def smaller(
     weights: Sequence[tvm.runtime.Tensor],
     precision: str,
     configs: Mapping[ConvWorkload, ConvConfig],
+    parts: Sequence[ModelPart] = (),
 ) -> BuiltLibrary:
     """A placed model again in smaller work-groups, with the same weights in the same order."""
     # Measured tiles may be of larger groups; the algorithm stays, as weights are packed for it.
@@ -59,10 +60,12 @@ def smaller(
         legal = phases.legalize(small, precision, configs, resolved.spec)(stored)
         fused, _ = fuse(phases.GROUP(legal), small)
         scheduled, _ = schedule_kernels(fused, small, precision)
-        lift: Any = LiftWeights()
-        lifted = lift(phases.WORKSPACE(phases.IN_PLACE(scheduled)))
+        scheduled = phases.WORKSPACE(phases.IN_PLACE(scheduled))
+        lifted, lifted_weights, _ = lift_weights(scheduled, parts)
         lowered, _ = lower(lifted, kinds, small.shared)
-    own, others = ([(w.shape, w.dtype) for w in each] for each in (lift.weights, weights))
+        alone = [lower(one.module, kinds, small.shared)[0] for one in models_alone(lifted, parts)]
+        lowered = with_models(lowered, alone)
+    own, others = ([(w.shape, w.dtype) for w in each] for each in (lifted_weights, weights))
     if own != others:
         raise CompilationError(
             "the kernels with smaller work-groups want other weights than the model's; this is a "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import tvm
 
@@ -11,8 +12,11 @@ from tvm_edge.compiler.recorded import RECORDING, lower_recorded
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.concat_in_place import concat_in_place
 from tvm_edge.relay_passes.expressions import kernel_calls
+from tvm_edge.relay_passes.lift_weights import LiftWeights
+from tvm_edge.relay_passes.share_constants import ShareConstants
+from tvm_edge.report import ModelPart
 
-__all__ = ["fuse", "lower"]
+__all__ = ["fuse", "lift_weights", "lower"]
 
 
 def fuse(grouped: tvm.IRModule, resolved: ResolvedTarget) -> tuple[tvm.IRModule, list[int]]:
@@ -21,6 +25,21 @@ def fuse(grouped: tvm.IRModule, resolved: ResolvedTarget) -> tuple[tvm.IRModule,
     if resolved.spec.has_cpu_cores:  # concatenations are dealt with behind the schedules
         return fused, list(range(len(kernel_calls(fused))))
     return concat_in_place(fused, specialise=True)
+
+
+def lift_weights(
+    scheduled: tvm.IRModule, parts: Sequence[ModelPart]
+) -> tuple[tvm.IRModule, list[tvm.runtime.Tensor], list[int]]:
+    """Weights out of the code: the module, the weights, and the device of each.
+
+    Those of several models alike are one.
+    """
+    # Passes, by decorators that type checkers cannot see through.
+    lift: Any = LiftWeights()
+    share: Any = ShareConstants()
+    if len(parts) > 1:
+        scheduled = share(scheduled)
+    return lift(scheduled), lift.weights, lift.devices
 
 
 def lower(

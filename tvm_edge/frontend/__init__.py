@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tvm
+from tvm import relax
+from tvm.relax.utils import copy_with_new_vars
 
 from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
 from tvm_edge.extras import require
 from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode, Survey
+from tvm_edge.frontend.several import (
+    beside,
+    check_models,
+    named_in_errors,
+    shapes_of,
+    surveyed_beside,
+)
 
 __all__ = [
     "ImportedModel",
@@ -31,7 +41,9 @@ def load_model(
 
     Parameters
     ----------
-    model : path, bytes, onnx.ModelProto, tvm.IRModule or str ``"zoo:NAME"``
+    model : path, bytes, onnx.ModelProto, tvm.IRModule, str ``"zoo:NAME"``, or dict
+        A dict has several of the others by name, which are brought side by side
+        (:mod:`tvm_edge.frontend.several`).
     input_shapes : mapping of str to sequence of int, optional
         Shapes of inputs with dynamic dimensions.
 
@@ -40,11 +52,14 @@ def load_model(
     InvalidModelError
         Not a model, or a damaged one.
     InputError
-        Dynamic dimensions that `input_shapes` does not fix, or shapes that do not fit.
+        Dynamic dimensions that `input_shapes` does not fix, shapes that do not fit, or names of
+        several models that mean nothing.
     UnsupportedOperatorError
         Operators without an implementation, each named with its nodes.
     """
     shapes = {name: tuple(shape) for name, shape in (input_shapes or {}).items()}
+    if isinstance(model, Mapping):
+        return _load_several(model, shapes)
     if isinstance(model, tvm.IRModule):
         from tvm_edge.frontend.relax_import import import_relax
 
@@ -54,6 +69,32 @@ def load_model(
 
     source, name = _source(model)
     return import_onnx(_read(source), shapes, name)
+
+
+def _load_several(
+    models: Mapping[str, Any], input_shapes: Mapping[str, Sequence[int]]
+) -> ImportedModel:
+    check_models(models)
+    shapes = shapes_of(models, input_shapes)
+    imported = {}
+    for name, model in models.items():
+        with named_in_errors(name):
+            if isinstance(model, Mapping):
+                raise _no_model(model)
+            imported[name] = load_model(model, shapes[name])
+        if isinstance(model, tvm.IRModule):
+            # It may be there more than once, and no variable may be bound twice.
+            own = imported[name]
+            imported[name] = replace(own, module=_copied(own.module))
+    return beside(imported)
+
+
+def _copied(module: tvm.IRModule) -> tvm.IRModule:
+    functions = {
+        gvar: copy_with_new_vars(func) if isinstance(func, relax.Function) else func
+        for gvar, func in module.functions_items()
+    }
+    return tvm.IRModule(functions, attrs=module.attrs, global_infos=module.global_infos)
 
 
 def survey_model(
@@ -70,6 +111,8 @@ def survey_model(
     InvalidModelError, InputError
         As :func:`load_model`.
     """
+    if isinstance(model, Mapping):
+        return _survey_several(model, input_shapes or {})
     if isinstance(model, tvm.IRModule):
         raise error
     from tvm_edge.frontend.onnx_survey import survey_onnx
@@ -77,6 +120,18 @@ def survey_model(
     shapes = {name: tuple(shape) for name, shape in (input_shapes or {}).items()}
     source, name = _source(model)
     return survey_onnx(_read(source), shapes, name, error)
+
+
+def _survey_several(models: Mapping[str, Any], input_shapes: Mapping[str, Sequence[int]]) -> Survey:
+    shapes = shapes_of(models, input_shapes)
+    found: dict[str, ImportedModel | Survey] = {}
+    for name, model in models.items():
+        with named_in_errors(name):
+            try:
+                found[name] = load_model(model, shapes[name])
+            except UnsupportedOperatorError as err:
+                found[name] = survey_model(model, shapes[name], err)
+    return surveyed_beside(found)
 
 
 def read_model(model: Any) -> Any:
@@ -106,11 +161,15 @@ def _source(model: Any) -> tuple[Any, str]:
     elif type(model).__name__ == "ModelProto":
         name = model.graph.name or name
     else:
-        raise InvalidModelError(
-            f"cannot read a model from a {type(model).__name__}; pass a path, bytes, an "
-            "onnx.ModelProto, a tvm.IRModule, or 'zoo:NAME'"
-        )
+        raise _no_model(model)
     return model, name
+
+
+def _no_model(model: Any) -> InvalidModelError:
+    return InvalidModelError(
+        f"cannot read a model from a {type(model).__name__}; pass a path, bytes, an "
+        "onnx.ModelProto, a tvm.IRModule, 'zoo:NAME', or a dict of names to any of these"
+    )
 
 
 def _read(source: Any) -> Any:

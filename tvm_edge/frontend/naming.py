@@ -11,7 +11,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 __all__ = ["name_results"]
 
 
-def name_results(mod: tvm.IRModule, results: Mapping[relax.Var, int]) -> tvm.IRModule:
+def name_results(
+    mod: tvm.IRModule, results: Mapping[relax.Var, int], first_input: int = 0
+) -> tvm.IRModule:
     """Call the variable of node ``i``'s result ``n<i>_``, that of parameter ``i`` ``input<i>``.
 
     The parameters' own names are the user's, and become identifiers of kernels: ``images/rgb`` or
@@ -24,6 +26,8 @@ def name_results(mod: tvm.IRModule, results: Mapping[relax.Var, int]) -> tvm.IRM
     results : mapping of relax.Var to int
         Variables of ``main`` and the node that made them. A variable that only renames another
         (an output of the graph) takes its name.
+    first_input : int
+        The number of the first parameter.
     """
     main = mod["main"]
     node = dict(results)
@@ -33,7 +37,7 @@ def name_results(mod: tvm.IRModule, results: Mapping[relax.Var, int]) -> tvm.IRM
                 node[binding.var] = node[binding.value]
     # The mark keeps digits apart that Relax appends to make a name unique.
     names = {var: f"n{i}_" for var, i in node.items()}
-    names |= {param: f"input{i}" for i, param in enumerate(main.params)}
+    names |= {param: f"input{i}" for i, param in enumerate(main.params, first_input)}
     mod[mod.get_global_var("main")] = _Renamer(mod, names).visit_expr(main)
     return mod
 

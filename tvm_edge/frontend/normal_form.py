@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import tvm
 
-from tvm_edge.report import TensorSpec, UnsupportedInfo
+from tvm_edge.report import ModelPart, TensorSpec, UnsupportedInfo
 
 __all__ = ["ImportedModel", "NodeCost", "SourceNode", "Survey"]
 
@@ -67,6 +67,8 @@ class ImportedModel:
         Operators that do not depend on the inputs and are constants of `module`.
     warnings : tuple[str, ...]
         What the user should know and may ignore.
+    parts : tuple[ModelPart, ...]
+        The models that it is made of, if it was given as several.
     """
 
     name: str
@@ -76,6 +78,7 @@ class ImportedModel:
     nodes: tuple[SourceNode, ...] = ()
     folded: tuple[SourceNode, ...] = ()
     warnings: tuple[str, ...] = ()
+    parts: tuple[ModelPart, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from tvm_edge.records.layouts import (
     update_layouts,
 )
 from tvm_edge.records.lookup import Found, RecordLibrary
-from tvm_edge.records.record import SCHEMA_VERSION, Record, Workload
+from tvm_edge.records.record import SCHEMA_VERSION, Record, Value, Workload
 from tvm_edge.records.sqlite_errors import DamagedDatabase
 from tvm_edge.records.stores import (
     Added,
@@ -44,6 +44,7 @@ __all__ = [
     "RecordLibrary",
     "RecordedDevice",
     "RecordedTransform",
+    "Value",
     "Workload",
     "add_records",
     "best_lines",

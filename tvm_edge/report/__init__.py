@@ -1,6 +1,12 @@
 """What a compilation did, in a form that people and programs read."""
 
-from tvm_edge.report.compile_report import CompileReport, KernelInfo, MemoryInfo, Placement
+from tvm_edge.report.compile_report import (
+    CompileReport,
+    KernelInfo,
+    MemoryInfo,
+    ModelAlone,
+    Placement,
+)
 from tvm_edge.report.layouts import LayoutsInfo, TransformInfo, layout_name
 from tvm_edge.report.operators import (
     FlopsBin,
@@ -11,7 +17,7 @@ from tvm_edge.report.operators import (
 )
 from tvm_edge.report.precision import PrecisionInfo
 from tvm_edge.report.records import RecordsInfo
-from tvm_edge.report.tensors import TensorSpec
+from tvm_edge.report.tensors import ModelPart, TensorSpec
 
 __all__ = [
     "CompileReport",
@@ -20,6 +26,8 @@ __all__ = [
     "KernelInfo",
     "LayoutsInfo",
     "MemoryInfo",
+    "ModelAlone",
+    "ModelPart",
     "OperatorInfo",
     "OperatorTypeInfo",
     "Placement",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from tvm_edge.report.operators import (
 from tvm_edge.report.precision import PrecisionInfo
 from tvm_edge.report.records import RecordsInfo
 
-__all__ = ["CompileReport", "KernelInfo", "MemoryInfo", "Placement"]
+__all__ = ["CompileReport", "KernelInfo", "MemoryInfo", "ModelAlone", "Placement"]
 
 
 # What to_dict adds for those who read it, and from_dict works out again.
@@ -124,6 +125,24 @@ class MemoryInfo:
 
 
 @dataclass(frozen=True)
+class ModelAlone:
+    """What one of several models takes where it runs alone.
+
+    Attributes
+    ----------
+    name : str
+    kernels : tuple[KernelInfo, ...]
+        In execution order.
+    memory : MemoryInfo
+        Weights are those that it reads; all are there.
+    """
+
+    name: str
+    kernels: tuple[KernelInfo, ...]
+    memory: MemoryInfo
+
+
+@dataclass(frozen=True)
 class CompileReport:
     """What a compilation decided, readable by people (:meth:`summary`) and programs.
 
@@ -163,6 +182,9 @@ class CompileReport:
     layout_choice : LayoutsInfo or None
         What ``tune(…, graph=True)`` chose for the whole network; ``None`` where nobody did, and
         `layouts` are by estimates.
+    models : tuple[ModelAlone, ...]
+        Of a dict of several models what each takes where it runs alone. All else is of a run of all
+        of them; `memory` has the activations of whichever needs more.
     warnings : tuple[str, ...]
     seconds : dict[str, float]
         Time of each compiler phase.
@@ -184,6 +206,7 @@ class CompileReport:
     precision: PrecisionInfo | None = None
     records: RecordsInfo | None = None
     layout_choice: LayoutsInfo | None = None
+    models: tuple[ModelAlone, ...] = ()
 
     @property
     def flops(self) -> float:
@@ -305,6 +328,8 @@ class CompileReport:
         fields = asdict(self)
         if self.memory is not None:
             fields["memory"]["peak"] = self.memory.peak
+        for model, own in zip(self.models, fields["models"], strict=True):
+            own["memory"]["peak"] = model.memory.peak
         fields["flops"] = self.flops
         fields["operator_types"] = [asdict(row) for row in self.operator_types()]
         fields["flops_distribution"] = {
@@ -316,20 +341,15 @@ class CompileReport:
     def from_dict(cls, fields: dict[str, Any]) -> CompileReport:
         """The inverse of :meth:`to_dict`."""
         stored = {key: value for key, value in fields.items() if key not in _DERIVED}
-        memory = {k: v for k, v in (fields["memory"] or {}).items() if k != "peak"}
-        if "over_time" in memory:
-            memory["over_time"] = {k: tuple(v) for k, v in memory["over_time"].items()}
+        memory = fields["memory"]
         precision, records = fields.get("precision"), fields.get("records")
         choice = fields.get("layout_choice")
         return cls(
             **{
                 **stored,
                 "placements": tuple(Placement(**p) for p in fields["placements"]),
-                "kernels": tuple(
-                    KernelInfo(**{**k, "operators": tuple(k["operators"])})
-                    for k in fields["kernels"]
-                ),
-                "memory": MemoryInfo(**memory) if memory else None,
+                "kernels": _kernels(fields["kernels"]),
+                "memory": _memory(memory) if memory else None,
                 "partitions": tuple((d, n) for d, n in fields["partitions"]),
                 "copies": tuple(fields["copies"]),
                 "fusion_groups": tuple(fields["fusion_groups"]),
@@ -337,6 +357,10 @@ class CompileReport:
                 # Artifacts of earlier versions do not have these.
                 "precision": PrecisionInfo(**precision) if precision else None,
                 "layout_choice": LayoutsInfo.from_dict(choice) if choice else None,
+                "models": tuple(
+                    ModelAlone(m["name"], _kernels(m["kernels"]), _memory(m["memory"]))
+                    for m in fields.get("models", ())
+                ),
                 "records": RecordsInfo(**{**records, "ignored": tuple(records["ignored"])})
                 if records
                 else None,
@@ -350,6 +374,17 @@ class CompileReport:
                 ),
             }
         )
+
+
+def _kernels(rows: Sequence[dict[str, Any]]) -> tuple[KernelInfo, ...]:
+    return tuple(KernelInfo(**{**k, "operators": tuple(k["operators"])}) for k in rows)
+
+
+def _memory(fields: dict[str, Any]) -> MemoryInfo:
+    stored = {key: value for key, value in fields.items() if key != "peak"}
+    if "over_time" in stored:
+        stored["over_time"] = {key: tuple(each) for key, each in stored["over_time"].items()}
+    return MemoryInfo(**stored)
 
 
 def _number(count: int, what: str, plural: str = "") -> str:

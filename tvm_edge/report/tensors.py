@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["TensorSpec", "offsets_problem"]
+__all__ = ["ModelPart", "TensorSpec", "offsets_problem"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,27 @@ class TensorSpec:
             fields.get("offsets_into"),
             fields.get("stored_as"),
         )
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    """One of the models of an artifact that has several.
+
+    Attributes
+    ----------
+    name : str
+    inputs, outputs : tuple[int, ...]
+        Positions of its tensors, which are called ``name/…``, among those of the artifact.
+    """
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> ModelPart:
+        """The inverse of :func:`dataclasses.asdict`."""
+        return cls(fields["name"], tuple(fields["inputs"]), tuple(fields["outputs"]))
 
 
 def offsets_problem(offsets: np.ndarray, length: int) -> str:

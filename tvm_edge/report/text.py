@@ -98,6 +98,9 @@ def _head(console: Console, report: CompileReport) -> None:
             f"workspace {_mib(memory.workspace)}, "
             f"inputs and outputs {_mib(memory.inputs_outputs)}",
         )
+    for model in report.models:
+        peak = _mib(model.memory.peak)
+        line("alone", f"{model.name}: {len(model.kernels)} launches, {peak} MiB peak")
     if report.seconds:
         phases = ", ".join(f"{name} {s:.1f}" for name, s in report.seconds.items())
         line("compile", f"{sum(report.seconds.values()):.1f} s ({phases})")

@@ -75,12 +75,23 @@ class BoardModels:
         return self._models[token]
 
     def _run(
-        self, arrays: Mapping[str, np.ndarray], *, model: int, outputs: Sequence[str]
+        self,
+        arrays: Mapping[str, np.ndarray],
+        *,
+        model: int,
+        outputs: Sequence[str],
+        models: Sequence[str] | None = None,
     ) -> Message:
-        return Message({}, self._model(model).run(arrays, outputs=outputs))
+        return Message({}, self._model(model).run(arrays, models=models, outputs=outputs))
 
-    def _warmup(self, _arrays: Mapping[str, np.ndarray], *, model: int) -> dict[str, Any]:
-        self._model(model).warmup()
+    def _warmup(
+        self,
+        _arrays: Mapping[str, np.ndarray],
+        *,
+        model: int,
+        models: Sequence[str] | None = None,
+    ) -> dict[str, Any]:
+        self._model(model).warmup(models=models)
         return {}
 
     def _benchmark(
@@ -91,11 +102,20 @@ class BoardModels:
         inputs: bool,
         warmup: int,
         repeat: int,
+        models: Sequence[str] | None = None,
     ) -> dict[str, Any]:
         values = arrays if inputs else None
-        return self._model(model).benchmark(values, warmup=warmup, repeat=repeat).to_dict()
+        own = self._model(model)
+        return own.benchmark(values, models=models, warmup=warmup, repeat=repeat).to_dict()
 
     def _profile(
-        self, arrays: Mapping[str, np.ndarray], *, model: int, inputs: bool, repeat: int
+        self,
+        arrays: Mapping[str, np.ndarray],
+        *,
+        model: int,
+        inputs: bool,
+        repeat: int,
+        models: Sequence[str] | None = None,
     ) -> dict[str, Any]:
-        return self._model(model).profile(arrays if inputs else None, repeat=repeat).to_dict()
+        values = arrays if inputs else None
+        return self._model(model).profile(values, models=models, repeat=repeat).to_dict()

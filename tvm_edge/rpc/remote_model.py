@@ -16,6 +16,7 @@ from tvm_edge.rpc.message import Message
 from tvm_edge.runtime.benchmark import BenchmarkResult, check_count
 from tvm_edge.runtime.info import ModelInfo
 from tvm_edge.runtime.inputs import bind_inputs
+from tvm_edge.runtime.models import Models
 from tvm_edge.runtime.outputs import wanted_outputs
 from tvm_edge.runtime.profile import Profile
 
@@ -52,6 +53,11 @@ class RemoteModel:
         return self._info.outputs
 
     @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models, of an artifact that was compiled from a dict of them."""
+        return tuple(part.name for part in self._info.models)
+
+    @property
     def report(self) -> CompileReport:
         """What the compiler decided."""
         return self._info.report
@@ -60,6 +66,7 @@ class RemoteModel:
         self,
         inputs: Mapping[str, Any],
         *,
+        models: Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
         device_outputs: bool = False,
     ) -> dict[str, np.ndarray]:
@@ -69,6 +76,8 @@ class RemoteModel:
         ----------
         inputs : mapping of str to array
             NumPy arrays or anything with ``__dlpack__``, of exactly the declared shapes and types.
+        models : sequence of str, optional
+            Of an artifact with several, those to run; default all.
         outputs : sequence of str, optional
             Names of the outputs to return; default all.
         device_outputs : bool
@@ -87,16 +96,31 @@ class RemoteModel:
         """
         if device_outputs:
             self._refuse("device_outputs=True", "leave it out: outputs come as NumPy arrays")
-        wanted = list(wanted_outputs(self.outputs, outputs).values())
-        found = self._request("run", self._bound(inputs), outputs=wanted).arrays
+        chosen = Models(self._info, models)
+        chosen.check_outputs(outputs)
+        wanted = list(wanted_outputs(chosen.outputs, outputs).values())
+        arrays = self._bound(inputs, chosen)
+        found = self._request("run", arrays, outputs=wanted, **_asked(models)).arrays
         return {name: np.array(found[name]) for name in wanted}
 
-    def warmup(self) -> None:
-        """Pay the costs of a first run now: threads, memory pools, page faults of the weights."""
-        self._request("warmup")
+    def warmup(self, *, models: Sequence[str] | None = None) -> None:
+        """Pay the costs of a first run now: threads, memory pools, page faults of the weights.
+
+        Parameters
+        ----------
+        models : sequence of str, optional
+            As for :meth:`run`.
+        """
+        Models(self._info, models)  # refuses names before they travel
+        self._request("warmup", **_asked(models))
 
     def benchmark(
-        self, inputs: Mapping[str, Any] | None = None, *, warmup: int = 3, repeat: int = 20
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        models: Sequence[str] | None = None,
+        warmup: int = 3,
+        repeat: int = 20,
     ) -> BenchmarkResult:
         """Measure latency on the board.
 
@@ -104,26 +128,36 @@ class RemoteModel:
         ----------
         inputs : mapping, optional
             Default: seeded random values.
+        models : sequence of str, optional
+            As for :meth:`run`.
         warmup, repeat : int
             Runs before, and runs measured.
         """
         check_count("warmup", warmup, 0)
         check_count("repeat", repeat, 1)
-        found = self._measured("benchmark", inputs, warmup=warmup, repeat=repeat)
+        found = self._measured("benchmark", inputs, models, warmup=warmup, repeat=repeat)
         return BenchmarkResult.from_dict(found)
 
-    def profile(self, inputs: Mapping[str, Any] | None = None, *, repeat: int = 10) -> Profile:
+    def profile(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        models: Sequence[str] | None = None,
+        repeat: int = 10,
+    ) -> Profile:
         """Measure every kernel on the board.
 
         Parameters
         ----------
         inputs : mapping, optional
             Default: seeded random values.
+        models : sequence of str, optional
+            As for :meth:`run`.
         repeat : int
             Runs to take the median of.
         """
         check_count("repeat", repeat, 1)
-        return Profile.from_dict(self._measured("profile", inputs, repeat=repeat))
+        return Profile.from_dict(self._measured("profile", inputs, models, repeat=repeat))
 
     def close(self) -> None:
         """Free the model on the board; closing the board frees all of them."""
@@ -143,16 +177,23 @@ class RemoteModel:
         )
 
     def _measured(
-        self, function: str, inputs: Mapping[str, Any] | None, **values: Any
+        self,
+        function: str,
+        inputs: Mapping[str, Any] | None,
+        models: Sequence[str] | None,
+        **values: Any,
     ) -> dict[str, Any]:
-        arrays = {} if inputs is None else self._bound(inputs)
-        return self._request(function, arrays, inputs=inputs is not None, **values).values
+        chosen = Models(self._info, models)
+        arrays = {} if inputs is None else self._bound(inputs, chosen)
+        given = {"inputs": inputs is not None, **_asked(models), **values}
+        return self._request(function, arrays, **given).values
 
-    def _bound(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        bound = bind_inputs(self.inputs, inputs, [tvm.cpu()] * len(self.inputs))
+    def _bound(self, inputs: Mapping[str, Any], chosen: Models) -> dict[str, np.ndarray]:
+        devices = [tvm.cpu()] * len(chosen.inputs)
+        bound = bind_inputs(chosen.inputs, chosen.given(inputs), devices)
         return {
             spec.name: value if isinstance(value, np.ndarray) else value.numpy()
-            for spec, value in zip(self.inputs, bound, strict=True)
+            for spec, value in zip(chosen.inputs, bound, strict=True)
         }
 
     def _request(
@@ -161,3 +202,8 @@ class RemoteModel:
         call = Call(function, {"model": self._token, **values}, arrays or {})
         answer: Message = self._remote.request(call)
         return answer
+
+
+def _asked(models: Sequence[str] | None) -> dict[str, Any]:
+    """What says which models run; boards of earlier versions run all and know no other."""
+    return {} if models is None else {"models": list(models)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -10,24 +11,67 @@ from tvm.runtime.vm import VirtualMachine
 
 from tvm_edge.errors import ArtifactError, InputError, one_line
 
-__all__ = ["KERNEL_BY_KERNEL", "Main", "entry"]
+__all__ = ["ALL", "KERNEL_BY_KERNEL", "Entry", "Main", "entry", "function_of", "kernel_by_kernel"]
 
-KERNEL_BY_KERNEL = "main_kernel_by_kernel"
-"""``main`` without recorded launches, in code that has them."""
+ALL = "main"
+"""The entry that runs all models of an artifact."""
+
+
+def function_of(model: int) -> str:
+    """The entry of one of several models, by its number."""
+    return f"{ALL}_{model}"
+
+
+def kernel_by_kernel(function: str) -> str:
+    """An entry without recorded launches, in code that has them."""
+    return f"{function}_kernel_by_kernel"
+
+
+KERNEL_BY_KERNEL = kernel_by_kernel(ALL)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A function that runs some models of an artifact.
+
+    Attributes
+    ----------
+    function : str
+        Its name, where launches are recorded.
+    inputs, outputs : tuple[int, ...]
+        What it takes and returns, by position among those of the artifact.
+    """
+
+    function: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
 
 Main = Callable[..., list[tvm.runtime.Tensor]]
 """A model's entry; what it returns is listed."""
 
 # How the virtual machine and kernels refuse an argument.
-_OTHER_ARGUMENTS = ("Invoking function main", "fn=main, loc=param", "when calling:")
+_OTHER_ARGUMENTS = (f"Invoking function {ALL}", "when calling:")
 
 # How a kernel's assertion begins (tvm_edge.schedules.emit.require).
 _REFUSED = "the inputs' values do not fit: "
 
 
-def entry(machine: VirtualMachine, name: str = "main") -> Main:
-    """``main``, and what its checks of types and shapes raise as errors of ours."""
+def entry(machine: VirtualMachine, name: str = ALL) -> Main:
+    """An entry, and what its checks of types and shapes raise as errors of ours.
+
+    Raises
+    ------
+    ArtifactError
+        The code has no such function.
+    """
+    if not machine.module.implements_function(name):
+        raise ArtifactError(
+            f"the code of this model has no function {name!r}, which its manifest names; "
+            "export it again"
+        )
     main = machine[name]
+    other = (*_OTHER_ARGUMENTS, f"fn={name}, loc=param")
 
     def call(*arguments: Any) -> list[tvm.runtime.Tensor]:
         try:
@@ -40,7 +84,7 @@ def entry(machine: VirtualMachine, name: str = "main") -> Main:
                     "they say how large a result is, and the shapes the model was compiled for",
                     name="inputs",
                 ) from err
-            if any(sign in reason for sign in _OTHER_ARGUMENTS):
+            if any(sign in reason for sign in other):
                 raise ArtifactError(
                     "the code of this model takes other inputs or weights than its manifest "
                     f"says ({one_line(err)}); export it again"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import tvm
 import tvm_ffi
 
 from tvm_edge.errors import ArtifactError, one_line
-from tvm_edge.report import CompileReport, TensorSpec
+from tvm_edge.report import CompileReport, ModelPart, TensorSpec
 from tvm_edge.runtime.artifact import Artifact, tensor_dtype
 from tvm_edge.runtime.placement import DevicePlan
 from tvm_edge.schema import check_types
@@ -42,6 +42,8 @@ class ModelInfo:
         ``architecture`` and ``features`` of the host code, ``device``.
     devices : DevicePlan
     report : CompileReport
+    models : tuple[ModelPart, ...]
+        Of an artifact with several models, or with one that has a name.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -49,6 +51,7 @@ class ModelInfo:
     target: dict[str, Any]
     devices: DevicePlan
     report: CompileReport
+    models: tuple[ModelPart, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-compatible dictionary."""
@@ -58,6 +61,7 @@ class ModelInfo:
             "target": self.target,
             "devices": self.devices.to_dict(),
             "report": self.report.to_dict(),
+            "models": [asdict(part) for part in self.models],
         }
 
     @classmethod
@@ -69,6 +73,8 @@ class ModelInfo:
             dict(fields["target"]),
             DevicePlan.from_dict(fields["devices"]),
             CompileReport.from_dict(fields["report"]),
+            # Artifacts of earlier versions do not have them.
+            tuple(ModelPart.from_dict(part) for part in fields.get("models", ())),
         )
 
 
@@ -139,6 +145,7 @@ def check_info(info: ModelInfo, weights: int) -> None:
     ):
         if len(plan) != count or not set(plan) <= set(range(len(info.devices.kinds))):
             raise ValueError(f"the plan of devices does not fit {count} {what}")
+    _check_models(info)
     for position, operator in enumerate(info.report.operators):
         if not set(operator.inputs) <= set(range(position)):
             raise ValueError(f"the operator {operator.name!r} reads what is not in front of it")
@@ -146,3 +153,22 @@ def check_info(info: ModelInfo, weights: int) -> None:
     for series in memory.over_time.values() if memory else ():
         if len(series) != len(info.report.kernels):
             raise ValueError("memory over time does not fit the kernels")
+
+
+def _check_models(info: ModelInfo) -> None:
+    """Refuse models that are not made of the inputs and outputs, each one's behind the other's."""
+    if not info.models:
+        return
+    for what, specs in (("inputs", info.inputs), ("outputs", info.outputs)):
+        positions = [position for part in info.models for position in getattr(part, what)]
+        if positions != list(range(len(specs))):
+            raise ValueError(f"the models do not share out the {what}")
+        for part in info.models:
+            for position in getattr(part, what):
+                if not specs[position].name.startswith(f"{part.name}/"):
+                    raise ValueError(f"{specs[position].name!r} is not the model {part.name!r}'s")
+    names = [part.name for part in info.models]
+    if len(set(names)) != len(names):
+        raise ValueError("two models have one name")
+    if len(names) > 1 and [model.name for model in info.report.models] != names:
+        raise ValueError("the report is of other models")

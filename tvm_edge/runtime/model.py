@@ -24,10 +24,11 @@ from tvm_edge.runtime.dlpack import host_array, numpy_dtype, to_numpy
 from tvm_edge.runtime.info import ModelInfo, read_info, versions
 from tvm_edge.runtime.inputs import Bound, bind_inputs, random_inputs, stored
 from tvm_edge.runtime.library import Library, LoadedLibrary
+from tvm_edge.runtime.models import Models
 from tvm_edge.runtime.outputs import of_its_type, wanted_outputs
 from tvm_edge.runtime.placement import device_index, input_device, open_devices
 from tvm_edge.runtime.profile import Profile, profile_runs
-from tvm_edge.runtime.session import Session, aligned_copy, as_tensor, check_host
+from tvm_edge.runtime.session import Instrument, Session, aligned_copy, as_tensor, check_host
 from tvm_edge.runtime.threads import resolve_num_threads
 
 __all__ = ["CompiledModel", "load"]
@@ -54,6 +55,7 @@ class CompiledModel:
         uploaded: Callable[[int], None] | None = None,
     ) -> None:
         self._info = info
+        self._every = Models(info)
         self._device_index = device_index
         self._uploaded = uploaded
         self._library = library
@@ -75,6 +77,11 @@ class CompiledModel:
     def outputs(self) -> tuple[TensorSpec, ...]:
         """Names, shapes and types of the outputs."""
         return self._info.outputs
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models, of an artifact that was compiled from a dict of them."""
+        return tuple(part.name for part in self._info.models)
 
     @property
     def report(self) -> CompileReport:
@@ -116,6 +123,7 @@ class CompiledModel:
         self,
         inputs: Mapping[str, Any],
         *,
+        models: Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
         device_outputs: bool = False,
     ) -> dict[str, Any]:
@@ -129,8 +137,12 @@ class CompiledModel:
             wants it on is used where it is, if it begins on 64 bytes; other data is copied, through
             the host only between devices of different kinds. CUDA tensors may have work pending
             on any stream of their library, TVM's own must be finished.
+        models : sequence of str, optional
+            Of an artifact with several, those to run; default all, by one function in which kernels
+            of different models may be merged. Inputs of the others are not needed, and not read
+            where they are given. Some of several run one after the other.
         outputs : sequence of str, optional
-            Names of the outputs to return; default all.
+            Names of the outputs to return; default all of the models that run.
         device_outputs : bool
             Return ``tvm.runtime.Tensor`` where they are instead of NumPy arrays. Other libraries
             read them through DLPack (``torch.from_dlpack``), except OpenCL's, which are for TVM,
@@ -149,13 +161,15 @@ class CompiledModel:
         DeviceUnavailableError, ArtifactError
             The model is compiled for another machine.
         """
-        wanted, bound = wanted_outputs(self.outputs, outputs), self._bind(inputs)
-        return self._finish(self._session, bound, wanted, self.outputs, device_outputs)
+        chosen = self._chosen(models)
+        wanted, bound = self._wanted(chosen, outputs), self._bind(inputs, chosen)
+        return self._finish(self._session, chosen, bound, wanted, device_outputs)
 
     def run_async(
         self,
         inputs: Mapping[str, Any],
         *,
+        models: Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
         device_outputs: bool = False,
     ) -> Future[dict[str, Any]]:
@@ -170,7 +184,7 @@ class CompiledModel:
         inputs : mapping of str to array
             As for :meth:`run`. Data in host memory is copied before the call returns; leave a
             tensor on a GPU as it is until the future is done.
-        outputs, device_outputs
+        models, outputs, device_outputs
             As for :meth:`run`.
 
         Returns
@@ -184,36 +198,51 @@ class CompiledModel:
             At once, as :meth:`run` does. What goes wrong while the model runs comes from the
             future.
         """
-        wanted, bound = wanted_outputs(self.outputs, outputs), self._bind(inputs)
+        chosen = self._chosen(models)
+        wanted, bound = self._wanted(chosen, outputs), self._bind(inputs, chosen)
         session = self._session
         session.check_process()  # a forked child has no thread that would take it
         kept = [aligned_copy(v) if isinstance(v, np.ndarray) else v for v in bound]
-        return self._queue.submit(self._finish, session, kept, wanted, self.outputs, device_outputs)
+        return self._queue.submit(self._finish, session, chosen, kept, wanted, device_outputs)
 
-    def _bind(self, inputs: Mapping[str, Any]) -> list[Bound]:
-        plan = self._info.devices
-        devices = [input_device(plan.kinds[d], self._device_index) for d in plan.inputs]
-        bound = bind_inputs(self.inputs, inputs, devices)
-        return [stored(value, spec) for value, spec in zip(bound, self.inputs, strict=True)]
+    def _chosen(self, models: Sequence[str] | None) -> Models:
+        return self._every if models is None else Models(self._info, models)
+
+    def _wanted(self, chosen: Models, outputs: Sequence[str] | None) -> dict[int, str]:
+        chosen.check_outputs(outputs)
+        return wanted_outputs(chosen.outputs, outputs)
+
+    def _bind(self, inputs: Mapping[str, Any], chosen: Models | None = None) -> list[Bound]:
+        chosen, plan = chosen or self._every, self._info.devices
+        devices = [
+            input_device(plan.kinds[plan.inputs[i]], self._device_index)
+            for entry in chosen.entries
+            for i in entry.inputs
+        ]
+        bound = bind_inputs(chosen.inputs, chosen.given(inputs), devices)
+        return [stored(value, spec) for value, spec in zip(bound, chosen.inputs, strict=True)]
 
     @staticmethod
     def _finish(  # without the model, which may be dropped meanwhile
         session: Session,
+        chosen: Models,
         bound: Sequence[Bound],
         wanted: Mapping[int, str],
-        specs: Sequence[TensorSpec],
         device_outputs: bool,
     ) -> dict[str, Any]:
-        tensors = session.invoke(bound)
-        if len(tensors) <= max(wanted, default=-1):
-            raise ArtifactError(
-                f"the code of this model returns {len(tensors)} outputs, and its manifest names "
-                "more; export it again"
-            )
+        tensors: list[tvm.runtime.Tensor] = []
+        for entry, own in chosen.split(bound):
+            found = session.invoke(own, entry)
+            if len(found) < len(entry.outputs):
+                raise ArtifactError(
+                    f"the code of this model returns {len(found)} outputs, and its manifest names "
+                    "more; export it again"
+                )
+            tensors += found[: len(entry.outputs)]
         return {
             name: tensors[index]
             if device_outputs
-            else of_its_type(to_numpy(tensors[index]), specs[index])
+            else of_its_type(to_numpy(tensors[index]), chosen.outputs[index])
             for index, name in wanted.items()
         }
 
@@ -237,17 +266,30 @@ class CompiledModel:
             self._info, self._library, self._weights, self._num_threads, index, self._uploaded
         )
 
-    def warmup(self) -> None:
-        """Pay the costs of a first run now: threads, memory pools, page faults of the weights."""
+    def warmup(self, *, models: Sequence[str] | None = None) -> None:
+        """Pay the costs of a first run now: threads, memory pools, page faults of the weights.
+
+        Parameters
+        ----------
+        models : sequence of str, optional
+            Of the run that is to come, as for :meth:`run`.
+        """
+        chosen = self._chosen(models)
         zeros = [
             np.zeros(spec.static_shape, numpy_dtype(spec.stored_as or spec.dtype))
-            for spec in self.inputs
+            for spec in chosen.inputs
         ]
-        self._session.invoke(zeros)
+        for entry, own in chosen.split(zeros):
+            self._session.invoke(own, entry)
         self._session.synchronize()
 
     def benchmark(
-        self, inputs: Mapping[str, Any] | None = None, *, warmup: int = 3, repeat: int = 20
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        models: Sequence[str] | None = None,
+        warmup: int = 3,
+        repeat: int = 20,
     ) -> BenchmarkResult:
         """Measure latency.
 
@@ -255,16 +297,26 @@ class CompiledModel:
         ----------
         inputs : mapping, optional
             Default: seeded random values.
+        models : sequence of str, optional
+            As for :meth:`run`.
         warmup, repeat : int
             Runs before, and runs measured.
         """
-        values = random_inputs(self.inputs) if inputs is None else inputs
-        bound = self._bind(values)
+        chosen = self._chosen(models)
+        values = random_inputs(chosen.inputs) if inputs is None else inputs
         session = self._session
-        placed = session.place(bound)
+        placed = [
+            (entry, session.place(own, entry))
+            for entry, own in chosen.split(self._bind(values, chosen))
+        ]
+
+        def on_device() -> None:
+            for entry, own in placed:
+                session.invoke_placed(own, wanted=entry)
+
         return measure(
-            lambda: session.invoke_placed(placed),
-            lambda: self.run(values),
+            on_device,
+            lambda: self.run(values, models=models),
             warmup=warmup,
             repeat=repeat,
             num_threads=self._num_threads,
@@ -288,24 +340,39 @@ class CompiledModel:
         session.invoke_placed(placed, runs)
         return (perf_counter() - start) / runs
 
-    def profile(self, inputs: Mapping[str, Any] | None = None, *, repeat: int = 10) -> Profile:
+    def profile(
+        self,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        models: Sequence[str] | None = None,
+        repeat: int = 10,
+    ) -> Profile:
         """Measure every kernel.
 
         Parameters
         ----------
         inputs : mapping, optional
             Default: seeded random values.
+        models : sequence of str, optional
+            As for :meth:`run`.
         repeat : int
             Runs to take the median of.
         """
-        values = random_inputs(self.inputs) if inputs is None else inputs
-        bound = self._bind(values)
-        self._session.invoke(bound)
-        return profile_runs(
-            lambda instrument: self._session.instrumented(bound, instrument),
-            self.report.kernels,
-            repeat,
-        )
+        chosen = self._chosen(models)
+        values = random_inputs(chosen.inputs) if inputs is None else inputs
+        runs = list(chosen.split(self._bind(values, chosen)))
+        for entry, own in runs:
+            self._session.invoke(own, entry)
+
+        def instrumented(instrument: Instrument) -> None:
+            for entry, own in runs:
+                self._session.instrumented(own, instrument, entry)
+
+        kernels = self.report.kernels
+        if chosen.numbers:
+            alone = [self.report.models[number] for number in chosen.numbers]
+            kernels = tuple(kernel for model in alone for kernel in model.kernels)
+        return profile_runs(instrumented, kernels, repeat)
 
     def export(self, path: str | os.PathLike[str], *, embed_programs: bool = False) -> Path:
         """Write the model as one file that :func:`tvm_edge.load` reads without a compiler.

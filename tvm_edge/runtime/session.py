@@ -23,7 +23,7 @@ from tvm_edge import opencl
 from tvm_edge.errors import ArtifactError, DeviceUnavailableError, TvmEdgeWarning
 from tvm_edge.host import allowed_cpus, host_features, machine
 from tvm_edge.runtime.dlpack import byte_offset, share_array
-from tvm_edge.runtime.entry import KERNEL_BY_KERNEL, Main, entry
+from tvm_edge.runtime.entry import ALL, Entry, Main, entry, kernel_by_kernel
 from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.placement import DevicePlan
 from tvm_edge.runtime.threads import configure_pool
@@ -108,11 +108,15 @@ def load_library(what: str, content: bytes) -> tvm.runtime.Module:
 
 
 class _Machine:
-    """One of TVM's virtual machines, for one run at a time, and the memory it takes inputs in."""
+    """TVM's virtual machines for one run at a time, and the memory it takes inputs in.
+
+    There is one for each entry: what a machine has recorded it tells apart by numbers that the
+    entries use alike.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.main: Main | None = None  # made when it is first needed
+        self.mains: dict[str, Main] = {}  # made when they are first needed
         self._staged: dict[int, tuple[tvm.runtime.Tensor, np.ndarray]] = {}
 
     def stage(self, index: int, array: np.ndarray) -> tvm.runtime.Tensor:
@@ -174,8 +178,9 @@ class Session:
         room = max(1, len(allowed_cpus()) // num_threads) if on_cpu else 1
         self._machines = [_Machine() for _ in range(room)]
         first = self._make_machine()
-        self._main = _main_of(first, self._devices)
-        self._machines[0].main = entry(first, self._main)
+        self._everything = Entry(ALL, tuple(range(len(plan.inputs))), ())
+        self._launches_recorded = _launches_recorded(first, self._devices)
+        self._machines[0].mains[ALL] = entry(first, self._name_of(ALL))
         self._unheard = any(_is_opencl(device) for device in self._devices)
         self._turn = itertools.count()
         placed = []
@@ -197,16 +202,34 @@ class Session:
             self._module, [d for d in self._devices if not _is_cpu(d)] or tvm.cpu()
         )
 
-    def place(self, inputs: Sequence[Bound]) -> list[tvm.runtime.Tensor]:
-        """The inputs where ``main`` wants them, for any number of runs.
+    def _name_of(self, function: str) -> str:
+        """The form of an entry that the driver is better with."""
+        return function if self._launches_recorded else kernel_by_kernel(function)
+
+    def _main(self, machine: _Machine, function: str) -> Main:
+        """An entry of a machine that is locked."""
+        if function not in machine.mains:
+            machine.mains[function] = entry(self._make_machine(), self._name_of(function))
+        return machine.mains[function]
+
+    def place(
+        self, inputs: Sequence[Bound], wanted: Entry | None = None
+    ) -> list[tvm.runtime.Tensor]:
+        """The inputs where an entry wants them, for any number of runs.
 
         TVM's own ``VirtualMachine.set_input`` sends all of them to the first device
         (apache/tvm#17884).
         """
-        return [_place(value, device) for value, device in zip(inputs, self._inputs, strict=True)]
+        positions = (wanted or self._everything).inputs
+        return [
+            _place(value, self._inputs[position])
+            for value, position in zip(inputs, positions, strict=True)
+        ]
 
-    def invoke(self, inputs: Sequence[Bound]) -> list[tvm.runtime.Tensor]:
-        """Run ``main``.
+    def invoke(
+        self, inputs: Sequence[Bound], wanted: Entry | None = None
+    ) -> list[tvm.runtime.Tensor]:
+        """Run ``main``, or another entry.
 
         The results are the caller's: no later run, and no change to an input or to another
         result, changes them.
@@ -220,15 +243,17 @@ class Session:
         machine = self._choose()
         with machine.lock, self._stream():
             configure_pool(self.num_threads)
-            if machine.main is None:
-                machine.main = entry(self._make_machine(), self._main)
+            wanted = wanted or self._everything
+            main = self._main(machine, wanted.function)
             tensors = [
                 machine.stage(index, value)
-                if isinstance(value, np.ndarray) and _is_cpu(device) and not _is_aligned(value)
-                else _place(value, device)
-                for index, (value, device) in enumerate(zip(inputs, self._inputs, strict=True))
+                if isinstance(value, np.ndarray)
+                and _is_cpu(self._inputs[index])
+                and not _is_aligned(value)
+                else _place(value, self._inputs[index])
+                for index, value in zip(wanted.inputs, inputs, strict=True)
             ]
-            outputs = self._own(machine.main(*tensors, self._weights), tensors)
+            outputs = self._own(main(*tensors, self._weights), tensors)
             if self._cuda:
                 # A consumer's stream knows nothing of ours, nor does the allocator of a producer
                 # that frees an input next.
@@ -238,14 +263,19 @@ class Session:
             self._warn_of_recording()
         return outputs
 
-    def invoke_placed(self, inputs: Sequence[tvm.runtime.Tensor], runs: int = 1) -> None:
-        """Run ``main`` on inputs from :meth:`place`, so many times in a row, to the end."""
+    def invoke_placed(
+        self,
+        inputs: Sequence[tvm.runtime.Tensor],
+        runs: int = 1,
+        wanted: Entry | None = None,
+    ) -> None:
+        """Run an entry on inputs from :meth:`place`, so many times in a row, to the end."""
         self.check_process()
         with self._machines[0].lock, self._stream():
             configure_pool(self.num_threads)
-            assert self._machines[0].main is not None
+            main = self._main(self._machines[0], (wanted or self._everything).function)
             for _ in range(runs):
-                self._machines[0].main(*inputs, self._weights)
+                main(*inputs, self._weights)
             self.synchronize()
 
     def device_programs(self) -> bytes:
@@ -262,7 +292,9 @@ class Session:
             if not _is_cpu(device):
                 device.sync()
 
-    def instrumented(self, inputs: Sequence[Bound], instrument: Instrument) -> None:
+    def instrumented(
+        self, inputs: Sequence[Bound], instrument: Instrument, wanted: Entry | None = None
+    ) -> None:
         """Run once with `instrument` around every call of the virtual machine.
 
         Kernels of a GPU run one by one, each to its end before the next begins.
@@ -280,9 +312,10 @@ class Session:
         with _interrupt_deferred(), self._machines[0].lock, self._stream():
             configure_pool(self.num_threads)
             # What a GPU's driver replays calls nothing that an instrument could see.
-            recorded = machine.module.implements_function(KERNEL_BY_KERNEL)
-            main = entry(machine, KERNEL_BY_KERNEL if recorded else "main")
-            main(*self.place(inputs), self._weights)
+            name = (wanted or self._everything).function
+            recorded = machine.module.implements_function(kernel_by_kernel(name))
+            main = entry(machine, kernel_by_kernel(name) if recorded else name)
+            main(*self.place(inputs, wanted), self._weights)
 
     def check_process(self) -> None:
         """Refuse to run in a child that was forked off after the model was loaded.
@@ -361,17 +394,15 @@ def _interrupt_deferred() -> Iterator[None]:
         handler(*pending[0])
 
 
-def _main_of(machine: VirtualMachine, devices: Sequence[tvm.runtime.Device]) -> str:
-    """The function to run: on OpenCL the one with recordings only where the driver records.
+def _launches_recorded(machine: VirtualMachine, devices: Sequence[tvm.runtime.Device]) -> bool:
+    """Whether to run entries with recordings, where there are any: on OpenCL where the driver can.
 
     Without, what leads to them costs the host 0.5 µs a kernel.
     """
     records = not any(
         _is_opencl(device) and opencl.command_buffers(device.index)["missing"] for device in devices
     )
-    if records or not machine.module.implements_function(KERNEL_BY_KERNEL):
-        return "main"
-    return KERNEL_BY_KERNEL
+    return records or not machine.module.implements_function(kernel_by_kernel(ALL))
 
 
 def _is_cpu(device: tvm.runtime.Device) -> bool:

@@ -2,6 +2,6 @@
 
 from tvm_edge.tuning.driver import tune
 from tvm_edge.tuning.options import LEVELS
-from tvm_edge.tuning.result import GraphResult, Progress, TaskResult, TuneResult
+from tvm_edge.tuning.result import GraphResult, GroupResult, Progress, TaskResult, TuneResult
 
-__all__ = ["LEVELS", "GraphResult", "Progress", "TaskResult", "TuneResult", "tune"]
+__all__ = ["LEVELS", "GraphResult", "GroupResult", "Progress", "TaskResult", "TuneResult", "tune"]

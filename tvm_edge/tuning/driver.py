@@ -28,6 +28,7 @@ from tvm_edge.tuning.graph_tuner import GraphTuner, check_graph
 from tvm_edge.tuning.interrupt import Interrupt
 from tvm_edge.tuning.measurer import Boards, Measurer, make_measurer
 from tvm_edge.tuning.options import LEVELS, check_device, check_options
+from tvm_edge.tuning.parallel_groups import GROUPS, GroupTuner, check_groups
 from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.problem import ProblemFiles
 from tvm_edge.tuning.recorder import Recorder
@@ -64,6 +65,7 @@ def tune(
     seed: int = 0,
     callbacks: Sequence[Callable[[Progress], None]] = (),
     graph: bool = False,
+    parallel_fusion: bool = False,
 ) -> TuneResult:
     """Find the fastest kernels of a model's convolutions on a device of this machine or of boards.
 
@@ -71,7 +73,8 @@ def tune(
 
     Parameters
     ----------
-    model : path, bytes, onnx.ModelProto, tvm.IRModule or ``"zoo:NAME"``
+    model : path, bytes, onnx.ModelProto, tvm.IRModule, ``"zoo:NAME"``, or dict
+        A dict of names to any of the others as for :func:`tvm_edge.compile`.
     target : str, dict or tvm.target.Target
         A device of this machine, or of boards; a CPU is measured with all its cores.
     trials : int, optional
@@ -100,6 +103,10 @@ def tune(
         Choose the layouts of the whole network as well: convolutions are measured in other layouts
         too, with a third of the trials, and ``compile`` takes what was chosen if it was faster.
         Of ``"llvm"``; kernels of GPUs have one layout.
+    parallel_fusion : bool
+        Measure groups of independent kernels as well, apart and in one launch, with a third of the
+        time: ``compile(…, parallel_fusion="auto")`` takes those that were faster, of several models
+        too. Up to 16 groups or 64 by `level`, or as many as there are. On this machine.
 
     Returns
     -------
@@ -131,7 +138,10 @@ def tune(
         tuning_logs=tuning_logs,
         seed=seed,
         graph=graph,
+        parallel_fusion=parallel_fusion,
     )
+    if parallel_fusion:
+        check_groups(tracker)
     resolved = resolve_target(target, host)
     if graph:
         check_graph(resolved)
@@ -140,24 +150,67 @@ def tune(
     folder = user_folder(tuning_logs if not isinstance(tuning_logs, bool) else None)
     tasks = extract_tasks(model, resolved, input_shapes)
     name = model if isinstance(model, str | os.PathLike) else type(model).__name__
+    if isinstance(model, Mapping):
+        name = " + ".join(model)
     recorder = Recorder(resolved, folder)
     given = target if isinstance(target, str | dict) else json.loads(str(target))
     boards = None if tracker is None else Boards(tracker, key, host)
     run = _Run(str(name), resolved, given, boards, tasks, folder, recorder, seed, tuple(callbacks))
-    if not graph:
-        return run(_trials(tasks, trials, LEVELS[level]), time_budget, resume)
-    tuner = GraphTuner(model, given, resolved, input_shapes, folder, on_board=tracker is not None)
+    tuner = None
+    if graph:
+        on_board = tracker is not None
+        tuner = GraphTuner(model, given, resolved, input_shapes, folder, on_board=on_board)
+    start = monotonic()
+    budget = time_budget
+    if time_budget is not None and parallel_fusion:
+        budget = time_budget * (1 - 1 / _OTHERS)
+    result = _tuned(run, tuner, trials, level, budget, resume)
+    if not parallel_fusion or result.interrupted:
+        return result
+    interrupt = Interrupt()
+    groups = GroupTuner(
+        model,
+        given,
+        host,
+        input_shapes,
+        recorder,
+        folder,
+        resolved.kind,
+        most=GROUPS[level],
+        deadline=None if time_budget is None else start + time_budget,
+        device=run.device,
+        check=interrupt.check,
+    )
+    with interrupt:
+        try:
+            groups()
+        except KeyboardInterrupt:
+            result = replace(result, interrupted=True)
+    return replace(result, groups=tuple(groups.results))
+
+
+def _tuned(
+    run: _Run,
+    tuner: GraphTuner | None,
+    trials: int | None,
+    level: str,
+    time_budget: float | None,
+    resume: bool,
+) -> TuneResult:
+    """Convolutions one by one, and with a graph tuner the layouts of all."""
+    if tuner is None:
+        return run(_trials(run.tasks, trials, LEVELS[level]), time_budget, resume)
     start = monotonic()
     if trials is not None:
         trials, others = trials - trials // _OTHERS, trials // _OTHERS
     budget = None if time_budget is None else time_budget * (1 - 1 / _OTHERS)
-    result = run(_trials(tasks, trials, LEVELS[level]), budget, resume)
+    result = run(_trials(run.tasks, trials, LEVELS[level]), budget, resume)
     if result.interrupted or not tuner.graph.convolutions:
         return result
     counts = Counter(tuner.graph.convolutions.values())
     more = replace(
         run,
-        tasks=extract_layout_tasks(counts, resolved),
+        tasks=extract_layout_tasks(counts, run.resolved),
         errors=Counter(),
         taken=0,
         interrupt=Interrupt(),
@@ -172,7 +225,7 @@ def tune(
         return result
     with more.interrupt, more.device():
         try:
-            return replace(result, graph=tuner(str(name)))
+            return replace(result, graph=tuner(run.model))
         except KeyboardInterrupt:
             return replace(result, interrupted=True)
 

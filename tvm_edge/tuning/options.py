@@ -29,6 +29,7 @@ def check_options(
     tuning_logs: Any,
     seed: Any,
     graph: Any = False,
+    parallel_fusion: Any = False,
 ) -> None:
     """Refuse values that mean nothing, and those that this version cannot honour.
 
@@ -72,10 +73,13 @@ def check_options(
             name="precision",
             got=repr(precision),
         )
-    if not isinstance(graph, bool):
-        raise InputError(
-            f"graph={graph!r} is neither True nor False", name="graph", got=repr(graph)
-        )
+    for name, value in (("graph", graph), ("parallel_fusion", parallel_fusion)):
+        if not isinstance(value, bool):
+            raise InputError(
+                f"{name}={value!r} is neither True nor False; use one of them",
+                name=name,
+                got=repr(value),
+            )
     if tracker is not None:
         parse_address(tracker, "tracker")
     elif key is not None:

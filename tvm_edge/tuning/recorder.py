@@ -11,7 +11,15 @@ import tvm
 
 from tvm_edge.errors import TvmEdgeWarning
 from tvm_edge.hardware import ResolvedTarget, devices
-from tvm_edge.records import Record, RecordLibrary, add_records, prepare_store, recorded_device
+from tvm_edge.records import (
+    Record,
+    RecordLibrary,
+    Value,
+    Workload,
+    add_records,
+    prepare_store,
+    recorded_device,
+)
 from tvm_edge.schedules.conv_records import (
     TEMPLATES,
     config_of,
@@ -79,16 +87,28 @@ class Recorder:
 
     def keep(self, task: Task, place: int, latencies: tuple[float, ...], error: str = "") -> None:
         """Note a measurement of one of a task's configurations, or a failure; not yet written."""
+        template = template_of(self._resolved.spec)
+        workload, config = recorded_workload(task.workload), recorded_config(task.configs[place])
+        self.note(workload, template, config, latencies, error)
+
+    def note(
+        self,
+        workload: Workload,
+        template: str,
+        config: dict[str, Value],
+        latencies: tuple[float, ...],
+        error: str = "",
+    ) -> None:
+        """Note a measurement in the words of records; not yet written."""
         spec = self._resolved.spec
-        template = template_of(spec)
         self._pending.append(
             Record(
                 recorded_device(spec, self._own_driver()),
                 recorded_target(self._resolved.kind, spec),
-                recorded_workload(task.workload),
+                workload,
                 template,
                 TEMPLATES[template],
-                recorded_config(task.configs[place]),
+                config,
                 latencies,
                 tvm.__version__,
                 _now(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -14,7 +14,7 @@ from tvm_edge.report import LayoutsInfo
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 
-__all__ = ["GraphResult", "Progress", "TaskResult", "TuneResult"]
+__all__ = ["GraphResult", "GroupResult", "Progress", "TaskResult", "TuneResult"]
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,31 @@ class GraphResult:
 
 
 @dataclass(frozen=True)
+class GroupResult:
+    """What was measured of independent kernels.
+
+    Attributes
+    ----------
+    kernels : tuple of str
+    apart, merged : float or None
+        Seconds one after the other, and in one launch by the best order of them; ``None`` where it
+        failed.
+    error : str
+        Class of an error, if there was one.
+    """
+
+    kernels: tuple[str, ...]
+    apart: float | None
+    merged: float | None
+    error: str = ""
+
+    @property
+    def gains(self) -> bool:
+        """Whether they are faster as one."""
+        return self.apart is not None and self.merged is not None and self.merged < self.apart
+
+
+@dataclass(frozen=True)
 class TuneResult:
     """What a run found.
 
@@ -149,6 +174,8 @@ class TuneResult:
         Failures by class.
     graph : GraphResult or None
         Layouts of the whole network, if they were asked for.
+    groups : tuple of GroupResult or None
+        Groups of independent kernels that were measured, if they were asked for.
     """
 
     model: str
@@ -161,6 +188,7 @@ class TuneResult:
     interrupted: bool
     errors: Mapping[str, int]
     graph: GraphResult | None = None
+    groups: tuple[GroupResult, ...] | None = None
 
     def with_more(self, other: TuneResult) -> TuneResult:
         """This run with the trials of another; `other` may go on where this one ended."""
@@ -201,6 +229,8 @@ class TuneResult:
             lines.append(f"failed: {counts}")
         if self.graph is not None:
             lines.append(self.graph.summary())
+        if self.groups is not None:
+            lines.append(_groups_line(self.groups))
         lines.append(f"records: {self.folder}")
         if self.interrupted:
             lines.append("interrupted: go on with resume=True (tvm-edge tune --resume)")
@@ -248,6 +278,9 @@ class TuneResult:
             "heuristic_ms": self.heuristic_ms,
             "best_ms": self.best_ms,
             "graph": None if self.graph is None else asdict(self.graph),
+            "groups": None
+            if self.groups is None
+            else [{**asdict(group), "gains": group.gains} for group in self.groups],
             "tasks": [
                 {
                     "name": task.name,
@@ -261,3 +294,15 @@ class TuneResult:
                 for task in self.tasks
             ],
         }
+
+
+def _groups_line(groups: Sequence[GroupResult]) -> str:
+    if not groups:
+        return "no groups of kernels were measured: none is independent, or all have records"
+    gains = [group.apart / group.merged for group in groups if group.apart and group.merged]
+    best = f", by up to {max(gains):.2f}×" if gains and max(gains) > 1 else ""
+    failed = sum(bool(group.error) for group in groups)
+    return (
+        f"{sum(group.gains for group in groups)} of {len(groups)} groups of kernels are faster as "
+        f"one{best}{f', {failed} failed' if failed else ''}"
+    )
