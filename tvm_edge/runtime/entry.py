@@ -10,10 +10,16 @@ from tvm.runtime.vm import VirtualMachine
 
 from tvm_edge.errors import ArtifactError, InputError, one_line
 
-__all__ = ["KERNEL_BY_KERNEL", "Main", "entry"]
+__all__ = ["KERNEL_BY_KERNEL", "Main", "entry", "stage_name"]
 
 KERNEL_BY_KERNEL = "main_kernel_by_kernel"
 """``main`` without recorded launches, in code that has them."""
+
+
+def stage_name(number: int, device: int) -> str:
+    """The function of a stage of ``main``, and the device, of a model's, that it runs on."""
+    return f"main_stage_{number}_on_device_{device}"
+
 
 Main = Callable[..., list[tvm.runtime.Tensor]]
 """A model's entry; what it returns is listed."""
@@ -57,7 +63,8 @@ def entry(machine: VirtualMachine, name: str = "main") -> Main:
                     name="inputs",
                 ) from err
             raise  # the device's
-        if any(length < 0 for tensor in results for length in tensor.shape):
+        tensors = (result for result in results if isinstance(result, tvm.runtime.Tensor))
+        if any(length < 0 for tensor in tensors for length in tensor.shape):
             raise InputError(
                 "a shape that this model computes from its inputs' values is negative; "
                 "check the values",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, runtime_checkable
@@ -27,7 +27,10 @@ from tvm_edge.runtime.library import Library, LoadedLibrary
 from tvm_edge.runtime.outputs import of_its_type, wanted_outputs
 from tvm_edge.runtime.placement import device_index, input_device, open_devices
 from tvm_edge.runtime.profile import Profile, profile_runs
-from tvm_edge.runtime.session import Session, aligned_copy, as_tensor, check_host
+from tvm_edge.runtime.session import Session, check_host
+from tvm_edge.runtime.stages import frame_steps
+from tvm_edge.runtime.staging import FrameInputs, aligned_copy, as_tensor, unaligned_zeros
+from tvm_edge.runtime.stream import FrameStream
 from tvm_edge.runtime.threads import resolve_num_threads
 
 __all__ = ["CompiledModel", "load"]
@@ -190,6 +193,57 @@ class CompiledModel:
         kept = [aligned_copy(v) if isinstance(v, np.ndarray) else v for v in bound]
         return self._queue.submit(self._finish, session, kept, wanted, self.outputs, device_outputs)
 
+    def stream(
+        self,
+        frames: Iterable[Mapping[str, Any]],
+        depth: int = 2,
+        *,
+        outputs: Sequence[str] | None = None,
+    ) -> FrameStream:
+        """Run the model on frame after frame, several at a time.
+
+        A model on several devices works on one frame on each: while the CPU has one, the GPU has
+        the next. On one device frames are taken while the one before is worked on.
+
+        Parameters
+        ----------
+        frames : iterable of mapping
+            Of each frame the inputs, as for :meth:`run`. Data in host memory is copied when a frame
+            is taken, so a camera may write the next into the same array; leave a tensor on a GPU
+            as it is until the frame's outputs are there.
+        depth : int
+            How many frames may be on their way: taken from `frames`, and their outputs not yet
+            taken from the stream. Memory for activations grows with it. With 2 each of two devices
+            has a frame; with 3 a device whose times vary finds its next frame waiting; 1 is
+            :meth:`run` for one frame after the other.
+        outputs : sequence of str, optional
+            Names of the outputs to return; default all.
+
+        Returns
+        -------
+        FrameStream
+            An iterator over the frames' outputs, in order; close it, or use it in a ``with`` block,
+            to end early.
+
+        Raises
+        ------
+        InputError
+            `frames` is no iterable, `depth` no positive number, or an output has another name. What
+            is wrong with a frame is raised in its turn, and the stream goes on behind it.
+        DeviceUnavailableError, ArtifactError
+            The model is compiled for another machine.
+
+        Examples
+        --------
+        >>> with model.stream(camera) as stream:    # doctest: +SKIP
+        ...     for outputs in stream:
+        ...         show(outputs["boxes"])
+        """
+        wanted = wanted_outputs(self.outputs, outputs)
+        session = self._session
+        steps = frame_steps(session, partial(self._named, wanted=wanted, specs=self.outputs))
+        return FrameStream(frames, depth, FrameInputs(self._bind), steps, session.check_process)
+
     def _bind(self, inputs: Mapping[str, Any]) -> list[Bound]:
         plan = self._info.devices
         devices = [input_device(plan.kinds[d], self._device_index) for d in plan.inputs]
@@ -204,7 +258,15 @@ class CompiledModel:
         specs: Sequence[TensorSpec],
         device_outputs: bool,
     ) -> dict[str, Any]:
-        tensors = session.invoke(bound)
+        return CompiledModel._named(session.invoke(bound), wanted, specs, device_outputs)
+
+    @staticmethod
+    def _named(
+        tensors: Sequence[tvm.runtime.Tensor],
+        wanted: Mapping[int, str],
+        specs: Sequence[TensorSpec],
+        device_outputs: bool = False,
+    ) -> dict[str, Any]:
         if len(tensors) <= max(wanted, default=-1):
             raise ArtifactError(
                 f"the code of this model returns {len(tensors)} outputs, and its manifest names "
@@ -238,13 +300,22 @@ class CompiledModel:
         )
 
     def warmup(self) -> None:
-        """Pay the costs of a first run now: threads, memory pools, page faults of the weights."""
+        """Pay the costs of a first run now, so that the first frame takes no longer than others.
+
+        Programs, threads, memory pools, page faults of the weights; of every virtual machine that
+        runs may happen on at the same time, and of the stages of a stream.
+        """
         zeros = [
-            np.zeros(spec.static_shape, numpy_dtype(spec.stored_as or spec.dtype))
+            unaligned_zeros(spec.static_shape, numpy_dtype(spec.stored_as or spec.dtype))
             for spec in self.inputs
         ]
-        self._session.invoke(zeros)
-        self._session.synchronize()
+        session = self._session
+        finish = partial(self._named, wanted=wanted_outputs(self.outputs, None), specs=self.outputs)
+        finish(session.warm_up(zeros))
+        if session.stages:
+            state: Any = zeros
+            for step in frame_steps(session, finish):
+                state = step.run(state)
 
     def benchmark(
         self, inputs: Mapping[str, Any] | None = None, *, warmup: int = 3, repeat: int = 20
