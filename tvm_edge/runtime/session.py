@@ -129,7 +129,8 @@ class Session:
     ----------
     module : tvm.runtime.Module
     weights : sequence of tvm.runtime.Tensor
-        In host memory; those of a GPU are copied to it, once.
+        In host memory. A device that is the CPU reads them there; those of another GPU are copied
+        to it, once.
     num_threads : int
     plan : DevicePlan
         Where inputs and weights belong.
@@ -169,7 +170,10 @@ class Session:
         lying = []
         for index, (weight, number) in enumerate(zip(weights, plan.weights, strict=True)):
             device = self._devices[number]
-            if not is_kind(device, "llvm"):
+            shared = opencl.borrow(weight, device.index) if is_kind(device, "opencl") else None
+            if shared is not None:
+                weight = shared
+            elif not is_kind(device, "llvm"):
                 weight = weight.copyto(device)
                 if uploaded:
                     device.sync()  # the copy may still be reading
