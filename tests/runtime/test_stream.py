@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 import tvm_edge
 from tests.marks import in_full
 from tests.onnx_models import ladder, make_model, random_input, reference, relative_error
+from tests.relay_passes.test_branches import choosing
 from tests.runtime.support import run_python
 from tests.runtime.test_run import in_forked_child
 from tests.runtime.test_zero_copy import network
@@ -167,25 +168,43 @@ def test_a_source_that_writes_every_frame_into_one_array(
         assert_right(there_and_back(), list(model.stream(camera(), 3)), frames(6))
 
 
-def test_results_that_are_inputs_or_weights_are_the_callers() -> None:
-    model = tvm_edge.compile(
-        make_model(
-            [
-                helper.make_node("Identity", ["x"], ["same"]),
-                helper.make_node("Identity", ["weight"], ["constant"]),
-            ],
-            {"x": (4, 16)},
-            ["same", "constant"],
-            {"weight": np.arange(64, dtype="float32")},
-        ),
-        "llvm",
+@pytest.mark.parametrize("fallback", ["none", ["Tanh"]], ids=str)
+def test_results_that_are_inputs_or_weights_are_the_callers(
+    gpu: str, fallback: str | list[str]
+) -> None:
+    graph = make_model(
+        [
+            helper.make_node("Identity", ["x"], ["same"]),
+            helper.make_node("Identity", ["weight"], ["constant"]),
+            helper.make_node("Tanh", ["x"], ["t"]),
+            helper.make_node("MatMul", ["t", "weight"], ["product"]),
+        ],
+        {"x": (4, 8)},
+        ["same", "constant", "product", "t"],
+        {"weight": random_input((8, 8))},
     )
-    given = [{"x": random_input((4, 16), seed)} for seed in range(5)]
-    found = list(model.stream(given))
-    for outputs, inputs in zip(found, given, strict=True):
-        np.testing.assert_array_equal(outputs["same"], inputs["x"])
-        outputs["constant"][:] = 0
-    np.testing.assert_array_equal(model.run(given[0])["constant"], np.arange(64, dtype="float32"))
+    model = tvm_edge.compile(graph, gpu, fallback=fallback)
+    given = [{"x": random_input((4, 8), seed)} for seed in range(6)]
+    stream = model.stream(given)
+    assert len(stream.stages) == (1 if fallback == "none" else 2)
+    found = list(stream)
+    assert_right(graph, found, given)
+    for outputs in found:
+        for value in outputs.values():
+            value[:] = np.nan
+    assert_right(graph, list(model.stream(given)), given)
+
+
+def test_branches_are_one_stage(gpu: str) -> None:
+    """Both devices have kernels in them."""
+    model = tvm_edge.compile(choosing(), gpu, fallback=["exp"])
+    given = [
+        {"data": np.abs(random_input((4, 8), seed)), "which": np.array(seed % 2 == 0)}
+        for seed in range(4)
+    ]
+    stream = model.stream(given)
+    assert stream.stages == (gpu,)
+    assert_right(choosing(), list(stream), given)
 
 
 # ------------------------------------------------------------------ at the same time
