@@ -136,7 +136,7 @@ def test_one_device_has_no_stages() -> None:
     assert split(p.module(p.kernel(GPU, p.kernel(GPU, p.x)))) == []
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(programs())
 def test_any_program(mod: tvm.IRModule) -> None:
     if not split(mod):
