@@ -166,14 +166,17 @@ class LowerCopies:
     ----------
     shared : collection of {"read", "write"}
         What the CPU does with the GPU's tensors where they are, instead of copying them.
+    overlapped : bool
+        Whether the GPU works while the CPU waits for one of its tensors.
     """
 
-    def __init__(self, shared: Collection[str] = ()) -> None:
+    def __init__(self, shared: Collection[str] = (), *, overlapped: bool = True) -> None:
         self._shared = shared
+        self._overlapped = overlapped
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         shared = shared_crossings(mod, self._shared)
-        mod = split_reads(mod).clone()
+        mod = (split_reads(mod) if self._overlapped else mod).clone()
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 mod[gvar] = _Lowerer(mod, shared).visit_expr(func)

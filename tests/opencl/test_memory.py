@@ -257,6 +257,49 @@ def test_bytes_in_use_peak_and_pooled(run: Run) -> None:
     run(counters)
 
 
+def read_the_hosts_memory() -> None:
+    """A kernel reads what the host has, a copy of it is a copy, and it lives as long as it must."""
+    host = tvm.runtime.tensor(ramp(programs.N))
+    borrowed = tvm_edge.opencl.borrow(host)
+    if memory_kind() == "buffer":
+        assert borrowed is None
+        return
+    assert borrowed is not None and borrowed.device == tvm.opencl()
+    before = tvm_edge.opencl.memory()
+    result = empty((programs.N,))
+    add = programs.add_one()
+    add(borrowed, result)
+    np.testing.assert_array_equal(result.numpy(), ramp(programs.N) + 1)
+    # Not of a copy: what the host writes is seen.
+    np.from_dlpack(host)[:] = 7
+    add(borrowed, result)
+    np.testing.assert_array_equal(result.numpy(), np.full(programs.N, 8, "float32"))
+    np.testing.assert_array_equal(borrowed.numpy(), np.full(programs.N, 7, "float32"))
+    copy = borrowed.copyto(tvm.opencl())
+    assert tvm_edge.opencl.memory()["live"] == before["live"] + 2
+    del host
+    add(borrowed, result)
+    del borrowed  # while a kernel may be reading it
+    np.testing.assert_array_equal(result.numpy(), np.full(programs.N, 8, "float32"))
+    np.testing.assert_array_equal(copy.numpy(), np.full(programs.N, 7, "float32"))
+
+
+def test_kernels_read_host_memory_where_it_is(run: Run) -> None:
+    run(read_the_hosts_memory)
+
+
+def borrow_what_is_not_for_kernels() -> None:
+    host = tvm.runtime.tensor(ramp(64))
+    assert tvm_edge.opencl.borrow(host._create_view((16,), relative_byte_offset=4)) is None
+    assert tvm_edge.opencl.borrow(tvm.runtime.empty((0,), "float32")) is None
+    with pytest.raises(ValueError, match="a CPU tensor"):
+        tvm_edge.opencl.borrow(upload(ramp(16)))
+
+
+def test_what_is_not_borrowed(run: Run) -> None:
+    run(borrow_what_is_not_for_kernels)
+
+
 def more_than_there_is() -> None:
     """Ask for more than the device has; go on afterwards."""
     held = empty((1 << 20,), "uint8")

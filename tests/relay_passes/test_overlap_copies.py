@@ -177,6 +177,6 @@ def test_that_the_check_finds_a_forgotten_rule(
 
 def test_that_the_machine_notices_what_was_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     p, results = two_heads()
-    monkeypatch.setattr(two_devices._Queue, "wait", lambda self, place=None: None)
+    monkeypatch.setattr(two_devices.Queue, "wait", lambda self, place=None: None)
     with pytest.raises(AssertionError):
         assert_right(gpu_work_first(p.module(*results)))

@@ -146,7 +146,7 @@ def pure(mod: tvm.IRModule) -> list[Any]:
     return env[mod["main"].body.body]
 
 
-class _Queue:
+class Queue:
     """What a GPU was given: it does it when it is waited for, or at once."""
 
     def __init__(self, fast: bool) -> None:
@@ -177,11 +177,27 @@ def execute(mod: tvm.IRModule, kind: str, fast: bool = False) -> list[Any]:
     reads; with memory of its ``own`` neither: what is read later is copied in the GPU's order, or,
     by ``cuda``, when it is needed.
     """
-    env: dict[relax.Var, Any] = {}
-    queue = _Queue(fast)
-    for param in mod["main"].params:
-        env[param] = Cell()
-        env[param].value = param.name
+    queue = Queue(fast)
+    found = call(mod, [named(param.name) for param in mod["main"].params], kind, queue)
+    queue.wait()
+    return values(found)
+
+
+def named(name: str) -> Cell:
+    """Memory with an input."""
+    cell = Cell()
+    cell.value = name
+    return cell
+
+
+def values(held: Any) -> Any:
+    """What is in memory, or in tuples of it."""
+    return [values(each) for each in held] if isinstance(held, list) else held.value
+
+
+def call(mod: tvm.IRModule, args: Sequence[Any], kind: str, queue: Queue) -> Any:
+    """What ``main`` returns, which may get its values when the queue is waited for."""
+    env: dict[relax.Var, Any] = dict(zip(mod["main"].params, args, strict=True))
 
     def value_of(expr: relax.Expr) -> Any:
         if isinstance(expr, relax.Var):
@@ -254,12 +270,7 @@ def execute(mod: tvm.IRModule, kind: str, fast: bool = False) -> list[Any]:
             launch(name, args)
         else:
             env[var] = value_of(value)
-    queue.wait()
-
-    def values(held: Any) -> Any:
-        return [values(each) for each in held] if isinstance(held, list) else held.value
-
-    return values(value_of(mod["main"].body.body))
+    return value_of(mod["main"].body.body)
 
 
 def assert_right(mod: tvm.IRModule, shared: bool = True) -> tvm.IRModule:

@@ -73,6 +73,19 @@ def test_errors_keep_their_class(board: tvm_edge.Remote, artifact: Path, image: 
     )
 
 
+def test_a_stream(board: tvm_edge.Remote, artifact: Path, image: np.ndarray) -> None:
+    there, here = tvm_edge.load(artifact, remote=board), tvm_edge.load(artifact)
+    frames = [{"data": image + i} for i in range(4)]
+    wrong: dict[str, np.ndarray] = {"data": image[..., 1:]}
+    with there.stream([frames[0], wrong, *frames[1:]]) as stream:
+        found = [next(stream)]
+        with pytest.raises(InputError, match="the shape"):
+            next(stream)
+        found += stream
+    for outputs, inputs in zip(found, frames, strict=True):
+        np.testing.assert_array_equal(outputs["pooled"], here.run(inputs)["pooled"])
+
+
 def test_what_stays_at_home(board: tvm_edge.Remote, artifact: Path, image: np.ndarray) -> None:
     there = tvm_edge.load(artifact, remote=board)
     with pytest.raises(InputError, match="NumPy arrays"):

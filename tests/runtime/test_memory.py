@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import tvm
 from onnx import helper
 
 import tvm_edge
@@ -37,13 +38,19 @@ def mapped_mib(path):
     found = [lines[i + 1 : i + 12] for i, line in enumerate(lines) if line.endswith(path)]
     return sum(int(l.split()[1]) for each in found for l in each if l.startswith("Rss:")) / 1024
 
-before = mib("VmRSS")
+def anonymous_mib():
+    return mib("RssAnon") + mib("RssShmem")
+
+if "copies" in sys.argv:
+    tvm_edge.opencl.borrow = lambda *_: None
+before, anonymous = mib("VmRSS"), anonymous_mib()
 model = tvm_edge.load(sys.argv[1])
 model.warmup()
 found = dict(resident=mib("VmRSS") - before, peak=mib("VmHWM") - before)
+found["anonymous"] = anonymous_mib() - anonymous
 found["mapped"] = mapped_mib(sys.argv[1])
-if len(sys.argv) > 2:
-    model.export(sys.argv[2])
+if len(sys.argv) > 2 and sys.argv[-1].endswith(".tvme"):
+    model.export(sys.argv[-1])
 print(json.dumps(dict(found, process=mib("VmHWM"))))
 """
 
@@ -105,9 +112,24 @@ def test_weights_of_a_gpu_leave_host_memory(
 ) -> None:
     """Once they are uploaded. Export still has them."""
     artifact = tvm_edge.compile(heavy_model, gpu, fallback="none").export(tmp_path / "heavy.tvme")
-    found = measured(artifact, tmp_path / "again.tvme")
+    found = measured(artifact, "copies", tmp_path / "again.tvme")
     assert found["mapped"] < 1
     assert (tmp_path / "again.tvme").read_bytes() == artifact.read_bytes()
+
+
+def test_a_device_that_is_the_cpu_reads_weights_where_they_are_mapped(
+    heavy_model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    """Beside a process that copies them, as it would for a GPU."""
+    if not tvm.runtime.enabled("opencl") or not tvm.opencl(0).exist:
+        pytest.skip("no opencl device on this machine")
+    if tvm_edge.opencl.device_info()["type"] != "cpu":
+        pytest.skip("the OpenCL device is not the CPU")
+    model = tvm_edge.compile(heavy_model, "opencl", fallback="none")
+    artifact = model.export(tmp_path / "heavy.tvme")
+    shared, copied = measured(artifact), measured(artifact, "copies")
+    assert shared["mapped"] == pytest.approx(WEIGHTS_MIB, abs=1)
+    assert copied["anonymous"] - shared["anonymous"] > 0.9 * WEIGHTS_MIB
 
 
 @pytest.mark.full

@@ -9,6 +9,7 @@ import tvm
 
 from tvm_edge.compiler import phases
 from tvm_edge.compiler.recorded import RECORDING, lower_recorded
+from tvm_edge.compiler.stages import with_stages
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.concat_in_place import concat_in_place
 from tvm_edge.relay_passes.expressions import kernel_calls
@@ -45,8 +46,9 @@ def lift_weights(
 def lower(
     lifted: tvm.IRModule, kinds: Sequence[str], shared: Collection[str]
 ) -> tuple[tvm.IRModule, tvm.IRModule]:
-    """Instructions, and the same without recorded launches."""
+    """Instructions with stages for streams of frames, and ``main`` without recorded launches."""
     if kinds[0] in RECORDING:
-        return lower_recorded(lifted, kinds, shared)
-    lowered = phases.lower(len(kinds), shared=shared)(lifted)
-    return lowered, lowered
+        lowered, plain = lower_recorded(lifted, kinds, shared)
+    else:
+        lowered = plain = phases.lower(len(kinds), shared=shared)(lifted)
+    return with_stages(lowered, lifted, len(kinds), shared), plain

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "autoload",
+    "borrow",
     "build",
     "command_buffers",
     "copied",
@@ -108,6 +109,25 @@ def kernel_info(module: tvm.runtime.Module, name: str, device_id: int = 0) -> di
         ``private_memory`` (bytes), ``required_work_group_size`` (three work-items, 0: any).
     """
     return _call("kernel_info", module, name, device_id)
+
+
+def borrow(tensor: tvm.runtime.Tensor, device_id: int = 0) -> tvm.runtime.Tensor | None:
+    """A tensor for kernels of a device to read, over the memory of one in host memory.
+
+    It keeps the other alive, which nobody may write meanwhile.
+
+    Parameters
+    ----------
+    tensor : tvm.runtime.Tensor
+        Contiguous, in host memory.
+
+    Returns
+    -------
+    tvm.runtime.Tensor or None
+        None where only a copy will do: the device is not the CPU (drivers of GPUs copy such memory,
+        or take whole pages of it alone), or the tensor does not begin on 64 bytes.
+    """
+    return _call("borrow", tensor, device_id)
 
 
 def memory(device_id: int = 0) -> dict[str, int]:

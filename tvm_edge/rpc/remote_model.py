@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -19,6 +19,7 @@ from tvm_edge.runtime.inputs import bind_inputs
 from tvm_edge.runtime.models import Models
 from tvm_edge.runtime.outputs import wanted_outputs
 from tvm_edge.runtime.profile import Profile
+from tvm_edge.runtime.stream import FrameStream, Step
 
 if TYPE_CHECKING:
     from tvm_edge.rpc.remote import Remote
@@ -100,8 +101,48 @@ class RemoteModel:
         chosen.check_outputs(outputs)
         wanted = list(wanted_outputs(chosen.outputs, outputs).values())
         arrays = self._bound(inputs, chosen)
-        found = self._request("run", arrays, outputs=wanted, **_asked(models)).arrays
-        return {name: np.array(found[name]) for name in wanted}
+        return self._run(arrays, wanted, models)
+
+    def stream(
+        self,
+        frames: Iterable[Mapping[str, Any]],
+        depth: int = 2,
+        *,
+        outputs: Sequence[str] | None = None,
+    ) -> FrameStream:
+        """Run the model on frame after frame, as :meth:`tvm_edge.CompiledModel.stream` does.
+
+        The board runs one frame at a time; the next is taken from `frames` meanwhile.
+
+        Parameters
+        ----------
+        frames : iterable of mapping
+            Of each frame the inputs, as for :meth:`run`.
+        depth : int
+            How many frames may be on their way.
+        outputs : sequence of str, optional
+            Names of the outputs to return; default all.
+
+        Returns
+        -------
+        FrameStream
+            An iterator over the frames' outputs, in order.
+
+        Raises
+        ------
+        InputError
+            `frames` is no iterable, `depth` no positive number, or an output has another name. What
+            is wrong with a frame, or with the board, is raised in its turn.
+        """
+        wanted = list(wanted_outputs(self.outputs, outputs).values())
+
+        every = Models(self._info, None)
+
+        def copied(frame: Mapping[str, Any], _slot: int) -> dict[str, np.ndarray]:
+            return {name: array.copy() for name, array in self._bound(frame, every).items()}
+
+        step = Step(str(self._info.target["kind"]), lambda arrays: self._run(arrays, wanted))
+        return FrameStream(frames, depth, copied, [step])
 
     def warmup(self, *, models: Sequence[str] | None = None) -> None:
         """Pay the costs of a first run now: threads, memory pools, page faults of the weights.
@@ -175,6 +216,15 @@ class RemoteModel:
         raise InputError(
             f"{what} is not for a model on a board ({self._remote.name}); {advice}", name=what
         )
+
+    def _run(
+        self,
+        inputs: dict[str, np.ndarray],
+        wanted: list[str],
+        models: Sequence[str] | None = None,
+    ) -> dict[str, np.ndarray]:
+        found = self._request("run", inputs, outputs=wanted, **_asked(models)).arrays
+        return {name: np.array(found[name]) for name in wanted}
 
     def _measured(
         self,

@@ -5,11 +5,13 @@ from tvm_edge.runtime.info import ModelInfo
 from tvm_edge.runtime.model import CompiledModel, load
 from tvm_edge.runtime.placement import DevicePlan
 from tvm_edge.runtime.profile import KernelTime, Profile
+from tvm_edge.runtime.stream import FrameStream
 
 __all__ = [
     "BenchmarkResult",
     "CompiledModel",
     "DevicePlan",
+    "FrameStream",
     "KernelTime",
     "ModelInfo",
     "Profile",

@@ -11,7 +11,16 @@ from tvm.runtime.vm import VirtualMachine
 
 from tvm_edge.errors import ArtifactError, InputError, one_line
 
-__all__ = ["ALL", "KERNEL_BY_KERNEL", "Entry", "Main", "entry", "function_of", "kernel_by_kernel"]
+__all__ = [
+    "ALL",
+    "KERNEL_BY_KERNEL",
+    "Entry",
+    "Main",
+    "entry",
+    "function_of",
+    "kernel_by_kernel",
+    "stage_name",
+]
 
 ALL = "main"
 """The entry that runs all models of an artifact."""
@@ -45,6 +54,11 @@ class Entry:
     function: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+
+
+def stage_name(number: int, device: int) -> str:
+    """The function of a stage of ``main``, and the device, of a model's, that it runs on."""
+    return f"main_stage_{number}_on_device_{device}"
 
 
 Main = Callable[..., list[tvm.runtime.Tensor]]
@@ -101,7 +115,8 @@ def entry(machine: VirtualMachine, name: str = ALL) -> Main:
                     name="inputs",
                 ) from err
             raise  # the device's
-        if any(length < 0 for tensor in results for length in tensor.shape):
+        tensors = (result for result in results if isinstance(result, tvm.runtime.Tensor))
+        if any(length < 0 for tensor in tensors for length in tensor.shape):
             raise InputError(
                 "a shape that this model computes from its inputs' values is negative; "
                 "check the values",

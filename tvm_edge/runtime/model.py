@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol, runtime_checkable
@@ -28,7 +28,10 @@ from tvm_edge.runtime.models import Models
 from tvm_edge.runtime.outputs import of_its_type, wanted_outputs
 from tvm_edge.runtime.placement import device_index, input_device, open_devices
 from tvm_edge.runtime.profile import Profile, profile_runs
-from tvm_edge.runtime.session import Instrument, Session, aligned_copy, as_tensor, check_host
+from tvm_edge.runtime.session import Instrument, Session, check_host
+from tvm_edge.runtime.stages import frame_steps
+from tvm_edge.runtime.staging import FrameInputs, aligned_copy, as_tensor, unaligned_zeros
+from tvm_edge.runtime.stream import FrameStream
 from tvm_edge.runtime.threads import resolve_num_threads
 
 __all__ = ["CompiledModel", "load"]
@@ -222,6 +225,57 @@ class CompiledModel:
         bound = bind_inputs(chosen.inputs, chosen.given(inputs), devices)
         return [stored(value, spec) for value, spec in zip(bound, chosen.inputs, strict=True)]
 
+    def stream(
+        self,
+        frames: Iterable[Mapping[str, Any]],
+        depth: int = 2,
+        *,
+        outputs: Sequence[str] | None = None,
+    ) -> FrameStream:
+        """Run the model on frame after frame, several at a time.
+
+        A model on several devices works on one frame on each: while the CPU has one, the GPU has
+        the next. On one device frames are taken while the one before is worked on.
+
+        Parameters
+        ----------
+        frames : iterable of mapping
+            Of each frame the inputs, as for :meth:`run`. Data in host memory is copied when a frame
+            is taken, so a camera may write the next into the same array; leave a tensor on a GPU
+            as it is until the frame's outputs are there.
+        depth : int
+            How many frames may be on their way: taken from `frames`, and their outputs not yet
+            taken from the stream. Memory for activations grows with it. With 2 each of two devices
+            has a frame; with 3 a device whose times vary finds its next frame waiting; 1 is
+            :meth:`run` for one frame after the other.
+        outputs : sequence of str, optional
+            Names of the outputs to return; default all.
+
+        Returns
+        -------
+        FrameStream
+            An iterator over the frames' outputs, in order; close it, or use it in a ``with`` block,
+            to end early.
+
+        Raises
+        ------
+        InputError
+            `frames` is no iterable, `depth` no positive number, or an output has another name. What
+            is wrong with a frame is raised in its turn, and the stream goes on behind it.
+        DeviceUnavailableError, ArtifactError
+            The model is compiled for another machine.
+
+        Examples
+        --------
+        >>> with model.stream(camera) as stream:    # doctest: +SKIP
+        ...     for outputs in stream:
+        ...         show(outputs["boxes"])
+        """
+        wanted = wanted_outputs(self.outputs, outputs)
+        session = self._session
+        steps = frame_steps(session, partial(self._named, wanted=wanted, specs=self.outputs))
+        return FrameStream(frames, depth, FrameInputs(self._bind), steps, session.check_process)
+
     @staticmethod
     def _finish(  # without the model, which may be dropped meanwhile
         session: Session,
@@ -232,17 +286,21 @@ class CompiledModel:
     ) -> dict[str, Any]:
         tensors: list[tvm.runtime.Tensor] = []
         for entry, own in chosen.split(bound):
-            found = session.invoke(own, entry)
-            if len(found) < len(entry.outputs):
-                raise ArtifactError(
-                    f"the code of this model returns {len(found)} outputs, and its manifest names "
-                    "more; export it again"
-                )
-            tensors += found[: len(entry.outputs)]
+            tensors += _returned(session.invoke(own, entry), len(entry.outputs))
+        return CompiledModel._named(tensors, wanted, chosen.outputs, device_outputs)
+
+    @staticmethod
+    def _named(
+        tensors: Sequence[tvm.runtime.Tensor],
+        wanted: Mapping[int, str],
+        specs: Sequence[TensorSpec],
+        device_outputs: bool = False,
+    ) -> dict[str, Any]:
+        _returned(tensors, max(wanted, default=-1) + 1)
         return {
             name: tensors[index]
             if device_outputs
-            else of_its_type(to_numpy(tensors[index]), chosen.outputs[index])
+            else of_its_type(to_numpy(tensors[index]), specs[index])
             for index, name in wanted.items()
         }
 
@@ -267,21 +325,31 @@ class CompiledModel:
         )
 
     def warmup(self, *, models: Sequence[str] | None = None) -> None:
-        """Pay the costs of a first run now: threads, memory pools, page faults of the weights.
+        """Pay the costs of a first run now, so that the first frame takes no longer than others.
+
+        Programs, threads, memory pools, page faults of the weights; of every virtual machine that
+        runs may happen on at the same time, and of the stages of a stream.
 
         Parameters
         ----------
         models : sequence of str, optional
             Of the run that is to come, as for :meth:`run`.
         """
-        chosen = self._chosen(models)
+        chosen, session = self._chosen(models), self._session
         zeros = [
-            np.zeros(spec.static_shape, numpy_dtype(spec.stored_as or spec.dtype))
+            unaligned_zeros(spec.static_shape, numpy_dtype(spec.stored_as or spec.dtype))
             for spec in chosen.inputs
         ]
+        results: list[tvm.runtime.Tensor] = []
         for entry, own in chosen.split(zeros):
-            self._session.invoke(own, entry)
-        self._session.synchronize()
+            results += _returned(session.warm_up(own, entry), len(entry.outputs))
+        every = wanted_outputs(chosen.outputs, None)
+        self._named(results, every, chosen.outputs)
+        if models is None and session.stages:
+            state: Any = zeros
+            finish = partial(self._named, wanted=every, specs=chosen.outputs)
+            for step in frame_steps(session, finish):
+                state = step.run(state)
 
     def benchmark(
         self,
@@ -479,3 +547,13 @@ def load(
     model = CompiledModel(info, library, weights, num_threads, index, uploaded)
     _ = model._session  # a library that does not load should say so now
     return model
+
+
+def _returned(tensors: Sequence[tvm.runtime.Tensor], count: int) -> Sequence[tvm.runtime.Tensor]:
+    """The first `count` results; what code returns behind them is not the user's."""
+    if len(tensors) < count:
+        raise ArtifactError(
+            f"the code of this model returns {len(tensors)} outputs, and its manifest names "
+            "more; export it again"
+        )
+    return tensors[:count]

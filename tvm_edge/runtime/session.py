@@ -8,8 +8,9 @@ import signal
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,25 +23,22 @@ from tvm.runtime.vm import VirtualMachine
 from tvm_edge import opencl
 from tvm_edge.errors import ArtifactError, DeviceUnavailableError, TvmEdgeWarning
 from tvm_edge.host import allowed_cpus, host_features, machine
-from tvm_edge.runtime.dlpack import byte_offset, share_array
 from tvm_edge.runtime.entry import ALL, Entry, Main, entry, kernel_by_kernel
 from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.placement import DevicePlan
+from tvm_edge.runtime.stages import Stage, StagedFrame, find_stages
+from tvm_edge.runtime.staging import Staging, is_aligned, is_kind, placed
 from tvm_edge.runtime.threads import configure_pool
 
 __all__ = [
     "Instrument",
     "Session",
-    "aligned_copy",
-    "as_tensor",
     "check_host",
     "load_library",
 ]
 
 Instrument = Callable[[str, bool], None]
 """Called with a kernel's name, before (True) and after (False) its launch."""
-
-_ALIGNMENT = 64  # TVM's kAllocAlignment; kernels may load whole cache lines
 
 
 def check_host(what: str, architecture: str, features: Sequence[str]) -> None:
@@ -117,18 +115,7 @@ class _Machine:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.mains: dict[str, Main] = {}  # made when they are first needed
-        self._staged: dict[int, tuple[tvm.runtime.Tensor, np.ndarray]] = {}
-
-    def stage(self, index: int, array: np.ndarray) -> tvm.runtime.Tensor:
-        """The values of input `index` in aligned memory that each run uses again.
-
-        Copying 224×224×3 floats takes 12 µs, and 28 with memory of its own.
-        """
-        if index not in self._staged:
-            self._staged[index] = _aligned(array)
-        tensor, view = self._staged[index]
-        np.copyto(view, array)
-        return tensor
+        self.staging = Staging()
 
 
 class Session:
@@ -146,7 +133,8 @@ class Session:
     ----------
     module : tvm.runtime.Module
     weights : sequence of tvm.runtime.Tensor
-        In host memory; those of a GPU are copied to it, once.
+        In host memory. A device that is the CPU reads them there; those of another GPU are copied
+        to it, once.
     num_threads : int
     plan : DevicePlan
         Where inputs and weights belong.
@@ -167,39 +155,43 @@ class Session:
     ) -> None:
         configure_pool(num_threads)
         self.num_threads = num_threads
+        self.kinds = plan.kinds
         self._devices = list(devices)
-        self._cuda = next((device for device in devices if _is_cuda(device)), None)
+        self._cuda = next((device for device in devices if is_kind(device, "cuda")), None)
         self._inputs = [self._devices[d] for d in plan.inputs]
         self._module = module
         for device in devices:
-            if _is_opencl(device):  # now, not while the first frame waits
+            if is_kind(device, "opencl"):  # now, not while the first frame waits
                 opencl.build(module, device.index)
-        on_cpu = all(_is_cpu(device) for device in devices)
+        on_cpu = all(is_kind(device, "llvm") for device in devices)
         room = max(1, len(allowed_cpus()) // num_threads) if on_cpu else 1
         self._machines = [_Machine() for _ in range(room)]
         first = self._make_machine()
         self._everything = Entry(ALL, tuple(range(len(plan.inputs))), ())
         self._launches_recorded = _launches_recorded(first, self._devices)
         self._machines[0].mains[ALL] = entry(first, self._name_of(ALL))
-        self._unheard = any(_is_opencl(device) for device in self._devices)
+        self._unheard = any(is_kind(device, "opencl") for device in self._devices)
         self._turn = itertools.count()
-        placed = []
+        lying = []
         for index, (weight, number) in enumerate(zip(weights, plan.weights, strict=True)):
             device = self._devices[number]
-            if not _is_cpu(device):
+            shared = opencl.borrow(weight, device.index) if is_kind(device, "opencl") else None
+            if shared is not None:
+                weight = shared
+            elif not is_kind(device, "llvm"):
                 weight = weight.copyto(device)
                 if uploaded:
                     device.sync()  # the copy may still be reading
                     uploaded(index)
-            placed.append(weight)
-        self._weights = tvm_ffi.Array(placed)
+            lying.append(weight)
+        self._weights = tvm_ffi.Array(lying)
         self._weight_memory = frozenset(weight.data_ptr() for weight in self._weights)
         self._process = os.getpid()
 
     def _make_machine(self) -> VirtualMachine:
         # The devices in the order of the code's virtual devices; TVM appends the CPU by itself.
         return VirtualMachine(
-            self._module, [d for d in self._devices if not _is_cpu(d)] or tvm.cpu()
+            self._module, [d for d in self._devices if not is_kind(d, "llvm")] or tvm.cpu()
         )
 
     def _name_of(self, function: str) -> str:
@@ -222,7 +214,7 @@ class Session:
         """
         positions = (wanted or self._everything).inputs
         return [
-            _place(value, self._inputs[position])
+            placed(value, self._inputs[position])
             for value, position in zip(inputs, positions, strict=True)
         ]
 
@@ -240,27 +232,40 @@ class Session:
             The process forked since the model was loaded.
         """
         self.check_process()
-        machine = self._choose()
+        outputs = self._invoke(self._choose(), inputs, wanted)
+        if self._unheard:
+            self._unheard = False
+            self._warn_of_recording()
+        return outputs
+
+    def warm_up(
+        self, inputs: Sequence[Bound], wanted: Entry | None = None
+    ) -> list[tvm.runtime.Tensor]:
+        """Run an entry on every machine, so that no later run is a machine's first; the results."""
+        self.check_process()
+        return [self._invoke(machine, inputs, wanted) for machine in self._machines][-1]
+
+    def _invoke(
+        self, machine: _Machine, inputs: Sequence[Bound], wanted: Entry | None
+    ) -> list[tvm.runtime.Tensor]:
         with machine.lock, self._stream():
             configure_pool(self.num_threads)
             wanted = wanted or self._everything
             main = self._main(machine, wanted.function)
             tensors = [
-                machine.stage(index, value)
+                machine.staging.copied(index, value)[0]
                 if isinstance(value, np.ndarray)
-                and _is_cpu(self._inputs[index])
-                and not _is_aligned(value)
-                else _place(value, self._inputs[index])
+                and is_kind(self._inputs[index], "llvm")
+                and not is_aligned(value)
+                else placed(value, self._inputs[index])
                 for index, value in zip(wanted.inputs, inputs, strict=True)
             ]
-            outputs = self._own(main(*tensors, self._weights), tensors)
+            taken = [tensor.data_ptr() for tensor in tensors]
+            outputs = self._own(main(*tensors, self._weights), taken)
             if self._cuda:
                 # A consumer's stream knows nothing of ours, nor does the allocator of a producer
                 # that frees an input next.
                 self.synchronize()
-        if self._unheard:
-            self._unheard = False
-            self._warn_of_recording()
         return outputs
 
     def invoke_placed(
@@ -278,18 +283,45 @@ class Session:
                 main(*inputs, self._weights)
             self.synchronize()
 
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """Parts of ``main`` that devices can run for different frames at the same time.
+
+        One behind the other they do what ``main`` does, with results on the CPU. None for a model
+        on one device.
+        """
+        return find_stages(self._make_machine, self.kinds)
+
+    def start_thread(self) -> None:
+        """Let the calling thread have the worker threads that kernels of the CPU run on."""
+        configure_pool(self.num_threads)
+
+    def run_stage(self, number: int, given: Sequence[Bound] | StagedFrame) -> StagedFrame:
+        """Run a stage on the model's inputs, or on what the stage before it made of them."""
+        stage = self.stages[number]
+        with stage.lock, self._stream():
+            if isinstance(given, StagedFrame):
+                return StagedFrame(stage.function(*given.values, self._weights), given.taken)
+            tensors = self.place(given)
+            taken = [tensor.data_ptr() for tensor in tensors]
+            return StagedFrame(stage.function(*tensors, self._weights), taken)
+
+    def results_of(self, frame: StagedFrame) -> list[tvm.runtime.Tensor]:
+        """What the last stage returned, as the caller's own like the results of :meth:`invoke`."""
+        return self._own(frame.values, frame.taken)
+
     def device_programs(self) -> bytes:
         """The kernels as the drivers of this machine built them; empty without OpenCL."""
         return b"".join(
             opencl.save_programs(self._module, device.index)
             for device in self._devices
-            if _is_opencl(device)
+            if is_kind(device, "opencl")
         )
 
     def synchronize(self) -> None:
         """Wait until every device has done its work."""
         for device in self._devices:
-            if not _is_cpu(device):
+            if not is_kind(device, "llvm"):
                 device.sync()
 
     def instrumented(
@@ -334,7 +366,7 @@ class Session:
     def _warn_of_recording(self) -> None:
         """Say, once a process, that a driver does not record what it says it can."""
         for device in self._devices:
-            reason = opencl.recording_failure(device.index) if _is_opencl(device) else ""
+            reason = opencl.recording_failure(device.index) if is_kind(device, "opencl") else ""
             if reason:
                 warnings.warn(
                     f"kernels are launched one by one because recording them failed ({reason}); "
@@ -359,10 +391,10 @@ class Session:
         return tvm_ffi.use_raw_stream(self._cuda, 0) if self._cuda else nullcontext()
 
     def _own(
-        self, outputs: list[tvm.runtime.Tensor], inputs: Sequence[tvm.runtime.Tensor]
+        self, outputs: Sequence[tvm.runtime.Tensor], inputs: Iterable[int]
     ) -> list[tvm.runtime.Tensor]:
-        """Outputs that are an input, a weight or another output, copied."""
-        taken = {tensor.data_ptr() for tensor in inputs}
+        """Outputs that are an input, given by its address, a weight or another output, copied."""
+        taken = set(inputs)
         owned = []
         for tensor in outputs:
             address = tensor.data_ptr()
@@ -400,60 +432,7 @@ def _launches_recorded(machine: VirtualMachine, devices: Sequence[tvm.runtime.De
     Without, what leads to them costs the host 0.5 µs a kernel.
     """
     records = not any(
-        _is_opencl(device) and opencl.command_buffers(device.index)["missing"] for device in devices
+        is_kind(device, "opencl") and opencl.command_buffers(device.index)["missing"]
+        for device in devices
     )
     return records or not machine.module.implements_function(kernel_by_kernel(ALL))
-
-
-def _is_cpu(device: tvm.runtime.Device) -> bool:
-    return int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLCPU
-
-
-def _is_opencl(device: tvm.runtime.Device) -> bool:
-    return int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLOpenCL
-
-
-def _is_cuda(device: tvm.runtime.Device) -> bool:
-    return int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLCUDA
-
-
-def _is_aligned(array: np.ndarray) -> bool:
-    # A kernel reading from a pointer off these bytes ends in SIGSEGV: LLVM's loads assume them.
-    address: int = array.__array_interface__["data"][0]  # five times as fast as array.ctypes
-    return address % _ALIGNMENT == 0
-
-
-def _aligned(array: np.ndarray) -> tuple[tvm.runtime.Tensor, np.ndarray]:
-    """A new CPU tensor like `array`, and an array over it."""
-    raw = tvm.runtime.empty((array.nbytes,), "uint8")
-    view = np.from_dlpack(raw).view(array.dtype).reshape(array.shape)
-    return raw._create_view(array.shape, str(array.dtype)), view
-
-
-def aligned_copy(array: np.ndarray) -> np.ndarray:
-    """A copy that kernels read where it is."""
-    _, view = _aligned(array)
-    np.copyto(view, array)
-    return view
-
-
-def as_tensor(array: np.ndarray) -> tvm.runtime.Tensor:
-    """A CPU tensor with the array's values, over the array's memory where that is aligned."""
-    return share_array(array if _is_aligned(array) else aligned_copy(array))
-
-
-def _place(value: Bound, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
-    """An input as kernels take it: on the device, on 64 bytes, and where its handle points."""
-    if isinstance(value, np.ndarray):
-        if _is_cpu(device):
-            return as_tensor(value)
-        placed = share_array(value).copyto(device)
-        device.sync()  # the array is the caller's again
-        return placed
-    if value.device != device:
-        placed = value.copyto(device)
-        value.device.sync()  # its stream is not the one that kernels run on
-        return placed
-    if value.data_ptr() % _ALIGNMENT or byte_offset(value):
-        return value.copyto(device)
-    return value

@@ -109,6 +109,8 @@ constexpr cl_bitfield CL_QUEUE_PROFILING_ENABLE = 1 << 1;
 constexpr cl_ulong CL_QUEUE_PROPERTIES = 0x1093;
 
 constexpr cl_bitfield CL_MEM_READ_WRITE = 1 << 0;
+constexpr cl_bitfield CL_MEM_READ_ONLY = 1 << 2;
+constexpr cl_bitfield CL_MEM_USE_HOST_PTR = 1 << 3;
 constexpr cl_bitfield CL_MEM_ALLOC_HOST_PTR = 1 << 4;
 constexpr cl_bitfield CL_MEM_SVM_FINE_GRAIN_BUFFER = 1 << 10;
 constexpr cl_uint CL_BUFFER_CREATE_TYPE_REGION = 0x1220;

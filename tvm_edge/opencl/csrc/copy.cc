@@ -21,9 +21,8 @@ void CheckCopy(cl_int status, Device* device, const char* direction, size_t byte
 
 char* End::host() const {
   // A block with a view belongs to the host: the device would read what was there before.
-  char* base = device->memory_kind == MemoryKind::kSVMFine
-                   ? static_cast<char*>(place.block->svm)
-                   : device->memory.HostAddress(place.block);
+  const bool svm = device->memory_kind == MemoryKind::kSVMFine && !place.block->borrowed;
+  char* base = svm ? static_cast<char*>(place.block->svm) : device->memory.HostAddress(place.block);
   return base == nullptr ? nullptr : base + place.offset;
 }
 

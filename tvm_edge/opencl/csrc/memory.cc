@@ -14,6 +14,8 @@ namespace {
 
 // Blocks begin at multiples of this, as TVM's generated code asserts.
 constexpr size_t kAlignment = 128;
+// Of the widest vector that kernels load at once.
+constexpr size_t kHostAlignment = 64;
 // What the pool may keep from the driver; an eighth of small memories.
 constexpr size_t kMaxPooled = size_t{256} << 20;
 
@@ -81,6 +83,14 @@ Allocation* Memory::TakePooled(size_t bytes) {
   return block;
 }
 
+/*! \brief A handle that means so many bytes from now on; with the lock held. */
+uintptr_t Memory::NewHandle(size_t bytes) {
+  const uintptr_t handle = next_handle_;
+  // A gap, so that one past the end of a block is not the next one.
+  next_handle_ += (bytes / kAlignment + 2) * kAlignment;
+  return handle;
+}
+
 bool Memory::Fits(size_t bytes) const {
   std::shared_lock<std::shared_mutex> lock(mutex_);
   const size_t total = device_->info.global_memory;
@@ -108,9 +118,7 @@ void* Memory::Allocate(size_t bytes) {
     if (block->svm != nullptr) {
       block->base = reinterpret_cast<uintptr_t>(block->svm);
     } else {
-      block->base = next_handle_;
-      // A gap, so that one past the end of a block is not the next one.
-      next_handle_ += (rounded / kAlignment + 2) * kAlignment;
+      block->base = NewHandle(rounded);
     }
   }
   blocks_[block->base] = block;
@@ -146,6 +154,36 @@ void Memory::Free(void* handle) noexcept {
     return;
   }
   if (block->svm != nullptr) device_->streams.QuiesceAll();  // clSVMFree does not wait
+  Destroy(block);
+}
+
+Allocation* Memory::Borrow(void* host, size_t bytes) {
+  device_->CheckUsable();
+  // Drivers of other devices copy such memory, or take whole pages alone.
+  const bool is_cpu = (device_->info.type & CL_DEVICE_TYPE_CPU) != 0;
+  if (!is_cpu || device_->memory_kind == MemoryKind::kBuffer) return nullptr;
+  if (bytes == 0 || reinterpret_cast<uintptr_t>(host) % kHostAlignment != 0) return nullptr;
+  cl_int status = CL_SUCCESS;
+  cl_mem mem = cl().clCreateBuffer(device_->context, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR, bytes,
+                                   host, &status);
+  if (status != CL_SUCCESS) return nullptr;
+  auto block = std::make_unique<Allocation>();
+  block->bytes = bytes;
+  block->mem = mem;
+  block->borrowed = true;
+  block->host = static_cast<char*>(host);
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  block->base = NewHandle(bytes);
+  blocks_[block->base] = block.get();
+  return block.release();
+}
+
+void Memory::Return(Allocation* block) noexcept {
+  device_->streams.QuiesceAll();
+  {
+    std::unique_lock<std::shared_mutex> lock(mutex_);
+    blocks_.erase(block->base);
+  }
   Destroy(block);
 }
 
@@ -227,7 +265,7 @@ char* Memory::Map(Allocation* block) {
 
 void Memory::Unmap(Allocation* block) noexcept {
   std::lock_guard<std::mutex> lock(block->mutex);
-  if (block->views.load(std::memory_order_relaxed) == 1) {
+  if (block->views.load(std::memory_order_relaxed) == 1 && !block->borrowed) {
     if (device_->memory_kind != MemoryKind::kSVMFine) {
       // A failure shows at the next use of the queue: this is called by destructors.
       Stream* stream = device_->streams.Get(nullptr);
@@ -252,7 +290,7 @@ char* Memory::HostAddress(Allocation* block) {
 char* Memory::MapForReading(const Place& place, size_t bytes, Event* done) {
   Allocation* block = place.block;
   const MemoryKind kind = device_->memory_kind;
-  if (kind == MemoryKind::kBuffer) return nullptr;
+  if (kind == MemoryKind::kBuffer || block->borrowed) return nullptr;
   Stream* stream = device_->streams.Get(nullptr);
   device_->streams.FinishOthers(stream);
   if (kind == MemoryKind::kSVMFine) {

@@ -24,6 +24,7 @@ struct Allocation {
   size_t bytes = 0;    // size of the block, at least what was asked for
   cl_mem mem = nullptr;
   void* svm = nullptr;
+  bool borrowed = false;  // the host's, at `host`; kernels only read it
   std::atomic<int> views{0};  // host views alive; kernels must not touch the block meanwhile
 
   std::mutex mutex;                      // guards what follows
@@ -58,6 +59,14 @@ class Memory {
   void* Allocate(size_t bytes);
   /*! \brief Give a block back to the pool. Ignores what is not a block; never throws. */
   void Free(void* handle) noexcept;
+  /*!
+   * \brief Let kernels read host memory where it is; null where only a copy will do.
+   *
+   * The host leaves it as it is until Return.
+   */
+  Allocation* Borrow(void* host, size_t bytes);
+  /*! \brief Undo one Borrow, when the kernels are done; never throws. */
+  void Return(Allocation* block) noexcept;
   /*! \brief The block an address lies in; throws ValueError naming `what` if there is none. */
   Place Find(const void* address, const char* what);
   /*! \brief A cl_mem that begins `place.offset` bytes into the block. */
@@ -93,6 +102,7 @@ class Memory {
   Allocation* Create(size_t bytes);
   void Destroy(Allocation* block) noexcept;
   Allocation* TakePooled(size_t bytes);
+  uintptr_t NewHandle(size_t bytes);
   void DropSubBuffers(Allocation* block) noexcept;
 
   Device* device_;

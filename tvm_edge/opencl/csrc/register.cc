@@ -211,6 +211,7 @@ void Register() {
            [](int index) { return static_cast<int64_t>(GetDevice(index)->memory.Release()); })
       .def("tvm_edge.opencl.copied", CopiedOf)
       .def("tvm_edge.opencl.host_view", HostView)
+      .def("tvm_edge.opencl.borrow", Borrow)
       // TVM's CUDA graphs take in calls of functions by other names.
       .def("vm.builtin.tvm_edge.read_on_host", ReadOnHost)
       .def("vm.builtin.tvm_edge.write_on_host", WriteOnHost)

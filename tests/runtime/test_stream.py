@@ -1,0 +1,549 @@
+"""``stream``: frames in order, several at a time, on one device and on two; errors, and its end."""
+
+from __future__ import annotations
+
+import gc
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import tvm_edge
+from tests.marks import in_full
+from tests.onnx_models import ladder, make_model, random_input, reference, relative_error
+from tests.relay_passes.test_branches import choosing
+from tests.runtime.support import run_python
+from tests.runtime.test_run import in_forked_child
+from tests.runtime.test_zero_copy import network
+from tvm_edge import DeviceUnavailableError, InputError
+from tvm_edge.runtime.session import Session
+
+SHAPE = (1, 8, 12, 12)
+WAIT_S = 30  # for what happens at once unless it is broken
+
+Frame = dict[str, Any]
+
+
+def there_and_back() -> onnx.ModelProto:
+    """Convolutions around a Tanh ``t0``; its other result is there before the last."""
+    nodes, weights, value = ladder(1)
+    weights["last"] = random_input((8, 8, 3, 3), 7) / 8
+    nodes.append(helper.make_node("Conv", [value, "last"], ["result"], pads=[1] * 4))
+    return make_model(nodes, {"data": SHAPE}, ["result", "t0"], weights)
+
+
+def frames(count: int, first: int = 0) -> list[Frame]:
+    return [{"data": random_input(SHAPE, seed)} for seed in range(first, first + count)]
+
+
+def named(node: onnx.NodeProto, name: str) -> onnx.NodeProto:
+    node.name = name
+    return node
+
+
+@pytest.fixture(scope="module")
+def mixed(gpu: str) -> tvm_edge.CompiledModel:
+    """The GPU, the CPU and the GPU again."""
+    return tvm_edge.compile(there_and_back(), gpu, fallback=["Tanh"])
+
+
+@pytest.fixture(scope="module")
+def on_cpu() -> tvm_edge.CompiledModel:
+    return tvm_edge.compile(there_and_back(), "llvm", num_threads=1)
+
+
+def assert_right(graph: onnx.ModelProto, found: list[Frame], given: list[Frame]) -> None:
+    assert len(found) == len(given)
+    for number, (outputs, inputs) in enumerate(zip(found, given, strict=True)):
+        expected = reference(graph, inputs)
+        assert list(outputs) == list(expected)
+        for name, value in expected.items():
+            assert relative_error(outputs[name], value) < 1e-5, (number, name)
+
+
+def threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("tvm-edge-stream")]
+
+
+# ------------------------------------------------------------------ results
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_two_devices(mixed: tvm_edge.CompiledModel, gpu: str, depth: int) -> None:
+    """Every result is what ``run`` gives, bit for bit, in the order of the frames."""
+    given = frames(12)
+    stream = mixed.stream(given, depth)
+    assert stream.stages == (gpu, "llvm", gpu)
+    assert list(stream.stages) == [device for device, _ in mixed.report.partitions]
+    found = list(stream)
+    assert_right(there_and_back(), found, given)
+    for outputs, inputs in zip(found, given, strict=True):
+        for name, value in mixed.run(inputs).items():
+            np.testing.assert_array_equal(outputs[name], value)
+    assert not threads()
+
+
+def test_one_device(on_cpu: tvm_edge.CompiledModel) -> None:
+    given = frames(8)
+    stream = on_cpu.stream(given)
+    assert stream.stages == ("llvm",)
+    assert_right(there_and_back(), list(stream), given)
+
+
+def test_a_gpu_alone(gpu: str) -> None:
+    given = frames(5)
+    stream = tvm_edge.compile(there_and_back(), gpu, fallback="none").stream(given)
+    assert stream.stages == (gpu,)
+    assert_right(there_and_back(), list(stream), given)
+
+
+@pytest.mark.parametrize(
+    "fallback",
+    [["Split", "Tanh"], *in_full(["Add"], ["Tanh", "Sigmoid"], ["Conv"], ["Reshape"])],
+    ids="-".join,
+)
+def test_fields_views_and_early_results(gpu: str, fallback: list[str]) -> None:
+    model = tvm_edge.compile(network(), gpu, fallback=fallback)
+    given = frames(6)
+    stream = model.stream(given, 3)
+    assert len(stream.stages) > 2
+    assert_right(network(), list(stream), given)
+
+
+def unknown_lengths() -> onnx.ModelProto:
+    """What is not zero of a ReLU, which only the run can count, and what is made of it."""
+    return make_model(
+        [
+            helper.make_node("Relu", ["data"], ["positive"]),
+            named(helper.make_node("NonZero", ["positive"], ["places"]), "find"),
+            helper.make_node("Cast", ["places"], ["numbers"], to=TensorProto.FLOAT),
+            named(helper.make_node("Tanh", ["numbers"], ["small"]), "squash"),
+            helper.make_node("Mul", ["small", "numbers"], ["result"]),
+        ],
+        {"data": (4, 8)},
+        ["result", "positive"],
+    )
+
+
+@pytest.mark.parametrize("fallback", [["find"], *in_full(["squash"])], ids="".join)
+def test_lengths_that_only_the_run_knows(gpu: str, fallback: list[str]) -> None:
+    """They differ between frames on their way."""
+    model = tvm_edge.compile(unknown_lengths(), gpu, fallback=fallback)
+    given = [{"data": random_input((4, 8), seed)} for seed in range(6)]
+    stream = model.stream(given, 3)
+    assert len(stream.stages) > 1
+    assert_right(unknown_lengths(), list(stream), given)
+
+
+def test_an_artifact(mixed: tvm_edge.CompiledModel, tmp_path: Path) -> None:
+    loaded = tvm_edge.load(mixed.export(tmp_path / "mixed.tvme"))
+    stream = loaded.stream(frames(4))
+    assert len(stream.stages) == 3
+    assert_right(there_and_back(), list(stream), frames(4))
+
+
+def test_some_outputs(mixed: tvm_edge.CompiledModel) -> None:
+    assert [list(each) for each in mixed.stream(frames(2), outputs=["t0"])] == [["t0"]] * 2
+
+
+def test_a_source_that_writes_every_frame_into_one_array(
+    mixed: tvm_edge.CompiledModel, on_cpu: tvm_edge.CompiledModel
+) -> None:
+    image = np.empty(SHAPE, "float32")
+
+    def camera() -> Iterator[Frame]:
+        for frame in frames(6):
+            image[:] = frame["data"]
+            yield {"data": image}
+            image[:] = np.nan
+
+    for model in (mixed, on_cpu):
+        assert_right(there_and_back(), list(model.stream(camera(), 3)), frames(6))
+
+
+@pytest.mark.parametrize("fallback", [["Tanh"], *in_full("none")], ids=str)
+def test_results_that_are_inputs_or_weights_are_the_callers(
+    gpu: str, fallback: str | list[str]
+) -> None:
+    graph = make_model(
+        [
+            helper.make_node("Identity", ["x"], ["same"]),
+            helper.make_node("Identity", ["weight"], ["constant"]),
+            helper.make_node("Tanh", ["x"], ["t"]),
+            helper.make_node("MatMul", ["t", "weight"], ["product"]),
+        ],
+        {"x": (4, 8)},
+        ["same", "constant", "product", "t"],
+        {"weight": random_input((8, 8))},
+    )
+    model = tvm_edge.compile(graph, gpu, fallback=fallback)
+    given = [{"x": random_input((4, 8), seed)} for seed in range(6)]
+    stream = model.stream(given)
+    assert len(stream.stages) == (1 if fallback == "none" else 2)
+    found = list(stream)
+    assert_right(graph, found, given)
+    for outputs in found:
+        for value in outputs.values():
+            value[:] = np.nan
+    assert_right(graph, list(model.stream(given)), given)
+
+
+@pytest.mark.full
+def test_branches_are_one_stage(gpu: str) -> None:
+    """Both devices have kernels in them."""
+    model = tvm_edge.compile(choosing(), gpu, fallback=["exp"])
+    given = [
+        {"data": np.abs(random_input((4, 8), seed)), "which": np.array(seed % 2 == 0)}
+        for seed in range(4)
+    ]
+    stream = model.stream(given)
+    assert stream.stages == (gpu,)
+    assert_right(choosing(), list(stream), given)
+
+
+# ------------------------------------------------------------------ at the same time
+
+
+class Meeting:
+    """Two steps that only go on together: each in a thread, while the other runs."""
+
+    def __init__(self, *steps: tuple[int, int]) -> None:
+        self._steps = steps
+        self._barrier = threading.Barrier(2)
+        self._counts: dict[int, int] = {}
+        self.met: list[tuple[int, int]] = []
+
+    def come_to(self, stage: int) -> None:
+        """Note that a stage begins with its next frame."""
+        frame = self._counts.setdefault(stage, 0)
+        self._counts[stage] += 1
+        if (stage, frame) in self._steps:
+            self._barrier.wait(WAIT_S)
+            self.met.append((stage, frame))
+
+
+def test_devices_work_on_different_frames_at_the_same_time(
+    mixed: tvm_edge.CompiledModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU does not begin with frame 0 until the GPU is at frame 1, nor the other way round."""
+    meeting = Meeting((1, 0), (0, 1))
+    run_stage = Session.run_stage
+
+    def instrumented(self: Session, number: int, given: Any) -> Any:
+        meeting.come_to(number)
+        return run_stage(self, number, given)
+
+    monkeypatch.setattr(Session, "run_stage", instrumented)
+    assert_right(there_and_back(), list(mixed.stream(frames(4))), frames(4))
+    assert sorted(meeting.met) == [(0, 1), (1, 0)]
+
+
+def test_a_frame_is_taken_while_the_one_before_is_worked_on(
+    on_cpu: tvm_edge.CompiledModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first frame is not run until the second is asked for, nor the other way round."""
+    asked, begun = threading.Event(), threading.Event()
+    invoke = Session.invoke
+
+    def instrumented(self: Session, inputs: Any) -> Any:
+        begun.set()
+        assert asked.wait(WAIT_S)
+        return invoke(self, inputs)
+
+    def source() -> Iterator[Frame]:
+        first, second = frames(2)
+        yield first
+        asked.set()
+        assert begun.wait(WAIT_S)
+        yield second
+
+    monkeypatch.setattr(Session, "invoke", instrumented)
+    assert_right(there_and_back(), list(on_cpu.stream(source())), frames(2))
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_no_more_frames_are_on_their_way_than_said(
+    on_cpu: tvm_edge.CompiledModel, depth: int
+) -> None:
+    taken = 0
+
+    def source() -> Iterator[Frame]:
+        nonlocal taken
+        for frame in frames(8):
+            taken += 1
+            yield frame
+
+    stream = on_cpu.stream(source(), depth)
+    assert taken == 0
+    for returned in range(1, 9):
+        next(stream)
+        assert taken == min(returned - 1 + depth, 8)
+
+
+def test_streams_and_runs_beside_each_other(mixed: tvm_edge.CompiledModel) -> None:
+    one, two = frames(6), frames(6, first=20)
+    found: tuple[list[Frame], list[Frame], list[Frame]] = ([], [], [])
+    with mixed.stream(one) as first, mixed.stream(two, 3) as second:
+        for outputs, others, inputs in zip(first, second, one, strict=True):
+            found[0].append(outputs)
+            found[1].append(others)
+            found[2].append(mixed.run(inputs))
+    for part, given in zip(found, (one, two, one), strict=True):
+        assert_right(there_and_back(), part, given)
+
+
+# ------------------------------------------------------------------ errors
+
+
+def outcomes(stream: Iterator[Frame]) -> list[Any]:
+    """What each ``next`` gives, until the end: outputs, or the type of the error."""
+    found: list[Any] = []
+    while True:
+        try:
+            found.append(next(stream))
+        except StopIteration:
+            return found
+        except Exception as err:
+            found.append(type(err))
+
+
+WRONG: dict[str, Any] = {
+    "shape": {"data": random_input((1, 8, 12, 11))},
+    "type": {"data": np.zeros(SHAPE)},
+    "name": {"dta": random_input(SHAPE)},
+    "no dict": random_input(SHAPE),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_with_a_frame_is_raised_in_its_turn(
+    on_cpu: tvm_edge.CompiledModel, case: str
+) -> None:
+    given = frames(6)
+    found = outcomes(on_cpu.stream([*given[:2], WRONG[case], *given[2:]], 2))
+    assert found.pop(2) is InputError
+    assert_right(there_and_back(), found, given)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_what_fails_in_a_stage_is_raised_in_its_turn(
+    mixed: tvm_edge.CompiledModel, stage: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_stage, seen = Session.run_stage, [0, 0, 0]
+
+    def failing(self: Session, number: int, given: Any) -> Any:
+        seen[number] += 1
+        if (number, seen[number]) == (stage, 3):
+            raise ArithmeticError("of the third frame")
+        return run_stage(self, number, given)
+
+    monkeypatch.setattr(Session, "run_stage", failing)
+    given = frames(6)
+    found = outcomes(mixed.stream(given, 3))
+    assert found.pop(2) is ArithmeticError
+    assert_right(there_and_back(), found, given[:2] + given[3:])
+
+
+def test_what_the_source_raises_comes_behind_the_frames_before(
+    mixed: tvm_edge.CompiledModel,
+) -> None:
+    def source() -> Iterator[Frame]:
+        yield from frames(3)
+        raise OSError("the camera is gone")
+
+    stream = mixed.stream(source(), 2)
+    found = outcomes(stream)
+    assert found.pop() is OSError
+    assert_right(there_and_back(), found, frames(3))
+    assert not threads() and list(stream) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"depth": 0}, "depth"),
+        ({"depth": -1}, "depth"),
+        ({"depth": 1.5}, "depth"),
+        ({"depth": True}, "depth"),
+        ({"frames": 3}, "frames"),
+        ({"frames": None}, "frames"),
+        ({"frames": {"data": random_input(SHAPE)}}, "frames"),
+        ({"outputs": ["nothing"]}, "nothing"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused_at_once(
+    on_cpu: tvm_edge.CompiledModel, wrong: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        on_cpu.stream(**{"frames": [], **wrong})
+    assert caught.value.name == name
+    assert not threads()
+
+
+# ------------------------------------------------------------------ the end
+
+
+def endless() -> Iterator[Frame]:
+    (frame,) = frames(1)
+    while True:
+        yield frame
+
+
+def close(stream: Any) -> None:
+    stream.close()
+    assert list(stream) == []
+    stream.close()  # once more does nothing
+
+
+def leave(stream: Any) -> None:
+    with pytest.raises(ZeroDivisionError), stream:
+        raise ZeroDivisionError
+
+
+ENDS: dict[str, Callable[[Any], None]] = {
+    "close": close,
+    "with": leave,
+    "dropped": lambda stream: None,
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_threads_end_with_the_stream(mixed: tvm_edge.CompiledModel, gpu: str, how: str) -> None:
+    stream: Any = mixed.stream(endless(), 4)
+    next(stream)
+    started = threads()
+    assert len(started) == 2
+    ENDS[how](stream)
+    del stream
+    gc.collect()
+    for thread in started:
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def test_the_gpus_memory_is_free_behind_a_stream(gpu: str, mixed: tvm_edge.CompiledModel) -> None:
+    if gpu != "opencl":
+        pytest.skip("only the OpenCL runtime counts it")
+    depth, times = 2, 40
+    in_use = []
+    for _ in range(times):
+        stream = mixed.stream(endless(), depth)
+        next(stream)
+        stream.close()
+        in_use.append(tvm_edge.opencl.memory()["in_use"])
+    # What TVM keeps for the next tensors depends on how many there were at once.
+    image = 4 * math.prod(SHAPE)
+    assert in_use[-1] - in_use[0] < image * times / 2
+
+
+def test_a_source_of_ones_own_is_let_go(on_cpu: tvm_edge.CompiledModel) -> None:
+    ended = threading.Event()
+
+    def source() -> Iterator[Frame]:
+        try:
+            yield from endless()
+        finally:
+            ended.set()
+
+    stream = on_cpu.stream(source())
+    next(stream)
+    stream.close()
+    gc.collect()
+    assert ended.is_set()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_is_refused(on_cpu: tvm_edge.CompiledModel) -> None:
+    stream = on_cpu.stream(endless())
+    next(stream)
+    assert in_forked_child(lambda: next(stream)) == DeviceUnavailableError.__name__
+    assert in_forked_child(lambda: on_cpu.stream([])) == DeviceUnavailableError.__name__
+    stream.close()
+
+
+MEMORY = """
+import itertools, json, sys
+import numpy as np
+import tvm_edge
+
+def anonymous_kib():
+    lines = open("/proc/self/status").read().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line[:7] in ("RssAnon", "RssShme"))
+
+path, before, after = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+model = tvm_edge.load(path, num_threads=1)
+frame = {"data": np.ones((1, 8, 12, 12), "float32")}
+found = []
+stream = model.stream(itertools.repeat(frame), 3)  # open to the end
+for number, outputs in enumerate(stream, 1):
+    if number in (before, after):
+        found.append(anonymous_kib())
+    if number == after:
+        break
+print(json.dumps(found))
+"""
+
+
+def growth_kib(artifact: Path, before: int, after: int) -> int:
+    """How much more memory a process has after so many frames than after fewer.
+
+    It exits with the stream open.
+    """
+    output = run_python(MEMORY, artifact, before, after, environment={"TVM_USE_RUNTIME_LIB": "1"})
+    first, last = (int(each) for each in output.strip("[]\n").split(","))
+    return last - first
+
+
+@pytest.mark.parametrize("count", [1000, *in_full(10000)])
+def test_memory_does_not_grow_with_the_frames(
+    on_cpu: tvm_edge.CompiledModel, tmp_path: Path, count: int
+) -> None:
+    """A result of each frame that stayed would be 5 KiB."""
+    assert growth_kib(on_cpu.export(tmp_path / "cpu.tvme"), count // 10, count) < 1024
+
+
+@pytest.mark.parametrize("count", in_full(300, 10000))
+def test_memory_of_two_devices_does_not_grow(
+    mixed: tvm_edge.CompiledModel, tmp_path: Path, count: int
+) -> None:
+    assert growth_kib(mixed.export(tmp_path / "mixed.tvme"), count // 10, count) < 1024
+
+
+# ------------------------------------------------------------------ warm-up
+
+
+def test_a_warm_model_makes_nothing_for_its_first_frame(
+    mixed: tvm_edge.CompiledModel,
+    on_cpu: tvm_edge.CompiledModel,
+    gpu: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor for a first run: virtual machines are there, and the memory that inputs are copied to."""
+    model, one = mixed.on_device(gpu), on_cpu.on_device("cpu")  # sessions of their own
+    model.warmup()
+    one.warmup()
+
+    def refuse(*_arguments: Any) -> None:
+        raise AssertionError("made when a frame needed it")
+
+    monkeypatch.setattr(Session, "_make_machine", refuse)
+    given = frames(2)
+    assert_right(there_and_back(), list(model.stream(given)), given)
+    monkeypatch.setattr("tvm_edge.runtime.staging._aligned", refuse)
+    unaligned = np.empty(SHAPE[1] * 144 + 16, "float32")[1:-15].reshape(SHAPE)
+    unaligned[:] = given[0]["data"]
+    machines = one._session._machines
+    for machine in machines:
+        with ExitStack() as others_are_busy:
+            for busy in machines:
+                if busy is not machine:
+                    others_are_busy.enter_context(busy.lock)
+            assert_right(there_and_back(), [one.run({"data": unaligned})], given[:1])
