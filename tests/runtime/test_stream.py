@@ -51,7 +51,7 @@ def named(node: onnx.NodeProto, name: str) -> onnx.NodeProto:
 @pytest.fixture(scope="module")
 def mixed(gpu: str) -> tvm_edge.CompiledModel:
     """The GPU, the CPU and the GPU again."""
-    return tvm_edge.compile(there_and_back(), gpu, fallback=["Tanh"])
+    return tvm_edge.compile(there_and_back(), gpu, fallback=["Tanh"], num_threads=1)
 
 
 @pytest.fixture(scope="module")

@@ -293,8 +293,8 @@ class Session:
         return find_stages(self._make_machine, self.kinds)
 
     def start_thread(self) -> None:
-        """Let the calling thread have the worker threads that kernels of the CPU run on."""
-        configure_pool(self.num_threads)
+        """Let the calling thread, which serves one stream, have the workers of kernels."""
+        configure_pool(self.num_threads, grows=False)
 
     def run_stage(self, number: int, given: Sequence[Bound] | StagedFrame) -> StagedFrame:
         """Run a stage on the model's inputs, or on what the stage before it made of them."""

@@ -62,11 +62,18 @@ def resolve_num_threads(num_threads: int | None) -> int:
     return int(value)
 
 
-def configure_pool(num_threads: int) -> None:
+def configure_pool(num_threads: int, *, grows: bool = True) -> None:
     """Give the calling thread a TVM worker pool of `num_threads`.
 
     TVM keeps one pool per thread that launches kernels and makes it at first use with half the
     logical CPUs on x86, whatever the number of physical cores.
+
+    Parameters
+    ----------
+    num_threads : int
+    grows : bool
+        Whether the thread may want more later. The pool then has a worker for every CPU from the
+        beginning, and each of them spins for a tenth of a second before it sleeps.
 
     Raises
     ------
@@ -82,7 +89,8 @@ def configure_pool(num_threads: int) -> None:
         return
     cpus = allowed_cpus()
     # The length of the list is the pool's capacity, so let it hold the threads asked for.
-    wanted = [cpus[i % len(cpus)] for i in range(max(num_threads, len(cpus)))]
+    capacity = max(num_threads, len(cpus)) if grows else num_threads
+    wanted = [cpus[i % len(cpus)] for i in range(capacity)]
     tvm_ffi.get_global_func("runtime.config_threadpool")(
         _SHARE_ALL_CORES, num_threads, [str(cpu) for cpu in wanted]
     )
