@@ -15,7 +15,12 @@ import tvm
 
 from tvm_edge.compiler import describe, phases
 from tvm_edge.compiler.build import BuiltLibrary, build
-from tvm_edge.compiler.options import check_options, check_precision, exceptions_of
+from tvm_edge.compiler.options import (
+    check_options,
+    check_precision,
+    check_weight_window,
+    exceptions_of,
+)
 from tvm_edge.compiler.parallel import describe_groups, merge_kernels, merged_infos
 from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
@@ -39,8 +44,10 @@ from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.layout_graph import LayoutPlan
 from tvm_edge.relay_passes.lift_weights import LiftWeights
 from tvm_edge.relay_passes.lower_precision import lower_precision
+from tvm_edge.relay_passes.split_fc import split_dense
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
+from tvm_edge.runtime.placement import STREAMED
 from tvm_edge.runtime.threads import resolve_num_threads
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -158,6 +165,7 @@ def compile_with(
     tuning_logs: TuningLogs = False,
     num_threads: int | None = None,
     layout_plan: LayoutPlan | Literal[False] | None = None,
+    weight_window: int | None = None,
 ) -> CompiledModel:
     """:func:`compile`, with the algorithm and knobs of some convolutions given.
 
@@ -167,7 +175,18 @@ def compile_with(
         What a measurement chose; records, and then the heuristic, choose for all others.
     layout_plan : LayoutPlan or False, optional
         The layouts of the whole network, in place of those in records; ``False`` for estimates.
+    weight_window : int, optional
+        Bytes. The weights of dense layers with more stay in the artifact, and are read in every
+        run, part by part: two of them take no more memory than this
+        (:mod:`tvm_edge.relay_passes.split_fc`). Those of a model that runs in the process that
+        compiled it lie in memory all the same; a GPU has two parts at a time.
+
+    Raises
+    ------
+    InputError
+        A window too small for a layer; the message says which would do.
     """
+    check_weight_window(weight_window)
     num_threads = resolve_num_threads(num_threads)
     plan = _plan(
         model,
@@ -181,6 +200,7 @@ def compile_with(
         tuning_logs,
         parallel_fusion,
         layout_plan,
+        weight_window,
     )
     with plan.clock("build"):
         library = build(plan.lowered, plan.resolved, plan.smaller)
@@ -290,6 +310,7 @@ def _plan(
     tuning_logs: TuningLogs = False,
     parallel_fusion: str | bool = False,
     layout_plan: LayoutPlan | Literal[False] | None = None,
+    weight_window: int | None = None,
 ) -> _Plan:
     clock = _Clock()
 
@@ -328,6 +349,10 @@ def _plan(
         planned = Planned(layout_plan or None)
         if layout_plan is None and len(placed.kinds) == 1:
             planned = planned_layouts(stored, resolved, tuning_logs, imported.nodes)
+        split = split_dense(
+            stored, weight_window, {i: n.name for i, n in enumerate(imported.nodes)}
+        )
+        stored = split.module
         with resolved.target:
             laid_out = phases.layout(resolved.spec, configs, planned.plan)(stored)
             legal = phases.legalize(resolved, precision, configs)(laid_out)
@@ -351,7 +376,7 @@ def _plan(
     with clock("lower"), resolved.target:
         lift: Any = LiftWeights()  # a pass, by a decorator that type checkers cannot see through
         parallel = merge_kernels(
-            lift(scheduled),
+            lift(phases.stream(resolved.kind)(scheduled)),
             resolved,
             parallel_fusion,
             tuning_logs if precision == "float32" else False,
@@ -378,7 +403,7 @@ def _plan(
             memory=describe.describe_memory(
                 plain,
                 parallel.module,
-                lift.weights,
+                [w for w, d in zip(lift.weights, lift.devices, strict=True) if d != STREAMED],
                 imported.inputs,
                 imported.outputs,
                 [kernel.name for kernel in kernels],
@@ -389,6 +414,7 @@ def _plan(
             ),
             records=recorded.with_ignored(planned.ignored),
             layout_choice=planned.info,
+            splits=describe.describe_splits(split.layers, placements),
             warnings=(
                 *imported.warnings,
                 *describe.unfit_constants(lowered_types, imported),

@@ -11,6 +11,7 @@ from tvm_edge.report.operators import (
 )
 from tvm_edge.report.precision import PrecisionInfo
 from tvm_edge.report.records import RecordsInfo
+from tvm_edge.report.splits import SplitInfo
 from tvm_edge.report.tensors import TensorSpec
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Placement",
     "PrecisionInfo",
     "RecordsInfo",
+    "SplitInfo",
     "TensorSpec",
     "TransformInfo",
     "UnsupportedInfo",

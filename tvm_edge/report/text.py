@@ -98,6 +98,8 @@ def _head(console: Console, report: CompileReport) -> None:
             f"workspace {_mib(memory.workspace)}, "
             f"inputs and outputs {_mib(memory.inputs_outputs)}",
         )
+    for number, split in enumerate(report.splits):
+        line("" if number else "streamed", split.line())
     if report.seconds:
         phases = ", ".join(f"{name} {s:.1f}" for name, s in report.seconds.items())
         line("compile", f"{sum(report.seconds.values()):.1f} s ({phases})")
