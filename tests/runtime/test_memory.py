@@ -121,6 +121,7 @@ def test_weights_of_the_cpu_beside_a_gpu_stay_pages_of_the_file(
     found = {}
     for name, fallback in {"gpu": "none", "both": ["fc1", "fc2", "fc3"]}.items():
         compiled = tvm_edge.compile(heavy_model, "opencl", fallback=fallback)
+        compiled.warmup()  # pocl keeps what it builds; building takes more memory than weights
         found[name] = measured(compiled.export(tmp_path / f"{name}.tvme"))
     on_cpu = 3 / 4 * WEIGHTS_MIB
     assert found["both"]["mapped"] == pytest.approx(on_cpu, abs=1)

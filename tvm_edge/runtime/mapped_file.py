@@ -8,6 +8,7 @@ a file that somebody has cut is SIGBUS; :meth:`MappedFile.check` sees it before 
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import threading
@@ -22,8 +23,9 @@ __all__ = ["MappedFile", "mapped_file"]
 
 # What the kernel reads for one request is bounded: by 128 KiB where nobody changed the setting.
 _REQUEST = 128 << 10
-# Pages between two that are looked at to see whether the file is cached.
-_STRETCH = 2 << 20
+
+_mincore = ctypes.CDLL(None, use_errno=True).mincore
+_mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 _lock = threading.Lock()
 _files: weakref.WeakValueDictionary[int, MappedFile] = weakref.WeakValueDictionary()
@@ -45,6 +47,7 @@ class MappedFile(mmap.mmap):
 
     name: str
     _file: int
+    _tells: bool
 
     def __new__(cls, file: BinaryIO, name: str) -> MappedFile:
         self = super().__new__(cls, file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -52,6 +55,11 @@ class MappedFile(mmap.mmap):
         self.address = np.frombuffer(self, np.uint8).ctypes.data
         self._file = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._file)
+        # Of others' files the kernel says that all is in memory.
+        owner = os.fstat(self._file).st_uid
+        self._tells = os.geteuid() in (0, owner) or os.access(
+            f"/proc/self/fd/{self._file}", os.W_OK
+        )
         with _lock:
             _files[self.address] = self
         return self
@@ -70,16 +78,24 @@ class MappedFile(mmap.mmap):
                 "export it again, and load it anew"
             )
 
-    def read_ahead(self, address: int, nbytes: int) -> None:
-        """Have pages read that are not in memory; returns before they are there."""
+    def read_ahead(self, address: int, nbytes: int) -> bool:
+        """Have pages read that are not in memory; returns before they are there.
+
+        Returns
+        -------
+        bool
+            Whether there are such pages. Where the system does not say, for a file that somebody
+            else owns, all are asked for, and none is said to be missing.
+        """
         first, last = self._pages(address, nbytes)
-        for start in range(first, last, _STRETCH):
-            end = min(start + _STRETCH, last)
-            if self._is_cached(start) and self._is_cached(end - 1):
-                continue
-            for place in range(start, end, _REQUEST):
-                wanted = min(_REQUEST, end - place)
-                os.posix_fadvise(self._file, place, wanted, os.POSIX_FADV_WILLNEED)
+        missing = np.flatnonzero(~self._in_memory(first, last)) if self._tells else None
+        pages = _REQUEST // mmap.PAGESIZE
+        count = -(-(last - first) // mmap.PAGESIZE)
+        wanted = range(-(-count // pages)) if missing is None else np.unique(missing // pages)
+        for request in wanted:
+            place = first + int(request) * _REQUEST
+            os.posix_fadvise(self._file, place, min(_REQUEST, last - place), os.POSIX_FADV_WILLNEED)
+        return missing is not None and len(missing) > 0
 
     def read_into(self, into: np.ndarray, address: int) -> None:
         """Copy bytes from the file, whatever is mapped.
@@ -125,11 +141,13 @@ class MappedFile(mmap.mmap):
         first = (address - self.address) // mmap.PAGESIZE * mmap.PAGESIZE
         return first, min(address - self.address + nbytes, len(self))
 
-    def _is_cached(self, place: int) -> bool:
-        try:
-            return os.preadv(self._file, [bytearray(1)], place, os.RWF_NOWAIT) == 1
-        except OSError:  # it would have to wait, or the file system cannot say
-            return False
+    def _in_memory(self, first: int, last: int) -> np.ndarray:
+        """For each page between two places whether the system has it."""
+        found = np.empty(-(-(last - first) // mmap.PAGESIZE), np.uint8)
+        if _mincore(self.address + first, last - first, found.ctypes.data):
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error), self.name)
+        return (found & 1).astype(bool)
 
 
 def mapped_file(address: int) -> MappedFile | None:

@@ -192,8 +192,9 @@ class Session:
         self._weights = tvm_ffi.Array(placed)
         self._weight_memory = frozenset(weight.data_ptr() for weight in self._weights)
         gpu = next((device for device in devices if not _is_cpu(device)), None)
-        self._parts = WeightStream(weights, gpu)
-        self._streams = STREAMED in plan.weights
+        streamed = plan.weights.count(STREAMED)
+        self._parts = WeightStream(weights, streamed, gpu)
+        self._streams = streamed > 0
         self._process = os.getpid()
 
     def _make_machine(self) -> VirtualMachine:

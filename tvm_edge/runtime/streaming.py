@@ -6,8 +6,10 @@ read of the weights for it. The compiler cuts such layers (:mod:`tvm_edge.relay_
 and ``main`` asks here for each part in front of the kernel that reads it.
 
 On a CPU a kernel reads a part where it is mapped from the artifact. While it does, the next part is
-read from disk, if it is not in the system's cache of the file; the part before is taken out of the
-process's memory. Nothing is copied.
+read from disk, if it is not in the system's cache of the file. Nothing is copied. As long as the
+system keeps all of the file, its pages stay mapped: to map them again would take longer than to
+compute with them, and the system takes them back when it wants. When it does, what was used is
+unmapped at once, and the system finds pages to drop that are not wanted next.
 
 On a GPU a part is copied to the device. Where the host may write the device's memory at any time
 there are two windows: the next part is read into one, by another thread, while a kernel reads the
@@ -74,18 +76,25 @@ class WeightStream:
     ----------
     weights : sequence of tvm.runtime.Tensor
         Of a model, in host memory; some may be mapped.
+    parts : int
+        How many of them are streamed.
     device : tvm.runtime.Device, optional
         The GPU that parts are copied to.
     """
 
     def __init__(
-        self, weights: Sequence[tvm.runtime.Tensor], device: tvm.runtime.Device | None = None
+        self,
+        weights: Sequence[tvm.runtime.Tensor],
+        parts: int,
+        device: tvm.runtime.Device | None = None,
     ) -> None:
         found = {weight.data_ptr(): mapped_file(weight.data_ptr()) for weight in weights}
         self._file_of = {address: file for address, file in found.items() if file is not None}
         self._files = list({id(file): file for file in self._file_of.values()}.values())
         # Its thread starts with the first part, and ends with the session.
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="tvm-edge-weights")
+        self._parts = parts
+        self._scarce = 0  # parts to come that are dropped behind their kernels
         self._device = device
         self._windows: list[_Window] = []
         self._current = 0
@@ -118,8 +127,18 @@ class WeightStream:
         file = self._file_of.get(part.data_ptr())
         if file is not None:
             file.check()
-            self._reader.submit(_advance, file, following, before)
+            self._reader.submit(self._advance, file, following, before)
         return part
+
+    def _advance(
+        self, file: MappedFile, following: tvm.runtime.Tensor, before: tvm.runtime.Tensor
+    ) -> None:
+        if file.read_ahead(following.data_ptr(), _nbytes(following)):
+            # The system's own reading ahead may be in front of ours for some parts.
+            self._scarce = self._parts
+        if self._scarce:
+            self._scarce -= 1
+            file.drop(before.data_ptr(), _nbytes(before))
 
     def upload_part(
         self, part: tvm.runtime.Tensor, following: tvm.runtime.Tensor
@@ -196,12 +215,6 @@ class WeightStream:
         filled, window.filled, window.holds = window.filled, None, 0
         if filled is not None and not filled.cancel():
             filled.exception()
-
-
-def _advance(file: MappedFile, following: tvm.runtime.Tensor, before: tvm.runtime.Tensor) -> None:
-    file.read_ahead(following.data_ptr(), _nbytes(following))
-    if before.data_ptr() != following.data_ptr():
-        file.drop(before.data_ptr(), _nbytes(before))
 
 
 def _nbytes(tensor: tvm.runtime.Tensor) -> int:
