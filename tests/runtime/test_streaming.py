@@ -240,6 +240,25 @@ def test_a_file_that_is_cut_in_a_run(
         np.testing.assert_array_equal(model.run(x)["y"], expected)
 
 
+def test_a_part_that_could_not_be_read_ahead_is_read_again(
+    streamed: dict[str, Path], x: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tvm_edge.load(streamed["opencl"])
+    expected = model.run(x)["y"]
+    original, calls = MappedFile.read_into, []
+
+    def failing(self: MappedFile, into: np.ndarray, address: int) -> None:
+        calls.append(address)
+        if len(calls) % 3 == 0:
+            raise ArtifactError("the disk is away for a moment")
+        original(self, into, address)
+
+    monkeypatch.setattr(MappedFile, "read_into", failing)
+    for _ in range(2):
+        np.testing.assert_array_equal(model.run(x)["y"], expected)
+    assert len(calls) > 3 * 8 * LAYERS * 2 / 4
+
+
 def test_a_file_that_is_gone(
     streamed: dict[str, Path], x: dict[str, np.ndarray], tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -62,8 +62,30 @@ class _Window:
     def __init__(self, nbytes: int, device: tvm.runtime.Device) -> None:
         self.nbytes = nbytes
         self.room = tvm.runtime.empty((nbytes,), "uint8", device)
-        self.holds = 0  # the address of a part in host memory
-        self.filled: Future[None] | None = None  # by another thread
+        self._part = 0  # by its address in host memory
+        self._filled: Future[None] | None = None  # by another thread
+
+    def fill(self, part: tvm.runtime.Tensor, fill: Callable[[], Future[None]]) -> None:
+        """Begin to fill the window."""
+        self.settle()
+        self._part = part.data_ptr()
+        self._filled = fill()
+
+    def settle(self) -> None:
+        """Until nobody writes there any more."""
+        if self._filled is not None and not self._filled.cancel():
+            self._filled.exception()
+
+    def has(self, part: tvm.runtime.Tensor) -> bool:
+        """Whether it holds a part; waits until it does. What could not be read is not there."""
+        if self._filled is None or self._part != part.data_ptr():
+            return False
+        return self._filled.exception() is None
+
+    def wait(self) -> None:
+        """Until it is filled; raises what went wrong."""
+        if self._filled is not None:
+            self._filled.result()
 
     def as_part(self, part: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
         return self.room._create_view(part.shape, str(part.dtype))
@@ -151,9 +173,9 @@ class WeightStream:
         if len(self._windows) == 1:
             return self._copied(part, following)
         window = self._windows[1 - self._current]
-        if window.holds != part.data_ptr():  # the first run, or one after a run that failed
+        if not window.has(part):  # the first run, or one after a run that failed
             self._begin(window, part)
-        self._await(window)
+            window.wait()
         self._current = 1 - self._current
         # Behind the kernel that read the other window, and in front of the one that reads this.
         self._begin(self._windows[1 - self._current], following)
@@ -164,9 +186,9 @@ class WeightStream:
         assert self._device is not None, "UPLOAD_PART is in the code of a GPU"
         if self._windows and self._windows[0].nbytes >= nbytes:
             return
-        count = len(self._windows) or (2 if _host_writes_at_any_time(self._device) else 1)
+        count = 2 if _host_writes_at_any_time(self._device) else 1
         for window in self._windows:
-            self._abandon(window)
+            window.settle()
         self._windows.clear()  # before there are others
         self._windows = [_Window(nbytes, self._device) for _ in range(count)]
 
@@ -187,10 +209,8 @@ class WeightStream:
 
     def _begin(self, window: _Window, part: tvm.runtime.Tensor) -> None:
         """Have a window filled as soon as the device is done with what was enqueued up to now."""
-        self._abandon(window)
         started = tvm_ffi.get_global_func(_START_WRITE)(window.room)
-        window.holds = part.data_ptr()
-        window.filled = self._reader.submit(self._fill, started, part)
+        window.fill(part, lambda: self._reader.submit(self._fill, started, part))
 
     def _fill(self, started: Any, part: tvm.runtime.Tensor) -> None:
         shared = tvm_ffi.get_global_func(_FINISH_WRITE)(started)
@@ -200,24 +220,6 @@ class WeightStream:
             np.copyto(target, host_array(part).reshape(-1).view(np.uint8))
         else:
             file.read_into(target, part.data_ptr())
-
-    @staticmethod
-    def _await(window: _Window) -> None:
-        """Wait until a window is filled, and raise what went wrong."""
-        filled, window.filled = window.filled, None
-        try:
-            if filled is not None:
-                filled.result()
-        except BaseException:
-            window.holds = 0
-            raise
-
-    @staticmethod
-    def _abandon(window: _Window) -> None:
-        """Wait until nobody writes into a window, whatever it may hold then."""
-        filled, window.filled, window.holds = window.filled, None, 0
-        if filled is not None and not filled.cancel():
-            filled.exception()
 
 
 def _nbytes(tensor: tvm.runtime.Tensor) -> int:
