@@ -38,11 +38,11 @@ def of_file(field, path):
     return sum(int(l.split()[1]) for each in found for l in each if l.startswith(field)) / 1024
 
 
-before = mib("VmRSS")
+before, anonymous = mib("VmRSS"), mib("RssAnon")
 model = tvm_edge.load(sys.argv[1])
 model.warmup()
 found = dict(resident=mib("VmRSS") - before, peak=mib("VmHWM") - before)
-found["anonymous"] = mib("RssAnon")
+found["anonymous"] = mib("RssAnon") - anonymous
 found["mapped"] = of_file("Rss:", sys.argv[1])
 found["private"] = of_file("Anonymous:", sys.argv[1]) + of_file("Private_Dirty:", sys.argv[1])
 if len(sys.argv) > 2:
@@ -118,15 +118,13 @@ def test_weights_of_the_cpu_beside_a_gpu_stay_pages_of_the_file(
     heavy_model: onnx.ModelProto, tmp_path: Path
 ) -> None:
     """Clean ones, which the operating system may drop; and nothing has a copy of them."""
-    found = {}
-    for name, fallback in {"gpu": "none", "both": ["fc1", "fc2", "fc3"]}.items():
-        compiled = tvm_edge.compile(heavy_model, "opencl", fallback=fallback)
-        compiled.warmup()  # pocl keeps what it builds; building takes more memory than weights
-        found[name] = measured(compiled.export(tmp_path / f"{name}.tvme"))
+    compiled = tvm_edge.compile(heavy_model, "opencl", fallback=["fc1", "fc2", "fc3"])
+    compiled.warmup()  # pocl keeps what it builds; building takes more memory than weights
+    found = measured(compiled.export(tmp_path / "both.tvme"))
     on_cpu = 3 / 4 * WEIGHTS_MIB
-    assert found["both"]["mapped"] == pytest.approx(on_cpu, abs=1)
-    assert found["both"]["private"] == 0
-    assert found["gpu"]["anonymous"] - found["both"]["anonymous"] > 0.8 * on_cpu
+    assert found["mapped"] == pytest.approx(on_cpu, abs=1)
+    assert found["private"] == 0
+    assert found["anonymous"] < on_cpu  # the GPU's weights, and pocl; measured: 32
 
 
 @pytest.mark.full

@@ -14,12 +14,12 @@ import pytest
 from onnx import helper
 
 import tvm_edge
-from tests.marks import in_full
 from tests.onnx_models import make_model, reference, relative_error
 from tests.runtime.support import memory_cgroup, rewrite_artifact, run_child
 from tests.runtime.test_concurrency import at_once
 from tvm_edge import ArtifactError, opencl
 from tvm_edge.compiler.driver import compile_with
+from tvm_edge.runtime import streaming
 from tvm_edge.runtime.mapped_file import MappedFile
 from tvm_edge.runtime.streaming import WeightStream
 
@@ -150,6 +150,26 @@ def test_a_cpu_runs_in_less_memory_than_its_weights_take(
     assert relative_error(found, reference(deep, x)["y"]) < 1e-4
 
 
+def test_a_gpu_with_memory_of_its_own_has_one_part(
+    deep: onnx.ModelProto,
+    streamed: dict[str, Path],
+    x: dict[str, np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streaming, "_host_writes_at_any_time", lambda device: False)
+    before = opencl.memory()["in_use"]
+    opencl.reset_peak()
+    model = tvm_edge.load(streamed["opencl"])
+    for seed in range(2):
+        values = {"x": x["x"] + np.float32(seed)}
+        copied = opencl.copied()["in"]
+        assert relative_error(model.run(values)["y"], reference(deep, values)["y"]) < 1e-4
+        assert opencl.copied()["in"] - copied >= WEIGHTS_MIB * 2**20
+    beside = 1 << 20
+    assert 0 < opencl.memory()["peak"] - before < (WINDOW_MIB << 20) / 2 + beside
+    assert resident(streamed["opencl"]) <= WINDOW_MIB / 2 * 1024  # the part behind may be there
+
+
 def limited(path: Path, more_mib: float, x: dict[str, np.ndarray], target: str) -> Any:
     """Load and run in a child that may take `more_mib` of private memory; its process."""
     folder, device = path.parent, {"llvm": "cpu"}.get(target, target)
@@ -161,7 +181,8 @@ def limited(path: Path, more_mib: float, x: dict[str, np.ndarray], target: str) 
     )
 
 
-@pytest.mark.parametrize("target", ["opencl", *in_full("llvm")])
+@pytest.mark.full
+@pytest.mark.parametrize("target", ["llvm", "opencl"])
 def test_it_runs_where_its_weights_have_no_room(
     deep: onnx.ModelProto,
     streamed: dict[str, Path],
