@@ -13,6 +13,7 @@ import mmap
 import os
 import threading
 import weakref
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -21,7 +22,7 @@ from tvm_edge.errors import ArtifactError
 
 __all__ = ["MappedFile", "mapped_file"]
 
-# What the kernel reads for one request is bounded: by 128 KiB where nobody changed the setting.
+# What Linux reads for one request is bounded by a setting of the disk, and this is its default.
 _REQUEST = 128 << 10
 
 _mincore = ctypes.CDLL(None, use_errno=True).mincore
@@ -48,6 +49,7 @@ class MappedFile(mmap.mmap):
     name: str
     _file: int
     _tells: bool
+    _request: int
 
     def __new__(cls, file: BinaryIO, name: str) -> MappedFile:
         self = super().__new__(cls, file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -56,8 +58,9 @@ class MappedFile(mmap.mmap):
         self._file = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._file)
         # Of others' files the kernel says that all is in memory.
-        owner = os.fstat(self._file).st_uid
-        self._tells = os.geteuid() in (0, owner) or os.access(
+        status = os.fstat(self._file)
+        self._request = _largest_request(status.st_dev)
+        self._tells = os.geteuid() in (0, status.st_uid) or os.access(
             f"/proc/self/fd/{self._file}", os.W_OK
         )
         with _lock:
@@ -95,12 +98,14 @@ class MappedFile(mmap.mmap):
         """
         first, last = self._pages(address, nbytes)
         missing = np.flatnonzero(~self._in_memory(first, last)) if self._tells else None
-        pages = _REQUEST // mmap.PAGESIZE
+        pages = self._request // mmap.PAGESIZE
         count = -(-(last - first) // mmap.PAGESIZE)
         wanted = range(-(-count // pages)) if missing is None else np.unique(missing // pages)
         for request in wanted:
-            place = first + int(request) * _REQUEST
-            os.posix_fadvise(self._file, place, min(_REQUEST, last - place), os.POSIX_FADV_WILLNEED)
+            place = first + int(request) * self._request
+            os.posix_fadvise(
+                self._file, place, min(self._request, last - place), os.POSIX_FADV_WILLNEED
+            )
         return missing is not None and len(missing) > 0
 
     def read_into(self, into: np.ndarray, address: int) -> None:
@@ -154,6 +159,15 @@ class MappedFile(mmap.mmap):
             error = ctypes.get_errno()
             raise OSError(error, os.strerror(error), self.name)
         return (found & 1).astype(bool)
+
+
+def _largest_request(device: int) -> int:
+    """Bytes that the kernel reads at once from a disk, by its number."""
+    name = f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb"
+    try:
+        return max(_REQUEST, int(Path(name).read_text()) << 10)
+    except (OSError, ValueError):  # no disk, or no /sys
+        return _REQUEST
 
 
 def mapped_file(address: int) -> MappedFile | None:
