@@ -25,6 +25,12 @@ __all__ = ["MappedFile", "mapped_file"]
 # What Linux reads for one request is bounded by a setting of the disk, and this is its default.
 _REQUEST = 128 << 10
 
+# MADV_POPULATE_READ, of Linux 5.14, which Python has no name for.
+_POPULATE_READ = 22
+
+# Python's own madvise keeps its lock meanwhile.
+_madvise = ctypes.CDLL(None, use_errno=True).madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _mincore = ctypes.CDLL(None, use_errno=True).mincore
 _mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
@@ -88,7 +94,11 @@ class MappedFile(mmap.mmap):
         return self._tells and bool(self._in_memory(*self._pages(address, nbytes)).all())
 
     def read_ahead(self, address: int, nbytes: int) -> bool:
-        """Have pages read that are not in memory; returns before they are there.
+        """Have pages read that are not in memory, and mapped.
+
+        Returns when they are there; before Linux 5.14, which cannot say when, before they are.
+        Asked to read pages that way it reads them one by one, which is slower too (1.1 GB/s
+        instead of 1.4 to 1.7).
 
         Returns
         -------
@@ -98,6 +108,9 @@ class MappedFile(mmap.mmap):
         """
         first, last = self._pages(address, nbytes)
         missing = np.flatnonzero(~self._in_memory(first, last)) if self._tells else None
+        found = missing is not None and len(missing) > 0
+        if found and not _madvise(self.address + first, last - first, _POPULATE_READ):
+            return True
         pages = self._request // mmap.PAGESIZE
         count = -(-(last - first) // mmap.PAGESIZE)
         wanted = range(-(-count // pages)) if missing is None else np.unique(missing // pages)
@@ -106,7 +119,7 @@ class MappedFile(mmap.mmap):
             os.posix_fadvise(
                 self._file, place, min(self._request, last - place), os.POSIX_FADV_WILLNEED
             )
-        return missing is not None and len(missing) > 0
+        return found
 
     def read_into(self, into: np.ndarray, address: int) -> None:
         """Copy bytes from the file, whatever is mapped.
