@@ -16,12 +16,14 @@ from tvm_edge.compiler.schedule import KernelSchedule
 from tvm_edge.compiler.storage_plan import by_device, over_time, planned_storages
 from tvm_edge.frontend import ImportedModel, SourceNode, Survey
 from tvm_edge.relay_passes.lower_precision import LoweredPrecision
+from tvm_edge.relay_passes.split_fc import SplitLayer
 from tvm_edge.report import (
     KernelInfo,
     MemoryInfo,
     OperatorInfo,
     Placement,
     PrecisionInfo,
+    SplitInfo,
     TensorSpec,
 )
 
@@ -32,6 +34,7 @@ __all__ = [
     "describe_operators",
     "describe_placements",
     "describe_precision",
+    "describe_splits",
     "describe_unplaced",
     "partitions",
     "unfit_constants",
@@ -223,6 +226,26 @@ def describe_precision(
         _constant_bytes(lowered.module),
         _constant_bytes(before),
     )
+
+
+def describe_splits(
+    layers: Sequence[SplitLayer], placements: Sequence[Placement]
+) -> tuple[SplitInfo, ...]:
+    """What the report says of layers in parts; `placements` has one for each node, in order."""
+    found = []
+    for layer in layers:
+        place = None if layer.node is None else placements[layer.node]
+        found.append(
+            SplitInfo(
+                place.operator if place else "",
+                place.device if place else "",
+                layer.cut.along,
+                layer.parts,
+                layer.part_bytes,
+                layer.weight_bytes,
+            )
+        )
+    return tuple(found)
 
 
 def unfit_constants(lowered: LoweredPrecision | None, model: ImportedModel) -> tuple[str, ...]:

@@ -16,7 +16,12 @@ import tvm
 from tvm_edge.compiler import describe, phases
 from tvm_edge.compiler.build import BuiltLibrary, build
 from tvm_edge.compiler.models_alone import Lowered, largest, models_alone, with_models
-from tvm_edge.compiler.options import check_options, check_precision, exceptions_of
+from tvm_edge.compiler.options import (
+    check_options,
+    check_precision,
+    check_weight_window,
+    exceptions_of,
+)
 from tvm_edge.compiler.parallel import describe_groups, merge_kernels, merged_infos
 from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
@@ -39,8 +44,10 @@ from tvm_edge.relay_passes.concat_in_place import concat_in_place
 from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.layout_graph import LayoutPlan
 from tvm_edge.relay_passes.lower_precision import lower_precision
+from tvm_edge.relay_passes.split_fc import split_dense
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
+from tvm_edge.runtime.placement import STREAMED
 from tvm_edge.runtime.threads import resolve_num_threads
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -162,6 +169,7 @@ def compile_with(
     tuning_logs: TuningLogs = False,
     num_threads: int | None = None,
     layout_plan: LayoutPlan | Literal[False] | None = None,
+    weight_window: int | None = None,
 ) -> CompiledModel:
     """:func:`compile`, with the algorithm and knobs of some convolutions given.
 
@@ -171,7 +179,18 @@ def compile_with(
         What a measurement chose; records, and then the heuristic, choose for all others.
     layout_plan : LayoutPlan or False, optional
         The layouts of the whole network, in place of those in records; ``False`` for estimates.
+    weight_window : int, optional
+        Bytes. The weights of dense layers with more stay in the artifact, and are read in every
+        run, part by part: two of them take no more memory than this
+        (:mod:`tvm_edge.relay_passes.split_fc`). Those of a model that runs in the process that
+        compiled it lie in memory all the same; a GPU has two parts at a time.
+
+    Raises
+    ------
+    InputError
+        A window too small for a layer; the message says which would do.
     """
+    check_weight_window(weight_window)
     num_threads = resolve_num_threads(num_threads)
     plan = _plan(
         model,
@@ -185,6 +204,7 @@ def compile_with(
         tuning_logs,
         parallel_fusion,
         layout_plan,
+        weight_window,
     )
     with plan.clock("build"):
         library = build(plan.lowered, plan.resolved, plan.smaller)
@@ -315,6 +335,7 @@ def _plan(
     tuning_logs: TuningLogs = False,
     parallel_fusion: str | bool = False,
     layout_plan: LayoutPlan | Literal[False] | None = None,
+    weight_window: int | None = None,
 ) -> _Plan:
     clock = _Clock()
 
@@ -353,6 +374,10 @@ def _plan(
         planned = Planned(layout_plan or None)
         if layout_plan is None and len(placed.kinds) == 1:
             planned = planned_layouts(stored, resolved, tuning_logs, imported.nodes)
+        split = split_dense(
+            stored, weight_window, {i: n.name for i, n in enumerate(imported.nodes)}
+        )
+        stored = split.module
         with resolved.target:
             laid_out = phases.layout(resolved.spec, configs, planned.plan)(stored)
             legal = phases.legalize(resolved, precision, configs)(laid_out)
@@ -374,7 +399,9 @@ def _plan(
     # 5. Weights leave the code; independent kernels are merged; storage is planned; the graph
     # becomes instructions.
     with clock("lower"), resolved.target:
-        lifted, weights, weight_devices = lift_weights(scheduled, imported.parts)
+        lifted, weights, weight_devices = lift_weights(
+            phases.stream(resolved.kind)(scheduled), imported.parts
+        )
         merge = partial(
             merge_kernels,
             resolved=resolved,
@@ -399,7 +426,7 @@ def _plan(
         memory = describe.describe_memory(
             plain,
             parallel.module,
-            weights,
+            [w for w, d in zip(weights, weight_devices, strict=True) if d != STREAMED],
             imported.inputs,
             imported.outputs,
             [kernel.name for kernel in kernels],
@@ -423,6 +450,7 @@ def _plan(
             ),
             records=recorded.with_ignored(planned.ignored),
             layout_choice=planned.info,
+            splits=describe.describe_splits(split.layers, placements),
             warnings=(
                 *imported.warnings,
                 *describe.unfit_constants(lowered_types, imported),

@@ -60,8 +60,8 @@ def smaller(
         legal = phases.legalize(small, precision, configs, resolved.spec)(stored)
         fused, _ = fuse(phases.GROUP(legal), small)
         scheduled, _ = schedule_kernels(fused, small, precision)
-        scheduled = phases.WORKSPACE(phases.IN_PLACE(scheduled))
-        lifted, lifted_weights, _ = lift_weights(scheduled, parts)
+        roomy = phases.WORKSPACE(phases.IN_PLACE(scheduled))
+        lifted, lifted_weights, _ = lift_weights(phases.stream(small.kind)(roomy), parts)
         lowered, _ = lower(lifted, kinds, small.shared)
         alone = [lower(one.module, kinds, small.shared)[0] for one in models_alone(lifted, parts)]
         lowered = with_models(lowered, alone)

@@ -17,6 +17,7 @@ from tvm_edge.report.operators import (
 )
 from tvm_edge.report.precision import PrecisionInfo
 from tvm_edge.report.records import RecordsInfo
+from tvm_edge.report.splits import SplitInfo
 from tvm_edge.report.tensors import ModelPart, TensorSpec
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Placement",
     "PrecisionInfo",
     "RecordsInfo",
+    "SplitInfo",
     "TensorSpec",
     "TransformInfo",
     "UnsupportedInfo",

@@ -23,6 +23,7 @@ from tvm_edge.report.operators import (
 )
 from tvm_edge.report.precision import PrecisionInfo
 from tvm_edge.report.records import RecordsInfo
+from tvm_edge.report.splits import SplitInfo
 
 __all__ = ["CompileReport", "KernelInfo", "MemoryInfo", "ModelAlone", "Placement"]
 
@@ -185,6 +186,9 @@ class CompileReport:
     models : tuple[ModelAlone, ...]
         Of a dict of several models what each takes where it runs alone. All else is of a run of all
         of them; `memory` has the activations of whichever needs more.
+    splits : tuple[SplitInfo, ...]
+        Dense layers in parts, whose weights no run has in memory as a whole; they are not among
+        the weights of `memory`.
     warnings : tuple[str, ...]
     seconds : dict[str, float]
         Time of each compiler phase.
@@ -207,6 +211,7 @@ class CompileReport:
     records: RecordsInfo | None = None
     layout_choice: LayoutsInfo | None = None
     models: tuple[ModelAlone, ...] = ()
+    splits: tuple[SplitInfo, ...] = ()
 
     @property
     def flops(self) -> float:
@@ -361,6 +366,7 @@ class CompileReport:
                     ModelAlone(m["name"], _kernels(m["kernels"]), _memory(m["memory"]))
                     for m in fields.get("models", ())
                 ),
+                "splits": tuple(SplitInfo(**split) for split in fields.get("splits", ())),
                 "records": RecordsInfo(**{**records, "ignored": tuple(records["ignored"])})
                 if records
                 else None,

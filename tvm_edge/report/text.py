@@ -101,6 +101,8 @@ def _head(console: Console, report: CompileReport) -> None:
     for model in report.models:
         peak = _mib(model.memory.peak)
         line("alone", f"{model.name}: {len(model.kernels)} launches, {peak} MiB peak")
+    for number, split in enumerate(report.splits):
+        line("" if number else "streamed", split.line())
     if report.seconds:
         phases = ", ".join(f"{name} {s:.1f}" for name, s in report.seconds.items())
         line("compile", f"{sum(report.seconds.values()):.1f} s ({phases})")

@@ -25,9 +25,10 @@ from tvm_edge.errors import ArtifactError, DeviceUnavailableError, TvmEdgeWarnin
 from tvm_edge.host import allowed_cpus, host_features, machine
 from tvm_edge.runtime.entry import ALL, Entry, Main, entry, kernel_by_kernel
 from tvm_edge.runtime.inputs import Bound
-from tvm_edge.runtime.placement import DevicePlan
+from tvm_edge.runtime.placement import STREAMED, DevicePlan
 from tvm_edge.runtime.stages import Stage, StagedFrame, find_stages
 from tvm_edge.runtime.staging import Staging, is_aligned, is_kind, placed
+from tvm_edge.runtime.streaming import WeightStream
 from tvm_edge.runtime.threads import configure_pool
 
 __all__ = [
@@ -134,7 +135,7 @@ class Session:
     module : tvm.runtime.Module
     weights : sequence of tvm.runtime.Tensor
         In host memory. A device that is the CPU reads them there; those of another GPU are copied
-        to it, once.
+        to it: once, or in every run those that the plan says are streamed.
     num_threads : int
     plan : DevicePlan
         Where inputs and weights belong.
@@ -174,7 +175,7 @@ class Session:
         self._turn = itertools.count()
         lying = []
         for index, (weight, number) in enumerate(zip(weights, plan.weights, strict=True)):
-            device = self._devices[number]
+            device = tvm.cpu() if number == STREAMED else self._devices[number]
             shared = opencl.borrow(weight, device.index) if is_kind(device, "opencl") else None
             if shared is not None:
                 weight = shared
@@ -186,6 +187,10 @@ class Session:
             lying.append(weight)
         self._weights = tvm_ffi.Array(lying)
         self._weight_memory = frozenset(weight.data_ptr() for weight in self._weights)
+        gpu = next((device for device in devices if not is_kind(device, "llvm")), None)
+        streamed = plan.weights.count(STREAMED)
+        self._parts = WeightStream(weights, streamed, gpu)
+        self._streams = streamed > 0
         self._process = os.getpid()
 
     def _make_machine(self) -> VirtualMachine:
@@ -248,7 +253,7 @@ class Session:
     def _invoke(
         self, machine: _Machine, inputs: Sequence[Bound], wanted: Entry | None
     ) -> list[tvm.runtime.Tensor]:
-        with machine.lock, self._stream():
+        with machine.lock, self._running():
             configure_pool(self.num_threads)
             wanted = wanted or self._everything
             main = self._main(machine, wanted.function)
@@ -276,7 +281,7 @@ class Session:
     ) -> None:
         """Run an entry on inputs from :meth:`place`, so many times in a row, to the end."""
         self.check_process()
-        with self._machines[0].lock, self._stream():
+        with self._machines[0].lock, self._running():
             configure_pool(self.num_threads)
             main = self._main(self._machines[0], (wanted or self._everything).function)
             for _ in range(runs):
@@ -299,7 +304,7 @@ class Session:
     def run_stage(self, number: int, given: Sequence[Bound] | StagedFrame) -> StagedFrame:
         """Run a stage on the model's inputs, or on what the stage before it made of them."""
         stage = self.stages[number]
-        with stage.lock, self._stream():
+        with stage.lock, self._running():
             if isinstance(given, StagedFrame):
                 return StagedFrame(stage.function(*given.values, self._weights), given.taken)
             tensors = self.place(given)
@@ -341,7 +346,7 @@ class Session:
         # A machine of its own: an instrument cannot be taken off again.
         machine = self._make_machine()
         machine.set_instrument(around)
-        with _interrupt_deferred(), self._machines[0].lock, self._stream():
+        with _interrupt_deferred(), self._machines[0].lock, self._running():
             configure_pool(self.num_threads)
             # What a GPU's driver replays calls nothing that an instrument could see.
             name = (wanted or self._everything).function
@@ -382,6 +387,17 @@ class Session:
         machines = self._machines
         free = next((machine for machine in machines if not machine.lock.locked()), None)
         return free or machines[next(self._turn) % len(machines)]
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """What has to be so while ``main`` runs."""
+        # What is asked for weights is Python, and may not raise KeyboardInterrupt.
+        with (
+            _interrupt_deferred() if self._streams else nullcontext(),
+            self._stream(),
+            self._parts.running(),
+        ):
+            yield
 
     def _stream(self) -> AbstractContextManager[Any]:
         """Let CUDA work go to the default stream, whatever stream the caller has set.
