@@ -1,7 +1,8 @@
 """What a compilation did, in a form that people and programs read."""
 
-from tvm_edge.report.compile_report import CompileReport, KernelInfo, MemoryInfo, Placement
+from tvm_edge.report.compile_report import CompileReport, KernelInfo, Placement
 from tvm_edge.report.layouts import LayoutsInfo, TransformInfo, layout_name
+from tvm_edge.report.memory import MemoryInfo, PlanInfo
 from tvm_edge.report.operators import (
     FlopsBin,
     FlopsDistribution,
@@ -23,6 +24,7 @@ __all__ = [
     "OperatorInfo",
     "OperatorTypeInfo",
     "Placement",
+    "PlanInfo",
     "PrecisionInfo",
     "RecordsInfo",
     "TensorSpec",

@@ -12,6 +12,7 @@ from typing import Any
 from tvm_edge.errors import InputError
 from tvm_edge.report.layouts import LayoutsInfo
 from tvm_edge.report.measured import Measured
+from tvm_edge.report.memory import MemoryInfo
 from tvm_edge.report.operators import (
     FlopsDistribution,
     OperatorInfo,
@@ -23,7 +24,7 @@ from tvm_edge.report.operators import (
 from tvm_edge.report.precision import PrecisionInfo
 from tvm_edge.report.records import RecordsInfo
 
-__all__ = ["CompileReport", "KernelInfo", "MemoryInfo", "Placement"]
+__all__ = ["CompileReport", "KernelInfo", "Placement"]
 
 
 # What to_dict adds for those who read it, and from_dict works out again.
@@ -74,6 +75,8 @@ class KernelInfo:
         kernel's own loops; 0 where shapes are dynamic.
     bytes : int
         Bytes of its arguments, each counted once: the traffic that no schedule avoids.
+    weights, results, workspace : int
+        Bytes of its constants as stored, of what it writes, and of its scratch space.
     """
 
     name: str
@@ -83,44 +86,9 @@ class KernelInfo:
     rule: str
     flops: float
     bytes: int
-
-
-@dataclass(frozen=True)
-class MemoryInfo:
-    """Memory of one run, in bytes.
-
-    Attributes
-    ----------
-    weights : int
-        Constants, as stored.
-    activations : int
-        Storage that the planner gave to intermediate tensors, on all devices.
-    workspace : int
-        The largest scratch space inside one kernel.
-    inputs_outputs : int
-        Inputs and outputs with known shapes.
-    budget : int or None
-        What the user allowed.
-    by_device : dict[str, int]
-        The activations of each device; empty for a model on one.
-    over_time : dict[str, tuple[int, ...]]
-        By device the bytes of activations that hold values while each of the report's `kernels`
-        runs; at most what is planned for them. ``""`` is the device of a model on one. What only
-        the run sizes is not counted. Empty where launches cannot be told from the plan.
-    """
-
-    weights: int
-    activations: int
-    workspace: int
-    inputs_outputs: int
-    budget: int | None = None
-    by_device: dict[str, int] = field(default_factory=dict)
-    over_time: dict[str, tuple[int, ...]] = field(default_factory=dict)
-
-    @property
-    def peak(self) -> int:
-        """Everything alive at once."""
-        return self.weights + self.activations + self.workspace + self.inputs_outputs
+    weights: int = 0
+    results: int = 0
+    workspace: int = 0
 
 
 @dataclass(frozen=True)
@@ -316,9 +284,7 @@ class CompileReport:
     def from_dict(cls, fields: dict[str, Any]) -> CompileReport:
         """The inverse of :meth:`to_dict`."""
         stored = {key: value for key, value in fields.items() if key not in _DERIVED}
-        memory = {k: v for k, v in (fields["memory"] or {}).items() if k != "peak"}
-        if "over_time" in memory:
-            memory["over_time"] = {k: tuple(v) for k, v in memory["over_time"].items()}
+        memory = fields["memory"]
         precision, records = fields.get("precision"), fields.get("records")
         choice = fields.get("layout_choice")
         return cls(
@@ -329,7 +295,7 @@ class CompileReport:
                     KernelInfo(**{**k, "operators": tuple(k["operators"])})
                     for k in fields["kernels"]
                 ),
-                "memory": MemoryInfo(**memory) if memory else None,
+                "memory": MemoryInfo.from_dict(memory) if memory else None,
                 "partitions": tuple((d, n) for d, n in fields["partitions"]),
                 "copies": tuple(fields["copies"]),
                 "fusion_groups": tuple(fields["fusion_groups"]),
