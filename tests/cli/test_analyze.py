@@ -90,7 +90,7 @@ def test_wrong_options(
 def test_where_the_memory_is(invoke: Invoke, files: Files) -> None:
     """The layers with the most of it, by device; the JSON has every part."""
     command = ("analyze", files.model, "--target", "mali-t860", "--fallback", "pool", "--memory")
-    lines = invoke(*command).out.splitlines()
+    lines = [line.rstrip() for line in invoke(*command).out.splitlines()]
     assert max(map(len, lines)) <= 100
     devices = lines.index("memory by device")
     assert [line.split()[0] for line in lines[devices + 1 : devices + 4]] == [

@@ -35,7 +35,7 @@ class Floor:
     device_kernel: int = 0
 
 
-_CPU = Floor(24 * _MIB, 16 << 10)
+_CPU = Floor(51 * _MIB, 32 << 10)
 _GPUS = {
     # CUDA's context takes most of it on the device.
     "cuda": Floor(600 * _MIB, 16 << 10, 32 << 10),
