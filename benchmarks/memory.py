@@ -33,7 +33,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
@@ -55,6 +55,8 @@ TOLERANCE = 0.1
 _MODULE = "benchmarks.memory"
 _TIMEOUT = 1800.0
 _NONE = "none"
+# TVM's runtime tier; kernels built as on a machine that has never run them.
+_ALONE = {"TVM_USE_RUNTIME_LIB": "1", "TVM_EDGE_OPENCL_CACHE": "0"}
 # On pocl everything would be left to the CPU by cost: it is what pocl runs on.
 _FALLBACK = {"opencl": "list"}
 
@@ -93,7 +95,6 @@ def _compile(name: str, target: str, budget: str, folder: Path) -> dict[str, Any
 def _compile_plan(name: str, target: str, plan: str, folder: Path) -> dict[str, Any]:
     """Compile by one of the planner's plans, whatever the others are."""
     import tvm_edge
-    from tvm_edge.compiler.budgeted import HAS_WINDOWS
     from tvm_edge.compiler.driver import compile_with
     from tvm_edge.frontend import load_model
     from tvm_edge.hardware import resolve_target
@@ -107,7 +108,6 @@ def _compile_plan(name: str, target: str, plan: str, folder: Path) -> dict[str, 
         unified=resolved.spec.unified_memory,
         offload=True,
         streams=hasattr(tvm_edge.CompiledModel, "stream"),
-        windows=HAS_WINDOWS,
     )
     way, missing = next((p, why) for p, why in plans if p.name == plan)
     if missing:
@@ -214,6 +214,7 @@ def measured(
     frames: int,
     pipelined: bool = False,
     limit: Limit | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What a process that only loads an artifact and runs it takes, at its peak.
 
@@ -230,7 +231,7 @@ def measured(
     with subprocess.Popen(
         [sys.executable, "-m", _MODULE, "--child", *map(str, arguments)],
         cwd=Path(__file__).parents[1],
-        env={**os.environ, "TVM_USE_RUNTIME_LIB": "1"},
+        env={**os.environ, **_ALONE, **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

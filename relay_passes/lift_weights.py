@@ -12,7 +12,9 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.relay_passes.expressions import all_bindings
+from tvm_edge.relay_passes.stream_weights import asks_for_part
 from tvm_edge.relay_passes.vdevices import reading_device
+from tvm_edge.runtime.placement import STREAMED
 
 __all__ = ["WEIGHTS_PARAM", "LiftWeights"]
 
@@ -30,7 +32,8 @@ class LiftWeights:
     weights : list[tvm.runtime.Tensor]
         Filled by the pass: the items of the tuple, in order.
     devices : list[int]
-        For each item the position, among the module's virtual devices, of the one that reads it.
+        For each item the position, among the module's virtual devices, of the one that reads it;
+        :data:`~tvm_edge.runtime.placement.STREAMED` if a kernel gets it from the runtime.
     """
 
     def __init__(self) -> None:
@@ -54,7 +57,7 @@ class _Lifter(PyExprMutator):
         self._device = 0
         self._items: dict[tuple[tvm.ir.GenericConst, int], int] = {}
         for binding in all_bindings(func.body):
-            value, device = binding.value, reading_device(mod, binding.value)
+            value, device = binding.value, _device(mod, binding.value)
             if isinstance(value, relax.If):  # what is in its branches comes by itself
                 value = relax.Tuple([value.true_branch.body, value.false_branch.body])
             self._collect(value, device)
@@ -82,10 +85,14 @@ class _Lifter(PyExprMutator):
         )
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        outside, self._device = self._device, reading_device(self._mod, binding.value)
+        outside, self._device = self._device, _device(self._mod, binding.value)
         super().visit_var_binding_(binding)
         self._device = outside  # that of an If, whose branch may result in a constant
 
     def visit_generic_const_(self, op: tvm.ir.GenericConst) -> relax.Expr:
         item = self._items.get((op, self._device))
         return op if item is None else relax.TupleGetItem(self._param, item)
+
+
+def _device(mod: tvm.IRModule, value: relax.Expr) -> int:
+    return STREAMED if asks_for_part(value) else reading_device(mod, value)

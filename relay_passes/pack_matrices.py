@@ -16,6 +16,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.expressions import const, constant_of, is_call, static_shape
+from tvm_edge.relay_passes.stream_weights import streamed, streamed_constant
+from tvm_edge.relay_passes.vdevices import vdevice_of
 from tvm_edge.schedules.cpu.panels import panel_width
 from tvm_edge.schedules.panels import DENSE, dense, pack_matrix
 
@@ -59,7 +61,11 @@ class _Packer(PyExprMutator):
         op = super().visit_call_(op)
         if not is_call(op, "relax.matmul"):
             return op
-        matrix, shape = constant_of(op.args[1]), static_shape(op.args[0].ty)
+        weight = op.args[1]
+        bound = self.builder_.lookup_binding(weight) if isinstance(weight, relax.Var) else None
+        kept = streamed_constant(bound)
+        matrix = constant_of(weight if kept is None else kept)
+        shape = static_shape(op.args[0].ty)
         if matrix is None or matrix.ndim != 2 or matrix.dtype != np.float32:
             return op
         if shape is None or len(shape) < 2 or str(op.args[0].ty.dtype) != "float32":
@@ -67,5 +73,9 @@ class _Packer(PyExprMutator):
         rows, columns = prod(shape[:-1]), matrix.shape[1]
         if not _FEWEST <= rows <= _MOST or columns < self._spec.lanes():
             return op
-        panels = const(pack_matrix(matrix, panel_width(rows, columns, self._spec)), "float32")
+        panels: relax.Expr = const(
+            pack_matrix(matrix, panel_width(rows, columns, self._spec)), "float32"
+        )
+        if kept is not None:
+            panels = self.builder_.emit(streamed(panels, vdevice_of(weight.ty)))
         return self.builder_.call_te(dense, op.args[0], panels, columns, primfunc_name_hint=DENSE)

@@ -51,14 +51,18 @@ class _Rewriter(PyExprMutator):
         if op.args[0] not in self._renamed:
             return op
         kernel, result = self._renamed[op.args[0]], op.ty_args[0]
+        several = isinstance(result, relax.TupleType)
+        own = list(result.fields) if several else [result]
         room = [
-            relax.TensorType([int(d) for d in buffer.shape], str(buffer.dtype), result.vdevice)
+            relax.TensorType([int(d) for d in buffer.shape], str(buffer.dtype), own[0].vdevice)
             for buffer in workspace_of(self._mod[kernel])
         ]
-        results = [result, *room]
+        results = [*own, *room]
         if is_call(op, "relax.call_tir"):
             call = relax.call_tir(kernel, op.args[1], results)
         else:
             places = [*op.attrs.inplace_indices, *(-1 for _ in room)]  # -1: a tensor of its own
             call = relax.op.call_tir_inplace(kernel, op.args[1], places, results)
-        return relax.TupleGetItem(self.builder_.emit(call), 0)
+        made = self.builder_.emit(call)
+        items = [relax.TupleGetItem(made, index) for index in range(len(own))]
+        return relax.Tuple([self.builder_.emit(each) for each in items]) if several else items[0]

@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper
 
 from tests.onnx_models import make_model
@@ -70,6 +73,35 @@ def run_python(
     done = run_child(["-c", prelude + code, *map(str, arguments)], environment=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@contextmanager
+def memory_cgroup() -> Iterator[Path]:
+    """A new control group with a limit of memory, of either version; skips where none can be had.
+
+    Whoever is to be in it writes the limit to ``limit`` and its process id to ``cgroup.procs`` of
+    what this yields: links to the group's files.
+    """
+    for parent, limit in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
+        group = parent / f"tvm-edge-test-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            if (group / limit).exists() and os.access(group / limit, os.W_OK):
+                with tempfile.TemporaryDirectory() as folder:
+                    links = Path(folder)
+                    (links / "limit").symlink_to(group / limit)
+                    (links / "cgroup.procs").symlink_to(group / "cgroup.procs")
+                    yield links
+                return
+        finally:
+            group.rmdir()
+    pytest.skip("no memory control group can be made here")
 
 
 def rewrite_artifact(

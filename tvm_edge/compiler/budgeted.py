@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from tvm_edge.compiler.frame_time import frame_time
-from tvm_edge.errors import TvmEdgeWarning
+from tvm_edge.errors import InputError, TvmEdgeWarning
 from tvm_edge.frontend import SourceNode
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.budget import machine_bytes, written
@@ -16,10 +16,7 @@ from tvm_edge.memory.plans import Plan, Prediction, chosen, possible
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel
 
-__all__ = ["HAS_WINDOWS", "within_budget"]
-
-HAS_WINDOWS = False
-"""Whether weights can pass through a window."""
+__all__ = ["within_budget"]
 
 _DEPTH = 2  # frames in flight, as `stream` has them by default
 
@@ -75,7 +72,6 @@ def within_budget(
         unified=target.spec.unified_memory,
         offload=fallback not in ("none", "error"),
         streams=hasattr(CompiledModel, "stream"),
-        windows=HAS_WINDOWS,
     ):
         if missing:
             considered.append((plan, missing))
@@ -83,7 +79,13 @@ def within_budget(
         options = _options(plan)
         one = None
         if options not in reports:
-            one = make(plan)
+            try:
+                one = make(plan)
+            except InputError as err:
+                if err.name != "weight_window":
+                    raise
+                considered.append((plan, "a layer cannot be cut into parts so small"))
+                continue
             reports[options] = one.report, one.resolved
         prediction = _predicted(plan, *reports[options])
         considered.append((plan, prediction))

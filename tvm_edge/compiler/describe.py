@@ -14,15 +14,17 @@ from tvm_edge.compiler.schedule import KernelSchedule
 from tvm_edge.compiler.storage_plan import by_device, over_time, planned_storages
 from tvm_edge.frontend import ImportedModel, SourceNode, Survey
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.memory.footprint import launch_code, tensor_bytes, workspace
+from tvm_edge.memory.footprint import STREAM, launch_code, tensor_bytes, window, workspace
 from tvm_edge.memory.scratch import Scratch
 from tvm_edge.relay_passes.lower_precision import LoweredPrecision
+from tvm_edge.relay_passes.split_fc import SplitLayer
 from tvm_edge.report import (
     KernelInfo,
     MemoryInfo,
     OperatorInfo,
     Placement,
     PrecisionInfo,
+    SplitInfo,
     TensorSpec,
 )
 
@@ -33,6 +35,7 @@ __all__ = [
     "describe_operators",
     "describe_placements",
     "describe_precision",
+    "describe_splits",
     "describe_unplaced",
     "partitions",
     "unfit_constants",
@@ -230,6 +233,26 @@ def describe_precision(
     )
 
 
+def describe_splits(
+    layers: Sequence[SplitLayer], placements: Sequence[Placement]
+) -> tuple[SplitInfo, ...]:
+    """What the report says of layers in parts; `placements` has one for each node, in order."""
+    found = []
+    for layer in layers:
+        place = None if layer.node is None else placements[layer.node]
+        found.append(
+            SplitInfo(
+                place.operator if place else "",
+                place.device if place else "",
+                layer.cut.along,
+                layer.parts,
+                layer.part_bytes,
+                layer.weight_bytes,
+            )
+        )
+    return tuple(found)
+
+
 def unfit_constants(lowered: LoweredPrecision | None, model: ImportedModel) -> tuple[str, ...]:
     """Warnings of operators that stay float32 for the sake of a number."""
     if lowered is None:
@@ -259,6 +282,7 @@ def describe_memory(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     kernels: Sequence[KernelInfo],
+    splits: Sequence[SplitInfo],
     resolved: ResolvedTarget,
 ) -> MemoryInfo:
     """Bytes of a process that loads the model and runs it.
@@ -270,10 +294,12 @@ def describe_memory(
     scratch : mapping of str to Scratch
         What kernels of the CPU allocate.
     weights : mapping of str to int
-        Bytes by device.
+        Bytes by device, and of those that are streamed.
     inputs, outputs : sequence of TensorSpec
     kernels : sequence of KernelInfo
         The launches of a run, in order.
+    splits : sequence of SplitInfo
+        Layers whose weights are streamed.
     resolved : ResolvedTarget
     """
     results = sum(tensor_bytes(t.shape, t.stored_as or t.dtype) for t in outputs)
@@ -289,7 +315,8 @@ def describe_memory(
         workspace=workspace(scratch, resolved),
         inputs_outputs=results + sum(tensor_bytes(t.shape, t.stored_as or t.dtype) for t in inputs),
         weights_by_device=dict(weights),
-        mapped=weights.get(_HOST, 0),
+        mapped=weights.get(_HOST, 0) + weights.get(STREAM, 0),
+        window=window(splits, resolved),
         programs=programs,
         floor=floor,
     )

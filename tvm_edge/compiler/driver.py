@@ -16,7 +16,12 @@ import tvm
 from tvm_edge.compiler import describe, phases
 from tvm_edge.compiler.budgeted import within_budget
 from tvm_edge.compiler.build import BuiltLibrary, build
-from tvm_edge.compiler.options import check_options, check_precision, exceptions_of
+from tvm_edge.compiler.options import (
+    check_options,
+    check_precision,
+    check_weight_window,
+    exceptions_of,
+)
 from tvm_edge.compiler.parallel import describe_groups, merge_kernels, merged_infos
 from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
@@ -44,6 +49,7 @@ from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.layout_graph import LayoutPlan
 from tvm_edge.relay_passes.lift_weights import LiftWeights
 from tvm_edge.relay_passes.lower_precision import lower_precision
+from tvm_edge.relay_passes.split_fc import split_dense
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
 from tvm_edge.runtime.threads import resolve_num_threads
@@ -173,6 +179,7 @@ def compile_with(
     tuning_logs: TuningLogs = False,
     num_threads: int | None = None,
     layout_plan: LayoutPlan | Literal[False] | None = None,
+    weight_window: int | None = None,
     way: Plan = AS_IS,
 ) -> CompiledModel:
     """:func:`compile`, with the algorithm and knobs of some convolutions given.
@@ -183,10 +190,23 @@ def compile_with(
         What a measurement chose; records, and then the heuristic, choose for all others.
     layout_plan : LayoutPlan or False, optional
         The layouts of the whole network, in place of those in records; ``False`` for estimates.
+    weight_window : int, optional
+        Bytes. The weights of dense layers with more stay in the artifact, and are read in every
+        run, part by part: two of them take no more memory than this
+        (:mod:`tvm_edge.relay_passes.split_fc`). Those of a model that runs in the process that
+        compiled it lie in memory all the same; a GPU has two parts at a time.
     way : Plan
         What to do where there is no `memory_budget`, which chooses by itself.
+
+    Raises
+    ------
+    InputError
+        A window too small for a layer; the message says which would do.
     """
+    check_weight_window(weight_window)
     num_threads = resolve_num_threads(num_threads)
+    if weight_window is not None:
+        way = replace(way, weight_window=weight_window)
 
     def make(model: Any, way: Plan = way) -> _Plan:
         return _plan(
@@ -362,6 +382,10 @@ def _plan(
         planned = Planned(layout_plan or None)
         if layout_plan is None and len(placed.kinds) == 1 and way.winograd:
             planned = planned_layouts(stored, resolved, tuning_logs, imported.nodes)
+        split = split_dense(
+            stored, way.weight_window, {i: n.name for i, n in enumerate(imported.nodes)}
+        )
+        stored = split.module
         with resolved.target:
             laid_out = phases.layout(resolved.spec, configs, planned.plan)(stored)
             legal = phases.legalize(resolved, precision, configs)(laid_out)
@@ -387,7 +411,7 @@ def _plan(
     with clock("lower"), resolved.target:
         lift: Any = LiftWeights()  # a pass, by a decorator that type checkers cannot see through
         parallel = merge_kernels(
-            lift(scheduled),
+            lift(phases.stream(resolved.kind)(scheduled)),
             resolved,
             parallel_fusion,
             tuning_logs if precision == "float32" else False,
@@ -402,6 +426,7 @@ def _plan(
         )
         kernels = merged_infos(apart, parallel)
         placements = describe.describe_placements(imported, calls, schedules, placed.reasons)
+        splits = describe.describe_splits(split.layers, placements)
         report = CompileReport(
             model=imported.name,
             target=f"{asked.kind} ({asked.spec.name})",
@@ -418,6 +443,7 @@ def _plan(
                 imported.inputs,
                 imported.outputs,
                 kernels,
+                splits,
                 resolved,
             ),
             partitions=describe.partitions(kernels),
@@ -426,6 +452,7 @@ def _plan(
             ),
             records=recorded.with_ignored(planned.ignored),
             layout_choice=planned.info,
+            splits=splits,
             warnings=(
                 *imported.warnings,
                 *describe.unfit_constants(lowered_types, imported),

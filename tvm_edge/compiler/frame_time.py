@@ -85,7 +85,24 @@ def frame_time(report: CompileReport, resolved: ResolvedTarget) -> FrameTime:
     for copy in report.copies:
         us = copy_us(copy["bytes"], resolved.spec, bool(copy["zero_copy"]))
         terms[resolved.kind, "copies"] += us / 1e6
+    _add_reading(terms, report, resolved)
     return FrameTime(dict(terms))
+
+
+def _add_reading(
+    terms: dict[tuple[str, str], float], report: CompileReport, resolved: ResolvedTarget
+) -> None:
+    """Streamed weights are copied to the GPU part by part, with two windows while it calculates."""
+    gpu = resolved.kind
+    seconds = sum(
+        split.parts * copy_us(split.weight_bytes / split.parts, resolved.spec) / 1e6
+        for split in report.splits
+        if split.device == gpu and resolved.host is not None
+    )
+    if "write" in resolved.shared:
+        seconds = max(0.0, seconds - terms.get((gpu, _DENSE), 0.0))
+    if seconds:
+        terms[gpu, "reading weights"] += seconds
 
 
 def _what(types: list[str]) -> str:

@@ -13,12 +13,19 @@ from tvm_edge.frontend import ImportedModel
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.budget import parse_budget
 
-__all__ = ["check_options", "check_overrides", "check_precision", "exceptions_of"]
+__all__ = [
+    "check_options",
+    "check_overrides",
+    "check_precision",
+    "check_weight_window",
+    "exceptions_of",
+]
 
 _PRECISIONS = ("float32", "tf32", "float16", "mixed")
 _HALVES = ("float16", "mixed")
 _TENSOR_CORES = 80  # NVIDIA's architectures whose tensor cores take tf32
 _FALLBACKS = ("auto", "list", "none", "error")
+_LEAST_WINDOW = 64 << 10  # asking for a part costs as much as reading some KiB
 
 
 def check_options(
@@ -126,6 +133,21 @@ def _check_float16(precision: str, resolved: ResolvedTarget) -> None:
         expected="'float32'",
         got=repr(precision),
     )
+
+
+def check_weight_window(weight_window: Any) -> None:
+    """Refuse a window for streamed weights that is no number of bytes, or too few.
+
+    Raises
+    ------
+    InputError
+    """
+    if weight_window is None:
+        return
+    if isinstance(weight_window, bool) or not isinstance(weight_window, int):
+        _refuse("weight_window", weight_window, "use a number of bytes, or None")
+    if weight_window < _LEAST_WINDOW:
+        _refuse("weight_window", weight_window, f"use {_LEAST_WINDOW} bytes at least, or None")
 
 
 def exceptions_of(model: ImportedModel, names: Sequence[str]) -> dict[int, str]:

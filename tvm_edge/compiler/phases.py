@@ -25,6 +25,7 @@ from tvm_edge.relay_passes.plan_memory import PlanMemory
 from tvm_edge.relay_passes.record_on_opencl import RecordOnOpenCL
 from tvm_edge.relay_passes.reuse_in_place import ReuseInPlace
 from tvm_edge.relay_passes.spread_vdevices import SpreadVDevices
+from tvm_edge.relay_passes.stream_weights import StreamWeights
 from tvm_edge.relay_passes.verify_placement import VerifyPlacement
 from tvm_edge.relay_passes.vision import LowerVision
 from tvm_edge.relay_passes.workspace import AddWorkspace
@@ -42,6 +43,7 @@ __all__ = [
     "layout",
     "legalize",
     "lower",
+    "stream",
 ]
 
 SIMPLIFY = Pipeline(
@@ -131,6 +133,15 @@ IN_PLACE = Pipeline("in-place", (ReuseInPlace(),))
 
 WORKSPACE = Pipeline("workspace", (LaunchGrids(), AddWorkspace()))
 """Scheduled kernels get the room that they asked for."""
+
+
+def stream(kind: str) -> Pipeline:
+    """Scheduled kernels read streamed weights as the runtime hands them out.
+
+    `kind` is the target's, for a module on one device.
+    """
+    return Pipeline("stream", (StreamWeights(kind),))
+
 
 _INSTRUCTIONS = (
     transform.LowerAllocTensor(),

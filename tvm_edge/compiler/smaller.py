@@ -60,7 +60,8 @@ def smaller(
         fused, _ = fuse(phases.GROUP(legal), small)
         scheduled, _ = schedule_kernels(fused, small, precision)
         lift: Any = LiftWeights()
-        lifted = lift(phases.WORKSPACE(phases.IN_PLACE(scheduled)))
+        roomy = phases.WORKSPACE(phases.IN_PLACE(scheduled))
+        lifted = lift(phases.stream(small.kind)(roomy))
         lowered, _ = lower(lifted, kinds, small.shared)
     own, others = ([(w.shape, w.dtype) for w in each] for each in (lift.weights, weights))
     if own != others:

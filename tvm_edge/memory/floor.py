@@ -38,11 +38,12 @@ class Floor:
 _CPU = Floor(51 * _MIB, 32 << 10)
 _GPUS = {
     # CUDA's context takes most of it on the device.
-    "cuda": Floor(600 * _MIB, 16 << 10, 32 << 10),
-    "opencl": Floor(64 * _MIB, 16 << 10, 64 << 10),
+    "cuda": Floor(600 * _MIB, 32 << 10, 32 << 10),
+    "opencl": Floor(66 * _MIB, 32 << 10, 64 << 10),
 }
-# pocl: LLVM is in the process, and builds kernels there.
-_OPENCL_ON_CPU = Floor(120 * _MIB, 16 << 10, 1 * _MIB)
+# pocl: LLVM is in the process, and builds kernels there. From the cache of programs they take a
+# third of it; the first run on a machine has to fit as well.
+_OPENCL_ON_CPU = Floor(175 * _MIB, 32 << 10, 3600 << 10)
 
 
 def floor_of(resolved: ResolvedTarget) -> Floor:

@@ -18,16 +18,24 @@ from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.floor import floor_of
 from tvm_edge.memory.scratch import Scratch, kept, scratch_of
 from tvm_edge.relay_passes.expressions import KERNEL_CALLS, all_bindings, is_call, static_shape
+from tvm_edge.relay_passes.stream_weights import streamed_constant
+from tvm_edge.report import SplitInfo
+from tvm_edge.runtime.placement import STREAMED
 from tvm_edge.schedules.base import workspace_of
 
 __all__ = [
+    "STREAM",
     "call_bytes",
     "kernel_scratch",
     "launch_code",
     "tensor_bytes",
     "weights_of_devices",
+    "window",
     "workspace",
 ]
+
+STREAM = "streamed"
+"""In place of a device, for weights that are read part by part in every run."""
 
 _HOST = "llvm"
 
@@ -35,19 +43,20 @@ _HOST = "llvm"
 def weights_of_devices(
     weights: Sequence[tvm.runtime.Tensor], owners: Sequence[int], kinds: Sequence[str]
 ) -> dict[str, int]:
-    """Bytes of the weights by the device that reads them.
+    """Bytes of the weights by the device that reads them, or :data:`STREAM`.
 
     Parameters
     ----------
     weights : sequence of Tensor
     owners : sequence of int
-        For each the position of its device.
+        For each the position of its device, or :data:`~tvm_edge.runtime.placement.STREAMED`.
     kinds : sequence of str
         Of the devices.
     """
     found = dict.fromkeys(kinds, 0)
     for weight, owner in zip(weights, owners, strict=True):
-        found[kinds[owner]] += tensor_bytes(weight.shape, str(weight.dtype))
+        place = STREAM if owner == STREAMED else kinds[owner]
+        found[place] = found.get(place, 0) + tensor_bytes(weight.shape, str(weight.dtype))
     return found
 
 
@@ -72,6 +81,16 @@ def kernel_scratch(mod: tvm.IRModule, resolved: ResolvedTarget) -> dict[str, Scr
 def workspace(scratch: Mapping[str, Scratch], resolved: ResolvedTarget) -> int:
     """Bytes that the runtime keeps of it, with a thread on each core."""
     return kept(scratch.values(), max(resolved.cpu.spec.cores, 1))
+
+
+def window(splits: Iterable[SplitInfo], resolved: ResolvedTarget) -> int:
+    """Bytes of a GPU's memory that parts of streamed weights pass through.
+
+    There are two where the host may write the device's memory at any time, else one
+    (:mod:`tvm_edge.runtime.streaming`). A CPU reads parts where they are mapped.
+    """
+    parts = [split.part_bytes for split in splits if split.device != _HOST]
+    return (2 if "write" in resolved.shared else 1) * max(parts, default=0)
 
 
 def launch_code(devices: Iterable[str], resolved: ResolvedTarget) -> tuple[int, int]:
@@ -102,15 +121,20 @@ def call_bytes(
     threads : int
     """
     found = []
+    parts: dict[relax.Var, relax.Expr] = {}
     for binding in all_bindings(mod["main"].body):
         call = binding.value
+        part = streamed_constant(call)
+        if part is not None:
+            parts[binding.var] = part
         if not is_call(call, *KERNEL_CALLS):
             continue
         kernel = call.args[0]
         room = sum(tensor_bytes(b.shape, str(b.dtype)) for b in workspace_of(mod[kernel]))
         own = scratch.get(str(kernel.name_hint), Scratch()).total(threads)
         given = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else []
-        constants = [arg for arg in given if isinstance(arg, tvm.ir.GenericConst)]
+        read = [parts.get(arg, arg) if isinstance(arg, relax.Var) else arg for arg in given]
+        constants = [arg for arg in read if isinstance(arg, tvm.ir.GenericConst)]
         weights = sum(tensor_bytes(c.value.shape, str(c.value.dtype)) for c in constants)
         found.append((weights, _type_bytes(call.ty) - room, room + own))
     return found

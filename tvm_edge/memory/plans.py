@@ -121,7 +121,6 @@ def possible(
     unified: bool,
     offload: bool,
     streams: bool,
-    windows: bool,
 ) -> Iterator[tuple[Plan, str]]:
     """Every plan, and why it is not to be had; empty for one that is.
 
@@ -137,8 +136,6 @@ def possible(
         Whether ``fallback=`` lets operators leave the GPU.
     streams : bool
         Whether a model can pipeline frames.
-    windows : bool
-        Whether weights can pass through a window.
     """
     dense = dense_nodes(nodes)
     none = f"no fully connected layer has {written(_LEAST_BYTES)} of weights"
@@ -160,11 +157,9 @@ def possible(
     )
     yield replace(on_cpu, name="FC on the CPU, no Winograd", winograd=False), why
     largest = max((nodes[index].cost.weight_bytes for index in dense), default=0)
-    why = "" if windows else "this version has no window for weights"
+    why = "" if dense else none
     if not beside_cpu:
         why = "the target is the CPU, which reads its weights where the artifact is mapped"
-    elif not dense:
-        why = none
     for parts in (4, 16):  # two are in memory: one at work, and the next
         window = 2 * -(-largest // parts)
         yield Plan(f"FC split ×{parts}", weight_window=window), why

@@ -12,6 +12,7 @@ from tvm_edge.report.operators import (
 )
 from tvm_edge.report.precision import PrecisionInfo
 from tvm_edge.report.records import RecordsInfo
+from tvm_edge.report.splits import SplitInfo
 from tvm_edge.report.tensors import TensorSpec
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "PlanInfo",
     "PrecisionInfo",
     "RecordsInfo",
+    "SplitInfo",
     "TensorSpec",
     "TransformInfo",
     "UnsupportedInfo",

@@ -23,6 +23,7 @@ from tvm_edge.report.operators import (
 )
 from tvm_edge.report.precision import PrecisionInfo
 from tvm_edge.report.records import RecordsInfo
+from tvm_edge.report.splits import SplitInfo
 
 __all__ = ["CompileReport", "KernelInfo", "Placement"]
 
@@ -131,6 +132,9 @@ class CompileReport:
     layout_choice : LayoutsInfo or None
         What ``tune(…, graph=True)`` chose for the whole network; ``None`` where nobody did, and
         `layouts` are by estimates.
+    splits : tuple[SplitInfo, ...]
+        Dense layers in parts, whose weights no run has in memory as a whole; they are not among
+        the weights of `memory`.
     warnings : tuple[str, ...]
     seconds : dict[str, float]
         Time of each compiler phase.
@@ -152,6 +156,7 @@ class CompileReport:
     precision: PrecisionInfo | None = None
     records: RecordsInfo | None = None
     layout_choice: LayoutsInfo | None = None
+    splits: tuple[SplitInfo, ...] = ()
 
     @property
     def flops(self) -> float:
@@ -303,6 +308,7 @@ class CompileReport:
                 # Artifacts of earlier versions do not have these.
                 "precision": PrecisionInfo(**precision) if precision else None,
                 "layout_choice": LayoutsInfo.from_dict(choice) if choice else None,
+                "splits": tuple(SplitInfo(**split) for split in fields.get("splits", ())),
                 "records": RecordsInfo(**{**records, "ignored": tuple(records["ignored"])})
                 if records
                 else None,

@@ -64,8 +64,11 @@ class MemoryInfo:
     weights_by_device : dict[str, int]
         `weights` by the device that reads them; one that two devices read is there twice.
     mapped : int
-        Of `weights` those that the CPU reads where they are mapped from the artifact. Their pages
-        are clean: the operating system drops them when it wants, and they are in no budget.
+        Of `weights` those that the CPU reads where they are mapped from the artifact, and those
+        that are streamed from it. Their pages are clean: the operating system drops them when it
+        wants, and they are in no budget.
+    window : int
+        Room on a GPU for the parts of streamed weights.
     programs : int
         Code of kernels as loaded, or as a driver built it, and what describes it.
     floor : int
@@ -83,6 +86,7 @@ class MemoryInfo:
     over_time: dict[str, tuple[int, ...]] = field(default_factory=dict)
     weights_by_device: dict[str, int] = field(default_factory=dict)
     mapped: int = 0
+    window: int = 0
     programs: int = 0
     floor: int = 0
     plans: tuple[PlanInfo, ...] = ()
@@ -94,7 +98,7 @@ class MemoryInfo:
         Memory that host and device share counts once. Artifacts of earlier versions say nothing of
         `mapped`, `programs` and `floor`: all weights count, and the process itself does not.
         """
-        resident = self.weights - self.mapped + self.activations + self.workspace
+        resident = self.weights - self.mapped + self.window + self.activations + self.workspace
         return resident + self.inputs_outputs + self.programs + self.floor
 
     def plan_line(self) -> str:

@@ -18,7 +18,7 @@ __all__ = ["analysis", "memory_tables", "summary"]
 _WIDTH = 100
 _BAR = 30
 _LARGEST = 10
-_HOST = "llvm"
+_MAPPED = ("llvm", "streamed")  # weights that stay in the artifact
 
 
 def summary(report: CompileReport) -> str:
@@ -104,6 +104,8 @@ def _head(console: Console, report: CompileReport) -> None:
         line("precision", report.precision.line())
     if report.memory is not None:
         _memory_lines(line, report.memory)
+    for number, split in enumerate(report.splits):
+        line("" if number else "streamed", split.line())
     if report.seconds:
         phases = ", ".join(f"{name} {s:.1f}" for name, s in report.seconds.items())
         line("compile", f"{sum(report.seconds.values()):.1f} s ({phases})")
@@ -125,6 +127,7 @@ def _memory_lines(line: Callable[[str, str], None], memory: MemoryInfo) -> None:
     line(
         "memory",
         f"{_mib(memory.peak)} MiB peak: weights {_mib(memory.weights - memory.mapped)}{mapped}, "
+        f"{f'window {_mib(memory.window)}, ' if memory.window else ''}"
         f"activations {_mib(memory.activations)}{f' ({devices})' if devices else ''}, "
         f"workspace {_mib(memory.workspace)}, "
         f"inputs and outputs {_mib(memory.inputs_outputs)}{own if memory.floor else ''}",
@@ -184,7 +187,7 @@ def _device_table(memory: MemoryInfo) -> Table:
     ]
     table = _table("memory by device", columns)
     for device, weights in memory.weights_by_device.items():
-        mapped = memory.mapped if device == _HOST else 0
+        mapped = weights if device in _MAPPED else 0
         activations = memory.by_device.get(device, 0) if memory.by_device else memory.activations
         _row(table, (device, _mib(weights - mapped), _mib(mapped), _mib(activations)))
     return table

@@ -32,6 +32,7 @@ import numpy as np
 
 from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.runtime.dlpack import numpy_dtype
+from tvm_edge.runtime.mapped_file import MappedFile
 from tvm_edge.schema import check_types
 
 __all__ = ["FORMAT_VERSION", "Artifact", "read_artifact", "tensor_dtype", "write_artifact"]
@@ -42,6 +43,7 @@ _MANIFEST, _LIBRARY, _WEIGHTS = "manifest.json", "library.so", "weights.bin"
 _PROGRAMS = "programs.bin"
 _SMALLER = "smaller.so"
 _TENSOR_ALIGNMENT = 64  # TVM's kAllocAlignment: kernels load whole cache lines
+_OWN_PAGES = 1 << 16  # bytes of a tensor whose pages hold nothing else, so that they can be dropped
 _CHUNK = 1 << 20
 _ADVICE = "copy or export it again"
 
@@ -60,12 +62,12 @@ class Artifact:
     library : bytes
         The shared library.
     weights : tuple[np.ndarray, ...]
-        Views of the mapped file, copy-on-write: writing to one does not change the file.
+        Views of the mapped file, read-only: the operating system may drop their pages.
     programs : bytes
         What :func:`tvm_edge.opencl.load_programs` takes; empty if there are none.
     smaller : bytes
         The shared library with smaller work-groups; empty if there is none.
-    mapping : mmap.mmap
+    mapping : MappedFile
         The whole file.
     """
 
@@ -75,7 +77,7 @@ class Artifact:
     weights: tuple[np.ndarray, ...]
     programs: bytes
     smaller: bytes
-    mapping: mmap.mmap
+    mapping: MappedFile
 
     def release(self, index: int) -> None:
         """Take the pages of a weight out of this process's memory.
@@ -83,11 +85,7 @@ class Artifact:
         Whoever reads the weight again gets its pages from the file.
         """
         weight = self.weights[index]
-        base = np.frombuffer(self.mapping, np.uint8).ctypes.data
-        first = _aligned(weight.ctypes.data - base, mmap.PAGESIZE)
-        last = (weight.ctypes.data - base + weight.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        if last > first:  # the rest of a page may be a neighbour's
-            self.mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
+        self.mapping.drop(weight.ctypes.data, weight.nbytes)
 
 
 def write_artifact(
@@ -178,7 +176,8 @@ def _write_members(
 ) -> None:
     table, offset = [], 0
     for array in weights:
-        offset = _aligned(offset, _TENSOR_ALIGNMENT)
+        large = array.nbytes >= _OWN_PAGES
+        offset = _aligned(offset, mmap.PAGESIZE if large else _TENSOR_ALIGNMENT)
         table.append(
             {
                 "offset": offset,
@@ -250,20 +249,21 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
             spans = {name: _span(file, members[name], size) for name in (_MANIFEST, *checked)}
             manifest = json.loads(archive.read(_MANIFEST), parse_constant=_refuse_constant)
             _check_format(path, manifest)
-            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            view = memoryview(whole)
             for name in checked:
-                start, length = spans[name]
-                digest = hashlib.sha256(view[start : start + length]).hexdigest()
-                if digest != manifest["checksums"][name]:
+                digest = hashlib.sha256()
+                for chunk in _chunks(file, *spans[name]):
+                    digest.update(chunk)
+                if digest.hexdigest() != manifest["checksums"][name]:
                     raise ArtifactError(
                         f"the artifact {str(path)!r} was altered: the checksum of {name} does "
                         f"not match; {_ADVICE}"
                     )
             library, programs, smaller = (
-                bytes(view[start : start + length])
-                for start, length in (spans.get(n, (0, 0)) for n in (_LIBRARY, _PROGRAMS, _SMALLER))
+                b"".join(_chunks(file, *spans.get(name, (0, 0))))
+                for name in (_LIBRARY, _PROGRAMS, _SMALLER)
             )
+            whole = MappedFile(file, str(path))
+            view = memoryview(whole)
             weights = tuple(_weight(view, spans[_WEIGHTS], entry) for entry in manifest["weights"])
     except (
         zipfile.BadZipFile,
@@ -310,6 +310,17 @@ def _span(file: BinaryIO, info: zipfile.ZipInfo, size: int) -> tuple[int, int]:
     if start + info.file_size > size:
         raise zipfile.BadZipFile(f"{info.filename} ends behind the end of the file")
     return start, info.file_size
+
+
+def _chunks(file: BinaryIO, start: int, length: int) -> Iterator[bytes]:
+    """Bytes of a file, read: what is mapped would lie in this process's memory from then on."""
+    file.seek(start)
+    while length:
+        chunk = file.read(min(length, _CHUNK))
+        if not chunk:
+            raise EOFError("the file has become shorter")
+        length -= len(chunk)
+        yield chunk
 
 
 def _refuse_constant(name: str) -> None:

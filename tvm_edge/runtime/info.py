@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.report import CompileReport, TensorSpec
 from tvm_edge.runtime.artifact import Artifact, tensor_dtype
-from tvm_edge.runtime.placement import DevicePlan
+from tvm_edge.runtime.placement import STREAMED, DevicePlan
 from tvm_edge.schema import check_types
 
 __all__ = ["ModelInfo", "check_info", "read_info", "versions"]
@@ -133,9 +133,10 @@ def check_info(info: ModelInfo, weights: int) -> None:
             raise ValueError(f"{spec} is not stored as {spec.stored_as}")
     for spec in info.inputs:
         check_types(spec.shape, tuple[int, ...], f"the shape of the input {spec.name!r}")
+    streamed = info.devices.weights.count(STREAMED)
     for what, plan, count in (
         ("inputs", info.devices.inputs, len(info.inputs)),
-        ("weights", info.devices.weights, weights),
+        ("weights", [d for d in info.devices.weights if d != STREAMED], weights - streamed),
     ):
         if len(plan) != count or not set(plan) <= set(range(len(info.devices.kinds))):
             raise ValueError(f"the plan of devices does not fit {count} {what}")

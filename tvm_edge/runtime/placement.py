@@ -14,12 +14,16 @@ from tvm_ffi.libinfo import load_lib_ctypes
 
 from tvm_edge.errors import DeviceUnavailableError, InputError
 
-__all__ = ["DevicePlan", "device_index", "input_device", "open_devices"]
+__all__ = ["STREAMED", "DevicePlan", "device_index", "input_device", "open_devices"]
 
 _LOG = logging.getLogger("tvm_edge.runtime")
 
 _CPU = "llvm"
 _LAST_INDEX = 2**31 - 1  # a device's number is an int32
+STREAMED = -1
+"""In place of the device of a weight: it stays where it is mapped, and ``main`` asks for it
+(:mod:`tvm_edge.runtime.streaming`)."""
+
 _DRIVERS = {"cuda": "an NVIDIA GPU with its driver", "opencl": "a GPU with its OpenCL driver"}
 
 
@@ -32,6 +36,7 @@ class DevicePlan:
     kinds : tuple[str, ...]
         TVM's names of the kinds of device, in the order of the code's virtual devices.
     inputs, weights : tuple[int, ...]
+        A weight may be :data:`STREAMED` instead.
     """
 
     kinds: tuple[str, ...]

@@ -25,7 +25,8 @@ from tvm_edge.host import allowed_cpus, host_features, machine
 from tvm_edge.runtime.dlpack import byte_offset, share_array
 from tvm_edge.runtime.entry import KERNEL_BY_KERNEL, Main, entry
 from tvm_edge.runtime.inputs import Bound
-from tvm_edge.runtime.placement import DevicePlan
+from tvm_edge.runtime.placement import STREAMED, DevicePlan
+from tvm_edge.runtime.streaming import WeightStream
 from tvm_edge.runtime.threads import configure_pool
 
 __all__ = [
@@ -142,7 +143,8 @@ class Session:
     ----------
     module : tvm.runtime.Module
     weights : sequence of tvm.runtime.Tensor
-        In host memory; those of a GPU are copied to it, once.
+        In host memory; those of a GPU are copied to it: once, or in every run those that the plan
+        says are streamed.
     num_threads : int
     plan : DevicePlan
         Where inputs and weights belong.
@@ -180,7 +182,7 @@ class Session:
         self._turn = itertools.count()
         placed = []
         for index, (weight, number) in enumerate(zip(weights, plan.weights, strict=True)):
-            device = self._devices[number]
+            device = tvm.cpu() if number == STREAMED else self._devices[number]
             if not _is_cpu(device):
                 weight = weight.copyto(device)
                 if uploaded:
@@ -189,6 +191,10 @@ class Session:
             placed.append(weight)
         self._weights = tvm_ffi.Array(placed)
         self._weight_memory = frozenset(weight.data_ptr() for weight in self._weights)
+        gpu = next((device for device in devices if not _is_cpu(device)), None)
+        streamed = plan.weights.count(STREAMED)
+        self._parts = WeightStream(weights, streamed, gpu)
+        self._streams = streamed > 0
         self._process = os.getpid()
 
     def _make_machine(self) -> VirtualMachine:
@@ -218,7 +224,7 @@ class Session:
         """
         self.check_process()
         machine = self._choose()
-        with machine.lock, self._stream():
+        with machine.lock, self._running():
             configure_pool(self.num_threads)
             if machine.main is None:
                 machine.main = entry(self._make_machine(), self._main)
@@ -241,7 +247,7 @@ class Session:
     def invoke_placed(self, inputs: Sequence[tvm.runtime.Tensor], runs: int = 1) -> None:
         """Run ``main`` on inputs from :meth:`place`, so many times in a row, to the end."""
         self.check_process()
-        with self._machines[0].lock, self._stream():
+        with self._machines[0].lock, self._running():
             configure_pool(self.num_threads)
             assert self._machines[0].main is not None
             for _ in range(runs):
@@ -277,7 +283,7 @@ class Session:
         # A machine of its own: an instrument cannot be taken off again.
         machine = self._make_machine()
         machine.set_instrument(around)
-        with _interrupt_deferred(), self._machines[0].lock, self._stream():
+        with _interrupt_deferred(), self._machines[0].lock, self._running():
             configure_pool(self.num_threads)
             # What a GPU's driver replays calls nothing that an instrument could see.
             recorded = machine.module.implements_function(KERNEL_BY_KERNEL)
@@ -317,6 +323,17 @@ class Session:
         machines = self._machines
         free = next((machine for machine in machines if not machine.lock.locked()), None)
         return free or machines[next(self._turn) % len(machines)]
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """What has to be so while ``main`` runs."""
+        # What is asked for weights is Python, and may not raise KeyboardInterrupt.
+        with (
+            _interrupt_deferred() if self._streams else nullcontext(),
+            self._stream(),
+            self._parts.running(),
+        ):
+            yield
 
     def _stream(self) -> AbstractContextManager[Any]:
         """Let CUDA work go to the default stream, whatever stream the caller has set.

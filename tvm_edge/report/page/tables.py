@@ -268,6 +268,7 @@ def memory(report: CompileReport) -> Table:
         parts = {
             "weights": info.weights,
             "of them mapped from the artifact": info.mapped,
+            "window for streamed weights": info.window,
             "activations": info.activations,
             **{f"activations on {name}": size for name, size in info.by_device.items()},
             "workspace": info.workspace,

@@ -1,0 +1,345 @@
+"""Weights streamed from the artifact: what is in memory, and what may happen to the file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import tvm_edge
+from tests.marks import in_full
+from tests.onnx_models import make_model, reference, relative_error
+from tests.runtime.support import memory_cgroup, rewrite_artifact, run_child
+from tests.runtime.test_concurrency import at_once
+from tvm_edge import ArtifactError, opencl
+from tvm_edge.compiler.driver import compile_with
+from tvm_edge.runtime.mapped_file import MappedFile
+from tvm_edge.runtime.streaming import WeightStream
+
+LAYERS, WIDTH = 3, 2048
+WEIGHTS_MIB = LAYERS * WIDTH * WIDTH * 4 / 2**20  # 48
+WINDOW_MIB = 4
+
+STATUS = """
+import json, os, resource, sys
+import numpy as np
+import tvm
+import tvm_edge
+
+def mib(field):
+    lines = open("/proc/self/status").read().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
+"""
+
+# What is there when a model is loaded, and so many MiB more.
+IN_CGROUP = (
+    STATUS
+    + """
+import pathlib
+import tvm_edge.runtime
+path, limit, inputs, outputs, group = sys.argv[1:]
+values = dict(np.load(inputs))
+with open(path, "rb") as file:  # whoever reads a page first is charged for it
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+pathlib.Path(group, "limit").write_text(str(int(float(limit) * 2**20)))
+pathlib.Path(group, "cgroup.procs").write_text(str(os.getpid()))
+model = tvm_edge.load(path)
+for _ in range(2):
+    found = model.run(values)
+np.savez(outputs, **found)
+"""
+)
+
+LIMITED = (
+    STATUS
+    + """
+import tvm_edge.runtime
+tvm.device(sys.argv[5]).exist  # what pocl takes for itself
+limit = int((mib("VmData") + float(sys.argv[2])) * 2**20)
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+model = tvm_edge.load(sys.argv[1])
+found = model.run(dict(np.load(sys.argv[3])))
+np.savez(sys.argv[4], **found)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def deep() -> onnx.ModelProto:
+    """Three dense layers with 16 MiB of weights each."""
+    random = np.random.default_rng(0)
+    tensors = ["x", *(f"t{i}" for i in range(1, LAYERS)), "y"]
+    nodes = [
+        helper.make_node("MatMul", [tensors[i], f"w{i}"], [tensors[i + 1]], name=f"fc{i}")
+        for i in range(LAYERS)
+    ]
+    weights = {f"w{i}": random.standard_normal((WIDTH, WIDTH), np.float32) for i in range(LAYERS)}
+    return make_model(nodes, {"x": (1, WIDTH)}, ["y"], weights)
+
+
+@pytest.fixture(scope="module")
+def streamed(deep: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The model in parts, by target. Not to be changed: copy it first."""
+    folder, paths = tmp_path_factory.mktemp("streamed"), {}
+    for target in ("llvm", "opencl"):
+        model = compile_with(
+            deep, target, {}, fallback="none", weight_window=WINDOW_MIB << 20, num_threads=1
+        )
+        assert [split.parts for split in model.report.splits] == [8] * LAYERS
+        paths[target] = model.export(folder / f"{target}.tvme")
+    return paths
+
+
+@pytest.fixture
+def x() -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(3).standard_normal((1, WIDTH)).astype("float32")}
+
+
+def test_values_from_the_file(
+    deep: onnx.ModelProto, streamed: dict[str, Path], x: dict[str, np.ndarray]
+) -> None:
+    expected = reference(deep, x)["y"]
+    for path in streamed.values():
+        model = tvm_edge.load(path)
+        for _ in range(2):
+            assert relative_error(model.run(x)["y"], expected) < 1e-4
+
+
+def test_a_gpu_has_two_parts_in_memory(streamed: dict[str, Path], x: dict[str, np.ndarray]) -> None:
+    before = opencl.memory()["in_use"]
+    opencl.reset_peak()
+    model = tvm_edge.load(streamed["opencl"])
+    for _ in range(2):
+        model.run(x)
+    beside = 2 << 20  # activations
+    assert 0 < opencl.memory()["peak"] - before < (WINDOW_MIB << 20) + beside
+    assert resident(streamed["opencl"]) == 0  # a part is read, not mapped
+
+
+def resident(path: Path) -> int:
+    """KiB of a file that are mapped into this process."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    places = [i for i, line in enumerate(lines) if line.endswith(str(path))]
+    found = [line for i in places for line in lines[i + 1 : i + 9] if line.startswith("Rss:")]
+    assert found
+    return sum(int(line.split()[1]) for line in found)
+
+
+def test_a_cpu_runs_in_less_memory_than_its_weights_take(
+    deep: onnx.ModelProto, streamed: dict[str, Path], x: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """The operating system may drop what is mapped; it cannot drop copies."""
+    copied = rewrite_artifact(streamed["llvm"], tmp_path / "copied.tvme")  # not aligned any more
+    np.savez(tmp_path / "x.npz", **x)
+    files = [str(tmp_path / name) for name in ("x.npz", "y.npz")]
+    with memory_cgroup() as group:
+        for path, status in ((copied, -signal.SIGKILL), (streamed["llvm"], 0)):
+            done = run_child(
+                ["-c", IN_CGROUP, str(path), str(WEIGHTS_MIB / 2), *files, str(group)],
+                environment={"TVM_USE_RUNTIME_LIB": "1", "TVM_NUM_THREADS": "1"},
+            )
+            assert done.returncode == status, done.stderr
+    found = np.load(tmp_path / "y.npz")["y"]
+    assert relative_error(found, reference(deep, x)["y"]) < 1e-4
+
+
+def limited(path: Path, more_mib: float, x: dict[str, np.ndarray], target: str) -> Any:
+    """Load and run in a child that may take `more_mib` of private memory; its process."""
+    folder, device = path.parent, {"llvm": "cpu"}.get(target, target)
+    np.savez(folder / "x.npz", **x)
+    files = [str(folder / name) for name in ("x.npz", "y.npz")]
+    return run_child(
+        ["-c", LIMITED, str(path), str(more_mib), *files, device],
+        environment={"TVM_USE_RUNTIME_LIB": "1", "TVM_NUM_THREADS": "1"},
+    )
+
+
+@pytest.mark.parametrize("target", ["opencl", *in_full("llvm")])
+def test_it_runs_where_its_weights_have_no_room(
+    deep: onnx.ModelProto,
+    streamed: dict[str, Path],
+    x: dict[str, np.ndarray],
+    tmp_path: Path,
+    target: str,
+) -> None:
+    """A process that may not take half of what the weights are."""
+    if target == "llvm":  # as another tool has packed it again: its weights have to be copied
+        whole = rewrite_artifact(streamed[target], tmp_path / "copied.tvme")
+    else:
+        compiled = tvm_edge.compile(deep, target, fallback="none")
+        whole = compiled.export(tmp_path / "whole.tvme")
+    # pocl has threads, and stacks for them.
+    room = WEIGHTS_MIB / 2 if target == "llvm" else WEIGHTS_MIB - 4
+    assert limited(whole, room, x, target).returncode != 0
+    done = limited(streamed[target], room, x, target)
+    assert done.returncode == 0, done.stderr
+    found = np.load(streamed[target].parent / "y.npz")["y"]
+    assert relative_error(found, reference(deep, x)["y"]) < 1e-4
+
+
+def copy_of(path: Path, folder: Path) -> Path:
+    target = folder / "copy.tvme"
+    target.write_bytes(path.read_bytes())
+    return target
+
+
+@pytest.mark.parametrize("target", ["llvm", "opencl"])
+def test_a_file_that_is_cut_between_runs(
+    streamed: dict[str, Path], x: dict[str, np.ndarray], tmp_path: Path, target: str
+) -> None:
+    path = copy_of(streamed[target], tmp_path)
+    content = path.read_bytes()
+    model = tvm_edge.load(path)
+    expected = model.run(x)["y"]
+    os.truncate(path, len(content) // 2)
+    with pytest.raises(ArtifactError, match=r"was cut .* export it again") as caught:
+        model.run(x)
+    assert str(path) in str(caught.value)
+    with path.open("r+b") as file:
+        file.write(content)
+    np.testing.assert_array_equal(model.run(x)["y"], expected)
+
+
+@pytest.mark.parametrize("target", ["llvm", "opencl"])
+def test_a_file_that_is_cut_in_a_run(
+    streamed: dict[str, Path],
+    x: dict[str, np.ndarray],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+) -> None:
+    """The run fails, and the next one is right again when the file is."""
+    path = copy_of(streamed[target], tmp_path)
+    content = path.read_bytes()
+    model = tvm_edge.load(path)
+    expected = model.run(x)["y"]
+    name = {"llvm": "next_part", "opencl": "upload_part"}[target]
+    original, calls = getattr(WeightStream, name), []
+
+    def cut_at_third(self: WeightStream, *arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 3:
+            os.truncate(path, 1 << 20)
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WeightStream, name, cut_at_third)
+        with pytest.raises(ArtifactError, match="was cut"):
+            model.run(x)
+    assert 3 <= len(calls) <= 5  # a GPU has one part by then, and is getting another
+    with path.open("r+b") as file:
+        file.write(content)
+    for _ in range(2):
+        np.testing.assert_array_equal(model.run(x)["y"], expected)
+
+
+def test_a_file_that_is_gone(
+    streamed: dict[str, Path], x: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """Its pages stay as long as somebody has it open."""
+    path = copy_of(streamed["llvm"], tmp_path)
+    model = tvm_edge.load(path)
+    path.unlink()
+    np.testing.assert_array_equal(model.run(x)["y"], tvm_edge.load(streamed["llvm"]).run(x)["y"])
+
+
+def test_mapped_weights_of_a_file_that_is_cut(
+    artifact: Path, image: np.ndarray, tmp_path: Path
+) -> None:
+    """Also those that are not streamed."""
+    path = copy_of(artifact, tmp_path)
+    model = tvm_edge.load(path)
+    model.run({"data": image})
+    os.truncate(path, 4096)
+    with pytest.raises(ArtifactError, match="was cut"):
+        model.run({"data": image})
+
+
+@pytest.mark.parametrize("target", ["llvm", "opencl"])
+def test_threads(streamed: dict[str, Path], target: str) -> None:
+    """Two models of one file, and two threads on each."""
+    models = [tvm_edge.load(streamed[target], num_threads=1) for _ in range(2)]
+    random = np.random.default_rng(5)
+    inputs = [random.standard_normal((1, WIDTH)).astype("float32") for _ in range(4)]
+    expected = [models[0].run({"x": each})["y"] for each in inputs]
+
+    def runs(index: int) -> bool:
+        model = models[index % 2]
+        found = [model.run({"x": inputs[index]})["y"] for _ in range(4)]
+        return all(np.array_equal(each, expected[index]) for each in found)
+
+    assert all(at_once(*(lambda i=i: runs(i) for i in range(len(inputs)))))
+
+
+def test_a_loaded_model_exports_again(streamed: dict[str, Path], tmp_path: Path) -> None:
+    for path in streamed.values():
+        again = tvm_edge.load(path).export(tmp_path / "again.tvme")
+        assert again.read_bytes() == path.read_bytes()
+
+
+def test_profile(streamed: dict[str, Path]) -> None:
+    """Each part is a launch."""
+    for path in streamed.values():
+        model = tvm_edge.load(path)
+        assert [row.name for row in model.profile(repeat=1).kernels] == [
+            kernel.name for kernel in model.report.kernels
+        ]
+
+
+def test_pages_that_are_not_in_memory_are_read_ahead(tmp_path: Path) -> None:
+    path = tmp_path / "pages"
+    path.write_bytes(np.random.default_rng(0).bytes(64 << 20))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        mapped = MappedFile(file, str(path))
+    if mapped._in_memory(0, len(mapped)).any():
+        pytest.skip("this file system keeps what it is told to forget")
+    start, length = 20 << 20, 24 << 20
+    assert mapped.read_ahead(mapped.address + start, length)
+    end = time.monotonic() + 20
+    while not mapped._in_memory(start, start + length).all():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert not mapped._in_memory(0, start).any()
+    assert not mapped.read_ahead(mapped.address + start, length)
+
+
+def test_a_file_is_closed_with_its_memory(tmp_path: Path) -> None:
+    path = tmp_path / "pages"
+    path.write_bytes(bytes(1 << 16))
+    before = len(os.listdir("/proc/self/fd"))
+    with path.open("rb") as file:
+        view = np.frombuffer(MappedFile(file, str(path)), np.uint8)
+    assert len(os.listdir("/proc/self/fd")) == before + 2  # mmap's own, and ours
+    del view
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_ctrl_c_waits_for_the_end_of_a_run(
+    streamed: dict[str, Path], x: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two parts Python runs inside of TVM, which no exception of Ctrl-C may unwind."""
+    model = tvm_edge.load(streamed["llvm"])
+    expected = model.run(x)["y"]
+    original, calls = WeightStream.next_part, []
+
+    def interrupted(self: WeightStream, *arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WeightStream, "next_part", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.run(x)
+    assert len(calls) == 8 * LAYERS
+    np.testing.assert_array_equal(model.run(x)["y"], expected)

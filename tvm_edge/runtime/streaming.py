@@ -1,0 +1,246 @@
+"""Weights that are read part by part while a model runs, and never lie in memory as a whole.
+
+Rallapalli et al., "Are Very Deep Neural Networks Feasible on Mobile Devices?", section 3: a fully
+connected layer whose weights the device has no room for is computed in parts, each with what is
+read of the weights for it. The compiler cuts such layers (:mod:`tvm_edge.relay_passes.split_fc`),
+and ``main`` asks here for each part in front of the kernel that reads it.
+
+On a CPU a kernel reads a part where it is mapped from the artifact. While it does, the next part is
+read from disk, if it is not in the system's cache of the file. Nothing is copied. As long as the
+system keeps all of the file, its pages stay mapped: to map them again would take longer than to
+compute with them, and the system takes them back when it wants. When it does, what was used is
+unmapped at once, and the system finds pages to drop that are not wanted next.
+
+On a GPU a part is copied to the device. Where the host may write the device's memory at any time
+there are two windows: the next part is read into one, by another thread, while a kernel reads the
+other. Elsewhere there is one, and the copy waits for the kernel.
+
+The weights of a model that runs in the process that compiled it are in memory: parts come from
+there.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from tvm_edge import opencl
+from tvm_edge.errors import ArtifactError
+from tvm_edge.runtime.dlpack import host_array, numpy_dtype
+from tvm_edge.runtime.mapped_file import MappedFile, mapped_file
+
+__all__ = ["NEXT_PART", "UPLOAD_PART", "WeightStream"]
+
+# Names that TVM's pass for CUDA graphs takes no call of into what is recorded: vm.builtin's.
+NEXT_PART = "vm.builtin.tvm_edge.next_part"
+"""``(part, following, before, after) -> part``: a CPU kernel is about to read `part`.
+
+`following` is the part that is wanted next, `before` the one that is not any more; `after`, if it
+is given, is a result of the kernel that read that one.
+"""
+
+UPLOAD_PART = "vm.builtin.tvm_edge.upload_part"
+"""The same for a kernel of the GPU; the result is on the device."""
+
+_START_WRITE = "vm.builtin.tvm_edge.start_write"
+_FINISH_WRITE = "vm.builtin.tvm_edge.finish_write"
+
+_thread = threading.local()
+
+
+class _Window:
+    """Room for a part on a device."""
+
+    def __init__(self, nbytes: int, device: tvm.runtime.Device) -> None:
+        self.nbytes = nbytes
+        self.room = tvm.runtime.empty((nbytes,), "uint8", device)
+        self.holds = 0  # the address of a part in host memory
+        self.filled: Future[None] | None = None  # by another thread
+
+    def as_part(self, part: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
+        return self.room._create_view(part.shape, str(part.dtype))
+
+
+class WeightStream:
+    """The parts that one session has in memory; for one run at a time on a GPU.
+
+    Parameters
+    ----------
+    weights : sequence of tvm.runtime.Tensor
+        Of a model, in host memory; some may be mapped.
+    parts : int
+        How many of them are streamed.
+    device : tvm.runtime.Device, optional
+        The GPU that parts are copied to.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[tvm.runtime.Tensor],
+        parts: int,
+        device: tvm.runtime.Device | None = None,
+    ) -> None:
+        found = {weight.data_ptr(): mapped_file(weight.data_ptr()) for weight in weights}
+        self._file_of = {address: file for address, file in found.items() if file is not None}
+        self._files = list({id(file): file for file in self._file_of.values()}.values())
+        # Its thread starts with the first part, and ends with the session.
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="tvm-edge-weights")
+        self._parts = parts
+        self._scarce = 0  # parts to come that are dropped behind their kernels
+        self._device = device
+        self._windows: list[_Window] = []
+        self._current = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within, ``main`` runs on this thread and takes its parts from here.
+
+        Raises
+        ------
+        ArtifactError
+            A file that weights are mapped from has become shorter.
+        """
+        for file in self._files:
+            file.check()
+        outside = getattr(_thread, "stream", None)
+        _thread.stream = self
+        try:
+            yield
+        finally:
+            _thread.stream = outside
+
+    def next_part(
+        self,
+        part: tvm.runtime.Tensor,
+        following: tvm.runtime.Tensor,
+        before: tvm.runtime.Tensor,
+    ) -> tvm.runtime.Tensor:
+        """`part` itself; what follows is read meanwhile."""
+        file = self._file_of.get(part.data_ptr())
+        if file is not None:
+            file.check()
+            self._reader.submit(self._advance, file, following, before)
+        return part
+
+    def _advance(
+        self, file: MappedFile, following: tvm.runtime.Tensor, before: tvm.runtime.Tensor
+    ) -> None:
+        if file.read_ahead(following.data_ptr(), _nbytes(following)):
+            # The system's own reading ahead may be in front of ours for some parts.
+            self._scarce = self._parts
+        if self._scarce:
+            self._scarce -= 1
+            file.drop(before.data_ptr(), _nbytes(before))
+
+    def upload_part(
+        self, part: tvm.runtime.Tensor, following: tvm.runtime.Tensor
+    ) -> tvm.runtime.Tensor:
+        """`part` on the device; with two windows `following` is read into the other meanwhile."""
+        self._make_room(max(_nbytes(part), _nbytes(following)))
+        if len(self._windows) == 1:
+            return self._copied(part, following)
+        window = self._windows[1 - self._current]
+        if window.holds != part.data_ptr():  # the first run, or one after a run that failed
+            self._begin(window, part)
+        self._await(window)
+        self._current = 1 - self._current
+        # Behind the kernel that read the other window, and in front of the one that reads this.
+        self._begin(self._windows[1 - self._current], following)
+        return window.as_part(part)
+
+    def _make_room(self, nbytes: int) -> None:
+        """Have windows that hold so much; the first run finds out how much that is."""
+        assert self._device is not None, "UPLOAD_PART is in the code of a GPU"
+        if self._windows and self._windows[0].nbytes >= nbytes:
+            return
+        count = len(self._windows) or (2 if _host_writes_at_any_time(self._device) else 1)
+        for window in self._windows:
+            self._abandon(window)
+        self._windows.clear()  # before there are others
+        self._windows = [_Window(nbytes, self._device) for _ in range(count)]
+
+    def _copied(
+        self, part: tvm.runtime.Tensor, following: tvm.runtime.Tensor
+    ) -> tvm.runtime.Tensor:
+        (window,) = self._windows
+        file = self._file_of.get(part.data_ptr())
+        if file is not None:
+            file.check()
+            self._reader.submit(file.read_ahead, following.data_ptr(), _nbytes(following))
+        copy = window.as_part(part)
+        part.copyto(copy)
+        if file is not None:
+            copy.device.sync()  # the copy may still be reading
+            file.drop(part.data_ptr(), _nbytes(part))
+        return copy
+
+    def _begin(self, window: _Window, part: tvm.runtime.Tensor) -> None:
+        """Have a window filled as soon as the device is done with what was enqueued up to now."""
+        self._abandon(window)
+        started = tvm_ffi.get_global_func(_START_WRITE)(window.room)
+        window.holds = part.data_ptr()
+        window.filled = self._reader.submit(self._fill, started, part)
+
+    def _fill(self, started: Any, part: tvm.runtime.Tensor) -> None:
+        shared = tvm_ffi.get_global_func(_FINISH_WRITE)(started)
+        target = host_array(shared)[: _nbytes(part)]
+        file = self._file_of.get(part.data_ptr())
+        if file is None:
+            np.copyto(target, host_array(part).reshape(-1).view(np.uint8))
+        else:
+            file.read_into(target, part.data_ptr())
+
+    @staticmethod
+    def _await(window: _Window) -> None:
+        """Wait until a window is filled, and raise what went wrong."""
+        filled, window.filled = window.filled, None
+        try:
+            if filled is not None:
+                filled.result()
+        except BaseException:
+            window.holds = 0
+            raise
+
+    @staticmethod
+    def _abandon(window: _Window) -> None:
+        """Wait until nobody writes into a window, whatever it may hold then."""
+        filled, window.filled, window.holds = window.filled, None, 0
+        if filled is not None and not filled.cancel():
+            filled.exception()
+
+
+def _nbytes(tensor: tvm.runtime.Tensor) -> int:
+    return math.prod(tensor.shape) * numpy_dtype(str(tensor.dtype)).itemsize
+
+
+def _host_writes_at_any_time(device: tvm.runtime.Device) -> bool:
+    is_opencl = int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLOpenCL
+    return is_opencl and opencl.device_info(device.index)["memory"] == "svm-fine"
+
+
+def _stream() -> WeightStream:
+    stream: WeightStream = _thread.stream  # a session runs whatever calls this
+    return stream
+
+
+@tvm_ffi.register_global_func(NEXT_PART)
+def _next_part(part: Any, following: Any, before: Any, _after: Any = None) -> Any:
+    return _stream().next_part(part, following, before)
+
+
+@tvm_ffi.register_global_func(UPLOAD_PART)
+def _upload_part(part: Any, following: Any, _before: Any, _after: Any = None) -> Any:
+    return _stream().upload_part(part, following)
+
+
+# What is raised in a function that the virtual machine calls is raised again outside of it; of
+# types that nobody registered as RuntimeError.
+tvm_ffi.register_error("tvm_edge.ArtifactError", ArtifactError)
