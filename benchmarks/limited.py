@@ -49,18 +49,19 @@ def limited(nbytes: int) -> Iterator[Limit]:
         ("cgroup v2", _V2, "memory.max", "memory.swap.max"),
         ("cgroup v1", _V1, "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
     ):
-        group = root / f"tvm-edge-{uuid.uuid4().hex[:8]}"
+        group = root / _own(kind) / f"tvm-edge-{uuid.uuid4().hex[:8]}"
         try:
             group.mkdir()
         except OSError:
             continue
-        try:
-            (group / limit).write_text(str(nbytes))
-        except OSError:  # no memory controller here
+        try:  # a file that is not there is no control, or this no control group at all
+            with (group / limit).open("r+") as file:
+                file.write(str(nbytes))
+        except OSError:
             group.rmdir()
             continue
-        with suppress(OSError):  # the kernel may count no swap
-            (group / swap).write_text("0" if kind == "cgroup v2" else str(nbytes))
+        with suppress(OSError), (group / swap).open("r+") as file:  # it may count no swap
+            file.write("0" if kind == "cgroup v2" else str(nbytes))
         procs = group / "cgroup.procs"
         try:
             yield Limit(kind, lambda procs=procs: _join(procs))  # type: ignore[misc]
@@ -72,6 +73,15 @@ def limited(nbytes: int) -> Iterator[Limit]:
         resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
 
     yield Limit("RLIMIT_DATA", bound)
+
+
+def _own(kind: str) -> str:
+    """The group that this process is in: a limit is for a part of what that may have."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if ("memory" in controllers.split(",")) if kind == "cgroup v1" else not controllers:
+            return path.lstrip("/")
+    return ""
 
 
 def _join(procs: Path) -> None:

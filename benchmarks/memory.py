@@ -55,7 +55,6 @@ TOLERANCE = 0.1
 _MODULE = "benchmarks.memory"
 _TIMEOUT = 1800.0
 _NONE = "none"
-# TVM's runtime tier; kernels built as on a machine that has never run them.
 _ALONE = {"TVM_USE_RUNTIME_LIB": "1", "TVM_EDGE_OPENCL_CACHE": "0"}
 # On pocl everything would be left to the CPU by cost: it is what pocl runs on.
 _FALLBACK = {"opencl": "list"}
@@ -88,7 +87,7 @@ def _compile(name: str, target: str, budget: str, folder: Path) -> dict[str, Any
         )
     except tvm_edge.MemoryBudgetError as err:
         return {"refused": str(err), "smallest": err.smallest_feasible}
-    path = model.export(folder / f"{name}.{target}.{budget}.tvme")
+    path = _exported(model, folder / f"{name}.{target}.{budget}.tvme")
     return {"seconds": perf_counter() - start, **_described(model), "file": path.stat().st_size}
 
 
@@ -120,8 +119,14 @@ def _compile_plan(name: str, target: str, plan: str, folder: Path) -> dict[str, 
         tuning_logs=None,
         way=way,
     )
-    model.export(folder / f"{name}.{target}.plan.tvme")
+    _exported(model, folder / f"{name}.{target}.plan.tvme")
     return {**_described(model), "pipelined": way.pipelined}
+
+
+def _exported(model: Any, path: Path) -> Path:
+    on_opencl = any(kernel.device == "opencl" for kernel in model.report.kernels)
+    found: Path = model.export(path, embed_programs=on_opencl)
+    return found
 
 
 def _described(model: Any) -> dict[str, Any]:
@@ -191,7 +196,7 @@ def _empty(target: str, layers: str, folder: Path) -> dict[str, Any]:
     save(helper.make_model(graph, opset_imports=opset, ir_version=8), folder / "empty.onnx")
     np.savez(folder / "empty.npz", t0=np.zeros((1, 8, 8, 8), "float32"))
     model = tvm_edge.compile(folder / "empty.onnx", target, fallback="none", tuning_logs=False)
-    model.export(folder / f"empty{count}.tvme")
+    _exported(model, folder / f"empty{count}.tvme")
     return {"kernels": len({kernel.name for kernel in model.report.kernels}), **_described(model)}
 
 
