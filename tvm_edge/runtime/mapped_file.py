@@ -78,6 +78,12 @@ class MappedFile(mmap.mmap):
                 "export it again, and load it anew"
             )
 
+    def is_in_memory(self, address: int, nbytes: int) -> bool:
+        """Whether the system has all of some bytes, and says so: for 64 MiB that are mapped into
+        this process it takes 50 µs, and 2 ms for others.
+        """
+        return self._tells and bool(self._in_memory(*self._pages(address, nbytes)).all())
+
     def read_ahead(self, address: int, nbytes: int) -> bool:
         """Have pages read that are not in memory; returns before they are there.
 

@@ -127,7 +127,10 @@ class WeightStream:
         file = self._file_of.get(part.data_ptr())
         if file is not None:
             file.check()
-            self._reader.submit(self._advance, file, following, before)
+            # A thread that wakes up takes a core from the kernels for a while.
+            wanted = following.data_ptr(), _nbytes(following)
+            if self._scarce or not file.is_in_memory(*wanted):
+                self._reader.submit(self._advance, file, following, before)
         return part
 
     def _advance(
