@@ -33,7 +33,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
@@ -140,11 +140,17 @@ def _described(model: Any) -> dict[str, Any]:
     }
 
 
-def _run(artifact: str, inputs: str, frames: str, pipelined: str, _folder: Path) -> dict[str, Any]:
+def _run(
+    artifact: str, inputs: str, frames: str, pipelined: str, copies: str, _folder: Path
+) -> dict[str, Any]:
     """Load and run, with nothing else in the process."""
     # tvm_ffi imports it where it is installed: 160 MiB that are not ours.
     sys.modules["torch"] = None  # type: ignore[assignment]
     import tvm_edge
+    from tvm_edge import opencl
+
+    if copies == "True" and hasattr(opencl, "borrow"):
+        opencl.borrow = lambda *_: None
 
     model = tvm_edge.load(artifact)
     values = dict(np.load(inputs))
@@ -218,10 +224,12 @@ def measured(
     *,
     frames: int,
     pipelined: bool = False,
+    copies: bool = False,
     limit: Limit | None = None,
-    environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What a process that only loads an artifact and runs it takes, at its peak.
+
+    With `copies` a device that is the CPU has weights of its own, as any other GPU.
 
     Returns
     -------
@@ -231,12 +239,12 @@ def measured(
     """
     from tvm_edge.memory.process import Peak
 
-    arguments = ("run", artifact, inputs, frames, pipelined, artifact.parent)
+    arguments = ("run", artifact, inputs, frames, pipelined, copies, artifact.parent)
     before = nvml.memory_in_use()
     with subprocess.Popen(
         [sys.executable, "-m", _MODULE, "--child", *map(str, arguments)],
         cwd=Path(__file__).parents[1],
-        env={**os.environ, **_ALONE, **(environment or {})},
+        env={**os.environ, **_ALONE},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

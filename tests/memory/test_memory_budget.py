@@ -134,11 +134,14 @@ def test_what_is_predicted_is_measured(
 # ----------------------------------------------------------------------------------- the planner
 
 
-@pytest.mark.usefixtures("opencl")
+@pytest.mark.usefixtures("opencl", "small_gpu")
 def test_fully_connected_layers_go_to_the_cpu(
     heavy: onnx.ModelProto, inputs: dict[str, np.ndarray], inputs_file: Path, tmp_path: Path
 ) -> None:
-    """In a limited process, which the model without a plan does not survive."""
+    """In a limited process, which the model without a plan does not survive.
+
+    The device has a copy of its weights, as GPUs have.
+    """
     unplanned = tvm_edge.compile(heavy, "opencl", fallback="list")
     before = memory_of(unplanned.report)
     assert {kernel.device for kernel in unplanned.report.kernels} == {"opencl"}
@@ -157,18 +160,18 @@ def test_fully_connected_layers_go_to_the_cpu(
     check(planned, heavy, inputs)
 
     artifact = planned.export(tmp_path / "planned.tvme", embed_programs=True)
-    found = measured(artifact, inputs_file, frames=2)
+    found = measured(artifact, inputs_file, frames=2, copies=True)
     assert "failed" not in found, found
     room = found["peak"] + HEAVY // 2
     with limited(room) as limit:
         if limit.kind == "RLIMIT_DATA":
             pytest.skip("control groups cannot be made here")
-        lives = measured(artifact, inputs_file, frames=2, limit=limit)
+        lives = measured(artifact, inputs_file, frames=2, copies=True, limit=limit)
     assert "failed" not in lives, lives
     assert lives["outputs"] == pytest.approx(found["outputs"])
     other = unplanned.export(tmp_path / "unplanned.tvme", embed_programs=True)
     with limited(room) as limit:
-        dies = measured(other, inputs_file, frames=2, limit=limit)
+        dies = measured(other, inputs_file, frames=2, copies=True, limit=limit)
     assert "failed" in dies, dies
 
 

@@ -14,7 +14,7 @@ from tvm_edge.compiler.schedule import KernelSchedule
 from tvm_edge.compiler.storage_plan import by_device, over_time, planned_storages
 from tvm_edge.frontend import ImportedModel, SourceNode, Survey
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.memory.footprint import STREAM, launch_code, tensor_bytes, window, workspace
+from tvm_edge.memory.footprint import launch_code, mapped, tensor_bytes, window, workspace
 from tvm_edge.memory.scratch import Scratch
 from tvm_edge.relay_passes.lower_precision import LoweredPrecision
 from tvm_edge.relay_passes.split_fc import SplitLayer
@@ -315,7 +315,7 @@ def describe_memory(
         workspace=workspace(scratch, resolved),
         inputs_outputs=results + sum(tensor_bytes(t.shape, t.stored_as or t.dtype) for t in inputs),
         weights_by_device=dict(weights),
-        mapped=weights.get(_HOST, 0) + weights.get(STREAM, 0),
+        mapped=mapped(weights, resolved),
         window=window(splits, resolved),
         programs=programs,
         floor=floor,

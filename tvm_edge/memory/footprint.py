@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import tvm
 from tvm import relax, tirx
 
+from tvm_edge import opencl
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.floor import floor_of
 from tvm_edge.memory.scratch import Scratch, kept, scratch_of
@@ -28,6 +29,7 @@ __all__ = [
     "call_bytes",
     "kernel_scratch",
     "launch_code",
+    "mapped",
     "tensor_bytes",
     "weights_of_devices",
     "window",
@@ -58,6 +60,18 @@ def weights_of_devices(
         place = STREAM if owner == STREAMED else kinds[owner]
         found[place] = found.get(place, 0) + tensor_bytes(weight.shape, str(weight.dtype))
     return found
+
+
+def mapped(weights: Mapping[str, int], resolved: ResolvedTarget) -> int:
+    """Bytes of the weights that stay pages of the artifact.
+
+    The CPU's, those that are streamed, and those of an OpenCL device that is the CPU, where the
+    runtime lends them to it.
+    """
+    stay = {_HOST, STREAM}
+    if resolved.spec.on_cpu and hasattr(opencl, "borrow"):
+        stay.add(resolved.kind)
+    return sum(nbytes for device, nbytes in weights.items() if device in stay)
 
 
 def kernel_scratch(mod: tvm.IRModule, resolved: ResolvedTarget) -> dict[str, Scratch]:

@@ -18,7 +18,6 @@ __all__ = ["analysis", "memory_tables", "summary"]
 _WIDTH = 100
 _BAR = 30
 _LARGEST = 10
-_MAPPED = ("llvm", "streamed")  # weights that stay in the artifact
 
 
 def summary(report: CompileReport) -> str:
@@ -180,16 +179,15 @@ def _kernel_table(report: CompileReport) -> Table:
 
 
 def _device_table(memory: MemoryInfo) -> Table:
-    """A row for each device, whose memory may be one; what is mapped is in no sum."""
+    """A row for each device; `mapped` says how much of the weights is in no memory."""
     columns: list[Any] = [
         ("device", None, False),
         *_numbers("weights MiB", "mapped MiB", "activations MiB"),
     ]
     table = _table("memory by device", columns)
     for device, weights in memory.weights_by_device.items():
-        mapped = weights if device in _MAPPED else 0
         activations = memory.by_device.get(device, 0) if memory.by_device else memory.activations
-        _row(table, (device, _mib(weights - mapped), _mib(mapped), _mib(activations)))
+        _row(table, (device, _mib(weights), _mib(activations)))
     return table
 
 
