@@ -2,7 +2,9 @@
 
 Measured by ``python -m benchmarks.memory --floor`` as the anonymous and shared memory of a process
 on TVM's runtime tier, and what it has of a GPU's own memory: Python 3.11 on x86-64, glibc 2.36.
-They are constants, so that a plan does not depend on what else the compiling machine does.
+They are constants, so that a plan does not depend on what else the compiling machine does. Of GPUs
+with a driver of their own none was measured yet: those figures are guesses on the safe side. Where
+PyTorch is installed, tvm_ffi imports it, and a process takes some 140 MiB more.
 """
 
 from __future__ import annotations
