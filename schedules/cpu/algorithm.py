@@ -53,8 +53,8 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
     return ConfigSpace(workload, tuple(found))
 
 
-def choose_config(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:
-    """The algorithm with the least cost, knobs left to the schedule.
+def choose_config(workload: ConvWorkload, spec: DeviceSpec, *, winograd: bool = True) -> ConvConfig:
+    """The algorithm with the least cost, knobs left to the schedule; maybe not `winograd`.
 
     The cost is counted in multiply-adds for a pair of an input and an output channel: those of the
     products, those of the transforms shared by the channels, and the time to read the filters once
@@ -63,7 +63,7 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:
     block = spec.lanes()
     if not input_block(workload, block):
         return ConvConfig("plain")
-    if not winograd_applies(workload) or workload.channels < block:
+    if not winograd or not winograd_applies(workload) or workload.channels < block:
         return ConvConfig("direct", block)
     lines, columns = workload.output
     # Multiply-adds in the time that one element takes to come from memory.

@@ -36,12 +36,13 @@ Extents = tuple[int, int, int, int]
 
 
 def choose_config(
-    workload: ConvWorkload, spec: DeviceSpec, precision: str = "float32"
+    workload: ConvWorkload, spec: DeviceSpec, precision: str = "float32", *, winograd: bool = True
 ) -> ConvConfig:
     """The algorithm of the least estimated time, knobs left to the schedule.
 
     `precision` is what direct convolutions may multiply in; Winograd's algorithm stays at float32,
-    as its transforms would make the error of tf32 several times as large.
+    as its transforms would make the error of tf32 several times as large. It may be left out, for
+    the room that its images take.
 
     By the estimates of :mod:`~tvm_edge.schedules.gpu.product_tile`: Winograd's fewer
     multiplications against two more kernels, the way of the transformed images through memory, and
@@ -63,7 +64,7 @@ def choose_config(
     lines, columns = workload.output
     image = _BYTES * batch * channels * workload.height * workload.width
     result = _BYTES * batch * filters * lines * columns
-    for m in _winograd_tiles(workload):
+    for m in _winograd_tiles(workload) if winograd else ():
         frequencies, _, tiles, _ = products = _winograd(workload, m)
         cycles = _product_cycles(products, 1, spec)
         cycles += streaming_cycles(image + _BYTES * frequencies * channels * tiles, spec)

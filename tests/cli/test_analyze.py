@@ -85,3 +85,41 @@ def test_wrong_options(
     outcome = invoke("analyze", files.model, *options)
     assert outcome.code == code
     assert fragment in outcome.err
+
+
+def test_where_the_memory_is(invoke: Invoke, files: Files) -> None:
+    """The layers with the most of it, by device; the JSON has every part."""
+    command = ("analyze", files.model, "--target", "mali-t860", "--fallback", "pool", "--memory")
+    lines = [line.rstrip() for line in invoke(*command).out.splitlines()]
+    assert max(map(len, lines)) <= 100
+    devices = lines.index("memory by device")
+    assert [line.split()[0] for line in lines[devices + 1 : devices + 4]] == [
+        "device",
+        "opencl",
+        "llvm",
+    ]
+    layers = lines.index("layers that take the most memory")
+    fields = invoke(*command, "--json").data
+    size = {
+        ", ".join(k["operators"]): k["weights"] + k["results"] + k["workspace"]
+        for k in fields["kernels"]
+    }
+    largest = max(size, key=lambda name: size[name])
+    assert lines[layers + 2].startswith(largest)
+    assert lines[layers + 2].endswith(f"{size[largest] / sum(size.values()):.1%}")
+    memory = fields["memory"]
+    resident = memory["weights"] - memory["mapped"] + memory["activations"] + memory["workspace"]
+    own = memory["inputs_outputs"] + memory["programs"] + memory["floor"]
+    assert memory["peak"] == resident + own
+
+
+def test_a_budget(invoke: Invoke, files: Files, tmp_path: Path) -> None:
+    outcome = invoke("analyze", files.model, "--memory-budget", "1 GiB")
+    assert outcome.code == 0
+    assert "budget     1024.0 MiB" in outcome.out and "plan       as is: " in outcome.out
+    assert invoke("analyze", files.model, "--memory-budget", "much").code == 4
+    refused = invoke("analyze", files.model, "--memory-budget", "1MiB")
+    assert refused.code == 4 and "does not fit memory_budget=1048576" in refused.err
+    path = tmp_path / "model.tvme"
+    compiled = invoke("compile", files.model, "-o", path, "--memory-budget", "1GiB")
+    assert compiled.code == 0 and "memory: as is, " in compiled.out and path.exists()

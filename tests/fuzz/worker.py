@@ -247,7 +247,8 @@ def feed_model(path: str, seed: int, shapes: Any, save: str) -> Outcome:
     assert model.report.summary() and repr(model)
     if sum(math.prod(spec.static_shape) for spec in model.inputs) > 1e6:
         return Outcome("ok", "too large to run")
-    if model.report.memory.peak > 2**28 or model.report.flops > 1e9:
+    memory = model.report.memory
+    if memory.weights + memory.peak > 2**28 or model.report.flops > 1e9:
         return Outcome("ok", "too large to run")
     inputs = run_inputs(model.inputs, seed)
     outputs = model.run(inputs)

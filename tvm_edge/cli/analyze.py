@@ -18,7 +18,9 @@ from tvm_edge.cli import common
 @common.input_shapes_option
 @common.fallback_option
 @common.tuning_records_option
+@common.memory_budget_option
 @click.option("--operators", is_flag=True, help="List every operator, not just the types.")
+@click.option("--memory", is_flag=True, help="Where the memory is: by device, and by layer.")
 @common.html_option
 @common.json_option
 def analyze_command(
@@ -29,28 +31,34 @@ def analyze_command(
     input_shapes: Any,
     fallback: Any,
     tuning_logs: Any,
+    memory_budget: str | None,
     operators: bool,
+    memory: bool,
     html: Path | None,
     as_json: bool,
 ) -> None:
     """Say what MODEL, or several, take and where each of their operators would run.
 
     Operators, FLOPs and their distribution, bytes, weights, kernels and memory. Operators without
-    an implementation are listed; that is an answer, and the exit status is 0.
+    an implementation are listed; that is an answer, and the exit status is 0. With --memory, the
+    layers that take the most of it.
     """
     import tvm_edge
-    from tvm_edge.report.text import analysis
+    from tvm_edge.report.text import analysis, memory_tables
 
     chosen = common.chosen_models(model, models)
-    with common.progress(f"analyzing {model or ', '.join(models)}"):
+    named = model or ", ".join(models)
+    with common.progress(f"analyzing {named}"), common.plain_warnings():
         report = tvm_edge.analyze(
             chosen,
             target,
             host=host,
             input_shapes=input_shapes,
             fallback=fallback,
+            memory_budget=memory_budget,
             tuning_logs=tuning_logs,
         )
     if html:
         report.to_html(html)
-    common.emit(as_json, report.to_dict(), analysis(report, all_operators=operators))
+    text = memory_tables(report) if memory else analysis(report, all_operators=operators)
+    common.emit(as_json, report.to_dict(), text)

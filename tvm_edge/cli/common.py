@@ -27,6 +27,7 @@ __all__ = [
     "html_option",
     "input_shapes_option",
     "json_option",
+    "memory_budget_option",
     "only_option",
     "opened_model",
     "progress",
@@ -183,6 +184,16 @@ def _parse_records(
     _ctx: click.Context, _param: click.Parameter, value: str | None
 ) -> str | bool | None:
     return False if value == "none" else value
+
+
+def memory_budget_option(command: _F) -> _F:
+    """``--memory-budget``."""
+    return click.option(
+        "--memory-budget",
+        metavar="SIZE",
+        help="What a process that loads the model and runs it may take, as 512MiB or 1.5GB: the "
+        "fastest plan that fits is taken.",
+    )(command)
 
 
 def tuning_records_option(command: _F) -> _F:

@@ -26,6 +26,7 @@ _PARALLEL_FUSION: dict[str, str | bool] = {"auto": "auto", "on": True, "off": Fa
 @common.input_shapes_option
 @common.fallback_option
 @common.tuning_records_option
+@common.memory_budget_option
 @click.option(
     "--precision",
     default="float32",
@@ -63,6 +64,7 @@ def compile_command(
     input_shapes: Any,
     fallback: Any,
     tuning_logs: Any,
+    memory_budget: str | None,
     precision: str,
     keep_float32: tuple[str, ...],
     parallel_fusion: str,
@@ -86,6 +88,7 @@ def compile_command(
             precision_exceptions=keep_float32,
             fallback=fallback,
             parallel_fusion=_PARALLEL_FUSION[parallel_fusion],
+            memory_budget=memory_budget,
             tuning_logs=tuning_logs,
         )
     with common.progress(f"writing {path}"):
@@ -100,8 +103,12 @@ def compile_command(
     if records is not None and (records.covered or records.ignored):
         covered = f"records: {records.line()}\n"
     precise = f"{report.precision.line()}\n" if report.precision else ""
+    memory = report.memory
+    planned = ""
+    if memory is not None and memory.budget is not None:
+        planned = f"memory: {memory.plan_line()}\n"
     fused = f"fusion: {report.fusion_line()}\n" if report.fusion_groups else ""
-    decided = f"{report.placement_line()}\n{covered}{precise}{fused}"
+    decided = f"{report.placement_line()}\n{covered}{precise}{fused}{planned}"
     common.emit(
         as_json,
         {"artifact": str(path), "bytes": size, "report": report.to_dict()},

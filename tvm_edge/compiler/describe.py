@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import tvm
-import tvm_ffi
-from tvm import relax, s_tir, tirx
+from tvm import relax, tirx
 from tvm.s_tir.analysis import estimate_tir_flops
 
 from tvm_edge.compiler.schedule import KernelSchedule
 from tvm_edge.compiler.storage_plan import by_device, over_time, planned_storages
 from tvm_edge.frontend import ImportedModel, SourceNode, Survey
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.memory.footprint import launch_code, mapped, tensor_bytes, window, workspace
+from tvm_edge.memory.scratch import Scratch
 from tvm_edge.relay_passes.lower_precision import LoweredPrecision
 from tvm_edge.relay_passes.split_fc import SplitLayer
 from tvm_edge.report import (
@@ -52,11 +53,13 @@ def describe_kernels(
     schedules: Mapping[str, KernelSchedule],
     model: ImportedModel,
     origins: Mapping[int, str],
+    sizes: Sequence[tuple[int, int, int]],
 ) -> tuple[KernelInfo, ...]:
     """The launches of a run, with the `names` of their final kernels.
 
     `mod` holds the unscheduled kernels, called as in `calls`; `origins` says by node which
-    configurations of convolutions were measured, and where.
+    configurations of convolutions were measured, and where; `sizes` are of
+    :func:`~tvm_edge.memory.footprint.call_bytes`.
     """
     costs = {
         gvar.name_hint: (_flops(gvar, func), _argument_bytes(func))
@@ -66,12 +69,14 @@ def describe_kernels(
     loops = [costs[name][0] for name, _ in calls]
     infos = []
     work = _shared_out(calls, loops, model)
-    for (name, nodes), final, flops in zip(calls, names, work, strict=True):
+    for (name, nodes), final, flops, own in zip(calls, names, work, sizes, strict=True):
         schedule, (_, nbytes) = schedules[name], costs[name]
         operators = tuple(model.nodes[i].name for i in nodes)
         origin = _origin(schedule, nodes, origins)
         infos.append(
-            KernelInfo(final, operators, schedule.device, origin, schedule.rule, flops, nbytes)
+            KernelInfo(
+                final, operators, schedule.device, origin, schedule.rule, flops, nbytes, *own
+            )
         )
     return tuple(infos)
 
@@ -264,7 +269,7 @@ def _constant_bytes(mod: tvm.IRModule) -> int:
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, tvm.ir.GenericConst):
-            found[expr] = _nbytes(expr.value.shape, str(expr.value.dtype))
+            found[expr] = tensor_bytes(expr.value.shape, str(expr.value.dtype))
 
     relax.analysis.post_order_visit(mod["main"], visit)
     return sum(found.values())
@@ -272,34 +277,48 @@ def _constant_bytes(mod: tvm.IRModule) -> int:
 
 def describe_memory(
     lowered: tvm.IRModule,
-    scheduled: tvm.IRModule,
-    weights: Sequence[tvm.runtime.Tensor],
+    scratch: Mapping[str, Scratch],
+    weights: Mapping[str, int],
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
-    launches: Sequence[str],
+    kernels: Sequence[KernelInfo],
+    splits: Sequence[SplitInfo],
+    resolved: ResolvedTarget,
 ) -> MemoryInfo:
-    """Bytes of a run: `lowered` has the storage plan, `scheduled` the kernels' workspace.
+    """Bytes of a process that loads the model and runs it.
 
-    `launches` are the kernels of a run, in order.
+    Parameters
+    ----------
+    lowered : IRModule
+        With the storage plan.
+    scratch : mapping of str to Scratch
+        What kernels of the CPU allocate.
+    weights : mapping of str to int
+        Bytes by device, and of those that are streamed.
+    inputs, outputs : sequence of TensorSpec
+    kernels : sequence of KernelInfo
+        The launches of a run, in order.
+    splits : sequence of SplitInfo
+        Layers whose weights are streamed.
+    resolved : ResolvedTarget
     """
-    workspace = max(
-        (
-            _workspace(func)
-            for _, func in scheduled.functions_items()
-            if isinstance(func, tirx.PrimFunc)
-        ),
-        default=0,
-    )
-    results = sum(_nbytes(t.shape, t.stored_as or t.dtype) for t in outputs)
+    results = sum(tensor_bytes(t.shape, t.stored_as or t.dtype) for t in outputs)
     storages = planned_storages(lowered)
     activations = by_device(lowered, storages)
+    library = {kernel.name: kernel.device for kernel in kernels}
+    programs, floor = launch_code(library.values(), resolved)
     return MemoryInfo(
-        weights=sum(_nbytes(w.shape, str(w.dtype)) for w in weights),
+        weights=sum(weights.values()),
         activations=sum(activations.values()),
         by_device={} if len(activations) == 1 else activations,
-        over_time=over_time(lowered, storages, launches),
-        workspace=workspace,
-        inputs_outputs=results + sum(_nbytes(t.shape, t.stored_as or t.dtype) for t in inputs),
+        over_time=over_time(lowered, storages, [kernel.name for kernel in kernels]),
+        workspace=workspace(scratch, resolved),
+        inputs_outputs=results + sum(tensor_bytes(t.shape, t.stored_as or t.dtype) for t in inputs),
+        weights_by_device=dict(weights),
+        mapped=mapped(weights, resolved),
+        window=window(splits, resolved),
+        programs=programs,
+        floor=floor,
     )
 
 
@@ -316,30 +335,7 @@ def _flops(gvar: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> float:
 
 def _argument_bytes(func: tirx.PrimFunc) -> int:
     return sum(
-        _nbytes(param.ty.shape, str(param.ty.dtype))
+        tensor_bytes(param.ty.shape, str(param.ty.dtype))
         for param in func.params
         if isinstance(param.ty, tirx.BufferType)
     )
-
-
-def _nbytes(shape: Sequence[object], dtype: str) -> int:
-    """Bytes of a tensor; 0 if a dimension is not a number."""
-    try:
-        count = math.prod(int(d) for d in shape)  # type: ignore[call-overload]
-    except (TypeError, ValueError):
-        return 0
-    return count * tvm.DataType(dtype).itemsize
-
-
-def _workspace(func: tirx.PrimFunc) -> int:
-    """Bytes of the scratch buffers that a kernel allocates outside registers."""
-    total = 0
-
-    def count(block: s_tir.SBlock) -> None:
-        nonlocal total
-        total += sum(
-            _nbytes(b.shape, str(b.dtype)) for b in block.alloc_buffers if b.scope() == "global"
-        )
-
-    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, count))
-    return total

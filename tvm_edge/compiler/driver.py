@@ -14,6 +14,7 @@ from typing import Any, Literal
 import tvm
 
 from tvm_edge.compiler import describe, phases
+from tvm_edge.compiler.budgeted import within_budget
 from tvm_edge.compiler.build import BuiltLibrary, build
 from tvm_edge.compiler.models_alone import Lowered, largest, models_alone, with_models
 from tvm_edge.compiler.options import (
@@ -31,6 +32,7 @@ from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.compiler.smaller import has_smaller, smaller
 from tvm_edge.compiler.steps import fuse, lift_weights, lower
 from tvm_edge.compiler.tuned import TuningLogs, choose
+from tvm_edge.compiler.without_winograd import without_winograd
 from tvm_edge.errors import (
     CompilationError,
     TvmEdgeError,
@@ -40,14 +42,16 @@ from tvm_edge.errors import (
 )
 from tvm_edge.frontend import ImportedModel, load_model, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.memory.budget import parse_budget
+from tvm_edge.memory.footprint import call_bytes, kernel_scratch, weights_of_devices
+from tvm_edge.memory.plans import AS_IS, Plan
 from tvm_edge.relay_passes.concat_in_place import concat_in_place
 from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.layout_graph import LayoutPlan
 from tvm_edge.relay_passes.lower_precision import lower_precision
 from tvm_edge.relay_passes.split_fc import split_dense
-from tvm_edge.report import CompileReport
+from tvm_edge.report import CompileReport, KernelInfo, MemoryInfo, TensorSpec
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
-from tvm_edge.runtime.placement import STREAMED
 from tvm_edge.runtime.threads import resolve_num_threads
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -113,7 +117,13 @@ def compile(
         ``report.fusion_groups`` says which, and why others do not. By default ``False``: on no
         GPU was it measured yet. ``tune(…, parallel_fusion=True)`` measures groups on a device;
         ``"auto"`` takes what that found, on CPUs too, and predicts of GPUs what nobody measured.
-    memory_budget : optional
+    memory_budget : int or str, optional
+        What a process that loads the exported model and runs it may take: bytes, or a size as
+        ``"512MiB"``. Counted is anonymous and shared memory, that of the Python process included,
+        and memory that a GPU has of its own; weights that are mapped from the artifact are not, as
+        the operating system may drop them. The fastest plan by prediction is taken that fits:
+        fully connected layers on the CPU, no Winograd algorithm, …; ``report.memory.plans`` lists
+        all of them.
     tuning_logs : path or False, optional
         Tuning records: a folder of them or one file, in place of the user's own, which are in
         ``TVM_EDGE_TUNING_LOGS`` or the platform's data folder; ``False`` for none, those that ship
@@ -131,6 +141,8 @@ def compile(
     ------
     InvalidModelError, UnsupportedOperatorError, InputError, PlacementError, CompilationError
         See :mod:`tvm_edge.errors`.
+    MemoryBudgetError
+        No plan fits the budget; its ``smallest_feasible`` has what would.
     """
     check_options(
         precision=precision,
@@ -150,6 +162,7 @@ def compile(
         precision_exceptions=precision_exceptions,
         fallback=fallback,
         parallel_fusion=parallel_fusion,
+        memory_budget=memory_budget,
         tuning_logs=tuning_logs,
         num_threads=num_threads,
     )
@@ -166,10 +179,12 @@ def compile_with(
     precision_exceptions: Sequence[str] = (),
     fallback: str | Sequence[str] = "auto",
     parallel_fusion: str | bool = False,
+    memory_budget: int | str | None = None,
     tuning_logs: TuningLogs = False,
     num_threads: int | None = None,
     layout_plan: LayoutPlan | Literal[False] | None = None,
     weight_window: int | None = None,
+    way: Plan = AS_IS,
 ) -> CompiledModel:
     """:func:`compile`, with the algorithm and knobs of some convolutions given.
 
@@ -184,6 +199,8 @@ def compile_with(
         run, part by part: two of them take no more memory than this
         (:mod:`tvm_edge.relay_passes.split_fc`). Those of a model that runs in the process that
         compiled it lie in memory all the same; a GPU has two parts at a time.
+    way : Plan
+        What to do where there is no `memory_budget`, which chooses by itself.
 
     Raises
     ------
@@ -192,20 +209,26 @@ def compile_with(
     """
     check_weight_window(weight_window)
     num_threads = resolve_num_threads(num_threads)
-    plan = _plan(
-        model,
-        target,
-        input_shapes,
-        fallback,
-        host,
-        configs,
-        precision,
-        precision_exceptions,
-        tuning_logs,
-        parallel_fusion,
-        layout_plan,
-        weight_window,
-    )
+    if weight_window is not None:
+        way = replace(way, weight_window=weight_window)
+
+    def make(model: Any, way: Plan = way) -> _Plan:
+        return _plan(
+            model,
+            target,
+            input_shapes,
+            fallback,
+            host,
+            configs,
+            precision,
+            precision_exceptions,
+            tuning_logs,
+            parallel_fusion,
+            layout_plan,
+            way,
+        )
+
+    plan = _fitting(make, model, input_shapes, memory_budget, target, host, fallback)
     with plan.clock("build"):
         library = build(plan.lowered, plan.resolved, plan.smaller)
     report = replace(plan.report, seconds=plan.clock.seconds)
@@ -235,6 +258,7 @@ def analyze(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     fallback: str | Sequence[str] = "auto",
     parallel_fusion: str | bool = False,
+    memory_budget: int | str | None = None,
     tuning_logs: TuningLogs = None,
 ) -> CompileReport:
     """Say what :func:`compile` would do, without generating code and without a device.
@@ -244,7 +268,7 @@ def analyze(
 
     Parameters
     ----------
-    model, target, host, input_shapes, fallback, parallel_fusion, tuning_logs
+    model, target, host, input_shapes, fallback, parallel_fusion, memory_budget, tuning_logs
         As for :func:`compile`.
 
     Returns
@@ -253,16 +277,17 @@ def analyze(
 
     Raises
     ------
-    InvalidModelError, InputError, PlacementError
+    InvalidModelError, InputError, PlacementError, MemoryBudgetError
     """
     check_options(
         precision="float32",
         fallback=fallback,
         parallel_fusion=parallel_fusion,
-        memory_budget=None,
+        memory_budget=memory_budget,
         tuning_logs=tuning_logs,
     )
-    try:
+
+    def make(model: Any, way: Plan = AS_IS) -> _Plan:
         return _plan(
             model,
             target,
@@ -271,7 +296,11 @@ def analyze(
             host,
             tuning_logs=tuning_logs,
             parallel_fusion=parallel_fusion,
-        ).report
+            way=way,
+        )
+
+    try:
+        return _fitting(make, model, input_shapes, memory_budget, target, host, fallback).report
     except UnsupportedOperatorError as err:
         survey = survey_model(model, input_shapes, err)
     resolved = resolve_target(target, host)
@@ -335,7 +364,7 @@ def _plan(
     tuning_logs: TuningLogs = False,
     parallel_fusion: str | bool = False,
     layout_plan: LayoutPlan | Literal[False] | None = None,
-    weight_window: int | None = None,
+    way: Plan = AS_IS,
 ) -> _Plan:
     clock = _Clock()
 
@@ -345,7 +374,9 @@ def _plan(
 
     # 2. The model, in normal form.
     with clock("import"):
-        imported = load_model(model, input_shapes)
+        imported = model
+        if not isinstance(model, ImportedModel):
+            imported = load_model(model, input_shapes)
 
     # 3. Graph: simplify, place, turn operators into kernels, group and fuse them.
     with clock("graph"):
@@ -354,7 +385,7 @@ def _plan(
             simple = phases.SIMPLIFY(imported.module)
         # Who asks for float16 wants the GPU: the CPU has no kernels of it.
         by_cost = precision in ("float32", "tf32")
-        placed = place(simple, imported, resolved, fallback, by_cost=by_cost)
+        placed = place(simple, imported, resolved, fallback, by_cost=by_cost, offload=way.offload)
         if len(placed.kinds) > 1:
             dump(placed.module, "placed")
         asked = resolved
@@ -370,12 +401,14 @@ def _plan(
         # Records are of float32: what is fastest with half of the bytes is another matter.
         tuning_logs = tuning_logs if precision == "float32" else False
         recorded = choose(stored, resolved, tuning_logs, configs or {})
+        if not way.winograd:
+            recorded = without_winograd(recorded, stored, resolved, precision)
         configs = recorded.configs
         planned = Planned(layout_plan or None)
-        if layout_plan is None and len(placed.kinds) == 1:
+        if layout_plan is None and len(placed.kinds) == 1 and way.winograd:
             planned = planned_layouts(stored, resolved, tuning_logs, imported.nodes)
         split = split_dense(
-            stored, weight_window, {i: n.name for i, n in enumerate(imported.nodes)}
+            stored, way.weight_window, {i: n.name for i, n in enumerate(imported.nodes)}
         )
         stored = split.module
         with resolved.target:
@@ -394,6 +427,8 @@ def _plan(
             calls = [calls[i] for i in left]
         scheduled = phases.WORKSPACE(phases.IN_PLACE(scheduled))
         names = kernel_calls(scheduled)
+        scratch = kernel_scratch(scheduled, resolved)
+        sizes = call_bytes(scheduled, scratch, resolved.cpu.spec.cores)
         dump(scheduled, "scheduled")
 
     # 5. Weights leave the code; independent kernels are merged; storage is planned; the graph
@@ -420,19 +455,30 @@ def _plan(
     # 6. What was decided.
     with clock("report"):
         apart = describe.describe_kernels(
-            fused, calls, names, schedules, imported, recorded.origins
+            fused, calls, names, schedules, imported, recorded.origins, sizes
         )
         kernels = merged_infos(apart, parallel)
-        memory = describe.describe_memory(
-            plain,
-            parallel.module,
-            [w for w, d in zip(weights, weight_devices, strict=True) if d != STREAMED],
-            imported.inputs,
-            imported.outputs,
-            [kernel.name for kernel in kernels],
-        )
-        models = tuple(one.described(imported, apart, weights) for one in alone)
         placements = describe.describe_placements(imported, calls, schedules, placed.reasons)
+        splits = describe.describe_splits(split.layers, placements)
+
+        def memory_of(
+            instructions: tvm.IRModule,
+            items: Sequence[int],
+            inputs: Sequence[TensorSpec],
+            outputs: Sequence[TensorSpec],
+            launches: Sequence[KernelInfo],
+        ) -> MemoryInfo:
+            held = weights_of_devices(
+                [weights[item] for item in items],
+                [weight_devices[item] for item in items],
+                placed.kinds,
+            )
+            return describe.describe_memory(
+                instructions, scratch, held, inputs, outputs, launches, splits, resolved
+            )
+
+        memory = memory_of(plain, range(len(weights)), imported.inputs, imported.outputs, kernels)
+        models = tuple(one.described(imported, apart, memory_of) for one in alone)
         report = CompileReport(
             model=imported.name,
             target=f"{asked.kind} ({asked.spec.name})",
@@ -450,7 +496,7 @@ def _plan(
             ),
             records=recorded.with_ignored(planned.ignored),
             layout_choice=planned.info,
-            splits=describe.describe_splits(split.layers, placements),
+            splits=splits,
             warnings=(
                 *imported.warnings,
                 *describe.unfit_constants(lowered_types, imported),
@@ -475,6 +521,30 @@ def _plan(
         fewer_items,
         lifted,
     )
+
+
+def _fitting(
+    make: Callable[..., _Plan],
+    model: Any,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    memory_budget: int | str | None,
+    target: Any,
+    host: Any,
+    fallback: str | Sequence[str],
+) -> _Plan:
+    """What the compiler is to build: as it is, or by the plan that fits the budget."""
+    budget = parse_budget(memory_budget)
+    if budget is None:
+        return make(model)
+    clock = _Clock()
+    with clock("import"):  # once for all plans
+        imported = load_model(model, input_shapes)
+    resolved = resolve_target(target, host)
+    plan, report = within_budget(
+        partial(make, imported), budget, imported.nodes, resolved, fallback
+    )
+    plan.clock.seconds.update(clock.seconds)
+    return replace(plan, report=report)
 
 
 class _Clock:

@@ -6,7 +6,7 @@ takes is cut out of it before that: the same kernels on the same weights, by a f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import tvm
@@ -14,7 +14,6 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.compiler.describe import describe_memory
 from tvm_edge.compiler.parallel import merged_infos
 from tvm_edge.compiler.steps import lower
 from tvm_edge.frontend import ImportedModel
@@ -193,18 +192,20 @@ class Lowered:
         self,
         model: ImportedModel,
         kernels: Sequence[KernelInfo],
-        weights: Sequence[tvm.runtime.Tensor],
+        memory_of: Callable[..., MemoryInfo],
     ) -> ModelAlone:
-        """What a report says of it, given the launches of all models without merged ones."""
+        """What a report says of it, given the launches of all models without merged ones.
+
+        `memory_of` takes instructions, the positions of weights, inputs, outputs and launches.
+        """
         part = self._alone.part
         own = merged_infos([kernels[call] for call in self._alone.calls], self._merged)
-        memory = describe_memory(
+        memory = memory_of(
             self._plain,
-            self._merged.module,
-            [weights[item] for item in self._alone.weights],
+            self._alone.weights,
             [model.inputs[position] for position in part.inputs],
             [model.outputs[position] for position in part.outputs],
-            [kernel.name for kernel in own],
+            own,
         )
         return ModelAlone(part.name, own, memory)
 

@@ -29,7 +29,7 @@ from tvm_edge.ops import (
 )
 from tvm_edge.relay_passes.expressions import is_call, static_shape
 
-__all__ = ["copy_us", "kernel_us", "operator_us"]
+__all__ = ["copy_us", "kernel_us", "operator_us", "roofline_us"]
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,20 @@ def operator_us(call: relax.Call, spec: DeviceSpec) -> float:
         return _search_us(call, search, spec)
     cost = call_cost(call)
     nbytes = (cost.input_bytes or 0) + (cost.output_bytes or 0) + cost.weight_bytes
-    share = (
-        _DENSE[_kind(spec)] if is_call(call, *_CONTRACTIONS) and not _depthwise(call) else _OTHER
-    )
     work = float(cost.flops or 0)
     if _name(call) in _SAMPLES:
         work = _SAMPLES[_name(call)] * (cost.output_bytes or 0) / 4
+    contraction = is_call(call, *_CONTRACTIONS) and not _depthwise(call)
+    return roofline_us(work, nbytes, spec, contraction=contraction)
+
+
+def roofline_us(work: float, nbytes: float, spec: DeviceSpec, *, contraction: bool) -> float:
+    """Microseconds of a kernel that does `work` operations and moves `nbytes`.
+
+    `contraction` says whether it is a convolution or a matrix product, which come nearer to the
+    peak.
+    """
+    share = _DENSE[_kind(spec)] if contraction else _OTHER
     slower = _OPENCL_ON_CPU if spec.on_cpu else 1.0
     return slower * kernel_us(work / share, nbytes, spec)
 

@@ -11,6 +11,7 @@ from typing import Any
 from tvm_edge.errors import InputError, PlacementError, near_matches
 from tvm_edge.frontend import ImportedModel
 from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.memory.budget import parse_budget
 
 __all__ = [
     "check_options",
@@ -70,14 +71,7 @@ def check_options(
         )
     if parallel_fusion != "auto" and not isinstance(parallel_fusion, bool):
         _refuse("parallel_fusion", parallel_fusion, "use 'auto', True or False")
-    if memory_budget is not None:
-        raise InputError(
-            f"memory_budget={memory_budget!r} is not available in this version of tvm-edge; "
-            "leave memory_budget at None",
-            name="memory_budget",
-            expected="None",
-            got=repr(memory_budget),
-        )
+    parse_budget(memory_budget)
     _check_tuning_logs(tuning_logs)
 
 

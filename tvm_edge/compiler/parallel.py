@@ -88,6 +88,9 @@ def _merged(name: str, members: Sequence[KernelInfo]) -> KernelInfo:
         f"parallel: {rules}",
         sum(member.flops for member in members),
         sum(member.bytes for member in members),
+        sum(member.weights for member in members),
+        sum(member.results for member in members),
+        sum(member.workspace for member in members),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,11 +61,13 @@ def place(
     resolved: ResolvedTarget,
     fallback: str | Sequence[str],
     by_cost: bool = True,
+    offload: Mapping[int, str] | None = None,
 ) -> Placed:
     """Place the operators of a model whose graph is simplified and not legalised.
 
     ``fallback="auto"`` goes by the list where the model has branches, as costs are of what every
-    run takes, and where `by_cost` is not set: costs are of float32.
+    run takes, and where `by_cost` is not set: costs are of float32. The nodes in `offload` are on
+    the CPU for the reasons given there.
 
     Raises
     ------
@@ -79,12 +81,13 @@ def place(
     main = module["main"]
     names = {index: node.name for index, node in enumerate(model.nodes)}
     policy = replace(_policy(model, fallback), lacking=_lacking(resolved.spec), kind=resolved.kind)
+    leaving = _results_of(main, offload or {})
+    policy = replace(policy, leaving=leaving)
     by_cost = by_cost and fallback == "auto" and not _has_branches(main)
     if by_cost:
         policy = replace(policy, mode="named")
         forced = label_operators(main, policy, names)
-        leaving = cheaper_on_cpu(main, forced, resolved)
-        policy = replace(policy, leaving=leaving)
+        policy = replace(policy, leaving={**cheaper_on_cpu(main, forced, resolved), **leaving})
     labels = label_operators(main, policy, names)
     reasons = _reasons(main, labels)
     if all(label.device == GPU for label in labels.values()):
@@ -95,6 +98,14 @@ def place(
     targets = [resolved.target, resolved.host.target]
     placed = gpu_work_first(insert_copies(module, labels, parameters, targets))
     return Placed(placed, (resolved.kind, resolved.host.kind), tuple(parameters), reasons)
+
+
+def _results_of(main: relax.Function, reasons: Mapping[int, str]) -> dict[relax.Var, str]:
+    return {
+        var: reasons[node]
+        for var, node in nodes_of(main).items()
+        if node is not None and node in reasons
+    }
 
 
 def _has_branches(main: relax.Function) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -20,7 +20,7 @@ from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.conv_records import config_of, config_space, recorded_workload
 
-__all__ = ["Tuned", "TuningLogs", "choose"]
+__all__ = ["Tuned", "TuningLogs", "choose", "convolutions"]
 
 TuningLogs = str | os.PathLike[str] | bool | None
 """As ``compile`` takes it: a folder or file, ``False`` for no records, ``None`` for the user's."""
@@ -76,7 +76,7 @@ def choose(
     given : mapping of ConvWorkload to ConvConfig
         What the caller measured: goes before records.
     """
-    found = list(_convolutions(mod, resolved))
+    found = list(convolutions(mod, resolved))
     workloads = dict.fromkeys(workload for workload, _ in found)
     configs = dict(given)
     origins: dict[ConvWorkload, Origin] = dict.fromkeys(given, "tuned")
@@ -174,13 +174,13 @@ def _check_transfer(
         )
 
 
-def _convolutions(
-    mod: tvm.IRModule, resolved: ResolvedTarget
+def convolutions(
+    mod: tvm.IRModule, resolved: ResolvedTarget, dtypes: Collection[str] = ("float32",)
 ) -> Iterator[tuple[ConvWorkload, int | None]]:
     """Convolutions on the target's device, with the node of the model that each belongs to."""
     pending: list[ConvWorkload] = []
     for binding in all_bindings(mod["main"].body):
-        found = conv_workload(binding.value)
+        found = conv_workload(binding.value, dtypes)
         if found is not None:
             device = vdevice_of(binding.value.ty)
             if device is None or str(device.target.kind.name) == resolved.kind:

@@ -1,13 +1,8 @@
 """What a compilation did, in a form that people and programs read."""
 
-from tvm_edge.report.compile_report import (
-    CompileReport,
-    KernelInfo,
-    MemoryInfo,
-    ModelAlone,
-    Placement,
-)
+from tvm_edge.report.compile_report import CompileReport, KernelInfo, ModelAlone, Placement
 from tvm_edge.report.layouts import LayoutsInfo, TransformInfo, layout_name
+from tvm_edge.report.memory import MemoryInfo, PlanInfo
 from tvm_edge.report.operators import (
     FlopsBin,
     FlopsDistribution,
@@ -32,6 +27,7 @@ __all__ = [
     "OperatorInfo",
     "OperatorTypeInfo",
     "Placement",
+    "PlanInfo",
     "PrecisionInfo",
     "RecordsInfo",
     "SplitInfo",

@@ -13,6 +13,7 @@ from typing import Any
 from tvm_edge.errors import InputError
 from tvm_edge.report.layouts import LayoutsInfo
 from tvm_edge.report.measured import Measured
+from tvm_edge.report.memory import MemoryInfo
 from tvm_edge.report.operators import (
     FlopsDistribution,
     OperatorInfo,
@@ -25,7 +26,7 @@ from tvm_edge.report.precision import PrecisionInfo
 from tvm_edge.report.records import RecordsInfo
 from tvm_edge.report.splits import SplitInfo
 
-__all__ = ["CompileReport", "KernelInfo", "MemoryInfo", "ModelAlone", "Placement"]
+__all__ = ["CompileReport", "KernelInfo", "ModelAlone", "Placement"]
 
 
 # What to_dict adds for those who read it, and from_dict works out again.
@@ -76,6 +77,8 @@ class KernelInfo:
         kernel's own loops; 0 where shapes are dynamic.
     bytes : int
         Bytes of its arguments, each counted once: the traffic that no schedule avoids.
+    weights, results, workspace : int
+        Bytes of its constants as stored, of what it writes, and of its scratch space.
     """
 
     name: str
@@ -85,44 +88,9 @@ class KernelInfo:
     rule: str
     flops: float
     bytes: int
-
-
-@dataclass(frozen=True)
-class MemoryInfo:
-    """Memory of one run, in bytes.
-
-    Attributes
-    ----------
-    weights : int
-        Constants, as stored.
-    activations : int
-        Storage that the planner gave to intermediate tensors, on all devices.
-    workspace : int
-        The largest scratch space inside one kernel.
-    inputs_outputs : int
-        Inputs and outputs with known shapes.
-    budget : int or None
-        What the user allowed.
-    by_device : dict[str, int]
-        The activations of each device; empty for a model on one.
-    over_time : dict[str, tuple[int, ...]]
-        By device the bytes of activations that hold values while each of the report's `kernels`
-        runs; at most what is planned for them. ``""`` is the device of a model on one. What only
-        the run sizes is not counted. Empty where launches cannot be told from the plan.
-    """
-
-    weights: int
-    activations: int
-    workspace: int
-    inputs_outputs: int
-    budget: int | None = None
-    by_device: dict[str, int] = field(default_factory=dict)
-    over_time: dict[str, tuple[int, ...]] = field(default_factory=dict)
-
-    @property
-    def peak(self) -> int:
-        """Everything alive at once."""
-        return self.weights + self.activations + self.workspace + self.inputs_outputs
+    weights: int = 0
+    results: int = 0
+    workspace: int = 0
 
 
 @dataclass(frozen=True)
@@ -354,7 +322,7 @@ class CompileReport:
                 **stored,
                 "placements": tuple(Placement(**p) for p in fields["placements"]),
                 "kernels": _kernels(fields["kernels"]),
-                "memory": _memory(memory) if memory else None,
+                "memory": MemoryInfo.from_dict(memory) if memory else None,
                 "partitions": tuple((d, n) for d, n in fields["partitions"]),
                 "copies": tuple(fields["copies"]),
                 "fusion_groups": tuple(fields["fusion_groups"]),
@@ -363,7 +331,7 @@ class CompileReport:
                 "precision": PrecisionInfo(**precision) if precision else None,
                 "layout_choice": LayoutsInfo.from_dict(choice) if choice else None,
                 "models": tuple(
-                    ModelAlone(m["name"], _kernels(m["kernels"]), _memory(m["memory"]))
+                    ModelAlone(m["name"], _kernels(m["kernels"]), MemoryInfo.from_dict(m["memory"]))
                     for m in fields.get("models", ())
                 ),
                 "splits": tuple(SplitInfo(**split) for split in fields.get("splits", ())),
@@ -384,13 +352,6 @@ class CompileReport:
 
 def _kernels(rows: Sequence[dict[str, Any]]) -> tuple[KernelInfo, ...]:
     return tuple(KernelInfo(**{**k, "operators": tuple(k["operators"])}) for k in rows)
-
-
-def _memory(fields: dict[str, Any]) -> MemoryInfo:
-    stored = {key: value for key, value in fields.items() if key != "peak"}
-    if "over_time" in stored:
-        stored["over_time"] = {key: tuple(each) for key, each in stored["over_time"].items()}
-    return MemoryInfo(**stored)
 
 
 def _number(count: int, what: str, plural: str = "") -> str:

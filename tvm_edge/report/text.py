@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from tvm_edge.report.compile_report import CompileReport
+    from tvm_edge.report.compile_report import CompileReport, KernelInfo
+    from tvm_edge.report.memory import MemoryInfo
 
-__all__ = ["analysis", "summary"]
+__all__ = ["analysis", "memory_tables", "summary"]
 
 _WIDTH = 100
 _BAR = 30
@@ -41,6 +42,18 @@ def analysis(report: CompileReport, *, all_operators: bool = False) -> str:
     if report.kernels:
         console.print()
         console.print(_kernel_table(report))
+    return out.getvalue()
+
+
+def memory_tables(report: CompileReport) -> str:
+    """Where the memory is: by device, and the layers that take most of it."""
+    console, out = _console()
+    _head(console, report)
+    if report.memory is not None:
+        console.print(_device_table(report.memory))
+        console.print()
+    if report.kernels:
+        console.print(_layer_table(report))
     return out.getvalue()
 
 
@@ -89,15 +102,7 @@ def _head(console: Console, report: CompileReport) -> None:
     if report.precision is not None:
         line("precision", report.precision.line())
     if report.memory is not None:
-        memory = report.memory
-        devices = ", ".join(f"{name} {_mib(size)}" for name, size in memory.by_device.items())
-        line(
-            "memory",
-            f"{_mib(memory.peak)} MiB peak: weights {_mib(memory.weights)}, "
-            f"activations {_mib(memory.activations)}{f' ({devices})' if devices else ''}, "
-            f"workspace {_mib(memory.workspace)}, "
-            f"inputs and outputs {_mib(memory.inputs_outputs)}",
-        )
+        _memory_lines(line, report.memory)
     for model in report.models:
         peak = _mib(model.memory.peak)
         line("alone", f"{model.name}: {len(model.kernels)} launches, {peak} MiB peak")
@@ -115,6 +120,29 @@ def _head(console: Console, report: CompileReport) -> None:
             console.print(Text(f"  {missing.op_type} ×{len(missing.operators)}: {missing.reason}"))
             console.print(Text(f"    {', '.join(missing.operators)}"))
         console.print()
+
+
+def _memory_lines(line: Callable[[str, str], None], memory: MemoryInfo) -> None:
+    devices = ", ".join(f"{name} {_mib(size)}" for name, size in memory.by_device.items())
+    mapped = f" and {_mib(memory.mapped)} mapped" if memory.mapped else ""
+    own = f", programs {_mib(memory.programs)}, process {_mib(memory.floor)}"
+    line(
+        "memory",
+        f"{_mib(memory.peak)} MiB peak: weights {_mib(memory.weights - memory.mapped)}{mapped}, "
+        f"{f'window {_mib(memory.window)}, ' if memory.window else ''}"
+        f"activations {_mib(memory.activations)}{f' ({devices})' if devices else ''}, "
+        f"workspace {_mib(memory.workspace)}, "
+        f"inputs and outputs {_mib(memory.inputs_outputs)}{own if memory.floor else ''}",
+    )
+    if memory.budget is not None:
+        line("budget", f"{_mib(memory.budget)} MiB")
+    for plan in memory.plans:
+        taken = "taken" if plan.taken else "not taken"
+        if plan.peak is not None and plan.seconds is not None:
+            sizes = f"{_mib(plan.peak)} MiB, {plan.seconds * 1e3:.3g} ms ({plan.bound})"
+            line("plan", f"{plan.name}: {sizes}; {taken}: {plan.reason}")
+        else:
+            line("plan", f"{plan.name}: {plan.reason}")
 
 
 def _table(title: str, columns: Iterable[tuple[str, int | None, bool]]) -> Table:
@@ -150,6 +178,36 @@ def _kernel_table(report: CompileReport) -> Table:
         operators = ", ".join(kernel.operators)
         origin = f"{kernel.origin}: {kernel.rule}"
         _row(table, (kernel.name, operators, origin, _mega(kernel.flops), _kib(kernel.bytes)))
+    return table
+
+
+def _device_table(memory: MemoryInfo) -> Table:
+    """A row for each device; `mapped` says how much of the weights is in no memory."""
+    columns: list[Any] = [
+        ("device", None, False),
+        *_numbers("weights MiB", "mapped MiB", "activations MiB"),
+    ]
+    table = _table("memory by device", columns)
+    for device, weights in memory.weights_by_device.items():
+        activations = memory.by_device.get(device, 0) if memory.by_device else memory.activations
+        _row(table, (device, _mib(weights), _mib(activations)))
+    return table
+
+
+def _layer_table(report: CompileReport) -> Table:
+    """The kernels with the most bytes of weights, results and scratch space."""
+    columns: list[Any] = [("operators", 40, False), ("device", None, False)]
+    numbers = _numbers("weights MiB", "results MiB", "workspace MiB", "share")
+    table = _table("layers that take the most memory", [*columns, *numbers])
+
+    def size(kernel: KernelInfo) -> int:
+        return kernel.weights + kernel.results + kernel.workspace
+
+    total = sum(map(size, report.kernels)) or 1
+    for kernel in sorted(report.kernels, key=size, reverse=True)[:_LARGEST]:
+        parts = (kernel.weights, kernel.results, kernel.workspace)
+        operators = ", ".join(kernel.operators) or kernel.name
+        _row(table, (operators, kernel.device, *map(_mib, parts), f"{size(kernel) / total:.1%}"))
     return table
 
 

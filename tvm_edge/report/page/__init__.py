@@ -96,6 +96,7 @@ def _tables(report: CompileReport, profile: Measured | None) -> dict[str, tables
         "layouts": tables.layouts(report),
         "unsupported": tables.unsupported(report),
         "memory": tables.memory(report),
+        "plans": tables.plans(report),
         "seconds": tables.compile_time(report),
     }
 

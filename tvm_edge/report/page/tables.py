@@ -267,10 +267,14 @@ def memory(report: CompileReport) -> Table:
     if info is not None:
         parts = {
             "weights": info.weights,
+            "of them mapped from the artifact": info.mapped,
+            "window for streamed weights": info.window,
             "activations": info.activations,
             **{f"activations on {name}": size for name, size in info.by_device.items()},
-            "workspace of a kernel": info.workspace,
+            "workspace": info.workspace,
             "inputs and outputs": info.inputs_outputs,
+            "programs": info.programs,
+            "process without a model": info.floor,
             "peak": info.peak,
             "budget": info.budget,
         }
@@ -280,6 +284,27 @@ def memory(report: CompileReport) -> Table:
         ]
     return Table(
         "memory-table", "Memory of a run, as planned", _columns("Part", "size,bytes"), rows
+    )
+
+
+def plans(report: CompileReport) -> Table:
+    """What the planner of a memory budget considered."""
+    found = () if report.memory is None else report.memory.plans
+    return Table(
+        "plans-table",
+        "Plans for the memory budget",
+        _columns("Plan, Taken, Why, Time is bound by", "peak MiB,ms"),
+        [
+            (
+                plan.name,
+                "yes" if plan.taken else "no",
+                plan.reason,
+                plan.bound or units.NOTHING,
+                units.decimals(plan.peak, 1, 2**20),
+                units.decimals(plan.seconds, 2, 1e-3),
+            )
+            for plan in found
+        ],
     )
 
 

@@ -1,0 +1,136 @@
+"""``memory_budget=``: every plan is made as far as its memory and its time can be told."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from tvm_edge.compiler.frame_time import frame_time
+from tvm_edge.errors import InputError, TvmEdgeWarning
+from tvm_edge.frontend import SourceNode
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.memory.budget import machine_bytes, written
+from tvm_edge.memory.plans import Plan, Prediction, chosen, possible
+from tvm_edge.report import CompileReport
+from tvm_edge.runtime import CompiledModel
+
+__all__ = ["within_budget"]
+
+_DEPTH = 2  # frames in flight, as `stream` has them by default
+
+_Options = tuple[tuple[int, ...], bool, int | None]
+
+
+class _Made(Protocol):
+    """What the compiler knows of a model before it generates code."""
+
+    @property
+    def report(self) -> CompileReport: ...
+    @property
+    def resolved(self) -> ResolvedTarget: ...
+
+
+_P = TypeVar("_P", bound=_Made)
+
+
+def within_budget(
+    make: Callable[[Plan], _P],
+    budget: int,
+    nodes: Sequence[SourceNode],
+    target: ResolvedTarget,
+    fallback: str | Sequence[str],
+) -> tuple[_P, CompileReport]:
+    """The fastest plan that fits, and its report with all others in it.
+
+    Parameters
+    ----------
+    make : callable
+        Carries out a plan, up to code.
+    budget : int
+        Bytes.
+    nodes : sequence of SourceNode
+        Of the model.
+    target : ResolvedTarget
+    fallback : str or sequence of str
+        As ``compile`` takes it.
+
+    Raises
+    ------
+    MemoryBudgetError
+        No plan fits.
+    """
+    _check_machine(budget)
+    reports: dict[_Options, tuple[CompileReport, ResolvedTarget]] = {}
+    considered: list[tuple[Plan, Prediction | str]] = []
+    # Of all that is made only the best stays, as each has the model's weights.
+    best: tuple[float, _Options, _P] | None = None
+    for plan, missing in possible(
+        nodes,
+        beside_cpu=target.host is not None,
+        unified=target.spec.unified_memory,
+        offload=fallback not in ("none", "error"),
+        streams=hasattr(CompiledModel, "stream"),
+    ):
+        if missing:
+            considered.append((plan, missing))
+            continue
+        options = _options(plan)
+        one = None
+        if options not in reports:
+            try:
+                one = make(plan)
+            except InputError as err:
+                if err.name != "weight_window":
+                    raise
+                considered.append((plan, "a layer cannot be cut into parts so small"))
+                continue
+            reports[options] = one.report, one.resolved
+        prediction = _predicted(plan, *reports[options])
+        considered.append((plan, prediction))
+        faster = best is None or prediction.seconds < best[0]
+        if one is not None and prediction.peak <= budget and faster:
+            best = prediction.seconds, options, one
+        del one
+    name = next(iter(reports.values()))[0].model
+    plan, infos = chosen(budget, name, considered, _advice(target))
+    made = best[2] if best is not None and best[1] == _options(plan) else make(plan)
+    memory = made.report.memory
+    assert memory is not None, "a model that compiles has a memory plan"
+    return made, replace(made.report, memory=replace(memory, budget=budget, plans=infos))
+
+
+def _options(plan: Plan) -> _Options:
+    """What of a plan the compiler sees: how frames follow each other is a matter of the run."""
+    return tuple(sorted(plan.offload)), plan.winograd, plan.weight_window
+
+
+def _predicted(plan: Plan, report: CompileReport, resolved: ResolvedTarget) -> Prediction:
+    memory = report.memory
+    assert memory is not None, "a model that compiles has a memory plan"
+    time = frame_time(report, resolved)
+    if not plan.pipelined:
+        return Prediction(plan, memory.peak, time.seconds, time.bound, memory.floor)
+    # What crosses between the devices, comes in and goes out is there for each frame.
+    of_frame = memory.inputs_outputs + sum(copy["bytes"] for copy in report.copies)
+    peak = memory.peak + (_DEPTH - 1) * of_frame
+    return Prediction(plan, peak, time.pipelined, time.pipelined_bound, memory.floor)
+
+
+def _advice(target: ResolvedTarget) -> str:
+    if target.host is None:
+        return "or a smaller network"
+    return "a smaller network, or target='llvm', which leaves all weights in the artifact"
+
+
+def _check_machine(budget: int) -> None:
+    """Warn of a budget that bounds nothing here: a slip of the unit, or another machine's."""
+    here = machine_bytes()
+    if here is not None and budget > here:
+        warnings.warn(
+            f"memory_budget={budget} ({written(budget)}) is more than the {written(here)} of this "
+            "machine; if the model is to run here, give it less",
+            TvmEdgeWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,121 @@
+"""What a frame takes by a plan, from the report of its kernels and the devices' data sheets.
+
+Good to a factor of two or three, as :mod:`~tvm_edge.compiler.operator_times`, whose roofline it is;
+plans of one model are off by the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from tvm_edge.compiler.operator_times import copy_us, roofline_us
+from tvm_edge.hardware import DeviceSpec, ResolvedTarget
+from tvm_edge.report import CompileReport, KernelInfo
+
+__all__ = ["FrameTime", "frame_time"]
+
+# What Winograd's algorithm makes of the share of the peak, as for layouts.
+_WINOGRAD = 1.6
+
+_CONVOLUTIONS, _DENSE = "convolutions", "fully connected layers"
+
+
+@dataclass(frozen=True)
+class FrameTime:
+    """Predicted times of a frame.
+
+    Attributes
+    ----------
+    terms : dict of (str, str) to float
+        Seconds by device and by what it does; copies are the GPU's.
+    """
+
+    terms: dict[tuple[str, str], float]
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """Seconds by device."""
+        found: dict[str, float] = defaultdict(float)
+        for (device, _), seconds in self.terms.items():
+            found[device] += seconds
+        return dict(found)
+
+    @property
+    def seconds(self) -> float:
+        """Of one frame after another."""
+        return sum(self.terms.values())
+
+    @property
+    def bound(self) -> str:
+        """The term that dominates."""
+        (device, what), most = max(
+            self.terms.items(), key=lambda term: term[1], default=(("", ""), 0.0)
+        )
+        return f"{what} on {device}, {most / self.seconds:.0%}" if most else ""
+
+    @property
+    def pipelined(self) -> float:
+        """Of a frame where each device works on another one."""
+        return max(self.stages.values(), default=0.0)
+
+    @property
+    def pipelined_bound(self) -> str:
+        """The device that the other one waits for."""
+        stages = self.stages
+        return f"all on {max(stages, key=lambda device: stages[device])}" if stages else ""
+
+
+def frame_time(report: CompileReport, resolved: ResolvedTarget) -> FrameTime:
+    """Predict it for what a compilation decided.
+
+    Parameters
+    ----------
+    report : CompileReport
+    resolved : ResolvedTarget
+        What it was compiled for.
+    """
+    specs = {resolved.cpu.kind: resolved.cpu.spec, resolved.kind: resolved.spec}
+    types = {placement.operator: placement.op_type for placement in report.placements}
+    terms: dict[tuple[str, str], float] = defaultdict(float)
+    for kernel in report.kernels:
+        what = _what([types.get(operator, "") for operator in kernel.operators])
+        us = _kernel_us(kernel, what, report, specs[kernel.device])
+        terms[kernel.device, what] += us / 1e6
+    for copy in report.copies:
+        us = copy_us(copy["bytes"], resolved.spec, bool(copy["zero_copy"]))
+        terms[resolved.kind, "copies"] += us / 1e6
+    _add_reading(terms, report, resolved)
+    return FrameTime(dict(terms))
+
+
+def _add_reading(
+    terms: dict[tuple[str, str], float], report: CompileReport, resolved: ResolvedTarget
+) -> None:
+    """Streamed weights are copied to the GPU part by part, with two windows while it calculates."""
+    gpu = resolved.kind
+    seconds = sum(
+        split.parts * copy_us(split.weight_bytes / split.parts, resolved.spec) / 1e6
+        for split in report.splits
+        if split.device == gpu and resolved.host is not None
+    )
+    if "write" in resolved.shared:
+        seconds = max(0.0, seconds - terms.get((gpu, _DENSE), 0.0))
+    if seconds:
+        terms[gpu, "reading weights"] += seconds
+
+
+def _what(types: list[str]) -> str:
+    if any(op_type.startswith(("Conv", "nn.conv")) for op_type in types):
+        return _CONVOLUTIONS
+    if any(op_type in ("Gemm", "MatMul", "matmul") for op_type in types):
+        return _DENSE
+    return "other operators"
+
+
+def _kernel_us(kernel: KernelInfo, what: str, report: CompileReport, spec: DeviceSpec) -> float:
+    work = kernel.flops
+    if any("Winograd" in report.layouts.get(operator, "") for operator in kernel.operators):
+        work /= _WINOGRAD
+    moved = kernel.bytes + 2 * kernel.workspace  # written, and read again
+    return roofline_us(work, moved, spec, contraction=what in (_CONVOLUTIONS, _DENSE))

@@ -1,0 +1,57 @@
+"""What a process takes that loads a model of no size, and what each kernel adds to it.
+
+Measured by ``python -m benchmarks.memory --floor`` as the anonymous and shared memory of a process
+on TVM's runtime tier, and what it has of a GPU's own memory: Python 3.11 on x86-64, glibc 2.36.
+They are constants, so that a plan does not depend on what else the compiling machine does. Of GPUs
+with a driver of their own none was measured yet: those figures are guesses on the safe side. Where
+PyTorch is installed, tvm_ffi imports it, and a process takes some 140 MiB more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_edge.hardware import ResolvedTarget
+
+__all__ = ["Floor", "floor_of"]
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Bytes.
+
+    Attributes
+    ----------
+    process : int
+        Python, NumPy, TVM's runtime tier, threads; a GPU's driver and its context.
+    kernel : int
+        Code of a kernel and what describes it, on the CPU.
+    device_kernel : int
+        Of a kernel of the GPU, as its driver built it.
+    """
+
+    process: int
+    kernel: int
+    device_kernel: int = 0
+
+
+_CPU = Floor(51 * _MIB, 32 << 10)
+_GPUS = {
+    # CUDA's context takes most of it on the device.
+    "cuda": Floor(600 * _MIB, 32 << 10, 32 << 10),
+    "opencl": Floor(66 * _MIB, 32 << 10, 64 << 10),
+}
+# pocl: kernels that come from the artifact or the cache of programs. Building them takes another
+# 100 to 250 MiB, which LLVM gives back.
+_OPENCL_ON_CPU = Floor(64 * _MIB, 32 << 10, 1330 << 10)
+
+
+def floor_of(resolved: ResolvedTarget) -> Floor:
+    """What it is for a target."""
+    if resolved.host is None:
+        return _CPU
+    if resolved.kind == "opencl" and resolved.spec.on_cpu:
+        return _OPENCL_ON_CPU
+    return _GPUS[resolved.kind]

@@ -1,0 +1,176 @@
+"""The footprint of a model: what counts against a budget, part by part, before it is built.
+
+A process that loads an artifact has the CPU's weights as clean pages of the file, which count for
+nothing, and a GPU's in that GPU's memory, of which it then drops its own pages. So no weight is
+there twice, whether or not host and device share memory. Tensors that both use where they share it
+are planned once (:mod:`tvm_edge.relay_passes.zero_copy`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import tvm
+from tvm import relax, tirx
+
+from tvm_edge import opencl
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.memory.floor import floor_of
+from tvm_edge.memory.scratch import Scratch, kept, scratch_of
+from tvm_edge.relay_passes.expressions import KERNEL_CALLS, all_bindings, is_call, static_shape
+from tvm_edge.relay_passes.stream_weights import streamed_constant
+from tvm_edge.report import SplitInfo
+from tvm_edge.runtime.placement import STREAMED
+from tvm_edge.schedules.base import workspace_of
+
+__all__ = [
+    "STREAM",
+    "call_bytes",
+    "kernel_scratch",
+    "launch_code",
+    "mapped",
+    "tensor_bytes",
+    "weights_of_devices",
+    "window",
+    "workspace",
+]
+
+STREAM = "streamed"
+"""In place of a device, for weights that are read part by part in every run."""
+
+_HOST = "llvm"
+
+
+def weights_of_devices(
+    weights: Sequence[tvm.runtime.Tensor], owners: Sequence[int], kinds: Sequence[str]
+) -> dict[str, int]:
+    """Bytes of the weights by the device that reads them, or :data:`STREAM`.
+
+    Parameters
+    ----------
+    weights : sequence of Tensor
+    owners : sequence of int
+        For each the position of its device, or :data:`~tvm_edge.runtime.placement.STREAMED`.
+    kinds : sequence of str
+        Of the devices.
+    """
+    found = dict.fromkeys(kinds, 0)
+    for weight, owner in zip(weights, owners, strict=True):
+        place = STREAM if owner == STREAMED else kinds[owner]
+        found[place] = found.get(place, 0) + tensor_bytes(weight.shape, str(weight.dtype))
+    return found
+
+
+def mapped(weights: Mapping[str, int], resolved: ResolvedTarget) -> int:
+    """Bytes of the weights that stay pages of the artifact.
+
+    The CPU's, those that are streamed, and those of an OpenCL device that is the CPU, where the
+    runtime lends them to it.
+    """
+    stay = {_HOST, STREAM}
+    if resolved.spec.on_cpu and hasattr(opencl, "borrow"):
+        stay.add(resolved.kind)
+    return sum(nbytes for device, nbytes in weights.items() if device in stay)
+
+
+def kernel_scratch(mod: tvm.IRModule, resolved: ResolvedTarget) -> dict[str, Scratch]:
+    """What kernels of the CPU allocate by themselves; those that do not are left out.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Scheduled kernels.
+    resolved : ResolvedTarget
+    """
+    found = {}
+    for gvar, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc) and _kind(func, resolved) == _HOST:
+            scratch = scratch_of(func, resolved.cpu.target)
+            if scratch != Scratch():
+                found[str(gvar.name_hint)] = scratch
+    return found
+
+
+def workspace(scratch: Mapping[str, Scratch], resolved: ResolvedTarget) -> int:
+    """Bytes that the runtime keeps of it, with a thread on each core."""
+    return kept(scratch.values(), max(resolved.cpu.spec.cores, 1))
+
+
+def window(splits: Iterable[SplitInfo], resolved: ResolvedTarget) -> int:
+    """Bytes of a GPU's memory that parts of streamed weights pass through.
+
+    There are two where the host may write the device's memory at any time, else one
+    (:mod:`tvm_edge.runtime.streaming`). A CPU reads parts where they are mapped.
+    """
+    parts = [split.part_bytes for split in splits if split.device != _HOST]
+    return (2 if "write" in resolved.shared else 1) * max(parts, default=0)
+
+
+def launch_code(devices: Iterable[str], resolved: ResolvedTarget) -> tuple[int, int]:
+    """Bytes of programs, and of the process without a model.
+
+    Parameters
+    ----------
+    devices : iterable of str
+        Of each of the library's kernels.
+    """
+    floor = floor_of(resolved)
+    counts = Counter(devices)
+    others = counts.total() - counts[_HOST]
+    return counts.total() * floor.kernel + others * floor.device_kernel, floor.process
+
+
+def call_bytes(
+    mod: tvm.IRModule, scratch: Mapping[str, Scratch], threads: int
+) -> list[tuple[int, int, int]]:
+    """Of each launch in ``main``, in order: its constants, its results, its scratch space.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Scheduled kernels that get their workspace; weights still are constants.
+    scratch : mapping of str to Scratch
+        By name of the kernel.
+    threads : int
+    """
+    found = []
+    parts: dict[relax.Var, relax.Expr] = {}
+    for binding in all_bindings(mod["main"].body):
+        call = binding.value
+        part = streamed_constant(call)
+        if part is not None:
+            parts[binding.var] = part
+        if not is_call(call, *KERNEL_CALLS):
+            continue
+        kernel = call.args[0]
+        room = sum(tensor_bytes(b.shape, str(b.dtype)) for b in workspace_of(mod[kernel]))
+        own = scratch.get(str(kernel.name_hint), Scratch()).total(threads)
+        given = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else []
+        read = [parts.get(arg, arg) if isinstance(arg, relax.Var) else arg for arg in given]
+        constants = [arg for arg in read if isinstance(arg, tvm.ir.GenericConst)]
+        weights = sum(tensor_bytes(c.value.shape, str(c.value.dtype)) for c in constants)
+        found.append((weights, _type_bytes(call.ty) - room, room + own))
+    return found
+
+
+def tensor_bytes(shape: Sequence[object], dtype: str) -> int:
+    """Bytes of a tensor; 0 if a dimension is not a number."""
+    count = 1
+    for length in shape:
+        if not isinstance(length, int | tirx.IntImm):
+            return 0
+        count *= int(length)
+    return count * int(tvm.DataType(dtype).itemsize)
+
+
+def _type_bytes(ty: relax.Type) -> int:
+    if isinstance(ty, relax.TupleType):
+        return sum(_type_bytes(part) for part in ty.fields)
+    shape = static_shape(ty)
+    return 0 if shape is None else tensor_bytes(shape, str(ty.dtype))
+
+
+def _kind(func: tirx.PrimFunc, resolved: ResolvedTarget) -> str:
+    own = func.attrs.get("target") if func.attrs is not None else None
+    return resolved.kind if own is None else str(own.kind.name)

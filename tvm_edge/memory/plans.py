@@ -1,0 +1,228 @@
+"""Ways to run a network in less memory, and the choice among them.
+
+Those of "Are Very Deep Neural Networks Feasible on Mobile Devices?" (section 3): fully connected
+layers on the CPU, whose weights then are pages of a file that the operating system may drop; the
+same with frames pipelined; layers split, whose weights pass through a window. Beside them
+convolutions without Winograd's algorithm, which takes room for transformed images and filters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import networkx
+
+from tvm_edge.errors import MemoryBudgetError
+from tvm_edge.frontend import SourceNode
+from tvm_edge.memory.budget import written
+from tvm_edge.report import PlanInfo
+
+__all__ = [
+    "AS_IS",
+    "FC_ON_CPU",
+    "Plan",
+    "Prediction",
+    "chosen",
+    "dense_nodes",
+    "offloaded",
+    "possible",
+]
+
+_DENSE = frozenset(("Gemm", "MatMul", "matmul"))
+_CONVOLUTIONS = ("Conv", "nn.conv")
+_LEAST_BYTES = 1 << 20  # of weights: what is less is no matter for memory
+
+FC_ON_CPU = "FC on the CPU: its weights stay pages of the artifact, for the memory budget"
+"""Why an operator that would run on the GPU does not."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to run a model.
+
+    Attributes
+    ----------
+    name : str
+    offload : mapping of int to str
+        Nodes of the model that run on the CPU beside the GPU, and why.
+    winograd : bool
+        Whether convolutions may be by Winograd's algorithm.
+    weight_window : int or None
+        Bytes of weights at a time, of layers that have more.
+    pipelined : bool
+        Whether frames are in flight on both devices, as ``model.stream`` has them.
+    """
+
+    name: str
+    offload: Mapping[int, str] = field(default_factory=dict)
+    winograd: bool = True
+    weight_window: int | None = None
+    pipelined: bool = False
+
+
+AS_IS = Plan("as is")
+"""What the compiler does where nobody asks for less memory."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a plan takes.
+
+    Attributes
+    ----------
+    plan : Plan
+    peak : int
+        Bytes, as :attr:`tvm_edge.report.MemoryInfo.peak`.
+    seconds : float
+        Of a frame.
+    bound : str
+        The term that dominates the time.
+    floor : int
+        Bytes of the process without a model.
+    """
+
+    plan: Plan
+    peak: int
+    seconds: float
+    bound: str
+    floor: int
+
+
+def dense_nodes(nodes: Sequence[SourceNode]) -> list[int]:
+    """The fully connected layers that matter for memory."""
+    return [
+        index
+        for index, node in enumerate(nodes)
+        if node.op_type in _DENSE and node.cost.weight_bytes >= _LEAST_BYTES
+    ]
+
+
+def offloaded(nodes: Sequence[SourceNode]) -> list[int]:
+    """The nodes that go to the CPU with the fully connected layers.
+
+    All behind them, unless there are convolutions; else what is between one of them and another.
+    So a frame crosses from the GPU to the CPU once.
+    """
+    dense = dense_nodes(nodes)
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(range(len(nodes)))
+    graph.add_edges_from((i, index) for index, node in enumerate(nodes) for i in node.inputs)
+    behind = {d for index in dense for d in networkx.descendants(graph, index)}
+    if any(nodes[index].op_type.startswith(_CONVOLUTIONS) for index in behind):
+        behind &= {a for index in dense for a in networkx.ancestors(graph, index)}
+    return sorted({*dense, *behind})
+
+
+def possible(
+    nodes: Sequence[SourceNode],
+    *,
+    beside_cpu: bool,
+    unified: bool,
+    offload: bool,
+    streams: bool,
+) -> Iterator[tuple[Plan, str]]:
+    """Every plan, and why it is not to be had; empty for one that is.
+
+    Parameters
+    ----------
+    nodes : sequence of SourceNode
+        Of the model.
+    beside_cpu : bool
+        Whether the target is a GPU with a CPU beside it.
+    unified : bool
+        Whether they share memory.
+    offload : bool
+        Whether ``fallback=`` lets operators leave the GPU.
+    streams : bool
+        Whether a model can pipeline frames.
+    """
+    dense = dense_nodes(nodes)
+    none = f"no fully connected layer has {written(_LEAST_BYTES)} of weights"
+    yield AS_IS, ""
+    yield Plan("no Winograd", winograd=False), ""
+    yield Plan("unified memory"), _why_not_unified(beside_cpu, unified)
+    why = "" if dense else none
+    if not beside_cpu:
+        why = "the target is the CPU, which reads its weights where the artifact is mapped"
+    elif not offload:
+        why = "fallback= keeps operators on the GPU"
+    nodes_of_fc = {} if why else dict.fromkeys(offloaded(nodes), FC_ON_CPU)
+    on_cpu = Plan("FC on the CPU", nodes_of_fc)
+    yield on_cpu, why
+    no_stream = "this version has no model.stream()"
+    yield (
+        replace(on_cpu, name="FC on the CPU, pipelined", pipelined=True),
+        why or ("" if streams else no_stream),
+    )
+    yield replace(on_cpu, name="FC on the CPU, no Winograd", winograd=False), why
+    largest = max((nodes[index].cost.weight_bytes for index in dense), default=0)
+    why = "" if dense else none
+    if not beside_cpu:
+        why = "the target is the CPU, which reads its weights where the artifact is mapped"
+    for parts in (4, 16):  # two are in memory: one at work, and the next
+        window = 2 * -(-largest // parts)
+        yield Plan(f"FC split ×{parts}", weight_window=window), why
+    direct = Plan("FC split ×16, no Winograd", winograd=False, weight_window=window)
+    yield direct, why
+
+
+def _why_not_unified(beside_cpu: bool, unified: bool) -> str:
+    if not beside_cpu:
+        return "the target is the CPU"
+    if not unified:
+        return "the device has a memory of its own"
+    return (
+        "as is has one copy already: what is uploaded leaves the process, and crossings are mapped"
+    )
+
+
+def chosen(
+    budget: int, model: str, considered: Sequence[tuple[Plan, Prediction | str]], advice: str
+) -> tuple[Plan, tuple[PlanInfo, ...]]:
+    """The fastest plan that fits, and all of them as a report has them.
+
+    Of plans that are equally fast, the first.
+
+    Parameters
+    ----------
+    budget : int
+        Bytes.
+    model : str
+        Its name, for the message.
+    considered : sequence of (Plan, Prediction or str)
+        What each takes, or why it is not to be had.
+    advice : str
+        What else the user can do, for the message.
+
+    Raises
+    ------
+    MemoryBudgetError
+        None fits.
+    """
+    predictions = [found for _, found in considered if isinstance(found, Prediction)]
+    fitting = [p for p in predictions if p.peak <= budget]
+    if not fitting:
+        least = min(predictions, key=lambda p: p.peak)
+        raise MemoryBudgetError(
+            f"{model} does not fit memory_budget={budget} ({written(budget)}): the smallest plan, "
+            f"{least.plan.name!r}, is predicted to take {written(least.peak)}, of which "
+            f"{written(least.floor)} is the process without a model; use "
+            f"memory_budget={written(least.peak)!r} or more, {advice}",
+            budget=budget,
+            smallest_feasible=least.peak,
+        )
+    best = min(fitting, key=lambda p: p.seconds)
+    return best.plan, tuple(_info(plan, found, best, budget) for plan, found in considered)
+
+
+def _info(plan: Plan, found: Prediction | str, best: Prediction, budget: int) -> PlanInfo:
+    if isinstance(found, str):
+        return PlanInfo(plan.name, None, None, "", False, f"not to be had: {found}")
+    if found is best:
+        reason = "the fastest that fits"
+    elif found.peak > budget:
+        reason = f"{written(found.peak - budget)} above the budget"
+    else:
+        reason = "fits, and is slower" if found.seconds > best.seconds else "fits, no faster"
+    return PlanInfo(plan.name, found.peak, found.seconds, found.bound, found is best, reason)

@@ -1,0 +1,139 @@
+"""Scratch space that kernels of the CPU allocate while they run.
+
+What a schedule asks for beside a kernel's results is planned like a tensor
+(:mod:`tvm_edge.relay_passes.workspace`). The rest a kernel allocates by itself: stages of a
+composed kernel, as Winograd's transformed images and products. How large they are is known behind
+TVM's passes that shrink them to what is alive at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import takewhile, zip_longest
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from tvm_edge.lowering import cpu_pipeline
+from tvm_edge.schedules.accesses import constant
+
+__all__ = ["Scratch", "kept", "scratch_of"]
+
+_ON_STACK = 1024  # bytes: TVM's kMaxStackAlloca
+_PAGE = 4096  # what TVM's pool of workspaces rounds to
+_LAST = "StorageRewrite"  # of the passes that allocations have behind them
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Allocations of one kernel, in bytes, largest first.
+
+    Attributes
+    ----------
+    whole : tuple[int, ...]
+        Made once in a launch.
+    of_thread : tuple[int, ...]
+        Made by each thread for itself.
+    """
+
+    whole: tuple[int, ...] = ()
+    of_thread: tuple[int, ...] = ()
+
+    def total(self, threads: int) -> int:
+        """Bytes of a launch on so many threads."""
+        return sum(self.whole) + threads * sum(self.of_thread)
+
+
+def scratch_of(func: tirx.PrimFunc, target: tvm.target.Target) -> Scratch:
+    """What a scheduled kernel of a CPU allocates.
+
+    Parameters
+    ----------
+    func : PrimFunc
+    target : tvm.target.Target
+        The CPU, for a kernel that does not name its own.
+    """
+    if not _allocates(func):
+        return Scratch()
+    name = "kernel"
+    mod = tirx.transform.BindTarget(target)(
+        tvm.IRModule({name: func.with_attr("global_symbol", name)})
+    )
+    with target:
+        for each in _to_allocations():
+            mod = each(mod)
+    inside: list[tirx.Buffer] = []
+
+    def loop(node: tirx.For) -> None:
+        if node.kind == tirx.ForKind.PARALLEL:
+            inside.extend(_allocated(node.body))
+
+    body = mod[name].body
+    tvm_ffi.structural_walk(body, (tirx.For, loop))
+    everywhere = _allocated(body)
+    outside = [b for b in everywhere if not any(b.same_as(own) for own in inside)]
+    return Scratch(_sizes(outside), _sizes(inside))
+
+
+def kept(kernels: Iterable[Scratch], threads: int) -> int:
+    """Bytes that the runtime keeps for a model's kernels from one to the next.
+
+    TVM's pool of workspaces, which each thread has for itself, takes a free piece that is large
+    enough, or makes its largest one larger: it ends with as many pieces as a kernel needs at once,
+    the largest as large as the largest that is asked for, and so on.
+    """
+    found = list(kernels)
+    whole = zip_longest(*(each.whole for each in found), fillvalue=0)
+    of_thread = zip_longest(*(each.of_thread for each in found), fillvalue=0)
+    return sum(map(max, whole)) + threads * sum(map(max, of_thread))
+
+
+def _to_allocations() -> list[tvm.transform.Pass]:
+    passes = list(cpu_pipeline.PASSES)
+    before = list(takewhile(lambda each: not str(each.info.name).endswith(_LAST), passes))
+    return passes[: len(before) + 1]
+
+
+def _allocates(func: tirx.PrimFunc) -> bool:
+    """Whether there is anything to look for: lowering a kernel takes some milliseconds."""
+    found = False
+
+    def block(node: s_tir.SBlock) -> None:
+        nonlocal found
+        found |= any(_nbytes(buffer) > _ON_STACK for buffer in node.alloc_buffers)
+
+    def statement(node: tirx.AllocBuffer) -> None:
+        nonlocal found
+        found |= _nbytes(node.buffer) > _ON_STACK
+
+    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, block), (tirx.AllocBuffer, statement)))
+    return found
+
+
+def _allocated(stmt: tirx.Stmt) -> list[tirx.Buffer]:
+    found: list[tirx.Buffer] = []
+
+    def statement(node: tirx.AllocBuffer) -> None:
+        found.append(node.buffer)
+
+    tvm_ffi.structural_walk(stmt, (tirx.AllocBuffer, statement))
+    return found
+
+
+def _sizes(buffers: Iterable[tirx.Buffer]) -> tuple[int, ...]:
+    sizes = [size for size in map(_nbytes, buffers) if size > _ON_STACK]
+    return tuple(sorted((-(-size // _PAGE) * _PAGE for size in sizes), reverse=True))
+
+
+def _nbytes(buffer: tirx.Buffer) -> int:
+    """Bytes of an array in memory; 0 of one in registers, and of one that only the run sizes."""
+    if buffer.scope() != "global":
+        return 0
+    lengths = [constant(length) for length in buffer.shape]
+    if any(length is None for length in lengths):
+        return 0
+    itemsize = int(tvm.DataType(str(buffer.dtype)).itemsize)  # of a vector, all of it
+    return itemsize * math.prod(n or 0 for n in lengths)
