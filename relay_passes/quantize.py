@@ -1,0 +1,389 @@
+"""Calculate with quantised tensors as they are stored.
+
+Quantised models come as float32 operators between DEQUANTIZE and QUANTIZE
+(:mod:`tvm_edge.ops.quantize`), a pair around each. Two things become whole numbers here:
+
+* convolutions and products with constant weights. ``Σ (x - zx)·sx·w·sw`` is ``sx·sw`` times a sum
+  of int32, of which zero points are constants: ``- zx·Σw`` goes to the bias, and the image is
+  padded with its zero point. What follows in float32 is fused with the kernel that sums, and works
+  on its registers;
+* what only moves or compares numbers. QUANTIZE is monotone, so that it can go in front of a ReLU,
+  a clip, a maximum, a concatenation or a transposition, until it meets the sum it belongs to or
+  the DEQUANTIZE that it undoes.
+
+A sum is rounded once, ``round(sum · (sx·sw/sy)) + zy``, as ONNX Runtime does; for what has no
+instruction of the CPU's, or no constant weights, numbers are converted and the operator is
+float32's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.ops import DEQUANTIZE, QUANTIZE, dequantize, quantize
+from tvm_edge.relay_passes.encodings import (
+    BYTES,
+    Encoding,
+    by_channel,
+    encoding_of,
+    moved,
+    of_channels,
+    rounded,
+)
+from tvm_edge.relay_passes.expressions import (
+    const,
+    constant_of,
+    count_uses,
+    is_call,
+    static_shape,
+)
+from tvm_edge.relay_passes.quantized_constants import (
+    QuantizedConstant,
+    quantized_constant,
+    real_constant,
+)
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
+from tvm_edge.schedules.int8 import image_block
+
+__all__ = ["Quantize"]
+
+_VIEWS = tuple(
+    f"relax.{name}"
+    for name in ("expand_dims", "flatten", "nn.batch_flatten", "permute_dims", "reshape", "squeeze")
+)
+_MOVES = (*_VIEWS, "relax.nn.max_pool2d", "relax.strided_slice")
+
+
+@tvm.transform.module_pass(opt_level=0, name="Quantize")
+class Quantize:
+    """Give convolutions and products of quantised tensors a kernel of whole numbers.
+
+    Parameters
+    ----------
+    spec : DeviceSpec
+        Where they run; nothing changes where it has no instruction for them.
+    """
+
+    def __init__(self, spec: DeviceSpec) -> None:
+        self._spec = spec
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        dot = DOT_PRODUCTS.get(self._spec.dot_product)
+        if dot is None or self._spec.kind != "cpu":
+            return mod
+        for gvar, func in mod.functions_items():
+            if isinstance(func, relax.Function) and _is_straight(func):
+                mod[gvar] = _Quantizer(mod, func, dot.image).visit_expr(func)
+        return mod
+
+
+def _is_straight(func: relax.Function) -> bool:
+    """Whether what is bound is visible wherever it may be used again: no branches, one block."""
+    bindings = [binding for block in func.body.blocks for binding in block.bindings]
+    return len(func.body.blocks) == 1 and not any(isinstance(b.value, relax.If) for b in bindings)
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """``(numbers + offset)·scale + shift``, by channel.
+
+    Attributes
+    ----------
+    numbers : relax.Expr
+        Of int32, ``[N, O, H, W]``.
+    offset, scale, shift : np.ndarray
+        ``[O]``, of int64 and float32.
+    finish : callable
+        What makes the operator's result of a tensor ``[N, O, H, W]``.
+    """
+
+    numbers: relax.Expr
+    offset: np.ndarray
+    scale: np.ndarray
+    shift: np.ndarray
+    finish: Callable[[relax.Expr], relax.Expr]
+
+
+@mutator
+class _Quantizer(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, func: relax.Function, stored: str) -> None:
+        super().__init__(mod)
+        self._stored = stored  # the type of all 8-bit tensors between kernels
+        self._uses = count_uses(func)
+        self._bound: dict[relax.Var, relax.Expr] = {}
+        self._sums: dict[relax.Var, _Sum] = {}
+        self._made: dict[relax.Expr, relax.Expr] = {}  # 8-bit tensors in the stored type
+        self._forms: dict[tuple[relax.Expr, Encoding], relax.Expr] = {}
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self._bound[binding.var] = binding.value
+        made = self._rewritten(binding.var, binding.value)
+        if made is not None:
+            binding = relax.VarBinding(binding.var, self.builder_.normalize(made))
+        super().visit_var_binding_(binding)
+
+    def _rewritten(self, var: relax.Var, value: relax.Expr) -> relax.Expr | None:
+        if is_call(value, QUANTIZE):
+            return self._requantize(var, value)
+        found = None
+        if is_call(value, "relax.nn.conv2d"):
+            found = self._conv2d(var, value)
+        elif is_call(value, "relax.matmul"):
+            found = self._matmul(var, value)
+        elif is_call(value, "relax.add"):
+            found = self._biased(value)
+        if found is None:
+            return None
+        self._sums[var] = found
+        return found.finish(self._real(found))
+
+    def _emit(self, value: relax.Expr, name: str = "") -> relax.Expr:
+        return value if isinstance(value, relax.Var) else self.builder_.emit(value, name)
+
+    # ------------------------------------------------------------------------------------ tensors
+
+    def _requantize(self, var: relax.Var, call: relax.Call) -> relax.Expr | None:
+        """The result of a QUANTIZE, in the stored type for those who take it so."""
+        encoding = encoding_of(call, str(call.attrs["dtype"]))
+        if encoding is None or static_shape(call.ty) is None:
+            return None
+        made = self._emit(self._as(call.args[0], encoding.stored_as(self._stored)), var.name)
+        self._made[var] = made
+        return moved(made, encoding.dtype)
+
+    def _quantized(self, expr: relax.Expr) -> tuple[relax.Expr, Encoding] | None:
+        """What a real tensor is the DEQUANTIZE of, in the stored type."""
+        value = self._bound.get(expr)
+        if is_call(value, *_MOVES):
+            inner = self._quantized(value.args[0])
+            if inner is None:
+                return None
+            if expr not in self._made:
+                self._made[expr] = self._emit(self._applied(value, inner[0]), expr.name)
+            return self._made[expr], inner[1]
+        if not is_call(value, DEQUANTIZE):
+            return None
+        data = value.args[0]
+        dtype = str(data.ty.dtype)
+        encoding = encoding_of(value, dtype) if dtype in BYTES else None
+        if encoding is None or constant_of(data) is not None or static_shape(data.ty) is None:
+            return None
+        if data not in self._made:
+            made = moved(self.visit_expr(data), self._stored)
+            self._made[data] = self._emit(self.builder_.normalize(made))
+        return self._made[data], encoding.stored_as(self._stored)
+
+    def _applied(self, call: relax.Call, data: relax.Expr) -> relax.Call:
+        """An operator of something else."""
+        rest = [self.visit_expr(arg) for arg in call.args[1:]]
+        return relax.Call(call.op, [data, *rest], call.attrs, call.ty_args)
+
+    def _as(self, expr: relax.Expr, encoding: Encoding) -> relax.Expr:
+        """A real tensor quantised."""
+        if (expr, encoding) not in self._forms:
+            name = expr.name if isinstance(expr, relax.Var) else ""
+            self._forms[expr, encoding] = self._emit(self._quantize(expr, encoding), name)
+        return self._forms[expr, encoding]
+
+    def _quantize(self, expr: relax.Expr, encoding: Encoding) -> relax.Expr:
+        known = self._quantized(expr)
+        if known is not None and known[1] == encoding:
+            return known[0]
+        if known is None and self._uses.get(expr, 0) == 1:
+            value = self._bound.get(expr)
+            if expr in self._sums:
+                found = self._sums[expr]
+                return found.finish(rounded(self._real(found, encoding.scale), encoding))
+            if is_call(value, "relax.nn.relu"):
+                return self._bounded(value.args[0], encoding, 0.0, float("inf"))
+            if is_call(value, "relax.clip"):
+                low, high = (float(arg.value) for arg in value.args[1:3])
+                return self._bounded(value.args[0], encoding, low, high)
+            if is_call(value, *_MOVES):
+                return self._applied(value, self._as(value.args[0], encoding))
+            parts = self._parts(value)
+            if parts is not None:
+                made = [self._as(part, encoding) for part in parts]
+                return relax.op.concat(made, int(value.attrs.axis))
+        terms = self._terms(expr, encoding.scale)
+        if terms is not None:
+            return rounded(terms, encoding)
+        scale = relax.const(np.float32(encoding.scale), "float32")
+        zero = relax.const(encoding.zero, "int32")
+        return quantize(self.visit_expr(expr), scale, zero, encoding.dtype)
+
+    def _terms(self, expr: relax.Expr, scale: float) -> relax.Expr | None:
+        """A tensor over a scale, or a sum of two, where they are known as whole numbers."""
+        known = self._quantized(expr)
+        if known is not None:
+            numbers, own = known
+            ratio = relax.const(np.float32(own.scale) / np.float32(scale), "float32")
+            return dequantize(numbers, ratio, relax.const(own.zero, "int32"))
+        if self._uses.get(expr, 0) != 1:
+            return None
+        if expr in self._sums:
+            found = self._sums[expr]
+            return found.finish(self._real(found, scale))
+        value = self._bound.get(expr)
+        if not is_call(value, "relax.add"):
+            return None
+        terms = [self._terms(arg, scale) for arg in value.args]
+        if terms[0] is None or terms[1] is None:
+            return None
+        return relax.op.add(*(self._emit(term) for term in terms))
+
+    def _bounded(
+        self, expr: relax.Expr, encoding: Encoding, low: float, high: float
+    ) -> relax.Expr:
+        """``clip(expr, low, high)``: the bounds are whole numbers too."""
+        made = self._as(expr, encoding)
+        limits = np.iinfo(encoding.dtype)
+        bounds = [encoding.bound(low), encoding.bound(high)]
+        if bounds[0] > limits.min:
+            least = relax.const(min(bounds[0], limits.max), encoding.dtype)
+            made = relax.op.maximum(made, least)
+        if bounds[1] < limits.max:
+            most = relax.const(max(bounds[1], limits.min), encoding.dtype)
+            made = relax.op.minimum(self._emit(made), most)
+        return made
+
+    def _parts(self, value: relax.Expr | None) -> list[relax.Expr] | None:
+        """What is concatenated."""
+        if not is_call(value, "relax.concat"):
+            return None
+        whole = self._bound.get(value.args[0], value.args[0])
+        return list(whole.fields) if isinstance(whole, relax.Tuple) else None
+
+    # --------------------------------------------------------------------------------------- sums
+
+    def _real(self, found: _Sum, scale: float | None = None) -> relax.Expr:
+        """A sum in float32, over a scale."""
+        over = np.float32(1.0 if scale is None else scale)
+        numbers = found.numbers
+        if found.offset.any():
+            numbers = relax.op.add(numbers, by_channel(found.offset, "int32"))
+        real = relax.op.multiply(
+            relax.op.astype(numbers, "float32"), by_channel(found.scale / over, "float32")
+        )
+        if found.shift.any():
+            real = relax.op.add(real, by_channel(found.shift / over, "float32"))
+        return self._emit(self.builder_.normalize(real))
+
+    def _conv2d(self, var: relax.Var, call: relax.Call) -> _Sum | None:
+        attrs = call.attrs
+        layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
+        shape = static_shape(call.args[0].ty)
+        weights = quantized_constant(call.args[1], self._bound)
+        if layouts != ("NCHW", "OIHW", "NCHW") or shape is None or weights is None:
+            return None
+        top, left, bottom, right = (int(p) for p in attrs.padding)
+        workload = ConvWorkload(
+            *shape,
+            filters=weights.values.shape[0],
+            kernel=(weights.values.shape[2], weights.values.shape[3]),
+            strides=(int(attrs.strides[0]), int(attrs.strides[1])),
+            padding=(top, left, bottom, right),
+            dilation=(int(attrs.dilation[0]), int(attrs.dilation[1])),
+            groups=int(attrs.groups),
+        )
+        known = self._quantized(call.args[0])
+        if known is None or min(workload.padding) < 0:
+            return None
+        return self._summed(*known, workload, weights, lambda result: result, var.name)
+
+    def _matmul(self, var: relax.Var, call: relax.Call) -> _Sum | None:
+        """With a constant matrix: the rows on the left are pixels."""
+        weights = quantized_constant(call.args[1], self._bound)
+        shape, whole = static_shape(call.args[0].ty), static_shape(call.ty)
+        if weights is None or weights.values.ndim != 2 or shape is None or whole is None:
+            return None
+        (terms, columns), rows = weights.values.shape, prod(shape[:-1])
+        workload = ConvWorkload(
+            *(1, terms, 1, rows), columns, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1
+        )
+        known = self._quantized(call.args[0])
+        if known is None or len(shape) < 2 or not image_block(workload):
+            return None
+        data = relax.op.reshape(known[0], (rows, terms))
+        if rows > 1:
+            data = relax.op.permute_dims(data, [1, 0])
+        data = self._emit(self.builder_.normalize(relax.op.reshape(data, (1, terms, 1, rows))))
+
+        def finish(result: relax.Expr) -> relax.Expr:
+            if rows == 1:
+                return relax.op.reshape(result, whole)
+            lines = relax.op.reshape(result, (columns, rows))
+            return relax.op.reshape(relax.op.permute_dims(lines, [1, 0]), whole)
+
+        filters = QuantizedConstant(
+            *(part.T[..., None, None] for part in (weights.values, weights.scale, weights.zero))
+        )
+        return self._summed(data, known[1], workload, filters, finish, var.name)
+
+    def _summed(
+        self,
+        data: relax.Expr,
+        encoding: Encoding,
+        workload: ConvWorkload,
+        weights: QuantizedConstant,
+        finish: Callable[[relax.Expr], relax.Expr],
+        name: str,
+    ) -> _Sum | None:
+        """A convolution in int32; ``None`` if its filters or its form have no kernel."""
+        whole = weights.whole
+        by_filter = weights.scale.size in (1, weights.scale.shape[0])
+        fits = whole.size > 0 and whole.min() >= -128 and whole.max() <= 127
+        if not by_filter or not fits or not image_block(workload):
+            return None
+        top, left, bottom, right = padding = workload.padding
+        if any(padding):
+            width = [0, 0, 0, 0, top, bottom, left, right]
+            data = self._emit(relax.op.nn.pad(data, width, "constant", float(encoding.zero)))
+        numbers = relax.op.nn.conv2d(
+            data,
+            const(whole, "int8"),
+            workload.strides,
+            (0, 0, 0, 0),
+            workload.dilation,
+            workload.groups,
+            out_dtype="int32",
+        )
+        filters = workload.filters
+        scale = np.float32(encoding.scale) * weights.scale.astype("float32").reshape(-1)
+        return _Sum(
+            self._emit(self.builder_.normalize(numbers), name),
+            -encoding.zero * whole.sum(axis=(1, 2, 3), dtype="int64"),
+            np.broadcast_to(scale, (filters,)),
+            np.zeros(filters, "float32"),
+            finish,
+        )
+
+    def _biased(self, call: relax.Call) -> _Sum | None:
+        """A sum and a constant for each channel."""
+        for data, other in (call.args, reversed(call.args)):
+            found, shape = self._sums.get(data), static_shape(call.ty)
+            if found is None or shape is None or shape != static_shape(data.ty):
+                continue
+            axis = 1 if len(shape) == 4 else len(shape) - 1
+            filters = len(found.scale)
+            bias = quantized_constant(other, self._bound)
+            if bias is not None and not bias.zero.any():
+                numbers = of_channels(bias.values, len(shape), axis, filters)
+                alike = np.allclose(bias.scale.reshape(-1), found.scale, rtol=1e-4, atol=0)
+                if numbers is not None and alike:
+                    return replace(found, offset=found.offset + numbers.astype("int64"))
+            real = real_constant(other, self._bound) if bias is None else bias.real
+            shift = None if real is None else of_channels(real, len(shape), axis, filters)
+            if shift is not None:
+                return replace(found, shift=found.shift + shift.astype("float32"))
+        return None
+
