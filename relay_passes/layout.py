@@ -200,7 +200,8 @@ class _Blocker(PyExprMutator):
         if follows and isinstance(expr, relax.Var):
             self._blocked[expr] = image
             if isinstance(expr, relax.DataflowVar):
-                self._plain[expr] = self.get_var_remap(expr)
+                own = self.get_var_remap(expr)
+                self._plain[expr] = expr if own is None else own  # bound as it was
         else:
             self._repacked[expr, block] = image
         return image

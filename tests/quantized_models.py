@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import (
     CalibrationDataReader,
@@ -191,6 +192,18 @@ def with_intermediates(model: onnx.ModelProto) -> onnx.ModelProto:
         if node.output[0] not in known:
             value = helper.make_tensor_value_info(node.output[0], kind, None)
             model.graph.output.append(value)
+    return with_output_shapes(model)
+
+
+def with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model with the shapes of its outputs, which ONNX does not infer behind other domains."""
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    for value, made in zip(model.graph.output, session.get_outputs(), strict=True):
+        value.type.tensor_type.shape.ClearField("dim")
+        for length in made.shape:
+            value.type.tensor_type.shape.dim.add().dim_value = length
     return model
 
 

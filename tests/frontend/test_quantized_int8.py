@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 import tvm_edge
 from tests.frontend.single import single
 from tests.onnx_models import make_model, reference
-from tests.quantized_models import QuantizedGraph, assert_same_numbers
+from tests.quantized_models import QuantizedGraph, assert_same_numbers, with_output_shapes
 
 U8, I8 = TensorProto.UINT8, TensorProto.INT8
 
@@ -78,7 +78,7 @@ def microsoft(
         [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return with_output_shapes(helper.make_model(graph, opset_imports=opsets, ir_version=8))
 
 
 INPUTS = {"a": numbers((1, 16, 6, 7), "uint8"), "b": numbers((1, 16, 6, 7), "uint8", 1)}

@@ -87,7 +87,7 @@ def test_a_network_in_int8(form: str, activations: str, per_channel: bool) -> No
     model = with_intermediates(quantized(network(), **options))  # type: ignore[arg-type]
     compiled = tvm_edge.compile(model, "llvm")
     taken = [kernel.rule for kernel in compiled.report.kernels if kernel.rule in INT8]
-    assert taken.count("conv2d_int8") == 7 and taken.count("depthwise_int8") == 2, "6, 2, a Gemm"
+    assert taken.count("conv2d_int8") == 6 and taken.count("depthwise_int8") == 2, "5, a Gemm, 2"
     other = {kernel.rule for kernel in compiled.report.kernels} - INT8
     assert not other & {"conv2d_blocked", "conv2d", "winograd", "dense", "depthwise"}
     assert_same_numbers(compiled, model, inputs_of(model, 7))
@@ -143,8 +143,8 @@ def test_what_has_no_kernel_is_calculated_in_float32() -> None:
     numbers = graph.random.integers(0, 256, (16, 16, 3, 3), "uint8")
     unsigned = graph.real(graph.constant(numbers, "uint8"), 0.001, 3, "uint8")
     large = graph.op("Conv", graph.input(1, 16, 5, 5), unsigned, name="large")
-    for result in (few, wide, large):
-        graph.quantized(result, 0.06)
+    for result, scale in ((few, 0.06), (wide, 0.06), (large, 0.6)):
+        graph.quantized(result, scale, 100)
     compiled = tvm_edge.compile(graph.model(), "llvm")
     for name in ("few", "wide", "large"):
         assert not rules_of(compiled, name) & INT8
@@ -157,7 +157,7 @@ def test_unsigned_weights_around_their_middle_are_signed_ones() -> None:
     weights = graph.real(graph.constant(numbers, "uint8"), 0.001, 128, "uint8")
     graph.quantized(graph.op("Conv", graph.input(1, 16, 7, 7), weights, name="conv"), 0.06)
     compiled = tvm_edge.compile(graph.model(), "llvm")
-    assert rules_of(compiled, "conv") == {"conv2d_int8"}
+    assert "conv2d_int8" in rules_of(compiled, "conv")
     assert_same_numbers(compiled, graph.model(), graph.values)
 
 
