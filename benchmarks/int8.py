@@ -11,8 +11,9 @@ In the same run every quantised tensor is compared with ONNX Runtime's on anothe
 is the largest share of a tensor that differs by more than one unit), and the mAP of the detector
 that ships, quantised alike, with float32's.
 
-``--networks NAME …``, ``--rounds N`` (5), ``--seconds S`` (3), ``--threads N`` (2), ``--pictures N``
-of the detector (500; 0 leaves it out), ``--no-times``; ``--json FILE`` writes everything.
+``--networks NAME …``, ``--rounds N`` (5), ``--seconds S`` (3), ``--threads N`` (2);
+``--pictures N`` of the detector (500; 0 leaves it out), ``--no-times``; ``--json FILE``
+writes everything.
 """
 
 from __future__ import annotations

@@ -113,5 +113,3 @@ def compare(actual: Mapping[str, Any], expected: Mapping[str, NDArray[Any]]) -> 
         elements += apart.size
     name = max(shares, key=lambda key: shares[key])
     return Difference(len(shares), shares[name], name, other / max(elements, 1))
-
-

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from tvm import relax
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.ops import DEQUANTIZE, QUANTIZE
+from tvm_edge.ops import DEQUANTIZE, QUANTIZE, QUANTIZED_ADD
 from tvm_edge.relay_passes.expressions import is_call, static_shape
 from tvm_edge.relay_passes.fallback import operands
 from tvm_edge.relay_passes.workloads import conv_workload
@@ -35,6 +35,7 @@ UNARY = frozenset(
         "nn.leakyrelu",
         "nn.relu",
         "nn.silu",
+        "round",
         "sigmoid",
         "sqrt",
         "tanh",
@@ -42,7 +43,7 @@ UNARY = frozenset(
 ) | {DEQUANTIZE, QUANTIZE}
 BINARY = frozenset(
     f"relax.{name}" for name in ("add", "subtract", "multiply", "maximum", "minimum")
-)
+) | {QUANTIZED_ADD}
 _FOLLOWS = (
     UNARY
     | BINARY

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te
 
-from tvm_edge.relay_passes.expressions import const, constant_of, is_call
+from tvm_edge.relay_passes.expressions import const, is_call
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.int8 import (

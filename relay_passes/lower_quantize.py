@@ -10,15 +10,14 @@ from tvm import relax, te, tirx
 
 from tvm_edge.relay_passes.expressions import constant_of
 
-__all__ = ["lower_dequantize", "lower_quantize"]
+__all__ = ["lower_dequantize", "lower_quantize", "lower_quantized_add"]
 
 _Element = Callable[[tuple[tirx.Expr, ...]], tirx.Expr]
 
 
 def lower_quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """:func:`tvm_edge.ops.quantize`: clipped before it is rounded, which is the same number."""
+    """:func:`tvm_edge.ops.quantize`."""
     dtype = str(call.attrs["dtype"])
-    lowest, highest = (int(limit) for limit in (np.iinfo(dtype).min, np.iinfo(dtype).max))
     one = constant_of(call.args[1])
     is_scaled = one is None or not np.all(one == 1)
 
@@ -27,17 +26,11 @@ def lower_quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
         def element(*i: tirx.Expr) -> tirx.Expr:
             value = tirx.div(x(*i), scale(i)) if is_scaled else x(*i)
-            moved = zero(i)
-            low, high = (_difference(limit, moved) for limit in (lowest, highest))
-            # A comparison with NaN is false: it becomes the lowest number.
-            inside = tirx.min(tirx.max(value, low), high)
-            return tirx.Cast(dtype, tirx.Cast("int32", tirx.nearbyint(inside)) + moved)
+            return _rounded(value, zero(i), dtype)
 
         return te.compute(x.shape, element, name="quantized")
 
-    return builder.call_te(
-        quantized, call.args[0], *_tensors(call), primfunc_name_hint="quantize"
-    )
+    return builder.call_te(quantized, call.args[0], *_tensors(call), primfunc_name_hint="quantize")
 
 
 def lower_dequantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -56,6 +49,34 @@ def lower_dequantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
     )
 
 
+def lower_quantized_add(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """:func:`tvm_edge.ops.quantized_add`."""
+    attrs = call.attrs
+    ratio_a, ratio_b, shift = (
+        tirx.const(float(attrs[name]), "float32") for name in ("ratio_a", "ratio_b", "shift")
+    )
+    zero = tirx.const(int(attrs["zero"]), "int32")
+
+    def added(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+        def element(*i: tirx.Expr) -> tirx.Expr:
+            real_a, real_b = (_float(x(*i)) for x in (a, b))
+            value = real_a * ratio_a + (real_b * ratio_b + shift)
+            return _rounded(value, zero, str(attrs["dtype"]))
+
+        return te.compute(a.shape, element, name="added")
+
+    return builder.call_te(added, *call.args, primfunc_name_hint="quantized_add")
+
+
+def _rounded(value: tirx.Expr, zero: tirx.Expr, dtype: str) -> tirx.Expr:
+    """Clipped before it is rounded, which is the same number, and moved by the zero point."""
+    limits = np.iinfo(dtype)
+    low, high = (_difference(int(limit), zero) for limit in (limits.min, limits.max))
+    # A comparison with NaN is false: it becomes the lowest number.
+    inside = tirx.min(tirx.max(value, low), high)
+    return tirx.Cast(dtype, tirx.Cast("int32", tirx.nearbyint(inside)) + zero)
+
+
 def _difference(limit: int, zero: tirx.Expr) -> tirx.Expr:
     if isinstance(zero, tirx.IntImm):  # a number that schedules see
         return tirx.const(float(limit - int(zero)), "float32")
@@ -63,7 +84,7 @@ def _difference(limit: int, zero: tirx.Expr) -> tirx.Expr:
 
 
 def _float(value: tirx.Expr) -> tirx.Expr:
-    return tirx.Cast("float32", value)
+    return value if value.ty.dtype == "float32" else tirx.Cast("float32", value)
 
 
 def _tensors(call: relax.Call) -> list[relax.Expr]:

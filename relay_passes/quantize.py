@@ -28,7 +28,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.ops import DEQUANTIZE, QUANTIZE, dequantize, quantize
+from tvm_edge.ops import DEQUANTIZE, QUANTIZE, dequantize, quantize, quantized_add
 from tvm_edge.relay_passes.encodings import (
     BYTES,
     Encoding,
@@ -214,12 +214,65 @@ class _Quantizer(PyExprMutator):
             if parts is not None:
                 made = [self._as(part, encoding) for part in parts]
                 return relax.op.concat(made, int(value.attrs.axis))
+        added = self._added(expr, encoding)
+        if added is not None:
+            return added
         terms = self._terms(expr, encoding.scale)
         if terms is not None:
             return rounded(terms, encoding)
         scale = relax.const(np.float32(encoding.scale), "float32")
         zero = relax.const(encoding.zero, "int32")
         return quantize(self.visit_expr(expr), scale, zero, encoding.dtype)
+
+    def _added(self, expr: relax.Expr, encoding: Encoding) -> relax.Expr | None:
+        """A sum of two quantised tensors, where nobody else reads it."""
+        value = self._bound.get(expr)
+        if not is_call(value, "relax.add") or self._uses.get(expr, 0) != 1:
+            return None
+        if any(static_shape(arg.ty) != static_shape(value.ty) for arg in value.args):
+            return None
+        known = [self._quantized(arg) for arg in value.args]
+        if known[0] is None or known[1] is None:
+            return None
+        order = list(self._bound)
+        # FuseOps has a kernel go on as far as it can before it looks at the next one.
+        for i in sorted((0, 1), key=lambda i: order.index(value.args[i])):
+            found = self._in_registers(value.args[i])
+            if found is not None:
+                known[i] = found
+                break
+        (a, one), (b, two) = (each for each in known if each is not None)
+        ratios = [np.float32(own.scale) / np.float32(encoding.scale) for own in (one, two)]
+        shift = -(ratios[0] * np.float32(one.zero) + ratios[1] * np.float32(two.zero))
+        return quantized_add(
+            a,
+            b,
+            ratios=(float(ratios[0]), float(ratios[1])),
+            shift=float(shift),
+            zero=encoding.zero,
+            dtype=encoding.dtype,
+        )
+
+    def _in_registers(self, expr: relax.Expr) -> tuple[relax.Expr, Encoding] | None:
+        """What is quantised for `expr` alone, as whole numbers of float32 around zero.
+
+        They are not stored: what reads them is fused with the kernel of their sum.
+        """
+        value = self._bound.get(expr)
+        data = value.args[0] if is_call(value, DEQUANTIZE) else None
+        call = self._bound.get(data) if data is not None else None
+        if not is_call(call, QUANTIZE) or any(self._uses[var] != 1 for var in (expr, data)):
+            return None
+        found = self._sums.get(call.args[0])
+        own, read = (encoding_of(each, str(data.ty.dtype)) for each in (call, value))
+        if found is None or own is None or read is None or self._uses[call.args[0]] != 1:
+            return None
+        limits = np.iinfo(own.dtype)
+        low, high = (np.float32(limit - own.zero) for limit in (limits.min, limits.max))
+        real = relax.op.maximum(self._real(found, own.scale), relax.const(low, "float32"))
+        inside = relax.op.minimum(real, relax.const(high, "float32"))
+        numbers = self._emit(self.builder_.normalize(found.finish(relax.op.round(inside))))
+        return numbers, replace(read, zero=read.zero - own.zero)
 
     def _terms(self, expr: relax.Expr, scale: float) -> relax.Expr | None:
         """A tensor over a scale, or a sum of two, where they are known as whole numbers."""
@@ -241,9 +294,7 @@ class _Quantizer(PyExprMutator):
             return None
         return relax.op.add(*(self._emit(term) for term in terms))
 
-    def _bounded(
-        self, expr: relax.Expr, encoding: Encoding, low: float, high: float
-    ) -> relax.Expr:
+    def _bounded(self, expr: relax.Expr, encoding: Encoding, low: float, high: float) -> relax.Expr:
         """``clip(expr, low, high)``: the bounds are whole numbers too."""
         made = self._as(expr, encoding)
         limits = np.iinfo(encoding.dtype)
@@ -286,8 +337,12 @@ class _Quantizer(PyExprMutator):
         if layouts != ("NCHW", "OIHW", "NCHW") or shape is None or weights is None:
             return None
         top, left, bottom, right = (int(p) for p in attrs.padding)
+        batch, channels, lines, columns = shape
         workload = ConvWorkload(
-            *shape,
+            batch,
+            channels,
+            lines,
+            columns,
             filters=weights.values.shape[0],
             kernel=(weights.values.shape[2], weights.values.shape[3]),
             strides=(int(attrs.strides[0]), int(attrs.strides[1])),
@@ -308,7 +363,7 @@ class _Quantizer(PyExprMutator):
             return None
         (terms, columns), rows = weights.values.shape, prod(shape[:-1])
         workload = ConvWorkload(
-            *(1, terms, 1, rows), columns, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1
+            1, terms, 1, rows, columns, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), groups=1
         )
         known = self._quantized(call.args[0])
         if known is None or len(shape) < 2 or not image_block(workload):
@@ -386,4 +441,3 @@ class _Quantizer(PyExprMutator):
             if shift is not None:
                 return replace(found, shift=found.shift + shift.astype("float32"))
         return None
-

@@ -79,9 +79,7 @@ def _reshaped(part: np.ndarray, before: tuple[int, ...], after: tuple[int, ...])
     return np.broadcast_to(part, before).reshape(after)
 
 
-def real_constant(
-    expr: relax.Expr, bound: Mapping[relax.Var, relax.Expr]
-) -> np.ndarray | None:
+def real_constant(expr: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> np.ndarray | None:
     """A constant of float32, maybe in another shape; ``None`` of all else."""
     value = bound.get(expr, expr)
     if is_call(value, *_RESHAPES):

@@ -27,12 +27,7 @@ def conv_workload(
         return None
     weights = constant_of(call.args[1])
     shape = static_shape(call.args[0].ty)
-    if (
-        weights is None
-        or shape is None
-        or len(shape) != 4
-        or 0 in shape
-    ):
+    if weights is None or shape is None or len(shape) != 4 or 0 in shape:
         return None
     own = (str(call.args[0].ty.dtype), str(weights.dtype), str(call.ty.dtype))
     if own not in [(each,) * 3 if isinstance(each, str) else each for each in dtypes]:

@@ -124,9 +124,7 @@ def conv2d_int8(
     ]
     share = blocks // groups
 
-    def product(
-        n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr
-    ) -> tirx.Expr:
+    def product(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
         first = co if groups == 1 else tirx.floordiv(o, share) * depth + co
         line, column = y * strides[0] + ky * dilation[0], x * strides[1] + kx * dilation[1]
         return te.sum(
@@ -189,9 +187,7 @@ def depthwise_int8(
         for name, size in {"ky": kernel_h, "step": steps, "k": dot}.items()
     ]
 
-    def product(
-        n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr
-    ) -> tirx.Expr:
+    def product(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
         line, column = y * strides[0] + ky * dilation, x * strides[1] + step * dot + k
         return te.sum(
             _wide(padded[n, o, line, column, v]) * _wide(filters[o, ky, step, v, k]), axis=axes

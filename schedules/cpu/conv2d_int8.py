@@ -16,6 +16,7 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.cpu.bias_first import begin_with_bias
 from tvm_edge.schedules.cpu.blocked import (
     Knobs,
     Loops,
@@ -41,7 +42,7 @@ class Conv2dInt8:
     name = "conv2d_int8"
     origin: Origin = "heuristic"
 
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Schedule `func` if its one reduction is such a convolution."""
         dot = DOT_PRODUCTS.get(spec.dot_product)
         opened = open_reduction(func)
@@ -71,19 +72,23 @@ class Conv2dInt8:
             done.append(stage)
         init = sch.decompose_reduction(block, first)  # after which no producer of it moves
         schedule_rest(sch, done, spec)
-        by_dot_products(sch, init, block, dot, dot.broadcast())
-        return sch
+        return by_dot_products(sch, init, block, epilogue, dot, dot.broadcast())
 
 
 def by_dot_products(
-    sch: Schedule, init: SBlockRV, block: SBlockRV, dot: DotProduct, intrinsic: str
-) -> None:
-    """Have the two innermost loops of a sum, over lanes and products, be instructions.
+    sch: Schedule,
+    init: SBlockRV,
+    block: SBlockRV,
+    epilogue: SBlockRV,
+    dot: DotProduct,
+    intrinsic: str,
+) -> tirx.PrimFunc:
+    """The function with the two innermost loops of a sum, over lanes and products, as instructions.
 
     Parameters
     ----------
-    init, block : SBlockRV
-        Of a reduction that is decomposed.
+    init, block, epilogue : SBlockRV
+        Of a reduction that is decomposed, and what reads its sums.
     intrinsic : str
         One of those of `dot`.
     """
@@ -95,7 +100,9 @@ def by_dot_products(
         # The pixels of an incomplete tile: TVM takes no instruction for a block with a condition.
         sch.blockize(lane)
         lane = sch.get_loops(block)[-2]
+    names = sch.get(init).name_hint, sch.get(epilogue).name_hint
     sch.tensorize(lane, intrinsic)
+    return begin_with_bias(sch.mod["main"], *names)
 
 
 def int8_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:

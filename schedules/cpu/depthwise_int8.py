@@ -7,7 +7,6 @@ its four side by side, and a dot product takes them with four of its filter.
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.s_tir import Schedule
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Origin
@@ -28,7 +27,7 @@ class DepthwiseInt8:
     name = "depthwise_int8"
     origin: Origin = "heuristic"
 
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Schedule `func` if its one reduction is such a convolution."""
         dot = DOT_PRODUCTS.get(spec.dot_product)
         opened = open_reduction(func)
@@ -43,5 +42,4 @@ class DepthwiseInt8:
         windows = schedule_windows(sch, block, image, spec, vectorize=False)
         init = sch.decompose_reduction(block, windows.first)
         schedule_rest(sch, windows.done, spec)
-        by_dot_products(sch, init, block, dot, dot.window())
-        return sch
+        return by_dot_products(sch, init, block, windows.epilogue, dot, dot.window())

@@ -45,9 +45,11 @@ def expand_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
 
     def expand(call: ir.Call) -> tirx.Expr:
-        known = any(call.op.same_as(op) for op in (_EXP, _POW, _SIGMOID))
+        known = any(call.op.same_as(op) for op in (_EXP, _NEARBYINT, _POW, _SIGMOID))
         if not known or call.ty.dtype != "float32":
             return call
+        if call.op.same_as(_NEARBYINT):
+            return _rounded(call.args[0]) if _is_small(call.args[0]) else call
         if call.op.same_as(_EXP):
             return _exp(call.args[0])
         if call.op.same_as(_SIGMOID):
@@ -64,9 +66,11 @@ def expand_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return cast
         if not call.op.same_as(_NEARBYINT) or not _is_small(call.args[0]):
             return cast
-        return _rounded(call.args[0])
+        return _rounded_to_int(call.args[0])
 
-    return tvm_ffi.structural_map(func, ((ir.Call, expand), (tirx.Cast, round_to_int)))
+    # Whole conversions first, or what they convert would be rounded to floats.
+    func = tvm_ffi.structural_map(func, (tirx.Cast, round_to_int))
+    return tvm_ffi.structural_map(func, (ir.Call, expand))
 
 
 def _is_small(value: tirx.Expr) -> bool:
@@ -81,9 +85,15 @@ def _is_small(value: tirx.Expr) -> bool:
 
 
 def _rounded(value: tirx.Expr) -> tirx.Expr:
-    """A small number rounded to even, in int32: what lies below its last digit falls off a sum."""
-    sum_ = value + tirx.const(_ROUNDING, "float32")
-    return tirx.reinterpret("int32", sum_) - tirx.const(_ROUNDING_BITS, "int32")
+    """A small number rounded to even: what lies below its last digit falls off a sum."""
+    large = tirx.const(_ROUNDING, "float32")
+    return (value + large) - large
+
+
+def _rounded_to_int(value: tirx.Expr) -> tirx.Expr:
+    """The same in int32, whose digits are the last ones of the sum."""
+    bits = tirx.reinterpret("int32", value + tirx.const(_ROUNDING, "float32"))
+    return bits - tirx.const(_ROUNDING_BITS, "int32")
 
 
 def _exp(x: tirx.Expr) -> tirx.Expr:

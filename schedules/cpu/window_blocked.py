@@ -70,11 +70,14 @@ class Windows:
     ----------
     first : LoopRV
         The outermost loop of the reduction, where its initialisation is to be split off.
+    epilogue : SBlockRV
+        What reads the sums.
     done : list of SBlockRV
         Blocks with a schedule.
     """
 
     first: LoopRV
+    epilogue: SBlockRV
     done: list[SBlockRV]
 
 
@@ -127,7 +130,7 @@ def schedule_windows(
         sch.compute_at(stage, task, preserve_unit_loops=True)
         vectorize_rows(sch, stage, spec)
         done.append(stage)
-    return Windows(ky, done)
+    return Windows(ky, epilogue, done)
 
 
 def _windowed(block: s_tir.SBlock, spec: DeviceSpec) -> tirx.Buffer | None:

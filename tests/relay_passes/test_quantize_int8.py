@@ -34,7 +34,7 @@ def rules_of(compiled: tvm_edge.CompiledModel, operator: str) -> set[str]:
 
 
 def network() -> onnx.ModelProto:
-    """Every way that whole numbers go: a first layer, an inverted residual, pools, a dense layer."""
+    """Every way that whole numbers go: first layer, inverted residual, pools, dense layer."""
     random = np.random.default_rng(0)
     weights: dict[str, np.ndarray] = {}
     nodes: list[onnx.NodeProto] = []

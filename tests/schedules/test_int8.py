@@ -68,8 +68,8 @@ def case(workload: ConvWorkload, dtype: str = "uint8", config: str = "") -> Case
     image = random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
     weights = random.integers(-128, 127, (w.filters, w.channels // w.groups, *w.kernel), "int8")
     blocks = image.reshape(w.batch, -1, depth, w.height, w.width).transpose(0, 1, 3, 4, 2)
-    packed = pack_window_filters(weights) if w.depthwise else pack_dot_filters(
-        weights, depth, w.groups
+    packed = (
+        pack_window_filters(weights) if w.depthwise else pack_dot_filters(weights, depth, w.groups)
     )
     x = te.placeholder(blocks.shape, dtype, name="image")
     f = te.placeholder(packed.shape, "int8", name="filters")
@@ -88,9 +88,7 @@ def case(workload: ConvWorkload, dtype: str = "uint8", config: str = "") -> Case
 
 def convolved(image: np.ndarray, weights: np.ndarray, w: ConvWorkload) -> np.ndarray:
     top, left, bottom, right = w.padding
-    padded = np.pad(
-        image, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=ZERO
-    )
+    padded = np.pad(image, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=ZERO)
     lines, columns = w.output
     result = np.zeros((w.batch, w.filters, lines, columns), "int64")
     share, own = w.filters // w.groups, w.channels // w.groups
@@ -190,5 +188,3 @@ def test_the_code_has_the_instruction(
 )
 def test_which_cpus_have_one(config: dict[str, Any], expected: str) -> None:
     assert resolve_target(config).spec.dot_product == expected
-
-

@@ -90,9 +90,7 @@ def _vector_unit(architecture: str, features: set[str], most: int) -> tuple[int,
     return 16, 16, 1
 
 
-def _dot_product(
-    simd_bytes: int, features: set[str]
-) -> Literal["", "vnni512", "vnni256", "sdot"]:
+def _dot_product(simd_bytes: int, features: set[str]) -> Literal["", "vnni512", "vnni256", "sdot"]:
     """The instruction for products of 8-bit numbers."""
     if simd_bytes == 64 and "avx512vnni" in features:
         return "vnni512"

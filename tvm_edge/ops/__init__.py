@@ -17,7 +17,14 @@ from tvm_edge.ops.detections import (
     proposal,
 )
 from tvm_edge.ops.nms import BOX_NMS, NON_MAX_SUPPRESSION, box_nms, non_max_suppression
-from tvm_edge.ops.quantize import DEQUANTIZE, QUANTIZE, dequantize, quantize
+from tvm_edge.ops.quantize import (
+    DEQUANTIZE,
+    QUANTIZE,
+    QUANTIZED_ADD,
+    dequantize,
+    quantize,
+    quantized_add,
+)
 from tvm_edge.ops.roi import ROI_ALIGN, ROI_POOL, roi_align, roi_pool
 from tvm_edge.ops.scan import SCAN, scan
 from tvm_edge.ops.sort import SEGMENTED_ARGSORT, segmented_argsort
@@ -32,6 +39,7 @@ __all__ = [
     "NON_MAX_SUPPRESSION",
     "PROPOSAL",
     "QUANTIZE",
+    "QUANTIZED_ADD",
     "ROI_ALIGN",
     "ROI_POOL",
     "SCAN",
@@ -48,6 +56,7 @@ __all__ = [
     "non_max_suppression",
     "proposal",
     "quantize",
+    "quantized_add",
     "roi_align",
     "roi_pool",
     "scan",

@@ -17,16 +17,15 @@ from tvm_edge.frontend.operators.quantization import QUANTIZATION
 
 __all__ = ["QUANTIZED"]
 
-Builder = relax.BlockBuilder
-Inputs = Sequence[relax.Expr]
 
-
-def _real(bb: Builder, value: Sequence[relax.Expr | None], axis: int = 1) -> relax.Expr:
+def _real(bb: relax.BlockBuilder, value: Sequence[relax.Expr | None], axis: int = 1) -> relax.Expr:
     """A tensor with its scale and zero point as real numbers."""
     return bb.emit(QUANTIZATION["DequantizeLinear"](bb, list(value), {"axis": axis}))
 
 
-def _quantized(bb: Builder, real: relax.Expr, scale: Sequence[relax.Expr | None]) -> relax.Expr:
+def _quantized(
+    bb: relax.BlockBuilder, real: relax.Expr, scale: Sequence[relax.Expr | None]
+) -> relax.Expr:
     made = QUANTIZATION["QuantizeLinear"](bb, [bb.emit(real), *scale], {})
     assert made is not None
     return made
@@ -35,7 +34,9 @@ def _quantized(bb: Builder, real: relax.Expr, scale: Sequence[relax.Expr | None]
 def _binary(operator: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Converter:
     """Of ``A, A's scale and zero point, B, B's, the result's``."""
 
-    def convert(bb: Builder, inputs: Inputs, _attrs: Attributes) -> relax.Expr:
+    def convert(
+        bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
+    ) -> relax.Expr:
         a, b = _real(bb, inputs[:3]), _real(bb, inputs[3:6])
         return _quantized(bb, operator(a, b), [inputs[6], operand(inputs, 7)])
 
@@ -45,7 +46,9 @@ def _binary(operator: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Convert
 def _unary(operator: Callable[[relax.Expr, Attributes], relax.Expr]) -> Converter:
     """Of ``X, X's scale and zero point, the result's``."""
 
-    def convert(bb: Builder, inputs: Inputs, attrs: Attributes) -> relax.Expr:
+    def convert(
+        bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+    ) -> relax.Expr:
         result = operator(_real(bb, inputs[:3]), attrs)
         return _quantized(bb, result, [inputs[3], operand(inputs, 4)])
 
@@ -57,7 +60,9 @@ def _global_average(x: relax.Expr, attrs: Attributes) -> relax.Expr:
     return relax.op.mean(x, list(range(2, int(x.ty.ndim))), keepdims=True)
 
 
-def _average_pool(bb: Builder, inputs: Inputs, attrs: Attributes) -> relax.Expr:
+def _average_pool(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr:
     _refuse_channels_last(attrs)
     pooled = TvmAveragePool._impl_v1(bb, [_real(bb, inputs[:3])], attrs, None)
     return _quantized(bb, pooled, [inputs[3], operand(inputs, 4)])
@@ -68,14 +73,14 @@ def _refuse_channels_last(attrs: Attributes) -> None:
         raise NotImplementedError("channels_last; export the model with channels first")
 
 
-def _concat(bb: Builder, inputs: Inputs, attrs: Attributes) -> relax.Expr:
+def _concat(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes) -> relax.Expr:
     """Of ``the result's scale and zero point``, then each part with its own."""
     parts = [_real(bb, inputs[i : i + 3]) for i in range(2, len(inputs), 3)]
     return _quantized(bb, relax.op.concat(parts, int(attrs["axis"])), inputs[:2])
 
 
-def _gemm(bb: Builder, inputs: Inputs, attrs: Attributes) -> relax.Expr:
-    """Of ``A, its scale and zero point, B, its, C in int32, the result's``, if that is quantised."""
+def _gemm(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes) -> relax.Expr:
+    """Of ``A, its scale and zero point, B, its, C in int32``, maybe the result's."""
     transposed = bool(attrs.get("transB", 0))
     a, b = _real(bb, inputs[:3]), _real(bb, inputs[3:6], axis=0 if transposed else 1)
     if attrs.get("transA", 0):
@@ -116,5 +121,6 @@ QUANTIZED: dict[str, Converter] = {
     f"com.microsoft.{name}": converter for name, converter in _CONVERTERS.items()
 } | {
     # Those of opsets before ONNX had the types.
-    f"com.microsoft.{name}": QUANTIZATION[name] for name in ("DequantizeLinear", "QuantizeLinear")
+    f"com.microsoft.{name}": QUANTIZATION[name]
+    for name in ("DequantizeLinear", "QuantizeLinear")
 }
