@@ -6,6 +6,7 @@ and largest values.
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -55,7 +56,8 @@ def quantized(name: str, model: onnx.ModelProto) -> onnx.ModelProto:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        quant_pre_process(model, path, skip_symbolic_shape=True)  # folds batch normalisation
+        # It folds batch normalisation, and takes the weights out of the model it is given.
+        quant_pre_process(copy.deepcopy(model), path, skip_symbolic_shape=True)
         quantize_static(
             onnx.load(path),
             path,

@@ -18,8 +18,7 @@ float32's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -32,24 +31,18 @@ from tvm_edge.ops import DEQUANTIZE, QUANTIZE, dequantize, quantize, quantized_a
 from tvm_edge.relay_passes.encodings import (
     BYTES,
     Encoding,
-    by_channel,
     encoding_of,
     moved,
-    of_channels,
     rounded,
 )
 from tvm_edge.relay_passes.expressions import (
-    const,
     constant_of,
     count_uses,
     is_call,
     static_shape,
 )
-from tvm_edge.relay_passes.quantized_constants import (
-    QuantizedConstant,
-    quantized_constant,
-    real_constant,
-)
+from tvm_edge.relay_passes.quantized_constants import QuantizedConstant, quantized_constant
+from tvm_edge.relay_passes.quantized_sums import Sum, convolution, workload_of
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.int8 import image_block
@@ -92,27 +85,6 @@ def _is_straight(func: relax.Function) -> bool:
     return len(func.body.blocks) == 1 and not any(isinstance(b.value, relax.If) for b in bindings)
 
 
-@dataclass(frozen=True)
-class _Sum:
-    """``(numbers + offset)·scale + shift``, by channel.
-
-    Attributes
-    ----------
-    numbers : relax.Expr
-        Of int32, ``[N, O, H, W]``.
-    offset, scale, shift : np.ndarray
-        ``[O]``, of int64 and float32.
-    finish : callable
-        What makes the operator's result of a tensor ``[N, O, H, W]``.
-    """
-
-    numbers: relax.Expr
-    offset: np.ndarray
-    scale: np.ndarray
-    shift: np.ndarray
-    finish: Callable[[relax.Expr], relax.Expr]
-
-
 @mutator
 class _Quantizer(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, func: relax.Function, stored: str) -> None:
@@ -120,7 +92,7 @@ class _Quantizer(PyExprMutator):
         self._stored = stored  # the type of all 8-bit tensors between kernels
         self._uses = count_uses(func)
         self._bound: dict[relax.Var, relax.Expr] = {}
-        self._sums: dict[relax.Var, _Sum] = {}
+        self._sums: dict[relax.Var, Sum] = {}
         self._made: dict[relax.Expr, relax.Expr] = {}  # 8-bit tensors in the stored type
         self._forms: dict[tuple[relax.Expr, Encoding], relax.Expr] = {}
 
@@ -210,8 +182,7 @@ class _Quantizer(PyExprMutator):
                 return self._bounded(value.args[0], encoding, low, high)
             if is_call(value, *_MOVES):
                 return self._applied(value, self._as(value.args[0], encoding))
-            parts = self._parts(value)
-            if parts is not None:
+            if is_call(value, "relax.concat") and (parts := self._parts(value)) is not None:
                 made = [self._as(part, encoding) for part in parts]
                 return relax.op.concat(made, int(value.attrs.axis))
         added = self._added(expr, encoding)
@@ -259,8 +230,10 @@ class _Quantizer(PyExprMutator):
         They are not stored: what reads them is fused with the kernel of their sum.
         """
         value = self._bound.get(expr)
-        data = value.args[0] if is_call(value, DEQUANTIZE) else None
-        call = self._bound.get(data) if data is not None else None
+        if not is_call(value, DEQUANTIZE):
+            return None
+        data = value.args[0]
+        call = self._bound.get(data)
         if not is_call(call, QUANTIZE) or any(self._uses[var] != 1 for var in (expr, data)):
             return None
         found = self._sums.get(call.args[0])
@@ -307,55 +280,33 @@ class _Quantizer(PyExprMutator):
             made = relax.op.minimum(self._emit(made), most)
         return made
 
-    def _parts(self, value: relax.Expr | None) -> list[relax.Expr] | None:
+    def _parts(self, call: relax.Call) -> list[relax.Expr] | None:
         """What is concatenated."""
-        if not is_call(value, "relax.concat"):
-            return None
-        whole = self._bound.get(value.args[0], value.args[0])
+        whole = self._bound.get(call.args[0], call.args[0])
         return list(whole.fields) if isinstance(whole, relax.Tuple) else None
 
     # --------------------------------------------------------------------------------------- sums
 
-    def _real(self, found: _Sum, scale: float | None = None) -> relax.Expr:
-        """A sum in float32, over a scale."""
-        over = np.float32(1.0 if scale is None else scale)
-        numbers = found.numbers
-        if found.offset.any():
-            numbers = relax.op.add(numbers, by_channel(found.offset, "int32"))
-        real = relax.op.multiply(
-            relax.op.astype(numbers, "float32"), by_channel(found.scale / over, "float32")
-        )
-        if found.shift.any():
-            real = relax.op.add(real, by_channel(found.shift / over, "float32"))
-        return self._emit(self.builder_.normalize(real))
+    def _real(self, found: Sum, scale: float = 1.0) -> relax.Expr:
+        return self._emit(self.builder_.normalize(found.real(scale)))
 
-    def _conv2d(self, var: relax.Var, call: relax.Call) -> _Sum | None:
-        attrs = call.attrs
-        layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
-        shape = static_shape(call.args[0].ty)
+    def _named(self, found: Sum | None, name: str) -> Sum | None:
+        """A sum whose numbers are bound to a variable of this name."""
+        if found is None:
+            return None
+        numbers = self._emit(self.builder_.normalize(found.numbers), name)
+        return replace(found, numbers=numbers)
+
+    def _conv2d(self, var: relax.Var, call: relax.Call) -> Sum | None:
         weights = quantized_constant(call.args[1], self._bound)
-        if layouts != ("NCHW", "OIHW", "NCHW") or shape is None or weights is None:
+        known = None if weights is None else self._quantized(call.args[0])
+        workload = None if weights is None else workload_of(call, weights.values)
+        if weights is None or known is None or workload is None:
             return None
-        top, left, bottom, right = (int(p) for p in attrs.padding)
-        batch, channels, lines, columns = shape
-        workload = ConvWorkload(
-            batch,
-            channels,
-            lines,
-            columns,
-            filters=weights.values.shape[0],
-            kernel=(weights.values.shape[2], weights.values.shape[3]),
-            strides=(int(attrs.strides[0]), int(attrs.strides[1])),
-            padding=(top, left, bottom, right),
-            dilation=(int(attrs.dilation[0]), int(attrs.dilation[1])),
-            groups=int(attrs.groups),
-        )
-        known = self._quantized(call.args[0])
-        if known is None or min(workload.padding) < 0:
-            return None
-        return self._summed(*known, workload, weights, lambda result: result, var.name)
+        found = convolution(*known, workload, weights, lambda result: result)
+        return self._named(found, var.name)
 
-    def _matmul(self, var: relax.Var, call: relax.Call) -> _Sum | None:
+    def _matmul(self, var: relax.Var, call: relax.Call) -> Sum | None:
         """With a constant matrix: the rows on the left are pixels."""
         weights = quantized_constant(call.args[1], self._bound)
         shape, whole = static_shape(call.args[0].ty), static_shape(call.ty)
@@ -382,62 +333,14 @@ class _Quantizer(PyExprMutator):
         filters = QuantizedConstant(
             *(part.T[..., None, None] for part in (weights.values, weights.scale, weights.zero))
         )
-        return self._summed(data, known[1], workload, filters, finish, var.name)
+        return self._named(convolution(data, known[1], workload, filters, finish), var.name)
 
-    def _summed(
-        self,
-        data: relax.Expr,
-        encoding: Encoding,
-        workload: ConvWorkload,
-        weights: QuantizedConstant,
-        finish: Callable[[relax.Expr], relax.Expr],
-        name: str,
-    ) -> _Sum | None:
-        """A convolution in int32; ``None`` if its filters or its form have no kernel."""
-        whole = weights.whole
-        by_filter = weights.scale.size in (1, weights.scale.shape[0])
-        fits = whole.size > 0 and whole.min() >= -128 and whole.max() <= 127
-        if not by_filter or not fits or not image_block(workload):
-            return None
-        top, left, bottom, right = padding = workload.padding
-        if any(padding):
-            width = [0, 0, 0, 0, top, bottom, left, right]
-            data = self._emit(relax.op.nn.pad(data, width, "constant", float(encoding.zero)))
-        numbers = relax.op.nn.conv2d(
-            data,
-            const(whole, "int8"),
-            workload.strides,
-            (0, 0, 0, 0),
-            workload.dilation,
-            workload.groups,
-            out_dtype="int32",
-        )
-        filters = workload.filters
-        scale = np.float32(encoding.scale) * weights.scale.astype("float32").reshape(-1)
-        return _Sum(
-            self._emit(self.builder_.normalize(numbers), name),
-            -encoding.zero * whole.sum(axis=(1, 2, 3), dtype="int64"),
-            np.broadcast_to(scale, (filters,)),
-            np.zeros(filters, "float32"),
-            finish,
-        )
-
-    def _biased(self, call: relax.Call) -> _Sum | None:
+    def _biased(self, call: relax.Call) -> Sum | None:
         """A sum and a constant for each channel."""
-        for data, other in (call.args, reversed(call.args)):
-            found, shape = self._sums.get(data), static_shape(call.ty)
-            if found is None or shape is None or shape != static_shape(data.ty):
-                continue
-            axis = 1 if len(shape) == 4 else len(shape) - 1
-            filters = len(found.scale)
-            bias = quantized_constant(other, self._bound)
-            if bias is not None and not bias.zero.any():
-                numbers = of_channels(bias.values, len(shape), axis, filters)
-                alike = np.allclose(bias.scale.reshape(-1), found.scale, rtol=1e-4, atol=0)
-                if numbers is not None and alike:
-                    return replace(found, offset=found.offset + numbers.astype("int64"))
-            real = real_constant(other, self._bound) if bias is None else bias.real
-            shift = None if real is None else of_channels(real, len(shape), axis, filters)
-            if shift is not None:
-                return replace(found, shift=found.shift + shift.astype("float32"))
+        for data, bias in (call.args, reversed(call.args)):
+            found = self._sums.get(data)
+            if found is not None and static_shape(call.ty) == static_shape(data.ty):
+                biased = found.biased(data, bias, self._bound)
+                if biased is not None:
+                    return biased
         return None

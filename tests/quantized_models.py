@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -166,7 +167,7 @@ def quantized(
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        quant_pre_process(model, path, skip_symbolic_shape=True)
+        quant_pre_process(copy.deepcopy(model), path, skip_symbolic_shape=True)
         quantize_static(
             onnx.load(path),
             path,
