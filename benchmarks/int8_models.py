@@ -6,7 +6,6 @@ and largest values.
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -56,8 +55,8 @@ def quantized(name: str, model: onnx.ModelProto) -> onnx.ModelProto:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        # It folds batch normalisation, and takes the weights out of the model it is given.
-        quant_pre_process(copy.deepcopy(model), path, skip_symbolic_shape=True)
+        onnx.save(model, path)  # given the model itself, the tool takes its weights out
+        quant_pre_process(path, path, skip_symbolic_shape=True)  # folds batch normalisation
         quantize_static(
             onnx.load(path),
             path,

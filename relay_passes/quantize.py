@@ -24,6 +24,7 @@ from math import prod
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.relax import transform
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import DeviceSpec
@@ -36,6 +37,7 @@ from tvm_edge.relay_passes.encodings import (
     rounded,
 )
 from tvm_edge.relay_passes.expressions import (
+    all_bindings,
     constant_of,
     count_uses,
     is_call,
@@ -71,12 +73,19 @@ class Quantize:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         dot = DOT_PRODUCTS.get(self._spec.dot_product)
-        if dot is None or self._spec.kind != "cpu":
+        if dot is None or self._spec.kind != "cpu" or not _is_quantized(mod):
             return mod
+        mod = transform.CanonicalizeBindings()(mod)  # names of values lead to what they are
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function) and _is_straight(func):
                 mod[gvar] = _Quantizer(mod, func, dot.image).visit_expr(func)
         return mod
+
+
+def _is_quantized(mod: tvm.IRModule) -> bool:
+    """Whether a function has quantised tensors."""
+    functions = (f for _, f in mod.functions_items() if isinstance(f, relax.Function))
+    return any(is_call(b.value, DEQUANTIZE) for f in functions for b in all_bindings(f.body))
 
 
 def _is_straight(func: relax.Function) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -167,7 +166,8 @@ def quantized(
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        quant_pre_process(copy.deepcopy(model), path, skip_symbolic_shape=True)
+        onnx.save(model, path)
+        quant_pre_process(path, path, skip_symbolic_shape=True)
         quantize_static(
             onnx.load(path),
             path,

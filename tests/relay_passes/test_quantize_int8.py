@@ -168,7 +168,8 @@ def test_quantize_goes_in_front_of_what_only_moves_numbers() -> None:
     low, high = graph.constant(-0.4, "float32"), graph.constant(0.9, "float32")
     clipped = graph.op("Clip", data, low, high, name="clip")
     pooled = graph.op("MaxPool", clipped, name="pool", kernel_shape=[2, 2], strides=[2, 2])
-    graph.quantized(graph.op("Transpose", pooled, name="transposed", perm=[0, 2, 3, 1]), 0.01)
+    moved = graph.op("Transpose", pooled, name="transposed", perm=[0, 2, 3, 1])
+    graph.quantized(moved, 0.01, 60)
     compiled = tvm_edge.compile(graph.model(), "llvm")
     of_conv = [k for k in compiled.report.kernels if k.rule == "conv2d_int8"]
     assert len(of_conv) == 1 and "quantize" in of_conv[0].name

@@ -71,7 +71,7 @@ def quantize(spec: DeviceSpec) -> Pipeline:
 
     `spec` is the device that is compiled for.
     """
-    return Pipeline("quantize", (transform.CanonicalizeBindings(), Quantize(spec)))
+    return Pipeline("quantize", (Quantize(spec),))
 
 
 def layout(
