@@ -16,6 +16,7 @@ __all__ = [
     "all_bindings",
     "const",
     "constant_of",
+    "count_uses",
     "is_call",
     "kernel_calls",
     "may_hold_tensors",
@@ -39,6 +40,16 @@ def is_call(value: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
 def constant_of(expr: relax.Expr) -> np.ndarray | None:
     """The value of a constant, ``None`` for any other expression."""
     return expr.value.numpy() if isinstance(expr, tvm.ir.GenericConst) else None
+
+
+def count_uses(func: relax.Function) -> dict[relax.Var, int]:
+    """How many bindings (the function's result counts as one) read each variable."""
+    uses: dict[relax.Var, int] = {}
+    readers = [binding.value for block in func.body.blocks for binding in block.bindings]
+    for reader in [*readers, func.body.body]:
+        for var in relax.analysis.free_vars(reader):
+            uses[var] = uses.get(var, 0) + 1
+    return uses
 
 
 def const(value: np.ndarray, dtype: str) -> relax.Expr:

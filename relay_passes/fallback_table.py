@@ -17,11 +17,14 @@ from collections.abc import Mapping
 
 from tvm_edge.ops import (
     BOX_NMS,
+    DEQUANTIZE,
     EFFICIENT_NMS,
     MULTIBOX_PRIOR,
     MULTIBOX_TRANSFORM_LOC,
     NON_MAX_SUPPRESSION,
     PROPOSAL,
+    QUANTIZE,
+    QUANTIZED_ADD,
     ROI_ALIGN,
     ROI_POOL,
     SCAN,
@@ -55,7 +58,7 @@ _ELEMENTWISE = _relax(
     "not_equal power quantize right_shift round rsqrt sigmoid sign sin sinh sqrt square subtract "
     "tan tanh trunc where nn.dropout nn.gelu nn.gelu_tanh nn.leakyrelu nn.prelu nn.relu nn.selu "
     "nn.silu nn.softplus"
-)
+) | {DEQUANTIZE, QUANTIZE, QUANTIZED_ADD}
 _REDUCTIONS = _relax(
     "argmax argmin max mean min prod std sum variance collapse_sum_like collapse_sum_to"
 )

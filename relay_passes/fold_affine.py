@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.relay_passes.expressions import const, constant_of, is_call
+from tvm_edge.relay_passes.expressions import const, constant_of, count_uses, is_call
 
 __all__ = ["FoldAffine"]
 
@@ -44,7 +44,7 @@ class FoldAffine:
 class _Folder(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, func: relax.Function) -> None:
         super().__init__(mod)
-        self._uses = _count_uses(func)
+        self._uses = count_uses(func)
 
     def visit_tuple_getitem_(self, op: relax.TupleGetItem) -> relax.Expr:
         op = super().visit_tuple_getitem_(op)
@@ -166,16 +166,6 @@ class _Folder(PyExprMutator):
         if isinstance(expr, relax.Var) and self._uses.get(expr, 1) > 1:
             return None
         return self._producer(expr)
-
-
-def _count_uses(func: relax.Function) -> dict[relax.Var, int]:
-    """How many bindings (the function's result counts as one) read each variable."""
-    uses: dict[relax.Var, int] = {}
-    readers = [binding.value for block in func.body.blocks for binding in block.bindings]
-    for reader in [*readers, func.body.body]:
-        for var in relax.analysis.free_vars(reader):
-            uses[var] = uses.get(var, 0) + 1
-    return uses
 
 
 def _hint(expr: relax.Expr) -> str:

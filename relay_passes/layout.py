@@ -20,6 +20,7 @@ from tvm_edge.relay_passes.concat_in_place import CONCAT
 from tvm_edge.relay_passes.expressions import const, constant_of, static_shape
 from tvm_edge.relay_passes.layout_choice import BINARY, UNARY, choose_blocked
 from tvm_edge.relay_passes.layout_graph import LayoutPlan, layout_graph
+from tvm_edge.relay_passes.layout_int8 import int8_conv
 from tvm_edge.relay_passes.moved_channels import BlockedImage, MovedChannels
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.blocked import (
@@ -81,7 +82,8 @@ class BlockLayout:
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 chosen, layouts = self._chosen(func)
-                mod = _Blocker(mod, chosen, layouts).blocked(gvar, func)
+                blocker = _Blocker(mod, chosen, layouts, int8=bool(self._spec.dot_product))
+                mod = blocker.blocked(gvar, func)
         return mod
 
     def _chosen(
@@ -104,10 +106,14 @@ class _Blocker(PyExprMutator):
         mod: tvm.IRModule,
         chosen: Mapping[relax.Call, ConvConfig],
         layouts: Mapping[relax.Var, int],
+        *,
+        int8: bool,
     ) -> None:
         super().__init__(mod)
         self._chosen = chosen
         self._layouts = layouts
+        self._int8 = int8
+        self._bound: dict[relax.Var, relax.Expr] = {}
         self._planned: int | None = None  # the layout of the result at hand
         self._blocked: dict[relax.Var, BlockedImage] = {}
         self._repacked: dict[tuple[relax.Expr, int], BlockedImage] = {}  # in blocks of other sizes
@@ -133,6 +139,7 @@ class _Blocker(PyExprMutator):
     # -------------------------------------------------------------------------------- bindings
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self._bound[binding.var] = binding.value
         self._planned = self._layouts.get(binding.var)
         image = None if self._planned == 0 else self._rewrite(binding.value)
         if image is None:
@@ -193,7 +200,8 @@ class _Blocker(PyExprMutator):
         if follows and isinstance(expr, relax.Var):
             self._blocked[expr] = image
             if isinstance(expr, relax.DataflowVar):
-                self._plain[expr] = self.get_var_remap(expr)
+                own = self.get_var_remap(expr)
+                self._plain[expr] = expr if own is None else own  # bound as it was
         else:
             self._repacked[expr, block] = image
         return image
@@ -227,10 +235,11 @@ class _Blocker(PyExprMutator):
             sources = list(dict.fromkeys(channel.image for channel in picked))
             picks = [(sources.index(channel.image), channel.number) for channel in picked]
             shapes = [static_shape(source.ty) or () for source in sources]
-            name = self.builder_.add_func(gather_channels(shapes, picks), "gather_channels")
+            dtype = str(expr.ty.dtype)
+            name = self.builder_.add_func(gather_channels(shapes, picks, dtype), "gather_channels")
             block = shapes[0][-1]
             shape = (shapes[0][0], filled(len(picks), block) // block, *shapes[0][2:])
-            call = relax.call_tir(name, sources, relax.TensorType(shape, "float32"))
+            call = relax.call_tir(name, sources, relax.TensorType(shape, dtype))
             self._blocked[expr] = BlockedImage(self.builder_.emit(call, "gathered"), len(picks))
         return self._blocked[expr]
 
@@ -271,6 +280,10 @@ class _Blocker(PyExprMutator):
         return None if rule is None else rule(value)
 
     def _conv2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
+        whole = int8_conv(call, self._bound) if self._int8 else None
+        if whole is not None:
+            blocks = self._packed(whole.image, whole.block).var
+            return whole.blocked(self.builder_, blocks), whole.workload.filters
         config = self._chosen.get(call)
         if config is None:
             return None
@@ -310,6 +323,9 @@ class _Blocker(PyExprMutator):
         return result, workload.filters
 
     def _unary(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
+        constants = [constant_of(arg) for arg in call.args[1:]]
+        if any(value is not None and value.size > 1 for value in constants):
+            return None  # one for each channel
         image = self._operand(call.args[0])
         if image is None:
             return None

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from tvm import relax
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.ops import DEQUANTIZE, QUANTIZE, QUANTIZED_ADD
 from tvm_edge.relay_passes.expressions import is_call, static_shape
 from tvm_edge.relay_passes.fallback import operands
 from tvm_edge.relay_passes.workloads import conv_workload
@@ -25,6 +26,7 @@ UNARY = frozenset(
     f"relax.{name}"
     for name in (
         "abs",
+        "astype",
         "clip",
         "exp",
         "negative",
@@ -33,14 +35,15 @@ UNARY = frozenset(
         "nn.leakyrelu",
         "nn.relu",
         "nn.silu",
+        "round",
         "sigmoid",
         "sqrt",
         "tanh",
     )
-)
+) | {DEQUANTIZE, QUANTIZE}
 BINARY = frozenset(
     f"relax.{name}" for name in ("add", "subtract", "multiply", "maximum", "minimum")
-)
+) | {QUANTIZED_ADD}
 _FOLLOWS = (
     UNARY
     | BINARY

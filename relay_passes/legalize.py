@@ -8,7 +8,13 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax import transform
 
+from tvm_edge.ops import DEQUANTIZE, QUANTIZE, QUANTIZED_ADD
 from tvm_edge.relay_passes.in_bounds import bounded_gather, clipped_take, safe_division
+from tvm_edge.relay_passes.lower_quantize import (
+    lower_dequantize,
+    lower_quantize,
+    lower_quantized_add,
+)
 
 __all__ = ["legalize_ops"]
 
@@ -26,6 +32,9 @@ def legalize_ops() -> tvm.transform.Pass:
             "relax.floor_divide": safe_division,
             "relax.mod": safe_division,
             "relax.floor_mod": safe_division,
+            DEQUANTIZE: lower_dequantize,
+            QUANTIZE: lower_quantize,
+            QUANTIZED_ADD: lower_quantized_add,
         }
     )
 

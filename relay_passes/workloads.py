@@ -14,11 +14,11 @@ __all__ = ["conv_workload"]
 
 
 def conv_workload(
-    call: relax.Expr, dtypes: Collection[str] = ("float32",)
+    call: relax.Expr, dtypes: Collection[str | tuple[str, str, str]] = ("float32",)
 ) -> tuple[ConvWorkload, np.ndarray] | None:
     """What a convolution in NCHW computes and its filters; ``None`` unless both are known.
 
-    `dtypes` are those that all of its tensors may be of.
+    `dtypes` are those that all of its tensors may be of, or three of image, filters and result.
     """
     if not is_call(call, "relax.nn.conv2d"):
         return None
@@ -27,15 +27,10 @@ def conv_workload(
         return None
     weights = constant_of(call.args[1])
     shape = static_shape(call.args[0].ty)
-    if (
-        weights is None
-        or shape is None
-        or len(shape) != 4
-        or 0 in shape
-        or str(call.ty.dtype) not in dtypes
-    ):
+    if weights is None or shape is None or len(shape) != 4 or 0 in shape:
         return None
-    if {str(weights.dtype), str(call.args[0].ty.dtype)} != {str(call.ty.dtype)}:
+    own = (str(call.args[0].ty.dtype), str(weights.dtype), str(call.ty.dtype))
+    if own not in [(each,) * 3 if isinstance(each, str) else each for each in dtypes]:
         return None
     top, left, bottom, right = (int(p) for p in attrs.padding)
     if min(top, left, bottom, right) < 0:

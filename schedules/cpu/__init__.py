@@ -14,7 +14,9 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Scheduled, ScheduleRule, apply_first
 from tvm_edge.schedules.cpu.blocked import Conv2dBlocked
 from tvm_edge.schedules.cpu.conv2d import Conv2d
+from tvm_edge.schedules.cpu.conv2d_int8 import Conv2dInt8
 from tvm_edge.schedules.cpu.dense import Dense
+from tvm_edge.schedules.cpu.depthwise_int8 import DepthwiseInt8
 from tvm_edge.schedules.cpu.fallback import Fallback
 from tvm_edge.schedules.cpu.intrinsics import expand_functions
 from tvm_edge.schedules.cpu.loops import schedule_spatial
@@ -28,6 +30,8 @@ __all__ = ["RULES", "schedule"]
 
 RULES: tuple[ScheduleRule, ...] = (
     Elementwise(schedule_spatial),
+    Conv2dInt8(),
+    DepthwiseInt8(),
     Conv2dBlocked(),
     Winograd(),
     WindowBlocked(),

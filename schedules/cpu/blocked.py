@@ -325,7 +325,13 @@ class Loops:
 
 
 def schedule_blocks(
-    sch: Schedule, block: SBlockRV, epilogue: SBlockRV, knobs: Knobs, loops: Loops
+    sch: Schedule,
+    block: SBlockRV,
+    epilogue: SBlockRV,
+    knobs: Knobs,
+    loops: Loops,
+    *,
+    vectorize: bool = True,
 ) -> tuple[LoopRV, LoopRV]:
     """Cut a reduction over blocks of channels into tasks and register tiles.
 
@@ -335,6 +341,8 @@ def schedule_blocks(
         The reduction; its sums move into registers.
     epilogue : SBlock
         The only block that reads them, over the same axes.
+    vectorize : bool
+        Whether lanes are a vector loop, and not the caller's.
 
     Returns
     -------
@@ -379,7 +387,8 @@ def schedule_blocks(
         sch.parallel(task)
     for loop in (step, *inner):
         sch.unroll(loop)
-    sch.vectorize(loops.lane)
+    if vectorize:
+        sch.vectorize(loops.lane)
     sch.reverse_compute_at(epilogue, serial[-1] if serial else task, preserve_unit_loops=True)
     *unrolled, lane = sch.get_loops(epilogue)[-(len(inner) + 1) :]
     if rest:

@@ -15,7 +15,7 @@ __all__ = ["gather_channels"]
 
 
 def gather_channels(
-    sources: Sequence[tuple[int, ...]], picks: Sequence[tuple[int, int]]
+    sources: Sequence[tuple[int, ...]], picks: Sequence[tuple[int, int]], dtype: str = "float32"
 ) -> tirx.PrimFunc:
     """Copy chosen channels of blocked images into a blocked image.
 
@@ -26,6 +26,8 @@ def gather_channels(
     picks : sequence of (int, int)
         For each channel of the result the image it is from and its number there. The result is
         filled up to whole blocks with the last one.
+    dtype : str
+        Of all of them.
 
     Returns
     -------
@@ -34,10 +36,8 @@ def gather_channels(
     """
     batch, _, lines, columns, block = sources[0]
     blocks = -(-len(picks) // block)
-    images = [
-        tirx.decl_buffer(shape, "float32", name=f"image{i}") for i, shape in enumerate(sources)
-    ]
-    result = tirx.decl_buffer((batch, blocks, lines, columns, block), "float32", name="gathered")
+    images = [tirx.decl_buffer(shape, dtype, name=f"image{i}") for i, shape in enumerate(sources)]
+    result = tirx.decl_buffer((batch, blocks, lines, columns, block), dtype, name="gathered")
     task, column = tirx.Var("task", "int32"), tirx.Var("x", "int32")
     n, y = tirx.floordiv(task, lines), tirx.floormod(task, lines)
     copies = []

@@ -13,7 +13,9 @@ from tvm import ir, tirx
 
 __all__ = ["expand_functions"]
 
-_EXP, _POW, _SIGMOID = (ir.Op.get(f"tirx.{name}") for name in ("exp", "pow", "sigmoid"))
+_EXP, _POW, _SIGMOID, _NEARBYINT = (
+    ir.Op.get(f"tirx.{name}") for name in ("exp", "pow", "sigmoid", "nearbyint")
+)
 
 # exp(r) = 1 + r + r^2 (1/2 + ...) for |r| <= log(2)/2: Cephes' expf, S. L. Moshier, 1992.
 _COEFFICIENTS = (
@@ -31,18 +33,23 @@ _LEAST, _LARGEST = -88.0, 88.72283
 _BIAS, _FRACTION = 127, 23  # of a float's exponent; bits of its fraction
 # Powers made of square roots. Local response normalisation takes 0.75.
 _QUARTERS = (0.25, 0.5, 0.75)
+# In the middle of the floats of which each is a whole number: 2^23 to 2^24.
+_ROUNDING, _ROUNDING_BITS = 1.5 * 2**23, 0x4B400000
+_SMALL = 2**22  # what may be added to it and stays among them
 
 
 def expand_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Replace exponentials, sigmoids and powers by quarters, all in single precision.
+    """Replace exponentials, sigmoids, powers by quarters and roundings, all in single precision.
 
     The exponential is right to 2 units in the last place; results below 2^-126 are zero.
     """
 
     def expand(call: ir.Call) -> tirx.Expr:
-        known = any(call.op.same_as(op) for op in (_EXP, _POW, _SIGMOID))
+        known = any(call.op.same_as(op) for op in (_EXP, _NEARBYINT, _POW, _SIGMOID))
         if not known or call.ty.dtype != "float32":
             return call
+        if call.op.same_as(_NEARBYINT):
+            return _rounded(call.args[0]) if _is_small(call.args[0]) else call
         if call.op.same_as(_EXP):
             return _exp(call.args[0])
         if call.op.same_as(_SIGMOID):
@@ -53,7 +60,40 @@ def expand_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return _root(call.args[0], exponent.value)
         return call
 
+    def round_to_int(cast: tirx.Cast) -> tirx.Expr:
+        call = cast.value
+        if cast.ty.dtype != "int32" or not isinstance(call, ir.Call):
+            return cast
+        if not call.op.same_as(_NEARBYINT) or not _is_small(call.args[0]):
+            return cast
+        return _rounded_to_int(call.args[0])
+
+    # Whole conversions first, or what they convert would be rounded to floats.
+    func = tvm_ffi.structural_map(func, (tirx.Cast, round_to_int))
     return tvm_ffi.structural_map(func, (ir.Call, expand))
+
+
+def _is_small(value: tirx.Expr) -> bool:
+    """Whether a number of float32 is bounded on both sides, by less than 2^22."""
+    kinds = []
+    while isinstance(value, tirx.Min | tirx.Max) and value.ty.dtype == "float32":
+        if not isinstance(value.b, tirx.FloatImm) or abs(value.b.value) >= _SMALL:
+            return False
+        kinds.append(type(value))
+        value = value.a
+    return {tirx.Min, tirx.Max} <= set(kinds)
+
+
+def _rounded(value: tirx.Expr) -> tirx.Expr:
+    """A small number rounded to even: what lies below its last digit falls off a sum."""
+    large = tirx.const(_ROUNDING, "float32")
+    return (value + large) - large
+
+
+def _rounded_to_int(value: tirx.Expr) -> tirx.Expr:
+    """The same in int32, whose digits are the last ones of the sum."""
+    bits = tirx.reinterpret("int32", value + tirx.const(_ROUNDING, "float32"))
+    return bits - tirx.const(_ROUNDING_BITS, "int32")
 
 
 def _exp(x: tirx.Expr) -> tirx.Expr:

@@ -11,6 +11,7 @@ from math import ceil, prod
 
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import accesses, constant, stride
@@ -26,7 +27,7 @@ from tvm_edge.schedules.cpu.loops import (
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.stages import epilogue_of, fuse, isolate, open_reduction
 
-__all__ = ["WindowBlocked"]
+__all__ = ["WindowBlocked", "Windows", "schedule_windows"]
 
 _MAX_TAPS = 49
 _MAX_COLUMNS = 8
@@ -55,44 +56,81 @@ class WindowBlocked:
         data = _windowed(sch.get(block), spec)
         if data is None or not can_peel(sch, sch.get_loops(block)[3]):
             return None
-        stage = isolate(sch, block, data)
-        epilogue = epilogue_of(sch, block)
-        sizes = [extent(sch, loop) or 1 for loop in sch.get_loops(block)]
-        step = stride_of(constant(data.shape[2]) or 1, sizes[2], sizes[5])
-        tile = _choose(sizes, step, _line_bytes(data), spec, padded=stage is not None)
-        n, o, y, x, lane, ky, kx = sch.get_loops(block)
-        sch.set_scope(block, 0, "local")
-        chunks, line = sch.split(y, factors=[None, tile.lines])
-        rest = sizes[3] % tile.columns
-        columns, column = sch.split(x, factors=[None, tile.columns])
-        if rest:
-            peel_remainder(sch, [columns, column])
-        # Large images come from a convolution whose cores had lines of them, small ones from one
-        # whose cores had channels: what a core wrote is in its own cache.
-        image = prod(constant(dim) or 1 for dim in data.shape) * data.dtype.bits // 8
-        shared = [chunks, o] if image > spec.l2_cache // 4 else [o, chunks]
-        sch.reorder(n, *shared, line, columns, ky, kx, column, lane)
-        task = fuse(sch, [n, *shared])
-        if prod(sizes) >= MIN_PARALLEL_WORK * sizes[4]:
-            sch.parallel(task)
-        sch.vectorize(lane)
-        taps = sizes[5] * sizes[6]
-        for loop in (*((ky, kx) if taps <= _MAX_TAPS else ()), column):
-            sch.unroll(loop)
-        sch.reverse_compute_at(epilogue, columns, preserve_unit_loops=True)
-        column, lane = sch.get_loops(epilogue)[-2:]
-        if rest:
-            peel_remainder(sch, [column])
-        sch.unroll(column)
-        sch.vectorize(lane)
-        done = [block, epilogue]
-        if stage is not None:
-            sch.compute_at(stage, task, preserve_unit_loops=True)
-            vectorize_rows(sch, stage, spec)
-            done.append(stage)
-        sch.decompose_reduction(block, ky)
-        schedule_rest(sch, done, spec)
+        windows = schedule_windows(sch, block, data, spec)
+        sch.decompose_reduction(block, windows.first)
+        schedule_rest(sch, windows.done, spec)
         return sch
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What :func:`schedule_windows` leaves to be done.
+
+    Attributes
+    ----------
+    first : LoopRV
+        The outermost loop of the reduction, where its initialisation is to be split off.
+    epilogue : SBlockRV
+        What reads the sums.
+    done : list of SBlockRV
+        Blocks with a schedule.
+    """
+
+    first: LoopRV
+    epilogue: SBlockRV
+    done: list[SBlockRV]
+
+
+def schedule_windows(
+    sch: Schedule, block: SBlockRV, data: tirx.Buffer, spec: DeviceSpec, *, vectorize: bool = True
+) -> Windows:
+    """Cut a reduction over windows of `data` into tasks and register tiles.
+
+    Parameters
+    ----------
+    block : SBlockRV
+        Over batch, blocks, lines, columns and lanes; summed over lines and columns of a window,
+        and maybe over products in a lane.
+    vectorize : bool
+        Whether lanes are a vector loop, and not the caller's.
+    """
+    stage = isolate(sch, block, data)
+    epilogue = epilogue_of(sch, block)
+    sizes = [extent(sch, loop) or 1 for loop in sch.get_loops(block)]
+    step = stride_of(constant(data.shape[2]) or 1, sizes[2], sizes[5])
+    tile = _choose(sizes[:7], step, _line_bytes(data), spec, padded=stage is not None)
+    n, o, y, x, lane, ky, kx, *_ = sch.get_loops(block)
+    sch.set_scope(block, 0, "local")
+    chunks, line = sch.split(y, factors=[None, tile.lines])
+    rest = sizes[3] % tile.columns
+    columns, column = sch.split(x, factors=[None, tile.columns])
+    if rest:
+        peel_remainder(sch, [columns, column])
+    # Large images come from a convolution whose cores had lines of them, small ones from one
+    # whose cores had channels: what a core wrote is in its own cache.
+    image = prod(constant(dim) or 1 for dim in data.shape) * data.dtype.bits // 8
+    shared = [chunks, o] if image > spec.l2_cache // 4 else [o, chunks]
+    sch.reorder(n, *shared, line, columns, ky, kx, column, lane)
+    task = fuse(sch, [n, *shared])
+    if prod(sizes) >= MIN_PARALLEL_WORK * sizes[4]:
+        sch.parallel(task)
+    if vectorize:
+        sch.vectorize(lane)
+    taps = sizes[5] * sizes[6]
+    for loop in (*((ky, kx) if taps <= _MAX_TAPS else ()), column):
+        sch.unroll(loop)
+    sch.reverse_compute_at(epilogue, columns, preserve_unit_loops=True)
+    column, lane = sch.get_loops(epilogue)[-2:]
+    if rest:
+        peel_remainder(sch, [column])
+    sch.unroll(column)
+    sch.vectorize(lane)
+    done = [block, epilogue]
+    if stage is not None:
+        sch.compute_at(stage, task, preserve_unit_loops=True)
+        vectorize_rows(sch, stage, spec)
+        done.append(stage)
+    return Windows(ky, epilogue, done)
 
 
 def _windowed(block: s_tir.SBlock, spec: DeviceSpec) -> tirx.Buffer | None:

@@ -36,6 +36,7 @@ def test_dump_writes_the_module_after_each_pass(
     expected = [
         f"{phase.name}-{i:02d}-{name}"
         for phase in (
+            phases.quantize(resolve_target("llvm").spec),
             phases.SIMPLIFY,
             phases.layout(resolve_target("llvm").spec),
             phases.legalize(resolve_target("llvm")),

@@ -33,7 +33,7 @@ CLASSIFIER = [
 ]
 
 
-GPU = {"beside_cpu": True, "unified": True, "offload": True, "streams": True}
+GPU = {"beside_cpu": True, "unified": True, "offload": True}
 
 
 def test_fully_connected_layers_are_those_with_weights() -> None:
@@ -79,8 +79,6 @@ def test_plans_that_are_not_to_be_had_say_why() -> None:
     _, missing = names(offload=False)
     assert "fallback=" in missing["FC on the CPU"]
     assert "fallback=" in missing["FC on the CPU, pipelined"]
-    there, missing = names(streams=False)
-    assert "stream" in missing["FC on the CPU, pipelined"] and "FC on the CPU" in there
     plans = list(possible(CLASSIFIER[:1], **GPU))
     assert [p.name for p, why in plans if not why] == ["as is", "no Winograd"]
 

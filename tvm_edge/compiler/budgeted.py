@@ -14,7 +14,6 @@ from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.budget import machine_bytes, written
 from tvm_edge.memory.plans import Plan, Prediction, chosen, possible
 from tvm_edge.report import CompileReport
-from tvm_edge.runtime import CompiledModel
 
 __all__ = ["within_budget"]
 
@@ -71,7 +70,6 @@ def within_budget(
         beside_cpu=target.host is not None,
         unified=target.spec.unified_memory,
         offload=fallback not in ("none", "error"),
-        streams=hasattr(CompiledModel, "stream"),
     ):
         if missing:
             considered.append((plan, missing))

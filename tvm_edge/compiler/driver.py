@@ -382,7 +382,7 @@ def _plan(
     with clock("graph"):
         dump(imported.module, "imported")
         with resolved.cpu.target:  # constants are evaluated here
-            simple = phases.SIMPLIFY(imported.module)
+            simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))
         # Who asks for float16 wants the GPU: the CPU has no kernels of it.
         by_cost = precision in ("float32", "tf32")
         placed = place(simple, imported, resolved, fallback, by_cost=by_cost, offload=way.offload)

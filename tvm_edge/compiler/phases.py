@@ -22,6 +22,8 @@ from tvm_edge.relay_passes.layout_graph import LayoutPlan
 from tvm_edge.relay_passes.legalize import legalize_ops
 from tvm_edge.relay_passes.pack_matrices import PackMatrices
 from tvm_edge.relay_passes.plan_memory import PlanMemory
+from tvm_edge.relay_passes.quantize import Quantize
+from tvm_edge.relay_passes.quantized_constants import FoldDequantized
 from tvm_edge.relay_passes.record_on_opencl import RecordOnOpenCL
 from tvm_edge.relay_passes.reuse_in_place import ReuseInPlace
 from tvm_edge.relay_passes.spread_vdevices import SpreadVDevices
@@ -43,12 +45,14 @@ __all__ = [
     "layout",
     "legalize",
     "lower",
+    "quantize",
     "stream",
 ]
 
 SIMPLIFY = Pipeline(
     "simplify",
     (
+        FoldDequantized(),
         FoldConstantViews(),
         transform.CanonicalizeBindings(),
         FoldAffine(),
@@ -62,6 +66,14 @@ SIMPLIFY = Pipeline(
     ),
 )
 """Operators stay operators; constants are folded, batch normalisation is gone."""
+
+
+def quantize(spec: DeviceSpec) -> Pipeline:
+    """Quantised tensors are calculated with as they are; before constants are folded.
+
+    `spec` is the device that is compiled for.
+    """
+    return Pipeline("quantize", (Quantize(spec),))
 
 
 def layout(

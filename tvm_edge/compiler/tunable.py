@@ -27,7 +27,7 @@ def convolutions_of(
     """
     imported = load_model(model, input_shapes)
     with resolved.cpu.target:
-        simple = phases.SIMPLIFY(imported.module)
+        simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))
     found = (
         conv_workload(binding.value)
         for block in simple["main"].body.blocks
@@ -44,5 +44,5 @@ def layout_graph_of(
     """Which layouts the operators of a model may have on a CPU, and the model's nodes."""
     imported = load_model(model, input_shapes)
     with resolved.cpu.target:
-        simple = phases.SIMPLIFY(imported.module)
+        simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))
     return layout_graph(simple["main"], resolved.spec), imported.nodes

@@ -8,6 +8,7 @@ from tvm_edge.frontend.operators.networks import NETWORKS
 from tvm_edge.frontend.operators.padding import PADDING
 from tvm_edge.frontend.operators.pooling import POOLING
 from tvm_edge.frontend.operators.quantization import QUANTIZATION
+from tvm_edge.frontend.operators.quantized import QUANTIZED
 from tvm_edge.frontend.operators.recurrent import RECURRENT
 from tvm_edge.frontend.operators.reductions import REDUCTIONS
 from tvm_edge.frontend.operators.regions import REGIONS
@@ -29,6 +30,7 @@ CONVERTERS: dict[str, Converter] = {
     **PADDING,
     **POOLING,
     **QUANTIZATION,
+    **QUANTIZED,
     **RECURRENT,
     **REDUCTIONS,
     **REGIONS,

@@ -10,6 +10,7 @@ from tvm import relax, tirx
 
 from tvm_edge.frontend.flops import Operation, Shape, flops
 from tvm_edge.frontend.normal_form import NodeCost, SourceNode
+from tvm_edge.ops import DEQUANTIZE, QUANTIZE, QUANTIZED_ADD
 
 __all__ = ["call_cost", "source_nodes"]
 
@@ -165,6 +166,9 @@ _ONNX: Mapping[str, str] = {
         "Identity",
     ),
     **{f"nn.adaptive_avg_pool{n}d": "GlobalAveragePool" for n in (1, 2, 3)},
+    DEQUANTIZE: "Relu",
+    QUANTIZE: "Relu",
+    QUANTIZED_ADD: "Relu",
     "argmax": "ArgMax",
     "argmin": "ArgMin",
     "cumprod": "CumSum",

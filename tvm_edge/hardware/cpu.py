@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tvm
 from tvm.target import codegen
@@ -73,6 +73,7 @@ def cpu_spec(target: tvm.target.Target, *, native: bool, most_simd_bytes: int = 
         peak_gflops=cores * clock * (simd_bytes // 4) * 2 * fma_units,
         bandwidth_gbs=10.0 * cores,
         float16="avx512fp16" in features or "fullfp16" in features,
+        dot_product=_dot_product(simd_bytes, features),
     )
 
 
@@ -87,6 +88,15 @@ def _vector_unit(architecture: str, features: set[str], most: int) -> tuple[int,
     if architecture.startswith(("aarch64", "arm64")):
         return 16, 32, 2
     return 16, 16, 1
+
+
+def _dot_product(simd_bytes: int, features: set[str]) -> Literal["", "vnni512", "vnni256", "sdot"]:
+    """The instruction for products of 8-bit numbers."""
+    if simd_bytes == 64 and "avx512vnni" in features:
+        return "vnni512"
+    if simd_bytes >= 32 and ("avxvnni" in features or {"avx512vnni", "avx512vl"} <= features):
+        return "vnni256"
+    return "sdot" if simd_bytes == 16 and "dotprod" in features else ""
 
 
 def _max_clock_ghz() -> float:

@@ -78,6 +78,10 @@ class DeviceSpec:
         virtual memory), and not just map it to read.
     float16, float64 : bool
         Whether half-precision and double-precision arithmetic are native.
+    dot_product : {"", "vnni512", "vnni256", "sdot"}
+        The instruction of a CPU that adds four products of 8-bit numbers to a lane of int32, see
+        :mod:`tvm_edge.schedules.cpu.dot_products`; empty where there is none, or the code has no
+        way to it.
     """
 
     key: str
@@ -108,6 +112,7 @@ class DeviceSpec:
     fine_grained_memory: bool = False
     float16: bool = False
     float64: bool = True
+    dot_product: Literal["", "vnni512", "vnni256", "sdot"] = ""
 
     def lanes(self, dtype_bytes: int = 4) -> int:
         """Elements of `dtype_bytes` bytes in one vector register; at least 1."""

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import tvm
 from tvm import relax, tirx
 
-from tvm_edge import opencl
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.floor import floor_of
 from tvm_edge.memory.scratch import Scratch, kept, scratch_of
@@ -69,7 +68,7 @@ def mapped(weights: Mapping[str, int], resolved: ResolvedTarget) -> int:
     runtime lends them to it.
     """
     stay = {_HOST, STREAM}
-    if resolved.spec.on_cpu and hasattr(opencl, "borrow"):
+    if resolved.spec.on_cpu and resolved.kind == "opencl":
         stay.add(resolved.kind)
     return sum(nbytes for device, nbytes in weights.items() if device in stay)
 

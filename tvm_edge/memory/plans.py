@@ -120,7 +120,6 @@ def possible(
     beside_cpu: bool,
     unified: bool,
     offload: bool,
-    streams: bool,
 ) -> Iterator[tuple[Plan, str]]:
     """Every plan, and why it is not to be had; empty for one that is.
 
@@ -134,8 +133,6 @@ def possible(
         Whether they share memory.
     offload : bool
         Whether ``fallback=`` lets operators leave the GPU.
-    streams : bool
-        Whether a model can pipeline frames.
     """
     dense = dense_nodes(nodes)
     none = f"no fully connected layer has {written(_LEAST_BYTES)} of weights"
@@ -150,11 +147,7 @@ def possible(
     nodes_of_fc = {} if why else dict.fromkeys(offloaded(nodes), FC_ON_CPU)
     on_cpu = Plan("FC on the CPU", nodes_of_fc)
     yield on_cpu, why
-    no_stream = "this version has no model.stream()"
-    yield (
-        replace(on_cpu, name="FC on the CPU, pipelined", pipelined=True),
-        why or ("" if streams else no_stream),
-    )
+    yield replace(on_cpu, name="FC on the CPU, pipelined", pipelined=True), why
     yield replace(on_cpu, name="FC on the CPU, no Winograd", winograd=False), why
     largest = max((nodes[index].cost.weight_bytes for index in dense), default=0)
     why = "" if dense else none

@@ -17,6 +17,14 @@ from tvm_edge.ops.detections import (
     proposal,
 )
 from tvm_edge.ops.nms import BOX_NMS, NON_MAX_SUPPRESSION, box_nms, non_max_suppression
+from tvm_edge.ops.quantize import (
+    DEQUANTIZE,
+    QUANTIZE,
+    QUANTIZED_ADD,
+    dequantize,
+    quantize,
+    quantized_add,
+)
 from tvm_edge.ops.roi import ROI_ALIGN, ROI_POOL, roi_align, roi_pool
 from tvm_edge.ops.scan import SCAN, scan
 from tvm_edge.ops.sort import SEGMENTED_ARGSORT, segmented_argsort
@@ -24,11 +32,14 @@ from tvm_edge.ops.unique import UNIQUE, unique
 
 __all__ = [
     "BOX_NMS",
+    "DEQUANTIZE",
     "EFFICIENT_NMS",
     "MULTIBOX_PRIOR",
     "MULTIBOX_TRANSFORM_LOC",
     "NON_MAX_SUPPRESSION",
     "PROPOSAL",
+    "QUANTIZE",
+    "QUANTIZED_ADD",
     "ROI_ALIGN",
     "ROI_POOL",
     "SCAN",
@@ -37,12 +48,15 @@ __all__ = [
     "UNIQUE",
     "YOLO_DECODE",
     "box_nms",
+    "dequantize",
     "efficient_nms",
     "multibox_detection",
     "multibox_prior",
     "multibox_transform_loc",
     "non_max_suppression",
     "proposal",
+    "quantize",
+    "quantized_add",
     "roi_align",
     "roi_pool",
     "scan",

@@ -7,6 +7,7 @@ and exact; what is rounded is rounded once, to even.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
@@ -17,22 +18,33 @@ from tvm.relax.frontend.onnx.onnx_frontend import Conv as TvmConv
 from tvm_edge.frontend.operators.base import (
     Attributes,
     Converter,
+    constant,
     operand,
     small_type,
     static_shape,
 )
 from tvm_edge.frontend.operators.small_types import SMALL_TYPES, decoded, encoded
+from tvm_edge.ops import dequantize, quantize
 
 __all__ = ["QUANTIZATION"]
+
+_BYTES = ("int8", "uint8")
 
 
 def _quantize(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr:
-    """In float32; TVM's has no blocks."""
+    """An operator of ours where scale and zero point are constants of a tensor or an axis.
+
+    Others in float32; TVM's has no blocks.
+    """
     x, scale, zero = inputs[0], inputs[1], operand(inputs, 2)
     kind = _named_type(attrs.get("output_dtype", 0)) or small_type(attrs, 2)
     kind = kind or ("uint8" if zero is None else str(zero.ty.dtype))
+    plain = _plain(x, scale, zero, attrs)
+    in_float32 = _named_type(attrs.get("precision", 0)) in ("", "float32")
+    if plain is not None and in_float32 and kind in _BYTES and str(x.ty.dtype) == "float32":
+        return bb.normalize(quantize(x, plain.scale, plain.zero, kind, plain.axis))
     divided = _precision(bb, x, scale, attrs)
     zero = None if zero is None else _real(bb, zero, small_type(attrs, 2))
     zero = _along(bb, zero, x, attrs)
@@ -78,6 +90,9 @@ def _dequantize(
     x, scale, zero = inputs[0], inputs[1], operand(inputs, 2)
     kind = _named_type(attrs.get("output_dtype", 0)) or str(scale.ty.dtype)
     small = small_type(attrs, 0)
+    plain = None if small or kind != "float32" else _plain(x, scale, zero, attrs)
+    if plain is not None and str(x.ty.dtype) in (*_BYTES, "int32"):
+        return bb.normalize(dequantize(x, plain.scale, plain.zero, plain.axis))
     wide = decoded(bb, x, small) if small else bb.emit(relax.op.astype(x, "int32"))
     if zero is not None:
         low = decoded(bb, zero, small) if small else bb.emit(relax.op.astype(zero, "int32"))
@@ -85,6 +100,34 @@ def _dequantize(
     factor = bb.emit(relax.op.astype(_along(bb, scale, x, attrs), "float32"))
     real = bb.emit(relax.op.multiply(relax.op.astype(wide, "float32"), factor))
     return bb.normalize(real if kind == "float32" else relax.op.astype(real, kind))
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """Constant scale and zero point: of no axis, or of one."""
+
+    scale: relax.Expr
+    zero: relax.Expr
+    axis: int
+
+
+def _plain(
+    x: relax.Expr, scale: relax.Expr, zero: relax.Expr | None, attrs: Attributes
+) -> _Plain | None:
+    """What the operators of :mod:`tvm_edge.ops.quantize` take; `None` of other forms."""
+    factors, shape = constant(scale), static_shape(x)
+    zeros = np.zeros((), "int32") if zero is None else constant(zero)
+    if factors is None or zeros is None or shape is None or attrs.get("block_size", 0):
+        return None
+    if str(factors.dtype) != "float32" or any(small_type(attrs, i) for i in (0, 2)):
+        return None
+    axis = int(attrs.get("axis", 1)) % max(len(shape), 1) if len(shape) > 1 else 0
+    if factors.size == zeros.size == 1:
+        factors, zeros = factors.reshape(()), zeros.reshape(())
+    elif not shape or factors.shape != (shape[axis],):
+        return None
+    zeros = np.broadcast_to(zeros.astype("int32"), factors.shape)
+    return _Plain(relax.const(factors, "float32"), relax.const(np.array(zeros), "int32"), axis)
 
 
 def _along(
@@ -142,24 +185,43 @@ def _product_scale(
     return bb.emit(relax.op.multiply(relax.op.astype(total, "float32"), factor))
 
 
+def _are_constant(*values: relax.Expr) -> bool:
+    return all(constant(value) is not None for value in values)
+
+
 def _q_linear_matmul(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
 ) -> relax.Expr:
+    """With a constant matrix as a product of quantised tensors, which passes find a kernel for.
+
+    Others in int32.
+    """
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
     rank_a, rank_b = int(a.ty.ndim), int(b.ty.ndim)
+    scales = (a_scale, a_zero, b_scale, b_zero, y_scale, y_zero)
+    if rank_b == 2 and rank_a > 1 and _are_constant(b, *scales) and _one_element(a_scale, y_scale):
+        left = bb.emit(_dequantize(bb, [a, a_scale, a_zero], {}))
+        right = bb.emit(_dequantize(bb, [b, b_scale, b_zero], {"axis": 1}))
+        product = bb.emit(relax.op.matmul(left, right))
+        return _quantize(bb, [product, y_scale, y_zero], {})
     product = bb.emit(
         relax.op.matmul(
             _whole(bb, a, a_zero, max(rank_a - 2, 0)), _whole(bb, b, b_zero, rank_b - 1)
         )
     )
     rank = int(product.ty.ndim)
-    scales = (
+    broadcast = (
         _at_axis(bb, a_scale, rank, max(rank - 2, 0)),
         _at_axis(bb, b_scale, rank, rank - 1),
         _at_axis(bb, y_scale, rank, max(rank - 2, 0)),
     )
     zero = bb.emit(relax.op.astype(_at_axis(bb, y_zero, rank, max(rank - 2, 0)), "float32"))
-    return _requantized(bb, _product_scale(bb, scales, product), zero, str(y_zero.ty.dtype))
+    return _requantized(bb, _product_scale(bb, broadcast, product), zero, str(y_zero.ty.dtype))
+
+
+def _one_element(*values: relax.Expr) -> bool:
+    """Whether each is one scale for all of a tensor."""
+    return all(int(np.prod(static_shape(value) or ())) == 1 for value in values)
 
 
 def _convolved(
@@ -169,7 +231,7 @@ def _convolved(
     bias: relax.Expr | None,
     attrs: Attributes,
 ) -> relax.Expr:
-    """A convolution of int32, whose padding is the zero that the zero point stands for."""
+    """A convolution, whose padding is the zero that the zero point stands for."""
     call = TvmConv._impl_v11(bb, [x, weights, bias], attrs, None)
     return bb.emit(call)
 
@@ -185,14 +247,27 @@ def _conv_integer(
 def _q_linear_conv(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr:
+    """Of two dimensions as a convolution of quantised tensors, which passes find a kernel for.
+
+    Others in int32.
+    """
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = inputs[:8]
-    total = _convolved(
-        bb, _whole(bb, x, x_zero, 1), _whole(bb, w, w_zero, 0), operand(inputs, 8), attrs
-    )
+    bias = operand(inputs, 8)
+    scales = (x_scale, x_zero, w_scale, w_zero, y_scale, y_zero)
+    if int(x.ty.ndim) == 4 and _are_constant(w, *scales) and _one_element(x_scale, y_scale):
+        data = bb.emit(_dequantize(bb, [x, x_scale, x_zero], {}))
+        weights = bb.emit(_dequantize(bb, [w, w_scale, w_zero], {"axis": 0}))
+        if bias is not None:
+            a, b = constant(x_scale), constant(w_scale)
+            assert a is not None and b is not None
+            factor = relax.const(np.asarray(a.reshape(()) * b, "float32"), "float32")
+            bias = bb.emit(_dequantize(bb, [bias, factor, None], {"axis": 0}))
+        return _quantize(bb, [_convolved(bb, data, weights, bias, attrs), y_scale, y_zero], {})
+    total = _convolved(bb, _whole(bb, x, x_zero, 1), _whole(bb, w, w_zero, 0), bias, attrs)
     rank = int(total.ty.ndim)
-    scales = [_at_axis(bb, scale, rank, 1) for scale in (x_scale, w_scale, y_scale)]
+    broadcast = [_at_axis(bb, scale, rank, 1) for scale in (x_scale, w_scale, y_scale)]
     zero = bb.emit(relax.op.astype(_at_axis(bb, y_zero, rank, 1), "float32"))
-    return _requantized(bb, _product_scale(bb, scales, total), zero, str(y_zero.ty.dtype))
+    return _requantized(bb, _product_scale(bb, broadcast, total), zero, str(y_zero.ty.dtype))
 
 
 QUANTIZATION: dict[str, Converter] = {

@@ -1,0 +1,261 @@
+"""Quantised networks on the CPU beside ONNX Runtime and OpenVINO: ``python -m benchmarks.int8``.
+
+The zoo's resnet50_v1 and mobilenet_v2 by ``onnxruntime.quantization`` (:mod:`.int8_models`), one
+picture, NumPy arrays in and out. Every runtime runs the same file in a process of its own, and the
+processes take turns: ours, ours in float32, ONNX Runtime, OpenVINO, ours, … A process loads the
+network, warms up, then times runs; its result is their median. A figure is the median of the
+processes, their range in brackets. ``ratio`` is the faster peer's figure over ours, ``float32``
+that of our own float32 over ours.
+
+In the same run every quantised tensor is compared with ONNX Runtime's on another picture (``> 1``
+is the largest share of a tensor that differs by more than one unit), and the mAP of the detector
+that ships, quantised alike, with float32's.
+
+``--networks NAME …``, ``--rounds N`` (5), ``--seconds S`` (3), ``--threads N`` (2);
+``--pictures N`` of the detector (500; 0 leaves it out), ``--no-times``; ``--json FILE``
+writes everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cpu_peaks import spread
+from benchmarks.cpu_runtimes import ENVIRONMENT, load_runtime
+from benchmarks.int8_models import DETECTOR, compare, inputs_of, quantized, with_intermediates
+from benchmarks.machine import describe_machine
+from benchmarks.processes import Job, is_child, run_child, serve, timed_runs
+
+_MODULE = "benchmarks.int8"
+_WARM_UP = 0.5  # seconds
+_NETWORKS = ("resnet50_v1", "mobilenet_v2")
+_FLOAT32, _OURS = "tvm-edge float32", "tvm-edge"
+_RUNTIMES = (_OURS, _FLOAT32, "onnxruntime", "openvino")
+
+PEER, FLOAT32 = 1.0, 2.0
+"""Bars: the faster peer's time over ours, and our float32's."""
+
+ONE_UNIT, HALF_A_POINT = 1e-3, 0.005
+"""Bars: the share of a tensor that may differ by more than one unit, and what mAP may lose."""
+
+
+# ------------------------------------------------------------------ what the child processes do
+
+
+def _save(name: str, folder: Path) -> dict[str, Any]:
+    """Write the network, quantised and not, both compiled, and an input."""
+    import onnx
+
+    import tvm_edge
+    from tvm_edge import zoo
+
+    model = zoo.build(name)
+    int8 = quantized(name, model)
+    onnx.save(int8, folder / f"{name}.onnx")
+    onnx.save(model, folder / f"{name}.float32.onnx")
+    np.savez(folder / f"{name}.inputs.npz", **inputs_of(name, 0))
+    compiled = tvm_edge.compile(int8, "llvm", tuning_logs=False)
+    compiled.export(folder / f"{name}.tvme")
+    tvm_edge.compile(model, "llvm", tuning_logs=False).export(folder / f"{name}.float32.tvme")
+    rules = [kernel.rule for kernel in compiled.report.kernels]
+    return {
+        "kernels": len(rules),
+        "int8": sum(rule.endswith("_int8") for rule in rules),
+        "seconds": sum(compiled.report.seconds.values()),
+    }
+
+
+def _time(runtime: str, name: str, threads: str, seconds: str, folder: Path) -> dict[str, Any]:
+    inputs = dict(np.load(folder / f"{name}.inputs.npz"))
+    own, form = (_OURS, f"{name}.float32") if runtime == _FLOAT32 else (runtime, name)
+    run = load_runtime(own, form, folder, int(threads))
+    run(inputs)
+    timed_runs(lambda: run(inputs), _WARM_UP)
+    samples = [s * 1e3 for s in timed_runs(lambda: run(inputs), float(seconds))]
+    return {"ms": median(samples), "fastest_ms": min(samples), "repeat": len(samples)}
+
+
+def _compare(name: str, folder: Path) -> dict[str, Any]:
+    """Every quantised tensor of a picture, and the classes of some."""
+    import onnx
+    import onnxruntime
+
+    import tvm_edge
+
+    model = with_intermediates(onnx.load(folder / f"{name}.onnx"))
+    compiled = tvm_edge.compile(model, "llvm", tuning_logs=False)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    feeds = inputs_of(name, 1)
+    expected = dict(zip(names, session.run(names, feeds), strict=True))
+    return asdict(compare(compiled.run(feeds), expected))
+
+
+def _detector(pictures: str, folder: Path) -> dict[str, Any]:
+    """The mAP of the detector in float32 and in int8, by us and by ONNX Runtime."""
+    import onnx
+    import onnxruntime
+
+    import tvm_edge
+    from benchmarks.detector import accuracy
+    from tvm_edge.zoo import shapes
+    from tvm_edge.zoo.trained import model_path
+
+    model = onnx.load(model_path(DETECTOR))
+    int8 = quantized(DETECTOR, model)
+    scenes = [shapes.draw(index, "held-out") for index in range(int(pictures))]
+    compiled = tvm_edge.compile(int8, "llvm", tuning_logs=False)
+    found = {"tvm-edge int8": accuracy(compiled.run, scenes)}
+    for label, each in (("ONNX Runtime float32", model), ("ONNX Runtime int8", int8)):
+        session = onnxruntime.InferenceSession(
+            each.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        names = [output.name for output in session.get_outputs()]
+
+        def run(feeds: dict[str, Any], session: Any = session, names: Any = names) -> Any:
+            return dict(zip(names, session.run(names, feeds), strict=True))
+
+        found[label] = accuracy(run, scenes)
+    rules = [kernel.rule for kernel in compiled.report.kernels]
+    return {"mAP": found, "int8": sum(rule.endswith("_int8") for rule in rules)}
+
+
+# ------------------------------------------------------------------ the parent
+
+
+def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    row: dict[str, Any] = {"network": name, **run_child(_MODULE, "save", name, folder)}
+    if "failed" in row:
+        return row
+    row["difference"] = run_child(_MODULE, "compare", name, folder)
+    times: dict[str, list[dict[str, Any]]] = {runtime: [] for runtime in _RUNTIMES}
+    for _ in range(0 if options.no_times else options.rounds):
+        for runtime, results in times.items():
+            own = ENVIRONMENT.get(_OURS, {}) if runtime.startswith(_OURS) else {}
+            arguments = (runtime, name, options.threads, options.seconds, folder)
+            results.append(run_child(_MODULE, "time", *arguments, **own))
+    row["rounds"] = times
+    worked = {
+        runtime: median(r["ms"] for r in results)
+        for runtime, results in times.items()
+        if results and not any("failed" in r for r in results)
+    }
+    if _OURS in worked:
+        ours = worked[_OURS]
+        peers = [worked[peer] for peer in ("onnxruntime", "openvino") if peer in worked]
+        row["ratio"] = min(peers) / ours if peers else None
+        row["float32"] = worked[_FLOAT32] / ours if _FLOAT32 in worked else None
+    return row
+
+
+def _line(row: dict[str, Any]) -> str:
+    if "failed" in row:
+        return f"| {row['network']} | **{row['failed']}** |" + " |" * 8
+    cells = [row["network"], *(_milliseconds(row["rounds"][runtime]) for runtime in _RUNTIMES)]
+    cells += [f"**{row[key]:.2f}**" if row.get(key) else "–" for key in ("ratio", "float32")]
+    apart = row["difference"]
+    if "failed" in apart:
+        cells += [f"**{apart['failed']}**", ""]
+    else:
+        cells += [f"{apart['worst']:.2%} of {apart['tensors']}", f"{apart['different']:.3%}"]
+    cells.append(f"{row['int8']} of {row['kernels']}")
+    return f"| {' | '.join(cells)} |"
+
+
+def _milliseconds(results: Sequence[dict[str, Any]]) -> str:
+    failed = next((r["failed"] for r in results if "failed" in r), None)
+    if failed:
+        return f"**{failed}**"
+    return spread([r["ms"] for r in results]) if results else "–"
+
+
+def _verdict(rows: Sequence[dict[str, Any]], detector: dict[str, Any]) -> str:
+    lines = []
+    for row in rows:
+        if row.get("ratio"):
+            met = row["ratio"] >= PEER and (row["float32"] or 0) >= FLOAT32
+            lines.append(
+                f"- {row['network']}: {row['ratio']:.2f} of the faster peer's speed (bar {PEER}), "
+                f"{row['float32'] or 0:.2f} of our float32's (bar {FLOAT32}): {_met(met)}"
+            )
+        apart = row.get("difference", {})
+        if "worst" in apart:
+            good = apart["worst"] <= ONE_UNIT
+            lines.append(
+                f"- {row['network']}: at most {apart['worst']:.3%} of a tensor is more than one "
+                f"unit off ({apart['worst_name']}; bar {ONE_UNIT:.1%}): {_met(good)}"
+            )
+    if "mAP" in detector:
+        found = detector["mAP"]
+        lost = found["ONNX Runtime float32"] - found["tvm-edge int8"]
+        table = ", ".join(f"{name} {value:.4f}" for name, value in found.items())
+        lines.append(f"- {DETECTOR}: mAP@0.5 {table}: {_met(lost <= HALF_A_POINT)}")
+    elif detector:
+        lines.append(f"- {DETECTOR}: **{detector['failed']}**")
+    return "\n".join(lines)
+
+
+def _met(is_met: bool) -> str:
+    return "**met**" if is_met else "**missed**"
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--networks", nargs="+", default=list(_NETWORKS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--pictures", type=int, default=500)
+    parser.add_argument("--no-times", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows, detector = [], {}
+    with tempfile.TemporaryDirectory(prefix="tvm-edge-int8-") as base:
+        for name in options.networks:
+            rows.append(_measure(name, options, Path(base)))
+            print(_line(rows[-1]), file=sys.stderr, flush=True)
+        if options.pictures:
+            detector = run_child(_MODULE, "detector", options.pictures, base)
+    print(json.dumps(describe_machine(), indent=2))
+    print(
+        "| network | int8, ms | float32, ms | ONNX Runtime, ms | OpenVINO, ms | ratio | float32 "
+        "| > 1 | differ | int8 kernels |"
+    )
+    print("|" + "---|" * 10)
+    for row in rows:
+        print(_line(row))
+    print(f"\n{_verdict(rows, detector)}")
+    if options.json is not None:
+        found = {"machine": describe_machine(), "rows": rows, "detector": detector}
+        options.json.write_text(json.dumps(found, indent=2))
+
+
+_CHILDREN: dict[str, Job] = {
+    "save": _save,
+    "time": _time,
+    "compare": _compare,
+    "detector": _detector,
+}
+
+if __name__ == "__main__":
+    if is_child():
+        serve(_CHILDREN)
+    else:
+        main()

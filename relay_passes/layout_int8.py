@@ -1,0 +1,109 @@
+"""Convolutions of 8-bit images on blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tvm import relax, te
+
+from tvm_edge.relay_passes.expressions import const, is_call
+from tvm_edge.relay_passes.workloads import conv_workload
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.int8 import (
+    CONV2D_INT8,
+    DEPTHWISE_INT8,
+    conv2d_int8,
+    depthwise_int8,
+    image_block,
+    pack_dot_filters,
+    pack_window_filters,
+)
+
+__all__ = ["Int8Conv", "int8_conv"]
+
+# Relax's OpPatternKind: element-wise kernels may follow in the same one.
+_OUT_ELEMENTWISE_FUSABLE = 4
+
+
+@dataclass(frozen=True)
+class Int8Conv:
+    """A convolution of 8-bit numbers in int32.
+
+    Attributes
+    ----------
+    workload : ConvWorkload
+    image : relax.Expr
+        Not padded yet.
+    weights : np.ndarray
+    zero : int
+        What the image is padded with.
+    block : int
+        Channels in a block of the image.
+    """
+
+    workload: ConvWorkload
+    image: relax.Expr
+    weights: np.ndarray
+    zero: int
+    block: int
+
+    def blocked(self, builder: relax.BlockBuilder, image: relax.Var) -> relax.Expr:
+        """The kernel's call, of the image in blocks."""
+        w = self.workload
+        kernel: Any
+        if w.depthwise:
+            packed = pack_window_filters(self.weights)
+            name = DEPTHWISE_INT8
+
+            def kernel(x: te.Tensor, filters: te.Tensor) -> te.Tensor:
+                columns, down = w.kernel[1], w.dilation[0]
+                return depthwise_int8(x, filters, w.strides, w.padding, down, columns, self.zero)
+        else:
+            packed = pack_dot_filters(self.weights, self.block, w.groups)
+            name = CONV2D_INT8
+
+            def kernel(x: te.Tensor, filters: te.Tensor) -> te.Tensor:
+                return conv2d_int8(
+                    x, filters, w.strides, w.padding, w.dilation, w.groups, self.zero
+                )
+
+        return builder.call_te(
+            kernel,
+            image,
+            const(packed, "int8"),
+            primfunc_name_hint=name,
+            primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE},
+        )
+
+
+def int8_conv(call: relax.Call, bound: Mapping[relax.Var, relax.Expr]) -> Int8Conv | None:
+    """A convolution of :mod:`tvm_edge.relay_passes.quantize`, with the padding in front of it.
+
+    Parameters
+    ----------
+    call : relax.Call
+    bound : mapping of relax.Var to relax.Expr
+        What variables are bound to.
+    """
+    found = conv_workload(call, [(image, "int8", "int32") for image in ("int8", "uint8")])
+    if found is None:
+        return None
+    workload, weights = found
+    image, zero = call.args[0], 0
+    pad = bound.get(image)
+    if is_call(pad, "relax.nn.pad") and not any(workload.padding):
+        width = [int(w) for w in pad.attrs.pad_width]
+        if str(pad.attrs.pad_mode) == "constant" and len(width) == 8 and not any(width[:4]):
+            top, bottom, left, right = width[4:]
+            image, zero = pad.args[0], int(pad.attrs.pad_value)
+            workload = replace(
+                workload,
+                height=workload.height - top - bottom,
+                width=workload.width - left - right,
+                padding=(top, left, bottom, right),
+            )
+    block = image_block(workload)
+    return Int8Conv(workload, image, weights, zero, block) if block else None

@@ -1,0 +1,127 @@
+"""Dense and grouped convolutions of blocked 8-bit images: register tiles, four products at a time.
+
+The tiles and tasks are those of :mod:`tvm_edge.schedules.cpu.blocked`: where that multiplies a
+vector of filters by a pixel's channel, this takes four channels.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tvm import s_tir, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.dlight.analysis.common_analysis import get_sblockrealize
+from tvm.s_tir.schedule import SBlockRV
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.cpu.bias_first import begin_with_bias
+from tvm_edge.schedules.cpu.blocked import (
+    Knobs,
+    Loops,
+    Tile,
+    best_knobs,
+    schedule_blocks,
+    stride_of,
+    touched,
+)
+from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS, DotProduct
+from tvm_edge.schedules.cpu.loops import can_peel, vectorize_rows
+from tvm_edge.schedules.cpu.stages import schedule_rest
+from tvm_edge.schedules.int8 import CONV2D_INT8
+from tvm_edge.schedules.knobs import CONFIG, read_knobs
+from tvm_edge.schedules.stages import epilogue_of, fuse_axes, isolate, open_reduction
+
+__all__ = ["Conv2dInt8", "by_dot_products", "int8_tile"]
+
+
+class Conv2dInt8:
+    """Convolutions of :func:`tvm_edge.schedules.int8.conv2d_int8`."""
+
+    name = "conv2d_int8"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
+        """Schedule `func` if its one reduction is such a convolution."""
+        dot = DOT_PRODUCTS.get(spec.dot_product)
+        opened = open_reduction(func)
+        if opened is None or dot is None:
+            return None
+        sch, block = opened
+        if not sch.get(block).name_hint.startswith(CONV2D_INT8):
+            return None
+        stage = isolate(sch, block, sch.get(block).reads[0].source)
+        epilogue = epilogue_of(sch, block)
+        if not can_peel(sch, sch.get_loops(block)[3]):
+            return None
+        stmt = sch.get(block)
+        size = int8_tile(stmt, padded=stage is not None)
+        config = stmt.annotations.get(CONFIG)
+        knobs = read_knobs(Knobs, str(config)) if config else best_knobs(size, spec)
+        if knobs.flat:
+            fuse_axes(sch, block, epilogue, 2)
+        n, o, *pixels, lane, co, ky, kx, step, _ = sch.get_loops(block)
+        y = None if knobs.flat else pixels[0]
+        loops = Loops([n], o, y, pixels[-1], lane, [co, ky, kx, step])
+        task, first = schedule_blocks(sch, block, epilogue, knobs, loops, vectorize=False)
+        done = [block, epilogue]
+        if stage is not None and knobs.padding == "task":
+            sch.compute_at(stage, task, preserve_unit_loops=True)
+            vectorize_rows(sch, stage, spec)
+            done.append(stage)
+        init = sch.decompose_reduction(block, first)  # after which no producer of it moves
+        schedule_rest(sch, done, spec)
+        return by_dot_products(sch, init, block, epilogue, dot, dot.broadcast())
+
+
+def by_dot_products(
+    sch: Schedule,
+    init: SBlockRV,
+    block: SBlockRV,
+    epilogue: SBlockRV,
+    dot: DotProduct,
+    intrinsic: str,
+) -> tirx.PrimFunc:
+    """The function with the two innermost loops of a sum, over lanes and products, as instructions.
+
+    Parameters
+    ----------
+    init, block, epilogue : SBlockRV
+        Of a reduction that is decomposed, and what reads its sums.
+    intrinsic : str
+        One of those of `dot`.
+    """
+    sch.vectorize(sch.get_loops(init)[-1])
+    lane = sch.get_loops(block)[-2]
+    vectors, lane = sch.split(lane, factors=[None, dot.lanes])
+    sch.unroll(vectors)
+    if constant(get_sblockrealize(sch, block).predicate) != 1:
+        # The pixels of an incomplete tile: TVM takes no instruction for a block with a condition.
+        sch.blockize(lane)
+        lane = sch.get_loops(block)[-2]
+    names = sch.get(init).name_hint, sch.get(epilogue).name_hint
+    sch.tensorize(lane, intrinsic)
+    return begin_with_bias(sch.mod["main"], *names)
+
+
+def int8_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
+    """The sizes of such a convolution, read off its block; a step is four products."""
+    n, o, y, x, v, co, ky, kx, step, _ = (constant(var.dom.extent) or 1 for var in stmt.iter_vars)
+    image, filters = (region.source for region in stmt.reads)
+    lines, columns = (constant(dim) or 1 for dim in image.shape[2:4])
+    strides = (stride_of(lines, y, ky), stride_of(columns, x, kx))
+    nbytes = prod(constant(dim) or 1 for dim in image.shape[1:])
+    return Tile(
+        outer=n,
+        blocks=o,
+        lines=y,
+        columns=x,
+        steps=co * ky * kx * step,
+        window=(ky, kx),
+        strides=strides,
+        image_bytes=touched(nbytes, (ky, kx), strides),
+        filter_bytes=prod(constant(dim) or 1 for dim in filters.shape),
+        lanes=v,
+        padded=padded,
+    )

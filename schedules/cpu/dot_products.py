@@ -1,0 +1,152 @@
+"""Instructions that multiply 8-bit numbers and add four products to each lane of int32.
+
+x86's ``vpdpbusd`` (AVX-512 VNNI, AVX-VNNI) takes unsigned by signed numbers, Arm's ``sdot`` signed
+by signed ones. TVM's tensor intrinsics of them have the sums in memory of another scope, and none
+for windows.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.s_tir import TensorIntrin
+from tvm.script import tirx as T
+
+__all__ = ["DOT_PRODUCTS", "DotProduct"]
+
+
+@dataclass(frozen=True)
+class DotProduct:
+    """One instruction.
+
+    Attributes
+    ----------
+    intrinsic : str
+        LLVM's name.
+    lanes : int
+        Sums of int32 in a vector.
+    image : {"uint8", "int8"}
+        Type of what is multiplied by the signed filters.
+    """
+
+    intrinsic: str
+    lanes: int
+    image: str
+
+    def broadcast(self) -> str:
+        """Name of the tensor intrinsic: four numbers with four filters of each lane."""
+        return _register(self, window=False)
+
+    def window(self) -> str:
+        """Name of that in which each lane has four pixels of its own, side by side in a line.
+
+        A pixel is 16 lanes, whatever the instruction has.
+        """
+        return _register(self, window=True)
+
+
+DOT_PRODUCTS = {
+    "vnni512": DotProduct("llvm.x86.avx512.vpdpbusd.512", 16, "uint8"),
+    "vnni256": DotProduct("llvm.x86.avx512.vpdpbusd.256", 8, "uint8"),
+    "sdot": DotProduct("llvm.aarch64.neon.sdot.v4i32.v16i8", 4, "int8"),
+}
+"""By :attr:`tvm_edge.hardware.DeviceSpec.dot_product`."""
+
+_PIXEL = 16
+
+
+@functools.cache
+def _register(dot: DotProduct, *, window: bool) -> str:
+    name = f"tvm_edge.{'window' if window else 'broadcast'}_{dot.intrinsic}"
+    TensorIntrin.register(name, *(_window(dot) if window else _broadcast(dot)), override=True)
+    return name
+
+
+def _broadcast(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    """What is computed, and how."""
+    intrinsic, lanes, image = dot.intrinsic, dot.lanes, dot.image
+    sums, bytes_, one = f"int32x{lanes}", 4 * lanes, f"{image}x4"
+    pixels, filters = f"{image}x{bytes_}", f"int8x{bytes_}"
+
+    @T.prim_func(s_tir=True)
+    def description(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (4,), image, offset_factor=1)
+        B = T.match_buffer(b, (lanes, 4), "int8", offset_factor=1)
+        C = T.match_buffer(c, (lanes,), "int32", offset_factor=1, scope="local")
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:4], B[0:lanes, 0:4])
+            T.writes(C[0:lanes])
+            for i in T.serial(0, lanes):
+                for k in T.serial(0, 4):
+                    with T.sblock("update"):
+                        vi, vk = T.axis.remap("SR", [i, k])
+                        C[vi] = C[vi] + T.cast(A[vk], "int32") * T.cast(B[vi, vk], "int32")
+
+    @T.prim_func(s_tir=True)
+    def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (4,), image, offset_factor=1)
+        B = T.match_buffer(b, (lanes, 4), "int8", offset_factor=1)
+        C = T.match_buffer(c, (lanes,), "int32", offset_factor=1, scope="local")
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:4], B[0:lanes, 0:4])
+            T.writes(C[0:lanes])
+            C[T.ramp(T.int32(0), 1, lanes)] = T.call_llvm_pure_intrin(
+                intrinsic,
+                C.vload([0], sums),
+                T.reinterpret(
+                    T.broadcast(T.reinterpret(A.vload([0], one), dtype="int32"), lanes),
+                    dtype=pixels,
+                ),
+                B.vload([0, 0], filters),
+                dtype=sums,
+            )
+
+    return description, implementation
+
+
+def _window(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    intrinsic, lanes, image = dot.intrinsic, dot.lanes, dot.image
+    sums, bytes_ = f"int32x{lanes}", 4 * lanes
+    filters = f"int8x{bytes_}"
+    transposed = [column * lanes + lane for lane in range(lanes) for column in range(4)]
+
+    def side_by_side(pixels: tirx.Buffer) -> tirx.Expr:
+        """Of each lane its four pixels."""
+        if lanes == _PIXEL:  # they are one vector
+            return tirx.Shuffle([pixels.vload([0, 0], f"{image}x{bytes_}")], transposed)
+        rows = [pixels.vload([column, 0], f"{image}x{lanes}") for column in range(4)]
+        return tirx.Shuffle(rows, transposed)
+
+    @T.prim_func(s_tir=True)
+    def description(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (4, lanes), image, strides=[_PIXEL, 1], offset_factor=1)
+        B = T.match_buffer(b, (lanes, 4), "int8", offset_factor=1)
+        C = T.match_buffer(c, (lanes,), "int32", offset_factor=1, scope="local")
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:4, 0:lanes], B[0:lanes, 0:4])
+            T.writes(C[0:lanes])
+            for i in T.serial(0, lanes):
+                for k in T.serial(0, 4):
+                    with T.sblock("update"):
+                        vi, vk = T.axis.remap("SR", [i, k])
+                        C[vi] = C[vi] + T.cast(A[vk, vi], "int32") * T.cast(B[vi, vk], "int32")
+
+    @T.prim_func(s_tir=True)
+    def implementation(a: T.handle, b: T.handle, c: T.handle) -> None:
+        A = T.match_buffer(a, (4, lanes), image, strides=[_PIXEL, 1], offset_factor=1)
+        B = T.match_buffer(b, (lanes, 4), "int8", offset_factor=1)
+        C = T.match_buffer(c, (lanes,), "int32", offset_factor=1, scope="local")
+        with T.sblock("root"):
+            T.reads(C[0:lanes], A[0:4, 0:lanes], B[0:lanes, 0:4])
+            T.writes(C[0:lanes])
+            C[T.ramp(T.int32(0), 1, lanes)] = T.call_llvm_pure_intrin(
+                intrinsic,
+                C.vload([0], sums),
+                side_by_side(A),
+                B.vload([0, 0], filters),
+                dtype=sums,
+            )
+
+    return description, implementation

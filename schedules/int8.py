@@ -1,0 +1,209 @@
+"""Convolutions of 8-bit images stored in blocks, added up in int32: dot products of four channels.
+
+An image is ``[N, C/16, H, W, 16]``, one of few channels ``[N, 1, H, W, 4]``. What CPUs multiply
+8-bit numbers by takes four of one operand with four of the other and adds the sum of their products
+to a lane of int32 (``vpdpbusd``, ``sdot``). So four neighbouring channels of a pixel are broadcast,
+and filters are ``[O/16, C/b, KH, KW, b/4, 16, 4]``. A depthwise convolution has four neighbouring
+pixels of a line in their place, with filters ``[C/16, KH, KW/4, 16, 4]``.
+
+Zero points are no part of this but for the padding, which is made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+import numpy as np
+from tvm import te, tirx, topi
+
+from tvm_edge.schedules.blocked import ConvWorkload, fills, pack_filters
+from tvm_edge.schedules.knobs import CONFIG
+
+__all__ = [
+    "BLOCK",
+    "CONV2D_INT8",
+    "DEPTHWISE_INT8",
+    "DOT",
+    "conv2d_int8",
+    "depthwise_int8",
+    "image_block",
+    "pack_dot_filters",
+    "pack_window_filters",
+]
+
+CONV2D_INT8 = "conv2d_int8"
+"""Name of the block that sums in a dense or grouped convolution."""
+
+DEPTHWISE_INT8 = "depthwise_int8"
+"""Name of the block that sums in a depthwise convolution."""
+
+BLOCK = 16
+"""Channels in a block: lanes of int32 in the widest vector."""
+
+DOT = 4
+"""Products that are added to a lane at once."""
+
+
+def image_block(workload: ConvWorkload) -> int:
+    """Channels in a block of the image that a convolution reads; 0 if it has no kernel here.
+
+    Channels are filled up to whole blocks by at most half as many again.
+    """
+    if 0 in workload.output or not fills(workload.filters, BLOCK):
+        return 0
+    if workload.depthwise:
+        return BLOCK if workload.dilation[1] == 1 else 0
+    if workload.groups == 1 and workload.channels <= DOT:
+        return DOT
+    if workload.groups == 1:
+        return BLOCK if fills(workload.channels, BLOCK) else 0
+    own = (workload.channels // workload.groups, workload.filters // workload.groups)
+    return BLOCK if all(channels % BLOCK == 0 for channels in own) else 0
+
+
+def pack_dot_filters(weights: np.ndarray, block: int, groups: int = 1) -> np.ndarray:
+    """Filters ``[O, C/groups, KH, KW]`` as ``[O/16, C/b, KH, KW, b/4, 16, 4]``."""
+    packed = pack_filters(weights, block, BLOCK, groups)
+    steps = packed.reshape(*packed.shape[:4], block // DOT, DOT, BLOCK)
+    return np.ascontiguousarray(steps.swapaxes(-1, -2))
+
+
+def pack_window_filters(weights: np.ndarray) -> np.ndarray:
+    """Filters ``[C, 1, KH, KW]`` as ``[C/16, KH, KW/4, 16, 4]``, filled up with zeros."""
+    width = weights.shape[3]
+    fill = ceil(width / DOT) * DOT - width
+    whole = np.pad(weights, [(0, 0), (0, 0), (0, 0), (0, fill)])
+    packed = pack_filters(whole, 1, BLOCK, len(weights))[:, 0, :, :, 0]
+    blocks, lines, columns, lanes = packed.shape
+    steps = packed.reshape(blocks, lines, columns // DOT, DOT, lanes)
+    return np.ascontiguousarray(steps.swapaxes(-1, -2))
+
+
+def conv2d_int8(
+    image: te.Tensor,
+    filters: te.Tensor,
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    zero: int,
+    config: str = "",
+) -> te.Tensor:
+    """Convolve a blocked image of 8-bit numbers.
+
+    Parameters
+    ----------
+    image : te.Tensor
+        ``[N, C/b, H, W, b]``.
+    filters : te.Tensor
+        Of :func:`pack_dot_filters`.
+    strides, dilation : sequence of two int
+    padding : sequence of four int
+        Top, left, bottom, right.
+    groups : int
+        1, or groups of whole blocks.
+    zero : int
+        What the image is padded with.
+    config : str
+        Knobs for the schedule; empty: the schedule's own choice.
+
+    Returns
+    -------
+    te.Tensor
+        ``[N, O/16, OH, OW, 16]`` of int32.
+    """
+    batch = image.shape[0]
+    blocks, depth, kernel_h, kernel_w, steps, lanes, dot = (int(dim) for dim in filters.shape)
+    padded = _padded(image, padding, zero)
+    out_h = (int(padded.shape[2]) - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
+    out_w = (int(padded.shape[3]) - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
+    names = {"co": depth, "ky": kernel_h, "kx": kernel_w, "step": steps, "k": dot}
+    co, ky, kx, step, k = axes = [
+        te.reduce_axis((0, size), name=name) for name, size in names.items()
+    ]
+    share = blocks // groups
+
+    def product(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
+        first = co if groups == 1 else tirx.floordiv(o, share) * depth + co
+        line, column = y * strides[0] + ky * dilation[0], x * strides[1] + kx * dilation[1]
+        return te.sum(
+            _wide(padded[n, first, line, column, step * dot + k])
+            * _wide(filters[o, co, ky, kx, step, v, k]),
+            axis=axes,
+        )
+
+    return te.compute(
+        (batch, blocks, out_h, out_w, lanes),
+        product,
+        name=CONV2D_INT8,
+        attrs={CONFIG: config} if config else None,
+    )
+
+
+def depthwise_int8(
+    image: te.Tensor,
+    filters: te.Tensor,
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: int,
+    columns: int,
+    zero: int,
+) -> te.Tensor:
+    """Convolve each channel of a blocked image of 8-bit numbers by itself.
+
+    Parameters
+    ----------
+    image : te.Tensor
+        ``[N, C/16, H, W, 16]``.
+    filters : te.Tensor
+        Of :func:`pack_window_filters`.
+    strides : sequence of two int
+    padding : sequence of four int
+        Top, left, bottom, right.
+    dilation : int
+        Along lines.
+    columns : int
+        Of a filter, without those that fill it up.
+    zero : int
+        What the image is padded with.
+
+    Returns
+    -------
+    te.Tensor
+        ``[N, C/16, OH, OW, 16]`` of int32.
+    """
+    batch = image.shape[0]
+    blocks, kernel_h, steps, lanes, dot = (int(dim) for dim in filters.shape)
+    top, left, bottom, right = padding
+    lines, width = (int(dim) for dim in image.shape[2:4])
+    out_h = (lines + top + bottom - dilation * (kernel_h - 1) - 1) // strides[0] + 1
+    out_w = (width + left + right - columns) // strides[1] + 1
+    # Where filters are filled up they reach beyond the image.
+    beyond = (out_w - 1) * strides[1] + steps * dot - (width + left + right)
+    padded = _padded(image, (top, left, bottom, right + max(beyond, 0)), zero)
+    ky, step, k = axes = [
+        te.reduce_axis((0, size), name=name)
+        for name, size in {"ky": kernel_h, "step": steps, "k": dot}.items()
+    ]
+
+    def product(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
+        line, column = y * strides[0] + ky * dilation, x * strides[1] + step * dot + k
+        return te.sum(
+            _wide(padded[n, o, line, column, v]) * _wide(filters[o, ky, step, v, k]), axis=axes
+        )
+
+    return te.compute((batch, blocks, out_h, out_w, lanes), product, name=DEPTHWISE_INT8)
+
+
+def _padded(image: te.Tensor, padding: Sequence[int], zero: int) -> te.Tensor:
+    top, left, bottom, right = padding
+    if not any(padding):
+        return image
+    value = tirx.const(zero, image.dtype)
+    before, after = [0, 0, top, left, 0], [0, 0, bottom, right, 0]
+    return topi.nn.pad(image, before, after, value, name="padded")
+
+
+def _wide(value: tirx.Expr) -> tirx.Expr:
+    return tirx.Cast("int32", value)

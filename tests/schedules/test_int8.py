@@ -1,0 +1,190 @@
+"""Convolutions of 8-bit numbers: against NumPy, and which instructions they are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir, te
+
+from tests.schedules.harness import AVX2, AVX512, NEON, SWEEP, call
+from tvm_edge.hardware import DeviceSpec, resolve_target
+from tvm_edge.schedules.blocked import ConvWorkload, filled
+from tvm_edge.schedules.cpu import schedule
+from tvm_edge.schedules.cpu.blocked import Knobs, candidates
+from tvm_edge.schedules.cpu.conv2d_int8 import int8_tile
+from tvm_edge.schedules.int8 import (
+    BLOCK,
+    CONV2D_INT8,
+    conv2d_int8,
+    depthwise_int8,
+    image_block,
+    pack_dot_filters,
+    pack_window_filters,
+)
+from tvm_edge.schedules.knobs import knobs_as_text
+
+VNNI512 = replace(AVX512, dot_product="vnni512")
+VNNI256 = replace(AVX2, dot_product="vnni256")
+SDOT = replace(NEON, dot_product="sdot")
+
+HERE = resolve_target("llvm").spec.dot_product
+RUNS = [spec for spec in (VNNI512, VNNI256) if HERE == "vnni512" or spec.dot_product == HERE]
+
+DENSE = ConvWorkload(2, 40, 6, 13, 96, (3, 3), (1, 1), (1, 0, 2, 1), (1, 1), 1)
+POINTWISE = replace(DENSE, kernel=(1, 1), padding=(0, 0, 0, 0))
+FIRST = ConvWorkload(1, 3, 11, 14, 24, (5, 5), (2, 2), (2, 1, 2, 2), (1, 1), 1)
+GROUPED = ConvWorkload(1, 64, 7, 9, 96, (3, 3), (2, 1), (1, 1, 1, 1), (1, 1), 2)
+DEPTHWISE = ConvWorkload(1, 40, 9, 13, 40, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 40)
+WIDE = ConvWorkload(2, 32, 10, 12, 32, (2, 7), (2, 2), (1, 3, 0, 2), (3, 1), 32)
+WORKLOADS = {
+    "dense": DENSE,
+    "pointwise": POINTWISE,
+    "first": FIRST,
+    "grouped": GROUPED,
+    "depthwise": DEPTHWISE,
+    "wide": WIDE,
+}
+ZERO = 3
+
+
+@dataclass
+class Case:
+    """A kernel with its operands, and the sums of NumPy."""
+
+    func: tvm.tirx.PrimFunc
+    arrays: list[np.ndarray]
+    expected: np.ndarray
+
+
+def case(workload: ConvWorkload, dtype: str = "uint8", config: str = "") -> Case:
+    random = np.random.default_rng(0)
+    w, depth = workload, image_block(workload)
+    limits = np.iinfo(dtype)
+    shape = (w.batch, filled(w.channels, depth), w.height, w.width)
+    image = random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    weights = random.integers(-128, 127, (w.filters, w.channels // w.groups, *w.kernel), "int8")
+    blocks = image.reshape(w.batch, -1, depth, w.height, w.width).transpose(0, 1, 3, 4, 2)
+    packed = (
+        pack_window_filters(weights) if w.depthwise else pack_dot_filters(weights, depth, w.groups)
+    )
+    x = te.placeholder(blocks.shape, dtype, name="image")
+    f = te.placeholder(packed.shape, "int8", name="filters")
+    if w.depthwise:
+        made = depthwise_int8(x, f, w.strides, w.padding, w.dilation[0], w.kernel[1], ZERO)
+    else:
+        made = conv2d_int8(x, f, w.strides, w.padding, w.dilation, w.groups, ZERO, config)
+    result = te.compute(made.shape, lambda *i: made(*i) * 2, name="doubled")
+    expected = 2 * convolved(image[:, : w.channels].astype("int64"), weights.astype("int64"), w)
+    whole = np.zeros((w.batch, filled(w.filters, BLOCK), *w.output), "int32")
+    whole[:, : w.filters] = expected
+    lines = whole.reshape(w.batch, -1, BLOCK, *w.output).transpose(0, 1, 3, 4, 2)
+    arrays = [np.ascontiguousarray(blocks), packed, np.zeros(lines.shape, "int32")]
+    return Case(te.create_prim_func([x, f, result]), arrays, lines)
+
+
+def convolved(image: np.ndarray, weights: np.ndarray, w: ConvWorkload) -> np.ndarray:
+    top, left, bottom, right = w.padding
+    padded = np.pad(image, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=ZERO)
+    lines, columns = w.output
+    result = np.zeros((w.batch, w.filters, lines, columns), "int64")
+    share, own = w.filters // w.groups, w.channels // w.groups
+    for group in range(w.groups):
+        part = padded[:, group * own : (group + 1) * own]
+        filters = weights[group * share : (group + 1) * share]
+        for ky in range(w.kernel[0]):
+            for kx in range(w.kernel[1]):
+                y, x = ky * w.dilation[0], kx * w.dilation[1]
+                seen = part[
+                    :,
+                    :,
+                    y : y + (lines - 1) * w.strides[0] + 1 : w.strides[0],
+                    x : x + (columns - 1) * w.strides[1] + 1 : w.strides[1],
+                ]
+                term = np.einsum("nchw,oc->nohw", seen, filters[:, :, ky, kx])
+                result[:, group * share : (group + 1) * share] += term
+    return result
+
+
+def assert_exact(made: Case, spec: DeviceSpec, filters: int) -> None:
+    done = schedule(made.func, spec)
+    assert done.rule == ("depthwise_int8" if len(made.arrays[1].shape) == 5 else "conv2d_int8")
+    actual = call(done.func, *made.arrays)
+    count = actual.shape[1] * BLOCK
+    real = np.arange(count).reshape(1, -1, 1, 1, BLOCK) < filters
+    assert np.array_equal(np.where(real, actual, 0), np.where(real, made.expected, 0))
+
+
+@pytest.mark.skipif(not RUNS, reason="this CPU has no dot products of unsigned 8 bits")
+@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("spec", RUNS, ids=lambda spec: spec.dot_product)
+def test_sums_are_exact(spec: DeviceSpec, name: str) -> None:
+    workload = WORKLOADS[name]
+    assert_exact(case(workload), spec, workload.filters)
+
+
+@pytest.mark.skipif(not RUNS, reason="this CPU has no dot products of unsigned 8 bits")
+@pytest.mark.parametrize("workload", [DENSE, POINTWISE], ids=["3x3", "1x1"])
+def test_all_knobs_give_the_same_sums(workload: ConvWorkload) -> None:
+    sch = s_tir.Schedule(case(workload).func)
+    stmt = sch.get(sch.get_sblock(CONV2D_INT8))
+    found = candidates(int8_tile(stmt, padded=any(workload.padding)), VNNI512)
+    kinds: dict[tuple[object, ...], list[Knobs]] = {}
+    for knobs in found:
+        kinds.setdefault((knobs.order, knobs.padding, knobs.flat), []).append(knobs)
+    assert len(kinds) >= 3
+    random = np.random.default_rng(0)
+    for own in kinds.values():
+        for knobs in random.choice(np.array(own, dtype=object), SWEEP):
+            assert_exact(case(workload, config=knobs_as_text(knobs)), RUNS[0], workload.filters)
+
+
+def assembly(made: Case, spec: DeviceSpec, target: dict[str, Any]) -> str:
+    func = schedule(made.func, spec).func.with_attr("global_symbol", "main")
+    return str(tvm.compile(func, target=tvm.target.Target(target)).mod.inspect_source("asm"))
+
+
+X86 = {"kind": "llvm", "mtriple": "x86_64-linux-gnu"}
+ARM = {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}
+
+
+@pytest.mark.parametrize("name", ["dense", "depthwise"])
+@pytest.mark.parametrize(
+    ("spec", "target", "instruction"),
+    [
+        (VNNI512, X86 | {"mcpu": "cascadelake"}, "vpdpbusd"),
+        (VNNI256, X86 | {"mcpu": "alderlake"}, "vpdpbusd"),
+        (SDOT, ARM | {"mattr": ["+neon", "+dotprod"]}, "sdot"),
+    ],
+    ids=["avx512-vnni", "avx-vnni", "sdot"],
+)
+def test_the_code_has_the_instruction(
+    name: str, spec: DeviceSpec, target: dict[str, Any], instruction: str
+) -> None:
+    """And no multiplications of int32 in its place."""
+    made = case(WORKLOADS[name], "int8" if instruction == "sdot" else "uint8")
+    text = assembly(made, spec, target)
+    assert text.count(f"\t{instruction}\t") >= 9
+    slow = "vpmulld" if instruction == "vpdpbusd" else "\tmul\tv"
+    assert slow not in text
+    if spec is VNNI512:
+        assert "zmm" in text
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (X86 | {"mcpu": "cascadelake"}, "vnni512"),
+        (X86 | {"mcpu": "alderlake"}, "vnni256"),
+        (X86 | {"mcpu": "skylake-avx512"}, ""),
+        (X86 | {"mcpu": "haswell"}, ""),
+        (ARM | {"mattr": ["+neon", "+dotprod"]}, "sdot"),
+        (ARM | {"mattr": ["+neon"]}, ""),
+    ],
+    ids=lambda value: value.get("mcpu", "arm") if isinstance(value, dict) else value or "none",
+)
+def test_which_cpus_have_one(config: dict[str, Any], expected: str) -> None:
+    assert resolve_target(config).spec.dot_product == expected
