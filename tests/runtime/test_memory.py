@@ -142,7 +142,7 @@ def test_weights_of_the_cpu_beside_a_gpu_stay_pages_of_the_file(
     compiled.warmup()  # pocl keeps what it builds; building takes more memory than weights
     found = measured(compiled.export(tmp_path / "both.tvme"))
     on_cpu = 3 / 4 * WEIGHTS_MIB
-    assert found["mapped"] == pytest.approx(on_cpu, abs=1)
+    assert found["mapped"] > on_cpu - 1  # all, where the OpenCL device is the CPU
     assert found["private"] == 0
     assert found["anonymous"] < on_cpu  # the GPU's weights, and pocl; measured: 32
 
