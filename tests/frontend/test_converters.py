@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx.reference
 import pytest
+import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -368,3 +369,28 @@ def test_unnamed_nodes_in_the_branches_of_an_if() -> None:
         inputs = {"c": np.asarray(condition), "x": random_input((3,))}
         model = make_model([node], {"c": (), "x": (3,)}, ["y"], dtypes={"c": TensorProto.BOOL})
         agree(model, inputs)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint64"])
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+@pytest.mark.parametrize("target", ["llvm", "opencl"])
+def test_a_shift_by_all_bits_leaves_none(dtype: str, direction: str, target: str) -> None:
+    """In C it has no value, and OpenCL shifts by what is left of a division by the bits."""
+    if target == "opencl" and not (tvm.runtime.enabled("opencl") and tvm.opencl(0).exist):
+        pytest.skip("no opencl device on this machine")
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    bits = 8 * np.dtype(dtype).itemsize
+    model = make_model(
+        [helper.make_node("BitShift", ["x", "by"], ["y"], direction=direction)],
+        {"x": (5,), "by": (5,)},
+        ["y"],
+        dtypes={"x": kind, "by": kind, "y": kind},
+    )
+    inputs = {
+        "x": np.full(5, 201, dtype),
+        "by": np.array([0, 1, bits - 1, bits, bits + 3], dtype),
+    }
+    shift = np.left_shift if direction == "LEFT" else np.right_shift
+    expected = shift(inputs["x"], inputs["by"])
+    compiled = tvm_edge.compile(model, target, fallback="none")
+    np.testing.assert_array_equal(compiled.run(inputs)["y"], expected)

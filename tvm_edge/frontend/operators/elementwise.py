@@ -108,6 +108,29 @@ def _mod(
     return bb.normalize(relax.op.where(crosses, relax.op.add(rest, y), rest))
 
 
+def _bit_shift(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr:
+    """A shift that leaves no bit where it is by as many as there are, or by less than none.
+
+    As NumPy has it; in C and in LLVM that has no value, and OpenCL takes the shift's lowest bits.
+    """
+    value, by = inputs
+    kind = str(value.ty.dtype)
+    zero, bits = scalar(0, by), scalar(tvm.DataType(kind).bits, by)
+    inside = bb.emit(
+        relax.op.logical_and(relax.op.less(by, bits), relax.op.greater_equal(by, zero))
+    )
+    by = bb.emit(relax.op.where(inside, by, zero))
+    nothing = scalar(0, value)
+    if attrs["direction"] in ("LEFT", b"LEFT"):
+        return bb.normalize(relax.op.where(inside, relax.op.left_shift(value, by), nothing))
+    if not kind.startswith("u"):  # the sign moves in
+        negative = relax.op.less(value, nothing)
+        nothing = bb.emit(relax.op.where(negative, scalar(-1, value), nothing))
+    return bb.normalize(relax.op.where(inside, relax.op.right_shift(value, by), nothing))
+
+
 def _pow(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
 ) -> relax.Expr | None:
@@ -176,6 +199,7 @@ def _floating(value: relax.Expr) -> bool:
 
 
 ELEMENTWISE: dict[str, Converter] = {
+    "BitShift": _bit_shift,
     "Clip": _clip,
     "Cosh": _cosh,
     "Elu": _elu,
