@@ -12,7 +12,7 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from tests.lowering.members import assert_barriers_are_met, element_wise, run
-from tests.schedules.gpu.harness import MALI
+from tests.schedules.gpu.harness import MALI, ORIN
 from tvm_edge.hardware import resolve_target
 from tvm_edge.lowering.idle_items import has_barrier, only_where
 from tvm_edge.lowering.merged import merged_launches, with_merged_launches
@@ -23,25 +23,27 @@ ITEMS = 16
 COUNT = 3
 
 
-def turns(loop: Callable[[Any, tirx.Expr, tirx.Expr, Callable[..., None]], None]) -> tirx.PrimFunc:
-    """Each work-item passes what it has to the next one, `COUNT` times."""
+def turns(
+    loop: Callable[[Any, tirx.Expr, tirx.Expr, Callable[..., None]], None], items: int = ITEMS
+) -> tirx.PrimFunc:
+    """Each of a group's work-items passes what it has to the next one, `COUNT` times."""
 
     def body(data: Any, result: Any) -> None:
-        with launch(2, ITEMS) as (group, item):
-            kept = T.buffer_proxy(T.decl_buffer([ITEMS], "int32", scope="shared"))
+        with launch(2, items) as (group, item):
+            kept = T.buffer_proxy(T.decl_buffer([items], "int32", scope="shared"))
             kept[item] = group * 100 + item
             barrier()
 
             def turn() -> None:
-                moved = hold(kept[(item + 1) % ITEMS])
+                moved = hold(kept[(item + 1) % items])
                 barrier()
                 kept[item] = moved
                 barrier()
 
             loop(data, group, item, turn)
-            result[group * ITEMS + item] = kept[item]
+            result[group * items + item] = kept[item]
 
-    return function([([2], "int32")], [([2 * ITEMS], "int32")], body).func
+    return function([([2], "int32")], [([2 * items], "int32")], body).func
 
 
 def by_constant(_data: Any, _group: Any, _item: Any, turn: Callable[[], None]) -> None:
@@ -82,16 +84,32 @@ UNSAFE = (by_register, while_register)
 def test_small_groups_beside_large_ones(loop: Any, gpu: str) -> None:
     """In one launch where all of a group would meet, in one of their own where not."""
     resolved = resolve_target(gpu)
-    large = element_wise(1, 40, 50)
-    made = compose([turns(loop), large.scheduled(MALI)])
+    sizes = (ITEMS, 4 * ITEMS)
+    made = compose([turns(loop, sizes[0]), turns(by_constant, sizes[1])])
     data = np.full(2, COUNT, "int32")
-    passed, other = run(made, [data, *large.inputs], resolved)
-    expected = [100 * g + (i + COUNT) % ITEMS for g in range(2) for i in range(ITEMS)]
-    assert passed.tolist() == expected
-    np.testing.assert_allclose(other, large.expected, atol=1e-5)
+    results = run(made, [data, data], resolved)
+    for size, result in zip(sizes, results, strict=True):
+        expected = [100 * g + (i + COUNT) % size for g in range(2) for i in range(size)]
+        assert result.tolist() == expected
     func = with_merged_launches(made, resolved.target)
     assert assert_barriers_are_met(func) > 1
     assert merged_launches(func) == (((0, 1),) if loop in SAFE else ((0,), (1,)))
+
+
+@pytest.mark.parametrize("loop", UNSAFE)
+def test_those_that_share_nothing_are_dealt_to_groups_of_another_size(loop: Any, gpu: str) -> None:
+    """Groups of 16 beside larger ones: nobody is idle."""
+    resolved = resolve_target(gpu)
+    other = element_wise(1, 40, 50)
+    made = compose([turns(loop), other.scheduled(MALI if gpu == "opencl" else ORIN)])
+    data = np.full(2, COUNT, "int32")
+    passed, result = run(made, [data, *other.inputs], resolved)
+    expected = [100 * g + (i + COUNT) % ITEMS for g in range(2) for i in range(ITEMS)]
+    assert passed.tolist() == expected
+    np.testing.assert_allclose(result, other.expected, atol=1e-5)
+    func = with_merged_launches(made, resolved.target)
+    assert merged_launches(func) == ((0, 1),)
+    assert assert_barriers_are_met(func) > 1
 
 
 @pytest.mark.parametrize("loop", UNSAFE)

@@ -49,15 +49,6 @@ ON_GPU = sorted(
 )[::6]
 
 
-# Of these, what OpenCL does not take: its compiler, or ours for a GPU.
-NOT_ON_OPENCL = {
-    "test_bitwise_or_ui8_bcast_4v3d": "a scalar of more bits beside a vector of uint8",
-    "test_einsum_batch_diagonal": "einsum on a GPU",
-    "test_einsum_batch_matmul_bfloat16": "einsum on a GPU",
-    "test_einsum_sum_bfloat16": "einsum on a GPU",
-}
-
-
 def conforms(name: str, device: str) -> None:
     """Run a case and hold it to the list."""
     case = load_cases().get(name)
@@ -90,10 +81,6 @@ def test_on_the_cpu(name: str) -> None:
 def test_on_a_gpu(name: str, device: str) -> None:
     if not onnx_backend.supports_device(device):
         pytest.skip(f"no {device} device on this machine")
-    if device == "OPENCL" and name in NOT_ON_OPENCL:
-        with pytest.raises((tvm_edge.TvmEdgeError, RuntimeError)):
-            conforms(name, device)
-        return
     conforms(name, device)
 
 

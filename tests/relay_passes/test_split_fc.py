@@ -147,7 +147,8 @@ def test_report(tmp_path: Any) -> None:
     report = compiled.report
     assert [split.weight_bytes for split in report.splits] == [1 << 20, 1024 * 300 * 4]
     assert report.memory is not None
-    assert report.memory.weights == 4 * (1024 + 300)  # the biases
+    assert report.memory.weights_by_device["llvm"] == 4 * (1024 + 300)  # the biases
+    assert report.memory.weights - report.memory.mapped == 0  # parts are pages of the artifact
     assert "fc0 on llvm: 1.0 MiB in 8 parts along its output, 0.2 MiB at a time" in report.summary()
     assert CompileReport.from_dict(json.loads(json.dumps(report.to_dict()))) == report
 

@@ -155,8 +155,8 @@ class CompileReport:
         Of a dict of several models what each takes where it runs alone. All else is of a run of all
         of them; `memory` has the activations of whichever needs more.
     splits : tuple[SplitInfo, ...]
-        Dense layers in parts, whose weights no run has in memory as a whole; they are not among
-        the weights of `memory`.
+        Dense layers in parts, whose weights no run has in memory as a whole: ``"streamed"`` in the
+        `weights_by_device` of `memory`.
     warnings : tuple[str, ...]
     seconds : dict[str, float]
         Time of each compiler phase.
