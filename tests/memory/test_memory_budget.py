@@ -134,6 +134,7 @@ def test_what_is_predicted_is_measured(
 # ----------------------------------------------------------------------------------- the planner
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("opencl", "small_gpu")
 def test_fully_connected_layers_go_to_the_cpu(
     heavy: onnx.ModelProto, inputs: dict[str, np.ndarray], inputs_file: Path, tmp_path: Path
