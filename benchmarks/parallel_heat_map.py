@@ -37,7 +37,7 @@ def gains_by_networks(
     for row in rows:
         members = known[int(row["title"].partition(":")[0])]
         us = {name: median(own) for name, own in row["us"].get(how, {}).items()}
-        merged = [value for name, value in us.items() if name.startswith("fused")]
+        merged = [value for name, value in us.items() if name.startswith(("fused", "order"))]
         if len(members) == 2 and "off" in us and merged:
             first, second = sorted(network for network, _ in members)
             found.setdefault((first, second), []).append(us["off"] / min(merged))

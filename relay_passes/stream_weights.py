@@ -17,7 +17,14 @@ from tvm_edge.relay_passes.fallback import operands
 from tvm_edge.relay_passes.vdevices import on_vdevice, vdevice_of, vdevices_of
 from tvm_edge.runtime.streaming import NEXT_PART, UPLOAD_PART
 
-__all__ = ["StreamWeights", "asks_for_part", "streamed", "streamed_constant"]
+__all__ = [
+    "StreamWeights",
+    "asks_for_part",
+    "not_waiting",
+    "streamed",
+    "streamed_constant",
+    "waits_for",
+]
 
 _MARK = "tvm_edge.streamed"
 
@@ -36,6 +43,16 @@ def streamed_constant(value: relax.Expr | None) -> relax.Expr | None:
 def asks_for_part(value: relax.Expr) -> bool:
     """Whether an expression is what :class:`StreamWeights` makes of a mark."""
     return _calls(value, NEXT_PART, UPLOAD_PART)
+
+
+def waits_for(value: relax.Expr) -> relax.Expr | None:
+    """The result that a call for a part comes after, if it names one."""
+    return value.args[4] if asks_for_part(value) and len(value.args) > 4 else None
+
+
+def not_waiting(value: relax.Call) -> relax.Call:
+    """The same call for a part, after no kernel."""
+    return relax.Call(value.op, value.args[:4], value.attrs, value.ty_args)
 
 
 def _calls(value: relax.Expr, *names: str) -> bool:

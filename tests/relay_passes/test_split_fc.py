@@ -288,3 +288,35 @@ def test_each_part_is_asked_for_in_front_of_its_kernel(kind: str, name: str) -> 
         assert kernel.value.args[1].fields[1].same_as(bindings[asked[i]].var)
         if i:
             assert call.args[4].same_as(bindings[asked[i - 1] + 1].var)
+
+
+@pytest.mark.parametrize("target", ["llvm", "opencl"])
+def test_several_models_run_alone_and_together(target: str) -> None:
+    """The first part of one model comes after a kernel of the other, where that runs."""
+    models = {"a": layers((1,), 256, 512), "b": layers((1,), 384, 512, 64)}
+    compiled = compile_with(models, target, {}, fallback="none", weight_window=128 * KIB)
+    assert {split.operator for split in compiled.report.splits} == {"a/fc0", "b/fc0"}
+    random = np.random.default_rng(3)
+    values = {
+        spec.name: random.standard_normal(spec.static_shape).astype("float32")
+        for spec in compiled.inputs
+    }
+    for chosen in (None, ["b"], ["a"], None):
+        found = compiled.run(values, models=chosen)
+        for model in chosen or models:
+            own = {"x": values[f"{model}/x"]}
+            for name, expected in reference(models[model], own).items():
+                assert relative_error(found[f"{model}/{name}"], expected) < 1e-4
+
+
+def test_frames_of_a_stream_take_parts_on_each_device() -> None:
+    model = layers((1,), 256, 512, 300)
+    where = compile_with(model, "opencl", {}, fallback=["fc1", "a1"], weight_window=128 * KIB)
+    assert {split.device for split in where.report.splits} == {"opencl", "llvm"}
+    random = np.random.default_rng(5)
+    frames = [{"x": random.standard_normal((1, 256), np.float32)} for _ in range(5)]
+    with where.stream(frames, depth=3) as stream:
+        assert len(set(stream.stages)) == 2
+        for frame, found in zip(frames, stream, strict=True):
+            for name, expected in reference(model, frame).items():
+                assert relative_error(found[name], expected) < 1e-4

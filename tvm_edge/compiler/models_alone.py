@@ -19,6 +19,7 @@ from tvm_edge.compiler.steps import lower
 from tvm_edge.frontend import ImportedModel
 from tvm_edge.relay_passes.expressions import KERNEL_CALLS, all_bindings, is_call
 from tvm_edge.relay_passes.parallel_fusion import ParallelFusion
+from tvm_edge.relay_passes.stream_weights import not_waiting, waits_for
 from tvm_edge.report import KernelInfo, MemoryInfo, ModelAlone, ModelPart
 from tvm_edge.runtime.entry import ALL, function_of, kernel_by_kernel
 
@@ -37,7 +38,8 @@ class Alone:
     calls : tuple of int
         For each of its kernel calls, which of those of all models it is.
     weights : tuple of int
-        The weights that it reads.
+        The weights that it reads; of streamed ones also the parts that it reads ahead, which may be
+        another model's.
     """
 
     part: ModelPart
@@ -64,6 +66,7 @@ def _alone(lifted: tvm.IRModule, part: ModelPart) -> Alone:
     weights = main.params[-1]
     inputs = [main.params[position] for position in part.inputs]
     blocks, results = _returning(main, part)
+    blocks = _not_waiting_for_others(blocks, inputs)
     kept = _needed(blocks, inputs, results)
     calls: list[int] = []
     read: dict[int, None] = {}
@@ -123,6 +126,27 @@ def _returning(
                 blocks[number] = type(block)([*before, *named, *after])
                 return blocks, [each.var for each in named]
     raise ValueError(f"main of several models returns {returned}, which is no tuple of theirs")
+
+
+def _not_waiting_for_others(
+    blocks: Sequence[relax.BindingBlock], inputs: Sequence[relax.Var]
+) -> list[relax.BindingBlock]:
+    """Blocks in which no part of streamed weights comes after a kernel of another model."""
+    builder = relax.BlockBuilder()
+    below: set[relax.Var] = set(inputs)  # what depends on the model's inputs
+    made = []
+    for block in blocks:
+        bindings = []
+        for binding in block.bindings:
+            after = waits_for(binding.value)
+            if after is not None and after not in below:
+                value = builder.normalize(not_waiting(binding.value))
+                binding = relax.VarBinding(binding.var, value)
+            if below.intersection(relax.analysis.free_vars(binding.value)):
+                below.add(binding.var)
+            bindings.append(binding)
+        made.append(type(block)(bindings))
+    return made
 
 
 def _needed(
