@@ -27,8 +27,8 @@ from tvm_edge.tuning import fleet_threads
 from tvm_edge.tuning.fleet import Fleet
 from tvm_edge.tuning.pool import Limits, Trial
 from tvm_edge.tuning.problem import make_problem
+from tvm_edge.tuning.serving import Done, Failed
 from tvm_edge.tuning.tasks import legal_configs
-from tvm_edge.tuning.worker import Done, Failed
 
 CONV = conv()
 QUICK = Limits(build=60, measure=20, rounds=2, seconds=0.001)

@@ -33,7 +33,7 @@ from tvm_edge.tuning.group_worker import largest_error
 from tvm_edge.tuning.parallel_groups import GroupTuner
 from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.result import TuneResult
-from tvm_edge.tuning.worker import Failed
+from tvm_edge.tuning.serving import Failed
 
 QUICK = Limits(rounds=2, seconds=0.001)
 

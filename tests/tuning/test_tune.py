@@ -34,7 +34,7 @@ from tvm_edge.tuning import Progress, TuneResult, driver, measurer
 from tvm_edge.tuning.device_lock import DeviceLock
 from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.search import Search, TaskSearch
-from tvm_edge.tuning.worker import Done, Failed
+from tvm_edge.tuning.serving import Done, Failed
 
 INPUTS = {"x": random_input((1, 16, 12, 12))}
 

@@ -37,7 +37,7 @@ from tvm_edge.tuning.fleet_threads import (
     Job,
 )
 from tvm_edge.tuning.pool import Limits, Trial
-from tvm_edge.tuning.worker import Done, Failed
+from tvm_edge.tuning.serving import Done, Failed
 
 __all__ = ["Fleet"]
 

@@ -25,7 +25,8 @@ from tvm_edge.rpc.agent import Agent, Call, Upload
 from tvm_edge.tuning.candidates import Exported
 from tvm_edge.tuning.pool import Trial, Worker
 from tvm_edge.tuning.problem import TOLERANCE
-from tvm_edge.tuning.worker import Done, Export, Failed
+from tvm_edge.tuning.serving import Done, Failed
+from tvm_edge.tuning.worker import Export
 
 if TYPE_CHECKING:
     from tvm_edge.tuning.fleet import Fleet

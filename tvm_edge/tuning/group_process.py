@@ -14,7 +14,7 @@ import tvm
 from tvm_edge.child import Child, ChildEnded
 from tvm_edge.errors import DeviceLost, MeasureTimeout, MissingDependencyError
 from tvm_edge.tuning.group_worker import Forget, TimeAll, Timed, Try
-from tvm_edge.tuning.worker import Done, Failed
+from tvm_edge.tuning.serving import Done, Failed
 
 __all__ = ["GroupProcess", "Limits"]
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tvm_edge.child import connection_to_parent, end_with_parent
-from tvm_edge.errors import InvalidLaunch, MissingDependencyError, WrongResult, one_line
-from tvm_edge.tuning.worker import Done, Failed
+from tvm_edge.errors import WrongResult
+from tvm_edge.tuning.serving import Done, serve, serve_parent
 
 __all__ = ["Forget", "TimeAll", "Timed", "Try", "largest_error"]
 
@@ -131,32 +130,13 @@ def _serve(connection: Connection, target: Any, host: Any, num_threads: int) -> 
         return Timed(latencies)
 
     does: Mapping[type, Any] = {Try: attempt, TimeAll: time_all}
-    connection.send(Done())
-    while True:
-        try:
-            ask = connection.recv()
-        except EOFError:
-            return
-        if isinstance(ask, Forget):
-            models.clear()
-            continue
-        launched.clear()
-        try:
-            answer = does[type(ask)](ask)
-        except MissingDependencyError as err:
-            answer = Failed("MissingDependencyError", str(err))
-        except WrongResult as err:
-            answer = Failed("WrongResult", str(err), ran=True)
-        # Whatever a compiler or driver says of a variant is that variant's.
-        except Exception as err:
-            message = f"{type(err).__name__}: {one_line(err)}"
-            answer = Failed(InvalidLaunch.__name__, message, ran=bool(launched))
-        connection.send(answer)
+
+    def forget(_ask: Forget) -> None:
+        models.clear()
+
+    serve(connection, does, {Forget: forget}, launched)
 
 
 def main() -> None:
     """Serve the connection that the command line names, for a target in its first message."""
-    end_with_parent()
-    with connection_to_parent() as connection:
-        target, host, num_threads = connection.recv()
-        _serve(connection, target, host, num_threads)
+    serve_parent(_serve)

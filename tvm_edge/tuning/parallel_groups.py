@@ -34,7 +34,7 @@ from tvm_edge.tuning.group_problem import group_problem
 from tvm_edge.tuning.group_process import GroupProcess, Limits
 from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.result import GroupResult
-from tvm_edge.tuning.worker import Failed
+from tvm_edge.tuning.serving import Failed
 
 __all__ = ["GROUPS", "GroupTuner", "check_groups"]
 

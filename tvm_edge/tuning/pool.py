@@ -19,7 +19,8 @@ from tvm_edge.child import Child, ChildEnded
 from tvm_edge.errors import DeviceLost, MeasureTimeout, MissingDependencyError
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
-from tvm_edge.tuning.worker import Build, Done, Drop, Failed, Measure
+from tvm_edge.tuning.serving import Done, Failed
+from tvm_edge.tuning.worker import Build, Drop, Measure
 
 __all__ = ["Limits", "Pool", "Trial", "Worker"]
 

@@ -12,12 +12,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tvm_edge.child import connection_to_parent, end_with_parent
-from tvm_edge.errors import InvalidLaunch, MissingDependencyError, WrongResult, one_line
+from tvm_edge.errors import WrongResult
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.tuning.serving import Done, serve, serve_parent
 
-__all__ = ["Build", "Done", "Drop", "Export", "Failed", "Measure"]
+__all__ = ["Build", "Drop", "Export", "Measure"]
 
 
 @dataclass(frozen=True)
@@ -57,30 +57,6 @@ class Drop:
     """Forget a candidate; not answered."""
 
     token: int
-
-
-@dataclass(frozen=True)
-class Done:
-    """Seconds of single runs, one of each round."""
-
-    latencies: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class Failed:
-    """Class of an error, and what it says.
-
-    Attributes
-    ----------
-    error, message : str
-    ran : bool
-        Whether its kernels had been launched: they may have written anywhere, and a CUDA context
-        in which one failed serves nothing any more.
-    """
-
-    error: str
-    message: str
-    ran: bool = False
 
 
 def _serve(connection: Connection, target: Any, host: Any, num_threads: int) -> None:
@@ -126,33 +102,13 @@ def _serve(connection: Connection, target: Any, host: Any, num_threads: int) -> 
         return Done(tuple(candidate.latencies(ask.rounds, ask.seconds, ask.hopeless)))
 
     does: Mapping[type, Any] = {Build: build, Export: export, Measure: measure}
-    connection.send(Done())
-    while True:
-        try:
-            ask = connection.recv()
-        except EOFError:
-            return
-        if isinstance(ask, Drop):
-            built.pop(ask.token, None)
-            continue
-        launched.clear()
-        try:
-            answer = does[type(ask)](ask)
-        except MissingDependencyError as err:
-            answer = Failed("MissingDependencyError", str(err))
-        except WrongResult as err:
-            answer = Failed("WrongResult", str(err), ran=True)
-        # Whatever a compiler or driver says of a candidate is that candidate's.
-        except Exception as err:
-            message = f"{type(err).__name__}: {one_line(err)}"
-            answer = Failed(InvalidLaunch.__name__, message, ran=bool(launched))
-        connection.send(answer)
+
+    def drop(ask: Drop) -> None:
+        built.pop(ask.token, None)
+
+    serve(connection, does, {Drop: drop}, launched)
 
 
 def main() -> None:
     """Serve the connection that the command line names, for a target in its first message."""
-    # With the parent, however it ends: a kernel that hangs does not see the connection close.
-    end_with_parent()
-    with connection_to_parent() as connection:
-        target, host, num_threads = connection.recv()
-        _serve(connection, target, host, num_threads)
+    serve_parent(_serve)
