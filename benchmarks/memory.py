@@ -93,7 +93,6 @@ def _compile(name: str, target: str, budget: str, folder: Path) -> dict[str, Any
 
 def _compile_plan(name: str, target: str, plan: str, folder: Path) -> dict[str, Any]:
     """Compile by one of the planner's plans, whatever the others are."""
-    import tvm_edge
     from tvm_edge.compiler.driver import compile_with
     from tvm_edge.frontend import load_model
     from tvm_edge.hardware import resolve_target
@@ -106,7 +105,6 @@ def _compile_plan(name: str, target: str, plan: str, folder: Path) -> dict[str, 
         beside_cpu=resolved.host is not None,
         unified=resolved.spec.unified_memory,
         offload=True,
-        streams=hasattr(tvm_edge.CompiledModel, "stream"),
     )
     way, missing = next((p, why) for p, why in plans if p.name == plan)
     if missing:
@@ -149,7 +147,7 @@ def _run(
     import tvm_edge
     from tvm_edge import opencl
 
-    if copies == "True" and hasattr(opencl, "borrow"):
+    if copies == "True":
         opencl.borrow = lambda *_: None
 
     model = tvm_edge.load(artifact)
@@ -161,7 +159,7 @@ def _run(
     times = []
     begin = perf_counter()
     if pipelined == "True":
-        for _ in model.stream([values] * int(frames)):  # type: ignore[attr-defined]
+        for _ in model.stream([values] * int(frames)):
             pass
         times.append((perf_counter() - begin) / int(frames))
     else:

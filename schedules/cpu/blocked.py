@@ -37,9 +37,11 @@ __all__ = [
     "Conv2dBlocked",
     "Knobs",
     "Loops",
+    "OpenedConv",
     "Tile",
     "best_knobs",
     "candidates",
+    "open_conv",
     "schedule_blocks",
     "seconds_of",
     "stride_of",
@@ -226,6 +228,75 @@ def _tile_cost(pixels: int, filters: int, steps: int) -> float:
     return steps * step + 6 * sums
 
 
+@dataclass(frozen=True)
+class OpenedConv:
+    """A blocked convolution that is to be scheduled.
+
+    Attributes
+    ----------
+    sch : Schedule
+    block, epilogue : SBlockRV
+        Its sums, and what is written.
+    stage : SBlockRV or None
+        What pads the image.
+    """
+
+    sch: Schedule
+    block: SBlockRV
+    epilogue: SBlockRV
+    stage: SBlockRV | None
+
+    def knobs(self, size: Tile, spec: DeviceSpec) -> Knobs:
+        """Those that its workload was given, or else the best by estimate."""
+        config = self.sch.get(self.block).annotations.get(CONFIG)
+        return read_knobs(Knobs, str(config)) if config else best_knobs(size, spec)
+
+    def begun(
+        self, knobs: Knobs, spec: DeviceSpec, inner: int, *, vectorize: bool = True
+    ) -> tuple[SBlockRV, list[SBlockRV]]:
+        """Tile it; the initial sums, apart, and the blocks that are scheduled.
+
+        Parameters
+        ----------
+        knobs : Knobs
+        spec : DeviceSpec
+        inner : int
+            Loops inside those that :class:`Loops` names.
+        vectorize : bool
+            As for :func:`schedule_blocks`.
+        """
+        sch, block = self.sch, self.block
+        if knobs.flat:
+            fuse_axes(sch, block, self.epilogue, 2)
+        own = sch.get_loops(block)
+        n, o, *pixels, lane, co, ky, kx, step = own[: len(own) - inner]
+        y = None if knobs.flat else pixels[0]
+        loops = Loops([n], o, y, pixels[-1], lane, [co, ky, kx, step])
+        task, first = schedule_blocks(sch, block, self.epilogue, knobs, loops, vectorize=vectorize)
+        done = [block, self.epilogue]
+        if self.stage is not None and knobs.padding == "task":
+            sch.compute_at(self.stage, task, preserve_unit_loops=True)
+            vectorize_rows(sch, self.stage, spec)
+            done.append(self.stage)
+        # After which TVM moves no producer of it.
+        return sch.decompose_reduction(block, first), done
+
+
+def open_conv(func: tirx.PrimFunc, name: str) -> OpenedConv | None:
+    """A function whose one reduction is a blocked convolution of a name, with room for tiles."""
+    opened = open_reduction(func)
+    if opened is None:
+        return None
+    sch, block = opened
+    if not sch.get(block).name_hint.startswith(name):
+        return None
+    stage = isolate(sch, block, sch.get(block).reads[0].source)
+    epilogue = epilogue_of(sch, block)
+    if not can_peel(sch, sch.get_loops(block)[3]):
+        return None
+    return OpenedConv(sch, block, epilogue, stage)
+
+
 class Conv2dBlocked:
     """Convolutions of :func:`tvm_edge.schedules.blocked.conv2d` that sum over channels."""
 
@@ -234,36 +305,13 @@ class Conv2dBlocked:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Schedule `func` if its one reduction is such a convolution."""
-        opened = open_reduction(func)
-        if opened is None:
+        conv = open_conv(func, CONV2D)
+        if conv is None:
             return None
-        sch, block = opened
-        if not sch.get(block).name_hint.startswith(CONV2D):
-            return None
-        stage = isolate(sch, block, sch.get(block).reads[0].source)
-        epilogue = epilogue_of(sch, block)
-        if not can_peel(sch, sch.get_loops(block)[3]):
-            return None
-        stmt = sch.get(block)
-        size = conv_tile(stmt, padded=stage is not None)
-        config = stmt.annotations.get(CONFIG)
-        knobs = read_knobs(Knobs, str(config)) if config else best_knobs(size, spec)
-        if knobs.flat:
-            fuse_axes(sch, block, epilogue, 2)
-        n, o, *pixels, v, co, ky, kx, ci = sch.get_loops(block)
-        y = None if knobs.flat else pixels[0]
-        reduction = [co, ky, kx, ci]
-        task, first = schedule_blocks(
-            sch, block, epilogue, knobs, Loops([n], o, y, pixels[-1], v, reduction)
-        )
-        done = [block, epilogue]
-        if stage is not None and knobs.padding == "task":
-            sch.compute_at(stage, task, preserve_unit_loops=True)
-            vectorize_rows(sch, stage, spec)
-            done.append(stage)
-        sch.decompose_reduction(block, first)  # after which TVM moves no producer of it
-        schedule_rest(sch, done, spec)
-        return sch
+        size = conv_tile(conv.sch.get(conv.block), padded=conv.stage is not None)
+        _, done = conv.begun(conv.knobs(size, spec), spec, 0)
+        schedule_rest(conv.sch, done, spec)
+        return conv.sch
 
 
 def touched(nbytes: int, window: tuple[int, int], strides: tuple[int, int]) -> int:

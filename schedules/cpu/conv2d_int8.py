@@ -17,21 +17,10 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.cpu.bias_first import begin_with_bias
-from tvm_edge.schedules.cpu.blocked import (
-    Knobs,
-    Loops,
-    Tile,
-    best_knobs,
-    schedule_blocks,
-    stride_of,
-    touched,
-)
+from tvm_edge.schedules.cpu.blocked import Tile, open_conv, stride_of, touched
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS, DotProduct
-from tvm_edge.schedules.cpu.loops import can_peel, vectorize_rows
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.int8 import CONV2D_INT8
-from tvm_edge.schedules.knobs import CONFIG, read_knobs
-from tvm_edge.schedules.stages import epilogue_of, fuse_axes, isolate, open_reduction
 
 __all__ = ["Conv2dInt8", "by_dot_products", "int8_tile"]
 
@@ -45,34 +34,13 @@ class Conv2dInt8:
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Schedule `func` if its one reduction is such a convolution."""
         dot = DOT_PRODUCTS.get(spec.dot_product)
-        opened = open_reduction(func)
-        if opened is None or dot is None:
+        conv = open_conv(func, CONV2D_INT8) if dot is not None else None
+        if conv is None or dot is None:
             return None
-        sch, block = opened
-        if not sch.get(block).name_hint.startswith(CONV2D_INT8):
-            return None
-        stage = isolate(sch, block, sch.get(block).reads[0].source)
-        epilogue = epilogue_of(sch, block)
-        if not can_peel(sch, sch.get_loops(block)[3]):
-            return None
-        stmt = sch.get(block)
-        size = int8_tile(stmt, padded=stage is not None)
-        config = stmt.annotations.get(CONFIG)
-        knobs = read_knobs(Knobs, str(config)) if config else best_knobs(size, spec)
-        if knobs.flat:
-            fuse_axes(sch, block, epilogue, 2)
-        n, o, *pixels, lane, co, ky, kx, step, _ = sch.get_loops(block)
-        y = None if knobs.flat else pixels[0]
-        loops = Loops([n], o, y, pixels[-1], lane, [co, ky, kx, step])
-        task, first = schedule_blocks(sch, block, epilogue, knobs, loops, vectorize=False)
-        done = [block, epilogue]
-        if stage is not None and knobs.padding == "task":
-            sch.compute_at(stage, task, preserve_unit_loops=True)
-            vectorize_rows(sch, stage, spec)
-            done.append(stage)
-        init = sch.decompose_reduction(block, first)  # after which no producer of it moves
-        schedule_rest(sch, done, spec)
-        return by_dot_products(sch, init, block, epilogue, dot, dot.broadcast())
+        size = int8_tile(conv.sch.get(conv.block), padded=conv.stage is not None)
+        init, done = conv.begun(conv.knobs(size, spec), spec, 1, vectorize=False)
+        schedule_rest(conv.sch, done, spec)
+        return by_dot_products(conv.sch, init, conv.block, conv.epilogue, dot, dot.broadcast())
 
 
 def by_dot_products(

@@ -16,7 +16,7 @@ from tests.compiler.test_analyze import unsupported_model
 from tests.onnx_models import make_model
 from tests.report.html_reader import Page
 from tests.report.reports import NASTY, made_report, profile_of
-from tvm_edge.report import RecordsInfo
+from tvm_edge.report import RecordsInfo, SplitInfo
 
 SECTIONS = (
     "Summary",
@@ -153,6 +153,14 @@ def test_groups_of_fusion_with_why_or_none(tmp_path: Path) -> None:
     ]
     _, page = written(replace(made_report(), fusion_groups=()), tmp_path)
     assert "fusion-table" not in page.tables and "None: no independent operators" in page.text
+
+
+def test_layers_whose_weights_are_streamed(tmp_path: Path) -> None:
+    split = SplitInfo(NASTY, "llvm", "output", 8, 3 << 20, 21 << 20)
+    _, page = written(replace(made_report(), splits=(split,)), tmp_path)
+    assert page.tables["splits-table"][1:] == [[NASTY, "llvm", "output", "8", "21.0", "6.0"]]
+    _, page = written(made_report(), tmp_path)
+    assert "splits-table" not in page.tables
 
 
 def test_a_report_with_nothing_in_it(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def _tables(report: CompileReport, profile: Measured | None) -> dict[str, tables
         "unsupported": tables.unsupported(report),
         "memory": tables.memory(report),
         "plans": tables.plans(report),
+        "splits": tables.splits(report),
         "seconds": tables.compile_time(report),
     }
 

@@ -308,6 +308,26 @@ def plans(report: CompileReport) -> Table:
     )
 
 
+def splits(report: CompileReport) -> Table:
+    """Dense layers whose weights are streamed."""
+    return Table(
+        "splits-table",
+        "Layers in parts",
+        _columns("Operator, Device, Cut along", "parts,weights MiB,MiB at a time"),
+        [
+            (
+                split.operator,
+                split.device,
+                split.along,
+                units.count(split.parts),
+                units.decimals(split.weight_bytes, 1, 2**20),
+                units.decimals(split.window, 1, 2**20),
+            )
+            for split in report.splits
+        ],
+    )
+
+
 def compile_time(report: CompileReport) -> Table:
     """Seconds of each phase of the compiler."""
     total = sum(report.seconds.values())
