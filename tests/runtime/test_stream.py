@@ -24,6 +24,7 @@ from tests.runtime.test_run import in_forked_child
 from tests.runtime.test_zero_copy import network
 from tvm_edge import DeviceUnavailableError, InputError
 from tvm_edge.runtime.session import Session
+from tvm_edge.runtime.stream import FrameStream, Step
 
 SHAPE = (1, 8, 12, 12)
 WAIT_S = 30  # for what happens at once unless it is broken
@@ -547,3 +548,11 @@ def test_a_warm_model_makes_nothing_for_its_first_frame(
                 if busy is not machine:
                     others_are_busy.enter_context(busy.lock)
             assert_right(there_and_back(), [one.run({"data": unaligned})], given[:1])
+
+
+def test_a_thread_that_cannot_start_is_an_error_at_once() -> None:
+    def start() -> None:
+        raise OSError("no more threads")
+
+    with pytest.raises(OSError, match="no more threads"):
+        FrameStream([{}], 1, lambda frame, _: frame, [Step("llvm", lambda frame: frame, start)])

@@ -92,11 +92,14 @@ class FrameStream(Iterator[dict[str, Any]]):
         self._steps = tuple(steps)
         self._check = check
         check()
+        started: list[Future[None]] = []
         for step in self._steps:
             if step.device not in self._pools:
                 pool = ThreadPoolExecutor(1, thread_name_prefix=f"tvm-edge-stream-{step.device}")
                 self._pools[step.device] = pool
-                pool.submit(step.start)
+                started.append(pool.submit(step.start))
+        for each in started:
+            each.result()
 
     @property
     def stages(self) -> tuple[str, ...]:
