@@ -114,9 +114,10 @@ def compile(
         Whether kernels that do not depend on each other, as those of branches, share a launch
         (EMDL'21). ``"auto"``: where the policy predicts that it gains
         (:mod:`tvm_edge.schedules.parallel_policy`); ``True``: wherever it can be.
-        ``report.fusion_groups`` says which, and why others do not. By default ``False``: on no
-        GPU was it measured yet. ``tune(…, parallel_fusion=True)`` measures groups on a device;
-        ``"auto"`` takes what that found, on CPUs too, and predicts of GPUs what nobody measured.
+        ``report.fusion_groups`` says which, and why others do not. By default ``False``: on an
+        H200 some groups lose, and the prediction does not know which.
+        ``tune(…, parallel_fusion=True)`` measures groups on a device; ``"auto"`` takes
+        what that found, on CPUs too, and predicts of GPUs what nobody measured.
     memory_budget : int or str, optional
         What a process that loads the exported model and runs it may take: bytes, or a size as
         ``"512MiB"``. Counted is anonymous and shared memory, that of the Python process included,
