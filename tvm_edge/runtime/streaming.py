@@ -120,6 +120,7 @@ class WeightStream:
         self._device = device
         self._windows: list[_Window] = []
         self._current = 0
+        self._ahead: Future[bool] | None = None  # for the one window there is
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -199,7 +200,11 @@ class WeightStream:
         file = self._file_of.get(part.data_ptr())
         if file is not None:
             file.check()
-            self._reader.submit(file.read_ahead, following.data_ptr(), _nbytes(following))
+            # Pages that arrive after they were dropped would stay.
+            if self._ahead is not None and not self._ahead.cancel():
+                self._ahead.exception()
+            wanted = following.data_ptr(), _nbytes(following)
+            self._ahead = self._reader.submit(file.read_ahead, *wanted)
         copy = window.as_part(part)
         part.copyto(copy)
         if file is not None:
