@@ -2,19 +2,21 @@
 
 ``--networks NAME …`` chooses (default: those of :mod:`benchmarks.cpu_workloads`); ``--trials N``
 for each convolution are measured before, a third of them in other layouts (default 48);
+``--target T`` is ``llvm`` (default), ``opencl`` or ``cuda``, where all of a network stays;
 ``--records FOLDER`` keeps them, and with ``--no-tune`` those that are there are taken; ``--rounds
 N`` processes are timed for each choice (default 5), ``--seconds S`` long each (default 2);
 ``--json FILE`` writes everything.
 
 The same records serve all choices of a network: ``greedy``, each convolution as it is fastest in
-blocks of a vector register, by estimates where blocks begin and end; ``NCHW`` and ``NCHW16c``, …,
-one layout wherever a convolution can have it, with the fastest configuration known in it;
-``graph``, the least sum. Every choice is an artifact whose outputs are compared with ONNX Runtime's
-before, to 1e-4 of an output's largest value, and timed in processes of its own that take turns. A
-figure is the median of the processes with their range in brackets.
+blocks of a vector register (on a GPU: in NCHW), by estimates where blocks begin and end; ``NCHW``
+and ``NCHW16c``, …, one layout wherever a convolution can have it, with the fastest configuration
+known in it; ``graph``, the least sum. Every choice is an artifact whose outputs are compared with
+ONNX Runtime's before, to 1e-4 of an output's largest value, and timed in processes of its own that
+take turns. A figure is the median of the processes with their range in brackets.
 
 ``predicted`` is the sum of operators and transforms, and what the sum does not have: the measured
-time of the layout of one vector register less its sum. For that layout it holds by construction.
+time of the layout of one vector register, or on a GPU of NCHW, less its sum. For that layout it
+holds by construction.
 """
 
 from __future__ import annotations
@@ -41,18 +43,18 @@ _WARM_UP = 0.5  # seconds
 # ------------------------------------------------------------------ what the child processes do
 
 
-def _tune(name: str, trials: str, folder: Path) -> dict[str, Any]:
+def _tune(name: str, target: str, trials: str, folder: Path) -> dict[str, Any]:
     """A job: measure convolutions, those in other layouts among them."""
     import tvm_edge
     from tvm_edge.hardware import resolve_target
     from tvm_edge.tuning.tasks import extract_tasks
 
     path = folder / f"{name}.onnx"
-    tasks = extract_tasks(path, resolve_target("llvm"))
+    tasks = extract_tasks(path, resolve_target(target))
     start = perf_counter()
     result = tvm_edge.tune(
         path,
-        "llvm",
+        target,
         trials=max(1, int(trials) * len(tasks)),
         tuning_logs=folder / "records",
         graph=True,
@@ -65,18 +67,18 @@ def _tune(name: str, trials: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def _compile(name: str, folder: Path) -> dict[str, Any]:
+def _compile(name: str, target: str, folder: Path) -> dict[str, Any]:
     """A job: an artifact for each choice, its results compared, and what its sum is."""
     from tvm_edge.hardware import resolve_target
     from tvm_edge.report import layout_name
-    from tvm_edge.schedules.cpu.algorithm import block_sizes
+    from tvm_edge.schedules.layouts import block_sizes, usual_block
     from tvm_edge.tuning.graph_tuner import GraphTuner, uniform
     from tvm_edge.tuning.layout_costs import plan_of
 
-    path, resolved = folder / f"{name}.onnx", resolve_target("llvm")
+    path, resolved = folder / f"{name}.onnx", resolve_target(target)
     inputs = dict(np.load(folder / f"{name}.inputs.npz"))
     expected = dict(np.load(folder / f"{name}.expected.npz"))
-    tuner = GraphTuner(path, "llvm", resolved, None, folder / "records")
+    tuner = GraphTuner(path, target, resolved, None, folder / "records")
     start = perf_counter()
     options, problem = tuner.problem()
     costs = perf_counter() - start
@@ -118,7 +120,7 @@ def _compile(name: str, folder: Path) -> dict[str, Any]:
     ways = [way for own in options.values() for way in own.values()]
     return {
         "choices": choices,
-        "usual": layout_name(resolved.spec.lanes()),
+        "usual": layout_name(usual_block(resolved.spec)),
         "nodes": len(tuner.graph.nodes),
         "convolutions": len(tuner.graph.convolutions),
         "ways": len(ways),
@@ -148,9 +150,9 @@ def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
     if "failed" in saved:
         return row | saved
     if not options.no_tune:
-        row["tune"] = run_child(_MODULE, "tune", name, options.trials, folder)
+        row["tune"] = run_child(_MODULE, "tune", name, options.target, options.trials, folder)
         print(name, row["tune"], flush=True)
-    compiled = run_child(_MODULE, "compile", name, folder)
+    compiled = run_child(_MODULE, "compile", name, options.target, folder)
     row |= compiled
     if "failed" in compiled:
         return row
@@ -206,6 +208,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--target", default="llvm", choices=("llvm", "opencl", "cuda"))
     parser.add_argument("--trials", type=int, default=48, help="of each convolution")
     parser.add_argument("--no-tune", action="store_true", help="take the records there are")
     parser.add_argument("--rounds", type=int, default=5)
