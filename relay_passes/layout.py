@@ -1,9 +1,12 @@
-"""Blocked layouts for a CPU: images as NCHW16c from one convolution to the next.
+"""Blocked layouts: images as NCHW16c from one convolution to the next.
 
 A convolution that reads and writes blocks of channels needs no shuffling of lanes
 (:mod:`tvm_edge.schedules.blocked`). Operators between convolutions take blocks as they are where
 they can; an image is packed where a convolution needs it and unpacked where somebody else reads
 it, each at most once. Filters and constants are packed here, when the model is compiled.
+
+On a CPU blocks are what kernels are best with; on a GPU they are what a plan says, and nothing
+else.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.concat_in_place import CONCAT
 from tvm_edge.relay_passes.expressions import const, constant_of, static_shape
 from tvm_edge.relay_passes.layout_choice import BINARY, UNARY, choose_blocked
+from tvm_edge.relay_passes.layout_gpu import gpu_conv
 from tvm_edge.relay_passes.layout_graph import LayoutPlan, layout_graph
 from tvm_edge.relay_passes.layout_int8 import int8_conv
 from tvm_edge.relay_passes.moved_channels import BlockedImage, MovedChannels
@@ -29,7 +33,6 @@ from tvm_edge.schedules.blocked import (
     ConvWorkload,
     conv2d,
     filled,
-    input_block,
     pack_filters,
     pack_image,
     repack_image,
@@ -37,6 +40,7 @@ from tvm_edge.schedules.blocked import (
 )
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.cpu.gather_channels import gather_channels
+from tvm_edge.schedules.layouts import image_block
 from tvm_edge.schedules.winograd import PRODUCT, conv2d_winograd, transform_filters
 
 __all__ = ["BlockLayout"]
@@ -51,7 +55,7 @@ class BlockLayout:
     Parameters
     ----------
     spec : DeviceSpec
-        The CPU: a block has the lanes of its vector registers.
+        A CPU, whose blocks have the lanes of its vector registers, or a GPU.
     configs : mapping of ConvWorkload to ConvConfig, optional
         Algorithm and knobs of convolutions, instead of the heuristic's.
     plan : LayoutPlan, optional
@@ -77,13 +81,13 @@ class BlockLayout:
         self._plan = plan
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        if self._spec.lanes() == 1:
+        if self._spec.lanes() == 1 and self._spec.has_cpu_cores:
             return mod
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 chosen, layouts = self._chosen(func)
-                blocker = _Blocker(mod, chosen, layouts, int8=bool(self._spec.dot_product))
-                mod = blocker.blocked(gvar, func)
+                if chosen or self._spec.has_cpu_cores:
+                    mod = _Blocker(mod, chosen, layouts, self._spec).blocked(gvar, func)
         return mod
 
     def _chosen(
@@ -96,6 +100,8 @@ class BlockLayout:
                 chosen = {graph.calls[i]: config for i, config in self._plan.configs.items()}
                 of_vars = zip(graph.variables, self._plan.layouts, strict=True)
                 return chosen, {var: layout for var, layout in of_vars if var is not None}
+        if not self._spec.has_cpu_cores:
+            return {}, {}
         return choose_blocked(func, self._spec, self._configs), {}
 
 
@@ -106,13 +112,12 @@ class _Blocker(PyExprMutator):
         mod: tvm.IRModule,
         chosen: Mapping[relax.Call, ConvConfig],
         layouts: Mapping[relax.Var, int],
-        *,
-        int8: bool,
+        spec: DeviceSpec,
     ) -> None:
         super().__init__(mod)
         self._chosen = chosen
         self._layouts = layouts
-        self._int8 = int8
+        self._spec = spec
         self._bound: dict[relax.Var, relax.Expr] = {}
         self._planned: int | None = None  # the layout of the result at hand
         self._blocked: dict[relax.Var, BlockedImage] = {}
@@ -280,7 +285,7 @@ class _Blocker(PyExprMutator):
         return None if rule is None else rule(value)
 
     def _conv2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
-        whole = int8_conv(call, self._bound) if self._int8 else None
+        whole = int8_conv(call, self._bound) if self._spec.dot_product else None
         if whole is not None:
             blocks = self._packed(whole.image, whole.block).var
             return whole.blocked(self.builder_, blocks), whole.workload.filters
@@ -291,8 +296,11 @@ class _Blocker(PyExprMutator):
         assert found is not None, "only convolutions with a workload are chosen"
         workload, weights = found
         block = config.block
-        depth = input_block(workload, block)
+        depth = image_block(workload, block, self._spec)
         image = self._packed(call.args[0], depth)
+        if not self._spec.has_cpu_cores:
+            result = gpu_conv(self.builder_, image.var, workload, weights, config)
+            return result, workload.filters
         if config.algorithm == "winograd":
             filters = const(transform_filters(weights, config.m, block), "float32")
             result = self.builder_.call_te(
@@ -391,13 +399,16 @@ class _Blocker(PyExprMutator):
         if any(size % block for size in sizes[:-1]):
             return None
         known = [self._packed(part, block) for part in parts]
+        channels = sum(image.channels for image in known)
+        if not self._spec.has_cpu_cores:
+            return relax.op.concat([image.var for image in known], axis=1), channels
         result = self.builder_.call_te(
             lambda *parts: topi.concatenate(parts, 1),
             *(image.var for image in known),
             primfunc_name_hint="concatenate",
             primfunc_attrs={CONCAT: True},
         )
-        return result, sum(image.channels for image in known)
+        return result, channels
 
     def _resize2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
         image = self._operand(call.args[0])

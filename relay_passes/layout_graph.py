@@ -19,9 +19,9 @@ from tvm_edge.relay_passes.expressions import constant_of, is_call, static_shape
 from tvm_edge.relay_passes.layout_choice import BINARY, UNARY
 from tvm_edge.relay_passes.layout_problem import LayoutNode, LayoutProblem, Read, digest
 from tvm_edge.relay_passes.workloads import conv_workload
-from tvm_edge.schedules.blocked import ConvWorkload, fills, input_block
+from tvm_edge.schedules.blocked import ConvWorkload, fills
 from tvm_edge.schedules.conv_config import ConvConfig
-from tvm_edge.schedules.cpu.algorithm import block_sizes
+from tvm_edge.schedules.layouts import block_sizes, image_block
 
 __all__ = ["LayoutGraph", "LayoutPlan", "layout_graph"]
 
@@ -106,14 +106,15 @@ class LayoutPlan:
 
 
 def layout_graph(func: relax.Function, spec: DeviceSpec) -> LayoutGraph:
-    """What layouts a function's images may have on a CPU.
+    """What layouts a function's images may have on a device.
 
     Parameters
     ----------
     func : relax.Function
         Simplified; convolutions still are operators.
     spec : DeviceSpec
-        Its vector registers say which blocks there are.
+        A CPU, or an OpenCL device that is one: its vector registers say which blocks there are. On
+        other GPUs nothing moves single channels of blocks: what does, moves them in NCHW.
     """
     builder = _Builder(spec)
     for param in func.params:
@@ -204,7 +205,7 @@ class _Builder:
         if found is None or source is None:
             return False
         workload, _ = found
-        depths = {block: input_block(workload, block) for block in block_sizes(self.spec)}
+        depths = {b: image_block(workload, b, self.spec) for b in block_sizes(self.spec)}
         blocks = [block for block, depth in depths.items() if depth]
         layouts = (_PLAIN, *blocks)
         if len(layouts) == 1:
@@ -272,14 +273,17 @@ class _Builder:
         layouts, gathered = [_PLAIN], []
         for block in self._blocks(sum(sizes)):
             whole = not moved and not any(size % block for size in sizes[:-1])
-            possible = all(block in self.nodes[source].layouts for source in known)
+            possible = self.spec.has_cpu_cores and all(
+                block in self.nodes[source].layouts for source in known
+            )
             if whole or possible:
                 layouts.append(block)
                 gathered.append(not whole)
         held = (False, *gathered)
         reads = [Read(source, tuple(layouts), held) for source in dict.fromkeys(known)]
         number = self.add(var, "concat", tuple(layouts), reads)
-        self.copies.add(number)
+        if self.spec.has_cpu_cores:  # parts of others are written in place in any layout
+            self.copies.add(number)
         pairs = zip(layouts[1:], gathered, strict=True)
         self.gathers.update((number, block) for block, is_gathered in pairs if is_gathered)
         return True
@@ -323,7 +327,7 @@ class _Builder:
         return True
 
     def _add_moved(self, var: relax.Var, what: str, source: int) -> None:
-        layouts = self.nodes[source].layouts
+        layouts = self.nodes[source].layouts if self.spec.has_cpu_cores else (_PLAIN,)
         held = tuple(bool(layout) for layout in layouts)
         number = self.add(var, what, layouts, [Read(source, layouts, held)])
         self.gathers.update((number, layout) for layout in layouts if layout)

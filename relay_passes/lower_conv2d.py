@@ -48,7 +48,8 @@ def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     if weights.dtype == np.float16:  # sub-groups have block reads of float32 here
         spec = replace(spec, sub_groups=())
     config = site.configs.get(workload)
-    if config is None or (config.algorithm == "subgroup" and not spec.sub_groups):
+    # Blocks of channels are dealt with before, for the whole network.
+    if config is None or config.block or (config.algorithm == "subgroup" and not spec.sub_groups):
         config = choose_config(workload, spec, site.precision)
     if config.algorithm == "winograd":
         return _winograd(site, call.args[0], workload, weights, config)

@@ -39,10 +39,15 @@ def template_of(spec: DeviceSpec) -> str:
     return "conv2d.cpu" if spec.has_cpu_cores else "conv2d.gpu"
 
 
-def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
-    """Every configuration of a convolution on a device of either kind."""
-    algorithm = on_cpu if spec.has_cpu_cores else on_gpu
-    return algorithm.config_space(workload, spec)
+def config_space(workload: ConvWorkload, spec: DeviceSpec, *, blocks: bool = False) -> ConfigSpace:
+    """Every configuration of a convolution on a device of either kind.
+
+    Those of a GPU that are in blocks of channels, which are chosen for whole networks, with
+    `blocks` only; a CPU's are always among them.
+    """
+    if spec.has_cpu_cores:
+        return on_cpu.config_space(workload, spec)
+    return on_gpu.config_space(workload, spec, blocks=blocks)
 
 
 def recorded_workload(workload: ConvWorkload, dtype: str = "float32") -> Workload:

@@ -1,4 +1,4 @@
-"""Schedules of GPU kernels for OpenCL and CUDA: plain NCHW layout, no search.
+"""Schedules of GPU kernels for OpenCL and CUDA: NCHW and blocks of channels, no search.
 
 Every kernel gets a grid of work-groups within the device's limits from the first rule of
 :data:`RULES` that takes it; the last one takes anything.
@@ -17,10 +17,12 @@ from tvm_edge.schedules.gpu.conv2d import Conv2d
 from tvm_edge.schedules.gpu.dense import Dense
 from tvm_edge.schedules.gpu.direct import Direct
 from tvm_edge.schedules.gpu.fallback import Fallback
+from tvm_edge.schedules.gpu.item_blocks import ItemBlocks
 from tvm_edge.schedules.gpu.launch import guard_empty_grids, schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
 from tvm_edge.schedules.gpu.subgroup import SubGroup
 from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled
+from tvm_edge.schedules.gpu.tiled_blocks import TiledBlocks
 from tvm_edge.schedules.gpu.window import Depthwise, Pool
 from tvm_edge.schedules.gpu.winograd import WinogradOutput
 from tvm_edge.schedules.gpu.workspace import workspace_outside
@@ -28,6 +30,8 @@ from tvm_edge.schedules.gpu.workspace import workspace_outside
 __all__ = ["RULES", "schedule"]
 
 RULES: tuple[ScheduleRule, ...] = (
+    TiledBlocks(),
+    ItemBlocks(),
     WinogradOutput(),
     Elementwise(schedule_spatial),
     SubGroup(depthwise=False),
@@ -51,7 +55,7 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     Parameters
     ----------
     func : PrimFunc
-        Blocks as Relax's ``FuseTIR`` leaves them, in plain NCHW layout.
+        Blocks as Relax's ``FuseTIR`` leaves them.
     spec : DeviceSpec
         The GPU: its cores and limits decide tiles and work-groups.
     """

@@ -7,15 +7,31 @@ from functools import lru_cache
 from tvm import te
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.blocked import ConvWorkload, filled
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
+from tvm_edge.schedules.gpu.channel_blocks import (
+    SIZES,
+    BlockedSums,
+    image_block,
+    tensors_in_blocks,
+)
 from tvm_edge.schedules.gpu.direct import DirectConv
-from tvm_edge.schedules.gpu.items import items_apply, possible_items
+from tvm_edge.schedules.gpu.item_blocks import BlockedConv
+from tvm_edge.schedules.gpu.items import (
+    Items,
+    cycles_of_items,
+    first_items,
+    items_apply,
+    possible_items,
+)
 from tvm_edge.schedules.gpu.packed import can_pack, conv2d_tensors
+from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.gpu.product_tile import (
+    choose_block_tile,
     choose_product_tile,
     choose_warp_tile,
     estimated_cycles,
+    possible_block_tiles,
     possible_tiles,
     streaming_cycles,
 )
@@ -23,7 +39,14 @@ from tvm_edge.schedules.gpu.subgroup_tile import choose_sub_group_tile
 from tvm_edge.schedules.knobs import knobs_as_text
 from tvm_edge.schedules.winograd import winograd_applies
 
-__all__ = ["choose_config", "config_space"]
+__all__ = [
+    "as_product",
+    "block_extents",
+    "choose_config",
+    "config_space",
+    "item_cycles",
+    "winograd_cycles",
+]
 
 # Of float32.
 _BYTES = 4
@@ -57,34 +80,41 @@ def choose_config(
         return ConvConfig("items")
     if spec.local_memory_kind != "dedicated":
         return ConvConfig("plain")
-    extents, window = _direct(workload)
+    extents, window = as_product(workload)
     least = _product_cycles(extents, window, spec, precision)
     best = ConvConfig("plain" if least == float("inf") else "direct")
-    batch, channels, filters = workload.batch, workload.channels, workload.filters
-    lines, columns = workload.output
-    image = _BYTES * batch * channels * workload.height * workload.width
-    result = _BYTES * batch * filters * lines * columns
     for m in _winograd_tiles(workload) if winograd else ():
-        frequencies, _, tiles, _ = products = _winograd(workload, m)
-        cycles = _product_cycles(products, 1, spec)
-        cycles += streaming_cycles(image + _BYTES * frequencies * channels * tiles, spec)
-        cycles += streaming_cycles(result + _BYTES * frequencies * filters * tiles, spec)
+        cycles = winograd_cycles(workload, m, spec)
         if cycles < least:
             best, least = ConvConfig("winograd", m=m), cycles
     return best
 
 
-def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
+def winograd_cycles(
+    workload: ConvWorkload, m: int, spec: DeviceSpec, tile: Tile | None = None
+) -> float:
+    """Estimated cycles of the three kernels; of the products by a `tile`, or by the best."""
+    frequencies, filters, tiles, channels = products = _winograd(workload, m)
+    lines, columns = workload.output
+    image = _BYTES * workload.batch * channels * workload.height * workload.width
+    result = _BYTES * workload.batch * filters * lines * columns
+    cycles = _product_cycles(products, 1, spec, tile=tile)
+    cycles += streaming_cycles(image + _BYTES * frequencies * channels * tiles, spec)
+    return cycles + streaming_cycles(result + _BYTES * frequencies * filters * tiles, spec)
+
+
+def config_space(workload: ConvWorkload, spec: DeviceSpec, *, blocks: bool = False) -> ConfigSpace:
     """Every configuration of a convolution.
 
     Tiles of direct ones and of Winograd's products; without local memory tiles of work-items, and
-    their work-groups.
+    their work-groups. With `blocks` those of images in blocks of channels stand last: they are
+    chosen for whole networks.
     """
     first = choose_config(workload, spec)
     found = [first] if first.algorithm == "subgroup" else []
     found += [ConvConfig("items", knobs=knobs) for knobs in _items(workload, spec)]
     if spec.local_memory_kind == "dedicated":
-        extents, window = _direct(workload)
+        extents, window = as_product(workload)
         found += [ConvConfig("direct", knobs=k) for k in _ranked(extents, window, spec)]
         for m in _winograd_tiles(workload):
             products = _winograd(workload, m)
@@ -92,6 +122,8 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
     found.append(ConvConfig("plain"))
     # The heuristic leaves the knobs to the schedule, which takes the first of its kind.
     found.sort(key=lambda c: (c.algorithm, c.m) != (first.algorithm, first.m))
+    for block in SIZES if blocks else ():
+        found += _in_blocks(workload, block, spec)
     return ConfigSpace(workload, tuple(found))
 
 
@@ -101,17 +133,60 @@ def _items(workload: ConvWorkload, spec: DeviceSpec) -> tuple[str, ...]:
 
     The rule reads what it needs off a kernel: this is the one that the operator becomes.
     """
-    if not items_apply(workload, spec):
-        return ()
-    packed = spec.local_memory_kind != "dedicated" and can_pack(workload)
-    func = te.create_prim_func(conv2d_tensors(workload, packed=packed), "int64")
-    conv = DirectConv.of(func)
-    if conv is None or not conv.suits(spec):
+    conv = _item_conv(workload, 0, spec) if items_apply(workload, spec) else None
+    if conv is None:
         return ()
     return tuple(knobs_as_text(items) for items in possible_items(conv, spec))
 
 
-def _direct(workload: ConvWorkload) -> tuple[Extents, int]:
+@lru_cache(maxsize=512)
+def _item_conv(workload: ConvWorkload, block: int, spec: DeviceSpec) -> DirectConv | None:
+    """A convolution as the rules for those without local memory take it apart."""
+    if block:
+        sums = BlockedSums.of(te.create_prim_func(tensors_in_blocks(workload, block), "int64"))
+        return None if sums is None else BlockedConv(sums)
+    packed = spec.local_memory_kind != "dedicated" and can_pack(workload)
+    func = te.create_prim_func(conv2d_tensors(workload, packed=packed), "int64")
+    conv = DirectConv.of(func)
+    return conv if conv is not None and conv.suits(spec) else None
+
+
+def item_cycles(workload: ConvWorkload, block: int, items: Items | None, spec: DeviceSpec) -> float:
+    """Estimated cycles without local memory, by given knobs or by those of the rules."""
+    conv = _item_conv(workload, block, spec)
+    if conv is None:
+        return float("inf")
+    return cycles_of_items(conv, items or first_items(conv, spec), spec)
+
+
+@lru_cache(maxsize=512)
+def _in_blocks(workload: ConvWorkload, block: int, spec: DeviceSpec) -> tuple[ConvConfig, ...]:
+    """The same of images in blocks, by the rule that takes such a convolution."""
+    if not image_block(workload, block):
+        return ()
+    if spec.local_memory_kind == "dedicated" and not workload.depthwise:
+        extents, line = block_extents(workload, block)
+        tile = choose_block_tile(extents, line, spec)
+        if tile is not None:
+            tiles = possible_block_tiles(extents, line, spec)
+            ranked = sorted(tiles, key=lambda tile: estimated_cycles(tile, extents, spec))
+            return tuple(ConvConfig("direct", block, knobs=knobs_as_text(t)) for t in ranked)
+    conv = _item_conv(workload, block, spec)
+    found = [] if conv is None else possible_items(conv, spec)
+    return tuple(ConvConfig("items", block, knobs=knobs_as_text(items)) for items in found)
+
+
+def block_extents(workload: ConvWorkload, block: int) -> tuple[Extents, int]:
+    """Extents of a convolution of blocks as a product, and the terms of a line of its window."""
+    depth = image_block(workload, block)
+    lines, columns = workload.output
+    channels, rows = filled(workload.channels, depth), filled(workload.filters, block)
+    window = workload.kernel[0] * workload.kernel[1]
+    extents = (workload.batch, rows, lines * columns, channels * window)
+    return extents, workload.kernel[1] * depth
+
+
+def as_product(workload: ConvWorkload) -> tuple[Extents, int]:
     """Batch, rows, columns and terms of a convolution as a product, and its window."""
     lines, columns = workload.output
     window = workload.kernel[0] * workload.kernel[1]
@@ -154,10 +229,15 @@ def _ranked(extents: Extents, window: int, spec: DeviceSpec) -> list[str]:
 
 
 def _product_cycles(
-    extents: Extents, window: int, spec: DeviceSpec, precision: str = "float32"
+    extents: Extents,
+    window: int,
+    spec: DeviceSpec,
+    precision: str = "float32",
+    tile: Tile | None = None,
 ) -> float:
     """Those of a tiled product, which reads its filters once; infinite where it has no tile."""
-    tile = choose_warp_tile(extents, spec) if precision == "tf32" else None
+    if precision == "tf32":
+        tile = choose_warp_tile(extents, spec)
     tile = tile or choose_product_tile(extents, window, spec)
     if tile is None:
         return float("inf")

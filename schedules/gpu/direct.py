@@ -68,12 +68,7 @@ class Direct:
             items = None  # a record may be another convolution's
         if items is None and not found.suits(spec):
             return None
-        tile = found.choose_tile(spec) if items is None else items.tile
-        problem = found.problem(tile)
-        # A tile goes on in the smaller groups of a device that does not take the given ones.
-        if items is not None and takes(problem, items.group, spec):
-            return found.kernel(tile, items.group, spec)
-        return found.kernel(tile, choose_work_group(problem, spec), spec)
+        return found.tiled(items, spec)
 
 
 class DirectConv:
@@ -87,9 +82,16 @@ class DirectConv:
         Whether filters lie as :mod:`~tvm_edge.schedules.gpu.packed` puts them.
     items : Items or None
         The tile and the work-group that the function was given.
+    of_block : int
+        Channels in a block of the result, 0 where it is in NCHW.
+    own_channels : bool
+        Whether each channel reads data of its own, of an item with several.
     multiplied : {"float32", "float16"}
         Type of the products, and of their sums over a window; all other sums are float32.
     """
+
+    of_block = 0
+    own_channels = False
 
     def __init__(
         self,
@@ -205,6 +207,15 @@ class DirectConv:
         )
 
     # --------------------------------------------------------------------------------- the kernel
+
+    def tiled(self, items: Items | None, spec: DeviceSpec) -> tirx.PrimFunc:
+        """The kernel with given knobs, or those of the rules."""
+        tile = self.choose_tile(spec) if items is None else items.tile
+        problem = self.problem(tile)
+        # A tile goes on in the smaller groups of a device that does not take the given ones.
+        if items is not None and takes(problem, items.group, spec):
+            return self.kernel(tile, items.group, spec)
+        return self.kernel(tile, choose_work_group(problem, spec), spec)
 
     def kernel(
         self,

@@ -85,14 +85,16 @@ class ItemSums:
     ) -> None:
         """Hand on the sums, those of rows and columns that there are."""
         tile = self._tile
+        if product.store_rows is not None:
+            self._store_rows(product, batch, first_row, first_column)
+            return
         vectors = product.store_vector is not None and tile.item_columns % VECTOR == 0
         width = VECTOR if vectors else 1
         for i in range(tile.item_rows):
             for j in range(0, tile.item_columns, width):
                 first = i * tile.item_columns + j
-                beside = j // VECTOR * self._across * self._width + j % VECTOR
                 row = first_row + self._row + i
-                column = first_column + self._column + beside
+                column = first_column + self._column + self._beside(j)
                 bounds = tile.bounds(product, row, column)
                 with when(tirx.all(*bounds)) if bounds else nullcontext():
                     if product.store_vector is not None and vectors:
@@ -100,6 +102,27 @@ class ItemSums:
                         product.store_vector(batch, row, column, lanes, width)
                     else:
                         product.store(batch, row, column, self._sums[first])
+
+    def _store_rows(
+        self, product: Product, batch: tirx.Expr, first_row: tirx.Expr, first_column: tirx.Expr
+    ) -> None:
+        """The same, four rows of a column at once."""
+        tile = self._tile
+        assert product.store_rows is not None
+        for i in range(0, tile.item_rows, VECTOR):
+            for j in range(tile.item_columns):
+                kept = registers(VECTOR, "float32")
+                for k in range(VECTOR):
+                    kept[k] = self._sums[(i + k) * tile.item_columns + j]
+                row = first_row + self._row + i
+                column = first_column + self._column + self._beside(j)
+                bounds = tile.bounds(product, row, column)
+                with when(tirx.all(*bounds)) if bounds else nullcontext():
+                    product.store_rows(batch, row, column, lambda lane, kept=kept: kept[lane])
+
+    def _beside(self, j: int) -> int:
+        """Columns between the first one of the work-item and its `j`-th."""
+        return j // VECTOR * self._across * self._width + j % VECTOR
 
 
 def _read(own: Any, local: Any, at: tirx.Expr, count: int, apart: int) -> None:

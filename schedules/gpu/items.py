@@ -35,6 +35,8 @@ __all__ = [
     "LONGEST_WINDOW",
     "RESULTS_PER_CORE",
     "Items",
+    "cycles_of_items",
+    "first_items",
     "is_legal",
     "items_apply",
     "possible_items",
@@ -126,6 +128,8 @@ def is_legal(conv: DirectConv, tile: ItemTile) -> bool:
         return False
     if conv.is_depthwise:
         return tile.channels == 1
+    if conv.of_block:
+        return tile.channels % VECTOR == 0 and conv.channels % tile.channels == 0
     # An item stays in its group. Where there is only one, zeros fill up packed filters.
     alone = conv.is_packed and conv.conv.group == conv.channels
     readable = -(-conv.channels // VECTOR) * VECTOR if alone else conv.conv.group
@@ -152,8 +156,7 @@ def possible_tiles(conv: DirectConv, spec: DeviceSpec) -> list[ItemTile]:
 
 def possible_items(conv: DirectConv, spec: DeviceSpec) -> list[Items]:
     """What a search chooses from: the rule's own first, all others by estimated time."""
-    tile, *_ = tiles = possible_tiles(conv, spec)
-    first = Items.of(tile, choose_work_group(conv.problem(tile), spec))
+    first, tiles = first_items(conv, spec), possible_tiles(conv, spec)
     cycles: dict[Items, float] = {}
     for tile in tiles:
         problem = conv.problem(tile)
@@ -162,6 +165,24 @@ def possible_items(conv: DirectConv, spec: DeviceSpec) -> list[Items]:
             used = _used(problem, group, spec)
             cycles[Items.of(tile, group)] = of_item * prod(problem.space) / used
     return sorted(cycles, key=lambda items: (items != first, cycles[items]))
+
+
+def first_items(conv: DirectConv, spec: DeviceSpec) -> Items:
+    """The rule's own."""
+    tile = conv.choose_tile(spec)
+    return Items.of(tile, choose_work_group(conv.problem(tile), spec))
+
+
+def cycles_of_items(conv: DirectConv, items: Items, spec: DeviceSpec) -> float:
+    """Estimated cycles of the device."""
+    problem = conv.problem(items.tile)
+    of_item = _cycles_of_item(conv, items.tile, spec) * _steps_of_item(conv)
+    return of_item * prod(problem.space) / _used(problem, items.group, spec)
+
+
+def _steps_of_item(conv: DirectConv) -> int:
+    """How often an item goes through what is written out."""
+    return prod(conv.sizes[p] for p in conv.conv.channel_sum)
 
 
 def _cycles_of_item(conv: DirectConv, tile: ItemTile, spec: DeviceSpec) -> float:
@@ -178,7 +199,21 @@ def _cycles_of_item(conv: DirectConv, tile: ItemTile, spec: DeviceSpec) -> float
     width = VECTOR if spec.unaligned_vectors else 1
     reads = lines * tile.lines * -(-beside // width)
     reads += lines * taps * -(-tile.channels // (VECTOR if conv.is_packed else 1))
+    if conv.of_block:
+        reads = _reads_of_blocks(conv, tile)
     return float(adds + _READ * reads)
+
+
+def _reads_of_blocks(conv: DirectConv, tile: ItemTile) -> int:
+    """Vectors that an item reads for one place of the axes that are not written out."""
+    sizes = [conv.sizes[p] for p in conv.conv.window]
+    quads = tile.channels // VECTOR
+    if conv.own_channels:
+        lines, taps = sizes
+        beside = min(taps * tile.columns, (tile.columns - 1) * conv.conv.strides[1] + taps)
+        return lines * quads * (tile.lines * beside + taps)
+    *places, depth = sizes
+    return prod(places) * (tile.lines * tile.columns * -(-depth // VECTOR) + depth * quads)
 
 
 def _used(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:

@@ -33,6 +33,12 @@ class Product:
         ``store_vector(batch, row, column, sum, width)``, the same for `width` columns from `column`
         on, 2 or `VECTOR`; ``sum(lane)`` is one of theirs. ``None`` where they do not lie side by
         side.
+    store_rows : callable or None
+        ``store_rows(batch, row, column, sum)``, the same for `VECTOR` rows from `row` on, which is
+        a multiple of it. ``None`` where they do not lie side by side.
+    data_quad : callable or None
+        ``data_quad(batch, term, lane, column)``, the data of the term `lane` behind `term`, which
+        is a multiple of `VECTOR`. ``None`` where so many terms do not lie side by side.
     weight_width, data_width : int
         Neighbouring weights and data that can be read as one vector: 1 or `VECTOR`.
     rows_beside : bool
@@ -51,6 +57,8 @@ class Product:
     data: Operand
     store: Callable[[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Expr], None]
     store_vector: Callable[..., None] | None = None
+    store_rows: Callable[..., None] | None = None
+    data_quad: Callable[..., tirx.Expr] | None = None
     weight_width: int = 1
     data_width: int = 1
     rows_beside: bool = False

@@ -7,7 +7,7 @@ first and overlap in the second. Parts of a sum cost a second kernel and their w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -24,17 +24,23 @@ from tvm_edge.schedules.gpu.cycles import (
     RESIDENT,
     STEP,
 )
-from tvm_edge.schedules.gpu.product import Tile
+from tvm_edge.schedules.gpu.product import VECTOR, Tile
 from tvm_edge.schedules.gpu.tensor_core import PIECE, WARP
 
 __all__ = [
+    "choose_block_tile",
     "choose_product_tile",
     "choose_warp_tile",
     "estimated_cycles",
     "fits",
+    "possible_block_tiles",
     "possible_tiles",
+    "seconds_of",
     "streaming_cycles",
+    "suits_blocks",
 ]
+
+Extents = tuple[int, int, int, int]
 
 # Work-item tiles, and the share of a core's multiply-adds that they reach beside what a step costs.
 _ITEMS = {(8, 8): 0.66, (8, 4): 0.69, (4, 8): 0.58, (4, 4): 0.53, (4, 2): 0.53, (2, 4): 0.37}
@@ -82,24 +88,50 @@ def choose_product_tile(
         How many of the innermost terms are a window's.
     spec : DeviceSpec
     """
+    return _best(possible_tiles(extents, window, spec), extents, spec)
+
+
+@cache
+def choose_block_tile(extents: Extents, line: int, spec: DeviceSpec) -> Tile | None:
+    """The same where four terms lie side by side, and the sums of four rows."""
+    return _best(possible_block_tiles(extents, line, spec), extents, spec)
+
+
+def _best(tiles: Iterable[Tile], extents: Extents, spec: DeviceSpec) -> Tile | None:
     _, rows, columns, terms = extents
     if rows < 8 or columns < 4 or terms < 8:
         return None
-    return min(
-        possible_tiles(extents, window, spec),
-        key=lambda tile: estimated_cycles(tile, extents, spec),
-        default=None,
-    )
+    return min(tiles, key=lambda tile: estimated_cycles(tile, extents, spec), default=None)
 
 
 def possible_tiles(
     extents: tuple[int, int, int, int], window: int, spec: DeviceSpec
 ) -> Iterator[Tile]:
     """Tiles that the device takes."""
-    _, rows, columns, _ = extents
     depths: tuple[int, ...] = _DEPTHS
     if 1 < window <= _LONGEST_WINDOW:
         depths = (window if window >= _FEWEST_TERMS else 2 * window,)
+    yield from _tiles(extents, depths, spec)
+
+
+def possible_block_tiles(extents: Extents, line: int, spec: DeviceSpec) -> Iterator[Tile]:
+    """Tiles for images in blocks of channels; `line` terms are those of a line of the window.
+
+    A step of whole lines divides by constants what others have to divide term by term.
+    """
+    depths: tuple[int, ...] = _DEPTHS
+    if _DEPTHS[0] < line <= _LONGEST_WINDOW:
+        depths = (*_DEPTHS, line)
+    yield from filter(suits_blocks, _tiles(extents, tuple(dict.fromkeys(depths)), spec))
+
+
+def suits_blocks(tile: Tile) -> bool:
+    """Whether vectors of four terms are brought, and vectors of four rows stored."""
+    return tile.wave == 1 and tile.depth % VECTOR == tile.item_rows % VECTOR == 0
+
+
+def _tiles(extents: Extents, depths: Iterable[int], spec: DeviceSpec) -> Iterator[Tile]:
+    _, rows, columns, _ = extents
     for (item_rows, item_columns), depth in product(_ITEMS, depths):
         for group_rows, group_columns in product(_ROWS, _COLUMNS):
             tile = Tile(group_rows, group_columns, item_rows, item_columns, depth)
@@ -183,3 +215,8 @@ def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: Devic
 def streaming_cycles(nbytes: float, spec: DeviceSpec) -> float:
     """Estimated cycles of a kernel behind another one that moves `nbytes` bytes."""
     return spec.launch_us * _CYCLES_PER_US + nbytes / (max(spec.cores, 1) * _BYTES_PER_CYCLE)
+
+
+def seconds_of(cycles: float) -> float:
+    """Seconds of so many estimated cycles."""
+    return cycles / _CYCLES_PER_US * 1e-6

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant
 from tvm_edge.schedules.emit import registers
 
 __all__ = ["Reads"]
@@ -24,10 +24,12 @@ class Reads:
     unaligned : bool
         Whether vectors may begin at any element. Where they may not, elements are read one by one
         but for vectors that TVM can prove to be aligned.
+    guarded : bool
+        Whether elements that are read on the same condition may be a vector, too.
     """
 
-    def __init__(self, unaligned: bool) -> None:
-        self._unaligned = unaligned
+    def __init__(self, unaligned: bool, *, guarded: bool = False) -> None:
+        self._unaligned, self._guarded = unaligned, guarded
         self._simplify = sym.Analyzer()
         self._places: dict[Any, int] = {}
         self._exprs: list[tirx.Expr] = []
@@ -48,11 +50,13 @@ class Reads:
         for run in self._runs():
             for start in self._vectors(run):
                 first, width = start[0], len(start)
-                load = self._exprs[first]
+                guard, load = self._load(first)
+                assert load is not None
                 wide = registers(width, dtype)
                 if self._is_aligned(first, width):
                     with T.vectorized(0, width) as lane:
-                        wide[lane] = load.source[load.indices[0] + lane]
+                        value = load.source[load.indices[0] + lane]
+                        wide[lane] = value if guard is None else _where(guard, value)
                 else:
                     # TVM would read a vector that might not be aligned element by element.
                     wide[tirx.Ramp(0, 1, width)] = tirx.call_extern(
@@ -66,21 +70,22 @@ class Reads:
         return values
 
     def _runs(self) -> list[list[int]]:
-        """Elements of one tensor that follow each other, without a condition."""
-        groups: list[tuple[ir.TensorLoad, list[tuple[int, int]]]] = []
-        for i, expr in enumerate(self._exprs):
-            if not isinstance(expr, ir.TensorLoad) or len(expr.indices) != 1:
+        """Elements of one tensor that follow each other, on one condition or none."""
+        groups: list[tuple[ir.Call | None, ir.TensorLoad, list[tuple[int, int]]]] = []
+        for i in range(len(self._exprs)):
+            guard, load = self._load(i)
+            if load is None:
                 continue
-            for base, members in groups:
-                if base.source.same_as(expr.source):
-                    apart = constant(self._simplify.simplify(expr.indices[0] - base.indices[0]))
+            for like, base, members in groups:
+                if base.source.same_as(load.source) and _same(guard, like):
+                    apart = constant(self._simplify.simplify(load.indices[0] - base.indices[0]))
                     if apart is not None:
                         members.append((apart, i))
                         break
             else:
-                groups.append((expr, [(0, i)]))
+                groups.append((guard, load, [(0, i)]))
         runs: list[list[int]] = []
-        for _, members in groups:
+        for _, _, members in groups:
             last = None
             for offset, i in sorted(members):
                 if last is None or offset != last + 1:
@@ -94,12 +99,41 @@ class Reads:
         found, at = [], 0
         while at < len(run):
             fitting = (w for w in _WIDTHS if at + w <= len(run))
-            width = next((w for w in fitting if self._unaligned or self._is_aligned(run[at], w)), 1)
+            width = next((w for w in fitting if self._suits(run[at], w)), 1)
             if width > 1:
                 found.append(run[at : at + width])
             at += width
         return found
 
+    def _suits(self, first: int, width: int) -> bool:
+        """Whether so many elements can be read as a vector."""
+        guard, _ = self._load(first)
+        return (self._unaligned and guard is None) or self._is_aligned(first, width)
+
+    def _load(self, number: int) -> tuple[ir.Call | None, ir.TensorLoad | None]:
+        """What a value is read by, and the call that reads it on a condition, if there is one."""
+        expr, guard = self._exprs[number], None
+        if self._guarded and isinstance(expr, ir.Call) and expr.op.same_as(IF_THEN_ELSE):
+            expr, guard = expr.args[1], expr
+        if not isinstance(expr, ir.TensorLoad) or len(expr.indices) != 1:
+            return None, None
+        return guard, expr
+
     def _is_aligned(self, first: int, width: int) -> bool:
-        index = self._exprs[first].indices[0]
+        _, load = self._load(first)
+        assert load is not None
+        index = load.indices[0]
         return constant(self._simplify.simplify(tirx.floormod(index, width))) == 0
+
+
+def _where(guard: ir.Call, value: tirx.Expr) -> tirx.Expr:
+    """`value` instead of the one that a conditional read has."""
+    return tirx.if_then_else(guard.args[0], value, guard.args[2])
+
+
+def _same(one: ir.Call | None, other: ir.Call | None) -> bool:
+    """Whether two reads have the same condition, and read the same where it does not hold."""
+    if one is None or other is None:
+        return one is other
+    pairs = ((one.args[0], other.args[0]), (one.args[2], other.args[2]))
+    return all(bool(tvm_ffi.structural_equal(a, b)) for a, b in pairs)

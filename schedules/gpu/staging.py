@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from tvm import tirx
@@ -21,12 +22,14 @@ class Load:
 
     Attributes
     ----------
-    outer : {"term", "row"}
-        What elements are counted by first; those side by side differ in the other one.
+    outer : {"term", "row", "quad"}
+        What elements are counted by first; those side by side differ in the other one. By ``quad``
+        they are counted as by terms, four of which are side by side, though.
     extents : (int, int)
         Terms of a step, and rows (or columns) of the tile.
     value : callable
-        The operand at a term and a row (or column) of the tile.
+        The operand at a term and a row (or column) of the tile. By ``quad`` at the first of four
+        terms, with which of them it is in between.
     limit : tirx.Expr or None
         Rows (or columns) that there are.
     local : buffer
@@ -39,9 +42,9 @@ class Load:
         Of the operand and of local memory.
     """
 
-    outer: Literal["term", "row"]
+    outer: Literal["term", "row", "quad"]
     extents: tuple[int, int]
-    value: Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
+    value: Callable[..., tirx.Expr]
     limit: tirx.Expr | None
     local: Any
     pitch: int
@@ -61,9 +64,20 @@ class Load:
     def place(self, e: tirx.Expr, lane: Any = 0) -> tuple[tirx.Expr, tirx.Expr]:
         """Term and row (or column) of an element, or of the one `lane` elements behind it."""
         depth, rows = self.extents
+        if self.outer == "quad":
+            quad = tirx.floordiv(e, self.width)
+            return tirx.floordiv(quad, rows) * self.width + lane, tirx.floormod(quad, rows)
         if self.outer == "term":
             return tirx.floordiv(e, rows), tirx.floormod(e, rows) + lane
         return tirx.floormod(e, depth) + lane, tirx.floordiv(e, depth)
+
+    def element(self, first: tirx.Expr, e: tirx.Expr, lane: Any) -> tirx.Expr:
+        """What is `lane` elements behind element `e` of the step of the terms from `first` on."""
+        if self.outer == "quad":
+            term, at = self.place(e)
+            return self.value(first + term, lane, at)
+        term, at = self.place(e, lane)
+        return self.value(first + term, at)
 
     def put(self, kept: Any, first: int, e: tirx.Expr, before: tirx.Expr) -> None:
         """Store what was brought for element `e` behind `before` terms."""
@@ -111,11 +125,7 @@ class Stage:
                 if self._terms is not None:
                     bounds.append(first + term < self._terms)
 
-                def value(lane: Any, e: tirx.Expr = e, load: Load = load) -> tirx.Expr:
-                    term, at = load.place(e, lane)
-                    return load.value(first + term, at)
-
-                _bring(kept, i * load.width, load, value, bounds)
+                _bring(kept, i * load.width, load, partial(load.element, first, e), bounds)
 
     def put(self, into: tirx.Expr) -> None:
         """Write the registers to place 0 or 1 of local memory."""

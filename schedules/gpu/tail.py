@@ -14,7 +14,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant, uses
 from tvm_edge.schedules.emit import Tensor
 
-__all__ = ["Memory", "Tail", "as_vectors", "substituted"]
+__all__ = ["Memory", "Tail", "as_vectors", "place_in_block", "substituted"]
 
 Variables = Sequence[tuple[tirx.Var, Any]]
 
@@ -151,6 +151,13 @@ class Tail:
             return total if load.source.same_as(self._sums) else load
 
         return tvm_ffi.structural_map(self._at(self._result, where), (ir.TensorLoad, on_load))
+
+
+def place_in_block(
+    n: tirx.Expr, channel: tirx.Expr, y: tirx.Expr, x: tirx.Expr, block: int
+) -> list[tirx.Expr]:
+    """Where an image in blocks of channels has an element."""
+    return [n, tirx.floordiv(channel, block), y, x, tirx.floormod(channel, block)]
 
 
 def substituted(expr: Any, variables: Variables) -> Any:

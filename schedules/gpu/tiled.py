@@ -6,7 +6,7 @@ element of the virtual matrix of windows is the block's own expression at a term
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, TypeVar
 
@@ -187,12 +187,11 @@ class Source:
             self._channels: tirx.floormod(batch, groups) * self._group + row,
         }
         variables = [(v, places[p]) for p, v in enumerate(self._vars)]
-        spatial = [p for p in range(len(self._vars)) if p not in self._terms]
         memory = Memory(list(self._func.params), flat, simplify)
         weight = memory.flattened(self._weight, variables)
         data = memory.flattened(self._data, variables)
         sums = self._block.writes[0].source
-        tail = Tail(self._epilogue, sums, memory, axes[:3], [places[p] for p in spatial])
+        tail = Tail(self._epilogue, sums, memory, axes[:3], self._stored_at(places))
         first = tirx.const(0, "int32")
         _, rows, columns, terms = self.extents
         rows_beside = memory.is_straight(weight, row)
@@ -218,6 +217,10 @@ class Source:
             stored=self.stored,
             multiplied=self._multiplied,
         )
+
+    def _stored_at(self, places: Mapping[int, tirx.Expr]) -> list[tirx.Expr]:
+        """The variables of the block that stores, by those of the one that sums."""
+        return [places[p] for p in range(len(self._vars)) if p not in self._terms]
 
 
 def digits(number: tirx.Expr, axes: Sequence[int], sizes: Sequence[int]) -> dict[int, tirx.Expr]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,9 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.schedules.emit import hold, launch_grid, registers, when
 from tvm_edge.schedules.float16 import widened
+from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.gpu.reads import Reads
-from tvm_edge.schedules.gpu.tail import Memory, Tail
+from tvm_edge.schedules.gpu.tail import Memory, Tail, place_in_block
 
 if TYPE_CHECKING:
     from tvm_edge.schedules.gpu.direct import DirectConv
@@ -143,7 +145,9 @@ class _Item:
     def _add(self, terms: dict[int, Any], taps: list[dict[int, Any]]) -> None:
         """Add the products of one line of the window."""
         tile, source = self._tile, self._source
-        weights, data = Reads(self._unaligned), Reads(self._unaligned)
+        guarded = source.of_block > 0
+        weights, data = (Reads(self._unaligned, guarded=guarded) for _ in range(2))
+        own = tile.channels if source.own_channels else 1
         todo = []
         for tap in taps:
             for i in range(tile.lines):
@@ -154,7 +158,10 @@ class _Item:
                         )
                         for k in range(tile.channels)
                     )
-                    b = data.add(self._load(source.data, {**self._place(0, i, j), **terms, **tap}))
+                    b, *_ = (
+                        data.add(self._load(source.data, {**self._place(k, i, j), **terms, **tap}))
+                        for k in range(own)
+                    )
                     todo.append(((i * tile.columns + j) * tile.channels, a, b))
         w, d = weights.write(), data.write()
         sums, kept = self._of_window, (lambda x: x) if self._halves else widened
@@ -163,10 +170,17 @@ class _Item:
                 sums[s] = sums[s] + kept(w[a]) * kept(d[b])
                 continue
             # Channels side by side: one multiply-add of a GPU that has vectors.
-            with T.vectorized(0, tile.channels) as k:
-                sums[s + k] = sums[s + k] + kept(w[a + k]) * kept(d[b])
+            width = VECTOR if source.of_block else tile.channels  # CUDA has none of eight
+            for first in range(0, tile.channels, width):
+                with T.vectorized(0, width) as lane:
+                    k = first + lane if first else lane
+                    factor = kept(d[b + k if own > 1 else b])
+                    sums[s + k] = sums[s + k] + kept(w[a + k]) * factor
 
     def _store(self) -> None:
+        if self._source.of_block:
+            self._store_quads()
+            return
         tile, source, conv = self._tile, self._source, self._source.conv
         spatial = [p for p in range(len(source.vars)) if p not in conv.reduction]
         axes = [tirx.Var(f"axis{p}", "int32") for p in spatial]
@@ -199,6 +213,46 @@ class _Item:
                         inside = self._column + j >= self._at[0] * tile.columns
                         with when(inside) if moved else nullcontext():
                             tail.write([*where, self._column + j], kept[j])
+
+    def _store_quads(self) -> None:
+        """Store into blocks, four channels of a pixel at once."""
+        tile, source = self._tile, self._source
+        own = len(source.func.params)
+        memory = Memory(self._memory.params[:own], self._memory.flat[:own], sym.Analyzer())
+        names = ("image", "quad", "line", "column", "lane")
+        axes = image, quad, line, column, lane = [tirx.Var(name, "int32") for name in names]
+        extents = (source.sizes[0], source.channels // VECTOR, source.lines, source.columns, VECTOR)
+        for axis, extent in zip(axes, extents, strict=True):
+            memory.simplify.bind(axis, ir.Range(0, extent))
+        places = place_in_block(image, quad * VECTOR + lane, line, column, source.of_block)
+        places = [memory.simplify.simplify(place) for place in places]
+        tail = Tail(source.epilogue, source.block.writes[0].source, memory, axes, places)
+        vectors = tail.in_vectors(VECTOR, VECTOR)
+        for k, i, j in product(
+            range(0, tile.channels, VECTOR), range(tile.lines), range(tile.columns)
+        ):
+            first = (i * tile.columns + j) * tile.channels + k
+            kept = registers(VECTOR, "float32")
+            for m in range(VECTOR):
+                kept[m] = self._sums[first + m]
+            n, channel, y, x = (self._place(k, i, j)[p] for p in range(4))
+            where = [n, memory.simplify.simplify(tirx.floordiv(channel, VECTOR)), y, x]
+            bounds = self._bounds(i, j)
+            with when(tirx.all(*bounds)) if bounds else nullcontext():
+                if vectors:
+                    tail.write_vector([*where, _int(0)], _lanes(kept), VECTOR)
+                    continue
+                for m in range(VECTOR):
+                    tail.write([*where, _int(m)], kept[m])
+
+    def _bounds(self, i: int, j: int) -> list[tirx.Expr]:
+        """What to ask of a place in a tile that moved back into the image: is it a new one."""
+        tile, source, bounds = self._tile, self._source, []
+        if source.lines % tile.lines and i < tile.lines - 1:
+            bounds.append(self._line + i >= self._at[1] * tile.lines)
+        if source.columns % tile.columns and j < tile.columns - 1:
+            bounds.append(self._column + j >= self._at[0] * tile.columns)
+        return bounds
 
 
 def _int(value: int) -> tirx.Expr:

@@ -9,6 +9,7 @@ a second kernel adds up the parts in their order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.emit import barrier, each, hold, launch, register, when
+from tvm_edge.schedules.emit import barrier, each, hold, launch, register, registers, when
 from tvm_edge.schedules.gpu.item_sums import ItemSums
 from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile
 from tvm_edge.schedules.gpu.staging import Load, Stage
@@ -69,13 +70,13 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
                 product.stored,
             ),
             Load(
-                "term",
+                "term" if product.data_quad is None else "quad",
                 (tile.depth, tile.columns),
-                lambda term, at: product.data(batch, term, first_column + at),
+                _data(product, batch, first_column),
                 product.columns - first_column if product.columns % tile.columns else None,
                 data,
                 tile.data_pitch,
-                _width(product.data_width, tile.columns),
+                _width(product.data_width, tile.columns) if product.data_quad is None else VECTOR,
                 sums.rounded,
                 product.stored,
             ),
@@ -95,6 +96,14 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
             barrier()
         target = product if parts is None else _parts_of(product, part, parts)
         sums.store(target, batch, first_row, first_column)
+
+
+def _data(product: Product, batch: tirx.Expr, first: tirx.Expr) -> Callable[..., tirx.Expr]:
+    """The data of a tile whose first column is `first`."""
+    quad = product.data_quad
+    if quad is None:
+        return lambda term, at: product.data(batch, term, first + at)
+    return lambda term, lane, at: quad(batch, term, lane, first + at)
 
 
 def _int(value: int) -> tirx.Expr:
@@ -123,12 +132,15 @@ def _parts_of(product: Product, part: tirx.Expr, parts: Any) -> Product:
             parts[at + lane] = value(lane)
 
     vectors = store_vector if product.columns % VECTOR == 0 else None
-    return replace(product, store=store, store_vector=vectors)
+    return replace(product, store=store, store_vector=vectors, store_rows=None)
 
 
 def write_parts(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> None:
     """Write the launch that adds up the parts of sums, in their order."""
     total = product.batch * product.rows * product.columns
+    if product.store_rows is not None:
+        _write_parts_of_rows(product, tile, parts, spec)
+        return
 
     def add(at: tirx.Expr) -> None:
         sums = register(tirx.const(0, "float32"))
@@ -140,3 +152,26 @@ def write_parts(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> N
         product.store(hold(batch), hold(row), column, sums[0])
 
     each(spec, total, add)
+
+
+def _write_parts_of_rows(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> None:
+    """The same, four rows of a column at once."""
+    store_rows = product.store_rows
+    assert store_rows is not None
+    quads = product.rows // VECTOR
+    total = product.batch * product.rows * product.columns
+
+    def add(at: tirx.Expr) -> None:
+        column = hold(tirx.floormod(at, product.columns))
+        line = hold(tirx.floordiv(at, product.columns))
+        row, batch = hold(tirx.floormod(line, quads)) * VECTOR, hold(tirx.floordiv(line, quads))
+        first = hold((batch * product.rows + row) * product.columns + column)
+        sums = registers(VECTOR, "float32")
+        for k in range(VECTOR):
+            sums[k] = tirx.const(0, "float32")
+        with T.serial(0, tile.parts) as part:
+            for k in range(VECTOR):
+                sums[k] = sums[k] + parts[part * total + first + k * product.columns]
+        store_rows(batch, row, column, lambda lane: sums[lane])
+
+    each(spec, total // VECTOR, add)

@@ -38,7 +38,7 @@ from tvm_edge.runtime import CompiledModel
 from tvm_edge.schedules.conv_records import config_space
 from tvm_edge.schedules.cpu.algorithm import block_sizes
 from tvm_edge.tuning import measurer
-from tvm_edge.tuning.graph_tuner import GraphTuner, uniform
+from tvm_edge.tuning.graph_tuner import GraphTuner, check_graph, uniform
 from tvm_edge.tuning.layout_costs import layout_problem, plan_of, transform_kinds, ways
 from tvm_edge.tuning.transforms import estimate_transforms, measure_transforms
 
@@ -269,12 +269,24 @@ def test_one_layout_for_all(model: onnx.ModelProto, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- arguments
 
 
-def test_devices_of_one_layout_are_refused(tmp_path: Path) -> None:
-    for target in ("opencl", "mali-t860"):
-        with pytest.raises(InputError, match="no others than NCHW") as caught:
-            tvm_edge.tune(SMALL_MODEL, target, tuning_logs=tmp_path, graph=True)
-        assert caught.value.name == "graph"
-    assert not list(tmp_path.iterdir())
+def test_devices_of_one_layout_are_refused() -> None:
+    scalar = replace(CPU, spec=replace(CPU.spec, simd_bytes=4))
+    with pytest.raises(InputError, match="no others than NCHW") as caught:
+        check_graph(scalar)
+    assert caught.value.name == "graph"
+
+
+def test_a_model_that_a_gpu_cannot_run_alone_is_refused(tmp_path: Path) -> None:
+    """Before anything is measured: no layouts would be taken for it."""
+    graph = Graph()
+    data = Conv(channels=8, filters=8, image=(5, 5)).build(graph)
+    data = graph.op("Cast", data, to=onnx.TensorProto.DOUBLE, name="wide")
+    graph.output(graph.op("Cast", graph.op("Exp", data), to=onnx.TensorProto.FLOAT))
+    resolved = resolve_target("mali-t860")
+    resolved = replace(resolved, spec=replace(resolved.spec, float64=False))
+    with pytest.raises(InputError, match=r"runs on one device.*wide") as caught:
+        GraphTuner(graph.model(), "mali-t860", resolved, None, tmp_path)
+    assert caught.value.name == "graph" and not list(tmp_path.iterdir())
 
 
 def test_graph_is_yes_or_no(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ _LISTED = 10  # convolutions in the table
 @click.option(
     "--graph",
     is_flag=True,
-    help="Choose the layouts of the whole network as well (target llvm).",
+    help="Choose the layouts of the whole network as well.",
 )
 @click.option(
     "--parallel-fusion",

@@ -26,7 +26,9 @@ from tvm_edge.report import (
     PrecisionInfo,
     SplitInfo,
     TensorSpec,
+    layout_name,
 )
+from tvm_edge.schedules.gpu.channel_blocks import block_of
 
 __all__ = [
     "describe_kernels",
@@ -104,10 +106,11 @@ def describe_layouts(
     """
     layouts = {}
     for name, nodes in calls:
-        rule = schedules[name].rule
-        if rule not in _BLOCKED | _WINOGRAD:
+        rule, func = schedules[name].rule, mod[name]
+        block = int(func.params[-1].shape[-1]) if rule in _BLOCKED else block_of(func)
+        if not block and rule not in _WINOGRAD:
             continue
-        layout = f"NCHW{int(mod[name].params[-1].shape[-1])}c" if rule in _BLOCKED else "NCHW"
+        layout = layout_name(block)
         algorithm = ", Winograd" if rule in _WINOGRAD else ""
         for node in nodes:
             if model.nodes[node].op_type == "Conv":

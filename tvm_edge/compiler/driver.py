@@ -507,7 +507,15 @@ def _plan(
             seconds=clock.seconds,
         )
     remade = partial(
-        smaller, stored, resolved, placed.kinds, weights, precision, configs, imported.parts
+        smaller,
+        stored,
+        resolved,
+        placed.kinds,
+        weights,
+        precision,
+        configs,
+        imported.parts,
+        planned.plan,
     )
     fewer_items = remade if has_smaller(resolved) else None
     return _Plan(

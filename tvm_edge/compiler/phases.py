@@ -83,10 +83,14 @@ def layout(
 ) -> Pipeline:
     """Images in blocks and matrices in panels where kernels run on the cores of a CPU.
 
-    `configs` are algorithms and knobs of convolutions that were measured, `plan` what was chosen
-    for the whole of the network.
+    On other devices images in the blocks of `plan`, which was chosen for the whole of the network.
+    `configs` are algorithms and knobs of convolutions that were measured.
     """
-    passes = (BlockLayout(spec, configs, plan), PackMatrices(spec)) if spec.has_cpu_cores else ()
+    passes: tuple[tvm.transform.Pass, ...] = ()
+    if spec.has_cpu_cores:
+        passes = (BlockLayout(spec, configs, plan), PackMatrices(spec))
+    elif plan is not None:
+        passes = (BlockLayout(spec, configs, plan),)
     return Pipeline("layout", passes)
 
 

@@ -31,6 +31,7 @@ from tvm_edge.schedules.conv_records import (
     recorded_target,
     recorded_workload,
 )
+from tvm_edge.schedules.layouts import block_sizes
 
 __all__ = ["Planned", "describe_layout_plan", "has_layouts", "planned_layouts"]
 
@@ -54,11 +55,8 @@ class Planned:
 
 
 def has_layouts(resolved: ResolvedTarget) -> bool:
-    """Whether there is a choice: GPUs' templates have NCHW alone.
-
-    OpenCL on a CPU has blocks, of one vector register each.
-    """
-    return resolved.kind == "llvm" and resolved.spec.lanes() > 1
+    """Whether there is a choice: not where registers have one lane."""
+    return bool(block_sizes(resolved.spec))
 
 
 def planned_layouts(
@@ -157,7 +155,7 @@ def _plan_of(record: LayoutRecord, graph: LayoutGraph, spec: DeviceSpec) -> Layo
         )
         key = measured.workload.key + measured.config_hash
         if key not in known:
-            known[key] = config_of(measured, config_space(workload, spec), spec)
+            known[key] = config_of(measured, config_space(workload, spec, blocks=True), spec)
         if known[key].block != block:
             raise ValueError(f"operator {number} is not in blocks of {block} channels")
         configs[number] = known[key]

@@ -14,6 +14,7 @@ from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.compiler.steps import fuse, lift_weights, lower
 from tvm_edge.errors import CompilationError
 from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.relay_passes.layout_graph import LayoutPlan
 from tvm_edge.report import ModelPart
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -48,16 +49,18 @@ def smaller(
     precision: str,
     configs: Mapping[ConvWorkload, ConvConfig],
     parts: Sequence[ModelPart] = (),
+    plan: LayoutPlan | None = None,
 ) -> BuiltLibrary:
     """A placed model again in smaller work-groups, with the same weights in the same order."""
     # Measured tiles may be of larger groups; the algorithm stays, as weights are packed for it.
-    configs = {
-        workload: config if config.algorithm in _KEPT else replace(config, knobs="")
-        for workload, config in configs.items()
-    }
+    configs = {workload: _without_tile(config) for workload, config in configs.items()}
+    if plan is not None:
+        own = {number: _without_tile(config) for number, config in plan.configs.items()}
+        plan = replace(plan, configs=own)
     small = replace(resolved, spec=replace(resolved.spec, max_work_group_size=_SMALLER_GROUPS))
     with resolved.target:
-        legal = phases.legalize(small, precision, configs, resolved.spec)(stored)
+        laid_out = phases.layout(small.spec, configs, plan)(stored)
+        legal = phases.legalize(small, precision, configs, resolved.spec)(laid_out)
         fused, _ = fuse(phases.GROUP(legal), small)
         scheduled, _ = schedule_kernels(fused, small, precision)
         roomy = phases.WORKSPACE(phases.IN_PLACE(scheduled))
@@ -65,10 +68,14 @@ def smaller(
         lowered, _ = lower(lifted, kinds, small.shared)
         alone = [lower(one.module, kinds, small.shared)[0] for one in models_alone(lifted, parts)]
         lowered = with_models(lowered, alone)
-    own, others = ([(w.shape, w.dtype) for w in each] for each in (lifted_weights, weights))
-    if own != others:
+    mine, others = ([(w.shape, w.dtype) for w in each] for each in (lifted_weights, weights))
+    if mine != others:
         raise CompilationError(
             "the kernels with smaller work-groups want other weights than the model's; this is a "
             "bug in tvm-edge: report it with the model"
         )
     return build(lowered, resolved)
+
+
+def _without_tile(config: ConvConfig) -> ConvConfig:
+    return config if config.algorithm in _KEPT else replace(config, knobs="")

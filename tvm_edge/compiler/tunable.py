@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm_edge.compiler import phases
+from tvm_edge.compiler.placement import place
+from tvm_edge.errors import InputError, PlacementError
 from tvm_edge.frontend import SourceNode, load_model
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.layout_graph import LayoutGraph, layout_graph
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.blocked import ConvWorkload
 
-__all__ = ["convolutions_of", "layout_graph_of"]
+__all__ = ["check_alone", "convolutions_of", "layout_graph_of"]
+
+_LOG = logging.getLogger("tvm_edge.tuning")
 
 
 def convolutions_of(
@@ -36,12 +41,45 @@ def convolutions_of(
     return dict(Counter(workload for workload, _ in filter(None, found)))
 
 
+def check_alone(
+    model: Any,
+    resolved: ResolvedTarget,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> None:
+    """Refuse models that a GPU cannot run by itself; warn where ``compile`` would not let it.
+
+    Raises
+    ------
+    InputError
+    """
+    if resolved.host is None:
+        return
+    imported = load_model(model, input_shapes)
+    with resolved.cpu.target:
+        simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))
+    try:
+        place(simple, imported, resolved, "none")
+    except PlacementError as err:
+        raise InputError(
+            "graph=True (--graph) chooses the layouts of a model that runs on one device, and on "
+            f"{resolved.spec.name} {err}. Leave graph=True out, too",
+            name="graph",
+            expected=resolved.kind,
+        ) from err
+    if place(simple, imported, resolved, "auto").kinds != (resolved.kind,):
+        _LOG.warning(
+            "by cost compile places operators of this model on the CPU beside %s; "
+            "fallback='none' keeps all of it there, and takes the layouts that are chosen here",
+            resolved.spec.name,
+        )
+
+
 def layout_graph_of(
     model: Any,
     resolved: ResolvedTarget,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[LayoutGraph, Sequence[SourceNode]]:
-    """Which layouts the operators of a model may have on a CPU, and the model's nodes."""
+    """Which layouts the operators of a model may have on a device, and the model's nodes."""
     imported = load_model(model, input_shapes)
     with resolved.cpu.target:
         simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))

@@ -19,6 +19,7 @@ from tvm_edge.report import RecordsInfo
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.conv_records import config_of, config_space, recorded_workload
+from tvm_edge.schedules.layouts import usual_block
 
 __all__ = ["Tuned", "TuningLogs", "choose", "convolutions"]
 
@@ -119,12 +120,15 @@ def _from_records(
 
     Of other blocks than a CPU's vector registers only where there is no other: what they cost
     between two convolutions is a matter of the whole network, of which nobody has chosen layouts.
+    Of blocks on a GPU never: the graph tuner alone takes those.
     """
     space = None
     other: ConvConfig | None = None
     for found in library.candidates(recorded_workload(workload), resolved.kind):
         if other is not None and found.origin == "transferred":
             break
+        if found.record.config.get("block") and not resolved.spec.has_cpu_cores:
+            continue
         space = space or config_space(workload, resolved.spec)
         try:
             config = config_of(found.record, space, resolved.spec)
@@ -143,8 +147,7 @@ def _from_records(
 
 
 def _has_usual_block(config: ConvConfig, resolved: ResolvedTarget) -> bool:
-    spec = resolved.spec
-    return not spec.has_cpu_cores or config.block in (0, spec.lanes())
+    return config.block in (0, usual_block(resolved.spec))
 
 
 def _check_transfer(

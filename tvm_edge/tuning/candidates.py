@@ -18,7 +18,9 @@ from tvm import relax, te, tirx
 
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.linker import find_linker
+from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.relay_passes.layout_graph import LayoutPlan
 from tvm_edge.runtime import CompiledModel
 from tvm_edge.runtime.candidates import (
     Candidate,
@@ -31,6 +33,7 @@ from tvm_edge.schedules import cpu
 from tvm_edge.schedules.blocked import ConvWorkload, conv2d, filled, input_block, pack_filters
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.gpu.packed import conv2d_tensors
+from tvm_edge.schedules.layouts import block_sizes
 from tvm_edge.schedules.winograd import conv2d_winograd, transform_filters
 
 __all__ = ["Exported", "Shared", "build_candidate", "export_candidate", "repeated_convolution"]
@@ -257,10 +260,28 @@ def _model(
     workload: ConvWorkload, config: ConvConfig, problem: Operands, target: Any, host: Any = None
 ) -> CompiledModel:
     nbytes = max(problem.filters.nbytes, 1)
-    most = _MOST_LAYERS.get(resolve_target(target).kind, _MOST_LAYERS_ELSEWHERE)
+    resolved = resolve_target(target, host)
+    most = _MOST_LAYERS.get(resolved.kind, _MOST_LAYERS_ELSEWHERE)
     layers = max(_LEAST_LAYERS, min(most, _LAYERS_BYTES // nbytes))
     model = repeated_convolution(workload, problem, layers, sampled=True)
-    return compile_with(model, target, {workload: config}, host=host, fallback="none")
+    plan = None
+    if config.block and not resolved.spec.has_cpu_cores:
+        plan = _plan(model, config, resolved)
+    return compile_with(
+        model, target, {workload: config}, host=host, fallback="none", layout_plan=plan
+    )
+
+
+def _plan(model: tvm.IRModule, config: ConvConfig, resolved: ResolvedTarget) -> LayoutPlan:
+    """All convolutions of a model in blocks, and whatever else saves a transform."""
+    graph, _ = layout_graph_of(model, resolved)
+    known = (0, *block_sizes(resolved.spec))
+    costs = [{(a, b): float(a != b) for a in n.layouts for b in known} for n in graph.nodes]
+    # Tails are part of the kernel in front, as in a network.
+    seconds = [[0.0 if layout else 1e-3 for layout in node.layouts] for node in graph.nodes]
+    problem = graph.problem(seconds, costs)
+    layouts = problem.with_given(dict.fromkeys(graph.convolutions, config.block)).solve().layouts
+    return LayoutPlan(graph.digest, layouts, dict.fromkeys(graph.convolutions, config))
 
 
 def repeated_convolution(

@@ -101,8 +101,8 @@ def tune(
         Called with a :class:`Progress` after each round.
     graph : bool
         Choose the layouts of the whole network as well: convolutions are measured in other layouts
-        too, with a third of the trials, and ``compile`` takes what was chosen if it was faster.
-        Of ``"llvm"``; kernels of GPUs have one layout.
+        too, with a third of the trials, and ``compile`` takes what was chosen if it was faster. On
+        a GPU of models that it runs alone (``compile(…, fallback="none")``).
     parallel_fusion : bool
         Measure groups of independent kernels as well, apart and in one launch, with a third of the
         time: ``compile(…, parallel_fusion="auto")`` takes those that were faster, of several models

@@ -1,14 +1,13 @@
 """The graph tuner: layouts for the whole of a network (ICPP'19 §3.2.3).
 
 1. Each convolution in each layout takes what records say, or what is estimated beside them.
-2. Transforms are timed on this CPU; on boards they are estimated from the bandwidth.
+2. Transforms are timed on the device; on boards they are estimated from the bandwidth.
 3. The layouts of the least sum are found exactly (:mod:`tvm_edge.relay_passes.layout_problem`).
 4. The network is compiled with them and without, and both are timed in turns: a sum of kernels,
    each measured by itself, is not the time of a run. What is not faster is not kept.
 
-Blocks are of the templates of CPUs' cores. Those of GPUs have NCHW alone: there is nothing to
-choose. No producer's epilogue writes another layout than its own kernel's: every transform is a
-kernel, which element-wise operators may be part of.
+No producer's epilogue writes another layout than its own kernel's: every transform is a kernel,
+which element-wise operators may be part of.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import tvm
 
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.planned import describe_layout_plan, has_layouts
-from tvm_edge.compiler.tunable import layout_graph_of
+from tvm_edge.compiler.tunable import check_alone, layout_graph_of
 from tvm_edge.errors import InputError
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.records import LayoutRecord, RecordedTransform, recorded_device, update_layouts
@@ -40,6 +39,7 @@ from tvm_edge.schedules.conv_records import (
     recorded_target,
     template_of,
 )
+from tvm_edge.schedules.layouts import usual_block
 from tvm_edge.tuning.layout_costs import (
     Options,
     layout_problem,
@@ -58,7 +58,7 @@ _ROUNDS, _SECONDS = 9, 0.15  # of each candidate, in turns
 
 
 def check_graph(resolved: ResolvedTarget) -> None:
-    """Refuse devices whose kernels have one layout.
+    """Refuse devices whose kernels have one layout: CPUs without vectors.
 
     Raises
     ------
@@ -67,8 +67,7 @@ def check_graph(resolved: ResolvedTarget) -> None:
     if not has_layouts(resolved):
         raise InputError(
             f"graph=True (--graph) chooses between layouts, and kernels for {resolved.spec.name} "
-            f"through {resolved.kind} have no others than NCHW; leave it out, or name the target "
-            "llvm",
+            f"through {resolved.kind} have no others than NCHW; leave it out",
             name="graph",
             got=resolved.kind,
         )
@@ -91,7 +90,6 @@ class GraphTuner:
     model : path, bytes, onnx.ModelProto, tvm.IRModule or ``"zoo:NAME"``
     target : str or dict
     resolved : ResolvedTarget
-        A CPU.
     input_shapes : mapping of str to sequence of int, optional
     folder : Path
         Of records.
@@ -118,6 +116,7 @@ class GraphTuner:
         self._input_shapes, self._folder = input_shapes, folder
         self._on_board = on_board
         self.check: Callable[[], None] = lambda: None
+        check_alone(model, resolved, input_shapes)
         self.graph, self._nodes = layout_graph_of(model, resolved, input_shapes)
 
     def __call__(self, name: str) -> GraphResult:
@@ -132,7 +131,7 @@ class GraphTuner:
         options, problem = self.problem()
         start = perf_counter()
         best = problem.solve()
-        usual = uniform(problem, graph, spec.lanes())
+        usual = uniform(problem, graph, usual_block(spec))
         solve_seconds = perf_counter() - start
         self.check()
         if best.seconds >= usual.seconds:  # ties go to what needs no explanation
@@ -202,14 +201,17 @@ class GraphTuner:
         if self._on_board:  # no network runs there
             sums = {own.layouts: own.seconds for own in (best, usual)}
             return usual.seconds, sums, 0.0
-        plans: dict[tuple[int, ...], CompiledModel] = {}
+        models = [self.compiled(False)]
+        places: dict[tuple[int, ...], int] = {}
+        if not usual_block(self._resolved.spec):
+            places[usual.layouts] = 0  # NCHW is what there is without a plan
         for layouts in (usual.layouts, best.layouts):
-            if layouts not in plans:
+            if layouts not in places:
                 self.check()
-                plans[layouts] = self.compiled(plan_of(self.graph, layouts, options))
-        models = [self.compiled(False), *plans.values()]
+                places[layouts] = len(models)
+                models.append(self.compiled(plan_of(self.graph, layouts, options)))
         seconds = timed_in_turns(models, self.check)
-        of_plan = dict(zip(plans, seconds[1:], strict=True))
+        of_plan = {layouts: seconds[place] for layouts, place in places.items()}
         rest = max(of_plan[usual.layouts] - usual.seconds, -0.9 * best.bound)
         return seconds[0], of_plan, rest
 
@@ -221,7 +223,8 @@ class GraphTuner:
             {},
             input_shapes=self._input_shapes,
             tuning_logs=self._folder,
-            num_threads=self._resolved.spec.cores,
+            fallback="none",  # as candidates are measured
+            num_threads=self._resolved.cpu.spec.cores,
             layout_plan=plan,
         )
 

@@ -20,7 +20,8 @@ from tvm_edge.relay_passes.layout_problem import LayoutProblem
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.conv_records import config_of, config_space, recorded_workload
-from tvm_edge.schedules.cpu.estimate import convolution_seconds
+from tvm_edge.schedules.cpu import estimate as on_cpu
+from tvm_edge.schedules.gpu import estimate as on_gpu
 from tvm_edge.tuning.transforms import Kind, Shape, TransformTimes
 
 __all__ = ["Options", "Way", "layout_problem", "plan_of", "transform_kinds", "ways"]
@@ -56,7 +57,6 @@ def ways(
     ----------
     workloads : iterable of ConvWorkload
     resolved : ResolvedTarget
-        A CPU.
     folder : Path
         Of records.
 
@@ -69,12 +69,14 @@ def ways(
     spec = resolved.spec
     found: dict[ConvWorkload, dict[int, Way]] = {}
     off: defaultdict[tuple[ConvWorkload | None, bool], list[float]] = defaultdict(list)
-    spaces = {workload: config_space(workload, spec) for workload in dict.fromkeys(workloads)}
+    spaces = {
+        workload: config_space(workload, spec, blocks=True) for workload in dict.fromkeys(workloads)
+    }
     with RecordLibrary(recorded_device(spec), folder) as library:
         for workload, space in spaces.items():
             found[workload] = own = _recorded(workload, space, library, resolved)
             for block, way in own.items():
-                ratio = way.seconds / convolution_seconds(workload, way.config, spec)
+                ratio = way.seconds / _estimate(workload, way.config, spec)
                 off[workload, bool(block)].append(ratio)
                 off[None, bool(block)].append(ratio)
         warnings = library.warnings
@@ -108,11 +110,17 @@ def _recorded(
     return found
 
 
+def _estimate(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float:
+    """Seconds by the model of the device's schedules."""
+    of_device = on_cpu if spec.has_cpu_cores else on_gpu
+    return of_device.convolution_seconds(workload, config, spec)
+
+
 def _estimated(space: ConfigSpace, spec: DeviceSpec) -> dict[int, tuple[ConvConfig, float]]:
     """By layout the best by the model of the schedules."""
     best: dict[int, tuple[ConvConfig, float]] = {}
     for config in space.top(1):
-        seconds = convolution_seconds(space.workload, config, spec)
+        seconds = _estimate(space.workload, config, spec)
         if config.block not in best or seconds < best[config.block][1]:
             best[config.block] = config, seconds
     return best

@@ -67,7 +67,8 @@ class Recorder:
         with RecordLibrary(recorded_device(spec), self._folder) as library:
             for task in tasks:
                 places = {config: place for place, config in enumerate(task.configs)}
-                space = config_space(task.workload, spec)
+                blocks = bool(task.configs[0].block)  # of one layout all of them
+                space = config_space(task.workload, spec, blocks=blocks)
                 own: dict[int, None] = {}
                 for each in library.candidates(
                     recorded_workload(task.workload), self._resolved.kind

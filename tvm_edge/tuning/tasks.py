@@ -13,6 +13,7 @@ from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import config_space, recorded_workload
+from tvm_edge.schedules.layouts import usual_block
 
 __all__ = ["Task", "digest", "extract_layout_tasks", "extract_tasks", "legal_configs"]
 
@@ -72,17 +73,16 @@ def extract_layout_tasks(
     workloads : mapping of ConvWorkload to int
         How often the network has each.
     resolved : ResolvedTarget
-        A CPU.
     """
     tasks = []
     for workload, count in workloads.items():
         by_block: dict[int, list[ConvConfig]] = {}
-        for config in config_space(workload, resolved.spec).configs:
+        for config in config_space(workload, resolved.spec, blocks=True).configs:
             by_block.setdefault(config.block, []).append(config)
         if len(by_block) == 1:
             continue  # NCHW alone: nothing to choose
         if len(legal_configs(workload, resolved)) > 1:
-            del by_block[resolved.spec.lanes()]  # is a task already
+            del by_block[usual_block(resolved.spec)]  # is a task already
         # Those of few configurations first: NCHW has one.
         tasks += [Task(workload, count, tuple(own)) for own in sorted(by_block.values(), key=len)]
     return tasks
@@ -91,14 +91,12 @@ def extract_layout_tasks(
 def legal_configs(workload: ConvWorkload, resolved: ResolvedTarget) -> tuple[ConvConfig, ...]:
     """What a search may choose from.
 
-    On CPUs images stay in blocks of one vector register: what another block costs between two
-    convolutions is not a matter of one convolution.
+    On CPUs images stay in blocks of one vector register, on GPUs in NCHW: what another layout costs
+    between two convolutions is not a matter of one convolution.
     """
-    spec = resolved.spec
-    configs = config_space(workload, spec).configs
-    if spec.has_cpu_cores:
-        configs = tuple(config for config in configs if config.block == spec.lanes())
-    return configs
+    usual = usual_block(resolved.spec)
+    configs = config_space(workload, resolved.spec).configs
+    return tuple(config for config in configs if config.block == usual)
 
 
 def digest(tasks: Sequence[Task], *more: str) -> str:

@@ -1,4 +1,4 @@
-"""What it takes to write an image in another layout: measured on this CPU, or by its bandwidth.
+"""What it takes to write an image in another layout: measured on the device, or by its bandwidth.
 
 Transforms are of few kinds (from NCHW into blocks, back, and between two sizes of blocks), and what
 one takes is a matter of the image's size. So each kind is measured at a few sizes of a network's
@@ -7,7 +7,7 @@ images, and between them the time is taken to be linear.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from statistics import median
@@ -16,9 +16,13 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import te, tirx
+from tvm import relax, te, tirx
 
+from tvm_edge.compiler import phases
+from tvm_edge.compiler.kernel_model import kernel_model
+from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
+from tvm_edge.runtime.inputs import random_inputs
 from tvm_edge.runtime.threads import configure_pool
 from tvm_edge.schedules import cpu
 from tvm_edge.schedules.blocked import filled, pack_image, repack_image, unpack_image
@@ -27,10 +31,15 @@ __all__ = ["TransformTimes", "estimate_transforms", "measure_transforms"]
 
 Shape = tuple[int, ...]
 Kind = tuple[int, int]
+Transform = tuple[Kind, Shape]
 
 _SIZES = 4  # of each kind
+_SIZES_BUILT = 2  # where a driver or nvcc takes a part of a second to build each
 _ROUNDS, _SECONDS = 5, 0.004
 _LAUNCH = 2e-6
+_LEAST_BANDWIDTH = 10.0  # 10**9 bytes per second
+_COPIES = 8  # of a transform in a model that times it: what a run takes is not the transform's
+_RUNS_IN_FLIGHT = 60
 
 
 @dataclass(frozen=True)
@@ -69,52 +78,87 @@ def is_view(shape: Shape, before: int, after: int) -> bool:
 def estimate_transforms(kinds: Iterable[Kind], spec: DeviceSpec) -> TransformTimes:
     """By the bandwidth: an image is mostly in a cache, which has four times the memory's."""
     nbytes = 2.0**30
-    seconds = _LAUNCH + 2 * nbytes / (4e9 * max(spec.bandwidth_gbs, 1e-3))
-    return TransformTimes({kind: [(0.0, _LAUNCH), (nbytes, seconds)] for kind in kinds}, False)
+    launch = _LAUNCH if spec.has_cpu_cores else 1e-6 * spec.launch_us
+    # A GPU's driver may not say it: then what phones have at least.
+    bandwidth = spec.bandwidth_gbs or (1e-3 if spec.has_cpu_cores else _LEAST_BANDWIDTH)
+    seconds = launch + 2 * nbytes / (4e9 * bandwidth)
+    return TransformTimes({kind: [(0.0, launch), (nbytes, seconds)] for kind in kinds}, False)
 
 
 def measure_transforms(
     wanted: Mapping[Kind, Iterable[Shape]], resolved: ResolvedTarget, check: Callable[[], None]
 ) -> TransformTimes:
-    """Time transforms on this machine's CPU with all its cores.
+    """Time transforms on a device of this machine.
 
     Parameters
     ----------
     wanted : mapping
         By layouts before and after the shapes of images in NCHW.
     resolved : ResolvedTarget
+        A CPU is used with all its cores.
     check : callable
         Called between two kernels; what it raises ends the measurement.
     """
-    chosen = {kind: _spread(kind, shapes) for kind, shapes in wanted.items()}
-    functions, arguments = {}, {}
-    for kind, shapes in chosen.items():
-        for number, shape in enumerate(shapes):
-            name = f"from_{kind[0]}_to_{kind[1]}_{number}"
-            func, arguments[name] = _function(shape, *kind)
-            scheduled = cpu.schedule(func, resolved.spec).func
-            functions[name] = scheduled.with_attr("global_symbol", name)
-    library = tvm.compile(tvm.IRModule(functions), target=resolved.target) if functions else None
-    configure_pool(resolved.spec.cores)
+    measure, most = (_on_cpu, _SIZES) if resolved.kind == "llvm" else (_on_device, _SIZES_BUILT)
+    chosen = {kind: _spread(kind, shapes, most) for kind, shapes in wanted.items()}
+    timed = measure([(kind, s) for kind, shapes in chosen.items() for s in shapes], resolved)
     known: dict[Kind, list[tuple[float, float]]] = {}
     for kind, shapes in chosen.items():
         points = []
-        for number, shape in enumerate(shapes):
+        for shape in shapes:
             check()
-            name = f"from_{kind[0]}_to_{kind[1]}_{number}"
-            assert library is not None
-            points.append((4.0 * prod(shape), _timed(library[name], arguments[name])))
+            points.append((4.0 * prod(shape), next(timed)))
         # Noise apart, a larger image takes no less.
         times = np.maximum.accumulate([seconds for _, seconds in points])
         known[kind] = [(size, float(t)) for (size, _), t in zip(points, times, strict=True)]
     return TransformTimes({kind: points for kind, points in known.items() if points}, True)
 
 
-def _spread(kind: Kind, shapes: Iterable[Shape]) -> list[Shape]:
-    """A few shapes of different sizes, the least and the largest among them."""
+def _on_cpu(wanted: Sequence[Transform], resolved: ResolvedTarget) -> Iterator[float]:
+    """Seconds of each transform, one after the other."""
+    functions, arguments = {}, []
+    for number, (kind, shape) in enumerate(wanted):
+        func, shapes = _function(shape, *kind)
+        scheduled = cpu.schedule(func, resolved.spec).func
+        functions[f"transform{number}"] = scheduled.with_attr("global_symbol", f"transform{number}")
+        arguments.append(shapes)
+    library = tvm.compile(tvm.IRModule(functions), target=resolved.target) if functions else None
+    configure_pool(resolved.spec.cores)
+    for number, shapes in enumerate(arguments):
+        assert library is not None
+        yield _timed(library[f"transform{number}"], shapes)
+
+
+def _on_device(wanted: Sequence[Transform], resolved: ResolvedTarget) -> Iterator[float]:
+    """The same where kernels are launched: of models that have one transform several times."""
+    for kind, shape in wanted:
+        func, (given, written) = _function(shape, *kind)
+        builder = relax.BlockBuilder()
+        image = relax.Var("image", relax.TensorType(given, "float32"))
+        with builder.function("main", [image]):
+            with builder.dataflow():
+                name = builder.add_func(func.without_attr("global_symbol"), "transform")
+                made = relax.TensorType(written, "float32")
+                results = [
+                    builder.emit(relax.call_tir(name, [image], made)) for _ in range(_COPIES)
+                ]
+                outputs = builder.emit_output(relax.Tuple(results))
+            builder.emit_func_output(outputs)
+        with resolved.target:
+            scheduled, _ = schedule_kernels(builder.finalize(), resolved)
+            model = kernel_model(phases.WORKSPACE(scheduled), resolved)
+        inputs = random_inputs(model.inputs)
+        one = model.seconds_in_a_row(inputs, 1)
+        runs = max(1, min(_RUNS_IN_FLIGHT, round(_SECONDS / one)))
+        times = [model.seconds_in_a_row(inputs, runs) for _ in range(_ROUNDS)]
+        yield median(times) / _COPIES
+
+
+def _spread(kind: Kind, shapes: Iterable[Shape], most: int) -> list[Shape]:
+    """Up to `most` shapes of different sizes, the least and the largest among them."""
     by_size = {prod(shape): shape for shape in sorted(shapes) if not is_view(shape, *kind)}
     sizes = sorted(by_size)
-    places = np.linspace(0, len(sizes) - 1, min(_SIZES, len(sizes))).round().astype(int)
+    places = np.linspace(0, len(sizes) - 1, min(most, len(sizes))).round().astype(int)
     return [by_size[sizes[place]] for place in places]
 
 

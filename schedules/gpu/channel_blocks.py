@@ -1,0 +1,292 @@
+"""Convolutions of images in blocks of channels on a GPU: NCHW4c and NCHW8c.
+
+Sums are counted by output channel, line and column, as in NCHW: the layout is where an image has
+its channels, and where the stage behind the sums stores them. So the kernels are the same ones, of
+:mod:`.tiled_blocks` through local memory and of :mod:`.item_blocks` without. What blocks gain are
+vectors: four channels of a pixel are one read or one store, whatever the stride and the width of
+the image, and a condition for padding is one for all four.
+
+Filters are the factor that pixels share, and are packed when the model is compiled with output
+channels side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import tvm_ffi
+from tvm import s_tir, sym, te, tirx
+from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
+from tvm.s_tir.schedule import SBlockRV, Schedule
+
+from tvm_edge.schedules.accesses import accesses, constant
+from tvm_edge.schedules.analysis import accepts, is_plain, root_blocks
+from tvm_edge.schedules.blocked import ConvWorkload, filled, input_block, pad_image
+from tvm_edge.schedules.contraction import Contraction
+from tvm_edge.schedules.gpu.items import ITEMS
+from tvm_edge.schedules.gpu.product import VECTOR
+from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
+from tvm_edge.schedules.stages import isolate, open_reduction
+
+__all__ = [
+    "SIZES",
+    "BlockedSums",
+    "block_of",
+    "conv2d_in_blocks",
+    "image_block",
+    "pack_rows",
+    "tensors_in_blocks",
+]
+
+SIZES = (VECTOR, 2 * VECTOR)
+"""Channels in a block: one vector, or the two that make up a sector of NVIDIA's caches."""
+
+_BLOCKS = "tvm_edge.channel_blocks"
+"""Annotation of the block that sums: its :class:`_Blocks` as text."""
+
+# Steps of a window, channels of a block included, that are written out.
+_MOST_WRITTEN_OUT = 49
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """What cannot be read off a sum: channels in a block of the result, and the strides."""
+
+    block: int
+    lines: int
+    columns: int
+
+
+def image_block(workload: ConvWorkload, block: int) -> int:
+    """Channels in a block of the image that a convolution reads; 0 if there is no kernel.
+
+    As on CPUs, but for grouped convolutions, which stay NCHW.
+    """
+    if workload.groups > 1 and not workload.depthwise:
+        return 0
+    return input_block(workload, block)
+
+
+def pack_rows(weights: np.ndarray, workload: ConvWorkload, block: int) -> np.ndarray:
+    """Filters ``[O, C/groups, KH, KW]`` with output channels side by side.
+
+    Parameters
+    ----------
+    weights : np.ndarray
+    workload : ConvWorkload
+    block : int
+        Channels in a block of the result.
+
+    Returns
+    -------
+    np.ndarray
+        ``[C/d, KH, KW, d, O']``, of a depthwise convolution ``[KH, KW, O']``. Input channels are
+        filled up with zeros, and output channels with the last filter, as in
+        :func:`~tvm_edge.schedules.blocked.pack_filters`.
+    """
+    rows = filled(workload.filters, block)
+    whole = np.concatenate([weights, np.repeat(weights[-1:], rows - len(weights), axis=0)])
+    if workload.depthwise:
+        return np.ascontiguousarray(whole[:, 0].transpose(1, 2, 0))
+    depth = image_block(workload, block)
+    missing = filled(workload.channels, depth) - workload.channels
+    whole = np.pad(whole, [(0, 0), (0, missing), (0, 0), (0, 0)])
+    split = whole.reshape(rows, -1, depth, *workload.kernel)
+    return np.ascontiguousarray(split.transpose(1, 3, 4, 2, 0))
+
+
+def conv2d_in_blocks(
+    image: te.Tensor,
+    filters: te.Tensor,
+    workload: ConvWorkload,
+    block: int,
+    knobs: tuple[str, str] | None = None,
+) -> te.Tensor:
+    """A convolution of ``[N, C/d, H, W, d]`` to ``[N, O/block, OH, OW, block]``.
+
+    Parameters
+    ----------
+    image : te.Tensor
+    filters : te.Tensor
+        As :func:`pack_rows` returns them.
+    workload : ConvWorkload
+    block : int
+    knobs : (str, str), optional
+        An annotation and its text, for the rule that takes the kernel.
+    """
+    depth, rows = int(image.shape[-1]), int(filters.shape[-1])
+    padded = pad_image(image, workload.padding)
+    ky = te.reduce_axis((0, workload.kernel[0]), "ky")
+    kx = te.reduce_axis((0, workload.kernel[1]), "kx")
+    (line_stride, column_stride), (line_step, tap_step) = workload.strides, workload.dilation
+
+    def line(y: tirx.Expr) -> tirx.Expr:
+        return y * line_stride + ky * line_step
+
+    def column(x: tirx.Expr) -> tirx.Expr:
+        return x * column_stride + kx * tap_step
+
+    attrs = {_BLOCKS: knobs_as_text(_Blocks(block, *workload.strides))}
+    if knobs is not None:
+        attrs[knobs[0]] = knobs[1]
+    shape = (workload.batch, rows, *workload.output)
+    if workload.depthwise:
+        sums = te.compute(
+            shape,
+            lambda n, o, y, x: te.sum(
+                padded[n, tirx.floordiv(o, depth), line(y), column(x), tirx.floormod(o, depth)]
+                * filters[ky, kx, o],
+                axis=[ky, kx],
+            ),
+            name="sums",
+            attrs=attrs,
+        )
+    else:
+        co = te.reduce_axis((0, int(image.shape[1])), "co")
+        ci = te.reduce_axis((0, depth), "ci")
+        sums = te.compute(
+            shape,
+            lambda n, o, y, x: te.sum(
+                padded[n, co, line(y), column(x), ci] * filters[co, ky, kx, ci, o],
+                axis=[co, ky, kx, ci],
+            ),
+            name="sums",
+            attrs=attrs,
+        )
+    return te.compute(
+        (workload.batch, rows // block, *workload.output, block),
+        lambda n, o, y, x, v: sums[n, o * block + v, y, x],
+        name="in_blocks",
+    )
+
+
+def tensors_in_blocks(workload: ConvWorkload, block: int) -> list[te.Tensor]:
+    """Image, filters and result of such a convolution."""
+    depth = image_block(workload, block)
+    blocks = filled(workload.channels, depth) // depth
+    shape = (workload.batch, blocks, workload.height, workload.width, depth)
+    image = te.placeholder(shape, "float32", "image")
+    rows = filled(workload.filters, block)
+    own = workload.kernel if workload.depthwise else (blocks, *workload.kernel, depth)
+    filters = te.placeholder((*own, rows), "float32", "filters")
+    return [image, filters, conv2d_in_blocks(image, filters, workload, block)]
+
+
+def block_of(func: tirx.PrimFunc) -> int:
+    """Channels in a block of a convolution that a kernel has, whoever schedules it; 0 if none."""
+    found: list[int] = []
+
+    def visit(block: s_tir.SBlock) -> None:
+        text = block.annotations.get(_BLOCKS)
+        if text:
+            found.append(read_knobs(_Blocks, str(text)).block)
+
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit))
+    return found[0] if found else 0
+
+
+@dataclass(frozen=True)
+class BlockedSums:
+    """Such a convolution taken apart, with what follows its sums.
+
+    Attributes
+    ----------
+    func : PrimFunc
+        With two blocks: padding is a condition on loads.
+    sums, epilogue : SBlock
+    conv : Contraction
+        Over sums by image, channel, line and column.
+    block : int
+        Channels in a block of the result.
+    """
+
+    func: tirx.PrimFunc
+    sums: s_tir.SBlock
+    epilogue: s_tir.SBlock
+    conv: Contraction
+    block: int
+
+    @staticmethod
+    def of(func: tirx.PrimFunc) -> BlockedSums | None:
+        """`func` taken apart, ``None`` if it is something else."""
+        opened = open_reduction(func)
+        if opened is None:
+            return None
+        sch, block = opened
+        text = sch.get(block).annotations.get(_BLOCKS)
+        if not text:
+            return None
+        blocks = read_knobs(_Blocks, str(text))
+        conv = _contraction(sch.get(block), blocks)
+        padding = isolate(sch, block, conv.data.source)
+        if padding is not None and not accepts(sch.compute_inline, padding):
+            return None
+        after = _epilogue(sch, block, blocks.block)
+        if after is None or len(root_blocks(sch)) != 2:
+            return None
+        made = sch.mod["main"]
+        if not after.writes[0].source.same_as(made.params[-1]):
+            return None
+        if str(sch.get(block).iter_vars[0].var.ty.dtype) != "int32":
+            return None  # too large for indices of 32 bits
+        return BlockedSums(made, sch.get(block), after, conv, blocks.block)
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each output channel reads an input channel of its own."""
+        return not self.conv.channel_sum
+
+    @property
+    def for_items(self) -> bool:
+        """Whether it was given knobs of the kernels without local memory."""
+        return ITEMS in self.sums.annotations
+
+
+def _contraction(block: s_tir.SBlock, blocks: _Blocks) -> Contraction:
+    """The sum by its axes, whose order :func:`conv2d_in_blocks` decides."""
+    term = get_reduction_expr(block)
+    sizes = [constant(var.dom.extent) or 1 for var in block.iter_vars]
+    reduction = tuple(range(4, len(sizes)))
+    window: tuple[int, ...] = reduction
+    if len(reduction) > 2:
+        _, ky, kx, ci = reduction
+        whole = sizes[ky] * sizes[kx] * sizes[ci] <= _MOST_WRITTEN_OUT
+        window = (ky, kx, ci) if whole else (kx, ci)
+    return Contraction(
+        data=term.a,
+        weight=term.b,
+        columns=3,
+        lines=2,
+        channels=1,
+        outer=(0,),
+        reduction=reduction,
+        group=sizes[1],
+        strides=(blocks.lines, blocks.columns),
+        window=window,
+    )
+
+
+def _epilogue(sch: Schedule, block: SBlockRV, width: int) -> s_tir.SBlock | None:
+    """The block behind the sums, if it takes each of them once, into its place in a block."""
+    sums = sch.get(block).writes[0].source
+    consumers = sch.get_consumers(block)
+    if len(consumers) != 1 or not is_plain(sch, consumers[0]):
+        return None
+    stmt = sch.get(consumers[0])
+    if not isinstance(stmt.body, tirx.BufferStore) or len(stmt.writes) != 1:
+        return None
+    if any(v.iter_type != tirx.IterVar.DataPar for v in stmt.iter_vars) or len(stmt.iter_vars) != 5:
+        return None
+    n, o, y, x, v = (var.var for var in stmt.iter_vars)
+    places = (n, o * width + v, y, x)
+    simplify = sym.Analyzer()
+    for var in stmt.iter_vars:
+        simplify.bind(var.var, var.dom)
+    for access in accesses(stmt)[0]:
+        if not access.buffer.same_as(sums):
+            continue
+        apart = (a - b for a, b in zip(access.indices, places, strict=True))
+        if any(constant(simplify.simplify(each)) != 0 for each in apart):
+            return None
+    return stmt

@@ -1,0 +1,133 @@
+"""Convolutions of images in blocks of channels as tiles in local memory.
+
+The product of :mod:`.tiled` with another way in and out: a work-item brings four input channels of
+a pixel at once, and stores four output channels of a pixel at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tvm import ir, sym, tirx
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.gpu.channel_blocks import BlockedSums
+from tvm_edge.schedules.gpu.product import VECTOR, Product
+from tvm_edge.schedules.gpu.product_tile import choose_block_tile, fits, suits_blocks
+from tvm_edge.schedules.gpu.tail import Memory, Tail, place_in_block, substituted
+from tvm_edge.schedules.gpu.tiled import Source, digits
+
+__all__ = ["TiledBlocks"]
+
+
+class TiledBlocks:
+    """Dense convolutions of blocks on GPUs whose local memory is on the chip."""
+
+    name = "tiled_blocks"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
+        """The kernel, if `func` is one such convolution and what follows its sums."""
+        if spec.local_memory_kind != "dedicated":
+            return None
+        sums = BlockedSums.of(func)
+        if sums is None or sums.is_depthwise or sums.for_items:
+            return None
+        source = _BlockedSource(sums)
+        tile = source.tile
+        if tile is None or not (fits(tile, spec) and suits_blocks(tile)):
+            tile = choose_block_tile(source.extents, source.line, spec)
+        return None if tile is None else source.kernel(tile, spec)
+
+
+class _BlockedSource(Source):
+    """Such a convolution taken apart.
+
+    Attributes
+    ----------
+    line : int
+        Terms of a line of the window.
+    """
+
+    def __init__(self, sums: BlockedSums) -> None:
+        super().__init__(sums.func, sums.sums, sums.epilogue, sums.conv)
+        self._width = sums.block
+        _, _, kx, ci = self._terms
+        self._depth = self._sizes[ci]
+        self.line = self._sizes[kx] * self._depth
+
+    def _product(self, flat: Sequence[Any]) -> Product:
+        product = replace(
+            super()._product(flat), store_vector=None, store_rows=self._store_rows(flat)
+        )
+        if self._depth % VECTOR:
+            return product  # an image of few channels, which lies as in NCHW
+        return replace(product, data_quad=self._data_quad(flat))
+
+    def _stored_at(self, places: Mapping[int, tirx.Expr]) -> list[tirx.Expr]:
+        n, o, y, x = super()._stored_at(places)
+        return place_in_block(n, o, y, x, self._width)
+
+    def _store_rows(self, flat: Sequence[Any]) -> Callable[..., None]:
+        """Stores four rows, by the first of them."""
+        _, rows, columns, _ = self.extents
+        axes, memory = self._axes(
+            flat, batch=self.extents[0], quad=rows // VECTOR, column=columns, lane=VECTOR
+        )
+        batch, quad, column, lane = axes
+        at = digits(column, self._lines, self._sizes)
+        line, pixel = (at[p] for p in self._lines)
+        places = place_in_block(batch, quad * VECTOR + lane, line, pixel, self._width)
+        places = [memory.simplify.simplify(place) for place in places]
+        tail = Tail(self._epilogue, self._block.writes[0].source, memory, axes, places)
+        vectors = tail.in_vectors(VECTOR, VECTOR)
+
+        def store(batch: Any, row: Any, column: Any, value: Any) -> None:
+            where = [batch, memory.simplify.simplify(tirx.floordiv(row, VECTOR)), column]
+            if vectors:
+                tail.write_vector([*where, _int(0)], value, VECTOR)
+                return
+            for k in range(VECTOR):
+                tail.write([*where, _int(k)], value(k))
+
+        return store
+
+    def _data_quad(self, flat: Sequence[Any]) -> Callable[..., tirx.Expr]:
+        """The data by the first of four terms, which of them, and the column."""
+        images, _, columns, terms = self.extents
+        axes, memory = self._axes(
+            flat, batch=images, quad=terms // VECTOR, lane=VECTOR, column=columns
+        )
+        batch, quad, lane, column = axes
+        *others, ci = self._terms
+        of_block = self._depth // VECTOR
+        places = {
+            self._outer[0]: batch,
+            **digits(column, self._lines, self._sizes),
+            **digits(tirx.floordiv(quad, of_block), others, self._sizes),
+            ci: tirx.floormod(quad, of_block) * VECTOR + lane,
+        }
+        variables = [(var, places[p]) for p, var in enumerate(self._vars) if p in places]
+        data = memory.flattened(self._data, variables)
+
+        def value(batch: Any, term: Any, lane: Any, column: Any) -> tirx.Expr:
+            first = memory.simplify.simplify(tirx.floordiv(term, VECTOR))
+            where = (batch, first, lane, column)
+            return substituted(data, list(zip(axes, where, strict=True)))
+
+        return value
+
+    def _axes(self, flat: Sequence[Any], **extents: int) -> tuple[list[tirx.Var], Memory]:
+        """Variables of these extents, and memory that knows them."""
+        simplify = sym.Analyzer()
+        axes = [tirx.Var(name, "int32") for name in extents]
+        for axis, size in zip(axes, extents.values(), strict=True):
+            simplify.bind(axis, ir.Range(0, size))
+        return axes, Memory(list(self._func.params), flat, simplify)
+
+
+def _int(value: int) -> tirx.Expr:
+    return tirx.const(value, "int32")

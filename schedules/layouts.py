@@ -1,0 +1,34 @@
+"""Which layouts images may have on a device: NCHW, and the blocks that its convolutions know.
+
+A layout is the number of channels in a block, 0 for NCHW.
+"""
+
+from __future__ import annotations
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules import blocked
+from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.cpu import algorithm as on_cpu
+from tvm_edge.schedules.gpu import channel_blocks as on_gpu
+
+__all__ = ["block_sizes", "image_block", "usual_block"]
+
+
+def block_sizes(spec: DeviceSpec) -> tuple[int, ...]:
+    """Channels in a block: of a CPU's core the usual ones first; none if there is only NCHW."""
+    return on_cpu.block_sizes(spec) if spec.has_cpu_cores else on_gpu.SIZES
+
+
+def usual_block(spec: DeviceSpec) -> int:
+    """The layout that convolutions have unless somebody chose it for the whole network."""
+    return spec.lanes() if spec.has_cpu_cores else 0
+
+
+def image_block(workload: ConvWorkload, block: int, spec: DeviceSpec) -> int:
+    """Channels in a block of the image that a convolution reads to write blocks of `block`.
+
+    1 where it reads channels one by one, which is NCHW; 0 if it has no kernel for such blocks.
+    """
+    if spec.has_cpu_cores:
+        return blocked.input_block(workload, block)
+    return on_gpu.image_block(workload, block)
