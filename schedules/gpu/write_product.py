@@ -54,7 +54,7 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
         if tile.wave > 1:
             sums = WarpSums(tile, item)
         else:
-            sums = ItemSums(tile, item, product.multiplied)
+            sums = ItemSums(tile, item, product)
         by_row = (tile.depth, tile.rows)
         loads = (
             Load(
@@ -131,7 +131,7 @@ def write_parts(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> N
     total = product.batch * product.rows * product.columns
 
     def add(at: tirx.Expr) -> None:
-        sums = register(tirx.const(0, "float32"))
+        sums = register(tirx.const(0, product.summed))
         with T.serial(0, tile.parts) as part:
             sums[0] = sums[0] + parts[part * total + at]
         column = hold(tirx.floormod(at, product.columns))
