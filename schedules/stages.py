@@ -67,9 +67,9 @@ def open_contraction(
     conv = match_contraction(sch.get(block))
     if conv is None or str(sch.get(block).writes[0].source.dtype) != sums:
         return None
-    known = ("float32", "float16")
+    known = {"float32", "float16"}
     if sums == "int32":  # what follows them is anything
-        known = (*known, "int8", "uint8", "int32")
+        known |= {"int8", "uint8", "int32"}
     if any(str(b.dtype) not in known for b in sch.mod["main"].params):
         return None
     return sch, block, conv

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.s_tir import SBlock
 from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
@@ -16,9 +17,12 @@ from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
 __all__ = [
     "WORD",
     "as_byte",
+    "column",
+    "column_operands",
     "dot",
     "dot_operands",
     "factors_of",
+    "loads_of",
     "packed",
     "word",
     "word_of_one",
@@ -27,7 +31,7 @@ __all__ = [
 WORD = 4
 """Numbers in a word."""
 
-_DOT = "tvm_edge_dot"
+_DOT, _COLUMN = "tvm_edge_dot", "tvm_edge_column"
 _EXTERN = ir.Op.get("tirx.call_pure_extern")
 
 
@@ -56,6 +60,21 @@ def factors_of(block: SBlock) -> tuple[tirx.Expr, tirx.Expr] | None:
     return (term.a, term.b) if isinstance(term, tirx.Mul) else dot_operands(term)
 
 
+def column(words: Sequence[tirx.Expr], place: int) -> tirx.Expr:
+    """The numbers at one place of four words, as a word: a column of four by four numbers."""
+    return tirx.call_pure_extern("int32", _COLUMN, *words, place)
+
+
+def column_operands(expr: object) -> tuple[list[tirx.Expr], int] | None:
+    """Words and place of a :func:`column`; ``None`` of all else."""
+    if not isinstance(expr, ir.Call) or not expr.op.same_as(_EXTERN):
+        return None
+    name, *words, place = expr.args
+    if not isinstance(name, ir.StringImm) or name.value != _COLUMN:
+        return None
+    return words, int(place)
+
+
 def word(numbers: Sequence[tirx.Expr]) -> tirx.Expr:
     """Four 8-bit numbers as a word, the first in its lowest bits."""
     parts = [tirx.Cast("int32", number) for number in numbers]
@@ -65,6 +84,14 @@ def word(numbers: Sequence[tirx.Expr]) -> tirx.Expr:
     for part in (*shifted, parts[-1] << 24):
         whole = whole | part
     return whole
+
+
+def loads_of(value: tirx.Expr) -> list[ir.TensorLoad] | None:
+    """The loads of 8-bit numbers that a :func:`word` is made of; ``None`` of all else."""
+    found: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(value, (ir.TensorLoad, found.append))
+    are_bytes = all(str(load.ty.dtype) in ("int8", "uint8") for load in found)
+    return found if len(found) == WORD and are_bytes else None
 
 
 def word_of_one(number: int) -> tirx.IntImm:

@@ -8,7 +8,7 @@ instruction as PTX. A device without gets shifts and multiplications.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.words import WORD, dot_operands
+from tvm_edge.schedules.words import WORD, column_operands, dot_operands
 
 __all__ = ["PTX_DP4A", "GpuDot", "dot_product_of", "has_dot_products", "with_dot_products"]
 
@@ -36,11 +36,14 @@ class GpuDot:
         ``added(weights, data, total)``, both words and an int32.
     in_vectors : bool
         Whether vectors of words are multiplied as they are: it is made of operators.
+    permutes : bool
+        Whether CUDA's ``__byte_perm`` picks any four bytes of two words.
     """
 
     image: str
     added: Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tirx.Expr]
     in_vectors: bool = False
+    permutes: bool = False
 
 
 def _int(function: str, *operands: Any) -> tirx.Expr:
@@ -61,7 +64,7 @@ def _multiplied(weights: tirx.Expr, data: tirx.Expr, total: tirx.Expr) -> tirx.E
 
 _DOT_PRODUCTS = {
     "": GpuDot("int8", _multiplied, in_vectors=True),
-    "dp4a": GpuDot("int8", lambda w, x, total: _int("__dp4a", w, x, total)),
+    "dp4a": GpuDot("int8", lambda w, x, total: _int("__dp4a", w, x, total), permutes=True),
     "ptx_dp4a": GpuDot("int8", lambda w, x, total: _int(PTX_DP4A, w, x, total)),
     "khr_dot": GpuDot("int8", lambda w, x, total: total + _int("dot_4x8packed_ss_int", w, x)),
     "arm_dot": GpuDot(
@@ -74,6 +77,21 @@ _DOT_PRODUCTS = {
 def dot_product_of(spec: DeviceSpec) -> GpuDot:
     """What a GPU multiplies 8-bit numbers by."""
     return _DOT_PRODUCTS[spec.dot_product]
+
+
+def _permuted(words: Sequence[tirx.Expr], place: int) -> tirx.Expr:
+    """A column by ``__byte_perm``: 8 in all for four of them, as pairs share their first two."""
+    a, b, c, d = words
+    pair = 0x5140 if place < 2 else 0x7362
+    halves = _int("__byte_perm", a, b, pair), _int("__byte_perm", c, d, pair)
+    return _int("__byte_perm", *halves, 0x7632 if place % 2 else 0x5410)
+
+
+def _shifted(words: Sequence[tirx.Expr], place: int) -> tirx.Expr:
+    whole = tirx.const(0, "int32")
+    for i, each in enumerate(words):
+        whole = whole | (((each >> (8 * place)) & 255) << (8 * i))
+    return whole
 
 
 def has_dot_products(func: tirx.PrimFunc) -> bool:
@@ -90,14 +108,17 @@ def has_dot_products(func: tirx.PrimFunc) -> bool:
 
 def with_dot_products(func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc:
     """A kernel whose products of words are the device's instruction."""
-    added = dot_product_of(spec).added
+    instruction = dot_product_of(spec)
+    added = instruction.added
 
     def add(node: tirx.Add) -> tirx.Expr:
         operands = dot_operands(node.b)
         return node if operands is None else added(*operands, node.a)
 
     def alone(call: ir.Call) -> tirx.Expr:
-        operands = dot_operands(call)
+        operands, column = dot_operands(call), column_operands(call)
+        if column is not None:
+            return (_permuted if instruction.permutes else _shifted)(*column)
         return call if operands is None else added(*operands, tirx.const(0, "int32"))
 
     body = tvm_ffi.structural_map(func.body, (tirx.Add, add))

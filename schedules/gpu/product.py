@@ -46,6 +46,10 @@ class Product:
         Type of all other sums.
     multiply : callable
         ``multiply(weight, data)``, the product of two operands.
+    data_lines : callable or None
+        ``data_lines(batch, term, column)``, of data that are words: four words of numbers that lie
+        side by side, whose columns (:func:`~tvm_edge.schedules.words.column`) are the data from
+        `column` on. ``None`` where they do not.
     """
 
     batch: int
@@ -63,6 +67,7 @@ class Product:
     multiplied: str = "float32"
     summed: str = "float32"
     multiply: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = operator.mul
+    data_lines: Callable[[tirx.Expr, tirx.Expr, tirx.Expr], list[tirx.Expr]] | None = None
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def _in_tiles(func: tirx.PrimFunc, spec: DeviceSpec, sums: str) -> tirx.PrimFunc
     """The kernel of a contraction that is added up in a type; ``None`` of all else."""
     if spec.local_memory_kind != "dedicated":
         return None
-    found = Source.of(func, sums)
+    found = Source.adding_up(func, sums)
     if found is None:
         return None
     tile = found.tile
@@ -153,8 +153,13 @@ class Source:
         self._multiplied = self.stored if precision == "float16" else self.sums
 
     @classmethod
-    def of(cls: type[Found], func: tirx.PrimFunc, sums: str = "float32") -> Found | None:
-        """`func` taken apart, ``None`` if it is something else or adds up in another type."""
+    def of(cls: type[Found], func: tirx.PrimFunc) -> Found | None:
+        """`func` taken apart, ``None`` if it is something else."""
+        return cls.adding_up(func, "float32")
+
+    @classmethod
+    def adding_up(cls: type[Found], func: tirx.PrimFunc, sums: str) -> Found | None:
+        """The same of sums in a type."""
         opened = open_contraction(func, sums)
         if opened is None or (opened[2].channels is None and not cls.takes_depthwise):
             return None
@@ -223,6 +228,8 @@ class Source:
         first = tirx.const(0, "int32")
         _, rows, columns, terms = self.extents
         rows_beside = memory.is_straight(weight, row)
+        in_vectors = memory.in_vectors(data, column, columns, VECTOR)
+        lines = memory.words(data) if self.is_words and in_vectors else None
         along, count = (row, rows) if rows_beside else (term, terms)
 
         def at(expr: Any, *where: tirx.Expr) -> Any:
@@ -240,12 +247,15 @@ class Source:
                 else None
             ),
             weight_width=VECTOR if memory.in_vectors(weight, along, count, VECTOR) else 1,
-            data_width=VECTOR if memory.in_vectors(data, column, columns, VECTOR) else 1,
+            data_width=VECTOR if in_vectors else 1,
             rows_beside=rows_beside,
             stored=self.stored,
             multiplied=self._multiplied,
             summed=self.sums,
             multiply=dot if self.is_words else operator.mul,
+            data_lines=(
+                (lambda b, t, c: [at(line, b, first, c, t) for line in lines]) if lines else None
+            ),
         )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
-from tvm import te
+from tvm import ir, te, tirx
 
 import tvm_edge
 from tests.marks import in_full
@@ -29,8 +30,9 @@ from tvm_edge.schedules.base import Scheduled, workspace_of
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.gpu import schedule, tiled
 from tvm_edge.schedules.gpu.conv2d_int8 import conv2d_int8, pack_words, uses_words
+from tvm_edge.schedules.gpu.dot_products import with_dot_products
 from tvm_edge.schedules.gpu.product import Tile
-from tvm_edge.schedules.words import packed, word_of_one
+from tvm_edge.schedules.words import column, packed, word_of_one
 
 SHAPES = {
     **AWKWARD,
@@ -41,6 +43,17 @@ SHAPES = {
     "one wide pixel": ((1, 96, 1, 1), (40, 96, 1, 1), {}),
     "many pixels": ((2, 20, 24, 20), (72, 20, 1, 1), {}),
 }
+
+
+USUAL = [
+    "filled up",
+    "groups",
+    "odd channels",
+    "depthwise, strided",
+    "many pixels",
+    "two filters a channel",
+    "one pixel",
+]
 
 
 def model_of(names: list[str], dtype: str) -> QuantizedGraph:
@@ -56,22 +69,28 @@ def model_of(names: list[str], dtype: str) -> QuantizedGraph:
 
 
 @pytest.mark.parametrize(
-    ("size", "dtype"),
-    [("large_gpu", "uint8"), ("small_gpu", "int8"), *in_full(("large_gpu", "int8"))],
+    ("size", "dtype", "names"),
+    [
+        pytest.param("large_gpu", "uint8", USUAL, id="tiled"),
+        pytest.param("small_gpu", "int8", USUAL[:4], id="direct"),
+        pytest.param("large_gpu", "int8", list(SHAPES), id="all-tiled", marks=pytest.mark.full),
+        pytest.param("small_gpu", "uint8", list(SHAPES), id="all-direct", marks=pytest.mark.full),
+    ],
 )
 def test_awkward_shapes_with_zero_points_as_padding(
-    size: str, dtype: str, gpu: str, request: pytest.FixtureRequest
+    size: str, dtype: str, names: list[str], gpu: str, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue(size)
-    graph = model_of(list(SHAPES), dtype)
+    graph = model_of(names, dtype)
     compiled = tvm_edge.compile(graph.model(), gpu, fallback="none")
-    for name, (image, filters, attributes) in SHAPES.items():
+    for name in names:
+        image, filters, attributes = SHAPES[name]
         found = {rule for rule in rules_of(compiled, name) if rule != "elementwise"}
         alone = attributes.get("group", 1) == filters[0] == image[1]
-        if alone or size == "small_gpu":
-            assert all(rule.endswith("int8") for rule in found), f"{name}: {found}"
         if alone:
             assert found == {"direct_int8"}, name
+        elif name not in ("two filters a channel", "odd groups"):  # what adds up no four channels
+            assert all(rule.endswith("_int8") for rule in found), f"{name}: {found}"
     assert any(k.rule.startswith("tiled") for k in compiled.report.kernels) == (size == "large_gpu")
     assert_same_numbers(compiled, graph.model(), graph.values)
 
@@ -103,17 +122,23 @@ TILES = {
 }
 
 
-@pytest.mark.parametrize("tile", TILES.values(), ids=list(TILES))
+@pytest.mark.parametrize(
+    "tile",
+    [
+        pytest.param(tile, id=name, marks=() if name == "parts" else pytest.mark.full)
+        for name, tile in TILES.items()
+    ],
+)
 def test_any_tile(tile: Tile, gpu: str, large_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "choose_product_tile", lambda *_: tile)
-    graph = model_of(["filled up", "groups", "many pixels"], "uint8")
+    graph = model_of(["groups", "many pixels"], "uint8")
     compiled = tvm_edge.compile(graph.model(), gpu, fallback="none")
     rules = [k.rule for k in compiled.report.kernels if k.rule.startswith("tiled")]
-    assert len(rules) == 3 and all(rule.endswith("_int8") for rule in rules)
+    assert len(rules) == 2 and all(rule.endswith("_int8") for rule in rules)
     assert_same_numbers(compiled, graph.model(), graph.values)
 
 
-@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("rows", [1, *in_full(9)])
 def test_products_with_a_constant_matrix(rows: int, gpu: str, large_gpu: None) -> None:
     graph = QuantizedGraph(seed=rows)
     numbers = graph.random.integers(-128, 128, (70, 48), "int8")
@@ -224,6 +249,48 @@ def test_words_are_brought_to_local_memory_and_take_no_more_of_it() -> None:
 def test_depthwise_convolutions_share_nothing() -> None:
     for spec in (MALI, LARGE):
         assert kernel(DEPTHWISE, spec).rule == "direct_int8"
+
+
+@pytest.mark.parametrize("dot_product", ["dp4a", ""])
+def test_a_column_of_four_words(dot_product: Any) -> None:
+    """As the device calculates it: CUDA's ``__byte_perm``, or shifts."""
+    random = np.random.default_rng(0)
+    numbers = random.integers(-128, 128, (4, 4), "int8")
+    words = tirx.decl_buffer([4], "int32")
+    result = tirx.decl_buffer([1], "int32")
+    spec = replace(ORIN, dot_product=dot_product)
+    for place in range(4):
+        own = column([words[i] for i in range(4)], place)
+        func = tirx.PrimFunc([words, result], tirx.BufferStore(result, own, [0]))
+        expr = with_dot_products(func, spec).body.value
+        value = evaluated(expr, numbers.view("int32")[:, 0].tolist())
+        assert value & _ALL == np.ascontiguousarray(numbers[:, place]).view("uint32")[0]
+
+
+_ALL = 0xFFFFFFFF
+_OPERATORS = {
+    "shift_right": operator.rshift,
+    "shift_left": operator.lshift,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+}
+
+
+def evaluated(expr: Any, words: list[int]) -> int:
+    """The value of loads of words, shifts, unions and calls of ``__byte_perm``."""
+    if isinstance(expr, tirx.IntImm):
+        return int(expr)
+    if isinstance(expr, ir.TensorLoad):
+        return words[int(expr.indices[0])]
+    kind = str(expr.op.name).split(".")[-1]
+    operands = [evaluated(each, words) for each in expr.args if not isinstance(each, ir.StringImm)]
+    if kind in _OPERATORS:
+        return int(_OPERATORS[kind](*operands))
+    assert kind == "call_pure_extern" and expr.args[0].value == "__byte_perm"
+    low, high, selector = operands
+    both = (low & _ALL) | (high & _ALL) << 32
+    picked = [both >> 8 * (selector >> 4 * i & 7) & 255 for i in range(4)]
+    return sum(byte << 8 * i for i, byte in enumerate(picked))
 
 
 @pytest.mark.parametrize("shape", [(5, 7, 3), (2, 8, 1), (1, 1, 4)])
