@@ -269,10 +269,10 @@ def test_a_column_of_four_words(dot_product: Any) -> None:
 
 _ALL = 0xFFFFFFFF
 _OPERATORS = {
-    "shift_right": operator.rshift,
-    "shift_left": operator.lshift,
-    "bitwise_and": operator.and_,
-    "bitwise_or": operator.or_,
+    "RShift": operator.rshift,
+    "LShift": operator.lshift,
+    "BitwiseAnd": operator.and_,
+    "BitwiseOr": operator.or_,
 }
 
 
@@ -282,12 +282,11 @@ def evaluated(expr: Any, words: list[int]) -> int:
         return int(expr)
     if isinstance(expr, ir.TensorLoad):
         return words[int(expr.indices[0])]
-    kind = str(expr.op.name).split(".")[-1]
-    operands = [evaluated(each, words) for each in expr.args if not isinstance(each, ir.StringImm)]
-    if kind in _OPERATORS:
-        return int(_OPERATORS[kind](*operands))
-    assert kind == "call_pure_extern" and expr.args[0].value == "__byte_perm"
-    low, high, selector = operands
+    if type(expr).__name__ in _OPERATORS:
+        sides = (evaluated(side, words) for side in (expr.a, expr.b))
+        return int(_OPERATORS[type(expr).__name__](*sides))
+    assert isinstance(expr, ir.Call) and expr.args[0].value == "__byte_perm"
+    low, high, selector = (evaluated(operand, words) for operand in expr.args[1:])
     both = (low & _ALL) | (high & _ALL) << 32
     picked = [both >> 8 * (selector >> 4 * i & 7) & 255 for i in range(4)]
     return sum(byte << 8 * i for i, byte in enumerate(picked))
