@@ -13,7 +13,9 @@ that ships, quantised alike, with float32's.
 
 ``--networks NAME …``, ``--rounds N`` (5), ``--seconds S`` (3), ``--threads N`` (2);
 ``--pictures N`` of the detector (500; 0 leaves it out), ``--no-times``; ``--json FILE``
-writes everything.
+writes everything. With ``--target cuda`` or ``opencl`` a GPU runs them, beside our float32 alone:
+:mod:`benchmarks.int8_gpu` says what of these options counts there, ``--jobs N`` (2) compilations at
+a time and ``--bandwidth GB/S`` in addition.
 """
 
 from __future__ import annotations
@@ -225,7 +227,15 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=500)
     parser.add_argument("--no-times", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--target", choices=("llvm", "cuda", "opencl"), default="llvm")
+    parser.add_argument("--bandwidth", type=float, default=0.0)
+    parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
+    if options.target != "llvm":
+        from benchmarks import int8_gpu
+
+        int8_gpu.main(options)
+        return
     rows, detector = [], {}
     with tempfile.TemporaryDirectory(prefix="tvm-edge-int8-") as base:
         for name in options.networks:

@@ -281,7 +281,7 @@ class _Blocker(PyExprMutator):
 
     def _conv2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
         whole = int8_conv(call, self._bound) if self._int8 else None
-        if whole is not None:
+        if whole is not None and whole.block:
             blocks = self._packed(whole.image, whole.block).var
             return whole.blocked(self.builder_, blocks), whole.workload.filters
         config = self._chosen.get(call)

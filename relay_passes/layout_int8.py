@@ -41,7 +41,7 @@ class Int8Conv:
     zero : int
         What the image is padded with.
     block : int
-        Channels in a block of the image.
+        Channels in a block of the image; 0 if it has no kernel on blocks.
     """
 
     workload: ConvWorkload
@@ -105,5 +105,4 @@ def int8_conv(call: relax.Call, bound: Mapping[relax.Var, relax.Expr]) -> Int8Co
                 width=workload.width - left - right,
                 padding=(top, left, bottom, right),
             )
-    block = image_block(workload)
-    return Int8Conv(workload, image, weights, zero, block) if block else None
+    return Int8Conv(workload, image, weights, zero, image_block(workload))

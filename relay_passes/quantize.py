@@ -18,7 +18,8 @@ float32's.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -47,9 +48,10 @@ from tvm_edge.relay_passes.quantized_constants import QuantizedConstant, quantiz
 from tvm_edge.relay_passes.quantized_sums import Sum, convolution, workload_of
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
+from tvm_edge.schedules.gpu.dot_products import dot_product_of
 from tvm_edge.schedules.int8 import image_block
 
-__all__ = ["Quantize"]
+__all__ = ["Quantize", "is_quantized"]
 
 _VIEWS = tuple(
     f"relax.{name}"
@@ -65,24 +67,49 @@ class Quantize:
     Parameters
     ----------
     spec : DeviceSpec
-        Where they run; nothing changes where it has no instruction for them.
+        Where they run; nothing changes on a CPU that has no instruction for them.
     """
 
     def __init__(self, spec: DeviceSpec) -> None:
         self._spec = spec
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        dot = DOT_PRODUCTS.get(self._spec.dot_product)
-        if dot is None or self._spec.kind != "cpu" or not _is_quantized(mod):
+        form = _form(self._spec)
+        if form is None or not is_quantized(mod):
             return mod
         mod = transform.CanonicalizeBindings()(mod)  # names of values lead to what they are
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function) and _is_straight(func):
-                mod[gvar] = _Quantizer(mod, func, dot.image).visit_expr(func)
+                mod[gvar] = _Quantizer(mod, func, form).visit_expr(func)
         return mod
 
 
-def _is_quantized(mod: tvm.IRModule) -> bool:
+@dataclass(frozen=True)
+class _Form:
+    """What a device calculates with.
+
+    Attributes
+    ----------
+    stored : {"int8", "uint8"}
+        The type of all 8-bit tensors between kernels.
+    takes : callable
+        Whether there is a kernel for a convolution.
+    """
+
+    stored: str
+    takes: Callable[[ConvWorkload], bool]
+
+
+def _form(spec: DeviceSpec) -> _Form | None:
+    if spec.kind == "cpu":
+        dot = DOT_PRODUCTS.get(spec.dot_product)
+        return None if dot is None else _Form(dot.image, lambda conv: image_block(conv) > 0)
+    if spec.on_cpu:  # its kernels are a CPU's, and its compilers have no such instruction
+        return None
+    return _Form(dot_product_of(spec).image, lambda conv: 0 not in conv.output)
+
+
+def is_quantized(mod: tvm.IRModule) -> bool:
     """Whether a function has quantised tensors."""
     functions = (f for _, f in mod.functions_items() if isinstance(f, relax.Function))
     return any(is_call(b.value, DEQUANTIZE) for f in functions for b in all_bindings(f.body))
@@ -96,9 +123,10 @@ def _is_straight(func: relax.Function) -> bool:
 
 @mutator
 class _Quantizer(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, func: relax.Function, stored: str) -> None:
+    def __init__(self, mod: tvm.IRModule, func: relax.Function, form: _Form) -> None:
         super().__init__(mod)
-        self._stored = stored  # the type of all 8-bit tensors between kernels
+        self._stored = form.stored
+        self._takes = form.takes
         self._uses = count_uses(func)
         self._bound: dict[relax.Var, relax.Expr] = {}
         self._sums: dict[relax.Var, Sum] = {}
@@ -312,6 +340,8 @@ class _Quantizer(PyExprMutator):
         workload = None if weights is None else workload_of(call, weights.values)
         if weights is None or known is None or workload is None:
             return None
+        if not self._takes(workload):
+            return None
         found = convolution(*known, workload, weights, lambda result: result)
         return self._named(found, var.name)
 
@@ -326,7 +356,7 @@ class _Quantizer(PyExprMutator):
             1, terms, 1, rows, columns, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), groups=1
         )
         known = self._quantized(call.args[0])
-        if known is None or len(shape) < 2 or not image_block(workload):
+        if known is None or len(shape) < 2 or not self._takes(workload):
             return None
         data = relax.op.reshape(known[0], (rows, terms))
         if rows > 1:

@@ -16,7 +16,6 @@ from tvm_edge.relay_passes.quantized_constants import (
     real_constant,
 )
 from tvm_edge.schedules.blocked import ConvWorkload
-from tvm_edge.schedules.int8 import image_block
 
 __all__ = ["Sum", "convolution", "workload_of"]
 
@@ -106,7 +105,7 @@ def convolution(
     whole, filters = weights.whole, workload.filters
     by_filter = weights.scale.size in (1, weights.scale.shape[0])
     fits = whole.size > 0 and whole.min() >= -128 and whole.max() <= 127
-    if not by_filter or not fits or not image_block(workload):
+    if not by_filter or not fits:
         return None
     top, left, bottom, right = workload.padding
     if any(workload.padding):

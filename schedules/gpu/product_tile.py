@@ -50,6 +50,7 @@ _LEAST_ITEMS, _MOST_ITEMS = 32, 256
 
 # Terms of a step; of a window all, so that only the channel moves from step to step.
 _DEPTHS = (8, 16)
+_DEPTHS_OF_WORDS = (4,)
 _WARP_DEPTHS = (16, 32)
 _LONGEST_WINDOW = 25
 _FEWEST_TERMS = 5
@@ -70,7 +71,7 @@ _CYCLES_PER_US = 1755
 
 @cache
 def choose_product_tile(
-    extents: tuple[int, int, int, int], window: int, spec: DeviceSpec
+    extents: tuple[int, int, int, int], window: int, spec: DeviceSpec, together: int = 1
 ) -> Tile | None:
     """The tile of the least estimated time, ``None`` where another rule does better.
 
@@ -81,23 +82,25 @@ def choose_product_tile(
     window : int
         How many of the innermost terms are a window's.
     spec : DeviceSpec
+    together : int
+        Numbers of an operand: four where it is a word of them.
     """
     _, rows, columns, terms = extents
-    if rows < 8 or columns < 4 or terms < 8:
+    if rows < 8 or columns < 4 or terms * together < 8:
         return None
     return min(
-        possible_tiles(extents, window, spec),
+        possible_tiles(extents, window, spec, together),
         key=lambda tile: estimated_cycles(tile, extents, spec),
         default=None,
     )
 
 
 def possible_tiles(
-    extents: tuple[int, int, int, int], window: int, spec: DeviceSpec
+    extents: tuple[int, int, int, int], window: int, spec: DeviceSpec, together: int = 1
 ) -> Iterator[Tile]:
     """Tiles that the device takes."""
     _, rows, columns, _ = extents
-    depths: tuple[int, ...] = _DEPTHS
+    depths: tuple[int, ...] = _DEPTHS if together == 1 else (*_DEPTHS_OF_WORDS, *_DEPTHS)
     if 1 < window <= _LONGEST_WINDOW:
         depths = (window if window >= _FEWEST_TERMS else 2 * window,)
     for (item_rows, item_columns), depth in product(_ITEMS, depths):

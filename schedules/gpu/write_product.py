@@ -54,8 +54,14 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
         if tile.wave > 1:
             sums = WarpSums(tile, item)
         else:
-            sums = ItemSums(tile, item, product.multiplied)
+            sums = ItemSums(tile, item, product)
         by_row = (tile.depth, tile.rows)
+        data_width = _width(product.data_width, tile.columns)
+
+        def lines(term: tirx.Expr, at: tirx.Expr) -> list[tirx.Expr]:
+            assert product.data_lines is not None
+            return product.data_lines(batch, term, first_column + at)
+
         loads = (
             Load(
                 "term" if product.rows_beside else "row",
@@ -75,9 +81,10 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
                 product.columns - first_column if product.columns % tile.columns else None,
                 data,
                 tile.data_pitch,
-                _width(product.data_width, tile.columns),
+                data_width,
                 sums.rounded,
                 product.stored,
+                lines if data_width > 1 and product.data_lines is not None else None,
             ),
         )
         whole = product.terms == steps * tile.depth * tile.parts
@@ -131,7 +138,7 @@ def write_parts(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> N
     total = product.batch * product.rows * product.columns
 
     def add(at: tirx.Expr) -> None:
-        sums = register(tirx.const(0, "float32"))
+        sums = register(tirx.const(0, product.summed))
         with T.serial(0, tile.parts) as part:
             sums[0] = sums[0] + parts[part * total + at]
         column = hold(tirx.floormod(at, product.columns))

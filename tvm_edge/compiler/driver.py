@@ -49,6 +49,7 @@ from tvm_edge.relay_passes.concat_in_place import concat_in_place
 from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.layout_graph import LayoutPlan
 from tvm_edge.relay_passes.lower_precision import lower_precision
+from tvm_edge.relay_passes.quantize import is_quantized
 from tvm_edge.relay_passes.split_fc import split_dense
 from tvm_edge.report import CompileReport, KernelInfo, MemoryInfo, TensorSpec
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
@@ -392,6 +393,10 @@ def _plan(
         asked = resolved
         if placed.kinds == (resolved.cpu.kind,) and resolved.host is not None:
             resolved, precision = resolved.host, "float32"  # as for a CPU alone, layouts and all
+            if is_quantized(imported.module):  # its bytes are of the type that its kernels take
+                with resolved.target:
+                    simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))
+                placed = replace(placed, module=simple)
         stored = placed.module
         lowered_types = None
         if precision in ("float16", "mixed"):
