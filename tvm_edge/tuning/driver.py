@@ -205,8 +205,10 @@ def _tuned(
         trials, others = trials - trials // _OTHERS, trials // _OTHERS
     budget = None if time_budget is None else time_budget * (1 - 1 / _OTHERS)
     result = run(_trials(run.tasks, trials, LEVELS[level]), budget, resume)
-    if result.interrupted or not tuner.graph.convolutions:
+    if result.interrupted:
         return result
+    if not tuner.graph.convolutions:
+        return replace(result, graph_note=tuner.no_choice())
     counts = Counter(tuner.graph.convolutions.values())
     more = replace(
         run,
@@ -257,10 +259,11 @@ class _Run:
 
     def __call__(self, total: int, time_budget: float | None, resume: bool) -> TuneResult:
         start = monotonic()
-        template = template_of(self.resolved.spec)
+        spec = self.resolved.spec
+        templates = sorted({template_of(spec, task.workload) for task in self.tasks})
         header = {
-            "tasks": digest(self.tasks, f"{template} {TEMPLATES[template]}"),
-            "device": self.resolved.spec.key,
+            "tasks": digest(self.tasks, *(f"{name} {TEMPLATES[name]}" for name in templates)),
+            "device": spec.key,
             "kind": self.resolved.kind,
             "seed": self.seed,
         }
