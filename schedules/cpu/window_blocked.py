@@ -29,7 +29,7 @@ from tvm_edge.schedules.cpu.windows import WindowKnobs, WindowSize, best_window_
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import epilogue_of, fuse, isolate, open_reduction
 
-__all__ = ["WindowBlocked", "Windows", "schedule_windows"]
+__all__ = ["WindowBlocked", "Windows", "schedule_windows", "size_of_windows"]
 
 _MAX_TAPS = 49
 
@@ -91,7 +91,7 @@ def schedule_windows(
     """
     stage = isolate(sch, block, data)
     epilogue = epilogue_of(sch, block)
-    size = _size_of(sch.get(block), data, padded=stage is not None)
+    size = size_of_windows(sch.get(block), data, padded=stage is not None)
     config = sch.get(block).annotations.get(CONFIG)
     knobs = read_knobs(WindowKnobs, str(config)) if config else best_window_knobs(size, spec)
     n, o, y, x, lane, ky, kx, *_ = sch.get_loops(block)
@@ -148,8 +148,8 @@ def _is_block(size: int, spec: DeviceSpec) -> bool:
     return size % spec.lanes() == 0 or (size >= 4 and spec.lanes() % size == 0)
 
 
-def _size_of(block: s_tir.SBlock, data: tirx.Buffer, *, padded: bool) -> WindowSize:
-    """The sizes of such a reduction, read off its block."""
+def size_of_windows(block: s_tir.SBlock, data: tirx.Buffer, *, padded: bool) -> WindowSize:
+    """The sizes of a reduction over windows of `data`, read off its block."""
     n, o, y, x, v, ky, kx, *_ = (constant(var.dom.extent) or 1 for var in block.iter_vars)
     shape = [constant(dim) or 1 for dim in data.shape]
     nbytes = data.dtype.bits // 8

@@ -198,8 +198,9 @@ def _tuned(
     resume: bool,
 ) -> TuneResult:
     """Convolutions one by one, and with a graph tuner the layouts of all."""
-    if tuner is None:
-        return run(_trials(run.tasks, trials, LEVELS[level]), time_budget, resume)
+    if tuner is None or not tuner.graph.convolutions:
+        result = run(_trials(run.tasks, trials, LEVELS[level]), time_budget, resume)
+        return result if tuner is None else replace(result, graph_note=tuner.no_choice())
     start = monotonic()
     if trials is not None:
         trials, others = trials - trials // _OTHERS, trials // _OTHERS
@@ -207,8 +208,6 @@ def _tuned(
     result = run(_trials(run.tasks, trials, LEVELS[level]), budget, resume)
     if result.interrupted:
         return result
-    if not tuner.graph.convolutions:
-        return replace(result, graph_note=tuner.no_choice())
     counts = Counter(tuner.graph.convolutions.values())
     more = replace(
         run,

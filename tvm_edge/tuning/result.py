@@ -90,7 +90,9 @@ class TaskResult:
         """The convolution in words."""
         w = self.workload
         kernel = "×".join(map(str, w.kernel))
-        return f"{w.channels}×{w.height}×{w.width} to {w.filters}, {kernel}/{w.strides[0]}"
+        of_bytes = f", {w.dtype}" if w.is_bytes else ""
+        size = f"{w.channels}×{w.height}×{w.width} to {w.filters}"
+        return f"{size}, {kernel}/{w.strides[0]}{of_bytes}"
 
     @property
     def total(self) -> float:
