@@ -55,7 +55,8 @@ class BlockLayout:
     configs : mapping of ConvWorkload to ConvConfig, optional
         Algorithm and knobs of convolutions, instead of the heuristic's.
     plan : LayoutPlan, optional
-        The layout of each operator of ``main``, in place of what follows from its operands.
+        The layout of each operator of ``main``, in place of what follows from its operands, and
+        the configurations of those convolutions that have a choice.
 
     Examples
     --------
@@ -82,7 +83,8 @@ class BlockLayout:
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 chosen, layouts = self._chosen(func)
-                blocker = _Blocker(mod, chosen, layouts, int8=bool(self._spec.dot_product))
+                whole = self._configs if self._spec.dot_product else None
+                blocker = _Blocker(mod, chosen, layouts, whole)
                 mod = blocker.blocked(gvar, func)
         return mod
 
@@ -106,13 +108,12 @@ class _Blocker(PyExprMutator):
         mod: tvm.IRModule,
         chosen: Mapping[relax.Call, ConvConfig],
         layouts: Mapping[relax.Var, int],
-        *,
-        int8: bool,
+        int8: Mapping[ConvWorkload, ConvConfig] | None,
     ) -> None:
         super().__init__(mod)
         self._chosen = chosen
         self._layouts = layouts
-        self._int8 = int8
+        self._int8 = int8  # measured knobs of convolutions of bytes; `None`: they have no kernel
         self._bound: dict[relax.Var, relax.Expr] = {}
         self._planned: int | None = None  # the layout of the result at hand
         self._blocked: dict[relax.Var, BlockedImage] = {}
@@ -280,10 +281,12 @@ class _Blocker(PyExprMutator):
         return None if rule is None else rule(value)
 
     def _conv2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
-        whole = int8_conv(call, self._bound) if self._int8 else None
-        if whole is not None and whole.block:
+        whole = None if self._int8 is None else int8_conv(call, self._bound)
+        if whole is not None and whole.block and self._int8 is not None:
             blocks = self._packed(whole.image, whole.block).var
-            return whole.blocked(self.builder_, blocks), whole.workload.filters
+            measured = self._int8.get(whole.workload)
+            knobs = "" if measured is None else measured.knobs
+            return whole.blocked(self.builder_, blocks, knobs), whole.workload.filters
         config = self._chosen.get(call)
         if config is None:
             return None

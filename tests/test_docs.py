@@ -39,7 +39,7 @@ def untrue(text: str) -> list[str]:
     commands = [line[2:] for _, block in blocks for line in block.splitlines() if line[:2] == "$ "]
     wrong = [f"file {span}" for span in spans if _FILE.fullmatch(span) and not _is_file(span)]
     wrong += [f"name {name}" for name in set(_NAME.findall(text)) if not _is_name(name)]
-    known = {*zoo.names(), *zoo.trained_names()}
+    known = {*zoo.names(), *zoo.quantized_names(), *zoo.trained_names()}
     wrong += [f"network {name}" for name in set(_ZOO.findall(text)) - known]
     wrong += [f"variable {name}" for name in set(_ENVIRONMENT.findall(text)) - _variables()]
     for line in (*spans, *commands):

@@ -41,7 +41,10 @@ __all__ = [
     "unfit_constants",
 ]
 
-_BLOCKED = frozenset(("conv2d_blocked", "window_blocked", "winograd"))
+_BLOCKED = frozenset(
+    ("conv2d_blocked", "conv2d_int8", "depthwise_int8", "window_blocked", "winograd")
+)
+_CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv")
 _HOST = "llvm"
 _WINOGRAD = frozenset(("winograd", "winograd_output"))
 
@@ -110,7 +113,7 @@ def describe_layouts(
         layout = f"NCHW{int(mod[name].params[-1].shape[-1])}c" if rule in _BLOCKED else "NCHW"
         algorithm = ", Winograd" if rule in _WINOGRAD else ""
         for node in nodes:
-            if model.nodes[node].op_type == "Conv":
+            if model.nodes[node].op_type in _CONVOLUTIONS:
                 layouts[model.nodes[node].name] = layout + algorithm
     return layouts
 

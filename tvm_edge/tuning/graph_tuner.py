@@ -7,8 +7,9 @@
    each measured by itself, is not the time of a run. What is not faster is not kept.
 
 Blocks are of the templates of CPUs' cores. Those of GPUs have NCHW alone: there is nothing to
-choose. No producer's epilogue writes another layout than its own kernel's: every transform is a
-kernel, which element-wise operators may be part of.
+choose. Nor is there of convolutions of bytes: layouts of the others are chosen around theirs. No
+producer's epilogue writes another layout than its own kernel's: every transform is a kernel, which
+element-wise operators may be part of.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from tvm_edge.schedules.conv_records import (
     recorded_target,
     template_of,
 )
+from tvm_edge.schedules.int8 import BLOCK
 from tvm_edge.tuning.layout_costs import (
     Options,
     layout_problem,
@@ -176,6 +178,16 @@ class GraphTuner:
             sum(way.measured for way in known),
             solve_seconds,
         )
+
+    def no_choice(self) -> str:
+        """What to say of a network whose convolutions have one layout each."""
+        fixed = len(self.graph.fixed)
+        why = (
+            f"its {fixed} convolutions of bytes have images in blocks of {BLOCK} channels"
+            if fixed
+            else "it has no convolution whose layout can be chosen"
+        )
+        return f"layouts: nothing to choose, {why}"
 
     def problem(self) -> tuple[Options, LayoutProblem]:
         """The ways to compute the convolutions, and the network with what all of it takes."""

@@ -13,6 +13,7 @@ from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import config_space, recorded_workload
+from tvm_edge.schedules.cpu.algorithm import usual_block
 
 __all__ = ["Task", "digest", "extract_layout_tasks", "extract_tasks", "legal_configs"]
 
@@ -37,7 +38,7 @@ class Task:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one run, as the definition has them."""
+        """Multiplications and additions of one run, as the definition has them."""
         return 2 * self.workload.macs
 
 
@@ -80,9 +81,9 @@ def extract_layout_tasks(
         for config in config_space(workload, resolved.spec).configs:
             by_block.setdefault(config.block, []).append(config)
         if len(by_block) == 1:
-            continue  # NCHW alone: nothing to choose
+            continue  # NCHW alone, or blocks of bytes: nothing to choose
         if len(legal_configs(workload, resolved)) > 1:
-            del by_block[resolved.spec.lanes()]  # is a task already
+            del by_block[usual_block(workload, resolved.spec)]  # is a task already
         # Those of few configurations first: NCHW has one.
         tasks += [Task(workload, count, tuple(own)) for own in sorted(by_block.values(), key=len)]
     return tasks
@@ -91,13 +92,14 @@ def extract_layout_tasks(
 def legal_configs(workload: ConvWorkload, resolved: ResolvedTarget) -> tuple[ConvConfig, ...]:
     """What a search may choose from.
 
-    On CPUs images stay in blocks of one vector register: what another block costs between two
-    convolutions is not a matter of one convolution.
+    On CPUs images stay in blocks of one vector register, those of bytes in their own: what another
+    block costs between two convolutions is not a matter of one convolution.
     """
     spec = resolved.spec
     configs = config_space(workload, spec).configs
     if spec.has_cpu_cores:
-        configs = tuple(config for config in configs if config.block == spec.lanes())
+        block = usual_block(workload, spec)
+        configs = tuple(config for config in configs if config.block == block)
     return configs
 
 
