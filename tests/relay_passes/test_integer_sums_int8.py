@@ -97,6 +97,7 @@ def test_products(a_type: str, b_type: str, shape: tuple[int, ...]) -> None:
     check(single(node, {"a": a}, constants, outputs={"y": TensorProto.INT32}), {"a": a})
 
 
+@pytest.mark.full
 def test_zero_points_of_rows() -> None:
     """Of QLinearMatMul, whose scales are then by row as well."""
     node = helper.make_node("QLinearMatMul", ["a", "as", "az", "b", "bs", "bz", "ys", "yz"], ["y"])

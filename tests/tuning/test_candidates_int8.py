@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tvm
 
+from tests.marks import sampled
 from tests.tuning.made import conv
 from tvm_edge.hardware import resolve_target
 from tvm_edge.runtime.candidates import kernel_candidate
@@ -35,7 +36,7 @@ WORKLOADS = {
 }
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", sampled(tuple(WORKLOADS), 4))
 def test_candidates_are_exact(name: str) -> None:
     """Both ends of a space, with the same operands."""
     workload = WORKLOADS[name]

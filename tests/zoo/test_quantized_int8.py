@@ -58,6 +58,7 @@ def test_reading_the_names_needs_neither_onnx_nor_its_runtime() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.full
 def test_one_is_built_and_is_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduced, and calibrated by one picture; again it is the same."""
     monkeypatch.setattr(quantized, "CALIBRATION", range(100, 101))
