@@ -139,17 +139,17 @@ def _run(
             model.run(values)
             ends.append(perf_counter())
     count = len(ends) - 1
+    times = [b - a for a, b in pairwise(ends)] or [first]
+    # Of a stream the mean: its frames come in pairs.
+    typical = sum(times) / len(times) if pipelined == "True" else median(times)
     used = None if energy is None else (nvml.energy_joules() or 0.0) - energy
     np.savez(f"{artifact}.npz", **outputs)
     return {
         "load_seconds": loaded,
         "first_seconds": first,
-        # Of a stream the mean: its frames come in pairs.
-        "seconds": (ends[-1] - ends[0]) / count
-        if pipelined == "True"
-        else median(b - a for a, b in pairwise(ends)),
+        "seconds": typical,
         "frames": count,
-        "joules": "not measured" if used is None else used / count,
+        "joules": "not measured" if used is None else used / max(count, 1),
         "outputs": {
             name: float(np.abs(value).astype("float64").sum()) for name, value in outputs.items()
         },

@@ -23,8 +23,8 @@ def written(result: dict[str, Any]) -> str:
     if "budgets" in result:
         head = (
             "network, target, budget, plan, predicted MiB, measured MiB, measured / predicted, "
-            "within the budget, right, a frame ms, first frame ms, in a limit of the budget, "
-            "without a plan there"
+            "cold MiB, within the budget, right, a frame ms, first frame ms, "
+            "in a limit of the budget, without a plan there"
         )
         parts.append(_table(head, map(_budget, result["budgets"])))
     if "strategies" in result:
@@ -32,7 +32,7 @@ def written(result: dict[str, Any]) -> str:
         parts += [_summary(rows, memory) for memory in dict.fromkeys(r["memory"] for r in rows)]
         head = (
             "network, target, memory, strategy, predicted MiB, measured MiB, measured / predicted, "
-            "right, a frame ms, first frame ms, frames, J a frame"
+            "cold MiB, right, a frame ms, first frame ms, frames, J a frame"
         )
         parts.append(_table(head, map(_strategy, rows)))
     if "layers" in result:
@@ -64,24 +64,24 @@ def _budget(row: dict[str, Any]) -> list[str]:
     limits = [_lives(row.get(key)) for key in ("limited", "unplanned_limited")]
     who = [row["network"], row["target"], row["budget"]]
     if "predicted" not in compiled:
-        return [*who, _why_not(compiled), *[""] * 7, *limits]
+        return [*who, _why_not(compiled), *[""] * 8, *limits]
     taken = next((plan["name"] for plan in compiled["plans"] if plan["taken"]), "as is")
     fits = ""
     if "budget_bytes" in row:
         fits = _bar(run["peak"] <= row["budget_bytes"])
     times = _times(run)
-    return [*who, taken, *_peaks(compiled, run), fits, _right(run), *times, *limits]
+    return [*who, taken, *_peaks(row), fits, _right(run), *times, *limits]
 
 
 def _strategy(row: dict[str, Any]) -> list[str]:
     compiled, run = row["compiled"], row.get("run", {})
     who = [row["network"], row["target"], row["memory"], row["strategy"]]
     if "predicted" not in compiled:
-        return [*who, _why_not(compiled), *[""] * 7]
+        return [*who, _why_not(compiled), *[""] * 8]
     joules = run.get("joules", "")
     energy = f"{joules:.2f}" if isinstance(joules, float) else joules
     frames = str(run.get("frames", ""))
-    return [*who, *_peaks(compiled, run), _right(run), *_times(run), frames, energy]
+    return [*who, *_peaks(row), _right(run), *_times(run), frames, energy]
 
 
 def _summary(rows: Sequence[dict[str, Any]], memory: str) -> str:
@@ -97,10 +97,12 @@ def _summary(rows: Sequence[dict[str, Any]], memory: str) -> str:
     return f"{title}\n\n" + _table(f"network, target, {', '.join(_COLUMNS)}", cells)
 
 
-def _peaks(compiled: dict[str, Any], run: dict[str, Any]) -> list[str]:
-    ratio = run["peak"] / compiled["predicted"]
+def _peaks(row: dict[str, Any]) -> list[str]:
+    predicted, peak = row["compiled"]["predicted"], row["run"]["peak"]
+    ratio = peak / predicted
     bar = _bar(abs(ratio - 1) <= _TOLERANCE)
-    return [_mib(compiled["predicted"]), _mib(run["peak"]), f"{ratio:.2f} {bar}"]
+    cold = _mib(row["cold"]["peak"]) if row.get("cold") else ""
+    return [_mib(predicted), _mib(peak), f"{ratio:.2f} {bar}", cold]
 
 
 def _times(run: dict[str, Any]) -> list[str]:

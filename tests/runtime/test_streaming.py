@@ -331,6 +331,17 @@ def test_threads(streamed: dict[str, Path], target: str) -> None:
     assert all(at_once(*(lambda i=i: runs(i) for i in range(len(inputs)))))
 
 
+@pytest.mark.parametrize("target", ["llvm", "opencl"])
+def test_frames_of_a_stream(streamed: dict[str, Path], target: str) -> None:
+    model = tvm_edge.load(streamed[target], num_threads=1)
+    random = np.random.default_rng(6)
+    frames = [{"x": random.standard_normal((1, WIDTH)).astype("float32")} for _ in range(4)]
+    with model.stream(frames, depth=3) as stream:
+        found = [each["y"] for each in stream]
+    for frame, each in zip(frames, found, strict=True):
+        np.testing.assert_array_equal(each, model.run(frame)["y"])
+
+
 def test_one_thread_at_a_time_has_the_windows() -> None:
     """Runs and stages of the GPU; stages of the CPU go on beside them."""
     stream = WeightStream([], 1, tvm.cpu())
