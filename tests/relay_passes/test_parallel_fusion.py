@@ -155,6 +155,15 @@ def test_loops_of_a_cpu_by_opencl(build: Callable[[Graph], None], gpu: str) -> N
     assert groups(compiled(graph, gpu))
 
 
+def test_copies_name_vectors_that_they_have_in_common(gpu: str) -> None:
+    """How many pixels each place of a row averages, on the host once for both launches."""
+    graph = Graph()
+    for _ in range(2):
+        data = graph.input(1, 2, 5, 17)
+        graph.output(graph.op("AveragePool", data, kernel_shape=[3, 3], pads=[1] * 4))
+    assert len(groups(compiled(graph, gpu))) == 1
+
+
 def test_parts_of_a_concatenation_are_written_together(gpu: str, as_large: None) -> None:
     """Each names the tensor as the one before has left it, and yet they are independent."""
     graph = Graph()
