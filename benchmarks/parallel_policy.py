@@ -10,8 +10,8 @@ by commit of the compiler that they were measured with, and of each all variants
 ``concurrent``, and kernels as one, ``"1 0"`` for members 1 and 0 in that order, which are all
 members or some. The latest commit with the times of what the policy takes counts.
 
-``--add ROWS --commit NAME`` adds what ``benchmarks.parallel_fusion --target cuda --json ROWS``
-measured on the same device.
+``--add ROWS --commit NAME`` adds what ``benchmarks.parallel_fusion --target cuda --orders --json
+ROWS`` measured on the same device.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def add(path: Path, rows: Path, commit: str) -> None:
 
 
 def _named(us: dict[str, list[float]], members: list[str]) -> Iterator[tuple[str, list[float]]]:
-    """Times by variant; those in the policy's order, and by parts, are there under an order too."""
+    """Times by variant; ``fused`` and ``auto`` are some order's of ``--orders``, or of a part."""
     orders = list(itertools.permutations(range(len(members))))
     for name, times in us.items():
         rounded = [round(each, 3) for each in times]
