@@ -122,8 +122,8 @@ def compile(
         Whether kernels that do not depend on each other, as those of branches, share a launch
         (EMDL'21). ``"auto"``: where the policy predicts that it gains
         (:mod:`tvm_edge.schedules.parallel_policy`); ``True``: wherever it can be.
-        ``report.fusion_groups`` says which, and why others do not. By default ``False``: on an
-        H200 some groups lose, and the prediction does not know which.
+        ``report.fusion_groups`` says which, and why others do not. By default ``False``: the
+        policy was fitted to groups on one H200, and no network was measured with it.
         ``tune(…, parallel_fusion=True)`` measures groups on a device; ``"auto"`` takes
         what that found, on CPUs too, and predicts of GPUs what nobody measured.
     memory_budget : int or str, optional
