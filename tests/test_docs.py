@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import sys
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,7 @@ import tvm_edge
 from tests.marks import in_full
 from tools import run_docs
 from tvm_edge import zoo
-from tvm_edge.cli.main import cli
+from tvm_edge.cli.main import cli, main
 
 ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "docs/guide"
@@ -177,16 +178,11 @@ def test_every_pass_has_a_word_in_the_documentation() -> None:
 
 
 # Others print what the blocks before them made, or take seconds.
-_QUICK = ("guide/errors.md", "guide/fallback.md", "guide/not-yet.md", "migration.md")
+_QUICK = ("guide/fallback.md", "guide/not-yet.md", "migration.md")
+_FULL = ("guide/deploy.md", "guide/errors.md", "guide/precision.md", "guide/several-models.md")
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        *_QUICK,
-        *in_full("guide/deploy.md", "guide/precision.md", "guide/several-models.md"),
-    ],
-)
+@pytest.mark.parametrize("page", [*_QUICK, *in_full(*_FULL)])
 def test_an_error_that_a_page_quotes_is_the_one_that_is_raised(page: str, tmp_path: Path) -> None:
     path = ROOT / "docs" / page
     quoted = run_docs.refusals(path)
@@ -212,9 +208,29 @@ def test_every_page_that_quotes_an_error_is_tried() -> None:
         if run_docs.refusals(page)
     }
     # Boards are servers: tests/rpc has their errors, and tools/run_docs.py runs the page.
-    assert quoting - {"guide/boards.md"} == {
-        *_QUICK, "guide/deploy.md", "guide/precision.md", "guide/several-models.md"
-    }  # fmt: skip
+    assert quoting - {"guide/boards.md"} == {*_QUICK, *_FULL}
+
+
+def test_commands_fail_as_the_page_of_errors_shows(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = [
+        each
+        for language, text in run_docs.blocks(GUIDES / "errors.md")
+        if language == "console"
+        for each in run_docs.commands(text)
+    ]
+    assert len(shown) == 2
+    for command, expected in shown:
+        line, _, status = command.partition("; ")
+        assert status == "echo $?"
+        with pytest.raises(SystemExit) as ended:
+            main(shlex.split(line)[1:])
+        captured = capfd.readouterr()
+        printed = f"{captured.out}{captured.err} {ended.value.code}"
+        # Numbers in the lines of errors count; the status is one as well.
+        assert printed.split() == expected.split()
 
 
 def test_the_page_of_results_names_commands_that_there_are() -> None:

@@ -82,7 +82,7 @@ def run_page(page: Path) -> Iterator[str]:
             elif "Traceback" in printed:
                 yield f"{text.strip()[-300:]}\n--- printed\n{printed}"
         elif language == "console":
-            for command, expected in _commands(text):
+            for command, expected in commands(text):
                 yield from compare(command, expected, _shell(command))
 
 
@@ -97,7 +97,8 @@ def run_python(text: str, names: dict[str, object]) -> str:
     return out.getvalue()
 
 
-def _commands(text: str) -> Iterator[tuple[str, str]]:
+def commands(text: str) -> Iterator[tuple[str, str]]:
+    """Commands of a console block, with what it has under each."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")
         yield command, expected

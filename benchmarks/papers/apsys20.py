@@ -74,7 +74,9 @@ def _importance(results: Results) -> Exhibit:
         for kind, name in _KINDS.items():
             scores = [layer["importance"] for layer in layers(each).values() if _is(layer, kind)]
             if scores:
-                rows.append([each.label, name, *(_mean(column) for column in zip(*scores, strict=True))])
+                rows.append(
+                    [each.label, name, *(_mean(column) for column in zip(*scores, strict=True))]
+                )
     notes = [
         f'{_NOT_HERE} A size obeys rule V here if it is within a factor of two ("approximately"); '
         "a rule that no size obeys has no score."
