@@ -3,12 +3,12 @@
 Runs the benchmarks that measure what the papers show (:mod:`benchmarks.papers.jobs`), each by its
 own command line, and writes what they found beside the papers' figures into ``RESULTS.md``, between
 its markers, with pictures; and at the page's top the bars that are missed
-(``benchmarks/missed.json``).
+(``benchmarks/missed.json``). Needs ``pip install -e '.[bench]'``.
 
 ``--quick``
     In less than six minutes on two cores, with pocl as the OpenCL device: one round, small
     networks. It shows that everything runs. What it leaves out is said to be not measured, and the
-    page is written to the folder of ``--save``.
+    page is written to the folder of ``--save``. ``--limit SECONDS`` (330) is for slower machines.
 ``--from FOLDER …``
     Measures nothing: reads what ``--save`` wrote, of any number of machines.
 ``--save FOLDER``
@@ -36,7 +36,7 @@ from benchmarks.papers.render import missed_part, papers_part, put
 _RESULTS = Path(__file__).with_name("RESULTS.md")
 _SAVE = "build/paper_tables"  # and beside it that of quick runs
 _TARGETS = ("llvm", "opencl", "cuda")
-_QUICK_SECONDS = 330.0  # of all jobs; six minutes with pictures and the page
+_QUICK_SECONDS = 330.0  # of all jobs of a quick run; six minutes with pictures and the page
 _LEAST_SECONDS = 20.0  # that a job of a quick run is started for
 
 
@@ -46,7 +46,7 @@ def _measure(options: argparse.Namespace) -> None:
     machine = machine_here()
     here = [t for t in options.targets if t in machine["devices"]]
     for job in _chosen(options, here, machine["devices"]):
-        left = _QUICK_SECONDS - (perf_counter() - begin)
+        left = options.limit - (perf_counter() - begin)
         if options.quick and left < _LEAST_SECONDS:
             print(f"{job.name}: left out, no time", flush=True)
             continue
@@ -91,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--limit", type=float, default=_QUICK_SECONDS)
     parser.add_argument("--from", dest="folders", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--save", type=Path)
     parser.add_argument("--targets", nargs="+", choices=_TARGETS, default=_TARGETS)

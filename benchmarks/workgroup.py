@@ -326,7 +326,7 @@ def main() -> None:
     parser.add_argument("--target", default="opencl", choices=("cuda", "opencl"))
     parser.add_argument("--most", type=int, default=0, help="sizes to try of a layer; 0: all")
     parser.add_argument("--unseen", action="store_true")
-    parser.add_argument("--layers", type=int, default=99, help="the first N only")
+    parser.add_argument("--layers", type=int, nargs="+", help="their numbers; default all")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -334,7 +334,8 @@ def main() -> None:
     machine = {**describe_machine(), "device": name, "target": options.target}
     print(json.dumps(machine))
     sweeps = {}
-    for layer in (UNSEEN_WORK_GROUPS if options.unseen else WORK_GROUPS)[: options.layers]:
+    every = UNSEEN_WORK_GROUPS if options.unseen else WORK_GROUPS
+    for layer in [every[i] for i in options.layers or range(len(every))]:
         sweeps[layer] = sweep = _Sweep(layer, options.target, options.most)
         print(
             f"{layer}: rules {sweep.slower('rules'):.2f}, paper's V {sweep.slower(_PAPER):.2f}, "

@@ -77,7 +77,7 @@ def _utilisation(results: Results) -> Exhibit:
         "data sheet, launches and copies included.",
         networks.unclear,
     ]
-    tables = [Table(printed.columns, printed.rows), beside(networks, columns)]
+    tables = [Table(printed.columns, printed.cells), beside(networks, columns)]
     return Exhibit(printed, tables, [*notes, *_missing(list(columns))], sources)
 
 
@@ -96,7 +96,7 @@ def _complexity(results: Results) -> Exhibit:
             ]
             sizes = [found["flops"] / 1e6, found["parameters"] / 1e6, spread["operators"]["count"]]
             rows.append([_NAMES.get(name, name), *sizes, *shares])
-    tables = [Table(printed.columns, printed.rows)]
+    tables = [Table(printed.columns, printed.cells)]
     if rows:
         titles = ("of operators under 5 MFLOP", "of kernels", "of operators with ≤ 1 %")
         sizes = ("network", "MFLOP", "parameters, M", "operators")
@@ -133,7 +133,7 @@ def _batches(results: Results) -> Exhibit:
                 name = _NAMES.get(network, network)
                 cells = [gains.get(count) for count in range(2, 6)]
                 rows.append([name, each.label, _WAYS[how], *cells])
-    tables = [Table(printed.columns, printed.rows)]
+    tables = [Table(printed.columns, printed.cells)]
     if rows:
         counts = [f"batch of {count}" for count in range(2, 6)]
         tables.append(Table(["network", "tvm-edge on", "launched", *counts], rows))
@@ -163,7 +163,7 @@ def _different(results: Results) -> Exhibit:
                     middle = geometric_mean(gains)
                     cells = (min(gains), max(gains), middle, share, len(gains))
                     rows.append([size, each.label, _WAYS[how], *cells])
-    tables = [Table(printed.columns, printed.rows)]
+    tables = [Table(printed.columns, printed.cells)]
     if rows:
         spread = ("least", "most", "geometric mean", "share that gains", "groups")
         tables.append(Table(["operators", "tvm-edge on", "launched", *spread], rows))
@@ -189,7 +189,7 @@ def _identical(results: Results) -> Exhibit:
                     for name in ("fused0" if "fused0" in us else "fused", "wave", "unrounded")
                 ]
                 rows.append([row["title"], each.label, _WAYS[how], *cells])
-    tables = [Table(printed.columns, printed.rows)]
+    tables = [Table(printed.columns, printed.cells)]
     if rows:
         gains = ("by work-groups", "rounded to waves", "not rounded")
         tables.append(Table(["copies", "tvm-edge on", "launched", *gains], rows))
@@ -213,7 +213,7 @@ def _by_flops(results: Results) -> Exhibit:
             for kind, gains in sorted(kinds.items()):
                 cells = (min(gains), median(gains), max(gains), len(gains))
                 rows.append([kind, each.label, _WAYS[how], *cells])
-    tables = [Table(printed.columns, printed.rows)]
+    tables = [Table(printed.columns, printed.cells)]
     if rows:
         titles = ("least", "median", "most", "pairs")
         tables.append(Table(["kinds", "tvm-edge on", "launched", *titles], rows))
@@ -244,7 +244,7 @@ def _two_networks(results: Results) -> Exhibit:
                 cells = [us[n] / 1e3 if n in us else None for n in ("fused0", "auto", "concurrent")]
                 gain = apart / us["fused0"] if "fused0" in us else None
                 rows.append([row["title"], each.label, _WAYS[how], apart / 1e3, *cells, gain])
-    tables = [Table(printed.columns, printed.rows)]
+    tables = [Table(printed.columns, printed.cells)]
     if rows:
         times = ("apart, ms", "merged, ms", "`auto`, ms", "at the same time, ms", "apart / merged")
         tables.append(Table(["networks", "tvm-edge on", "launched", *times], rows))

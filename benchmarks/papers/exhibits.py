@@ -54,8 +54,8 @@ class Exhibit:
 def beside(printed: Printed, ours: Mapping[str, Mapping[str, Any]], key: int = 0) -> Table:
     """The paper's table with columns of ours: by title, by what the paper has in column `key`."""
     rows = [
-        [*row, *(column.get(row[key], NOT_MEASURED) for column in ours.values())]
-        for row in printed.rows
+        [*cells, *(column.get(row[key], NOT_MEASURED) for column in ours.values())]
+        for row, cells in zip(printed.rows, printed.cells, strict=True)
     ]
     return Table([*printed.columns, *ours], rows)
 

@@ -45,6 +45,11 @@ class Printed:
     rows: Sequence[Sequence[Any]]
     unclear: str = ""
 
+    @property
+    def cells(self) -> list[list[str]]:
+        """The rows as text, with all digits that the paper gives."""
+        return [[_text(value) for value in row] for row in self.rows]
+
 
 @dataclass(frozen=True)
 class Paper:
@@ -83,3 +88,9 @@ def papers() -> Mapping[str, Paper]:
         )
         for key, paper in found.items()
     }
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "–"
+    return value if isinstance(value, str) else f"{value:,}"

@@ -143,7 +143,7 @@ def _vision(results: Results) -> Exhibit:
                 after = _event_us(found["workloads"].get(name, {}).get(target, ()))
                 where = _where(each, target)
                 operators.append([name, where, before, after, ratio(before, after)])
-    tables = [Table(printed.columns, printed.rows)]
+    tables = [Table(printed.columns, printed.cells)]
     titles = ("before", "after", "before / after")
     if networks:
         tables.append(Table(["network", "tvm-edge on", *(f"{t}, ms" for t in titles)], networks))
@@ -194,7 +194,7 @@ def _tuning(results: Results) -> Exhibit:
             )
             name = _NAMES.get(network, network)
             rows.append([name, each.label, before, after, ratio(before, after)])
-    tables = [Table(printed.columns, printed.rows)]
+    tables = [Table(printed.columns, printed.cells)]
     if rows:
         titles = ["network", "tvm-edge on", "heuristic, ms", "tuned, ms", "heuristic / tuned"]
         tables.append(Table(titles, rows))

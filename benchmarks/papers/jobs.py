@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from json import JSONDecodeError, loads
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def _of_gpu(target: str, targets: Sequence[str], on_cpu: bool) -> list[Job]:
             f"workgroup-{target}",
             "workgroup",
             (*own, *sample),
-            quick(*own, "--layers", "2", "--most", "3"),
+            quick(*own, "--layers", "1", "11", "--most", "3"),
         ),
         Job(
             f"groups-{target}",
@@ -179,8 +180,10 @@ def machine_here() -> dict[str, Any]:
     Raises
     ------
     SystemExit
-        It cannot be described, so that no benchmark would run either.
+        It cannot be described, or ONNX Runtime is not installed: no benchmark would run.
     """
+    if find_spec("onnxruntime") is None:
+        raise SystemExit("onnxruntime is not installed; run: pip install -e '.[bench]'")
     found = run_child(_MODULE, "describe", _ROOT)
     if "failed" in found:
         raise SystemExit(f"tvm-edge does not run here: {found['failed']}; run: tvm-edge doctor")

@@ -79,10 +79,12 @@ def _batches(axis: Any, results: Results) -> bool:
         for network, gains in emdl21.batches(each, how).items():
             axis.plot(list(gains), list(gains.values()), "o-", label=f"{network}, {each.label}")
             drawn = True
+    if not drawn:
+        return False
     axis.axhline(1.35, color="grey", ls=":", label="the paper's most at 5")
     axis.set(title="EMDL'21, Figure 3", xlabel="pictures in a batch", ylabel="throughput over one")
     axis.legend(fontsize="small")
-    return drawn
+    return True
 
 
 def _pairs(axis: Any, results: Results) -> bool:
@@ -114,15 +116,19 @@ def _work_groups(axis: Any, results: Results) -> bool:
     """APSys'20, Figure 5."""
     drawn = False
     for each in results.of("workgroup"):
-        for name, layer in list(apsys20.layers(each).items())[: apsys20.PAPERS_LAYERS]:
+        for name, layer in apsys20.layers(each).items():
+            if name not in apsys20.PAPERS_LAYERS:
+                continue
             times = [us / layer["best_us"] for us in layer["us"].values()]
             label = f"{name}, {each.label}, median {median(times):.2f}"
             axis.hist(times, bins=40, histtype="step", label=label)
             drawn = True
+    if not drawn:
+        return False
     axis.axvline(apsys20.COMPETITIVE, color="grey", ls=":")
     axis.set(title="APSys'20, Figure 5", xlabel="time / best", ylabel="work-group sizes")
     axis.legend(fontsize="small")
-    return drawn
+    return True
 
 
 def _seconds(axis: Any, results: Results) -> bool:

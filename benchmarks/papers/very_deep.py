@@ -87,7 +87,7 @@ def _strategies(
                 where = f"{target}, {device.get('name', each.machine['cpu'])}"
                 cells = _cells(printed, columns, key)
                 rows.append([names.get(network, network), where, *cells])
-    tables = [Table(printed.columns, printed.rows)]
+    tables = [Table(printed.columns, printed.cells)]
     if rows:
         tables.append(Table(["network", "tvm-edge on", *printed.columns[1:]], rows))
     missing = [] if rows else ["Not measured."]
