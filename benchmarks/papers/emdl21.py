@@ -61,6 +61,7 @@ def _utilisation(results: Results) -> Exhibit:
             row["network"]: row["ms"]
             for row in each.result["rows"]
             if row["target"] == each.target and "ms" in row and row["network"] in _NAMES
+            if not each.is_elsewhere(row)
         }
         if not times:
             continue

@@ -91,12 +91,7 @@ def _of_cpu() -> list[Job]:
     return [
         Job("complexity-llvm", "operator_complexity", (), ("--networks", *_QUICK)),
         Job("cpu-llvm", "cpu", ("--networks", *_ICPP, "--rounds", "3"), few),
-        Job(
-            "layers-llvm",
-            "memory",
-            ("--part", "layers", "--networks", f"vgg19,vgg16,{_YOLO}"),
-            ("--part", "layers", "--networks", "vgg16"),
-        ),
+        Job("layers-llvm", "memory", ("--part", "layers", "--networks", f"vgg19,vgg16,{_YOLO}")),
         Job(
             "tuning-llvm",
             "tuning",

@@ -64,6 +64,10 @@ class Measured:
         found: Mapping[str, Any] = self.machine.get("devices", {}).get(self.target, {})
         return found
 
+    def is_elsewhere(self, row: Mapping[str, Any]) -> bool:
+        """Whether a model of :mod:`benchmarks.zoo` left this device altogether, by cost."""
+        return self.target not in row.get("partitions", self.target).split("+")
+
     @property
     def label(self) -> str:
         """For the head of a column."""

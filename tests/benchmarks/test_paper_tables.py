@@ -83,9 +83,16 @@ def test_measured_figures_stand_beside_the_papers(tmp_path: Path) -> None:
     share = spread["result"]["networks"]["mobilenet_v2"]["spread"]["operators"]["under_5_mflop"]
     (line,) = re.findall(r"^\| MobileNet-V2 \|.*%.*$", text, re.M)
     assert f"| {share:.0%} |" in line
+    # What left the OpenCL device, which is the CPU, is not called its time.
+    (line,) = re.findall(r"^\| SqueezeNet1\.0 \| 66\.61 \|.*$", text, re.M)
+    assert " on llvm |" in line
+    gains = [line for line in text.splitlines() if line.startswith("| 2 | opencl, ")]
+    assert len(gains) == 1 and gains[0].endswith("| 50% | 2 |")
+    (line,) = re.findall(r"^\| VGG 16 \| 16 \| 1\.24 .*$", text, re.M)
+    assert line.endswith("| 89% |")
     assert "**quick" in text and "`python -m benchmarks.cpu " in text
     drawn = {path.name for path in tmp_path.glob("paper_*.png")}
-    assert drawn == ({"paper_icpp19.png"} if find_spec("matplotlib") else set())
+    assert drawn == ({"paper_icpp19.png", "paper_emdl21.png"} if find_spec("matplotlib") else set())
     # Beside the generated parts it is the committed page.
     committed = paper_tables._RESULTS.read_text(encoding="utf-8")
     for name in ("missed", "papers"):
