@@ -36,8 +36,8 @@ def exhibits(results: Results) -> list[Exhibit]:
             "onnxruntime",
             "ONNX Runtime, CPU",
             "No Mali was reached, and ACL is not measured: the other runtime is ONNX Runtime on "
-            "the CPU of the same machine. Where the OpenCL device is that CPU (pocl), tvm-edge leaves"
-            " all of a network to `llvm`, by cost, and its times are of that.",
+            "the CPU of the same machine. Where the OpenCL device is that CPU (pocl), all of a "
+            "network is left to `llvm`, by cost, and its times are of that.",
         ),
         _beside_a_library(
             "Table 3",
