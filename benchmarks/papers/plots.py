@@ -35,17 +35,18 @@ def draw(results: Results, folder: Path) -> dict[str, str]:
         "very_deep": (_seconds,),
     }
     for key, painters in panels.items():
-        figure, axes = pyplot.subplots(
-            1, len(painters), figsize=(8 * len(painters), 4.5), layout="constrained", squeeze=False
-        )
-        drawn = [paint(axis, results) for paint, axis in zip(painters, axes[0], strict=True)]
-        for axis, has_data in zip(axes[0], drawn, strict=True):
-            axis.set_visible(has_data)
-        if any(drawn):
+        # On a figure of its own, which tells whether there is anything to draw.
+        wanted = [paint for paint in painters if paint(pyplot.figure().add_subplot(), results)]
+        if wanted:
+            figure, axes = pyplot.subplots(
+                1, len(wanted), figsize=(8 * len(wanted), 4.5), layout="constrained", squeeze=False
+            )
+            for paint, axis in zip(wanted, axes[0], strict=True):
+                paint(axis, results)
             path = folder / f"paper_{key}.png"
             figure.savefig(path, dpi=80)
             found[key] = path.name
-        pyplot.close(figure)
+        pyplot.close("all")
     return found
 
 

@@ -31,9 +31,8 @@ def exhibits(results: Results) -> list[Exhibit]:
     sources = results.of("strategies")
     shared = "Devices that share the CPU's memory, where weights are mapped and not copied."
     ran = (
-        "A TK1 was not reached. The CPU's time there is of a framework without vector code. Memory "
-        "is what the process holds at its peak, interpreter and TVM included, pages of mapped "
-        "weights not."
+        "A TK1 was not reached, and how its CPU's code was built is not said. Memory is what the "
+        "process holds at its peak, interpreter and TVM included, pages of mapped weights not."
     )
     return [
         _strategies("Table 1", sources, "seconds", lambda _: True, [ran]),
@@ -119,6 +118,6 @@ def _layers(results: Results) -> Exhibit:
             },
             "FC share of weights": {name: f"{row['fc_share']:.0%}" for name, row in rows.items()},
         }
-    notes = ["The zoo has no FCN-32s. The paper's memory is a framework's on the GPU."]
+    notes = ["The zoo has no FCN-32s. Ours are the weights and the planned activations alone."]
     missing = [] if columns else ["Not measured."]
     return Exhibit(printed, [beside(printed, columns)], [*notes, *missing], sources[:1])
