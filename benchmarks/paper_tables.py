@@ -10,7 +10,8 @@ its markers, with pictures; and at the page's top the bars that are missed
     networks. It shows that everything runs. What it leaves out is said to be not measured, and the
     page is written to the folder of ``--save``. ``--limit SECONDS`` (330) is for slower machines.
 ``--from FOLDER …``
-    Measures nothing: reads what ``--save`` wrote, of any number of machines.
+    Measures nothing: reads what ``--save`` wrote, of any number of machines. The committed page is
+    made ``--from benchmarks/measured``, a folder for each machine.
 ``--save FOLDER``
     Where the benchmarks' JSON and what they printed go (default ``build/paper_tables``, with
     ``--quick`` ``build/paper_tables_quick``).

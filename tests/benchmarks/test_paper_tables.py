@@ -14,7 +14,7 @@ from benchmarks import paper_tables
 from benchmarks.papers.figures import papers
 from benchmarks.papers.jobs import Job, jobs, measure, run_line
 from benchmarks.papers.measured import Results, read_results
-from benchmarks.papers.render import papers_part, put
+from benchmarks.papers.render import missed_part, papers_part, put
 from tvm_edge import zoo
 
 RESULTS = Path(__file__).with_name("results")
@@ -105,6 +105,17 @@ def test_what_people_write_stays() -> None:
     for broken in (_PAGE.replace("generated", "gone"), _PAGE + "<!-- papers: end -->", ""):
         with pytest.raises(SystemExit, match=r"has not the lines .*papers: generated"):
             put(broken, "papers", "new")
+
+
+def test_the_committed_page_is_what_its_sources_make() -> None:
+    folder = paper_tables._RESULTS.parent
+    text = paper_tables._RESULTS.read_text(encoding="utf-8")
+    again = "run: python -m benchmarks.paper_tables --from benchmarks/measured"
+    assert put(text, "missed", missed_part()) == text, again
+    pictures = {key: f"paper_{key}.png" for key in papers()}
+    drawn = {key: name for key, name in pictures.items() if (folder / name).exists()}
+    found = papers_part(read_results([folder / "measured"]), drawn)
+    assert put(text, "papers", found) == text, again
 
 
 def test_a_folder_or_file_that_is_not_a_result_is_named(tmp_path: Path) -> None:
