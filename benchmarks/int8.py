@@ -30,6 +30,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -102,7 +103,7 @@ def _tune(name: str, trials: str, records: str, folder: Path) -> dict[str, Any]:
     taken = compiled.report.records
     return {
         "trials": result.trials,
-        "failed": result.failed,
+        "failures": result.failed,
         "seconds": result.seconds,
         "convolutions": taken.tuned if taken else 0,
         "kernels_ms": [result.heuristic_ms, result.best_ms],
@@ -255,17 +256,19 @@ def _tuned_lines(rows: Sequence[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
         found = row.get("tune", {})
-        if "failed" in found and "trials" not in found:
+        if "failed" in found:
             lines.append(f"- {row['network']} tuned: **{found['failed']}**")
         elif found:
             before, after = found["kernels_ms"]
             times = _milliseconds(row["rounds"].get(_TUNED, []))
             ratio = f", {row['tuned']:.3f} of the speed before" if row.get("tuned") else ""
+            one_by_one = (
+                f" ({before:.3g} ms one by one, now {after:.3g})" if isfinite(before) else ""
+            )
             lines.append(
-                f"- {row['network']} tuned: {times} ms{ratio}; its {found['convolutions']} "
-                f"convolutions one by one {before:.3g} ms, now {after:.3g} ms; {found['trials']} "
-                f"trials in {found['seconds']:.0f} s, {found['failed']} failed; "
-                f"{found['different']:.2%} of the bytes differ"
+                f"- {row['network']} tuned: {times} ms{ratio}; {found['convolutions']} "
+                f"convolutions{one_by_one}; {found['trials']} trials in {found['seconds']:.0f} s, "
+                f"{found['failures']} failed; {found['different']:.2%} of the bytes differ"
             )
     return "\n".join(lines)
 

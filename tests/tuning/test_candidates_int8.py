@@ -11,7 +11,7 @@ import tvm
 from tests.marks import sampled
 from tests.tuning.made import conv
 from tvm_edge.hardware import resolve_target
-from tvm_edge.runtime.candidates import kernel_candidate
+from tvm_edge.runtime.candidates import kernel_candidate, relative_error
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.tuning.candidates import Shared, build_candidate
@@ -83,6 +83,11 @@ def test_a_pixel_that_is_not_written_is_seen(mark: int) -> None:
     operands = replace(right, expected=expected)
     candidate = kernel_candidate(all_but_one, operands, [right.filters], shape)
     assert candidate.error() > TOLERANCE
+
+
+def test_differences_of_bytes_do_not_wrap() -> None:
+    assert relative_error(np.array([0, 4], "uint8"), np.array([1, 4], "uint8")) == 0.25
+    assert relative_error(np.array([127, 1], "int8"), np.array([-128, 1], "int8")) == 255 / 128
 
 
 def test_sums_and_their_bytes_are_what_numpy_makes_of_them() -> None:
