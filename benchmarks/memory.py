@@ -226,7 +226,8 @@ def strategies(
                     pipelined=pipelined,
                     copies=copies,
                 )
-                row["run"], row["cold"] = _checked(run, name, artifact), cold
+                row["run"] = _checked(run, name, artifact)
+                row["cold"] = None if copies else cold
             yield row
     artifact.unlink(missing_ok=True)
 
