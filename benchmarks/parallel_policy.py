@@ -108,7 +108,12 @@ def read(path: Path) -> tuple[DeviceSpec, list[Row]]:
         for members, found in rows.items()
         if all(len(kernels[member]) == 1 for member in members)
     ]
-    return DeviceSpec(**data["device"]), made
+    return _device(data), made
+
+
+def _device(data: dict[str, Any]) -> DeviceSpec:
+    fields = data["device"]
+    return DeviceSpec(**{**fields, "sub_groups": tuple(fields["sub_groups"])})
 
 
 def add(path: Path, rows: Path, commit: str) -> None:
@@ -117,7 +122,7 @@ def add(path: Path, rows: Path, commit: str) -> None:
 
     with gzip.open(path, "rt") as file:
         data = json.load(file)
-    spec = DeviceSpec(**data["device"])
+    spec = _device(data)
     if not rows.exists():
         raise SystemExit(f"no file {rows}; run benchmarks.parallel_fusion with --json")
     if resolve_target("cuda").spec.key != spec.key:
