@@ -66,12 +66,15 @@ def _chosen(
     known = {job.name for job in found}
     if unknown := set(options.jobs or ()) - known:
         raise SystemExit(f"no job {', '.join(sorted(unknown))} here; known: {', '.join(known)}")
-    return [
+    chosen = [
         job
         for job in found
         if (not options.jobs or job.name in options.jobs)
         and (not options.quick or job.quick is not None)
     ]
+    if not chosen:
+        raise SystemExit("none of these jobs is of a quick run; leave --quick out")
+    return chosen
 
 
 def _write(results: Results, source: Path, target: Path) -> None:

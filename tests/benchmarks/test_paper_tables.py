@@ -90,9 +90,19 @@ def test_measured_figures_stand_beside_the_papers(tmp_path: Path) -> None:
     assert len(gains) == 1 and gains[0].endswith("| 50% | 2 |")
     (line,) = re.findall(r"^\| VGG 16 \| 16 \| 1\.24 .*$", text, re.M)
     assert line.endswith("| 89% |")
+    found = json.loads((RESULTS / "strategies-llvm.json").read_text(encoding="utf-8"))
+    seconds = found["result"]["strategies"][0]["run"]["seconds"]
+    (line,) = re.findall(r"^\| Small \| llvm, [^|]* \| [\d.]+ \| .* not measured .*$", text, re.M)[
+        :1
+    ]
+    assert f"| {seconds:.4g} | not measured |" in line
+    scores = json.loads((RESULTS / "workgroup-opencl.json").read_text(encoding="utf-8"))
+    first, second = (layer["importance"] for layer in scores["result"]["layers"].values())
+    (line,) = re.findall(r"^\| opencl, [^|]* \| Dw-Conv \| .*$", text, re.M)[:1]
+    assert line.endswith(f"| {(first[4] + second[4]) / 2:.4g} |")
     assert "**quick" in text and "`python -m benchmarks.cpu " in text
     drawn = {path.name for path in tmp_path.glob("paper_*.png")}
-    assert drawn == ({"paper_icpp19.png", "paper_emdl21.png"} if find_spec("matplotlib") else set())
+    assert drawn == ({f"paper_{key}.png" for key in papers()} if find_spec("matplotlib") else set())
     # Beside the generated parts it is the committed page.
     committed = paper_tables._RESULTS.read_text(encoding="utf-8")
     for name in ("missed", "papers"):
