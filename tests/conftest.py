@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,14 @@ os.environ.setdefault("TVM_EDGE_OPENCL_CACHE", "0")
 
 # Half of the time of a test of kernels on pocl is LLVM's optimisation of them.
 os.environ.setdefault("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
+
+# The workers of TVM's pools look for work for a tenth of a second before they sleep, and every test
+# that runs a kernel would have them take the core that a test beside it needs.
+os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+
+# Hundreds of child processes import tvm_edge: a third of that would be to compile its sources.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell starts what runs in its background with Ctrl-C ignored, and processes inherit that: tests
 # that send it to themselves or to a command would wait for nothing.
