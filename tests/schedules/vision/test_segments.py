@@ -68,7 +68,7 @@ LENGTHS = {
     "thousands of one": [1] * 2000,
     "thousands of none": [0] * 3000 + [7, 0, 300, 200, 5] + [0] * 500,
 }
-USUAL = ("none and few", "huge between small", "over interfaces", "thousands of none")
+USUAL = ("huge between small", "over interfaces", "thousands of none")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_senseless_offsets_stay_inside_of_the_tensor(device: Machine, offsets: l
 
 
 @given(st.lists(st.integers(-50, 900), min_size=12, max_size=12), seeds)
-@sweep(10)
+@sweep(4)
 def test_any_senseless_offsets(device: Machine, offsets: list[int], seed: int) -> None:
     length = 200 + device.several_tiles
     data = numbers(seed, length, "float32")
