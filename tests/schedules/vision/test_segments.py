@@ -49,6 +49,7 @@ def test_types_of_every_width_on_a_cpu(dtype: str) -> None:
         check(machine("llvm"), data, offsets, descending)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "bool"])
 @pytest.mark.parametrize("name", MACHINES[1:])
 def test_types_of_every_width_on_a_gpu(name: str, dtype: str) -> None:
@@ -71,6 +72,7 @@ LENGTHS = {
 USUAL = ("huge between small", "over interfaces", "thousands of none")
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     "lengths",
     [
