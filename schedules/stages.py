@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
@@ -46,6 +47,26 @@ def fuse(sch: Schedule, loops: Sequence[LoopRV]) -> LoopRV:
 
 def open_reduction(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV] | None:
     """A schedule of a function with one reduction among spatial blocks, and that reduction."""
+    # Up to ten rules look at a function, one after the other.
+    if _LAST.func is not func:
+        _LAST.opened, _LAST.func = _open(func), func
+    if _LAST.opened is None:
+        return None
+    sch, block = _LAST.opened
+    return sch.copy(), block
+
+
+class _Last(threading.local):
+    """What was opened last."""
+
+    func: tirx.PrimFunc | None = None
+    opened: tuple[Schedule, SBlockRV] | None = None
+
+
+_LAST = _Last()
+
+
+def _open(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV] | None:
     if count_reductions(func) != 1:
         return None
     sch = open_schedule(func)

@@ -19,6 +19,7 @@ from tests.tuning.test_int8_networks import PLAIN_MODEL
 from tests.tuning.test_tune import network, records_of
 from tvm_edge.errors import ArtifactError, DeviceLost, DeviceUnavailableError, InputError
 from tvm_edge.hardware import resolve_target
+from tvm_edge.tuning import fleet as fleets
 from tvm_edge.tuning import fleet_threads
 
 
@@ -116,12 +117,18 @@ def test_boards_of_another_architecture(
         tvm_edge.tune(model, arm, tracker=fleet.tracker, key=KEY, tuning_logs=tmp_path)
 
 
-def test_a_key_that_nobody_serves(fleet: Boards, model: onnx.ModelProto, tmp_path: Path) -> None:
+def test_a_key_that_nobody_serves(
+    fleet: Boards, model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "WAIT_SECONDS", 0.3)
     with pytest.raises(DeviceUnavailableError, match=f"served: '{KEY}'"):
         tvm_edge.tune(model, "llvm", tracker=fleet.tracker, key="none", tuning_logs=tmp_path)
 
 
-def test_no_tracker_and_one_that_says_nothing(model: onnx.ModelProto, tmp_path: Path) -> None:
+def test_no_tracker_and_one_that_says_nothing(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tvm_edge.rpc.tracker._ANSWER_SECONDS", 0.3)
     given: dict[str, Any] = {"key": "some", "tuning_logs": tmp_path}
     nobody = f"127.0.0.1:{free_port()}"
     with pytest.raises(DeviceUnavailableError, match="rpc_tracker"):
