@@ -71,8 +71,8 @@ def _in_tiles(func: tirx.PrimFunc, spec: DeviceSpec, sums: str) -> tirx.PrimFunc
         return None
     tile = found.tile
     if tile is None or not fits(tile, spec):  # a record may be another device's
-        together = WORD if found.is_words else 1
-        tile = choose_product_tile(found.extents, found.window, spec, together)
+        words = (WORD,) if found.is_words else ()
+        tile = choose_product_tile(found.extents, found.window, spec, *words)
     return None if tile is None else found.kernel(tile, spec)
 
 
