@@ -60,7 +60,7 @@ def test_every_type_on_a_gpu(name: str, dtype: str) -> None:
 
 
 @given(st.data())
-@sweep(4)
+@sweep(2)
 def test_any_rows(device: Machine, draw: st.DataObject) -> None:
     """Ties, -0 and NaN included."""
     dtype = draw.draw(st.sampled_from([d for d in DTYPES if device.has(d)]))

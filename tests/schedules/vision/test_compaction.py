@@ -90,7 +90,7 @@ def test_whole_work_groups(name: str) -> None:
 
 
 @given(st.data())
-@sweep(4)
+@sweep(2)
 def test_any_rows(device: Machine, draw: st.DataObject) -> None:
     shape = draw.draw(st.sampled_from([(1, 2, 1), (2, 33, 5), (1, 300, 4), (5, 64, 2)]))
     data = rows_of(draw.draw(seeds), shape)

@@ -170,7 +170,7 @@ def bound(data: np.ndarray, unit: float) -> np.ndarray:
 
 
 @given(st.data())
-@sweep(4)
+@sweep(2)
 def test_any_sums(device: Machine, draw: st.DataObject) -> None:
     """Against sums in float64, within the error that a sum in any order may have."""
     shape = draw.draw(st.sampled_from([(1, 1, 1), (3, 150, 1), (2, 33, 4), (1, 2500, 1)]))

@@ -111,7 +111,7 @@ def test_elements_of_no_segment_keep_their_place(device: Machine, offset_dtype: 
 
 
 @given(st.data())
-@sweep(4)
+@sweep(2)
 def test_any_segments(device: Machine, draw: st.DataObject) -> None:
     """Few sizes, which a GPU builds once, with any offsets in order."""
     length, count = draw.draw(st.sampled_from([(1, 3), (device.several_tiles, 9)]))

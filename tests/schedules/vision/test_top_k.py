@@ -86,7 +86,7 @@ def test_a_small_k_is_selected_on_a_gpu() -> None:
 
 
 @given(st.data())
-@sweep(3)
+@sweep(2)
 def test_any_rows(device: Machine, draw: st.DataObject) -> None:
     """Ties by the lower index, NaN last, -0 as +0."""
     dtype = draw.draw(st.sampled_from([d for d in DTYPES if device.has(d)]))
