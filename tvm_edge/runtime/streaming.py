@@ -202,7 +202,10 @@ class WeightStream:
         count = 2 if _host_writes_at_any_time(self._device) else 1
         for window in self._windows:
             window.settle()
-        self._windows.clear()  # before there are others
+        if self._windows:  # before there are others; the runtime keeps what is freed
+            self._windows.clear()
+            if _is_opencl(self._device):
+                opencl.release_memory(self._device.index)
         self._windows = [_Window(nbytes, self._device) for _ in range(count)]
 
     def _copied(
@@ -243,9 +246,12 @@ def _nbytes(tensor: tvm.runtime.Tensor) -> int:
     return math.prod(tensor.shape) * numpy_dtype(str(tensor.dtype)).itemsize
 
 
+def _is_opencl(device: tvm.runtime.Device) -> bool:
+    return int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLOpenCL
+
+
 def _host_writes_at_any_time(device: tvm.runtime.Device) -> bool:
-    is_opencl = int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLOpenCL
-    return is_opencl and opencl.device_info(device.index)["memory"] == "svm-fine"
+    return _is_opencl(device) and opencl.device_info(device.index)["memory"] == "svm-fine"
 
 
 def _stream() -> WeightStream:
