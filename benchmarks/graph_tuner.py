@@ -7,6 +7,9 @@ for each convolution are measured before, a third of them in other layouts (defa
 N`` processes are timed for each choice (default 5), ``--seconds S`` long each (default 2);
 ``--json FILE`` writes everything.
 
+``--solve`` measures no network: it says how long each takes to be solved, by default those of the
+zoo; without records most times are estimates, which makes a problem no smaller.
+
 The same records serve all choices of a network: ``greedy``, each convolution as it is fastest in
 blocks of a vector register (on a GPU: in NCHW), by estimates where blocks begin and end; ``NCHW``
 and ``NCHW16c``, …, one layout wherever a convolution can have it, with the fastest configuration
@@ -130,6 +133,27 @@ def _compile(name: str, target: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def _solve(name: str, target: str, folder: Path) -> dict[str, Any]:
+    """A job: solve a network's problem, with whatever records there are."""
+    from tvm_edge.hardware import resolve_target
+    from tvm_edge.tuning.graph_tuner import GraphTuner
+
+    resolved = resolve_target(target)
+    tuner = GraphTuner(f"zoo:{name}", target, resolved, None, folder / "records")
+    start = perf_counter()
+    _, problem = tuner.problem()
+    costs = perf_counter() - start
+    start = perf_counter()
+    best = problem.solve()
+    return {
+        "nodes": len(tuner.graph.nodes),
+        "convolutions": len(tuner.graph.convolutions),
+        "cost_seconds": costs,
+        "solve_seconds": perf_counter() - start,
+        "gap": best.gap,
+    }
+
+
 def _time(name: str, choice: str, seconds: str, folder: Path) -> dict[str, Any]:
     """A job: time an artifact."""
     import tvm_edge
@@ -173,6 +197,19 @@ def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
     return row
 
 
+def _solved(name: str, target: str, folder: Path) -> dict[str, Any]:
+    """How long a network of the zoo takes to be solved."""
+    row: dict[str, Any] = {"network": name} | run_child(_MODULE, "solve", name, target, folder)
+    if "failed" not in row:
+        print(
+            f"{name}: {row['convolutions']} convolutions of {row['nodes']} operators, solved in "
+            f"{row['solve_seconds']:.2f} s (costs {row['cost_seconds']:.1f} s), "
+            f"gap {row['gap']:.1%}",
+            flush=True,
+        )
+    return row
+
+
 def _report(row: dict[str, Any]) -> str:
     if "failed" in row:
         return f"{row['network']}: {row['failed']}"
@@ -198,6 +235,7 @@ _JOBS: dict[str, Job] = {
     "prepare": write_reference,
     "tune": _tune,
     "compile": _compile,
+    "solve": _solve,
     "time": _time,
 }
 
@@ -207,8 +245,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--networks", nargs="*")
     parser.add_argument("--target", default="llvm", choices=("llvm", "opencl", "cuda"))
+    parser.add_argument("--solve", action="store_true", help="only say how long that takes")
     parser.add_argument("--trials", type=int, default=48, help="of each convolution")
     parser.add_argument("--no-tune", action="store_true", help="take the records there are")
     parser.add_argument("--rounds", type=int, default=5)
@@ -216,15 +255,20 @@ def main() -> None:
     parser.add_argument("--records", type=Path, help="keep records and artifacts here")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    from tvm_edge import zoo
+
     machine = describe_machine()
     print(json.dumps(machine), flush=True)
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.records or Path(temporary)
         (folder / "records").mkdir(parents=True, exist_ok=True)
-        for name in options.networks:
-            rows.append(_measure(name, options, folder.absolute()))
-            print(_report(rows[-1]), flush=True)
+        for name in options.networks or (zoo.names() if options.solve else NETWORKS):
+            if options.solve:
+                rows.append(_solved(name, options.target, folder.absolute()))
+            else:
+                rows.append(_measure(name, options, folder.absolute()))
+                print(_report(rows[-1]), flush=True)
             if options.json:
                 options.json.write_text(json.dumps({"machine": machine, "networks": rows}))
 

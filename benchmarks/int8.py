@@ -11,9 +11,15 @@ In the same run every quantised tensor is compared with ONNX Runtime's on anothe
 is the largest share of a tensor that differs by more than one unit), and the mAP of the detector
 that ships, quantised alike, with float32's.
 
+With ``--tune TRIALS`` (for each convolution, on average) the networks are tuned first, and what
+comes of it is timed beside the heuristics' choice, a process of its own in each turn: the speed is
+the latter's figure over the former's. All bytes of the results have to be the same.
+
 ``--networks NAME …``, ``--rounds N`` (5), ``--seconds S`` (3), ``--threads N`` (2);
-``--pictures N`` of the detector (500; 0 leaves it out), ``--no-times``; ``--json FILE``
-writes everything.
+``--pictures N`` of the detector (500; 0 leaves it out), ``--no-times``; ``--records FOLDER``
+keeps the records of tuning; ``--json FILE`` writes everything. With ``--target cuda`` or ``opencl``
+a GPU runs them, beside our float32 alone: :mod:`benchmarks.int8_gpu` says what of these options
+counts there, ``--jobs N`` (2) compilations at a time and ``--bandwidth GB/S`` in addition.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,8 +46,9 @@ from benchmarks.processes import Job, is_child, run_child, serve, timed_runs
 _MODULE = "benchmarks.int8"
 _WARM_UP = 0.5  # seconds
 _NETWORKS = ("resnet50_v1", "mobilenet_v2")
-_FLOAT32, _OURS = "tvm-edge float32", "tvm-edge"
+_FLOAT32, _OURS, _TUNED = "tvm-edge float32", "tvm-edge", "tvm-edge tuned"
 _RUNTIMES = (_OURS, _FLOAT32, "onnxruntime", "openvino")
+_FORMS = {_FLOAT32: ".float32", _TUNED: ".tuned"}
 
 PEER, FLOAT32 = 1.0, 2.0
 """Bars: the faster peer's time over ours, and our float32's."""
@@ -60,7 +68,7 @@ def _save(name: str, folder: Path) -> dict[str, Any]:
     from tvm_edge import zoo
 
     model = zoo.build(name)
-    int8 = quantized(name, model)
+    int8 = quantized(name)
     onnx.save(int8, folder / f"{name}.onnx")
     onnx.save(model, folder / f"{name}.float32.onnx")
     np.savez(folder / f"{name}.inputs.npz", **inputs_of(name, 0))
@@ -75,9 +83,38 @@ def _save(name: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def _tune(name: str, trials: str, records: str, folder: Path) -> dict[str, Any]:
+    """Tune the network and write what is compiled with the records; what differs in its results."""
+    import onnx
+
+    import tvm_edge
+    from tvm_edge.hardware import resolve_target
+    from tvm_edge.tuning.tasks import extract_tasks
+
+    path = folder / f"{name}.onnx"
+    tasks = extract_tasks(path, resolve_target("llvm"))
+    result = tvm_edge.tune(str(path), "llvm", trials=int(trials) * len(tasks), tuning_logs=records)
+    compiled = tvm_edge.compile(path, "llvm", tuning_logs=records)
+    compiled.export(folder / f"{name}{_FORMS[_TUNED]}.tvme")
+    model, feeds = with_intermediates(onnx.load(path)), inputs_of(name, 1)
+    before, after = (
+        tvm_edge.compile(model, "llvm", tuning_logs=own).run(feeds) for own in (False, records)
+    )
+    taken = compiled.report.records
+    return {
+        "trials": result.trials,
+        "failures": result.failed,
+        "seconds": result.seconds,
+        "convolutions": taken.tuned if taken else 0,
+        "kernels_ms": [result.heuristic_ms, result.best_ms],
+        "different": asdict(compare(after, before))["different"],
+    }
+
+
 def _time(runtime: str, name: str, threads: str, seconds: str, folder: Path) -> dict[str, Any]:
     inputs = dict(np.load(folder / f"{name}.inputs.npz"))
-    own, form = (_OURS, f"{name}.float32") if runtime == _FLOAT32 else (runtime, name)
+    own = _OURS if runtime in _FORMS else runtime
+    form = name + _FORMS.get(runtime, "")
     run = load_runtime(own, form, folder, int(threads))
     run(inputs)
     timed_runs(lambda: run(inputs), _WARM_UP)
@@ -114,7 +151,7 @@ def _detector(pictures: str, folder: Path) -> dict[str, Any]:
     from tvm_edge.zoo.trained import model_path
 
     model = onnx.load(model_path(DETECTOR))
-    int8 = quantized(DETECTOR, model)
+    int8 = quantized(DETECTOR)
     scenes = [shapes.draw(index, "held-out") for index in range(int(pictures))]
     compiled = tvm_edge.compile(int8, "llvm", tuning_logs=False)
     found = {"tvm-edge int8": accuracy(compiled.run, scenes)}
@@ -140,7 +177,13 @@ def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
     if "failed" in row:
         return row
     row["difference"] = run_child(_MODULE, "compare", name, folder)
-    times: dict[str, list[dict[str, Any]]] = {runtime: [] for runtime in _RUNTIMES}
+    runtimes = list(_RUNTIMES)
+    if options.tune:
+        records = options.records or folder / "records"
+        row["tune"] = run_child(_MODULE, "tune", name, options.tune, records, folder)
+        if "failed" not in row["tune"]:
+            runtimes.insert(1, _TUNED)
+    times: dict[str, list[dict[str, Any]]] = {runtime: [] for runtime in runtimes}
     for _ in range(0 if options.no_times else options.rounds):
         for runtime, results in times.items():
             own = ENVIRONMENT.get(_OURS, {}) if runtime.startswith(_OURS) else {}
@@ -157,6 +200,7 @@ def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
         peers = [worked[peer] for peer in ("onnxruntime", "openvino") if peer in worked]
         row["ratio"] = min(peers) / ours if peers else None
         row["float32"] = worked[_FLOAT32] / ours if _FLOAT32 in worked else None
+        row["tuned"] = ours / worked[_TUNED] if _TUNED in worked else None
     return row
 
 
@@ -207,6 +251,28 @@ def _verdict(rows: Sequence[dict[str, Any]], detector: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _tuned_lines(rows: Sequence[dict[str, Any]]) -> str:
+    """What tuning found, a line for each network."""
+    lines = []
+    for row in rows:
+        found = row.get("tune", {})
+        if "failed" in found:
+            lines.append(f"- {row['network']} tuned: **{found['failed']}**")
+        elif found:
+            before, after = found["kernels_ms"]
+            times = _milliseconds(row["rounds"].get(_TUNED, []))
+            ratio = f", {row['tuned']:.3f} of the speed before" if row.get("tuned") else ""
+            one_by_one = (
+                f" ({before:.3g} ms one by one, now {after:.3g})" if isfinite(before) else ""
+            )
+            lines.append(
+                f"- {row['network']} tuned: {times} ms{ratio}; {found['convolutions']} "
+                f"convolutions{one_by_one}; {found['trials']} trials in {found['seconds']:.0f} s, "
+                f"{found['failures']} failed; {found['different']:.2%} of the bytes differ"
+            )
+    return "\n".join(lines)
+
+
 def _met(is_met: bool) -> str:
     return "**met**" if is_met else "**missed**"
 
@@ -223,9 +289,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--pictures", type=int, default=500)
+    parser.add_argument("--tune", type=int, default=0, metavar="TRIALS")
+    parser.add_argument("--records", type=Path, metavar="FOLDER")
     parser.add_argument("--no-times", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--target", choices=("llvm", "cuda", "opencl"), default="llvm")
+    parser.add_argument("--bandwidth", type=float, default=0.0)
+    parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
+    if options.target != "llvm":
+        from benchmarks import int8_gpu
+
+        int8_gpu.main(options)
+        return
     rows, detector = [], {}
     with tempfile.TemporaryDirectory(prefix="tvm-edge-int8-") as base:
         for name in options.networks:
@@ -242,6 +318,8 @@ def main() -> None:
     for row in rows:
         print(_line(row))
     print(f"\n{_verdict(rows, detector)}")
+    if options.tune:
+        print(_tuned_lines(rows))
     if options.json is not None:
         found = {"machine": describe_machine(), "rows": rows, "detector": detector}
         options.json.write_text(json.dumps(found, indent=2))
@@ -249,6 +327,7 @@ def main() -> None:
 
 _CHILDREN: dict[str, Job] = {
     "save": _save,
+    "tune": _tune,
     "time": _time,
     "compare": _compare,
     "detector": _detector,

@@ -1,15 +1,9 @@
-"""Quantised networks of the zoo, as ONNX Runtime's tool makes them, and how they are compared.
-
-QDQ, weights of int8 by channel, activations of uint8, calibrated on seeded pictures: their least
-and largest values.
-"""
+"""Quantised networks of the zoo, and how they are compared: :mod:`tvm_edge.zoo.quantized`."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +14,6 @@ from onnx import TensorProto, helper
 __all__ = ["DETECTOR", "Difference", "compare", "inputs_of", "quantized", "with_intermediates"]
 
 DETECTOR = "shapes_ssd"
-_PICTURES = 16
 
 Feeds = dict[str, NDArray[Any]]
 
@@ -35,38 +28,15 @@ def inputs_of(name: str, seed: int) -> Feeds:
     return dict(zoo.sample_input(name, seed=seed))
 
 
-def quantized(name: str, model: onnx.ModelProto) -> onnx.ModelProto:
+def quantized(name: str) -> onnx.ModelProto:
     """A network in int8."""
-    from onnxruntime.quantization import (
-        CalibrationDataReader,
-        QuantFormat,
-        QuantType,
-        quantize_static,
-    )
-    from onnxruntime.quantization.shape_inference import quant_pre_process
+    from tvm_edge import zoo
+    from tvm_edge.zoo.quantized import CALIBRATION, quantize
 
-    class Pictures(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            # Not those that are timed and compared.
-            self._left: Iterator[Feeds] = iter(inputs_of(name, 100 + i) for i in range(_PICTURES))
-
-        def get_next(self) -> Feeds | None:
-            return next(self._left, None)
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        onnx.save(model, path)  # given the model itself, the tool takes its weights out
-        quant_pre_process(path, path, skip_symbolic_shape=True)  # folds batch normalisation
-        quantize_static(
-            onnx.load(path),
-            path,
-            Pictures(),
-            quant_format=QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-        )
-        return onnx.load(path)
+    if name != DETECTOR:
+        return zoo.build(f"{name}_int8")
+    # Not the pictures that are compared.
+    return quantize(zoo.build(name), (inputs_of(name, seed) for seed in CALIBRATION))
 
 
 def with_intermediates(model: onnx.ModelProto) -> onnx.ModelProto:

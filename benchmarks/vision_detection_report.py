@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any
 
+from benchmarks.papers.figures import papers
 from benchmarks.vision_boxes import Detection, Suppression
 from benchmarks.vision_figures import (
     Column,
@@ -66,19 +67,6 @@ RATIOS: Mapping[str, Sequence[Ratio]] = {
     "opencl": (),
 }
 """Of each device's tables."""
-
-_PAPER = (
-    ("AWS DeepLens (Intel HD 505)", "SSD_MobileNet1.0", 966.20, 398.48, 2.42),
-    ("AWS DeepLens (Intel HD 505)", "SSD_ResNet50", 1491.30, 1006.01, 1.48),
-    ("AWS DeepLens (Intel HD 505)", "Yolov3", 2610.13, 1004.13, 2.6),
-    ("Acer aiSage (Mali T-860)", "SSD_MobileNet1.0", 1098.11, 243.16, 4.5),
-    ("Acer aiSage (Mali T-860)", "SSD_ResNet50", 1631.30, 777.26, 1.48),
-    ("Acer aiSage (Mali T-860)", "Yolov3", 6429.69, 1097.47, 5.86),
-    ("NVIDIA Jetson Nano (Maxwell)", "SSD_MobileNet1.0", 264.0, 135.5, 1.95),
-    ("NVIDIA Jetson Nano (Maxwell)", "SSD_ResNet50", 490.4, 371.32, 1.32),
-    ("NVIDIA Jetson Nano (Maxwell)", "Yolov3", 1350.0, 553.79, 2.44),
-)
-"""Table 4: device, network, before and after in milliseconds, and the speed-up that it prints."""
 
 
 def table(operator: str, workloads: Sequence[Detection], rounds: Rounds, device: str) -> list[str]:
@@ -232,7 +220,7 @@ def paper_lines() -> list[str]:
         "| ICPP'19, Table 4 | network | before, ms | after, ms | before / after | printed |",
         "|---|---|---|---|---|---|",
     ]
-    for device, network, before, after, printed in _PAPER:
+    for device, network, before, after, printed in papers()["icpp19"].exhibits["Table 4"].rows:
         cells = f"{before:.2f} | {after:.2f} | {before / after:.2f} | {printed}"
         lines.append(f"| {device} | {network} | {cells} |")
     return [

@@ -51,7 +51,7 @@ _WARM_UP = 0.1  # seconds
 Result = dict[str, Any]
 
 
-def _compile_naively(source: Any, target: str) -> Any:
+def _compile_naively(source: Any, target: str, fallback: str = "list") -> Any:
     """Compile a model with the naive suppression, as this process then does with all that follow.
 
     Raises
@@ -70,7 +70,7 @@ def _compile_naively(source: Any, target: str) -> Any:
         return vision_naive.select_boxes(batch, classes, boxes, spec, **how)
 
     lower_nms.nms.select_boxes = select_boxes
-    model = tvm_edge.compile(source, target)
+    model = tvm_edge.compile(source, target, fallback=fallback)
     if "gpu" not in taken:
         raise RuntimeError("no suppression was compiled for the GPU")
     return model
@@ -194,7 +194,7 @@ def compile_network(target: str, kernels: str, name: str, folder: Path) -> Resul
     import tvm_edge
 
     compiler = _compile_naively if kernels == "naive" else tvm_edge.compile
-    model = compiler(f"zoo:{name}", target)
+    model = compiler(f"zoo:{name}", target, fallback="list")
     model.export(path_of(f"{kernels} {name}", f"{target}.tvme", folder))
     return {"beside": beside_the_target(model.report, target)}
 

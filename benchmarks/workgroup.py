@@ -209,6 +209,21 @@ class _Sweep:
         worst = max(self.us.values())
         return mean((worst - self.us[s]) / (worst - self.best) for s in self.obeying[rule])
 
+    def to_dict(self) -> dict[str, Any]:
+        """For a JSON file."""
+        return {
+            "possible": self.possible,
+            "us": {str(size.sizes): us for size, us in self.us.items()},
+            "best_us": self.best,
+            "chosen": {how: size.sizes for how, size in self.chosen.items()},
+            "chosen_us": {how: self.us[size] for how, size in self.chosen.items()},
+            "importance": [
+                self.importance(i) if self.obeying[i] else None for i in range(len(_RULES))
+            ],
+            "choosing_ms": self.choosing_ms,
+            "trying_s": self.trying_s,
+        }
+
 
 def _shape(model: Any) -> Sequence[Any]:
     return model.graph.input[0].type.tensor_type.shape.dim
@@ -311,14 +326,16 @@ def main() -> None:
     parser.add_argument("--target", default="opencl", choices=("cuda", "opencl"))
     parser.add_argument("--most", type=int, default=0, help="sizes to try of a layer; 0: all")
     parser.add_argument("--unseen", action="store_true")
-    parser.add_argument("--layers", type=int, default=99, help="the first N only")
+    parser.add_argument("--layers", type=int, nargs="+", help="their numbers; default all")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     name = resolve_target(options.target).spec.name
-    print(json.dumps({**describe_machine(), "device": name, "target": options.target}))
+    machine = {**describe_machine(), "device": name, "target": options.target}
+    print(json.dumps(machine))
     sweeps = {}
-    for layer in (UNSEEN_WORK_GROUPS if options.unseen else WORK_GROUPS)[: options.layers]:
+    every = UNSEEN_WORK_GROUPS if options.unseen else WORK_GROUPS
+    for layer in [every[i] for i in options.layers or range(len(every))]:
         sweeps[layer] = sweep = _Sweep(layer, options.target, options.most)
         print(
             f"{layer}: rules {sweep.slower('rules'):.2f}, paper's V {sweep.slower(_PAPER):.2f}, "
@@ -330,10 +347,10 @@ def main() -> None:
         _draw(sweeps, f"{options.target}: {name}", options.plot)
     if options.json is not None:
         found = {
-            str(layer): [[*size.sizes, us] for size, us in sweep.us.items()]
+            str(layer): {"depthwise": layer.groups > 1, **sweep.to_dict()}
             for layer, sweep in sweeps.items()
         }
-        options.json.write_text(json.dumps(found))
+        options.json.write_text(json.dumps({"machine": machine, "layers": found}))
 
 
 if __name__ == "__main__":

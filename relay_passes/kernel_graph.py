@@ -16,13 +16,13 @@ from tvm_edge.relay_passes.aliases import Lives
 from tvm_edge.relay_passes.dependences import dependences, places_of
 from tvm_edge.relay_passes.expressions import KERNEL_CALLS, is_call, static_shape
 from tvm_edge.relay_passes.vdevices import reading_device
-from tvm_edge.schedules.launch_work import Launch, launches_of
+from tvm_edge.schedules.launch_work import Launch, launches_of, shares_memory
 from tvm_edge.schedules.parallel_policy import Group, Problem
 
 __all__ = ["KernelCall", "KernelGraph", "Measured"]
 
 # Seen on pocl 3.1 with its optimiser: wrong results and broken memory, of kernels that are right
-# alone.
+# alone. Rules of CPUs make kernels without barriers for such devices; this is of what none knows.
 _BARRIERS = "they have barriers, and compilers of OpenCL for CPUs get such kernels wrong as one"
 
 _UNMERGED = "together they exceed what a launch may have, or have nothing that runs in parallel"
@@ -221,4 +221,4 @@ class KernelGraph:
         return {}
 
     def _has_barriers(self, number: int) -> bool:
-        return any(launch.local_bytes for launch in self._launches(number) or ())
+        return shares_memory(self.mod[self.kernels[number].name])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.blocked import ConvWorkload
@@ -14,6 +14,9 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.emit import Kernel
 
 __all__ = ["KernelSite", "is_empty"]
+
+# Relax's OpPatternKind: element-wise kernels may follow in the same one.
+_OUT_ELEMENTWISE_FUSABLE = 4
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,14 @@ class KernelSite:
         gvar = self.builder.add_func(func, name)
         types = list(results)
         return relax.call_tir(gvar, list(args), types[0] if len(types) == 1 else types)
+
+    def fusable(
+        self, func: tirx.PrimFunc, name: str, args: Sequence[relax.Expr], result: te.Tensor
+    ) -> relax.Call:
+        """A call of a kernel that element-wise ones may be fused with."""
+        func = func.with_attr("op_pattern", _OUT_ELEMENTWISE_FUSABLE)
+        ty = self.tensor([int(dim) for dim in result.shape], str(result.dtype))
+        return self.unbound(func, name, args, [ty])
 
     def run(self, kernel: Kernel, name: str, args: Sequence[relax.Expr]) -> list[relax.Var]:
         """Call a kernel of static shapes; its results, workspace included."""

@@ -59,7 +59,8 @@ class BlockLayout:
     configs : mapping of ConvWorkload to ConvConfig, optional
         Algorithm and knobs of convolutions, instead of the heuristic's.
     plan : LayoutPlan, optional
-        The layout of each operator of ``main``, in place of what follows from its operands.
+        The layout of each operator of ``main``, in place of what follows from its operands, and
+        the configurations of those convolutions that have a choice.
 
     Examples
     --------
@@ -87,7 +88,8 @@ class BlockLayout:
             if isinstance(func, relax.Function):
                 chosen, layouts = self._chosen(func)
                 if chosen or self._spec.has_cpu_cores:
-                    mod = _Blocker(mod, chosen, layouts, self._spec).blocked(gvar, func)
+                    blocker = _Blocker(mod, chosen, layouts, self._spec, self._configs)
+                    mod = blocker.blocked(gvar, func)
         return mod
 
     def _chosen(
@@ -113,11 +115,14 @@ class _Blocker(PyExprMutator):
         chosen: Mapping[relax.Call, ConvConfig],
         layouts: Mapping[relax.Var, int],
         spec: DeviceSpec,
+        configs: Mapping[ConvWorkload, ConvConfig],
     ) -> None:
         super().__init__(mod)
         self._chosen = chosen
         self._layouts = layouts
         self._spec = spec
+        # Measured knobs of convolutions of bytes; `None`: they have no kernel on blocks.
+        self._int8 = configs if spec.has_cpu_cores and spec.dot_product else None
         self._bound: dict[relax.Var, relax.Expr] = {}
         self._planned: int | None = None  # the layout of the result at hand
         self._blocked: dict[relax.Var, BlockedImage] = {}
@@ -285,10 +290,12 @@ class _Blocker(PyExprMutator):
         return None if rule is None else rule(value)
 
     def _conv2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
-        whole = int8_conv(call, self._bound) if self._spec.dot_product else None
-        if whole is not None:
+        whole = None if self._int8 is None else int8_conv(call, self._bound)
+        if whole is not None and whole.block and self._int8 is not None:
             blocks = self._packed(whole.image, whole.block).var
-            return whole.blocked(self.builder_, blocks), whole.workload.filters
+            measured = self._int8.get(whole.workload)
+            knobs = "" if measured is None else measured.knobs
+            return whole.blocked(self.builder_, blocks, knobs), whole.workload.filters
         config = self._chosen.get(call)
         if config is None:
             return None

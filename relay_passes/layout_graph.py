@@ -2,12 +2,13 @@
 
 Says of a function what :class:`~tvm_edge.relay_passes.layout.BlockLayout` can make of it. What
 moves channels only (splits, shuffles, concatenations that do not fill blocks) holds its sources to
-its own layout and is copied when somebody reads it.
+its own layout and is copied when somebody reads it. Convolutions of bytes have one layout, and what
+rounds their sums has theirs: the others are chosen around them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite, prod
 
@@ -17,10 +18,12 @@ from tvm import relax
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.expressions import constant_of, is_call, static_shape
 from tvm_edge.relay_passes.layout_choice import BINARY, UNARY
+from tvm_edge.relay_passes.layout_int8 import Int8Conv, int8_conv, int8_convs
 from tvm_edge.relay_passes.layout_problem import LayoutNode, LayoutProblem, Read, digest
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.blocked import ConvWorkload, fills
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.int8 import BLOCK
 from tvm_edge.schedules.layouts import block_sizes, image_block
 
 __all__ = ["LayoutGraph", "LayoutPlan", "layout_graph"]
@@ -43,6 +46,8 @@ class LayoutGraph:
         Of those operators that are convolutions with a choice.
     calls : dict of int to relax.Call
         Of the same.
+    fixed : frozenset of int
+        Operators that are convolutions of bytes.
     gathers : frozenset of (int, int)
         Operators and layouts in which they only say where channels are.
     copies : frozenset of int
@@ -55,6 +60,7 @@ class LayoutGraph:
     variables: tuple[relax.Var | None, ...]
     convolutions: dict[int, ConvWorkload]
     calls: dict[int, relax.Call]
+    fixed: frozenset[int]
     gathers: frozenset[tuple[int, int]]
     copies: frozenset[int]
     spec: DeviceSpec
@@ -79,9 +85,9 @@ class LayoutGraph:
         if any(x not in node.layouts for x, node in zip(layouts, self.nodes, strict=True)):
             return False
         nothing = [[0.0] * len(node.layouts) for node in self.nodes]
+        wanted = {_PLAIN} | {x for n in self.nodes for read in n.reads for x in read.layouts}
         free: list[dict[tuple[int, int], float]] = [
-            {(a, b): 0.0 for a in node.layouts for b in (_PLAIN, *block_sizes(self.spec))}
-            for node in self.nodes
+            {(a, b): 0.0 for a in node.layouts for b in wanted} for node in self.nodes
         ]
         return isfinite(self.problem(nothing, free).total(layouts))
 
@@ -116,12 +122,12 @@ def layout_graph(func: relax.Function, spec: DeviceSpec) -> LayoutGraph:
         A CPU, or an OpenCL device that is one: its vector registers say which blocks there are. On
         other GPUs nothing moves single channels of blocks: what does, moves them in NCHW.
     """
-    builder = _Builder(spec)
+    bindings = [binding for block in func.body.blocks for binding in block.bindings]
+    builder = _Builder(spec, *int8_convs(func, spec))
     for param in func.params:
         builder.add(param, "parameter", (_PLAIN,))
-    for block in func.body.blocks:
-        for binding in block.bindings:
-            builder.visit(binding.var, binding.value)
+    for binding in bindings:
+        builder.visit(binding.var, binding.value)
     builder.add_plain(None, "results", func.body.body)
     return builder.graph()
 
@@ -129,10 +135,13 @@ def layout_graph(func: relax.Function, spec: DeviceSpec) -> LayoutGraph:
 @dataclass
 class _Builder:
     spec: DeviceSpec
+    whole: Mapping[relax.Var, Int8Conv]
+    absorbed: Collection[relax.Var]
     nodes: list[LayoutNode] = field(default_factory=list)
     variables: list[relax.Var | None] = field(default_factory=list)
     convolutions: dict[int, ConvWorkload] = field(default_factory=dict)
     calls: dict[int, relax.Call] = field(default_factory=dict)
+    fixed: set[int] = field(default_factory=set)
     gathers: set[tuple[int, int]] = field(default_factory=set)
     copies: set[int] = field(default_factory=set)
     _number: dict[relax.Var, int] = field(default_factory=dict)
@@ -145,6 +154,7 @@ class _Builder:
             tuple(self.variables),
             self.convolutions,
             self.calls,
+            frozenset(self.fixed),
             frozenset(self.gathers),
             frozenset(self.copies),
             self.spec,
@@ -154,9 +164,19 @@ class _Builder:
         if isinstance(value, relax.Tuple):
             self._tuples[var] = list(value.fields)
             return
+        if var in self.absorbed:
+            return
+        if var in self.whole:
+            self._conv2d_int8(var, self.whole[var])
+            return
         if self._conv2d(var, value) or self._moves(var, value) or self._follows(var, value):
             return
-        self.add_plain(var, _name(value), value)
+        # A GPU has kernels of bytes in NCHW alone.
+        fixed = None if self.spec.has_cpu_cores else int8_conv(value, {})
+        if fixed is None:
+            self.add_plain(var, _name(value), value)
+        else:
+            self.fixed.add(self.add_plain(var, _conv_name(fixed.workload), value))
 
     def add(
         self,
@@ -165,7 +185,7 @@ class _Builder:
         layouts: tuple[int, ...],
         reads: Sequence[Read] = (),
     ) -> int:
-        shape = _image(var) if var is not None else None
+        shape = self._image(var) if var is not None else None
         dims = "" if var is None else str(static_shape(var.ty))
         number = len(self.nodes)
         self.nodes.append(LayoutNode(f"{what} {dims}", layouts, tuple(reads), shape or ()))
@@ -174,10 +194,11 @@ class _Builder:
             self._number[var] = number
         return number
 
-    def add_plain(self, var: relax.Var | None, what: str, value: relax.Expr) -> None:
+    def add_plain(self, var: relax.Var | None, what: str, value: relax.Expr) -> int:
         """What reads and writes NCHW, whatever it is."""
         sources = dict.fromkeys(s for v in relax.analysis.free_vars(value) for s in self._of(v))
-        self.add(var, what, (_PLAIN,), [Read.any_way(source, (_PLAIN,)) for source in sources])
+        reads = [Read.any_way(source, (_PLAIN,)) for source in sources]
+        return self.add(var, what, (_PLAIN,), reads)
 
     def _of(self, var: relax.Var) -> list[int]:
         """The operators whose results a variable holds, those of a tuple's fields included."""
@@ -189,13 +210,22 @@ class _Builder:
         return [source for part in fields for source in self._of(part)]
 
     def _source(self, expr: relax.Expr) -> int | None:
-        """The operator of an image of float32."""
-        if not isinstance(expr, relax.Var) or _image(expr) is None:
+        """The operator of an image."""
+        if not isinstance(expr, relax.Var) or self._image(expr) is None:
             return None
         return self._number.get(expr)
 
     def _blocks(self, channels: int) -> tuple[int, ...]:
-        return tuple(block for block in block_sizes(self.spec) if fills(channels, block))
+        sizes = (*block_sizes(self.spec), *([BLOCK] if self.whole else []))
+        return tuple(block for block in dict.fromkeys(sizes) if fills(channels, block))
+
+    def _image(self, var: relax.Expr) -> tuple[int, ...] | None:
+        """The shape of an image in NCHW, of float32 or, beside convolutions of bytes, of those."""
+        shape = static_shape(var.ty)
+        dtypes = ("float32", "int8", "uint8", "int32") if self.whole else ("float32",)
+        if shape is None or len(shape) != 4 or 0 in shape or str(var.ty.dtype) not in dtypes:
+            return None
+        return shape
 
     # ------------------------------------------------------------------------------- operators
 
@@ -217,9 +247,15 @@ class _Builder:
         self.calls[number] = value
         return True
 
+    def _conv2d_int8(self, var: relax.Var, found: Int8Conv) -> None:
+        """One layout, and nothing to choose; its padding is part of it."""
+        source = self._source(found.image)
+        reads = [] if source is None else [Read.any_way(source, (found.block,))]
+        self.fixed.add(self.add(var, _conv_name(found.workload), (BLOCK,), reads))
+
     def _follows(self, var: relax.Var, value: relax.Expr) -> bool:
         """Operators that take blocks as they are."""
-        shape = _image(var)
+        shape = self._image(var)
         if shape is None or not isinstance(value, relax.Call):
             return False
         if not isinstance(value.op, tvm.ir.Op):
@@ -232,6 +268,8 @@ class _Builder:
         source = self._source(value.args[0]) if len(value.args) else None
         if source is None:
             return False
+        if name in UNARY and any(_size(arg) > 1 for arg in value.args[1:]):
+            return False  # one number for each channel
         if name in UNARY:
             # Part of the kernel before, unless that one only says where channels are.
             own = self.nodes[source].layouts
@@ -257,7 +295,7 @@ class _Builder:
             sources.append(source)
         layouts = (_PLAIN, *self._blocks(shape[1]))
         if len(sources) == 1 and len(self.nodes[sources[0]].layouts) == 1:
-            layouts = (_PLAIN,)
+            layouts = self.nodes[sources[0]].layouts
         reads = [Read.any_way(source, layouts) for source in dict.fromkeys(sources)]
         self.add(var, str(call.op.name), layouts, reads)
         return bool(sources)
@@ -343,12 +381,10 @@ class _Builder:
         return rank > 3 and axes[0] == 0 and axes[-2:] == [rank - 2, rank - 1]
 
 
-def _image(var: relax.Expr) -> tuple[int, ...] | None:
-    """The shape of an image of float32 in NCHW."""
-    shape = static_shape(var.ty)
-    if shape is None or len(shape) != 4 or 0 in shape or str(var.ty.dtype) != "float32":
-        return None
-    return shape
+def _size(arg: relax.Expr) -> int:
+    """Elements of a constant, 0 of anything else."""
+    value = constant_of(arg)
+    return 0 if value is None else int(value.size)
 
 
 def _takes_blocks(call: relax.Call) -> bool:
@@ -360,6 +396,11 @@ def _takes_blocks(call: relax.Call) -> bool:
         axes = sorted(int(axis) % 4 for axis in call.attrs.axis or [])
         return axes == [2, 3] and bool(call.attrs.keepdims)
     return False
+
+
+def _conv_name(workload: ConvWorkload) -> str:
+    """A convolution of bytes."""
+    return f"conv2d {workload} {workload.dtype}"
 
 
 def _name(value: relax.Expr) -> str:

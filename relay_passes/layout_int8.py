@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from tvm import relax, te
 
-from tvm_edge.relay_passes.expressions import const, is_call
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.relay_passes.expressions import const, count_uses, is_call
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.int8 import (
     CONV2D_INT8,
     DEPTHWISE_INT8,
@@ -22,7 +25,7 @@ from tvm_edge.schedules.int8 import (
     pack_window_filters,
 )
 
-__all__ = ["Int8Conv", "int8_conv"]
+__all__ = ["Int8Conv", "convolution_at", "int8_conv", "int8_convs"]
 
 # Relax's OpPatternKind: element-wise kernels may follow in the same one.
 _OUT_ELEMENTWISE_FUSABLE = 4
@@ -41,7 +44,7 @@ class Int8Conv:
     zero : int
         What the image is padded with.
     block : int
-        Channels in a block of the image.
+        Channels in a block of the image; 0 if it has no kernel on blocks.
     """
 
     workload: ConvWorkload
@@ -50,8 +53,8 @@ class Int8Conv:
     zero: int
     block: int
 
-    def blocked(self, builder: relax.BlockBuilder, image: relax.Var) -> relax.Expr:
-        """The kernel's call, of the image in blocks."""
+    def blocked(self, builder: relax.BlockBuilder, image: relax.Var, knobs: str = "") -> relax.Expr:
+        """The kernel's call, of the image in blocks; without knobs its schedule chooses them."""
         w = self.workload
         kernel: Any
         if w.depthwise:
@@ -60,14 +63,16 @@ class Int8Conv:
 
             def kernel(x: te.Tensor, filters: te.Tensor) -> te.Tensor:
                 columns, down = w.kernel[1], w.dilation[0]
-                return depthwise_int8(x, filters, w.strides, w.padding, down, columns, self.zero)
+                return depthwise_int8(
+                    x, filters, w.strides, w.padding, down, columns, self.zero, knobs
+                )
         else:
             packed = pack_dot_filters(self.weights, self.block, w.groups)
             name = CONV2D_INT8
 
             def kernel(x: te.Tensor, filters: te.Tensor) -> te.Tensor:
                 return conv2d_int8(
-                    x, filters, w.strides, w.padding, w.dilation, w.groups, self.zero
+                    x, filters, w.strides, w.padding, w.dilation, w.groups, self.zero, knobs
                 )
 
         return builder.call_te(
@@ -105,5 +110,51 @@ def int8_conv(call: relax.Call, bound: Mapping[relax.Var, relax.Expr]) -> Int8Co
                 width=workload.width - left - right,
                 padding=(top, left, bottom, right),
             )
-    block = image_block(workload)
-    return Int8Conv(workload, image, weights, zero, block) if block else None
+    return Int8Conv(workload, image, weights, zero, image_block(workload))
+
+
+def int8_convs(
+    func: relax.Function, spec: DeviceSpec
+) -> tuple[dict[relax.Var, Int8Conv], set[relax.Var]]:
+    """Convolutions of bytes by their results, and the paddings that they alone read.
+
+    None where `spec` has no kernels of blocks for them.
+    """
+    if spec.dot_product not in DOT_PRODUCTS:
+        return {}, set()
+    bound = {b.var: b.value for block in func.body.blocks for b in block.bindings}
+    found: dict[relax.Var, Int8Conv] = {}
+    reads: Counter[relax.Var] = Counter()
+    for var, value in bound.items():
+        whole = int8_conv(value, bound)
+        if whole is not None and whole.block:
+            found[var] = whole
+            if not whole.image.same_as(value.args[0]):
+                reads[value.args[0]] += 1
+    uses = count_uses(func) if reads else {}
+    return found, {var for var, count in reads.items() if uses[var] == count}
+
+
+def convolution_at(
+    value: relax.Expr,
+    bound: Mapping[relax.Var, relax.Expr],
+    spec: DeviceSpec,
+    dtypes: Collection[str] = ("float32",),
+) -> ConvWorkload | None:
+    """What a convolution computes that a configuration can be chosen for on a device.
+
+    Parameters
+    ----------
+    value : relax.Expr
+    bound : mapping of relax.Var to relax.Expr
+        What variables are bound to.
+    spec : DeviceSpec
+        Of bytes where it has kernels of blocks for them, with the padding in front of it.
+    dtypes : collection of str
+        Of all tensors of the others.
+    """
+    found = conv_workload(value, dtypes)
+    if found is not None:
+        return found[0]
+    whole = int8_conv(value, bound) if spec.dot_product in DOT_PRODUCTS else None
+    return None if whole is None or not whole.block else whole.workload

@@ -9,6 +9,7 @@ from tvm import relax, s_tir, te, tirx
 
 from tvm_edge.relay_passes.expressions import const
 from tvm_edge.relay_passes.kernel_site import KernelSite
+from tvm_edge.relay_passes.lower_conv2d_int8 import lower_conv2d_int8
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.base import PRECISION
 from tvm_edge.schedules.blocked import ConvWorkload
@@ -30,9 +31,6 @@ from tvm_edge.schedules.winograd import combine_outputs, transform_filters_by_ch
 
 __all__ = ["lower_conv2d"]
 
-# Relax's OpPatternKind: element-wise kernels may follow in the same one.
-_OUT_ELEMENTWISE_FUSABLE = 4
-
 
 def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     """``relax.nn.conv2d`` with constant filters; what the rules choose alike stays as it is.
@@ -40,8 +38,13 @@ def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     Images of float16 are transformed, multiplied and put together in float32: Winograd's transforms
     would make the error of float16 some ten times as large.
     """
+    if site.spec.kind != "gpu":
+        return call
+    whole = lower_conv2d_int8(site, call)
+    if whole is not None:
+        return whole
     found = conv_workload(call, ("float32", "float16"))
-    if site.spec.kind != "gpu" or found is None:
+    if found is None:
         return call
     workload, weights = found
     spec = site.chooser or site.spec
@@ -78,13 +81,13 @@ def _winograd(
     product = products(u, v, config.knobs)
     func = te.create_prim_func([u, v, product], "int64").with_attr(PRECISION, "float32")
     operands = [const(filters, "float32"), transformed]
-    sums = site.emit(_fusable(site, func, "winograd_product", operands, product))
+    sums = site.emit(site.fusable(func, "winograd_product", operands, product))
     given = te.placeholder([int(dim) for dim in product.shape], "float32", "products")
     result = combine_outputs(given, m, (workload.batch, *workload.output))
     if dtype == "float16":
         result = stored(result.shape, result)
     func = te.create_prim_func([given, result], "int64")
-    return _fusable(site, func, "winograd_output", [sums], result)
+    return site.fusable(func, "winograd_output", [sums], result)
 
 
 def _defined(
@@ -105,7 +108,7 @@ def _defined(
     if config.knobs:
         func = _annotated(func, ITEMS if config.algorithm == "items" else CONFIG, config.knobs)
     operand = const(pack_channels(weights), dtype) if packed else call.args[1]
-    return _fusable(site, func, "conv2d", [call.args[0], operand], result)
+    return site.fusable(func, "conv2d", [call.args[0], operand], result)
 
 
 def _by_sub_groups(
@@ -122,7 +125,7 @@ def _by_sub_groups(
     result = conv2d_for_sub_groups(given, filters, workload, tile)
     func = te.create_prim_func([given, filters, result], "int64")
     func = _annotated(func, SUB_GROUP, knobs_as_text(tile))
-    return _fusable(site, func, "conv2d", [image, const(packed, "float32")], result)
+    return site.fusable(func, "conv2d", [image, const(packed, "float32")], result)
 
 
 def _annotated(func: tirx.PrimFunc, key: str, knobs: str) -> tirx.PrimFunc:
@@ -134,12 +137,3 @@ def _annotated(func: tirx.PrimFunc, key: str, knobs: str) -> tirx.PrimFunc:
     sch = s_tir.Schedule(func)
     sch.annotate(sch.get_sblock(name), key, knobs)
     return sch.mod["main"]
-
-
-def _fusable(
-    site: KernelSite, func: tirx.PrimFunc, name: str, args: list[relax.Expr], result: te.Tensor
-) -> relax.Call:
-    """A call of a kernel that element-wise ones may be fused with."""
-    func = func.with_attr("op_pattern", _OUT_ELEMENTWISE_FUSABLE)
-    ty = site.tensor([int(dim) for dim in result.shape], str(result.dtype))
-    return site.unbound(func, name, args, [ty])

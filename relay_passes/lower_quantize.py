@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 
 from tvm_edge.relay_passes.expressions import constant_of
 
-__all__ = ["lower_dequantize", "lower_quantize", "lower_quantized_add"]
+__all__ = ["lower_dequantize", "lower_quantize", "lower_quantized_add", "rounded"]
 
 _Element = Callable[[tuple[tirx.Expr, ...]], tirx.Expr]
 
@@ -26,7 +26,7 @@ def lower_quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
         def element(*i: tirx.Expr) -> tirx.Expr:
             value = tirx.div(x(*i), scale(i)) if is_scaled else x(*i)
-            return _rounded(value, zero(i), dtype)
+            return rounded(value, zero(i), dtype)
 
         return te.compute(x.shape, element, name="quantized")
 
@@ -61,15 +61,18 @@ def lower_quantized_add(builder: relax.BlockBuilder, call: relax.Call) -> relax.
         def element(*i: tirx.Expr) -> tirx.Expr:
             real_a, real_b = (_float(x(*i)) for x in (a, b))
             value = real_a * ratio_a + (real_b * ratio_b + shift)
-            return _rounded(value, zero, str(attrs["dtype"]))
+            return rounded(value, zero, str(attrs["dtype"]))
 
         return te.compute(a.shape, element, name="added")
 
     return builder.call_te(added, *call.args, primfunc_name_hint="quantized_add")
 
 
-def _rounded(value: tirx.Expr, zero: tirx.Expr, dtype: str) -> tirx.Expr:
-    """Clipped before it is rounded, which is the same number, and moved by the zero point."""
+def rounded(value: tirx.Expr, zero: tirx.Expr, dtype: str) -> tirx.Expr:
+    """A number of float32 rounded to even, moved by the zero point, within the type.
+
+    Clipped before it is rounded, which is the same number.
+    """
     limits = np.iinfo(dtype)
     low, high = (_difference(int(limit), zero) for limit in (limits.min, limits.max))
     # A comparison with NaN is false: it becomes the lowest number.

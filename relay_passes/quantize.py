@@ -11,6 +11,8 @@ Quantised models come as float32 operators between DEQUANTIZE and QUANTIZE
   a clip, a maximum, a concatenation or a transposition, until it meets the sum it belongs to or
   the DEQUANTIZE that it undoes.
 
+Sums that a model has in int32 are in :mod:`tvm_edge.relay_passes.integer_sums`.
+
 A sum is rounded once, ``round(sum · (sx·sw/sy)) + zy``, as ONNX Runtime does; for what has no
 instruction of the CPU's, or no constant weights, numbers are converted and the operator is
 float32's.
@@ -18,8 +20,9 @@ float32's.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import prod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import tvm
@@ -43,13 +46,27 @@ from tvm_edge.relay_passes.expressions import (
     is_call,
     static_shape,
 )
+from tvm_edge.relay_passes.integer_sums import (
+    bytes_less_zero,
+    integer_constant,
+    integer_convolution,
+    is_integer_sum,
+    moved_zero,
+)
 from tvm_edge.relay_passes.quantized_constants import QuantizedConstant, quantized_constant
-from tvm_edge.relay_passes.quantized_sums import Sum, convolution, workload_of
+from tvm_edge.relay_passes.quantized_sums import (
+    Sum,
+    convolution,
+    in_lines,
+    product_workload,
+    workload_of,
+)
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
+from tvm_edge.schedules.gpu.dot_products import dot_product_of
 from tvm_edge.schedules.int8 import image_block
 
-__all__ = ["Quantize"]
+__all__ = ["Quantize", "is_quantized"]
 
 _VIEWS = tuple(
     f"relax.{name}"
@@ -65,27 +82,53 @@ class Quantize:
     Parameters
     ----------
     spec : DeviceSpec
-        Where they run; nothing changes where it has no instruction for them.
+        Where they run; nothing changes on a CPU that has no instruction for them.
     """
 
     def __init__(self, spec: DeviceSpec) -> None:
         self._spec = spec
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        dot = DOT_PRODUCTS.get(self._spec.dot_product)
-        if dot is None or self._spec.kind != "cpu" or not _is_quantized(mod):
+        form = _form(self._spec)
+        if form is None or not is_quantized(mod):
             return mod
         mod = transform.CanonicalizeBindings()(mod)  # names of values lead to what they are
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function) and _is_straight(func):
-                mod[gvar] = _Quantizer(mod, func, dot.image).visit_expr(func)
+                mod[gvar] = _Quantizer(mod, func, form).visit_expr(func)
         return mod
 
 
-def _is_quantized(mod: tvm.IRModule) -> bool:
-    """Whether a function has quantised tensors."""
+@dataclass(frozen=True)
+class _Form:
+    """What a device calculates with.
+
+    Attributes
+    ----------
+    stored : {"int8", "uint8"}
+        The type of all 8-bit tensors between kernels.
+    takes : callable
+        Whether there is a kernel for a convolution.
+    """
+
+    stored: str
+    takes: Callable[[ConvWorkload], bool]
+
+
+def _form(spec: DeviceSpec) -> _Form | None:
+    if spec.kind == "cpu":
+        dot = DOT_PRODUCTS.get(spec.dot_product)
+        return None if dot is None else _Form(dot.image, lambda conv: image_block(conv) > 0)
+    if spec.on_cpu:  # its kernels are a CPU's, and its compilers have no such instruction
+        return None
+    return _Form(dot_product_of(spec).image, lambda conv: 0 not in conv.output)
+
+
+def is_quantized(mod: tvm.IRModule) -> bool:
+    """Whether a function has quantised tensors, or sums of whole numbers."""
     functions = (f for _, f in mod.functions_items() if isinstance(f, relax.Function))
-    return any(is_call(b.value, DEQUANTIZE) for f in functions for b in all_bindings(f.body))
+    values = [binding.value for f in functions for binding in all_bindings(f.body)]
+    return any(is_call(value, DEQUANTIZE) or is_integer_sum(value) for value in values)
 
 
 def _is_straight(func: relax.Function) -> bool:
@@ -96,9 +139,10 @@ def _is_straight(func: relax.Function) -> bool:
 
 @mutator
 class _Quantizer(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, func: relax.Function, stored: str) -> None:
+    def __init__(self, mod: tvm.IRModule, func: relax.Function, form: _Form) -> None:
         super().__init__(mod)
-        self._stored = stored  # the type of all 8-bit tensors between kernels
+        self._stored = form.stored
+        self._takes = form.takes
         self._uses = count_uses(func)
         self._bound: dict[relax.Var, relax.Expr] = {}
         self._sums: dict[relax.Var, Sum] = {}
@@ -116,6 +160,8 @@ class _Quantizer(PyExprMutator):
         if is_call(value, QUANTIZE):
             return self._requantize(var, value)
         found = None
+        if is_integer_sum(value):
+            return self._integers(value)
         if is_call(value, "relax.nn.conv2d"):
             found = self._conv2d(var, value)
         elif is_call(value, "relax.matmul"):
@@ -312,6 +358,8 @@ class _Quantizer(PyExprMutator):
         workload = None if weights is None else workload_of(call, weights.values)
         if weights is None or known is None or workload is None:
             return None
+        if not self._takes(workload):
+            return None
         found = convolution(*known, workload, weights, lambda result: result)
         return self._named(found, var.name)
 
@@ -321,28 +369,58 @@ class _Quantizer(PyExprMutator):
         shape, whole = static_shape(call.args[0].ty), static_shape(call.ty)
         if weights is None or weights.values.ndim != 2 or shape is None or whole is None:
             return None
-        (terms, columns), rows = weights.values.shape, prod(shape[:-1])
-        workload = ConvWorkload(
-            1, terms, 1, rows, columns, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), groups=1
-        )
+        workload = product_workload(shape, weights.values.shape[1])
         known = self._quantized(call.args[0])
-        if known is None or len(shape) < 2 or not image_block(workload):
+        if known is None or len(shape) < 2 or not self._takes(workload):
             return None
-        data = relax.op.reshape(known[0], (rows, terms))
-        if rows > 1:
-            data = relax.op.permute_dims(data, [1, 0])
-        data = self._emit(self.builder_.normalize(relax.op.reshape(data, (1, terms, 1, rows))))
-
-        def finish(result: relax.Expr) -> relax.Expr:
-            if rows == 1:
-                return relax.op.reshape(result, whole)
-            lines = relax.op.reshape(result, (columns, rows))
-            return relax.op.reshape(relax.op.permute_dims(lines, [1, 0]), whole)
-
+        data = self._pixels(known[0], workload)
         filters = QuantizedConstant(
             *(part.T[..., None, None] for part in (weights.values, weights.scale, weights.zero))
         )
+        finish = partial(in_lines, shape=whole)
         return self._named(convolution(data, known[1], workload, filters, finish), var.name)
+
+    def _pixels(self, data: relax.Expr, product: ConvWorkload) -> relax.Expr:
+        """A matrix whose rows are the pixels of an image."""
+        rows, terms = product.width, product.channels
+        data = relax.op.reshape(data, (rows, terms))
+        if rows > 1:
+            data = relax.op.permute_dims(data, [1, 0])
+        return self._bind(relax.op.reshape(data, (1, terms, 1, rows)))
+
+    def _bind(self, value: relax.Expr) -> relax.Expr:
+        return self._emit(self.builder_.normalize(value))
+
+    def _integers(self, call: relax.Call) -> relax.Expr | None:
+        """A convolution or a product of whole numbers, with constant weights."""
+        found = bytes_less_zero(call.args[0], self._bound)
+        weights = integer_constant(call.args[1], self._bound)
+        shape, whole = static_shape(call.args[0].ty), static_shape(call.ty)
+        if found is None or weights is None or shape is None or whole is None:
+            return None
+        is_product = is_call(call, "relax.matmul")
+        if is_product and (weights.ndim != 2 or len(shape) < 2 or 0 in shape):
+            return None
+        data, zero = found
+        workload = (
+            product_workload(shape, weights.shape[1]) if is_product else workload_of(call, weights)
+        )
+        shift = Encoding(1.0, 0, str(data.ty.dtype)).stored_as(self._stored).zero
+        if isinstance(zero, relax.Expr):
+            zero = self.visit_expr(zero)
+        if workload is None:
+            return None
+        zero = moved_zero(zero, shift, workload.width if is_product else 0, self._bind)
+        if zero is None:
+            return None
+        if data not in self._made:
+            self._made[data] = self._bind(moved(self.visit_expr(data), self._stored))
+        numbers = self._made[data]
+        if not is_product:
+            return integer_convolution(numbers, zero, workload, weights, self._takes, self._bind)
+        pixels, filters = self._pixels(numbers, workload), weights.T[..., None, None]
+        sums = integer_convolution(pixels, zero, workload, filters, self._takes, self._bind)
+        return None if sums is None else in_lines(sums, whole)
 
     def _biased(self, call: relax.Call) -> Sum | None:
         """A sum and a constant for each channel."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 from tvm import relax
@@ -16,9 +17,8 @@ from tvm_edge.relay_passes.quantized_constants import (
     real_constant,
 )
 from tvm_edge.schedules.blocked import ConvWorkload
-from tvm_edge.schedules.int8 import image_block
 
-__all__ = ["Sum", "convolution", "workload_of"]
+__all__ = ["Sum", "convolution", "in_lines", "product_workload", "workload_of"]
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def convolution(
     whole, filters = weights.whole, workload.filters
     by_filter = weights.scale.size in (1, weights.scale.shape[0])
     fits = whole.size > 0 and whole.min() >= -128 and whole.max() <= 127
-    if not by_filter or not fits or not image_block(workload):
+    if not by_filter or not fits:
         return None
     top, left, bottom, right = workload.padding
     if any(workload.padding):
@@ -154,3 +154,20 @@ def workload_of(call: relax.Call, filters: np.ndarray) -> ConvWorkload | None:
         dilation=(int(attrs.dilation[0]), int(attrs.dilation[1])),
         groups=int(attrs.groups),
     )
+
+
+def product_workload(shape: Sequence[int], columns: int) -> ConvWorkload:
+    """A product with a matrix of so many columns; the rows on its left, in `shape`, are pixels."""
+    *rows, terms = shape
+    return ConvWorkload(
+        1, terms, 1, prod(rows), columns, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), groups=1
+    )
+
+
+def in_lines(result: relax.Expr, shape: Sequence[int]) -> relax.Expr:
+    """The result of such a product, ``[1, columns, 1, rows]``, in its own shape."""
+    columns, rows = shape[-1], prod(shape[:-1])
+    if rows > 1:
+        lines = relax.op.reshape(result, (columns, rows))
+        result = relax.op.permute_dims(lines, [1, 0])
+    return relax.op.reshape(result, shape)

@@ -7,6 +7,7 @@ from collections.abc import Collection
 import numpy as np
 from tvm import relax
 
+from tvm_edge.relay_passes.encodings import BYTES
 from tvm_edge.relay_passes.expressions import constant_of, is_call, static_shape
 from tvm_edge.schedules.blocked import ConvWorkload
 
@@ -47,5 +48,6 @@ def conv_workload(
         padding=(top, left, bottom, right),
         dilation=(int(attrs.dilation[0]), int(attrs.dilation[1])),
         groups=int(attrs.groups),
+        dtype=own[0] if own[0] in BYTES else "float32",
     )
     return workload, weights

@@ -10,7 +10,7 @@ Filters are ``[O/l, C/b, KH, KW, b, l]``, packed when the model is compiled.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, gcd
 
 import numpy as np
@@ -58,6 +58,9 @@ class ConvWorkload:
     padding : tuple of int
         Top, left, bottom, right.
     groups : int
+    dtype : {"float32", "uint8", "int8"}
+        Of the image: bytes are multiplied by filters of int8 and added up in int32; float16 counts
+        as float32. Not part of the text, which names networks in records of layouts.
     """
 
     batch: int
@@ -70,6 +73,7 @@ class ConvWorkload:
     padding: tuple[int, int, int, int]
     dilation: tuple[int, int]
     groups: int
+    dtype: str = field(default="float32", repr=False)
 
     @property
     def output(self) -> tuple[int, int]:
@@ -95,6 +99,11 @@ class ConvWorkload:
     def depthwise(self) -> bool:
         """Whether each output channel reads one input channel of its own."""
         return 1 < self.groups == self.channels == self.filters
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether images are of 8-bit numbers."""
+        return self.dtype in ("uint8", "int8")
 
 
 def input_block(workload: ConvWorkload, block: int) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
-from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
 
 from tvm_edge.schedules.accesses import constant, uses
+from tvm_edge.schedules.words import factors_of
 
 __all__ = ["Contraction", "is_product", "match_contraction", "match_pooling"]
 
@@ -114,14 +114,13 @@ def match_contraction(block: s_tir.SBlock) -> Contraction | None:
 
 
 def is_product(block: s_tir.SBlock) -> bool:
-    """Whether a reduction sums products of two loads."""
+    """Whether a reduction sums products of two loads, or of words that are loaded."""
     factors = _factors(block)
     return len(factors) == 2 and None not in factors
 
 
 def _factors(block: s_tir.SBlock) -> list[ir.TensorLoad | None]:
-    term = get_reduction_expr(block)
-    return [_load(term.a), _load(term.b)] if isinstance(term, tirx.Mul) else []
+    return [_load(factor) for factor in factors_of(block) or ()]
 
 
 def match_pooling(block: s_tir.SBlock) -> Contraction | None:

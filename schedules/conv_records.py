@@ -29,14 +29,21 @@ __all__ = [
     "template_of",
 ]
 
-TEMPLATES = {"conv2d.cpu": 1, "conv2d.gpu": 1, "parallel.cpu": 1, "parallel.gpu": 1}
+TEMPLATES = {
+    "conv2d.cpu": 1,
+    "conv2d.gpu": 1,
+    "conv2d_int8.cpu": 1,
+    "parallel.cpu": 1,
+    "parallel.gpu": 1,
+}
 """Templates and their versions. Raise one when its knobs come to mean other kernels: records of
 the old version are then ignored."""
 
 
-def template_of(spec: DeviceSpec) -> str:
-    """The template of a device's convolutions."""
-    return "conv2d.cpu" if spec.has_cpu_cores else "conv2d.gpu"
+def template_of(spec: DeviceSpec, workload: ConvWorkload | None = None) -> str:
+    """The template of a device's convolutions: of this one, or of those of float32."""
+    operator = "conv2d_int8" if workload is not None and workload.is_bytes else "conv2d"
+    return f"{operator}.cpu" if spec.has_cpu_cores else f"{operator}.gpu"
 
 
 def config_space(workload: ConvWorkload, spec: DeviceSpec, *, blocks: bool = False) -> ConfigSpace:
@@ -50,8 +57,8 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec, *, blocks: bool = Fal
     return on_gpu.config_space(workload, spec, blocks=blocks)
 
 
-def recorded_workload(workload: ConvWorkload, dtype: str = "float32") -> Workload:
-    """A convolution as records say it."""
+def recorded_workload(workload: ConvWorkload) -> Workload:
+    """A convolution as records say it; of bytes with the types of filters and sums as well."""
     image = (workload.batch, workload.channels, workload.height, workload.width)
     filters = (workload.filters, workload.channels // workload.groups, *workload.kernel)
     # Lists, as JSON gives them back: equal workloads are equal objects.
@@ -61,6 +68,7 @@ def recorded_workload(workload: ConvWorkload, dtype: str = "float32") -> Workloa
         "dilation": list(workload.dilation),
         "groups": workload.groups,
     }
+    dtype = f"{workload.dtype},int8,int32" if workload.is_bytes else workload.dtype
     return Workload("conv2d", (image, filters), dtype, "NCHW", attributes)
 
 
@@ -111,8 +119,9 @@ def config_of(record: Record, space: ConfigSpace, spec: DeviceSpec) -> ConvConfi
     cores = record.target.get("cores", spec.cores)
     if not reason and spec.has_cpu_cores and cores != spec.cores:
         reason = f"it was measured with {cores} cores, and {spec.name} has {spec.cores}"
-    if not reason and record.template != template_of(spec):
-        reason = f"it is of the template {record.template}, and {spec.name} has {template_of(spec)}"
+    template = template_of(spec, space.workload)
+    if not reason and record.template != template:
+        reason = f"it is of the template {record.template}, and {spec.name} has {template}"
     if reason:
         raise ValueError(reason)
     wanted = _text(record.config)

@@ -25,6 +25,7 @@ __all__ = [
     "CONV2D_INT8",
     "DEPTHWISE_INT8",
     "DOT",
+    "columns_beyond",
     "conv2d_int8",
     "depthwise_int8",
     "image_block",
@@ -149,6 +150,7 @@ def depthwise_int8(
     dilation: int,
     columns: int,
     zero: int,
+    config: str = "",
 ) -> te.Tensor:
     """Convolve each channel of a blocked image of 8-bit numbers by itself.
 
@@ -167,6 +169,8 @@ def depthwise_int8(
         Of a filter, without those that fill it up.
     zero : int
         What the image is padded with.
+    config : str
+        Knobs for the schedule; empty: the schedule's own choice.
 
     Returns
     -------
@@ -179,9 +183,8 @@ def depthwise_int8(
     lines, width = (int(dim) for dim in image.shape[2:4])
     out_h = (lines + top + bottom - dilation * (kernel_h - 1) - 1) // strides[0] + 1
     out_w = (width + left + right - columns) // strides[1] + 1
-    # Where filters are filled up they reach beyond the image.
-    beyond = (out_w - 1) * strides[1] + steps * dot - (width + left + right)
-    padded = _padded(image, (top, left, bottom, right + max(beyond, 0)), zero)
+    beyond = columns_beyond(width + left + right, out_w, strides[1], steps * dot)
+    padded = _padded(image, (top, left, bottom, right + beyond), zero)
     ky, step, k = axes = [
         te.reduce_axis((0, size), name=name)
         for name, size in {"ky": kernel_h, "step": steps, "k": dot}.items()
@@ -193,7 +196,17 @@ def depthwise_int8(
             _wide(padded[n, o, line, column, v]) * _wide(filters[o, ky, step, v, k]), axis=axes
         )
 
-    return te.compute((batch, blocks, out_h, out_w, lanes), product, name=DEPTHWISE_INT8)
+    return te.compute(
+        (batch, blocks, out_h, out_w, lanes),
+        product,
+        name=DEPTHWISE_INT8,
+        attrs={CONFIG: config} if config else None,
+    )
+
+
+def columns_beyond(width: int, outputs: int, stride: int, taps: int) -> int:
+    """Columns that filters reach beyond a padded image of `width`, where they are filled up."""
+    return max((outputs - 1) * stride + taps - width, 0)
 
 
 def _padded(image: te.Tensor, padding: Sequence[int], zero: int) -> te.Tensor:

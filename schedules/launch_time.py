@@ -9,6 +9,12 @@ merging gains, beside the launch ("theoretical occupancy of the mobile GPU", EMD
 What it costs: all groups of a merged launch have the registers and the local memory of the member
 that wants most, so that fewer of them run on a core at the same time. They have its work-items, too
 if those share local memory; others are dealt to groups of that size (:func:`_dealt`).
+
+And where they run. A kernel with a group for each core has a core for each group. With hundreds of
+others beside them in one launch its groups take twice as long, those that calculate, and not those
+that wait; beside a few they do not. So much they would take if the device put groups that follow
+each other on one core and had them share its units, while other cores have the short ones: that is
+counted (:func:`_stacked_us`), whatever its cause is.
 """
 
 from __future__ import annotations
@@ -41,6 +47,14 @@ _CLOCK_GHZ = 1.0
 
 # Of a launch's cost, for each member beside the first: which member a group is of, arguments.
 _OF_MEMBER = 0.5
+
+# Groups for each core up to which a launch of several members has them spread evenly.
+_SPREAD = 2
+
+# Of what a group calculates, how much longer each further one of its kind on the core makes it: one
+# by itself reaches a part of what the units can do. Fitted to 60 merged launches on an H200
+# (benchmarks/parallel_policy.py).
+_SHARED = 0.35
 
 
 def apart_us(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> float:
@@ -100,7 +114,7 @@ def _together_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
         return sum(x.groups * us for x, us in zip(launches, each, strict=True)) / groups
 
     # At least one group of each member, and what a core has of the mixture.
-    calculated = max(*busy, mean(busy) * ceil(groups / cores))
+    calculated = max(*busy, mean(busy) * ceil(groups / cores), _stacked_us(launches, spec))
     rounds = ceil(groups / (cores * resident_groups(launches, spec)))
     waited = max(*alone, mean(alone) * rounds)
     moved = sum(launch.nbytes for launch in launches)
@@ -108,6 +122,22 @@ def _together_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
     launch_us = CPU_LAUNCH_US if spec.has_cpu_cores else spec.launch_us
     overhead = launch_us * (1 + _OF_MEMBER * (len(launches) - 1))
     return overhead + max(calculated, waited, streamed)
+
+
+def _stacked_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
+    """Microseconds of a core whose groups are all of the member that calculates most.
+
+    As many as run there at the same time. 0 for launches that have them spread over the cores:
+    those of one member, of few groups, and a CPU's, whose cores take a group when they are free.
+    """
+    cores, groups = max(spec.cores, 1), sum(launch.groups for launch in launches)
+    if spec.has_cpu_cores or len(launches) == 1 or groups <= _SPREAD * cores:
+        return 0.0
+    held = min(resident_groups(launches, spec), ceil(groups / cores))
+    return max(
+        _busy_us(launch, spec) * (1 + _SHARED * (min(held, launch.groups) - 1))
+        for launch in launches
+    )
 
 
 def _dealt(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch]:

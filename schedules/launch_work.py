@@ -19,7 +19,7 @@ from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.gpu.cycles import OTHER_REGISTERS
 from tvm_edge.schedules.placed_buffers import with_placed_buffers
 
-__all__ = ["Launch", "launches_of"]
+__all__ = ["Launch", "launches_of", "shares_memory"]
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 
@@ -77,6 +77,22 @@ def launches_of(func: tirx.PrimFunc) -> tuple[Launch, ...] | None:
             return None
         found.append(reader.launch())
     return tuple(found)
+
+
+def shares_memory(func: tirx.PrimFunc) -> bool:
+    """Whether work-items of a group have local memory in common, and so meet at barriers.
+
+    Told of all kernels, also of those whose loops run as often as data say.
+    """
+    found = False
+
+    def allocate(node: s_tir.SBlock | tirx.AllocBuffer) -> None:
+        nonlocal found
+        buffers = node.alloc_buffers if isinstance(node, s_tir.SBlock) else [node.buffer]
+        found |= any(str(buffer.scope()).startswith("shared") for buffer in buffers)
+
+    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, tirx.AllocBuffer), allocate))
+    return found
 
 
 def _nests(stmt: Any) -> Iterator[tirx.Stmt]:

@@ -10,6 +10,7 @@ from tvm_edge.schedules import blocked
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.cpu import algorithm as on_cpu
 from tvm_edge.schedules.gpu import channel_blocks as on_gpu
+from tvm_edge.schedules.int8 import BLOCK
 
 __all__ = ["block_sizes", "image_block", "usual_block"]
 
@@ -19,9 +20,14 @@ def block_sizes(spec: DeviceSpec) -> tuple[int, ...]:
     return on_cpu.block_sizes(spec) if spec.has_cpu_cores else on_gpu.SIZES
 
 
-def usual_block(spec: DeviceSpec) -> int:
-    """The layout that convolutions have unless somebody chose it for the whole network."""
-    return spec.lanes() if spec.has_cpu_cores else 0
+def usual_block(spec: DeviceSpec, workload: ConvWorkload | None = None) -> int:
+    """The layout that convolutions have unless somebody chose it for the whole network.
+
+    That of `workload`, or of those of float32.
+    """
+    if not spec.has_cpu_cores:
+        return 0
+    return BLOCK if workload is not None and workload.is_bytes else spec.lanes()
 
 
 def image_block(workload: ConvWorkload, block: int, spec: DeviceSpec) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
@@ -9,7 +10,6 @@ from math import prod
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis import get_sblock_info
-from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.schedules.accesses import Access, accesses, constant, is_copy
@@ -21,6 +21,7 @@ from tvm_edge.schedules.analysis import (
     root_blocks,
 )
 from tvm_edge.schedules.contraction import Contraction, match_contraction, match_pooling
+from tvm_edge.schedules.words import factors_of
 
 __all__ = [
     "aligned_consumer",
@@ -46,6 +47,26 @@ def fuse(sch: Schedule, loops: Sequence[LoopRV]) -> LoopRV:
 
 def open_reduction(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV] | None:
     """A schedule of a function with one reduction among spatial blocks, and that reduction."""
+    # Up to ten rules look at a function, one after the other.
+    if _LAST.func is not func:
+        _LAST.opened, _LAST.func = _open(func), func
+    if _LAST.opened is None:
+        return None
+    sch, block = _LAST.opened
+    return sch.copy(), block
+
+
+class _Last(threading.local):
+    """What was opened last."""
+
+    func: tirx.PrimFunc | None = None
+    opened: tuple[Schedule, SBlockRV] | None = None
+
+
+_LAST = _Last()
+
+
+def _open(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV] | None:
     if count_reductions(func) != 1:
         return None
     sch = open_schedule(func)
@@ -54,17 +75,23 @@ def open_reduction(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV] | None:
 
 
 def open_contraction(
-    func: tirx.PrimFunc,
+    func: tirx.PrimFunc, sums: str = "float32"
 ) -> tuple[Schedule, SBlockRV, Contraction] | None:
-    """The same for a sum of products of float32 or float16 tensors, added up in float32."""
+    """The same for a sum of products of tensors of float32 or float16, or of 8-bit numbers.
+
+    `sums` is what they are added up in, float32 or int32.
+    """
     opened = open_reduction(func)
     if opened is None:
         return None
     sch, block = opened
     conv = match_contraction(sch.get(block))
-    if conv is None or str(sch.get(block).writes[0].source.dtype) != "float32":
+    if conv is None or str(sch.get(block).writes[0].source.dtype) != sums:
         return None
-    if any(str(b.dtype) not in ("float32", "float16") for b in sch.mod["main"].params):
+    known = {"float32", "float16"}
+    if sums == "int32":  # what follows them is anything
+        known |= {"int8", "uint8", "int32"}
+    if any(str(b.dtype) not in known for b in sch.mod["main"].params):
         return None
     return sch, block, conv
 
@@ -149,7 +176,7 @@ def sums_stay_in_order(func: tirx.PrimFunc, block: s_tir.SBlock, epilogue: s_tir
     shapes = [constant(v.dom.extent) for v in block.iter_vars]
     if None in shapes or 0 in shapes or str(block.iter_vars[0].var.ty.dtype) != "int32":
         return False
-    if not isinstance(get_reduction_expr(block), tirx.Mul):
+    if factors_of(block) is None:
         return False
     written = block.body.indices
     spatial = [v.var for v in block.iter_vars if v.iter_type == tirx.IterVar.DataPar]

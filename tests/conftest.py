@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +25,14 @@ os.environ.setdefault("TVM_EDGE_OPENCL_CACHE", "0")
 # Half of the time of a test of kernels on pocl is LLVM's optimisation of them.
 os.environ.setdefault("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
 
+# The workers of TVM's pools look for work for a tenth of a second before they sleep, and every test
+# that runs a kernel would have them take the core that a test beside it needs.
+os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+
+# Hundreds of child processes import tvm_edge: a third of that would be to compile its sources.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # A shell starts what runs in its background with Ctrl-C ignored, and processes inherit that: tests
 # that send it to themselves or to a command would wait for nothing.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -30,6 +40,37 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # What whoever runs the tests has measured is none of their business; nobody makes this folder.
 os.environ["TVM_EDGE_TUNING_LOGS"] = "/nonexistent/tvm-edge/tuning_logs"
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked ``diagonals(step)``, ``make test`` runs every `step`-th diagonal.
+
+    Devices and shapes, say: each shape on some devices, each device with some shapes, where one
+    mechanism is tested at many points. ``make test-full`` runs the others.
+    """
+    places: dict[tuple[str, int], dict[tuple[int, ...], int]] = {}
+    for item in items:
+        mark = item.get_closest_marker("diagonals")
+        if mark is None or item.get_closest_marker("full"):
+            continue
+        diagonal = 0
+        for number, values in enumerate(_axes(item)):
+            seen = places.setdefault((item.nodeid.split("[")[0], number), {})
+            diagonal += seen.setdefault(values, len(seen))
+        if diagonal % mark.args[0]:
+            item.add_marker(pytest.mark.full)
+
+
+def _axes(item: Any) -> Iterator[tuple[int, ...]]:
+    """Which values a test has of each of its parameters; those given together are one."""
+    params = dict(item.callspec.params)
+    for given in item.iter_markers("parametrize"):
+        names = given.args[0]
+        names = names.split(",") if isinstance(names, str) else names
+        yield tuple(id(params.pop(name.strip())) for name in names)
+    for value in params.values():
+        yield (id(value),)
 
 
 @pytest.fixture(scope="session")

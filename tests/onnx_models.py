@@ -87,8 +87,10 @@ def conv_relu(seed: int = 0, *, batch: Any = 1) -> onnx.ModelProto:
 
 def reference(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """ONNX Runtime's outputs, by name."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # others would spin beside the next test
     session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))

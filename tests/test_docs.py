@@ -1,13 +1,17 @@
 """What the documentation names is there: files, names, options, networks; its Python is Python.
 
-``tools/run_docs.py`` runs the blocks, which takes minutes.
+What it says of errors is what is raised. ``tools/run_docs.py`` runs all blocks, which takes
+minutes.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import json
+import os
 import re
+import shlex
 import sys
 from functools import cache
 from pathlib import Path
@@ -15,11 +19,16 @@ from pathlib import Path
 import click
 import pytest
 
+import tvm_edge
+from tests.marks import in_full
+from tools import run_docs
 from tvm_edge import zoo
-from tvm_edge.cli.main import cli
+from tvm_edge.cli.main import cli, main
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+GUIDES = ROOT / "docs/guide"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RESULTS = ROOT / "benchmarks/RESULTS.md"
 
 _CODE = re.compile(r"`([^`\n]+)`")
 _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -30,20 +39,29 @@ _NAME = re.compile(r"\btvm_edge(?:\.[A-Za-z]\w*)+")
 _ZOO = re.compile(r"\bzoo:([a-z]\w*)")
 _ENVIRONMENT = re.compile(r"\bTVM_EDGE_\w+")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
+_MODULE = re.compile(r"-m ((?:benchmarks|tests)\.[\w.]+)")
+_INDENTED = re.compile(r"^ {4}((?:tvm-edge|ssh|\S*python3?) .*)$", re.MULTILINE)
+_MISSED = re.compile(r'Bars? "([^"]+)"((?:(?!Bars? "|\n- |\n\n).)*)', re.DOTALL)
 
 
 def untrue(text: str) -> list[str]:
     """What a page says and the repository does not bear out."""
     blocks = _BLOCK.findall(text)
-    spans = _CODE.findall(_BLOCK.sub("", text))
-    commands = [line[2:] for _, block in blocks for line in block.splitlines() if line[:2] == "$ "]
+    prose = _BLOCK.sub("", text)
+    spans = _CODE.findall(prose)
+    commands = _INDENTED.findall(prose)
+    for language, block in blocks:
+        start = {"sh": "", "console": "$ "}.get(language)
+        if start is not None:
+            commands += [line for line in block.splitlines() if line.startswith(start)]
     wrong = [f"file {span}" for span in spans if _FILE.fullmatch(span) and not _is_file(span)]
     wrong += [f"name {name}" for name in set(_NAME.findall(text)) if not _is_name(name)]
-    known = {*zoo.names(), *zoo.trained_names()}
+    known = {*zoo.names(), *zoo.quantized_names(), *zoo.trained_names()}
     wrong += [f"network {name}" for name in set(_ZOO.findall(text)) - known]
     wrong += [f"variable {name}" for name in set(_ENVIRONMENT.findall(text)) - _variables()]
-    for line in (*spans, *commands):
-        wrong += [f"option {option} in {line}" for option in _unknown_options(line)]
+    modules = frozenset(_MODULE.findall(text))
+    for line in dict.fromkeys((*spans, *commands)):
+        wrong += [f"option {option} in {line}" for option in _unknown_options(line, modules)]
     for language, block in blocks:
         if language == "python" and not _parses(block):
             wrong.append(f"Python: {block[:60]}")
@@ -95,11 +113,18 @@ def _options() -> dict[str, set[str]]:
     }
 
 
-def _unknown_options(line: str) -> list[str]:
-    """Options of a command line of ours, or alone in code, that no command has."""
+def _unknown_options(line: str, modules: frozenset[str] = frozenset()) -> list[str]:
+    """Options of a command line of ours, or alone in code, that no command has.
+
+    Alone they may be of a module that the page runs.
+    """
+    line = line.partition(" #")[0]
     words = line.split()
     if line.startswith("--"):
-        known = set().union(*_options().values())
+        known = set().union(*_options().values(), *map(_options_of, modules))
+    elif module := _MODULE.search(line):
+        known = _options_of(module[1])
+        line = line[module.end() :]
     elif "tvm-edge" in words:
         words = words[words.index("tvm-edge") + 1 :]
         command = next((word for word in words if word in _options()), "")
@@ -109,28 +134,40 @@ def _unknown_options(line: str) -> list[str]:
     return [option for option in _OPTION.findall(line) if option not in known]
 
 
+@cache
+def _options_of(module: str) -> set[str]:
+    """What the source of a module names; importing it may take libraries that are not here."""
+    path = ROOT / f"{module.replace('.', '/')}.py"
+    if not path.exists():
+        return set()
+    return {"--help", *re.findall(r'"(--[a-z][\w-]*)"', path.read_text(encoding="utf-8"))}
+
+
 def _parses(code: str) -> bool:
-    if code.startswith('--8<-- "'):  # a file that MkDocs includes, which it checks
+    if code.startswith("--8<--\n"):  # a file that MkDocs includes, which it checks
         return True
     try:
         ast.parse(code)
     except SyntaxError:
         return False
-    return True
+    # What a formatter makes of an inclusion is an expression, and includes nothing.
+    return not code.startswith("--8 ")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT / "docs")))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_is_there(page: Path) -> None:
     assert untrue(page.read_text(encoding="utf-8")) == []
 
 
 def test_what_is_not_there_is_found() -> None:
     page = (
-        "`schedules/none.py` tvm_edge.none() zoo:none TVM_EDGE_NONE `--none`\n"
+        "`schedules/none.py` tvm_edge.none() zoo:none TVM_EDGE_NONE `--none`\n\n"
+        "    tvm-edge tune x --none1  # --none2\n\n`python -m benchmarks.vision --none3`\n"
         "```console\n$ tvm-edge run model.tvme --repeat 3\n```\n```python\nx = (\n```\n"
+        '```sh\nssh board tvm-edge run --none4\n```\n```python\n--8 < --"x.py"\n```\n'
     )
     assert [entry.split()[0] for entry in untrue(page)] == [
-        "file", "name", "network", "variable", "option", "option", "Python:"
+        *("file", "name", "network", "variable"), *["option"] * 5, "Python:", "Python:"
     ]  # fmt: skip
 
 
@@ -138,3 +175,81 @@ def test_every_pass_has_a_word_in_the_documentation() -> None:
     text = (ROOT / "docs/how/passes.md").read_text(encoding="utf-8")
     files = {path.stem for path in (ROOT / "relay_passes").glob("*.py")} - {"__init__"}
     assert files - set(_CODE.findall(text)) == set()
+
+
+# Others print what the blocks before them made, or take seconds.
+_QUICK = ("guide/fallback.md", "guide/not-yet.md", "migration.md")
+_FULL = ("guide/deploy.md", "guide/errors.md", "guide/precision.md", "guide/several-models.md")
+
+
+@pytest.mark.parametrize("page", [*_QUICK, *in_full(*_FULL)])
+def test_an_error_that_a_page_quotes_is_the_one_that_is_raised(page: str, tmp_path: Path) -> None:
+    path = ROOT / "docs" / page
+    quoted = run_docs.refusals(path)
+    assert quoted
+    if page in _QUICK:
+        names: dict[str, object] = {"tvm_edge": tvm_edge}
+        for code, expected in quoted:
+            assert list(run_docs.compare(code, expected, run_docs.run_python(code, names))) == []
+    else:
+        before = Path.cwd()
+        os.chdir(tmp_path)
+        try:
+            (tmp_path / "examples").symlink_to(ROOT / "examples")
+            assert list(run_docs.run_page(path)) == []
+        finally:
+            os.chdir(before)
+
+
+def test_every_page_that_quotes_an_error_is_tried() -> None:
+    quoting = {
+        str(page.relative_to(ROOT / "docs"))
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        if run_docs.refusals(page)
+    }
+    # Boards are servers: tests/rpc has their errors, and tools/run_docs.py runs the page.
+    assert quoting - {"guide/boards.md"} == {*_QUICK, *_FULL}
+
+
+def test_commands_fail_as_the_page_of_errors_shows(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = [
+        each
+        for language, text in run_docs.blocks(GUIDES / "errors.md")
+        if language == "console"
+        for each in run_docs.commands(text)
+    ]
+    assert len(shown) == 2
+    for command, expected in shown:
+        line, _, status = command.partition("; ")
+        assert status == "echo $?"
+        with pytest.raises(SystemExit) as ended:
+            main(shlex.split(line)[1:])
+        captured = capfd.readouterr()
+        printed = f"{captured.out}{captured.err} {ended.value.code}"
+        # Numbers in the lines of errors count; the status is one as well.
+        assert printed.split() == expected.split()
+
+
+def test_the_page_of_results_names_commands_that_there_are() -> None:
+    spans = _CODE.findall(RESULTS.read_text(encoding="utf-8"))
+    commands = [span for span in spans if _MODULE.search(span)]
+    assert len(commands) > 20
+    assert [(line, wrong) for line in commands if (wrong := _unknown_options(line))] == []
+    assert all(_options_of(module) for line in commands for module in _MODULE.findall(line))
+
+
+def test_every_missed_bar_of_the_page_of_results_is_in_the_list() -> None:
+    text = RESULTS.read_text(encoding="utf-8")
+    listed = json.loads((ROOT / "benchmarks/missed.json").read_text(encoding="utf-8"))
+    headings = re.findall(r"^## ([^:\n]+)", text, re.MULTILINE)
+    assert {row["section"] for row in listed} <= set(headings)
+    missed = {
+        " ".join(bar.split())
+        for bar, verdict in _MISSED.findall(text)
+        if re.search(r"\*\*[^*]*\b(missed|not met)", verdict)
+    }
+    assert len(missed) > 10
+    assert missed - {row["bar"] for row in listed} == set()

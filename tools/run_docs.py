@@ -4,9 +4,12 @@
 
 The Python and console blocks of a page run in their order, in one process and one folder. A block
 of text behind one in Python is what that prints; in a console block the lines under a command are.
-Numbers and the widths of columns may differ: they are measured, and the machine's. The same lines
-may also be the beginning of what is printed. Blocks of shell (``sh``) are not run, and text that is
-titled as measured is not compared.
+Numbers and the widths of columns may differ: they are measured, and the machine's. Errors may not:
+the lines that begin with ``error:``, and what a block prints that catches one, are compared as they
+are. The same lines may also be the beginning of what is printed. Blocks of shell (``sh``) are not
+run, and text that is titled as measured is not compared.
+
+README.md speaks of files and arrays of the reader's: ``_READERS`` makes some.
 """
 
 from __future__ import annotations
@@ -24,7 +27,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_SNIPPET = re.compile(r'^--8<-- "(.+)"$', re.MULTILINE)
+# Between marks, not behind one: a formatter of Python leaves that alone.
+_SNIPPET = re.compile(r"^--8<--\n(.+)\n--8<--$", re.MULTILINE)
+_CAUGHT = re.compile(r"^\s*except tvm_edge\.", re.MULTILINE)
+_READERS = {
+    "README.md": """
+import numpy as np, onnx
+from tvm import relax
+from tvm_edge import zoo
+for name in ("model", "m", "ssd", "pose", "yolov1"):
+    zoo.save("squeezenet1_0", f"{name}.onnx")
+image = crop = zoo.sample_input("squeezenet1_0")["data"]
+frames = [{"data": image}] * 3
+scores = x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+offsets = relax.Var("offsets", relax.TensorType((3,), "int32"))
+"""
+}
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -38,21 +56,38 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return [("" if "measured" in m[2] else m[1], _SNIPPET.sub(included, m[3])) for m in found]
 
 
+def refusals(page: Path) -> list[tuple[str, str]]:
+    """Blocks in Python that catch an error of tvm-edge, with the text that they are said to print.
+
+    Text that is titled as measured is left out.
+    """
+    found = blocks(page)
+    return [
+        (text, found[at + 1][1])
+        for at, (language, text) in enumerate(found[:-1])
+        if language == "python" and _CAUGHT.search(text) and found[at + 1][0] == "text"
+    ]
+
+
 def run_page(page: Path) -> Iterator[str]:
     """What a page shows and a run does not print."""
     names: dict[str, object] = {"__name__": "docs", "__file__": str(page)}
+    exec(_READERS.get(page.name, ""), names)
     found = blocks(page)
     for at, (language, text) in enumerate(found):
         if language == "python":
-            printed = _python(text, names)
+            printed = run_python(text, names)
             if at + 1 < len(found) and found[at + 1][0] == "text":
-                yield from _compare(text, found[at + 1][1], printed)
+                yield from compare(text, found[at + 1][1], printed)
+            elif "Traceback" in printed:
+                yield f"{text.strip()[-300:]}\n--- printed\n{printed}"
         elif language == "console":
-            for command, expected in _commands(text):
-                yield from _compare(command, expected, _shell(command))
+            for command, expected in commands(text):
+                yield from compare(command, expected, _shell(command))
 
 
-def _python(text: str, names: dict[str, object]) -> str:
+def run_python(text: str, names: dict[str, object]) -> str:
+    """What a block prints; the traceback if it does not catch an error."""
     out = io.StringIO()
     with redirect_stdout(out):
         try:
@@ -62,7 +97,8 @@ def _python(text: str, names: dict[str, object]) -> str:
     return out.getvalue()
 
 
-def _commands(text: str) -> Iterator[tuple[str, str]]:
+def commands(text: str) -> Iterator[tuple[str, str]]:
+    """Commands of a console block, with what it has under each."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, _, expected = part.partition("\n")
         yield command, expected
@@ -75,19 +111,24 @@ def _shell(command: str) -> str:
     return done.stdout
 
 
-def _compare(source: str, expected: str, printed: str) -> Iterator[str]:
-    shown, there = _lines(expected), _lines(printed)
+def compare(source: str, expected: str, printed: str) -> Iterator[str]:
+    """What differs, if anything, between what a page has and what its block printed."""
+    exact = bool(_CAUGHT.search(source))
+    shown, there = _lines(expected, exact), _lines(printed, exact)
     if there[: len(shown)] != shown:
         yield f"{source.strip()[-300:]}\n--- the page has\n{expected}--- printed\n{printed}"
 
 
-def _lines(text: str) -> list[str]:
-    text = re.sub(r"\d+(\.\d+)?", "0", text)
-    return [" ".join(line.split()) for line in text.strip().splitlines()]
+def _lines(text: str, exact: bool) -> list[str]:
+    return [
+        line if exact or line.startswith("error:") else re.sub(r"\d+(\.\d+)?", "0", line)
+        for line in (" ".join(line.split()) for line in text.strip().splitlines())
+    ]
 
 
 def main() -> None:
-    pages = [Path(p).resolve() for p in sys.argv[1:]] or sorted((ROOT / "docs").rglob("*.md"))
+    every = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages = [Path(p).resolve() for p in sys.argv[1:]] or every
     wrong = 0
     for page in pages:
         with tempfile.TemporaryDirectory() as folder:

@@ -6,6 +6,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.blocked import ConvWorkload, filled, input_block
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.cpu.blocked import Tile, candidates, touched
+from tvm_edge.schedules.cpu.space_int8 import choose_int8, int8_configs
 from tvm_edge.schedules.knobs import knobs_as_text
 from tvm_edge.schedules.winograd import winograd_applies
 
@@ -30,8 +31,11 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
     """Every configuration of a convolution: plain, in blocks of several sizes, Winograd.
 
     Blocks are a vector register, half a register and two of them (NCHW16c, NCHW8c and NCHW32c with
-    AVX-512), where the channels fill them.
+    AVX-512), where the channels fill them. Of bytes they have one size
+    (:mod:`tvm_edge.schedules.cpu.space_int8`).
     """
+    if workload.is_bytes:
+        return ConfigSpace(workload, tuple(int8_configs(workload, spec)))
     first = choose_config(workload, spec)
     found: list[ConvConfig] = []
     for block in block_sizes(spec):
@@ -60,6 +64,8 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec, *, winograd: bool = 
     products, those of the transforms shared by the channels, and the time to read the filters once
     from memory, which decides for small images.
     """
+    if workload.is_bytes:
+        return choose_int8(workload, spec)
     block = spec.lanes()
     if not input_block(workload, block):
         return ConvConfig("plain")

@@ -7,7 +7,7 @@ in the core's cache when the kernel reads it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, prod
+from math import prod
 
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
@@ -15,7 +15,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import accesses, constant, stride
-from tvm_edge.schedules.analysis import divisors, extent
+from tvm_edge.schedules.analysis import extent
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.cpu.blocked import stride_of
 from tvm_edge.schedules.cpu.loops import (
@@ -25,20 +25,13 @@ from tvm_edge.schedules.cpu.loops import (
     vectorize_rows,
 )
 from tvm_edge.schedules.cpu.stages import schedule_rest
+from tvm_edge.schedules.cpu.windows import WindowKnobs, WindowSize, best_window_knobs
+from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import epilogue_of, fuse, isolate, open_reduction
 
-__all__ = ["WindowBlocked", "Windows", "schedule_windows"]
+__all__ = ["WindowBlocked", "Windows", "schedule_windows", "size_of_windows"]
 
 _MAX_TAPS = 49
-_MAX_COLUMNS = 8
-
-
-@dataclass(frozen=True)
-class _Tile:
-    """Columns of a register tile, and lines of a task."""
-
-    columns: int
-    lines: int
 
 
 class WindowBlocked:
@@ -86,6 +79,8 @@ def schedule_windows(
 ) -> Windows:
     """Cut a reduction over windows of `data` into tasks and register tiles.
 
+    By the knobs that its workload was given, or else the best by estimate.
+
     Parameters
     ----------
     block : SBlockRV
@@ -96,28 +91,25 @@ def schedule_windows(
     """
     stage = isolate(sch, block, data)
     epilogue = epilogue_of(sch, block)
-    sizes = [extent(sch, loop) or 1 for loop in sch.get_loops(block)]
-    step = stride_of(constant(data.shape[2]) or 1, sizes[2], sizes[5])
-    tile = _choose(sizes[:7], step, _line_bytes(data), spec, padded=stage is not None)
+    size = size_of_windows(sch.get(block), data, padded=stage is not None)
+    config = sch.get(block).annotations.get(CONFIG)
+    knobs = read_knobs(WindowKnobs, str(config)) if config else best_window_knobs(size, spec)
     n, o, y, x, lane, ky, kx, *_ = sch.get_loops(block)
+    work = prod(extent(sch, loop) or 1 for loop in sch.get_loops(block))
     sch.set_scope(block, 0, "local")
-    chunks, line = sch.split(y, factors=[None, tile.lines])
-    rest = sizes[3] % tile.columns
-    columns, column = sch.split(x, factors=[None, tile.columns])
+    chunks, line = sch.split(y, factors=[None, knobs.lines])
+    rest = size.columns % knobs.columns
+    columns, column = sch.split(x, factors=[None, knobs.columns])
     if rest:
         peel_remainder(sch, [columns, column])
-    # Large images come from a convolution whose cores had lines of them, small ones from one
-    # whose cores had channels: what a core wrote is in its own cache.
-    image = prod(constant(dim) or 1 for dim in data.shape) * data.dtype.bits // 8
-    shared = [chunks, o] if image > spec.l2_cache // 4 else [o, chunks]
+    shared = [chunks, o] if knobs.order == "lines" else [o, chunks]
     sch.reorder(n, *shared, line, columns, ky, kx, column, lane)
     task = fuse(sch, [n, *shared])
-    if prod(sizes) >= MIN_PARALLEL_WORK * sizes[4]:
+    if work >= MIN_PARALLEL_WORK * size.lanes:
         sch.parallel(task)
     if vectorize:
         sch.vectorize(lane)
-    taps = sizes[5] * sizes[6]
-    for loop in (*((ky, kx) if taps <= _MAX_TAPS else ()), column):
+    for loop in (*((ky, kx) if size.taps <= _MAX_TAPS else ()), column):
         sch.unroll(loop)
     sch.reverse_compute_at(epilogue, columns, preserve_unit_loops=True)
     column, lane = sch.get_loops(epilogue)[-2:]
@@ -156,33 +148,20 @@ def _is_block(size: int, spec: DeviceSpec) -> bool:
     return size % spec.lanes() == 0 or (size >= 4 and spec.lanes() % size == 0)
 
 
-def _line_bytes(image: tirx.Buffer) -> int:
-    """Bytes of a line of one block of channels."""
-    return prod(constant(dim) or 1 for dim in image.shape[3:]) * image.dtype.bits // 8
-
-
-def _choose(
-    sizes: list[int], stride: int, line_bytes: int, spec: DeviceSpec, *, padded: bool
-) -> _Tile:
-    """A tile that the registers hold, and tasks whose padded lines stay in the first cache.
-
-    Tiles of one line are as fast as taller ones, which reuse what they load. Tasks of few lines
-    copy many of them twice: twice as many lines as a window reaches beyond its own are enough.
-    """
-    _, _, lines, width, lanes, kernel_h, kernel_w = sizes
-    vectors = max(1, lanes // spec.lanes())
-    taps = kernel_h * kernel_w
-    # The filter's taps stay in registers beside the sums where there is room.
-    room = (spec.vector_registers - min(taps, spec.vector_registers // 3) - 2) // vectors
-    most = max(1, min(width, _MAX_COLUMNS, room))
-    columns = min(range(1, most + 1), key=lambda c: (ceil(width / c) * (c * taps + 4), -c))
-    beyond = max(kernel_h - stride, 0)
-    held = spec.l1_cache // 3 // line_bytes - beyond  # lines of the image
-    fits = [d for d in divisors(lines) if d * stride <= held]
-    if padded:
-        enough = [d for d in divisors(lines) if d * stride >= 2 * beyond]
-        fits = [max(fits[-1:] + enough[:1], default=lines)]
-    chunk = fits[-1] if fits else 1
-    while chunk > 1 and sizes[0] * sizes[1] * (lines // chunk) % spec.cores:
-        chunk = divisors(lines, chunk - 1)[-1]  # tasks of equal number for all cores
-    return _Tile(columns, chunk)
+def size_of_windows(block: s_tir.SBlock, data: tirx.Buffer, *, padded: bool) -> WindowSize:
+    """The sizes of a reduction over windows of `data`, read off its block."""
+    n, o, y, x, v, ky, kx, *_ = (constant(var.dom.extent) or 1 for var in block.iter_vars)
+    shape = [constant(dim) or 1 for dim in data.shape]
+    nbytes = data.dtype.bits // 8
+    return WindowSize(
+        batch=n,
+        blocks=o,
+        lines=y,
+        columns=x,
+        lanes=v,
+        window=(ky, kx),
+        stride=stride_of(shape[2], y, ky),
+        line_bytes=prod(shape[3:]) * nbytes,
+        image_bytes=prod(shape) * nbytes,
+        padded=padded,
+    )

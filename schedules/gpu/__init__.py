@@ -15,13 +15,14 @@ from tvm_edge.schedules.base import Scheduled, ScheduleRule, apply_first
 from tvm_edge.schedules.elementwise import Elementwise
 from tvm_edge.schedules.gpu.conv2d import Conv2d
 from tvm_edge.schedules.gpu.dense import Dense
-from tvm_edge.schedules.gpu.direct import Direct
+from tvm_edge.schedules.gpu.direct import Direct, DirectInt8
+from tvm_edge.schedules.gpu.dot_products import has_dot_products, with_dot_products
 from tvm_edge.schedules.gpu.fallback import Fallback
 from tvm_edge.schedules.gpu.item_blocks import ItemBlocks
 from tvm_edge.schedules.gpu.launch import guard_empty_grids, schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
 from tvm_edge.schedules.gpu.subgroup import SubGroup
-from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled
+from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled, TiledInt8
 from tvm_edge.schedules.gpu.tiled_blocks import TiledBlocks
 from tvm_edge.schedules.gpu.window import Depthwise, Pool
 from tvm_edge.schedules.gpu.winograd import WinogradOutput
@@ -38,7 +39,9 @@ RULES: tuple[ScheduleRule, ...] = (
     SubGroup(depthwise=True),
     TensorCore(),
     Tiled(),
+    TiledInt8(),
     Direct(),
+    DirectInt8(),
     Conv2d(),
     Depthwise(),
     Dense(),
@@ -61,4 +64,14 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     """
     scheduled = apply_first(RULES, func, spec)
     assert scheduled is not None, "the last rule takes any function"
+    scheduled = _multiplied(scheduled, spec)
     return replace(scheduled, func=workspace_outside(guard_empty_grids(scheduled.func)))
+
+
+def _multiplied(scheduled: Scheduled, spec: DeviceSpec) -> Scheduled:
+    """With the instruction that a device multiplies 8-bit numbers by, in its name too."""
+    if not has_dot_products(scheduled.func):
+        return scheduled
+    words = (scheduled.rule.removesuffix("_int8"), spec.dot_product, "int8")
+    rule = "_".join(filter(None, words))
+    return replace(scheduled, func=with_dot_products(scheduled.func, spec), rule=rule)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import tvm
 from tvm import s_tir, sym, tirx
 from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
 
@@ -24,7 +25,7 @@ from tvm_edge.schedules.analysis import accepts, root_blocks
 from tvm_edge.schedules.base import PRECISION, WORKSPACE, Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.emit import Tensor, each, function, hold
-from tvm_edge.schedules.float16 import as_stored
+from tvm_edge.schedules.float16 import as_stored, widened
 from tvm_edge.schedules.gpu.items import (
     ITEMS,
     ITEMS_PER_CORE,
@@ -44,9 +45,10 @@ from tvm_edge.schedules.stages import (
     open_contraction,
     sums_stay_in_order,
 )
+from tvm_edge.schedules.words import as_byte, dot, dot_operands, factors_of
 from tvm_edge.schedules.workgroup import Problem, Read, WorkGroup, choose_work_group, takes
 
-__all__ = ["Direct", "DirectConv"]
+__all__ = ["Direct", "DirectConv", "DirectInt8"]
 
 
 class Direct:
@@ -60,15 +62,29 @@ class Direct:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """The kernel, if `func` is one such convolution and what follows its sums."""
-        found = DirectConv.of(func)
-        if found is None:
-            return None
-        items = found.items
-        if items is not None and not is_legal(found, items.tile):
-            items = None  # a record may be another convolution's
-        if items is None and not found.suits(spec):
-            return None
-        return found.tiled(items, spec)
+        return _by_items(DirectConv.of(func), spec)
+
+
+class DirectInt8:
+    """The same of 8-bit numbers, added up in int32."""
+
+    name = "direct_int8"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
+        """The kernel, if `func` is one such convolution and what follows its sums."""
+        return _by_items(DirectConv.of(func, "int32"), spec)
+
+
+def _by_items(found: DirectConv | None, spec: DeviceSpec) -> tirx.PrimFunc | None:
+    if found is None:
+        return None
+    items = found.items
+    if items is not None and not is_legal(found, items.tile):
+        items = None  # a record may be another convolution's
+    if items is None and not found.suits(spec):
+        return None
+    return found.tiled(items, spec)
 
 
 class DirectConv:
@@ -86,8 +102,12 @@ class DirectConv:
         Channels in a block of the result, 0 where it is in NCHW.
     own_channels : bool
         Whether each channel reads data of its own, of an item with several.
-    multiplied : {"float32", "float16"}
-        Type of the products, and of their sums over a window; all other sums are float32.
+    sums : {"float32", "int32"}
+        Type of the sums.
+    multiplied : {"float32", "float16", "int32"}
+        Type of the products, and of their sums over a window.
+    is_words : bool
+        Whether operands are words of four 8-bit numbers.
     """
 
     of_block = 0
@@ -114,23 +134,28 @@ class DirectConv:
         self.items = read_knobs(Items, str(given)) if given else None
         self.lines, self.columns = self.sizes[conv.lines], self.sizes[conv.columns]
         self.channels = 1 if conv.channels is None else self.sizes[conv.channels]
-        term = get_reduction_expr(block)
-        factors = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
-        # As memory has them; what is multiplied is widened where it is float16.
-        stored = [as_stored(factor) for factor in factors]
+        operands = factors_of(block)
+        assert operands is not None, "a contraction has two factors"
+        factors = operands if conv.data_factor == 0 else operands[::-1]
+        self.sums = str(block.writes[0].source.dtype)
+        self.is_words = dot_operands(get_reduction_expr(block)) is not None
+        # As memory has them; what is multiplied is widened where it is float16 or a byte.
+        find = as_stored if self.sums == "float32" else as_byte
+        stored = [find(factor) for factor in factors]
         if padding is not None and as_stored(padding.body.value) is not None:
             stored[0] = factors[0]  # a padded image is stored as it came
         self.data: tirx.Expr
         self.weight: tirx.Expr
         self.data, self.weight = factors if None in stored else stored
         precision = func.attrs.get(PRECISION) if func.attrs is not None else None
-        halves = precision == "float16" and None not in stored and _bytes(self.weight) == 2
-        self.multiplied = "float16" if halves else "float32"
+        is_stored = self.sums == "float32" and None not in stored
+        halves = precision == "float16" and is_stored and _bytes(self.weight) == 2
+        self.multiplied = "float16" if halves else self.sums
 
     @staticmethod
-    def of(func: tirx.PrimFunc) -> DirectConv | None:
-        """`func` taken apart, ``None`` if it is something else."""
-        opened = open_contraction(func)
+    def of(func: tirx.PrimFunc, sums: str = "float32") -> DirectConv | None:
+        """`func` taken apart, ``None`` if it is something else or adds up in another type."""
+        opened = open_contraction(func, sums)
         if opened is None or opened[2].lines is None:
             return None
         sch, block, conv = opened
@@ -206,6 +231,16 @@ class DirectConv:
             registers=2 * tile.channels * tile.lines * tile.columns + 16,
         )
 
+    def product(self, weight: tirx.Expr, data: tirx.Expr) -> tirx.Expr:
+        """Of two operands as memory has them."""
+        if self.is_words:
+            return dot(weight, data)
+        if self.sums == "int32":
+            return tirx.Cast("int32", weight) * tirx.Cast("int32", data)
+        if self.multiplied == "float16":
+            return weight * data
+        return widened(weight) * widened(data)
+
     # --------------------------------------------------------------------------------- the kernel
 
     def tiled(self, items: Items | None, spec: DeviceSpec) -> tirx.PrimFunc:
@@ -249,7 +284,7 @@ class DirectConv:
             if pad is not None:
                 self._write_padding(pad, params, flat, spec)
             items = [tirx.Cast("int32", size) for size in free] if group is None else group.sizes
-            write_direct(self, tile, items, flat, unaligned=spec.unaligned_vectors)
+            write_direct(self, tile, items, flat, spec)
 
         given = [*tensors[:-1], *(([size], "int8") for size in free)]
         made = function(given, [tensors[-1], *room], body).func
@@ -278,4 +313,4 @@ class DirectConv:
 
 
 def _bytes(operand: tirx.Expr) -> int:
-    return 2 if str(operand.ty.dtype) == "float16" else 4
+    return tvm.DataType(str(operand.ty.dtype)).itemsize

@@ -23,15 +23,15 @@ class ItemSums:
     tile : Tile
     item : tirx.Expr
         Which work-item of the group.
-    dtype : {"float32", "float16"}
-        Of the products. Those of float16 are added up as such over a step, some ten terms, where
-        processors are twice as fast in it, and steps in float32: over the thousands of terms of a
-        whole sum float16 would lose two digits of its three.
+    product : Product
+        Products of float16 are added up as such over a step, some ten terms, where processors are
+        twice as fast in it, and steps in float32: over the thousands of terms of a whole sum
+        float16 would lose two digits of its three.
     """
 
     rounded = None
 
-    def __init__(self, tile: Tile, item: tirx.Expr, dtype: str = "float32") -> None:
+    def __init__(self, tile: Tile, item: tirx.Expr, product: Product) -> None:
         self._tile = tile
         self._across = tile.columns // tile.item_columns
         # Items side by side read vectors side by side: no two of them from one bank.
@@ -39,11 +39,12 @@ class ItemSums:
         self._row = tirx.floordiv(item, self._across) * tile.item_rows
         self._column = tirx.floormod(item, self._across) * self._width
         count = tile.item_rows * tile.item_columns
-        self._sums = registers(count, "float32")
+        self._sums = registers(count, product.summed)
         for i in range(count):
-            self._sums[i] = tirx.const(0, "float32")
-        self._dtype = dtype
-        self._of_step = registers(count, dtype) if dtype != "float32" else self._sums
+            self._sums[i] = tirx.const(0, product.summed)
+        self._product, dtype = product, product.multiplied
+        self._halves = dtype == "float16"
+        self._of_step = registers(count, dtype) if self._halves else self._sums
         self._weights = registers(tile.item_rows, dtype)
         self._data = registers(tile.item_columns, dtype)
 
@@ -51,16 +52,16 @@ class ItemSums:
         """Add the products of a step, which are in place `now` of local memory."""
         tile = self._tile
         count = tile.item_rows * tile.item_columns
-        if self._dtype != "float32":
+        if self._halves:
             for k in range(count):
-                self._of_step[k] = tirx.const(0, self._dtype)
+                self._of_step[k] = tirx.const(0, "float16")
         with T.serial(0, tile.depth) as term:
             at = (now * tile.depth + term) * tile.pitch + self._row
             _read(self._weights, weights, at, tile.item_rows, VECTOR)
             at = (now * tile.depth + term) * tile.data_pitch + self._column
             _read(self._data, data, at, tile.item_columns, self._across * self._width)
             self._multiply()
-        if self._dtype != "float32":
+        if self._halves:
             for k in range(count):
                 self._sums[k] = self._sums[k] + widened(self._of_step[k])
 
@@ -68,12 +69,12 @@ class ItemSums:
         """Add the products of one term."""
         tile = self._tile
         # Half of the speed of float16 is in vectors: an instruction takes two of its products.
-        width = 1 if self._dtype == "float32" else self._width
+        width = self._width if self._halves else 1
         for i in range(tile.item_rows):
             for j in range(0, tile.item_columns, width):
                 k = i * tile.item_columns + j
                 if width == 1:
-                    product = self._weights[i] * self._data[j]
+                    product = self._product.multiply(self._weights[i], self._data[j])
                     self._of_step[k] = self._of_step[k] + product
                     continue
                 with T.vectorized(0, width) as lane:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -43,10 +44,18 @@ class Product:
         Neighbouring weights and data that can be read as one vector: 1 or `VECTOR`.
     rows_beside : bool
         Weights of neighbouring rows lie side by side, not those of neighbouring terms.
-    stored : {"float32", "float16"}
-        Type of the operands, and of local memory.
-    multiplied : {"float32", "float16"}
-        Type of the products, and of sums over the terms of a step; all others are float32.
+    stored : {"float32", "float16", "int32"}
+        Type of the operands, and of local memory: int32 may be words of four 8-bit numbers.
+    multiplied : {"float32", "float16", "int32"}
+        Type of the products, and of sums over the terms of a step.
+    summed : {"float32", "int32"}
+        Type of all other sums.
+    multiply : callable
+        ``multiply(weight, data)``, the product of two operands.
+    data_lines : callable or None
+        ``data_lines(batch, term, column)``, of data that are words: four words of numbers that lie
+        side by side, whose columns (:func:`~tvm_edge.schedules.words.column`) are the data from
+        `column` on. ``None`` where they do not.
     """
 
     batch: int
@@ -64,6 +73,9 @@ class Product:
     rows_beside: bool = False
     stored: str = "float32"
     multiplied: str = "float32"
+    summed: str = "float32"
+    multiply: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = operator.mul
+    data_lines: Callable[[tirx.Expr, tirx.Expr, tirx.Expr], list[tirx.Expr]] | None = None
 
 
 @dataclass(frozen=True)

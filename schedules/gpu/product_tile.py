@@ -56,6 +56,7 @@ _LEAST_ITEMS, _MOST_ITEMS = 32, 256
 
 # Terms of a step; of a window all, so that only the channel moves from step to step.
 _DEPTHS = (8, 16)
+_DEPTHS_OF_WORDS = (4,)
 _WARP_DEPTHS = (16, 32)
 _LONGEST_WINDOW = 25
 _FEWEST_TERMS = 5
@@ -76,7 +77,7 @@ _CYCLES_PER_US = 1755
 
 @cache
 def choose_product_tile(
-    extents: tuple[int, int, int, int], window: int, spec: DeviceSpec
+    extents: tuple[int, int, int, int], window: int, spec: DeviceSpec, together: int = 1
 ) -> Tile | None:
     """The tile of the least estimated time, ``None`` where another rule does better.
 
@@ -87,8 +88,10 @@ def choose_product_tile(
     window : int
         How many of the innermost terms are a window's.
     spec : DeviceSpec
+    together : int
+        Numbers of an operand: four where it is a word of them.
     """
-    return _best(possible_tiles(extents, window, spec), extents, spec)
+    return _best(possible_tiles(extents, window, spec, together), extents, spec, together)
 
 
 @cache
@@ -97,18 +100,20 @@ def choose_block_tile(extents: Extents, line: int, spec: DeviceSpec) -> Tile | N
     return _best(possible_block_tiles(extents, line, spec), extents, spec)
 
 
-def _best(tiles: Iterable[Tile], extents: Extents, spec: DeviceSpec) -> Tile | None:
+def _best(
+    tiles: Iterable[Tile], extents: Extents, spec: DeviceSpec, together: int = 1
+) -> Tile | None:
     _, rows, columns, terms = extents
-    if rows < 8 or columns < 4 or terms < 8:
+    if rows < 8 or columns < 4 or terms * together < 8:
         return None
     return min(tiles, key=lambda tile: estimated_cycles(tile, extents, spec), default=None)
 
 
 def possible_tiles(
-    extents: tuple[int, int, int, int], window: int, spec: DeviceSpec
+    extents: tuple[int, int, int, int], window: int, spec: DeviceSpec, together: int = 1
 ) -> Iterator[Tile]:
     """Tiles that the device takes."""
-    depths: tuple[int, ...] = _DEPTHS
+    depths: tuple[int, ...] = _DEPTHS if together == 1 else (*_DEPTHS_OF_WORDS, *_DEPTHS)
     if 1 < window <= _LONGEST_WINDOW:
         depths = (window if window >= _FEWEST_TERMS else 2 * window,)
     yield from _tiles(extents, depths, spec)

@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.schedules.emit import registers, when
+from tvm_edge.schedules.words import column
 
 __all__ = ["Load", "Stage"]
 
@@ -40,6 +41,8 @@ class Load:
         To the precision of the multiplications, where that is less.
     dtype : str
         Of the operand and of local memory.
+    lines : callable or None
+        Four words at a term and a row (or column), whose columns are those `width` elements.
     """
 
     outer: Literal["term", "row", "quad"]
@@ -51,6 +54,7 @@ class Load:
     width: int
     rounded: Callable[[tirx.Expr], tirx.Expr] | None = None
     dtype: str = "float32"
+    lines: Callable[[tirx.Expr, tirx.Expr], Sequence[tirx.Expr]] | None = None
 
     @property
     def size(self) -> int:
@@ -125,6 +129,10 @@ class Stage:
                 if self._terms is not None:
                     bounds.append(first + term < self._terms)
 
+                if load.lines is not None:
+                    lines = load.lines(first + term, at)
+                    _bring_columns(kept, i * load.width, lines, bounds)
+                    continue
                 _bring(kept, i * load.width, load, partial(load.element, first, e), bounds)
 
     def put(self, into: tirx.Expr) -> None:
@@ -161,3 +169,15 @@ def _bring(
         return
     with T.vectorized(0, load.width) as lane:
         kept[first + lane] = guarded(lane)
+
+
+def _bring_columns(
+    kept: Any, first: int, lines: Sequence[tirx.Expr], bounds: Sequence[tirx.Expr]
+) -> None:
+    """The same of words whose numbers lie side by side: read four lines, keep four columns."""
+    held = registers(len(lines), "int32")
+    zero = tirx.const(0, "int32")
+    for k, line in enumerate(lines):
+        held[k] = tirx.if_then_else(tirx.all(*bounds), line, zero) if bounds else line
+    for j in range(len(lines)):
+        kept[first + j] = column([held[k] for k in range(len(lines))], j)

@@ -13,6 +13,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant, uses
 from tvm_edge.schedules.emit import Tensor
+from tvm_edge.schedules.words import WORD, loads_of
 
 __all__ = ["Memory", "Tail", "as_vectors", "place_in_block", "substituted"]
 
@@ -71,6 +72,22 @@ class Memory:
         """Whether `width` neighbours on `axis`, which is `extent` long, can be read together."""
         return extent % width == 0 and self.is_straight(expr, axis) and not _branches(expr)
 
+    def words(self, expr: tirx.Expr) -> list[tirx.Expr] | None:
+        """Where the numbers of a word begin lines of four, these lines as words.
+
+        ``None`` where `expr` is something else. Numbers are then read where a multiple of four is
+        all that is asked for.
+        """
+        loads = loads_of(expr)
+        if loads is None:
+            return None
+        flat = [load.source for load in loads]
+        whole = {buffer: T.buffer_proxy(_in_words(buffer)) for buffer in set(flat)}
+        return [
+            whole[buffer][tirx.floordiv(load.indices[0], WORD)]
+            for buffer, load in zip(flat, loads, strict=True)
+        ]
+
     def offsets_in(self, expr: tirx.Expr) -> list[tirx.Expr]:
         """Indices of the loads of vectors in `expr`."""
         found: list[tirx.Expr] = []
@@ -81,6 +98,11 @@ class Memory:
 
         tvm_ffi.structural_walk(expr, (ir.TensorLoad, on_load))
         return found
+
+
+def _in_words(buffer: Any) -> Any:
+    """The memory of a vector of bytes as words."""
+    return T.decl_buffer([max(1, int(buffer.shape[0]) // WORD)], "int32", buffer.data)
 
 
 class Tail:

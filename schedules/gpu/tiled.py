@@ -6,6 +6,7 @@ element of the virtual matrix of windows is the block's own expression at a term
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, TypeVar
@@ -32,8 +33,9 @@ from tvm_edge.schedules.stages import (
     open_contraction,
     sums_stay_in_order,
 )
+from tvm_edge.schedules.words import WORD, dot, dot_operands, factors_of
 
-__all__ = ["Source", "TensorCore", "Tiled", "digits"]
+__all__ = ["Source", "TensorCore", "Tiled", "TiledInt8", "digits"]
 
 Found = TypeVar("Found", bound="Source")
 
@@ -46,15 +48,32 @@ class Tiled:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """The kernel, if `func` is one contraction and what follows its sums."""
-        if spec.local_memory_kind != "dedicated":
-            return None
-        found = Source.of(func)
-        if found is None:
-            return None
-        tile = found.tile
-        if tile is None or not fits(tile, spec):  # a record may be another device's
-            tile = choose_product_tile(found.extents, found.window, spec)
-        return None if tile is None else found.kernel(tile, spec)
+        return _in_tiles(func, spec, "float32")
+
+
+class TiledInt8:
+    """Sums of products of 8-bit numbers, in int32: words of four of them in local memory."""
+
+    name = "tiled_int8"
+    origin: Origin = "heuristic"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
+        """The kernel, if `func` is one such contraction and what follows its sums."""
+        return _in_tiles(func, spec, "int32")
+
+
+def _in_tiles(func: tirx.PrimFunc, spec: DeviceSpec, sums: str) -> tirx.PrimFunc | None:
+    """The kernel of a contraction that is added up in a type; ``None`` of all else."""
+    if spec.local_memory_kind != "dedicated":
+        return None
+    found = Source.adding_up(func, sums)
+    if found is None:
+        return None
+    tile = found.tile
+    if tile is None or not fits(tile, spec):  # a record may be another device's
+        words = (WORD,) if found.is_words else ()
+        tile = choose_product_tile(found.extents, found.window, spec, *words)
+    return None if tile is None else found.kernel(tile, spec)
 
 
 class TensorCore:
@@ -87,8 +106,12 @@ class Source:
         How many of the innermost terms are a window's.
     tile : Tile or None
         The one that the function was given.
-    stored : {"float32", "float16"}
-        Type of both operands, as memory has them.
+    stored : {"float32", "float16", "int32"}
+        Type of both operands, as memory or, of 8-bit numbers, local memory has them.
+    sums : {"float32", "int32"}
+        Type of the sums.
+    is_words : bool
+        Whether operands are words of four 8-bit numbers.
     """
 
     takes_depthwise = False
@@ -116,20 +139,28 @@ class Source:
         self.window = prod(sizes[p] for p in conv.window)
         config = block.annotations.get(CONFIG)
         self.tile = read_knobs(Tile, str(config)) if config else None
-        term = get_reduction_expr(block)
-        factors = (term.a, term.b) if conv.data_factor == 0 else (term.b, term.a)
-        stored = [as_stored(factor) for factor in factors]
-        self.stored = "float32" if None in stored else "float16"
+        operands = factors_of(block)
+        assert operands is not None, "a contraction has two factors"
+        factors = operands if conv.data_factor == 0 else operands[::-1]
+        halves = [as_stored(factor) for factor in factors]
+        self.sums = str(block.writes[0].source.dtype)
+        self.stored = self.sums if None in halves else "float16"
+        self.is_words = dot_operands(get_reduction_expr(block)) is not None
         self._data: tirx.Expr
         self._weight: tirx.Expr
-        self._data, self._weight = factors if None in stored else stored
+        self._data, self._weight = factors if None in halves else halves
         precision = func.attrs.get(PRECISION) if func.attrs is not None else None
-        self._multiplied = self.stored if precision == "float16" else "float32"
+        self._multiplied = self.stored if precision == "float16" else self.sums
 
     @classmethod
     def of(cls: type[Found], func: tirx.PrimFunc) -> Found | None:
         """`func` taken apart, ``None`` if it is something else."""
-        opened = open_contraction(func)
+        return cls.adding_up(func, "float32")
+
+    @classmethod
+    def adding_up(cls: type[Found], func: tirx.PrimFunc, sums: str) -> Found | None:
+        """The same of sums in a type."""
+        opened = open_contraction(func, sums)
         if opened is None or (opened[2].channels is None and not cls.takes_depthwise):
             return None
         sch, block, conv = opened
@@ -159,7 +190,8 @@ class Source:
         batch, rows, columns, _ = self.extents
         params = list(self._func.params)
         tensors = [([int(d) for d in b.shape], str(b.dtype)) for b in params]
-        space = [([tile.parts * batch * rows * columns], "float32")] if tile.parts > 1 else []
+        room = [tile.parts * batch * rows * columns]
+        space = [(room, self.sums)] if tile.parts > 1 else []
 
         def body(*buffers: Any) -> None:
             flat = as_vectors([*tensors, *space], buffers)
@@ -195,6 +227,8 @@ class Source:
         first = tirx.const(0, "int32")
         _, rows, columns, terms = self.extents
         rows_beside = memory.is_straight(weight, row)
+        in_vectors = memory.in_vectors(data, column, columns, VECTOR)
+        lines = memory.words(data) if self.is_words and in_vectors else None
         along, count = (row, rows) if rows_beside else (term, terms)
 
         def at(expr: Any, *where: tirx.Expr) -> Any:
@@ -212,10 +246,15 @@ class Source:
                 else None
             ),
             weight_width=VECTOR if memory.in_vectors(weight, along, count, VECTOR) else 1,
-            data_width=VECTOR if memory.in_vectors(data, column, columns, VECTOR) else 1,
+            data_width=VECTOR if in_vectors else 1,
             rows_beside=rows_beside,
             stored=self.stored,
             multiplied=self._multiplied,
+            summed=self.sums,
+            multiply=dot if self.is_words else operator.mul,
+            data_lines=(
+                (lambda b, t, c: [at(line, b, first, c, t) for line in lines]) if lines else None
+            ),
         )
 
     def _stored_at(self, places: Mapping[int, tirx.Expr]) -> list[tirx.Expr]:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from tvm import ir, sym, tirx
 from tvm.script.ir_builder import tirx as T
 
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.emit import hold, launch_grid, registers, when
 from tvm_edge.schedules.float16 import widened
+from tvm_edge.schedules.gpu.dot_products import dot_product_of
 from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.gpu.reads import Reads
 from tvm_edge.schedules.gpu.tail import Memory, Tail, place_in_block
@@ -39,7 +41,7 @@ class ItemTile:
 
 
 def write_direct(
-    conv: DirectConv, tile: ItemTile, items: Sequence[Any], flat: list[Any], *, unaligned: bool
+    conv: DirectConv, tile: ItemTile, items: Sequence[Any], flat: list[Any], spec: DeviceSpec
 ) -> None:
     """Write the launch.
 
@@ -62,7 +64,7 @@ def write_direct(
             if not isinstance(count, int) or size % count
         ]
         with when(tirx.all(*bounds)) if bounds else nullcontext():
-            _Item(conv, tile, at, flat, unaligned).write()
+            _Item(conv, tile, at, flat, spec).write()
 
 
 class _Item:
@@ -74,9 +76,12 @@ class _Item:
         tile: ItemTile,
         at: Sequence[tirx.Expr],
         flat: list[Any],
-        unaligned: bool,
+        spec: DeviceSpec,
     ) -> None:
-        self._source, self._tile, self._at, self._unaligned = source, tile, at, unaligned
+        self._source, self._tile, self._at = source, tile, at
+        self._unaligned = spec.unaligned_vectors
+        # Channels side by side are one multiply-add of a GPU that has vectors.
+        self._in_vectors = not source.is_words or dot_product_of(spec).in_vectors
         params = list(source.func.params)
         if source.padding is not None:
             params = [*params, source.padding.writes[0].source]
@@ -100,7 +105,7 @@ class _Item:
                 (x, tile.columns, source.columns),
             )
         )
-        self._sums = registers(tile.size, "float32")
+        self._sums = registers(tile.size, source.sums)
         self._halves = source.multiplied == "float16"
         # Over the thousands of terms of a whole sum float16 would lose two digits of its three.
         self._of_window = registers(tile.size, "float16") if self._halves else self._sums
@@ -109,7 +114,7 @@ class _Item:
         """Add up, and store."""
         source, conv = self._source, self._source.conv
         for i in range(self._tile.size):
-            self._sums[i] = tirx.const(0, "float32")
+            self._sums[i] = tirx.const(0, self._source.sums)
         channels = [p for p in conv.reduction if p not in conv.window]
         count = prod(source.sizes[p] for p in channels)
         *rows, taps = conv.window or (None,)
@@ -164,18 +169,18 @@ class _Item:
                     )
                     todo.append(((i * tile.columns + j) * tile.channels, a, b))
         w, d = weights.write(), data.write()
-        sums, kept = self._of_window, (lambda x: x) if self._halves else widened
+        sums, multiplied = self._of_window, source.product
         for s, a, b in todo:
-            if tile.channels == 1:
-                sums[s] = sums[s] + kept(w[a]) * kept(d[b])
+            if tile.channels == 1 or not self._in_vectors:
+                for k in range(tile.channels):
+                    sums[s + k] = sums[s + k] + multiplied(w[a + k], d[b])
                 continue
-            # Channels side by side: one multiply-add of a GPU that has vectors.
             width = VECTOR if source.of_block else tile.channels  # CUDA has none of eight
             for first in range(0, tile.channels, width):
                 with T.vectorized(0, width) as lane:
                     k = first + lane if first else lane
-                    factor = kept(d[b + k if own > 1 else b])
-                    sums[s + k] = sums[s + k] + kept(w[a + k]) * factor
+                    factor = d[b + k if own > 1 else b]
+                    sums[s + k] = sums[s + k] + multiplied(w[a + k], factor)
 
     def _store(self) -> None:
         if self._source.of_block:
@@ -200,7 +205,7 @@ class _Item:
                     bounds.append(self._line + i >= self._at[1] * tile.lines)
                 here = self._place(k, i)
                 where = [here[p] for p in spatial[:-1]]
-                kept = registers(tile.columns, "float32")
+                kept = registers(tile.columns, source.sums)
                 for j in range(tile.columns):
                     kept[j] = self._sums[(i * tile.columns + j) * tile.channels + k]
                 with when(tirx.all(*bounds)) if bounds else nullcontext():
@@ -232,7 +237,7 @@ class _Item:
             range(0, tile.channels, VECTOR), range(tile.lines), range(tile.columns)
         ):
             first = (i * tile.columns + j) * tile.channels + k
-            kept = registers(VECTOR, "float32")
+            kept = registers(VECTOR, source.sums)
             for m in range(VECTOR):
                 kept[m] = self._sums[first + m]
             n, channel, y, x = (self._place(k, i, j)[p] for p in range(4))

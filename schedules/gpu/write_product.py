@@ -55,8 +55,16 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
         if tile.wave > 1:
             sums = WarpSums(tile, item)
         else:
-            sums = ItemSums(tile, item, product.multiplied)
+            sums = ItemSums(tile, item, product)
         by_row = (tile.depth, tile.rows)
+        data_width = VECTOR
+        if product.data_quad is None:
+            data_width = _width(product.data_width, tile.columns)
+
+        def lines(term: tirx.Expr, at: tirx.Expr) -> list[tirx.Expr]:
+            assert product.data_lines is not None
+            return product.data_lines(batch, term, first_column + at)
+
         loads = (
             Load(
                 "term" if product.rows_beside else "row",
@@ -76,9 +84,10 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
                 product.columns - first_column if product.columns % tile.columns else None,
                 data,
                 tile.data_pitch,
-                _width(product.data_width, tile.columns) if product.data_quad is None else VECTOR,
+                data_width,
                 sums.rounded,
                 product.stored,
+                lines if data_width > 1 and product.data_lines is not None else None,
             ),
         )
         whole = product.terms == steps * tile.depth * tile.parts
@@ -143,7 +152,7 @@ def write_parts(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> N
         return
 
     def add(at: tirx.Expr) -> None:
-        sums = register(tirx.const(0, "float32"))
+        sums = register(tirx.const(0, product.summed))
         with T.serial(0, tile.parts) as part:
             sums[0] = sums[0] + parts[part * total + at]
         column = hold(tirx.floormod(at, product.columns))
@@ -166,9 +175,9 @@ def _write_parts_of_rows(product: Product, tile: Tile, parts: Any, spec: DeviceS
         line = hold(tirx.floordiv(at, product.columns))
         row, batch = hold(tirx.floormod(line, quads)) * VECTOR, hold(tirx.floordiv(line, quads))
         first = hold((batch * product.rows + row) * product.columns + column)
-        sums = registers(VECTOR, "float32")
+        sums = registers(VECTOR, product.summed)
         for k in range(VECTOR):
-            sums[k] = tirx.const(0, "float32")
+            sums[k] = tirx.const(0, product.summed)
         with T.serial(0, tile.parts) as part:
             for k in range(VECTOR):
                 sums[k] = sums[k] + parts[part * total + first + k * product.columns]

@@ -290,6 +290,7 @@ def test_an_item_of_a_tuple_is_copied_once_for_all_readers() -> None:
     assert len(copies_for(joined(), ["concat", "add"])) <= 3
 
 
+@pytest.mark.full  # SSD is cut so in test_gpu_models.py, and runs
 def test_yolov3_by_hand() -> None:
     """Boxes and scores to the CPU; what is chosen comes back for the gathers of the result."""
     model = zoo.build("yolov3", image_size=64, width=0.25)

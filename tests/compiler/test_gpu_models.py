@@ -18,7 +18,7 @@ from tests.compiler.test_zoo_accuracy import (
 )
 from tests.detections import compare_detections
 from tests.marks import in_full
-from tests.onnx_models import conv_relu, reference, relative_error
+from tests.onnx_models import conv_relu, make_model, reference, relative_error
 from tests.zoo.networks import HUGE
 from tvm_edge import zoo
 
@@ -28,6 +28,7 @@ Options = dict[str, object]
 # are in mobilenet_v2, which is compiled for other GPUs, and joined branches in tests/relay_passes.
 QUICK = ("ssd_mobilenet_v1",)
 DETECTORS = tuple(name for name in zoo.names() if zoo.entry(name).task == "detection")
+WITH_ONE_SUPPRESSION = tuple(name for name in DETECTORS if name != "faster_rcnn_head")
 
 
 @cache
@@ -121,18 +122,83 @@ def test_where_a_detector_is_cut(gpu: str) -> None:
         np.testing.assert_array_equal(actual[name], value)
 
 
-# The one with two suppressions, which the CPU and the GPU take in turns; the test above is of
-# SSD's.
-CUT = ("faster_rcnn_head",)
-REST = (name for name in DETECTORS if name not in CUT)
-FULL_SIZE = (name for name in DETECTORS if name not in HUGE)
+def check_cut(model: onnx.ModelProto, report: tvm_edge.CompileReport, gpu: str) -> None:
+    """The suppressions are on the CPU, and all else on the GPU."""
+    of = {node.name for node in model.graph.node if node.op_type == "NonMaxSuppression"}
+    moved = {p.operator for p in report.placements if p.reason == "named in fallback="}
+    on_cpu = {p.operator for p in report.placements if p.device == "llvm"}
+    # Faster R-CNN's ranks of boxes are as many as the first suppression left.
+    assert moved == of and of <= on_cpu <= of | {"rpn/ranks"}
+    ran = [k.operators for k in report.kernels if k.device == "llvm"]
+    assert {name for operators in ran for name in operators} == on_cpu
+    assert {p.device for p in report.placements if p.op_type == "Conv"} <= {gpu}
+    order = [device for device, _ in report.partitions]
+    assert order[0] == order[-1] == gpu and order.count("llvm") == len(on_cpu)
+    assert {c["destination"] for c in report.copies} == {gpu, "llvm"}
+    tensors = [(c["tensor"], c["destination"]) for c in report.copies]
+    assert len(tensors) == len(set(tensors)), "a tensor crosses once each way"
+
+
+def twice() -> onnx.ModelProto:
+    """A suppression of the boxes that another one ranks first, as Faster R-CNN's."""
+    node = onnx.helper.make_node
+    nodes = [
+        node("Sigmoid", ["logits"], ["scores"], name="scores"),
+        node("NonMaxSuppression", ["boxes", "scores", "most", "wide"], ["kept"], name="first"),
+        node("GatherND", ["scores", "kept"], ["kept_scores"], name="kept_scores"),
+        node("Sub", ["scores", "one"], ["sunk"], name="sink"),
+        node("ScatterND", ["sunk", "kept", "kept_scores"], ["ranks"], name="rpn/ranks"),
+        node("TopK", ["ranks", "count"], ["values", "best"], name="best", axis=2),
+        node("Reshape", ["best", "row"], ["which"], name="which"),
+        node("Gather", ["boxes", "which"], ["proposals"], name="proposals", axis=1),
+        node("NonMaxSuppression", ["proposals", "values", "most", "thin"], ["of"], name="second"),
+        node("Cast", ["of"], ["selected"], name="cast", to=onnx.TensorProto.FLOAT),
+    ]
+    constants = {
+        "most": np.array([60]),
+        "wide": np.array([0.7], "float32"),
+        "thin": np.array([0.3], "float32"),
+        "one": np.array(1, "float32"),
+        "count": np.array([20]),
+        "row": np.array([20]),
+    }
+    inputs = {"boxes": (1, 60, 4), "logits": (1, 1, 60)}
+    return make_model(nodes, inputs, ["proposals", "selected"], constants)
+
+
+def test_two_suppressions_on_the_cpu(gpu: str) -> None:
+    """The devices take turns twice, with as many boxes as were found."""
+    model, random = twice(), np.random.default_rng(3)
+    corners = random.random((1, 60, 2)) * 3
+    boxes = np.concatenate([corners, corners + 0.5 + random.random((1, 60, 2))], -1)
+    logits = random.standard_normal((1, 1, 60))
+    inputs = {"boxes": boxes.astype("float32"), "logits": logits.astype("float32")}
+    compiled = tvm_edge.compile(model, gpu, fallback=["NonMaxSuppression"])
+    check_cut(model, compiled.report, gpu)
+    actual, expected = compiled.run(inputs), reference(model, inputs)
+    assert 2 < len(expected["selected"]) < 20
+    for name, value in expected.items():
+        np.testing.assert_array_equal(actual[name], value)
+
+
+# Others have one suppression, as SSD above, or are more of the same.
+QUICKEST = ("faster_rcnn_head",)
 
 
 @pytest.mark.parametrize(
+    "name", [*QUICKEST, *in_full(*(n for n in DETECTORS if n not in QUICKEST))]
+)
+def test_where_detectors_are_cut(name: str, gpu: str) -> None:
+    model = zoo.build(name, **REDUCED[name])
+    check_cut(model, tvm_edge.analyze(model, gpu, fallback=["NonMaxSuppression"]), gpu)
+
+
+@pytest.mark.full  # minutes of building kernels; what these find is in the three tests above
+@pytest.mark.parametrize(
     ("name", "options"),
     [
-        *((name, REDUCED[name]) for name in CUT),
-        *in_full(*((name, REDUCED[name]) for name in REST), *((name, {}) for name in FULL_SIZE)),
+        *((name, REDUCED[name]) for name in DETECTORS),
+        *((name, {}) for name in DETECTORS if name not in HUGE),
     ],
 )
 def test_suppression_on_the_cpu(name: str, options: Options, gpu: str) -> None:
@@ -145,20 +211,7 @@ def test_suppression_on_the_cpu(name: str, options: Options, gpu: str) -> None:
     result = compare_detections(actual, expected, score_threshold=score_threshold(model))
     assert result.unmatched == 0
     assert result.matched >= 5  # of the seven that the smallest network finds
-    report = compiled.report
-    of = {node.name for node in model.graph.node if node.op_type == "NonMaxSuppression"}
-    moved = {p.operator for p in report.placements if p.reason == "named in fallback="}
-    on_cpu = {p.operator for p in report.placements if p.device == "llvm"}
-    # Faster R-CNN's ranks of boxes are as many as the first suppression left.
-    assert moved == of and of <= on_cpu <= of | {"rpn/ranks"}
-    ran = [k.operators for k in report.kernels if k.device == "llvm"]
-    assert {name for operators in ran for name in operators} == on_cpu
-    assert {p.device for p in report.placements if p.op_type == "Conv"} == {gpu}
-    order = [device for device, _ in report.partitions]
-    assert order[0] == order[-1] == gpu and order.count("llvm") == len(on_cpu)
-    assert {c["destination"] for c in report.copies} == {gpu, "llvm"}
-    tensors = [(c["tensor"], c["destination"]) for c in report.copies]
-    assert len(tensors) == len(set(tensors)), "a tensor crosses once each way"
+    check_cut(model, compiled.report, gpu)
 
 
 def test_storage_is_planned_on_each_device() -> None:

@@ -71,6 +71,7 @@ def test_clip(low: float | None, high: float | None) -> None:
     agree(model, {"x": random_input((64,)) * 4})
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("indices", [[0], [2, -1, 0], [[1, 1], [-3, 0]]])
 def test_gather_constant_indices(axis: int, indices: list[int]) -> None:
@@ -150,6 +151,7 @@ def test_non_max_suppression_names_its_dynamic_length() -> None:
     assert all(k.operators == ("n",) and k.origin == "heuristic" for k in kernels)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("sampling_ratio", [0, 2])
 @pytest.mark.parametrize(
     ("opset", "coordinates"),
@@ -232,6 +234,7 @@ def test_functions_far_from_zero(operator: str) -> None:
     )
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("base", ["float32", "int32", "int64"])
 @pytest.mark.parametrize("exponent", ["float32", "int32", "int64"])
 def test_pow_of_two_types(base: str, exponent: str) -> None:
@@ -267,6 +270,7 @@ _RESIZES = [
 ]
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("how", _RESIZES, ids=lambda how: "-".join(map(str, how.values())))
 @pytest.mark.parametrize("scales", [(0.6, 0.8), (2.3, 1.7), (1.0, 0.3), (2.0, 2.0)])
 def test_resize_by_scales_that_round(how: dict[str, Any], scales: tuple[float, float]) -> None:
@@ -371,6 +375,7 @@ def test_unnamed_nodes_in_the_branches_of_an_if() -> None:
         agree(model, inputs)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("dtype", ["uint8", "uint64"])
 @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
 @pytest.mark.parametrize("target", ["llvm", "opencl"])

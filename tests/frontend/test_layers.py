@@ -91,6 +91,7 @@ def test_max_pool_with_indices(attributes: dict[str, Any]) -> None:
     close(node, {"x": x}, outputs={"i": TensorProto.INT64}, rtol=0)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
 @pytest.mark.parametrize("pads", [[1, 0, 3, 2], [-1, 2, 0, -2]], ids=str)
 def test_pad(mode: str, pads: list[int]) -> None:
@@ -122,6 +123,7 @@ def test_reduced_extrema_keep_nan(operator: str) -> None:
     np.testing.assert_array_equal(ours, reduce(x, axis=1))
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("axis", [0, 1, None])
 @pytest.mark.parametrize("kind", ["uint8", "int8"])
 def test_quantize_and_back(axis: int | None, kind: str) -> None:

@@ -12,7 +12,7 @@ from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_pipeline
 
 LOOPS = ["LaunchLoops", "LegalizeVectors"]
 GROUPS = ["RequireWorkGroups"]
-MERGES = ["MergeLoops", "MergeLaunches"]
+MERGES = ["MergeLoops", "MergeLaunches", "VectorsInLaunches"]
 # For Hexagon's memory alone.
 LEFT_OUT = ["s_tir.VerifyVTCMLimit", "s_tir.LowerVtcmAlloc"]
 
@@ -50,5 +50,10 @@ def test_it_follows_tvm(
     place = own.index("s_tir.LoopPartition")
     assert own[place + 1 : place + 3 + len(loops)] == ["MergeLoops", *loops, "tirx.VectorizeLoop"]
     place = own.index("s_tir.LowerThreadAllreduce")
-    merged = ["MergeLaunches", "s_tir.MergeSharedMemoryAllocations", "tirx.SplitHostDevice"]
-    assert own[place + 1 : place + 5 + len(groups)] == [*merged, *groups, "tirx.MakePackedAPI"]
+    merged = ["MergeLaunches", "s_tir.MergeSharedMemoryAllocations", "VectorsInLaunches"]
+    assert own[place + 1 : place + 6 + len(groups)] == [
+        *merged,
+        "tirx.SplitHostDevice",
+        *groups,
+        "tirx.MakePackedAPI",
+    ]

@@ -1,14 +1,17 @@
-"""Networks whose memory is in their fully connected layers, as YOLOv1's, in little."""
+"""Networks whose memory is in their weights, as YOLOv1's, in little."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import TensorProto, helper
 
 from tests.onnx_models import make_model
 
-__all__ = ["IMAGE", "yolo_shaped"]
+__all__ = ["IMAGE", "PICTURE", "conv_heavy", "yolo_shaped"]
 
 IMAGE = (1, 3, 64, 64)
 
@@ -60,3 +63,35 @@ def yolo_shaped(hidden: int = 1024, seed: int = 0) -> onnx.ModelProto:
         helper.make_node("Sigmoid", ["boxes"], ["result"], name="sigmoid"),
     ]
     return make_model(nodes, {"data": IMAGE}, ["result"], weights)
+
+
+PICTURE = (1, 3, 5, 4)
+
+
+def conv_heavy(sizes: Sequence[int] = (3, 65, 528, 128)) -> onnx.ModelProto:
+    """3x3 convolutions ``conv0``, ``conv1``, … between these numbers of channels, each with a bias
+    and a leaky ReLU; their mean, and a large table of which three rows are read. The result of
+    ``leaky1`` is returned as well.
+    """
+    random = np.random.default_rng(3)
+    weights: dict[str, np.ndarray] = {}
+    nodes, value = [], "data"
+    for i, (channels, filters) in enumerate(pairwise(sizes)):
+        scale = np.sqrt(2 / (9 * channels)).astype("float32")
+        weights[f"w{i}"] = random.standard_normal((filters, channels, 3, 3), np.float32) * scale
+        weights[f"b{i}"] = random.standard_normal(filters, np.float32)
+        inputs = [value, f"w{i}", f"b{i}"]
+        nodes += [
+            helper.make_node("Conv", inputs, [f"c{i}"], name=f"conv{i}", pads=[1] * 4),
+            helper.make_node("LeakyRelu", [f"c{i}"], [f"r{i}"], name=f"leaky{i}", alpha=0.1),
+        ]
+        value = f"r{i}"
+    weights["table"] = random.standard_normal((5000, sizes[-1]), np.float32)
+    nodes += [
+        helper.make_node("GlobalAveragePool", [value], ["mean"], name="pool"),
+        helper.make_node("Flatten", ["mean"], ["flat"], name="flatten"),
+        helper.make_node("Gather", ["table", "rows"], ["some"], name="pick"),
+        helper.make_node("Add", ["flat", "some"], ["result"], name="sum"),
+    ]
+    inputs = {"data": PICTURE, "rows": (3,)}
+    return make_model(nodes, inputs, ["result", "r1"], weights, dtypes={"rows": TensorProto.INT64})

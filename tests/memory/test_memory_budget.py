@@ -19,7 +19,7 @@ import tvm
 import tvm_edge
 from benchmarks.limited import limited
 from benchmarks.memory import measured
-from tests.memory.models import IMAGE, yolo_shaped
+from tests.memory.models import IMAGE, conv_heavy, yolo_shaped
 from tests.onnx_models import random_input, reference, relative_error
 from tvm_edge import CompileReport
 from tvm_edge.report import MemoryInfo
@@ -192,6 +192,25 @@ def test_layers_that_may_not_leave_are_split(
     assert memory.window in (split.part_bytes, 2 * split.part_bytes)
     assert memory.peak <= budget
     check(planned, network, inputs)
+
+
+def test_convolutions_are_streamed_where_no_other_plan_fits() -> None:
+    network = conv_heavy((3, 190, 190, 190, 190, 190))
+    whole = memory_of(tvm_edge.analyze(network, "mali-g76", fallback="none"))
+    assert whole.window == 0
+    budget = whole.peak - MIB
+    report = tvm_edge.analyze(network, "mali-g76", fallback="none", memory_budget=budget)
+    assert taken(report).startswith("convolutions streamed")
+    memory = memory_of(report)
+    assert len(report.splits) == 4 and memory.peak <= budget
+    sizes = [split.part_bytes for split in report.splits]
+    assert memory.window in (max(sizes), 2 * max(sizes))
+    assert memory.mapped == memory.weights_by_device["streamed"] == sum(sizes)
+    plans = {plan.name: plan for plan in memory.plans}
+    assert plans["as is"].seconds < plans[taken(report)].seconds
+    largest = tvm_edge.analyze(network, "mali-g76", fallback="none", memory_budget=whole.peak)
+    reasons = {plan.name: plan.reason for plan in memory_of(largest).plans}
+    assert reasons["convolutions streamed"].startswith("not needed")
 
 
 @pytest.mark.full

@@ -66,6 +66,11 @@ def test_plans_of_a_gpu() -> None:
         "FC on the CPU, no Winograd",
         *(f"FC split ×{parts}" for parts in (4, 16)),
         "FC split ×16, no Winograd",
+        *(
+            f"{base}, convolutions streamed{how}"
+            for base in ("FC on the CPU", "FC split ×16")
+            for how in ("", ", no Winograd", " ×4, no Winograd")
+        ),
     ]
     assert list(missing) == ["unified memory"]
 
@@ -79,14 +84,31 @@ def test_plans_that_are_not_to_be_had_say_why() -> None:
     _, missing = names(offload=False)
     assert "fallback=" in missing["FC on the CPU"]
     assert "fallback=" in missing["FC on the CPU, pipelined"]
+    small = [node("Conv", weights=1000), *CLASSIFIER[1:]]
+    reasons = {p.name: why for p, why in possible(small, **GPU)}
+    assert "no convolution" in reasons["FC on the CPU, convolutions streamed"]
+
+
+def test_plans_without_fully_connected_layers() -> None:
     plans = list(possible(CLASSIFIER[:1], **GPU))
-    assert [p.name for p, why in plans if not why] == ["as is", "no Winograd"]
+    assert [p.name for p, why in plans if not why] == [
+        "as is",
+        "no Winograd",
+        "convolutions streamed",
+        "convolutions streamed, no Winograd",
+        "convolutions streamed ×4, no Winograd",
+    ]
+    streamed = {p.name: p.instead_of for p, _ in plans if p.conv_window}
+    assert list(streamed.values()) == ["as is", "no Winograd", list(streamed)[1]]
 
 
 def test_a_window_is_a_part_of_the_largest_layer() -> None:
     plans = possible(CLASSIFIER, **GPU)
     windows = {p.name: p.weight_window for p, _ in plans if p.weight_window}
     assert windows["FC split ×4"] == 2 * 20 * MIB and windows["FC split ×16"] == 2 * 5 * MIB
+    windows = {p.name: p.conv_window for p, _ in possible(CLASSIFIER, **GPU) if p.conv_window}
+    assert windows["FC on the CPU, convolutions streamed"] == 2 * 9 * MIB
+    assert windows["FC split ×16, convolutions streamed ×4, no Winograd"] == 2 * 9 * MIB // 4
 
 
 FAST, SLOW, SMALL = AS_IS, Plan("slow"), Plan("small")
@@ -108,7 +130,7 @@ def test_the_fastest_that_fits(budget: int, taken: str) -> None:
     assert [info.name for info in infos if info.taken] == [taken]
     reasons = {info.name: info.reason for info in infos}
     assert reasons[taken] == "the fastest that fits"
-    assert reasons["absent"] == "not to be had: nobody wrote it"
+    assert reasons["absent"] == "nobody wrote it"
     if taken == "slow":
         assert reasons["as is"] == f"{100 - budget}.0 MiB above the budget"
         expected = "fits, and is slower" if budget >= 50 else "above"

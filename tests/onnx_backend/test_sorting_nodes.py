@@ -16,12 +16,12 @@ NAMES = sorted(
 )
 
 
-@pytest.mark.parametrize("name", sampled(NAMES, 3))
+@pytest.mark.parametrize("name", sampled(NAMES, 5))
 def test_on_the_cpu(name: str) -> None:
     run_case(load_cases()[name], "CPU")
 
 
-@pytest.mark.parametrize("name", sampled(NAMES, 5))
+@pytest.mark.parametrize("name", sampled(NAMES, 9))
 def test_on_a_gpu(name: str, gpu: str) -> None:
     run_case(load_cases()[name], "OPENCL")
 

@@ -35,7 +35,7 @@ def check(name: str, device: str) -> None:
         np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", sampled(NAMES, 2))
+@pytest.mark.parametrize("name", sampled(NAMES, 4))
 def test_on_the_cpu(name: str) -> None:
     check(name, "CPU")
 

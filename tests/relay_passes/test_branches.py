@@ -122,6 +122,7 @@ def computed(x: np.ndarray, searches: bool, form: str) -> np.ndarray:
     return -searched if searches else -bent
 
 
+@pytest.mark.diagonals(4)
 @pytest.mark.parametrize("form", ["plain", "bare", "nested", "pair"])
 @pytest.mark.parametrize("searches_first", [True, False])
 @pytest.mark.parametrize("fallback", ["list", ["exp"], ["If"], ["negative"]], ids=str)

@@ -19,6 +19,7 @@ from tests.onnx_models import make_model, reference, relative_error
 from tests.relay_passes.test_in_place import conv, fire, inception
 from tests.schedules.harness import Graph
 from tvm_edge.compiler import driver, parallel
+from tvm_edge.hardware import resolve_target
 from tvm_edge.lowering.merged import merged_launches, with_merged_launches
 from tvm_edge.lowering.parallel_members import PARALLEL
 from tvm_edge.relay_passes import parallel_fusion
@@ -123,12 +124,20 @@ def test_as_on_a_large_gpu(build: Callable[[Graph], None], gpu: str, as_large: N
     assert groups(compiled(graph, gpu))
 
 
+def sorts(graph: Graph) -> None:
+    """Two, of kernels whose loops run as often as data say."""
+    for _ in range(2):
+        values = graph.ops("TopK", 2, graph.input(3, 40), graph.constant(np.array([9])))
+        graph.output(values[0])
+
+
+@pytest.mark.parametrize("build", [fire, sorts])
 def test_barriers_are_kept_apart_on_cpus(
-    gpu: str, as_large: None, monkeypatch: pytest.MonkeyPatch
+    build: Callable[[Graph], None], gpu: str, as_large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same kernels, of a device that is one."""
     graph = Graph()
-    fire(graph)
+    build(graph)
     fuse = parallel.fuse_parallel
 
     def on_cpu(mod: Any, spec: Any, target: Any, **options: Any) -> Any:
@@ -153,6 +162,24 @@ def test_loops_of_a_cpu_by_opencl(build: Callable[[Graph], None], gpu: str) -> N
     graph = Graph()
     build(graph)
     assert groups(compiled(graph, gpu))
+
+
+def test_copies_name_vectors_that_they_have_in_common(gpu: str) -> None:
+    """How many pixels each place of a row averages, on the host once for both launches."""
+    graph = Graph()
+    for _ in range(2):
+        data = graph.input(1, 2, 5, 17)
+        graph.output(graph.op("AveragePool", data, kernel_shape=[3, 3], pads=[1] * 4))
+    assert len(groups(compiled(graph, gpu))) == 1
+
+
+def test_such_devices_have_kernels_without_barriers(gpu: str) -> None:
+    """Sorts are not kept apart there: they have the loops of a CPU, a work-item in each group."""
+    if not resolve_target(gpu).spec.on_cpu:
+        pytest.skip("a GPU of its own")
+    graph = Graph()
+    sorts(graph)
+    assert [len(group) for group in groups(compiled(graph, gpu))] == [2]
 
 
 def test_parts_of_a_concatenation_are_written_together(gpu: str, as_large: None) -> None:

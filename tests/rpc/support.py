@@ -89,6 +89,15 @@ def _listens(port: int) -> bool:
     return False
 
 
+IMPATIENT = """
+from functools import partial
+from tvm_edge.rpc import server
+server.Listen = partial(server.Listen, handshake_seconds=1.5, alone_seconds=0.5)
+server._WAITS = (0.0,)
+"""
+"""Boards of tests are near, and started again at once however often they crash."""
+
+
 class Board:
     """A running ``tvm-edge rpc-server``, which prints what it offers when it serves."""
 
@@ -123,7 +132,7 @@ class Board:
     @contextmanager
     def serving(cls, folder: Path, *options: object, prelude: str = "") -> Iterator[Board]:
         """One with options of its own; `prelude` is run in the supervising process before."""
-        code = f"{prelude}\nfrom tvm_edge.cli.main import main; main()"
+        code = f"{prelude}\n{IMPATIENT}\nfrom tvm_edge.cli.main import main; main()"
         arguments = ("rpc-server", "--json", "--port-end", 65536, *options)
         environment = {"XDG_CACHE_HOME": str(folder), "TVM_USE_RUNTIME_LIB": "1"}
         with process("-c", code, *arguments, **environment) as started:

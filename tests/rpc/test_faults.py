@@ -216,7 +216,7 @@ def test_the_connection_is_cut(direct: tuple[Board, int], artifact: Path) -> Non
 
 
 def test_one_who_connects_and_says_nothing(direct: tuple[Board, int], artifact: Path) -> None:
-    """TVM's server waits for what the first to connect says: five seconds, and the next's turn."""
+    """TVM's server waits for what the first to connect says, but not for ever."""
     _, port = direct
     with socket.create_connection(("127.0.0.1", port)):
         works(f"127.0.0.1:{port}", artifact, None)

@@ -15,8 +15,11 @@ from tests.onnx_models import random_input
 from tests.rpc.conftest import KEY
 from tests.rpc.conftest import Fleet as Boards
 from tests.rpc.support import Board, Proxy, free_port, silent, tracker
+from tests.tuning.test_int8_networks import PLAIN_MODEL
 from tests.tuning.test_tune import network, records_of
 from tvm_edge.errors import ArtifactError, DeviceLost, DeviceUnavailableError, InputError
+from tvm_edge.hardware import resolve_target
+from tvm_edge.tuning import fleet as fleets
 from tvm_edge.tuning import fleet_threads
 
 
@@ -46,6 +49,17 @@ def test_a_run_on_two_boards(fleet: Boards, model: onnx.ModelProto, tmp_path: Pa
     compiled = tvm_edge.compile(model, "llvm", tuning_logs=tmp_path)
     assert compiled.report.records is not None and compiled.report.records.tuned == 3
     compiled.run({"x": random_input((1, 16, 12, 12))})
+
+
+@pytest.mark.full
+@pytest.mark.skipif(
+    not resolve_target("llvm").spec.dot_product, reason="this CPU has no dot products of 8 bits"
+)
+def test_convolutions_of_bytes(single: tuple[Board, str], tmp_path: Path) -> None:
+    """Results are compared on the board, whole numbers as float32's are."""
+    result = tvm_edge.tune(PLAIN_MODEL, "llvm", trials=4, tracker=single[1], tuning_logs=tmp_path)
+    assert result.trials == 4 and result.failed == 0
+    assert {record.template for record in records_of(tmp_path)} == {"conv2d_int8.cpu"}
 
 
 def test_cut_off_nothing_is_lost_and_the_run_goes_on(
@@ -103,12 +117,18 @@ def test_boards_of_another_architecture(
         tvm_edge.tune(model, arm, tracker=fleet.tracker, key=KEY, tuning_logs=tmp_path)
 
 
-def test_a_key_that_nobody_serves(fleet: Boards, model: onnx.ModelProto, tmp_path: Path) -> None:
+def test_a_key_that_nobody_serves(
+    fleet: Boards, model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "WAIT_SECONDS", 0.3)
     with pytest.raises(DeviceUnavailableError, match=f"served: '{KEY}'"):
         tvm_edge.tune(model, "llvm", tracker=fleet.tracker, key="none", tuning_logs=tmp_path)
 
 
-def test_no_tracker_and_one_that_says_nothing(model: onnx.ModelProto, tmp_path: Path) -> None:
+def test_no_tracker_and_one_that_says_nothing(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tvm_edge.rpc.tracker._ANSWER_SECONDS", 0.3)
     given: dict[str, Any] = {"key": "some", "tuning_logs": tmp_path}
     nobody = f"127.0.0.1:{free_port()}"
     with pytest.raises(DeviceUnavailableError, match="rpc_tracker"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import tvm
 from onnx import helper
 
 import tvm_edge
@@ -327,6 +329,46 @@ def test_threads(streamed: dict[str, Path], target: str) -> None:
         return all(np.array_equal(each, expected[index]) for each in found)
 
     assert all(at_once(*(lambda i=i: runs(i) for i in range(len(inputs)))))
+
+
+@pytest.mark.parametrize("target", ["llvm", "opencl"])
+def test_frames_of_a_stream(streamed: dict[str, Path], target: str) -> None:
+    model = tvm_edge.load(streamed[target], num_threads=1)
+    random = np.random.default_rng(6)
+    frames = [{"x": random.standard_normal((1, WIDTH)).astype("float32")} for _ in range(4)]
+    with model.stream(frames, depth=3) as stream:
+        found = [each["y"] for each in stream]
+    for frame, each in zip(frames, found, strict=True):
+        np.testing.assert_array_equal(each, model.run(frame)["y"])
+
+
+def test_one_thread_at_a_time_has_the_windows() -> None:
+    """Runs and stages of the GPU; stages of the CPU go on beside them."""
+    stream = WeightStream([], 1, tvm.cpu())
+    inside: list[str] = []
+    entered, leave = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with stream.running(on_gpu=True):
+            entered.set()
+            leave.wait(20)
+            inside.append("first")
+
+    def second() -> None:
+        with stream.running(on_gpu=True):
+            inside.append("second")
+
+    threads = [threading.Thread(target=run) for run in (first, second)]
+    threads[0].start()
+    assert entered.wait(20)
+    threads[1].start()
+    with stream.running(on_gpu=False):
+        inside.append("beside")
+    threads[1].join(0.05)
+    leave.set()
+    for thread in threads:
+        thread.join(20)
+    assert inside == ["beside", "first", "second"]
 
 
 def test_a_loaded_model_exports_again(streamed: dict[str, Path], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import tvm
 from onnx import helper
 
 import tvm_edge
+from tests.marks import sampled
 from tests.onnx_models import ladder, make_model, random_input, reference, relative_error
 from tests.opencl.support import Worker, build_shim, worker
 from tvm_edge import opencl
@@ -61,7 +62,7 @@ def shares(on_opencl: None) -> None:
         pytest.skip("the device does not share its memory with the host")
 
 
-@pytest.mark.parametrize("fallback", FALLBACKS, ids="-".join)
+@pytest.mark.parametrize("fallback", sampled(FALLBACKS, 2), ids="-".join)
 def test_results_in_two_threads(fallback: list[str], on_opencl: None) -> None:
     """No result is changed by a later run."""
     model = tvm_edge.compile(network(), "opencl", fallback=fallback)
@@ -149,6 +150,7 @@ def run_what_shares(fallback: list[str]) -> None:
     check([model.run(each, device_outputs=True) for each in given], given, fallback)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("fallback", [["Tanh"], ["Split", "Tanh"]], ids="-".join)
 def test_in_each_kind_of_memory(memory: tuple[str, Worker], fallback: list[str]) -> None:
     """As compiled for this device, and for one that shares its memory."""

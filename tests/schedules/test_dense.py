@@ -120,6 +120,7 @@ def test_many_rows_go_over_panels_of_the_matrix(spec: DeviceSpec) -> None:
         assert not scalar_lanes(kernel.scheduled.func), kernel.name
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("shape", [(6, 400, 64), (8, 300, 1000), (65, 90, 33)], ids=str)
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
 def test_matrix_packed_in_advance(shape: tuple[int, int, int], spec: DeviceSpec) -> None:

@@ -13,9 +13,14 @@ from tvm import s_tir, te
 from tests.schedules.harness import AVX2, AVX512, NEON, SWEEP, call
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.schedules.blocked import ConvWorkload, filled
+from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.cpu import schedule
-from tvm_edge.schedules.cpu.blocked import Knobs, candidates
+from tvm_edge.schedules.cpu.algorithm import choose_config, config_space
+from tvm_edge.schedules.cpu.blocked import Knobs, best_knobs, candidates
 from tvm_edge.schedules.cpu.conv2d_int8 import int8_tile
+from tvm_edge.schedules.cpu.space_int8 import tile_of, window_of
+from tvm_edge.schedules.cpu.window_blocked import size_of_windows
+from tvm_edge.schedules.cpu.windows import best_window_knobs, window_candidates
 from tvm_edge.schedules.int8 import (
     BLOCK,
     CONV2D_INT8,
@@ -26,6 +31,7 @@ from tvm_edge.schedules.int8 import (
     pack_window_filters,
 )
 from tvm_edge.schedules.knobs import knobs_as_text
+from tvm_edge.schedules.stages import open_reduction
 
 VNNI512 = replace(AVX512, dot_product="vnni512")
 VNNI256 = replace(AVX2, dot_product="vnni256")
@@ -74,7 +80,7 @@ def case(workload: ConvWorkload, dtype: str = "uint8", config: str = "") -> Case
     x = te.placeholder(blocks.shape, dtype, name="image")
     f = te.placeholder(packed.shape, "int8", name="filters")
     if w.depthwise:
-        made = depthwise_int8(x, f, w.strides, w.padding, w.dilation[0], w.kernel[1], ZERO)
+        made = depthwise_int8(x, f, w.strides, w.padding, w.dilation[0], w.kernel[1], ZERO, config)
     else:
         made = conv2d_int8(x, f, w.strides, w.padding, w.dilation, w.groups, ZERO, config)
     result = te.compute(made.shape, lambda *i: made(*i) * 2, name="doubled")
@@ -140,6 +146,47 @@ def test_all_knobs_give_the_same_sums(workload: ConvWorkload) -> None:
     for own in kinds.values():
         for knobs in random.choice(np.array(own, dtype=object), SWEEP):
             assert_exact(case(workload, config=knobs_as_text(knobs)), RUNS[0], workload.filters)
+
+
+@pytest.mark.skipif(not RUNS, reason="this CPU has no dot products of unsigned 8 bits")
+@pytest.mark.parametrize("workload", [DEPTHWISE, WIDE], ids=["3x3", "2x7"])
+def test_all_knobs_of_windows_give_the_same_sums(workload: ConvWorkload) -> None:
+    found = window_candidates(window_of(workload), VNNI512)
+    assert {knobs.order for knobs in found} == {"lines", "blocks"} and len(found) >= 20
+    random = np.random.default_rng(1)
+    chosen = random.choice(np.array(found, dtype=object), SWEEP, replace=False)
+    for knobs in chosen:
+        assert_exact(case(workload, config=knobs_as_text(knobs)), RUNS[0], workload.filters)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("spec", [VNNI512, VNNI256, SDOT], ids=lambda spec: spec.dot_product)
+def test_the_space_is_ranked_by_the_sizes_of_the_kernel(name: str, spec: DeviceSpec) -> None:
+    """And its first configuration is what the schedule chooses."""
+    workload = replace(WORKLOADS[name], dtype="uint8")
+    opened = open_reduction(case(workload).func)
+    assert opened is not None
+    sch, block = opened
+    configs = config_space(workload, spec).configs
+    assert {(c.algorithm, c.block, c.m) for c in configs} == {("direct", BLOCK, 0)}
+    assert len(set(configs)) == len(configs) >= 15
+    if workload.depthwise:
+        size = window_of(workload)
+        image = sch.get(block).reads[0].source
+        assert size == size_of_windows(sch.get(block), image, padded=size.padded)
+        best = knobs_as_text(best_window_knobs(size, spec))
+    else:
+        tile = tile_of(workload)
+        assert tile == int8_tile(sch.get(block), padded=any(workload.padding))
+        best = knobs_as_text(best_knobs(tile, spec))
+    assert configs[0].knobs == best
+
+
+def test_without_an_instruction_or_blocks_there_is_no_choice() -> None:
+    few = replace(DENSE, filters=8, dtype="uint8")
+    for workload, spec in ((replace(DENSE, dtype="uint8"), AVX512), (few, VNNI512)):
+        assert config_space(workload, spec).configs == (ConvConfig("plain"),)
+        assert choose_config(workload, spec) == ConvConfig("plain")
 
 
 def assembly(made: Case, spec: DeviceSpec, target: dict[str, Any]) -> str:

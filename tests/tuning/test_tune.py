@@ -125,6 +125,7 @@ def start(path: Path, folder: Path, trials: int, resume: bool = False) -> subpro
     )
 
 
+@pytest.mark.full
 def test_two_at_once_one_of_them_killed(model: onnx.ModelProto, tmp_path: Path) -> None:
     """They are the same run, too. The one that is killed resumes with all but its last batch."""
     path, folder = tmp_path / "model.onnx", tmp_path / "logs"

@@ -19,7 +19,7 @@ __all__ = ["within_budget"]
 
 _DEPTH = 2  # frames in flight, as `stream` has them by default
 
-_Options = tuple[tuple[int, ...], bool, int | None]
+_Options = tuple[tuple[int, ...], bool, int | None, int | None]
 
 
 class _Made(Protocol):
@@ -65,6 +65,7 @@ def within_budget(
     considered: list[tuple[Plan, Prediction | str]] = []
     # Of all that is made only the best stays, as each has the model's weights.
     best: tuple[float, _Options, _P] | None = None
+    enough: set[str] = set()  # plans that fit, and those that are slower than one of these
     for plan, missing in possible(
         nodes,
         beside_cpu=target.host is not None,
@@ -72,7 +73,11 @@ def within_budget(
         offload=fallback not in ("none", "error"),
     ):
         if missing:
-            considered.append((plan, missing))
+            considered.append((plan, f"not to be had: {missing}"))
+            continue
+        if plan.instead_of in enough:
+            considered.append((plan, "not needed: a plan that reads less in a run fits"))
+            enough.add(plan.name)
             continue
         options = _options(plan)
         one = None
@@ -80,13 +85,16 @@ def within_budget(
             try:
                 one = make(plan)
             except InputError as err:
-                if err.name != "weight_window":
+                if err.name not in ("weight_window", "conv_window"):
                     raise
-                considered.append((plan, "a layer cannot be cut into parts so small"))
+                reason = "not to be had: a layer cannot be cut into parts so small"
+                considered.append((plan, reason))
                 continue
             reports[options] = one.report, one.resolved
         prediction = _predicted(plan, *reports[options])
         considered.append((plan, prediction))
+        if prediction.peak <= budget:
+            enough.add(plan.name)
         faster = best is None or prediction.seconds < best[0]
         if one is not None and prediction.peak <= budget and faster:
             best = prediction.seconds, options, one
@@ -101,7 +109,7 @@ def within_budget(
 
 def _options(plan: Plan) -> _Options:
     """What of a plan the compiler sees: how frames follow each other is a matter of the run."""
-    return tuple(sorted(plan.offload)), plan.winograd, plan.weight_window
+    return tuple(sorted(plan.offload)), plan.winograd, plan.weight_window, plan.conv_window
 
 
 def _predicted(plan: Plan, report: CompileReport, resolved: ResolvedTarget) -> Prediction:

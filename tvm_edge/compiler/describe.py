@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import tvm
@@ -14,7 +14,14 @@ from tvm_edge.compiler.schedule import KernelSchedule
 from tvm_edge.compiler.storage_plan import by_device, over_time, planned_storages
 from tvm_edge.frontend import ImportedModel, SourceNode, Survey
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.memory.footprint import launch_code, mapped, tensor_bytes, window, workspace
+from tvm_edge.memory.footprint import (
+    launch_code,
+    mapped,
+    rounding,
+    tensor_bytes,
+    windows,
+    workspace,
+)
 from tvm_edge.memory.scratch import Scratch
 from tvm_edge.relay_passes.lower_precision import LoweredPrecision
 from tvm_edge.relay_passes.split_fc import SplitLayer
@@ -38,12 +45,16 @@ __all__ = [
     "describe_placements",
     "describe_precision",
     "describe_splits",
+    "describe_streamed",
     "describe_unplaced",
     "partitions",
     "unfit_constants",
 ]
 
-_BLOCKED = frozenset(("conv2d_blocked", "window_blocked", "winograd"))
+_BLOCKED = frozenset(
+    ("conv2d_blocked", "conv2d_int8", "depthwise_int8", "window_blocked", "winograd")
+)
+_CONVOLUTIONS = ("Conv", "ConvInteger", "QLinearConv")
 _HOST = "llvm"
 _WINOGRAD = frozenset(("winograd", "winograd_output"))
 
@@ -55,7 +66,7 @@ def describe_kernels(
     schedules: Mapping[str, KernelSchedule],
     model: ImportedModel,
     origins: Mapping[int, str],
-    sizes: Sequence[tuple[int, int, int]],
+    sizes: Sequence[tuple[int, int, int, int]],
 ) -> tuple[KernelInfo, ...]:
     """The launches of a run, with the `names` of their final kernels.
 
@@ -113,7 +124,7 @@ def describe_layouts(
         layout = layout_name(block)
         algorithm = ", Winograd" if rule in _WINOGRAD else ""
         for node in nodes:
-            if model.nodes[node].op_type == "Conv":
+            if model.nodes[node].op_type in _CONVOLUTIONS:
                 layouts[model.nodes[node].name] = layout + algorithm
     return layouts
 
@@ -256,6 +267,37 @@ def describe_splits(
     return tuple(found)
 
 
+def describe_streamed(
+    sizes: Iterable[int],
+    calls: Sequence[tuple[str, tuple[int, ...]]],
+    schedules: Mapping[str, KernelSchedule],
+    model: ImportedModel,
+) -> tuple[SplitInfo, ...]:
+    """What the report says of layers whose weights are streamed as kernels read them.
+
+    Parameters
+    ----------
+    sizes : iterable of int
+        Bytes of the streamed weights of each launch that has some.
+    calls : sequence of (str, tuple of int)
+        Of each of these the kernel, and the nodes that it computes.
+    schedules : mapping of str to KernelSchedule
+        By kernel.
+    model : ImportedModel
+    """
+    layers: dict[tuple[str, str], list[int]] = {}
+    for size, (name, nodes) in zip(sizes, calls, strict=True):
+        heaviest = max(nodes, key=lambda i: model.nodes[i].cost.weight_bytes, default=None)
+        operator = "" if heaviest is None else model.nodes[heaviest].name
+        layers.setdefault((operator, schedules[name].device), []).append(size)
+    return tuple(
+        SplitInfo(
+            operator, device, "output" if parts[1:] else "", len(parts), max(parts), sum(parts)
+        )
+        for (operator, device), parts in layers.items()
+    )
+
+
 def unfit_constants(lowered: LoweredPrecision | None, model: ImportedModel) -> tuple[str, ...]:
     """Warnings of operators that stay float32 for the sake of a number."""
     if lowered is None:
@@ -282,6 +324,7 @@ def describe_memory(
     lowered: tvm.IRModule,
     scratch: Mapping[str, Scratch],
     weights: Mapping[str, int],
+    uploaded: Sequence[int],
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     kernels: Sequence[KernelInfo],
@@ -298,6 +341,8 @@ def describe_memory(
         What kernels of the CPU allocate.
     weights : mapping of str to int
         Bytes by device, and of those that are streamed.
+    uploaded : sequence of int
+        Bytes of each that is on a GPU.
     inputs, outputs : sequence of TensorSpec
     kernels : sequence of KernelInfo
         The launches of a run, in order.
@@ -310,6 +355,8 @@ def describe_memory(
     activations = by_device(lowered, storages)
     library = {kernel.name: kernel.device for kernel in kernels}
     programs, floor = launch_code(library.values(), resolved)
+    room = windows(splits, resolved)
+    on_gpu = [s.nbytes for s in storages.values() if s.device in ("", resolved.kind)]
     return MemoryInfo(
         weights=sum(weights.values()),
         activations=sum(activations.values()),
@@ -319,7 +366,8 @@ def describe_memory(
         inputs_outputs=results + sum(tensor_bytes(t.shape, t.stored_as or t.dtype) for t in inputs),
         weights_by_device=dict(weights),
         mapped=mapped(weights, resolved),
-        window=window(splits, resolved),
+        window=sum(room),
+        rounding=rounding([*uploaded, *on_gpu, *room], resolved),
         programs=programs,
         floor=floor,
     )

@@ -20,7 +20,7 @@ from tvm_edge.compiler.models_alone import Lowered, largest, models_alone, with_
 from tvm_edge.compiler.options import (
     check_options,
     check_precision,
-    check_weight_window,
+    check_window,
     exceptions_of,
 )
 from tvm_edge.compiler.parallel import describe_groups, merge_kernels, merged_infos
@@ -43,13 +43,21 @@ from tvm_edge.errors import (
 from tvm_edge.frontend import ImportedModel, load_model, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.memory.budget import parse_budget
-from tvm_edge.memory.footprint import call_bytes, kernel_scratch, weights_of_devices
+from tvm_edge.memory.footprint import (
+    call_bytes,
+    kernel_scratch,
+    uploaded,
+    weights_of_devices,
+)
 from tvm_edge.memory.plans import AS_IS, Plan
 from tvm_edge.relay_passes.concat_in_place import concat_in_place
 from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.layout_graph import LayoutPlan
 from tvm_edge.relay_passes.lower_precision import lower_precision
+from tvm_edge.relay_passes.quantize import is_quantized
+from tvm_edge.relay_passes.split_conv import split_convolutions
 from tvm_edge.relay_passes.split_fc import split_dense
+from tvm_edge.relay_passes.stream_layers import stream_layers
 from tvm_edge.report import CompileReport, KernelInfo, MemoryInfo, TensorSpec
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
 from tvm_edge.runtime.threads import resolve_num_threads
@@ -114,8 +122,8 @@ def compile(
         Whether kernels that do not depend on each other, as those of branches, share a launch
         (EMDL'21). ``"auto"``: where the policy predicts that it gains
         (:mod:`tvm_edge.schedules.parallel_policy`); ``True``: wherever it can be.
-        ``report.fusion_groups`` says which, and why others do not. By default ``False``: on an
-        H200 some groups lose, and the prediction does not know which.
+        ``report.fusion_groups`` says which, and why others do not. By default ``False``: the
+        policy was fitted to groups on one H200, and no network was measured with it.
         ``tune(…, parallel_fusion=True)`` measures groups on a device; ``"auto"`` takes
         what that found, on CPUs too, and predicts of GPUs what nobody measured.
     memory_budget : int or str, optional
@@ -185,6 +193,7 @@ def compile_with(
     num_threads: int | None = None,
     layout_plan: LayoutPlan | Literal[False] | None = None,
     weight_window: int | None = None,
+    conv_window: int | None = None,
     way: Plan = AS_IS,
 ) -> CompiledModel:
     """:func:`compile`, with the algorithm and knobs of some convolutions given.
@@ -200,6 +209,10 @@ def compile_with(
         run, part by part: two of them take no more memory than this
         (:mod:`tvm_edge.relay_passes.split_fc`). Those of a model that runs in the process that
         compiled it lie in memory all the same; a GPU has two parts at a time.
+    conv_window : int, optional
+        Bytes. The weights of layers that are in one piece are read in every run as well, from a MiB
+        on; two of them take no more memory than this: convolutions of more than half of it are cut
+        (:mod:`tvm_edge.relay_passes.stream_layers`).
     way : Plan
         What to do where there is no `memory_budget`, which chooses by itself.
 
@@ -208,10 +221,13 @@ def compile_with(
     InputError
         A window too small for a layer; the message says which would do.
     """
-    check_weight_window(weight_window)
+    check_window("weight_window", weight_window)
+    check_window("conv_window", conv_window)
     num_threads = resolve_num_threads(num_threads)
     if weight_window is not None:
         way = replace(way, weight_window=weight_window)
+    if conv_window is not None:
+        way = replace(way, conv_window=conv_window)
 
     def make(model: Any, way: Plan = way) -> _Plan:
         return _plan(
@@ -392,6 +408,10 @@ def _plan(
         asked = resolved
         if placed.kinds == (resolved.cpu.kind,) and resolved.host is not None:
             resolved, precision = resolved.host, "float32"  # as for a CPU alone, layouts and all
+            if is_quantized(imported.module):  # its bytes are of the type that its kernels take
+                with resolved.target:
+                    simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))
+                placed = replace(placed, module=simple)
         stored = placed.module
         lowered_types = None
         if precision in ("float16", "mixed"):
@@ -399,6 +419,8 @@ def _plan(
             lowered_types = lower_precision(stored, resolved.kind, exceptions)
             stored = lowered_types.module
             dump(stored, "lower_precision")
+        node_names = {i: node.name for i, node in enumerate(imported.nodes)}
+        stored = split_convolutions(stored, way.conv_window, node_names)
         # Records are of float32: what is fastest with half of the bytes is another matter.
         tuning_logs = tuning_logs if precision == "float32" else False
         recorded = choose(stored, resolved, tuning_logs, configs or {})
@@ -408,9 +430,7 @@ def _plan(
         planned = Planned(layout_plan or None)
         if layout_plan is None and len(placed.kinds) == 1 and way.winograd:
             planned = planned_layouts(stored, resolved, tuning_logs, imported.nodes)
-        split = split_dense(
-            stored, way.weight_window, {i: n.name for i, n in enumerate(imported.nodes)}
-        )
+        split = split_dense(stored, way.weight_window, node_names)
         stored = split.module
         with resolved.target:
             laid_out = phases.layout(resolved.spec, configs, planned.plan)(stored)
@@ -419,10 +439,12 @@ def _plan(
             calls = NodeTrace(legal).calls(grouped)
             fused, left = fuse(grouped, resolved)
             calls = [calls[i] for i in left]
+            streamed = stream_layers(fused, way.least_streamed)
+            asking = [calls[position] for position in streamed.nbytes]
 
     # 4. A schedule for every kernel.
     with clock("schedule"), resolved.target:
-        scheduled, schedules = schedule_kernels(fused, resolved, precision)
+        scheduled, schedules = schedule_kernels(streamed.module, resolved, precision)
         if resolved.spec.has_cpu_cores:
             scheduled, left = concat_in_place(scheduled)
             calls = [calls[i] for i in left]
@@ -460,7 +482,10 @@ def _plan(
         )
         kernels = merged_infos(apart, parallel)
         placements = describe.describe_placements(imported, calls, schedules, placed.reasons)
-        splits = describe.describe_splits(split.layers, placements)
+        splits = (
+            *describe.describe_splits(split.layers, placements),
+            *describe.describe_streamed(streamed.nbytes.values(), asking, schedules, imported),
+        )
 
         def memory_of(
             instructions: tvm.IRModule,
@@ -469,13 +494,14 @@ def _plan(
             outputs: Sequence[TensorSpec],
             launches: Sequence[KernelInfo],
         ) -> MemoryInfo:
-            held = weights_of_devices(
+            own = (
                 [weights[item] for item in items],
                 [weight_devices[item] for item in items],
                 placed.kinds,
             )
+            held, on_gpu = weights_of_devices(*own), uploaded(*own)
             return describe.describe_memory(
-                instructions, scratch, held, inputs, outputs, launches, splits, resolved
+                instructions, scratch, held, on_gpu, inputs, outputs, launches, splits, resolved
             )
 
         memory = memory_of(plain, range(len(weights)), imported.inputs, imported.outputs, kernels)
@@ -516,6 +542,7 @@ def _plan(
         configs,
         imported.parts,
         planned.plan,
+        way.least_streamed,
     )
     fewer_items = remade if has_smaller(resolved) else None
     return _Plan(

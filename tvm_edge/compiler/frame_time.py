@@ -7,6 +7,7 @@ plans of one model are off by the same.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm_edge.compiler.operator_times import copy_us, roofline_us
@@ -78,31 +79,42 @@ def frame_time(report: CompileReport, resolved: ResolvedTarget) -> FrameTime:
     specs = {resolved.cpu.kind: resolved.cpu.spec, resolved.kind: resolved.spec}
     types = {placement.operator: placement.op_type for placement in report.placements}
     terms: dict[tuple[str, str], float] = defaultdict(float)
+    seconds = []
     for kernel in report.kernels:
         what = _what([types.get(operator, "") for operator in kernel.operators])
-        us = _kernel_us(kernel, what, report, specs[kernel.device])
-        terms[kernel.device, what] += us / 1e6
+        seconds.append(_kernel_us(kernel, what, report, specs[kernel.device]) / 1e6)
+        terms[kernel.device, what] += seconds[-1]
     for copy in report.copies:
         us = copy_us(copy["bytes"], resolved.spec, bool(copy["zero_copy"]))
         terms[resolved.kind, "copies"] += us / 1e6
-    _add_reading(terms, report, resolved)
+    if resolved.host is not None and (reading := _reading(report.kernels, seconds, resolved)):
+        terms[resolved.kind, "reading weights"] += reading
     return FrameTime(dict(terms))
 
 
-def _add_reading(
-    terms: dict[tuple[str, str], float], report: CompileReport, resolved: ResolvedTarget
-) -> None:
-    """Streamed weights are copied to the GPU part by part, with two windows while it calculates."""
-    gpu = resolved.kind
-    seconds = sum(
-        split.parts * copy_us(split.weight_bytes / split.parts, resolved.spec) / 1e6
-        for split in report.splits
-        if split.device == gpu and resolved.host is not None
-    )
-    if "write" in resolved.shared:
-        seconds = max(0.0, seconds - terms.get((gpu, _DENSE), 0.0))
-    if seconds:
-        terms[gpu, "reading weights"] += seconds
+def _reading(
+    kernels: Sequence[KernelInfo], seconds: Sequence[float], resolved: ResolvedTarget
+) -> float:
+    """Seconds that a GPU waits for streamed weights.
+
+    With two windows those of a kernel are copied behind the one before that streams, while all in
+    between calculates; the first of a frame's behind the last of the frame before.
+    """
+    on_gpu = [
+        (kernel.streamed, own)
+        for kernel, own in zip(kernels, seconds, strict=True)
+        if kernel.device == resolved.kind
+    ]
+    readers = [place for place, (streamed, _) in enumerate(on_gpu) if streamed]
+    waited = 0.0
+    for number, place in enumerate(readers):
+        copy = copy_us(on_gpu[place][0], resolved.spec) / 1e6
+        if "write" in resolved.shared:
+            before = readers[number - 1]
+            between = on_gpu[before:place] if number else on_gpu[before:] + on_gpu[:place]
+            copy = max(0.0, copy - sum(own for _, own in between))
+        waited += copy
+    return waited
 
 
 def _what(types: list[str]) -> str:

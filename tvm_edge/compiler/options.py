@@ -17,7 +17,7 @@ __all__ = [
     "check_options",
     "check_overrides",
     "check_precision",
-    "check_weight_window",
+    "check_window",
     "exceptions_of",
 ]
 
@@ -135,19 +135,19 @@ def _check_float16(precision: str, resolved: ResolvedTarget) -> None:
     )
 
 
-def check_weight_window(weight_window: Any) -> None:
+def check_window(name: str, window: Any) -> None:
     """Refuse a window for streamed weights that is no number of bytes, or too few.
 
     Raises
     ------
     InputError
     """
-    if weight_window is None:
+    if window is None:
         return
-    if isinstance(weight_window, bool) or not isinstance(weight_window, int):
-        _refuse("weight_window", weight_window, "use a number of bytes, or None")
-    if weight_window < _LEAST_WINDOW:
-        _refuse("weight_window", weight_window, f"use {_LEAST_WINDOW} bytes at least, or None")
+    if isinstance(window, bool) or not isinstance(window, int):
+        _refuse(name, window, "use a number of bytes, or None")
+    if window < _LEAST_WINDOW:
+        _refuse(name, window, f"use {_LEAST_WINDOW} bytes at least, or None")
 
 
 def exceptions_of(model: ImportedModel, names: Sequence[str]) -> dict[int, str]:

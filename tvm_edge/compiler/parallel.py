@@ -91,6 +91,7 @@ def _merged(name: str, members: Sequence[KernelInfo]) -> KernelInfo:
         sum(member.weights for member in members),
         sum(member.results for member in members),
         sum(member.workspace for member in members),
+        sum(member.streamed for member in members),
     )
 
 

@@ -104,7 +104,10 @@ def describe_layout_plan(
         node = None if var is None else node_index(str(var.name))
         return "" if node is None else nodes[node].name
 
-    counts = Counter(layout_name(record.layouts[i]) for i in graph.convolutions)
+    counts, fixed = (
+        Counter(layout_name(record.layouts[i]) for i in convolutions)
+        for convolutions in (graph.convolutions, graph.fixed)
+    )
     transforms = tuple(
         TransformInfo(name(t.operator), layout_name(t.before), layout_name(t.after), t.seconds)
         for t in record.transforms
@@ -116,6 +119,7 @@ def describe_layout_plan(
         record.bound,
         record.measured,
         record.before,
+        dict(fixed.most_common()),
     )
 
 

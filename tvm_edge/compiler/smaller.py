@@ -15,6 +15,7 @@ from tvm_edge.compiler.steps import fuse, lift_weights, lower
 from tvm_edge.errors import CompilationError
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.layout_graph import LayoutPlan
+from tvm_edge.relay_passes.stream_layers import stream_layers
 from tvm_edge.report import ModelPart
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -50,6 +51,7 @@ def smaller(
     configs: Mapping[ConvWorkload, ConvConfig],
     parts: Sequence[ModelPart] = (),
     plan: LayoutPlan | None = None,
+    least_streamed: int | None = None,
 ) -> BuiltLibrary:
     """A placed model again in smaller work-groups, with the same weights in the same order."""
     # Measured tiles may be of larger groups; the algorithm stays, as weights are packed for it.
@@ -62,7 +64,8 @@ def smaller(
         laid_out = phases.layout(small.spec, configs, plan)(stored)
         legal = phases.legalize(small, precision, configs, resolved.spec)(laid_out)
         fused, _ = fuse(phases.GROUP(legal), small)
-        scheduled, _ = schedule_kernels(fused, small, precision)
+        streamed = stream_layers(fused, least_streamed)
+        scheduled, _ = schedule_kernels(streamed.module, small, precision)
         roomy = phases.WORKSPACE(phases.IN_PLACE(scheduled))
         lifted, lifted_weights, _ = lift_weights(phases.stream(small.kind)(roomy), parts)
         lowered, _ = lower(lifted, kinds, small.shared)

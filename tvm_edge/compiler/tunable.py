@@ -13,7 +13,7 @@ from tvm_edge.errors import InputError, PlacementError
 from tvm_edge.frontend import SourceNode, load_model
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.layout_graph import LayoutGraph, layout_graph
-from tvm_edge.relay_passes.workloads import conv_workload
+from tvm_edge.relay_passes.layout_int8 import convolution_at
 from tvm_edge.schedules.blocked import ConvWorkload
 
 __all__ = ["check_alone", "convolutions_of", "layout_graph_of"]
@@ -33,12 +33,10 @@ def convolutions_of(
     imported = load_model(model, input_shapes)
     with resolved.cpu.target:
         simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))
-    found = (
-        conv_workload(binding.value)
-        for block in simple["main"].body.blocks
-        for binding in block.bindings
-    )
-    return dict(Counter(workload for workload, _ in filter(None, found)))
+    bindings = [b for block in simple["main"].body.blocks for b in block.bindings]
+    bound = {binding.var: binding.value for binding in bindings}
+    found = (convolution_at(binding.value, bound, resolved.spec) for binding in bindings)
+    return dict(Counter(filter(None, found)))
 
 
 def check_alone(

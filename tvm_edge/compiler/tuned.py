@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import tvm
+from tvm import relax
 
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.records import RecordLibrary, recorded_device, user_folder
 from tvm_edge.relay_passes.expressions import all_bindings
+from tvm_edge.relay_passes.layout_int8 import convolution_at
 from tvm_edge.relay_passes.node_names import node_index
 from tvm_edge.relay_passes.vdevices import vdevice_of
-from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.report import RecordsInfo
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
@@ -136,7 +137,7 @@ def _from_records(
         except ValueError as err:
             ignored[f"{_words(workload)} of {found.record.device.key} ({found.path}): {err}"] = None
             continue
-        if _has_usual_block(config, resolved):
+        if _has_usual_block(config, workload, resolved):
             configs[workload] = config
             return found.origin
         other = other or config
@@ -146,8 +147,8 @@ def _from_records(
     return "tuned"
 
 
-def _has_usual_block(config: ConvConfig, resolved: ResolvedTarget) -> bool:
-    return config.block in (0, usual_block(resolved.spec))
+def _has_usual_block(config: ConvConfig, workload: ConvWorkload, resolved: ResolvedTarget) -> bool:
+    return config.block in (0, usual_block(resolved.spec, workload))
 
 
 def _check_transfer(
@@ -165,7 +166,7 @@ def _check_transfer(
     spec = resolved.spec
     if origin == "tuned":
         return
-    if not _has_usual_block(config, resolved):
+    if not _has_usual_block(config, space.workload, resolved):
         raise ValueError(
             f"it is in blocks of {config.block} channels, and a register of {spec.name} has "
             f"{spec.lanes()}"
@@ -180,14 +181,19 @@ def _check_transfer(
 def convolutions(
     mod: tvm.IRModule, resolved: ResolvedTarget, dtypes: Collection[str] = ("float32",)
 ) -> Iterator[tuple[ConvWorkload, int | None]]:
-    """Convolutions on the target's device, with the node of the model that each belongs to."""
+    """Convolutions on the target's device, with the node of the model that each belongs to.
+
+    Of tensors of `dtypes`, and of bytes where the device has an instruction for them.
+    """
     pending: list[ConvWorkload] = []
+    bound: dict[relax.Var, relax.Expr] = {}
     for binding in all_bindings(mod["main"].body):
-        found = conv_workload(binding.value, dtypes)
-        if found is not None:
+        bound[binding.var] = binding.value
+        workload = convolution_at(binding.value, bound, resolved.spec, dtypes)
+        if workload is not None:
             device = vdevice_of(binding.value.ty)
             if device is None or str(device.target.kind.name) == resolved.kind:
-                pending.append(found[0])
+                pending.append(workload)
         node = node_index(binding.var.name)
         if node is not None:  # what a node computes in several steps ends with its result
             yield from ((workload, node) for workload in pending)

@@ -75,6 +75,7 @@ def _mali(
     l2: int,
     bandwidth: float,
     float64: bool = False,
+    dot_product: Literal["", "arm_dot"] = "",
 ) -> DeviceSpec:
     return DeviceSpec(
         key=f"arm/{name.lower()}",
@@ -96,6 +97,7 @@ def _mali(
         copy_latency_us=_WAIT_US,
         float16=True,
         float64=float64,
+        dot_product=dot_product,
     )
 
 
@@ -123,6 +125,7 @@ def _intel(
         copy_latency_us=_WAIT_US,
         float16=True,
         float64=name != "Intel Iris Xe",
+        dot_product="khr_dot" if name == "Intel Iris Xe" else "",
     )
 
 
@@ -161,6 +164,7 @@ def _jetson(
     l2: int,
     bandwidth: float,
     float16: bool = True,
+    dp4a: bool = True,
 ) -> DeviceSpec:
     return DeviceSpec(
         key=f"nvidia/{key}",
@@ -181,6 +185,7 @@ def _jetson(
         peak_gflops=round(multiprocessors * 128 * 2 * clock_ghz, 1),
         bandwidth_gbs=bandwidth,
         float16=float16,
+        dot_product="dp4a" if dp4a else "",
     )
 
 
@@ -217,6 +222,7 @@ PRESETS: dict[str, Preset] = {
             registers=24576,
             l2=256 * KIB,
             bandwidth=13.2,
+            dot_product="arm_dot",
         ),
         _aarch64("cortex-a73", 6),
         72.8,
@@ -253,6 +259,7 @@ PRESETS: dict[str, Preset] = {
             registers=49152,
             l2=2 * MIB,
             bandwidth=34.1,
+            dot_product="arm_dot",
         ),
         _aarch64("cortex-a76", 8),
         202.2,
@@ -365,6 +372,7 @@ PRESETS: dict[str, Preset] = {
             clock_ghz=0.9216,
             l2=256 * KIB,
             bandwidth=25.6,
+            dp4a=False,  # compute capability 5.3
         ),
         _aarch64("cortex-a57", 4),
         45.8,
@@ -383,6 +391,7 @@ PRESETS: dict[str, Preset] = {
                 l2=128 * KIB,
                 bandwidth=14.9,
                 float16=False,
+                dp4a=False,
             ),
             alus=192,
             peak_gflops=327.2,
@@ -424,6 +433,7 @@ GENERIC_CUDA = DeviceSpec(
     cache_line=128,
     float16=True,
     unified_memory=False,
+    dot_product="dp4a",
 )
 """The oldest architecture that CUDA 13 builds for."""
 

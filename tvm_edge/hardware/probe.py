@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import tvm
 import tvm_ffi
@@ -25,6 +25,16 @@ _WAIT_ON_CPU_US = 40.0
 
 # Single-precision lanes of a multiprocessor by compute capability, where it is not 128.
 _CUDA_LANES = {"7.0": 64, "7.2": 64, "7.5": 64, "8.0": 64}
+
+# Compute capability with ``dp4a``.
+_DP4A = (6, 1)
+
+# What an extension of OpenCL's gives, the one to take first.
+_DOT_PRODUCTS: Mapping[str, Literal["arm_dot", "khr_dot", "qcom_dot"]] = {
+    "cl_arm_integer_dot_product_accumulate_int8": "arm_dot",
+    "cl_khr_integer_dot_product": "khr_dot",
+    "cl_qcom_dot_product8": "qcom_dot",
+}
 
 
 def probe_gpu(api: str, index: int = 0) -> DeviceSpec | None:
@@ -70,6 +80,7 @@ def _cuda_spec(device: Any) -> DeviceSpec:
         l2_cache=int(device.l2_cache_size_bytes or 0),
         peak_gflops=round(cores * alus * 2 * clock_khz / 1e6, 1),
         launch_us=1.65,  # in a CUDA graph
+        dot_product="dp4a" if _has_dp4a(device) else "",
         unified_memory=False,
         float16=True,
     )
@@ -117,10 +128,32 @@ def _opencl_spec(device: Any, index: int) -> DeviceSpec:
         fine_grained_memory=info.get("memory") == "svm-fine",
         float16=bool(info.get("float16", spec.float16)),
         float64=bool(info.get("float64", spec.float64)),
+        dot_product=_dot_product(name, extensions) if extensions else spec.dot_product,
     )
     if info.get("type") == "cpu":
         return _on_this_cpu(spec, 4 * int(info.get("native_float_width", 0)))
     return spec
+
+
+def _has_dp4a(device: Any) -> bool:
+    return tuple(map(int, str(device.compute_version).split("."))) >= _DP4A
+
+
+def _dot_product(
+    name: str, extensions: Collection[str]
+) -> Literal["", "arm_dot", "khr_dot", "qcom_dot", "ptx_dp4a"]:
+    """The instruction for products of 8-bit numbers of an OpenCL device."""
+    for extension, found in _DOT_PRODUCTS.items():
+        if extension in extensions:
+            return found
+    # NVIDIA has no such extension, and takes PTX; which GPU it is CUDA knows.
+    if "cl_nv_compiler_options" in extensions and tvm.runtime.enabled("cuda"):
+        index = 0
+        while (device := tvm.device("cuda", index)).exist:
+            if str(device.device_name) == name:
+                return "ptx_dp4a" if _has_dp4a(device) else ""
+            index += 1
+    return ""
 
 
 def _on_this_cpu(spec: DeviceSpec, simd_bytes: int) -> DeviceSpec:
@@ -143,6 +176,7 @@ def _on_this_cpu(spec: DeviceSpec, simd_bytes: int) -> DeviceSpec:
         peak_gflops=host.peak_gflops,
         bandwidth_gbs=host.bandwidth_gbs,
         copy_latency_us=_WAIT_ON_CPU_US,
+        dot_product="",  # its kernels are those of a CPU
     )
 
 

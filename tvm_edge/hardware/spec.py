@@ -78,10 +78,12 @@ class DeviceSpec:
         virtual memory), and not just map it to read.
     float16, float64 : bool
         Whether half-precision and double-precision arithmetic are native.
-    dot_product : {"", "vnni512", "vnni256", "sdot"}
-        The instruction of a CPU that adds four products of 8-bit numbers to a lane of int32, see
-        :mod:`tvm_edge.schedules.cpu.dot_products`; empty where there is none, or the code has no
-        way to it.
+    dot_product : str
+        The instruction that adds four products of 8-bit numbers to an int32; empty where there is
+        none, or the code has no way to it. Of a CPU one of ``vnni512``, ``vnni256``, ``sdot``, in
+        each lane of a vector (:mod:`tvm_edge.schedules.cpu.dot_products`); of a GPU one of
+        ``dp4a`` (CUDA), ``ptx_dp4a``, ``khr_dot``, ``arm_dot``, ``qcom_dot`` (OpenCL, see
+        :mod:`tvm_edge.schedules.gpu.dot_products`).
     """
 
     key: str
@@ -112,7 +114,9 @@ class DeviceSpec:
     fine_grained_memory: bool = False
     float16: bool = False
     float64: bool = True
-    dot_product: Literal["", "vnni512", "vnni256", "sdot"] = ""
+    dot_product: Literal[
+        "", "vnni512", "vnni256", "sdot", "dp4a", "ptx_dp4a", "khr_dot", "arm_dot", "qcom_dot"
+    ] = ""
 
     def lanes(self, dtype_bytes: int = 4) -> int:
         """Elements of `dtype_bytes` bytes in one vector register; at least 1."""

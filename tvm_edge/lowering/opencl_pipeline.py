@@ -8,6 +8,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from tvm_edge.lowering.opencl_accesses import NameUnalignedStores
 from tvm_edge.lowering.opencl_attributes import RequireWorkGroups
+from tvm_edge.lowering.opencl_constants import ExactConstants
 from tvm_edge.lowering.opencl_grids import LaunchLoops
 from tvm_edge.lowering.opencl_vectors import LegalizeVectors
 from tvm_edge.lowering.tvm_passes import lowering_passes
@@ -31,4 +32,5 @@ def register() -> None:
 
 def _finalize_device_passes() -> tvm.transform.Pass:
     """TVM's, which leave index expressions as the code generator writes them, and ours."""
-    return tvm.transform.Sequential([finalize_device_passes(), NameUnalignedStores()])
+    own = (NameUnalignedStores(), ExactConstants())
+    return tvm.transform.Sequential([finalize_device_passes(), *own])

@@ -15,6 +15,7 @@ import tvm_ffi
 
 from tvm_edge.lowering.opencl_accesses import with_vector_accesses
 from tvm_edge.lowering.opencl_attributes import with_attributes
+from tvm_edge.lowering.opencl_extensions import with_extensions
 
 __all__ = ["sources_rewritten"]
 
@@ -52,5 +53,5 @@ def sources_rewritten() -> Iterator[None]:
 
 
 def _rewrite(source: str, target: Any) -> str:
-    made = with_vector_accesses(with_attributes(str(source)))
+    made = with_extensions(with_vector_accesses(with_attributes(str(source))))
     return made if _before is None else _before(made, target)

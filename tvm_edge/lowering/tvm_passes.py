@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import s_tir, tirx
 
+from tvm_edge.lowering.launch_vectors import VectorsInLaunches
 from tvm_edge.lowering.merge_launches import MergeLaunches
 from tvm_edge.lowering.merge_loops import MergeLoops
 
@@ -73,6 +74,7 @@ def lowering_passes(
         s_tir.transform.LowerThreadAllreduce(),
         MergeLaunches(),
         s_tir.transform.MergeSharedMemoryAllocations(),
+        VectorsInLaunches(),
         tirx.transform.SplitHostDevice(),
         *kernels,
         tirx.transform.MakePackedAPI(),

@@ -29,9 +29,11 @@ __all__ = [
     "kernel_scratch",
     "launch_code",
     "mapped",
+    "rounding",
     "tensor_bytes",
+    "uploaded",
     "weights_of_devices",
-    "window",
+    "windows",
     "workspace",
 ]
 
@@ -39,6 +41,7 @@ STREAM = "streamed"
 """In place of a device, for weights that are read part by part in every run."""
 
 _HOST = "llvm"
+_ALIGNMENT = 128  # of blocks of the OpenCL runtime
 
 
 def weights_of_devices(
@@ -96,14 +99,44 @@ def workspace(scratch: Mapping[str, Scratch], resolved: ResolvedTarget) -> int:
     return kept(scratch.values(), max(resolved.cpu.spec.cores, 1))
 
 
-def window(splits: Iterable[SplitInfo], resolved: ResolvedTarget) -> int:
-    """Bytes of a GPU's memory that parts of streamed weights pass through.
+def windows(splits: Iterable[SplitInfo], resolved: ResolvedTarget) -> list[int]:
+    """Bytes of each of a GPU's windows, which parts of streamed weights pass through.
 
     There are two where the host may write the device's memory at any time, else one
     (:mod:`tvm_edge.runtime.streaming`). A CPU reads parts where they are mapped.
     """
     parts = [split.part_bytes for split in splits if split.device != _HOST]
-    return (2 if "write" in resolved.shared else 1) * max(parts, default=0)
+    return [max(parts)] * (2 if "write" in resolved.shared else 1) if parts else []
+
+
+def uploaded(
+    weights: Sequence[tvm.runtime.Tensor], owners: Sequence[int], kinds: Sequence[str]
+) -> list[int]:
+    """Bytes of each weight that is on a GPU; arguments as of :func:`weights_of_devices`."""
+    return [
+        tensor_bytes(weight.shape, str(weight.dtype))
+        for weight, owner in zip(weights, owners, strict=True)
+        if owner != STREAMED and kinds[owner] != _HOST
+    ]
+
+
+def rounding(sizes: Iterable[int], resolved: ResolvedTarget) -> int:
+    """Bytes by which tensors on the device take more than they hold.
+
+    The OpenCL runtime makes blocks of a few sizes, so that they fit later tensors: what a request
+    is rounded to is less than a quarter more. Where the device is the CPU nobody touches the rest.
+    """
+    if resolved.kind != "opencl" or resolved.spec.on_cpu:
+        return 0
+    return sum(_block(size) - size for size in sizes)
+
+
+def _block(nbytes: int) -> int:
+    """As ``SizeClass`` of ``opencl/csrc/memory.cc``."""
+    step = _ALIGNMENT
+    while step * 8 < nbytes:
+        step *= 2
+    return max(step, -(-nbytes // step) * step)
 
 
 def launch_code(devices: Iterable[str], resolved: ResolvedTarget) -> tuple[int, int]:
@@ -122,8 +155,9 @@ def launch_code(devices: Iterable[str], resolved: ResolvedTarget) -> tuple[int, 
 
 def call_bytes(
     mod: tvm.IRModule, scratch: Mapping[str, Scratch], threads: int
-) -> list[tuple[int, int, int]]:
-    """Of each launch in ``main``, in order: its constants, its results, its scratch space.
+) -> list[tuple[int, int, int, int]]:
+    """Of each launch in ``main``, in order: its constants, its results, its scratch space, and the
+    constants that are streamed.
 
     Parameters
     ----------
@@ -146,10 +180,14 @@ def call_bytes(
         room = sum(tensor_bytes(b.shape, str(b.dtype)) for b in workspace_of(mod[kernel]))
         own = scratch.get(str(kernel.name_hint), Scratch()).total(threads)
         given = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else []
-        read = [parts.get(arg, arg) if isinstance(arg, relax.Var) else arg for arg in given]
-        constants = [arg for arg in read if isinstance(arg, tvm.ir.GenericConst)]
-        weights = sum(tensor_bytes(c.value.shape, str(c.value.dtype)) for c in constants)
-        found.append((weights, _type_bytes(call.ty) - room, room + own))
+        kept = [arg for arg in given if isinstance(arg, tvm.ir.GenericConst)]
+        asked = [parts[arg] for arg in given if isinstance(arg, relax.Var) and arg in parts]
+        weights, streamed = (
+            sum(tensor_bytes(c.value.shape, str(c.value.dtype)) for c in each)
+            for each in (kept, asked)
+        )
+        results = _type_bytes(call.ty) - room
+        found.append((weights + streamed, results, room + own, streamed))
     return found
 
 

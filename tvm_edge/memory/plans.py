@@ -3,7 +3,8 @@
 Those of "Are Very Deep Neural Networks Feasible on Mobile Devices?" (section 3): fully connected
 layers on the CPU, whose weights then are pages of a file that the operating system may drop; the
 same with frames pipelined; layers split, whose weights pass through a window. Beside them
-convolutions without Winograd's algorithm, which takes room for transformed images and filters.
+convolutions without Winograd's algorithm, which takes room for transformed images and filters, and
+convolutions whose weights pass through that window as well.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import networkx
 from tvm_edge.errors import MemoryBudgetError
 from tvm_edge.frontend import SourceNode
 from tvm_edge.memory.budget import written
+from tvm_edge.relay_passes.stream_layers import LEAST_STREAMED
 from tvm_edge.report import PlanInfo
 
 __all__ = [
@@ -31,7 +33,9 @@ __all__ = [
 
 _DENSE = frozenset(("Gemm", "MatMul", "matmul"))
 _CONVOLUTIONS = ("Conv", "nn.conv")
-_LEAST_BYTES = 1 << 20  # of weights: what is less is no matter for memory
+
+_LEAST = written(LEAST_STREAMED)
+_ON_CPU = "the target is the CPU, which reads its weights where the artifact is mapped"
 
 FC_ON_CPU = "FC on the CPU: its weights stay pages of the artifact, for the memory budget"
 """Why an operator that would run on the GPU does not."""
@@ -49,16 +53,30 @@ class Plan:
     winograd : bool
         Whether convolutions may be by Winograd's algorithm.
     weight_window : int or None
-        Bytes of weights at a time, of layers that have more.
+        Bytes of weights at a time, of dense layers that have more.
+    conv_window : int or None
+        Bytes of convolutions' weights at a time, all of which then are streamed.
     pipelined : bool
         Whether frames are in flight on both devices, as ``model.stream`` has them.
+    instead_of : str
+        The plan that this is with more streamed weights: what is to be preferred if it fits.
     """
 
     name: str
     offload: Mapping[int, str] = field(default_factory=dict)
     winograd: bool = True
     weight_window: int | None = None
+    conv_window: int | None = None
     pipelined: bool = False
+    instead_of: str = ""
+
+    @property
+    def least_streamed(self) -> int | None:
+        """Bytes of a convolution's weights that are streamed, or more; ``None``: none are.
+
+        Less where the window is small, so that parts of a layer that is cut are among them.
+        """
+        return None if self.conv_window is None else min(LEAST_STREAMED, self.conv_window // 8)
 
 
 AS_IS = Plan("as is")
@@ -91,11 +109,15 @@ class Prediction:
 
 def dense_nodes(nodes: Sequence[SourceNode]) -> list[int]:
     """The fully connected layers that matter for memory."""
-    return [
-        index
-        for index, node in enumerate(nodes)
-        if node.op_type in _DENSE and node.cost.weight_bytes >= _LEAST_BYTES
-    ]
+    return [index for index, node in enumerate(nodes) if node.op_type in _DENSE and _matters(node)]
+
+
+def _is_convolution(node: SourceNode) -> bool:
+    return node.op_type.startswith(_CONVOLUTIONS)
+
+
+def _matters(node: SourceNode) -> bool:
+    return node.cost.weight_bytes >= LEAST_STREAMED
 
 
 def offloaded(nodes: Sequence[SourceNode]) -> list[int]:
@@ -109,7 +131,7 @@ def offloaded(nodes: Sequence[SourceNode]) -> list[int]:
     graph.add_nodes_from(range(len(nodes)))
     graph.add_edges_from((i, index) for index, node in enumerate(nodes) for i in node.inputs)
     behind = {d for index in dense for d in networkx.descendants(graph, index)}
-    if any(nodes[index].op_type.startswith(_CONVOLUTIONS) for index in behind):
+    if any(_is_convolution(nodes[index]) for index in behind):
         behind &= {a for index in dense for a in networkx.ancestors(graph, index)}
     return sorted({*dense, *behind})
 
@@ -135,29 +157,54 @@ def possible(
         Whether ``fallback=`` lets operators leave the GPU.
     """
     dense = dense_nodes(nodes)
-    none = f"no fully connected layer has {written(_LEAST_BYTES)} of weights"
+    why_not_split = "" if dense else f"no fully connected layer has {_LEAST} of weights"
+    if not beside_cpu:
+        why_not_split = _ON_CPU
+    why_on_gpu = why_not_split
+    if beside_cpu and not offload:
+        why_on_gpu = "fallback= keeps operators on the GPU"
     yield AS_IS, ""
     yield Plan("no Winograd", winograd=False), ""
     yield Plan("unified memory"), _why_not_unified(beside_cpu, unified)
-    why = "" if dense else none
-    if not beside_cpu:
-        why = "the target is the CPU, which reads its weights where the artifact is mapped"
-    elif not offload:
-        why = "fallback= keeps operators on the GPU"
-    nodes_of_fc = {} if why else dict.fromkeys(offloaded(nodes), FC_ON_CPU)
-    on_cpu = Plan("FC on the CPU", nodes_of_fc)
-    yield on_cpu, why
-    yield replace(on_cpu, name="FC on the CPU, pipelined", pipelined=True), why
-    yield replace(on_cpu, name="FC on the CPU, no Winograd", winograd=False), why
+    on_cpu = Plan("FC on the CPU", dict.fromkeys(() if why_on_gpu else offloaded(nodes), FC_ON_CPU))
+    yield on_cpu, why_on_gpu
+    yield replace(on_cpu, name="FC on the CPU, pipelined", pipelined=True), why_on_gpu
+    yield _direct(on_cpu), why_on_gpu
     largest = max((nodes[index].cost.weight_bytes for index in dense), default=0)
-    why = "" if dense else none
-    if not beside_cpu:
-        why = "the target is the CPU, which reads its weights where the artifact is mapped"
-    for parts in (4, 16):  # two are in memory: one at work, and the next
-        window = 2 * -(-largest // parts)
-        yield Plan(f"FC split ×{parts}", weight_window=window), why
-    direct = Plan("FC split ×16, no Winograd", winograd=False, weight_window=window)
+    # Two parts are in memory: one at work, and the next.
+    quarters, split = (
+        Plan(f"FC split ×{parts}", weight_window=2 * -(-largest // parts)) for parts in (4, 16)
+    )
+    yield quarters, why_not_split
+    yield split, why_not_split
+    yield _direct(split), why_not_split
+    if dense:
+        yield from _streamed(nodes, on_cpu, why_on_gpu)
+        yield from _streamed(nodes, split, why_not_split)
+    else:
+        yield from _streamed(nodes, AS_IS, "" if beside_cpu else _ON_CPU)
+
+
+def _direct(plan: Plan) -> Plan:
+    """The same without Winograd's algorithm."""
+    return replace(plan, name=f"{plan.name}, no Winograd", winograd=False)
+
+
+def _streamed(nodes: Sequence[SourceNode], base: Plan, why: str) -> Iterator[tuple[Plan, str]]:
+    """A plan with the weights of convolutions streamed, in three ways; and why it cannot be."""
+    sizes = [n.cost.weight_bytes for n in nodes if _is_convolution(n) and _matters(n)]
+    if not sizes:
+        why = why or f"no convolution has {_LEAST} of weights"
+    largest = max(sizes, default=0)
+    what = "convolutions streamed"
+    name = what if base is AS_IS else f"{base.name}, {what}"
+    whole = replace(base, name=name, conv_window=2 * largest, instead_of=base.name)
+    yield whole, why
+    plain = "no Winograd" if base is AS_IS else _direct(base).name
+    direct = replace(_direct(whole), instead_of=plain)
     yield direct, why
+    parts = replace(direct, name=f"{name} ×4", instead_of=direct.name)
+    yield replace(_direct(parts), conv_window=2 * -(-largest // 4)), why
 
 
 def _why_not_unified(beside_cpu: bool, unified: bool) -> str:
@@ -184,7 +231,7 @@ def chosen(
     model : str
         Its name, for the message.
     considered : sequence of (Plan, Prediction or str)
-        What each takes, or why it is not to be had.
+        What each takes, or why it does not come into question.
     advice : str
         What else the user can do, for the message.
 
@@ -211,7 +258,7 @@ def chosen(
 
 def _info(plan: Plan, found: Prediction | str, best: Prediction, budget: int) -> PlanInfo:
     if isinstance(found, str):
-        return PlanInfo(plan.name, None, None, "", False, f"not to be had: {found}")
+        return PlanInfo(plan.name, None, None, "", False, found)
     if found is best:
         reason = "the fastest that fits"
     elif found.peak > budget:

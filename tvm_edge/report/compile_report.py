@@ -79,6 +79,8 @@ class KernelInfo:
         Bytes of its arguments, each counted once: the traffic that no schedule avoids.
     weights, results, workspace : int
         Bytes of its constants as stored, of what it writes, and of its scratch space.
+    streamed : int
+        Of `weights` those that every run reads from the artifact.
     """
 
     name: str
@@ -91,6 +93,7 @@ class KernelInfo:
     weights: int = 0
     results: int = 0
     workspace: int = 0
+    streamed: int = 0
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,7 @@ class CompileReport:
         Of a dict of several models what each takes where it runs alone. All else is of a run of all
         of them; `memory` has the activations of whichever needs more.
     splits : tuple[SplitInfo, ...]
-        Dense layers in parts, whose weights no run has in memory as a whole: ``"streamed"`` in the
+        Layers whose weights every run reads from the artifact: ``"streamed"`` in the
         `weights_by_device` of `memory`.
     warnings : tuple[str, ...]
     seconds : dict[str, float]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["LayoutsInfo", "TransformInfo", "layout_name"]
@@ -42,13 +42,15 @@ class LayoutsInfo:
     Attributes
     ----------
     convolutions : dict of str to int
-        How many convolutions have each layout.
+        How many convolutions have each layout, of those that have a choice.
     transforms : tuple of TransformInfo
     predicted, bound : float
         Seconds of a run by what its operators and transforms take; what no choice is below, by the
         same.
     measured, before : float
         Seconds of a run when it was tuned, with these layouts and without.
+    fixed : dict of str to int
+        How many others have each layout: convolutions of bytes, around which these were chosen.
     """
 
     convolutions: dict[str, int]
@@ -57,6 +59,7 @@ class LayoutsInfo:
     bound: float
     measured: float
     before: float
+    fixed: dict[str, int] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:
@@ -65,12 +68,14 @@ class LayoutsInfo:
 
     def line(self) -> str:
         """As ``12 NCHW16c, 1 NCHW; 2 transforms of 31 µs; predicted 4.1 ms, measured 4.2 ms``."""
-        counts = ", ".join(f"{count} {name}" for name, count in self.convolutions.items())
+        counts = _counted(self.convolutions) or "no convolution"
+        if self.fixed:
+            counts += f" (around {_counted(self.fixed)} of bytes, which have no other)"
         cost = 1e6 * sum(transform.seconds for transform in self.transforms)
         count = len(self.transforms)
         gap = f" (at most {self.gap:.1%} above the least)" if self.gap else ""
         return (
-            f"{counts or 'no convolution'}; {count} transform{'s' if count != 1 else ''} of "
+            f"{counts}; {count} transform{'s' if count != 1 else ''} of "
             f"{cost:.0f} µs; predicted {1e3 * self.predicted:.3g} ms{gap}, measured "
             f"{1e3 * self.measured:.3g} ms, {1e3 * self.before:.3g} ms before"
         )
@@ -81,6 +86,10 @@ class LayoutsInfo:
         return cls(
             **{**fields, "transforms": tuple(TransformInfo(**t) for t in fields["transforms"])}
         )
+
+
+def _counted(layouts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in layouts.items())
 
 
 def layout_name(block: int) -> str:

@@ -69,6 +69,8 @@ class MemoryInfo:
         wants, and they are in no budget.
     window : int
         Room on a GPU for the parts of streamed weights.
+    rounding : int
+        What the OpenCL runtime takes more for tensors of a GPU, whose blocks are of a few sizes.
     programs : int
         Code of kernels as loaded, or as a driver built it, and what describes it.
     floor : int
@@ -87,6 +89,7 @@ class MemoryInfo:
     weights_by_device: dict[str, int] = field(default_factory=dict)
     mapped: int = 0
     window: int = 0
+    rounding: int = 0
     programs: int = 0
     floor: int = 0
     plans: tuple[PlanInfo, ...] = ()
@@ -99,7 +102,7 @@ class MemoryInfo:
         `mapped`, `programs` and `floor`: all weights count, and the process itself does not.
         """
         resident = self.weights - self.mapped + self.window + self.activations + self.workspace
-        return resident + self.inputs_outputs + self.programs + self.floor
+        return resident + self.rounding + self.inputs_outputs + self.programs + self.floor
 
     def plan_line(self) -> str:
         """One line: the plan that was taken for the budget; empty without one."""

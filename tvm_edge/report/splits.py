@@ -1,4 +1,4 @@
-"""Layers that are computed in parts, with weights that are read from the artifact in every run."""
+"""Layers with weights that are read from the artifact in every run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ __all__ = ["SplitInfo"]
 
 @dataclass(frozen=True)
 class SplitInfo:
-    """A dense layer in parts.
+    """A layer whose weights are streamed: whole, or as parts that are computed one by one.
 
     Attributes
     ----------
     operator : str
         Of the user's model.
     device : str
-    along : {"output", "reduction"}
-        What it is cut along.
+    along : {"output", "reduction", ""}
+        What it is cut along; empty for a layer in one piece.
     parts : int
     part_bytes, weight_bytes : int
         Weights of the largest part, and of all.
@@ -37,7 +37,8 @@ class SplitInfo:
 
     def line(self) -> str:
         """As ``fc1 on llvm: 784.0 MiB in 8 parts along its output, 196.0 MiB at a time``."""
+        how = f"{self.parts} parts along its {self.along}" if self.along else "one piece"
         return (
-            f"{self.operator} on {self.device}: {self.weight_bytes / 2**20:.1f} MiB in "
-            f"{self.parts} parts along its {self.along}, {self.window / 2**20:.1f} MiB at a time"
+            f"{self.operator} on {self.device}: {self.weight_bytes / 2**20:.1f} MiB in {how}, "
+            f"{self.window / 2**20:.1f} MiB at a time"
         )

@@ -130,6 +130,7 @@ def _memory_lines(line: Callable[[str, str], None], memory: MemoryInfo) -> None:
         "memory",
         f"{_mib(memory.peak)} MiB peak: weights {_mib(memory.weights - memory.mapped)}{mapped}, "
         f"{f'window {_mib(memory.window)}, ' if memory.window else ''}"
+        f"{f'rounding {_mib(memory.rounding)}, ' if memory.rounding else ''}"
         f"activations {_mib(memory.activations)}{f' ({devices})' if devices else ''}, "
         f"workspace {_mib(memory.workspace)}, "
         f"inputs and outputs {_mib(memory.inputs_outputs)}{own if memory.floor else ''}",

@@ -27,9 +27,7 @@ __all__ = ["Listen", "Listening", "NotListening"]
 
 _LOG = logging.getLogger(__name__)
 
-_HANDSHAKE_SECONDS = 5.0  # for one who connects, or the tracker, to say the next word
 _RETRY_SECONDS = 1.0
-_CLIENT_GONE_SECONDS = 3.0  # in which a session ends by itself
 _KEEPALIVE = {  # a client that was switched off is noticed after 45 s
     socket.TCP_KEEPIDLE: 15,
     socket.TCP_KEEPINTVL: 10,
@@ -51,6 +49,10 @@ class Listen:
     uploads : path
     verbosity : int
         A level of :mod:`logging`.
+    handshake_seconds : float
+        For one who connects, or the tracker, to say the next word.
+    alone_seconds : float
+        In which a session whose client is gone ends by itself.
     """
 
     host: str
@@ -60,6 +62,8 @@ class Listen:
     key: str
     uploads: Path
     verbosity: int
+    handshake_seconds: float = 5.0
+    alone_seconds: float = 3.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def main() -> None:
         logging.basicConfig(format="%(name)s: %(message)s")
         logging.getLogger("tvm_edge").setLevel(listen.verbosity)
         # Every socket from here on; a session gives its own back its patience.
-        socket.setdefaulttimeout(_HANDSHAKE_SECONDS)
+        socket.setdefaulttimeout(listen.handshake_seconds)
         try:
             state = _server(listen)
         except (OSError, ValueError) as err:
@@ -112,7 +116,7 @@ def _server(listen: Listen) -> Any:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE.items():
             line.setsockopt(socket.IPPROTO_TCP, option, value)
-        _leave_with(line)
+        _leave_with(line, listen.alone_seconds)
         register(board_functions(listen.uploads))
         inner_loop(line, load_library, work_path)
 
@@ -133,7 +137,7 @@ def _reach(tracker: Address) -> socket.socket:
     told = False
     while True:
         try:
-            return socket.create_connection(tracker, _HANDSHAKE_SECONDS)
+            return socket.create_connection(tracker)
         except OSError as err:
             if not told:
                 _LOG.warning(
@@ -143,14 +147,14 @@ def _reach(tracker: Address) -> socket.socket:
             sleep(_RETRY_SECONDS)
 
 
-def _leave_with(line: socket.socket) -> None:
+def _leave_with(line: socket.socket, seconds: float) -> None:
     """End a session whose client is gone, also while a kernel hangs."""
 
     def watch() -> None:
         poll = select.poll()
         poll.register(line.fileno(), select.POLLRDHUP)
         poll.poll()
-        sleep(_CLIENT_GONE_SECONDS)
+        sleep(seconds)
         _LOG.warning("a session went on without its client, and is ended")
         os._exit(0)  # not a crash: the server goes on
 

@@ -41,13 +41,13 @@ class Grant:
     match_key: str
 
 
-def served_keys(tracker: Address, seconds: float = _ANSWER_SECONDS) -> dict[str, Served]:
+def served_keys(tracker: Address, seconds: float | None = None) -> dict[str, Served]:
     """Which keys are served.
 
     Parameters
     ----------
     tracker : (str, int)
-    seconds : float
+    seconds : float, optional
         To wait for an answer.
 
     Raises
@@ -55,7 +55,7 @@ def served_keys(tracker: Address, seconds: float = _ANSWER_SECONDS) -> dict[str,
     DeviceUnavailableError
         There is no tracker.
     """
-    with _connection(tracker, seconds) as line:
+    with _connection(tracker, _ANSWER_SECONDS if seconds is None else seconds) as line:
         return _summary(line)
 
 

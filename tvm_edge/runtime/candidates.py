@@ -74,7 +74,7 @@ class Operands:
     image, filters, bias : np.ndarray
         As the code takes them: a kernel in blocks of channels, a model NCHW.
     expected : np.ndarray
-        ``[N, O, OH, OW]``.
+        ``[N, O, OH, OW]``, of the type of the result.
     """
 
     image: np.ndarray
@@ -100,8 +100,8 @@ class Operands:
 
 def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
     """The largest difference, relative to the largest value; infinite where one is not finite."""
-    largest = float(np.abs(expected).max()) or 1.0
-    worst = float(np.abs(actual - expected).max())
+    largest = float(np.abs(expected.astype("float64")).max()) or 1.0
+    worst = float(np.abs(np.subtract(actual, expected, dtype="float64")).max())
     return worst / largest if np.isfinite(worst) else float("inf")
 
 
@@ -124,10 +124,16 @@ def kernel_candidate(
         Of the result, ``[N, O/b, OH, OW, b]`` or ``[N, O, OH, OW]``.
     """
     image, bias = tvm.runtime.tensor(operands.image), tvm.runtime.tensor(operands.bias)
-    result = tvm.runtime.empty(tuple(shape), "float32")
+    dtype = operands.expected.dtype
+    result = tvm.runtime.empty(tuple(shape), str(dtype))
+    # What is not written is then wrong, whole numbers in one of two runs.
+    marks = (np.nan,) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
 
     def error() -> float:
-        result.copyfrom(np.full(tuple(shape), np.nan, "float32"))
+        return max(error_over(mark) for mark in marks)
+
+    def error_over(mark: float) -> float:
+        result.copyfrom(np.full(tuple(shape), mark, dtype))
         function(image, filters[-1], bias, result)
         found = result.numpy()
         if found.ndim == 5:

@@ -304,7 +304,7 @@ class Session:
     def run_stage(self, number: int, given: Sequence[Bound] | StagedFrame) -> StagedFrame:
         """Run a stage on the model's inputs, or on what the stage before it made of them."""
         stage = self.stages[number]
-        with stage.lock, self._running():
+        with stage.lock, self._running(stage.kind):
             if isinstance(given, StagedFrame):
                 return StagedFrame(stage.function(*given.values, self._weights), given.taken)
             tensors = self.place(given)
@@ -389,13 +389,13 @@ class Session:
         return free or machines[next(self._turn) % len(machines)]
 
     @contextmanager
-    def _running(self) -> Iterator[None]:
-        """What has to be so while ``main`` runs."""
+    def _running(self, kind: str = "") -> Iterator[None]:
+        """What has to be so while ``main`` runs, or a stage of it on a `kind` of device."""
         # What is asked for weights is Python, and may not raise KeyboardInterrupt.
         with (
             _interrupt_deferred() if self._streams else nullcontext(),
             self._stream(),
-            self._parts.running(),
+            self._parts.running(on_gpu=kind != "llvm"),
         ):
             yield
 

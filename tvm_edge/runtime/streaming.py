@@ -3,7 +3,8 @@
 Rallapalli et al., "Are Very Deep Neural Networks Feasible on Mobile Devices?", section 3: a fully
 connected layer whose weights the device has no room for is computed in parts, each with what is
 read of the weights for it. The compiler cuts such layers (:mod:`tvm_edge.relay_passes.split_fc`),
-and ``main`` asks here for each part in front of the kernel that reads it.
+and ``main`` asks here for each part in front of the kernel that reads it. The weights of a whole
+layer are a part as well (:mod:`tvm_edge.relay_passes.stream_layers`).
 
 On a CPU a kernel reads a part where it is mapped from the artifact. While it does, the next part is
 read from disk, if it is not in the system's cache of the file. Nothing is copied. As long as the
@@ -25,7 +26,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ class _Window:
 
 
 class WeightStream:
-    """The parts that one session has in memory; for one run at a time on a GPU.
+    """The parts that one session has in memory.
 
     Parameters
     ----------
@@ -121,10 +122,19 @@ class WeightStream:
         self._windows: list[_Window] = []
         self._current = 0
         self._ahead: Future[bool] | None = None  # for the one window there is
+        self._uploading = threading.Lock()
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Within, ``main`` runs on this thread and takes its parts from here.
+    def running(self, *, on_gpu: bool) -> Iterator[None]:
+        """Within, ``main`` or a stage of it runs on this thread and takes its parts from here.
+
+        What has kernels of the GPU has the windows for itself meanwhile, whether it is a run or the
+        stage of a stream beside it.
+
+        Parameters
+        ----------
+        on_gpu : bool
+            Whether kernels of the GPU may be among what runs.
 
         Raises
         ------
@@ -133,12 +143,14 @@ class WeightStream:
         """
         for file in self._files:
             file.check()
-        outside = getattr(_thread, "stream", None)
-        _thread.stream = self
-        try:
-            yield
-        finally:
-            _thread.stream = outside
+        shares = self._parts and on_gpu and self._device is not None
+        with self._uploading if shares else nullcontext():
+            outside = getattr(_thread, "stream", None)
+            _thread.stream = self
+            try:
+                yield
+            finally:
+                _thread.stream = outside
 
     def next_part(
         self,
@@ -190,7 +202,10 @@ class WeightStream:
         count = 2 if _host_writes_at_any_time(self._device) else 1
         for window in self._windows:
             window.settle()
-        self._windows.clear()  # before there are others
+        if self._windows:  # before there are others; the runtime keeps what is freed
+            self._windows.clear()
+            if _is_opencl(self._device):
+                opencl.release_memory(self._device.index)
         self._windows = [_Window(nbytes, self._device) for _ in range(count)]
 
     def _copied(
@@ -231,9 +246,12 @@ def _nbytes(tensor: tvm.runtime.Tensor) -> int:
     return math.prod(tensor.shape) * numpy_dtype(str(tensor.dtype)).itemsize
 
 
+def _is_opencl(device: tvm.runtime.Device) -> bool:
+    return int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLOpenCL
+
+
 def _host_writes_at_any_time(device: tvm.runtime.Device) -> bool:
-    is_opencl = int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLOpenCL
-    return is_opencl and opencl.device_info(device.index)["memory"] == "svm-fine"
+    return _is_opencl(device) and opencl.device_info(device.index)["memory"] == "svm-fine"
 
 
 def _stream() -> WeightStream:

@@ -8,6 +8,7 @@ convolution in it several times.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.gpu.packed import conv2d_tensors
 from tvm_edge.schedules.layouts import block_sizes
 from tvm_edge.schedules.winograd import conv2d_winograd, transform_filters
+from tvm_edge.tuning.int8_kernel import int8_tensors, packed_int8_filters
 
 __all__ = ["Exported", "Shared", "build_candidate", "export_candidate", "repeated_convolution"]
 
@@ -174,7 +176,9 @@ def _operands(
             problem.image, problem.filters, problem.bias[None, :, None, None], problem.expected
         )
     block, depth = config.block, shapes[0][-1]
-    if config.algorithm == "winograd":
+    if workload.is_bytes:
+        filters = packed_int8_filters(workload, problem.filters)
+    elif config.algorithm == "winograd":
         filters = transform_filters(problem.filters, config.m, block)
     else:
         inner = 1 if workload.depthwise else depth
@@ -198,9 +202,11 @@ def _packed(image: np.ndarray, block: int) -> np.ndarray:
 def _function(
     workload: ConvWorkload, config: ConvConfig
 ) -> tuple[tirx.PrimFunc, tuple[tuple[int, ...], ...]]:
-    """A convolution with bias and ReLU, and the shapes of its arguments."""
+    """A convolution with what follows it, and the shapes of its arguments."""
     if not config.block:
         return _plain_function(workload)
+    if workload.is_bytes:
+        return _finished(int8_tensors(workload, config.knobs))
     block = config.block
     depth = input_block(workload, block)
     blocks = filled(workload.filters, block) // block
@@ -247,10 +253,15 @@ def _with_tail(
     def element(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, *v: tirx.Expr) -> tirx.Expr:
         return te.max(sums(n, o, y, x, *v) + bias(0, o, 0, 0, *v), zero)
 
-    result = te.compute(sums.shape, element, "result")
-    arguments = (image, filters, bias, result)
-    shapes = tuple(tuple(int(dim) for dim in tensor.shape) for tensor in arguments)
-    return te.create_prim_func(list(arguments)), shapes
+    return _finished([image, filters, bias, te.compute(sums.shape, element, "result")])
+
+
+def _finished(
+    tensors: Sequence[te.Tensor],
+) -> tuple[tirx.PrimFunc, tuple[tuple[int, ...], ...]]:
+    """The function of these arguments, and their shapes."""
+    shapes = tuple(tuple(int(dim) for dim in tensor.shape) for tensor in tensors)
+    return te.create_prim_func(list(tensors)), shapes
 
 
 # ------------------------------------------------------------------------------------------ GPU

@@ -198,14 +198,15 @@ def _tuned(
     resume: bool,
 ) -> TuneResult:
     """Convolutions one by one, and with a graph tuner the layouts of all."""
-    if tuner is None:
-        return run(_trials(run.tasks, trials, LEVELS[level]), time_budget, resume)
+    if tuner is None or not tuner.graph.convolutions:
+        result = run(_trials(run.tasks, trials, LEVELS[level]), time_budget, resume)
+        return result if tuner is None else replace(result, graph_note=tuner.no_choice())
     start = monotonic()
     if trials is not None:
         trials, others = trials - trials // _OTHERS, trials // _OTHERS
     budget = None if time_budget is None else time_budget * (1 - 1 / _OTHERS)
     result = run(_trials(run.tasks, trials, LEVELS[level]), budget, resume)
-    if result.interrupted or not tuner.graph.convolutions:
+    if result.interrupted:
         return result
     counts = Counter(tuner.graph.convolutions.values())
     more = replace(
@@ -257,10 +258,11 @@ class _Run:
 
     def __call__(self, total: int, time_budget: float | None, resume: bool) -> TuneResult:
         start = monotonic()
-        template = template_of(self.resolved.spec)
+        spec = self.resolved.spec
+        templates = sorted({template_of(spec, task.workload) for task in self.tasks})
         header = {
-            "tasks": digest(self.tasks, f"{template} {TEMPLATES[template]}"),
-            "device": self.resolved.spec.key,
+            "tasks": digest(self.tasks, *(f"{name} {TEMPLATES[name]}" for name in templates)),
+            "device": spec.key,
             "kind": self.resolved.kind,
             "seed": self.seed,
         }

@@ -28,7 +28,7 @@ def features(task: Task) -> np.ndarray:
 
     What the convolution is; knobs, in logarithms and as they are; what is left over where a tile
     does not divide the image; the place that the schedule's own cost model gives the configuration,
-    among those of its algorithm and among all of its size.
+    among those of its algorithm and among all of its size; whether it is of bytes.
 
     Returns
     -------
@@ -58,7 +58,8 @@ def features(task: Task) -> np.ndarray:
         kind = _kind(config)
         rank, seen[kind] = seen[kind], seen[kind] + 1
         ranks = [rank / kinds[kind], log2(1 + rank), log2(1 + place)]
-        rows.append([*shape, *ranks, *_of_config(config, lines, columns, workload.filters)])
+        own = _of_config(config, lines, columns, workload.filters)
+        rows.append([*shape, *ranks, *own, float(workload.is_bytes)])
     return np.array(rows, "float32")
 
 

@@ -6,8 +6,9 @@
 4. The network is compiled with them and without, and both are timed in turns: a sum of kernels,
    each measured by itself, is not the time of a run. What is not faster is not kept.
 
-No producer's epilogue writes another layout than its own kernel's: every transform is a kernel,
-which element-wise operators may be part of.
+Layouts are of convolutions in float32; those of bytes have one, and the others are chosen around
+them. No producer's epilogue writes another layout than its own kernel's: every transform is a
+kernel, which element-wise operators may be part of.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from tvm_edge.schedules.conv_records import (
     recorded_target,
     template_of,
 )
+from tvm_edge.schedules.int8 import BLOCK
 from tvm_edge.schedules.layouts import usual_block
 from tvm_edge.tuning.layout_costs import (
     Options,
@@ -175,6 +177,17 @@ class GraphTuner:
             sum(way.measured for way in known),
             solve_seconds,
         )
+
+    def no_choice(self) -> str:
+        """What to say of a network whose convolutions have one layout each."""
+        fixed = len(self.graph.fixed)
+        where = f"blocks of {BLOCK} channels" if self._resolved.spec.has_cpu_cores else "NCHW"
+        why = (
+            f"its {fixed} convolutions of bytes have images in {where}"
+            if fixed
+            else "it has no convolution whose layout can be chosen"
+        )
+        return f"layouts: nothing to choose, {why}"
 
     def problem(self) -> tuple[Options, LayoutProblem]:
         """The ways to compute the convolutions, and the network with what all of it takes."""

@@ -1,8 +1,14 @@
-"""Operands of a convolution, and its result by NumPy in float64: what candidates are held to."""
+"""Operands of a convolution, and its result by NumPy in float64: what candidates are held to.
+
+Sums of bytes are whole numbers, which float64 has exactly; what is rounded of them is the same for
+a kernel that is right.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log2, prod
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +17,14 @@ from tvm_edge.errors import TuningError
 from tvm_edge.runtime.candidates import Operands
 from tvm_edge.schedules.blocked import ConvWorkload
 
-__all__ = ["TOLERANCE", "ProblemFiles", "convolve", "make_problem"]
+__all__ = ["TOLERANCE", "ProblemFiles", "Rounding", "convolve", "make_problem", "rounding_of"]
 
 TOLERANCE = 1e-4
-"""Of the largest value, as for whole models; Winograd's algorithm has some 1e-5."""
+"""Of the largest value, as for whole models; Winograd's algorithm has some 1e-5. A byte that is
+off by one is off by more."""
+
+# Standard deviation of results in bytes: one product that is missing moves most of them.
+_SPREAD = 40
 
 
 class ProblemFiles:
@@ -49,8 +59,45 @@ class ProblemFiles:
         return path
 
 
+@dataclass(frozen=True)
+class Rounding:
+    """How sums of bytes become bytes: ``sum · scale``, rounded to even, moved by `zero`.
+
+    Attributes
+    ----------
+    scale : float
+        A power of two: float32 has the product exactly where it has the sum.
+    zero : int
+        Of the result, and what the image is padded with.
+    dtype : str
+        Of the result.
+    """
+
+    scale: float
+    zero: int
+    dtype: str
+
+    def of(self, sums: np.ndarray) -> np.ndarray:
+        """What a kernel makes of sums."""
+        limits = np.iinfo(self.dtype)
+        steps = np.rint(sums.astype("float32") * np.float32(self.scale)) + self.zero
+        return np.clip(steps, limits.min, limits.max).astype(self.dtype)
+
+
+def rounding_of(workload: ConvWorkload) -> Rounding:
+    """That of a problem: most sums keep within the range."""
+    limits = np.iinfo(workload.dtype)
+    terms = workload.channels // workload.groups * prod(workload.kernel)
+    # Root mean squares of evenly distributed bytes.
+    deviation = terms**0.5 * max(limits.max, -limits.min) / 3**0.5 * 128 / 3**0.5
+    zero = (limits.min + limits.max + 1) // 2
+    return Rounding(2.0 ** -round(log2(deviation / _SPREAD)), zero, workload.dtype)
+
+
 def make_problem(workload: ConvWorkload, seed: int = 0) -> Operands:
-    """Normally distributed operands, the same for the same seed."""
+    """Random operands, the same for the same seed: normally distributed, or all bytes."""
+    if workload.is_bytes:
+        return _problem_of_bytes(workload, seed)
     random = np.random.default_rng(seed)
     own = workload.channels // workload.groups
     image = random.standard_normal(
@@ -62,10 +109,29 @@ def make_problem(workload: ConvWorkload, seed: int = 0) -> Operands:
     return Operands(image, filters, bias, np.maximum(sums, 0).astype("float32"))
 
 
-def convolve(image: np.ndarray, filters: np.ndarray, workload: ConvWorkload) -> np.ndarray:
-    """A convolution in float64: a matrix product for each place of the window and each group."""
+def _problem_of_bytes(workload: ConvWorkload, seed: int) -> Operands:
+    random = np.random.default_rng(seed)
+    limits = np.iinfo(workload.dtype)
+    shape = (workload.batch, workload.channels, workload.height, workload.width)
+    image = random.integers(limits.min, limits.max, shape, workload.dtype, endpoint=True)
+    own = workload.channels // workload.groups
+    filters = random.integers(-128, 128, (workload.filters, own, *workload.kernel), "int8")
+    bias = random.integers(-10_000, 10_000, workload.filters, "int32")
+    rounding = rounding_of(workload)
+    sums = convolve(image, filters, workload, rounding.zero) + bias[:, None, None]
+    return Operands(image, filters, bias, rounding.of(sums))
+
+
+def convolve(
+    image: np.ndarray, filters: np.ndarray, workload: ConvWorkload, padding: float = 0.0
+) -> np.ndarray:
+    """A convolution in float64: a matrix product for each place of the window and each group.
+
+    The image is padded with `padding`.
+    """
     top, left, bottom, right = workload.padding
-    padded = np.pad(image.astype("float64"), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    around = ((0, 0), (0, 0), (top, bottom), (left, right))
+    padded = np.pad(image.astype("float64"), around, constant_values=padding)
     lines, columns = workload.output
     groups = workload.groups
     taken = padded.reshape(workload.batch, groups, -1, *padded.shape[2:])

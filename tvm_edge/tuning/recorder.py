@@ -88,7 +88,7 @@ class Recorder:
 
     def keep(self, task: Task, place: int, latencies: tuple[float, ...], error: str = "") -> None:
         """Note a measurement of one of a task's configurations, or a failure; not yet written."""
-        template = template_of(self._resolved.spec)
+        template = template_of(self._resolved.spec, task.workload)
         workload, config = recorded_workload(task.workload), recorded_config(task.configs[place])
         self.note(workload, template, config, latencies, error)
 

@@ -90,7 +90,9 @@ class TaskResult:
         """The convolution in words."""
         w = self.workload
         kernel = "×".join(map(str, w.kernel))
-        return f"{w.channels}×{w.height}×{w.width} to {w.filters}, {kernel}/{w.strides[0]}"
+        of_bytes = f", {w.dtype}" if w.is_bytes else ""
+        size = f"{w.channels}×{w.height}×{w.width} to {w.filters}"
+        return f"{size}, {kernel}/{w.strides[0]}{of_bytes}"
 
     @property
     def total(self) -> float:
@@ -176,6 +178,8 @@ class TuneResult:
         Layouts of the whole network, if they were asked for.
     groups : tuple of GroupResult or None
         Groups of independent kernels that were measured, if they were asked for.
+    graph_note : str
+        Why `graph` is not there although layouts were asked for.
     """
 
     model: str
@@ -189,6 +193,7 @@ class TuneResult:
     errors: Mapping[str, int]
     graph: GraphResult | None = None
     groups: tuple[GroupResult, ...] | None = None
+    graph_note: str = ""
 
     def with_more(self, other: TuneResult) -> TuneResult:
         """This run with the trials of another; `other` may go on where this one ended."""
@@ -229,6 +234,8 @@ class TuneResult:
             lines.append(f"failed: {counts}")
         if self.graph is not None:
             lines.append(self.graph.summary())
+        if self.graph_note:
+            lines.append(self.graph_note)
         if self.groups is not None:
             lines.append(_groups_line(self.groups))
         lines.append(f"records: {self.folder}")
@@ -278,6 +285,7 @@ class TuneResult:
             "heuristic_ms": self.heuristic_ms,
             "best_ms": self.best_ms,
             "graph": None if self.graph is None else asdict(self.graph),
+            "graph_note": self.graph_note,
             "groups": None
             if self.groups is None
             else [{**asdict(group), "gains": group.gains} for group in self.groups],

@@ -38,7 +38,7 @@ class Task:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one run, as the definition has them."""
+        """Multiplications and additions of one run, as the definition has them."""
         return 2 * self.workload.macs
 
 
@@ -80,9 +80,9 @@ def extract_layout_tasks(
         for config in config_space(workload, resolved.spec, blocks=True).configs:
             by_block.setdefault(config.block, []).append(config)
         if len(by_block) == 1:
-            continue  # NCHW alone: nothing to choose
+            continue  # NCHW alone, or blocks of bytes: nothing to choose
         if len(legal_configs(workload, resolved)) > 1:
-            del by_block[usual_block(resolved.spec)]  # is a task already
+            del by_block[usual_block(resolved.spec, workload)]  # is a task already
         # Those of few configurations first: NCHW has one.
         tasks += [Task(workload, count, tuple(own)) for own in sorted(by_block.values(), key=len)]
     return tasks
@@ -91,10 +91,10 @@ def extract_layout_tasks(
 def legal_configs(workload: ConvWorkload, resolved: ResolvedTarget) -> tuple[ConvConfig, ...]:
     """What a search may choose from.
 
-    On CPUs images stay in blocks of one vector register, on GPUs in NCHW: what another layout costs
-    between two convolutions is not a matter of one convolution.
+    On CPUs images stay in blocks of one vector register, those of bytes in their own, on GPUs in
+    NCHW: what another layout costs between two convolutions is not a matter of one convolution.
     """
-    usual = usual_block(resolved.spec)
+    usual = usual_block(resolved.spec, workload)
     configs = config_space(workload, resolved.spec).configs
     return tuple(config for config in configs if config.block == usual)
 

@@ -3,7 +3,9 @@
 The topologies are the published ones; the weights are random, calibrated so that activations keep
 unit scale and outputs depend on the picture (:mod:`tvm_edge.zoo.calibration`). They serve tests,
 benchmarks and examples; they do not recognise anything. One network does, and ships as a file:
-``shapes_ssd`` (:mod:`tvm_edge.zoo.trained`), on pictures from :mod:`tvm_edge.zoo.shapes`.
+``shapes_ssd`` (:mod:`tvm_edge.zoo.trained`), on pictures from :mod:`tvm_edge.zoo.shapes`. Some are
+there in int8 as well, quantised by ONNX Runtime's tool: ``resnet50_v1_int8``, ``mobilenet_v2_int8``
+(:mod:`tvm_edge.zoo.quantized`).
 
 >>> import tvm_edge.zoo
 >>> "resnet50_v2" in tvm_edge.zoo.names()
@@ -18,5 +20,15 @@ To add a network: an entry in :mod:`tvm_edge.zoo.catalogue` and a function of th
 
 from tvm_edge.zoo.catalogue import ZooEntry, entry, names, trained_names
 from tvm_edge.zoo.models import build, sample_input, save
+from tvm_edge.zoo.quantized import quantized_names
 
-__all__ = ["ZooEntry", "build", "entry", "names", "sample_input", "save", "trained_names"]
+__all__ = [
+    "ZooEntry",
+    "build",
+    "entry",
+    "names",
+    "quantized_names",
+    "sample_input",
+    "save",
+    "trained_names",
+]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tvm_edge.errors import InputError, near_matches
+from tvm_edge.zoo.quantized import float32_name, quantized_names
 
 __all__ = ["ZooEntry", "entry", "names", "trained_names"]
 
@@ -331,7 +332,7 @@ def trained_names() -> tuple[str, ...]:
 
 
 def entry(name: str) -> ZooEntry:
-    """Return the entry called `name`.
+    """Return the entry called `name`; of a network in int8 that of the network in float32.
 
     Raises
     ------
@@ -339,7 +340,7 @@ def entry(name: str) -> ZooEntry:
         If the zoo has no such network; the message names the nearest ones.
     """
     try:
-        return _ENTRIES[name]
+        return _ENTRIES[float32_name(name)]
     except (KeyError, TypeError):
         raise InputError(
             f"the zoo has no network {name!r}; {near_matches(str(name), _known())}",
@@ -351,4 +352,4 @@ def entry(name: str) -> ZooEntry:
 
 def _known() -> tuple[str, ...]:
     """All names that :func:`tvm_edge.zoo.build` takes, sorted."""
-    return tuple(sorted((*_ENTRIES, *_TRAINED)))
+    return tuple(sorted((*_ENTRIES, *_TRAINED, *quantized_names())))

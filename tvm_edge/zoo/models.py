@@ -9,14 +9,14 @@ import tempfile
 from collections.abc import Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tvm_edge.errors import InputError
 from tvm_edge.extras import require
-from tvm_edge.zoo import shapes, trained
+from tvm_edge.zoo import quantized, shapes, trained
 from tvm_edge.zoo.catalogue import ZooEntry, entry, trained_names
 from tvm_edge.zoo.pictures import pictures
 
@@ -44,8 +44,9 @@ def build(
     Parameters
     ----------
     name : str
-        One of :func:`tvm_edge.zoo.names` or :func:`tvm_edge.zoo.trained_names`; trained networks
-        (:mod:`tvm_edge.zoo.trained`) are as they are and take no other argument.
+        One of :func:`tvm_edge.zoo.names`, :func:`tvm_edge.zoo.quantized_names` or
+        :func:`tvm_edge.zoo.trained_names`; trained networks (:mod:`tvm_edge.zoo.trained`) are as
+        they are and take no other argument.
     image_size : int or tuple[int, int], optional
         Height and width of the input, or one number for both, in pixels. By default the published
         size.
@@ -60,16 +61,20 @@ def build(
     Returns
     -------
     onnx.ModelProto
-        Opset 17, float32. Input ``data`` ``[batch, 3, height, width]``. A classifier's output is
-        ``logits`` ``[batch, 1000]``; a detector's are documented with its function.
+        Opset 17; float32, or int8 between QuantizeLinear and DequantizeLinear
+        (:mod:`tvm_edge.zoo.quantized`). Input ``data`` ``[batch, 3, height, width]``. A
+        classifier's output is ``logits`` ``[batch, 1000]``; a detector's are documented with its
+        function.
 
     Raises
     ------
     tvm_edge.errors.InputError
         If the zoo has no such network, or an argument is out of its range.
     tvm_edge.errors.MissingDependencyError
-        If onnx is not installed.
+        If onnx is not installed, or for a network in int8 onnxruntime.
     """
+    if name in quantized.quantized_names():
+        return _in_int8(name, image_size=image_size, width=width, batch=batch, seed=seed)
     if name in trained_names():
         _as_it_is(name, image_size=image_size, width=width, batch=batch, seed=seed)
         require("onnx", "onnx", "to read a network of the zoo")
@@ -86,6 +91,19 @@ def build(
     family = importlib.import_module(f"tvm_edge.zoo.networks.{e.family}")
     getattr(family, name)(graph)
     return graph.model(f"{name} with calibrated random weights, seed {seed}. {e.source}.")
+
+
+def _in_int8(
+    name: str, *, image_size: int | tuple[int, int] | None, batch: int, **options: Any
+) -> onnx.ModelProto:
+    quantized.require_quantizer()
+    network = quantized.float32_name(name)
+    model = build(network, image_size=image_size, batch=batch, **options)
+    drawn = (
+        sample_input(network, seed, image_size=image_size, batch=batch)
+        for seed in quantized.CALIBRATION
+    )
+    return quantized.quantize(model, drawn)
 
 
 def save(

@@ -81,6 +81,7 @@ def test_convolution(name: str, small_gpu: None) -> None:
     assert rules(check_gpu(CONVOLUTIONS[name], "opencl")) == {"direct"}
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("size", ["small_gpu", "large_gpu"])
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_depthwise(name: str, size: str, gpu: str, request: pytest.FixtureRequest) -> None:
@@ -145,6 +146,7 @@ def test_float16_is_read_as_it_is_stored(precision: str, products: str) -> None:
     assert all(("convert_float4" in line) == (products == "float4") for line in adding)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("spec", [MALI, ORIN, TINY], ids=lambda spec: spec.key)
 @pytest.mark.parametrize("name", DEPTHWISE)
 def test_grids_fit_the_device(name: str, spec: DeviceSpec) -> None:

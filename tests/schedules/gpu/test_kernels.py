@@ -32,6 +32,7 @@ def conv(
     return graph
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     "graph",
     [
@@ -70,6 +71,7 @@ def test_depthwise(stride: int, gpu: str) -> None:
     assert rules(check_gpu(graph, gpu)) == {"direct"}
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("kind", "attributes"),
     [
@@ -85,6 +87,7 @@ def test_pool(kind: str, attributes: dict[str, Any], gpu: str) -> None:
     assert "pool" in rules(check_gpu(graph, gpu))
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("shape", "transposed"),
     [
@@ -124,6 +127,7 @@ REDUCTIONS: dict[str, Callable[[Graph], str]] = {
 }
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reduction(name: str, gpu: str) -> None:
     graph = Graph()
@@ -154,6 +158,7 @@ ELEMENTWISE: dict[str, Callable[[Graph], str]] = {
 }
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_elementwise(name: str, gpu: str) -> None:
     graph = Graph()
@@ -161,6 +166,7 @@ def test_elementwise(name: str, gpu: str) -> None:
     assert rules(check_gpu(graph, gpu)) == {"elementwise"}
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool"])
 def test_types(dtype: str, gpu: str) -> None:
     """Large constants and results of one byte; floats become truths and integers."""

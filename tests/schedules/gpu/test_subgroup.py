@@ -143,7 +143,7 @@ def test_whole_lines_are_blocks() -> None:
 
 
 @given(st.data())
-@sweep(25)
+@sweep(12)
 def test_any_convolution_and_tile(data: st.DataObject) -> None:
     def draw(low: int, high: int) -> int:
         return data.draw(st.integers(low, high))

@@ -74,6 +74,7 @@ GRAPHS = {
 }
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     "tile",
     [

@@ -68,6 +68,7 @@ GRAPHS = {
 }
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("m", [2, 4])
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=list(GRAPHS))
 def test_results(
@@ -159,6 +160,7 @@ def test_space_has_every_algorithm_and_the_heuristic_first() -> None:
     assert {"rows", "columns", "item_rows", "item_columns", "depth", "parts"} <= set(space.knobs)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("place", [0, 7, -2])
 @pytest.mark.parametrize("algorithm", ["direct", "winograd"])
 def test_a_given_configuration_is_what_runs(

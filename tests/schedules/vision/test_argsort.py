@@ -48,6 +48,7 @@ def test_every_type_on_a_cpu(dtype: str, descending: bool) -> None:
         check(cpu, numbers(shape[1], shape, dtype, distinct=5), descending)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("dtype", sampled(DTYPES, 4))
 @pytest.mark.parametrize("name", MACHINES[1:])
 def test_every_type_on_a_gpu(name: str, dtype: str) -> None:
@@ -59,7 +60,7 @@ def test_every_type_on_a_gpu(name: str, dtype: str) -> None:
 
 
 @given(st.data())
-@sweep(4)
+@sweep(2)
 def test_any_rows(device: Machine, draw: st.DataObject) -> None:
     """Ties, -0 and NaN included."""
     dtype = draw.draw(st.sampled_from([d for d in DTYPES if device.has(d)]))

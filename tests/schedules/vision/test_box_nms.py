@@ -73,6 +73,7 @@ def expected_rows(
     return result, counts
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
@@ -109,6 +110,7 @@ def test_box_nms_of_half_precision_and_other_columns() -> None:
     assert counts.tolist() == number
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("soft", [False, True])
 def test_rows_of_no_numbers(target: str, soft: bool) -> None:
     """Undefined scores take no part; boxes without an area suppress nothing and stay."""
@@ -131,6 +133,7 @@ def test_rows_of_no_numbers(target: str, soft: bool) -> None:
     assert counts.tolist() == [4]
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("by_class", [False, True])
 @pytest.mark.parametrize("hard", [1.0, 0.5])
 def test_soft_nms(target: str, by_class: bool, hard: float) -> None:
@@ -163,6 +166,7 @@ def test_soft_nms(target: str, by_class: bool, hard: float) -> None:
         assert (out[count:] == -1).all()
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(("wanted", "background"), [(10, -1), (400, 2)])
 def test_efficient_nms(target: str, wanted: int, background: int) -> None:
     random = np.random.default_rng(11)
@@ -237,6 +241,7 @@ def proposals(
 SCALES, RATIOS = (1.0, 2.0), (0.5, 1.0, 2.0)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(("most", "threshold"), [(20, 0.6), (200, 0.01)])
 def test_proposal(target: str, most: int, threshold: float) -> None:
     random = np.random.default_rng(13)

@@ -77,6 +77,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 def test_shapes(device: Machine, shape: tuple[int, int, int]) -> None:
     check(device, rows_of(0, shape), 0.25, 0, 1)
@@ -89,7 +90,7 @@ def test_whole_work_groups(name: str) -> None:
 
 
 @given(st.data())
-@sweep(4)
+@sweep(2)
 def test_any_rows(device: Machine, draw: st.DataObject) -> None:
     shape = draw.draw(st.sampled_from([(1, 2, 1), (2, 33, 5), (1, 300, 4), (5, 64, 2)]))
     data = rows_of(draw.draw(seeds), shape)
@@ -98,6 +99,7 @@ def test_any_rows(device: Machine, draw: st.DataObject) -> None:
     check(device, data, threshold, class_at, draw.draw(st.integers(0, shape[2] - 1)))
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("threshold", [-np.inf, 9.0], ids=["all", "none"])
 def test_all_rows_or_none(device: Machine, threshold: float) -> None:
     random = np.random.default_rng(2)

@@ -53,6 +53,7 @@ def boxes(random: np.random.Generator, *shape: int) -> np.ndarray:
     )
 
 
+@pytest.mark.diagonals(2)
 @each_target
 @pytest.mark.parametrize("anchor_format", ["center", "corner"])
 @pytest.mark.parametrize(
@@ -125,6 +126,7 @@ def yolo(
 ANCHORS = [(10.0, 13.0), (16.0, 30.0), (33.0, 23.0)]
 
 
+@pytest.mark.diagonals(2)
 @each_target
 @pytest.mark.parametrize(
     ("shape", "anchors", "classes", "how"),
@@ -210,6 +212,7 @@ def heads(
     return probabilities, locations, boxes(random, 1, count)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("shape", "how"),
     [

@@ -25,6 +25,7 @@ def along(axis: int, data: np.ndarray, **how: bool) -> np.ndarray:
     return np.moveaxis(stable_order(np.moveaxis(data, axis, -1), **how), -1, axis)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(("axis", "descending"), [(1, True), (-1, False)])
 def test_argsort(target: str, axis: int, descending: bool) -> None:
     (indices,) = run_operator(
@@ -40,6 +41,7 @@ def test_sort(target: str) -> None:
     assert_same_bits(values, np.take_along_axis(VALUES, order, axis))
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(("axis", "k", "largest"), [(1, 7, True), (2, 5, False)])
 def test_top_k(target: str, axis: int, k: int, largest: bool) -> None:
     values, indices = run_operator(
@@ -67,6 +69,7 @@ def test_segmented_argsort(target: str) -> None:
     np.testing.assert_array_equal(indices, segments_order(data, OFFSETS, descending=True))
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("axis", [None, 1])
 def test_cumulative_sum(target: str, axis: int | None) -> None:
     """Without an axis of the flat tensor, as in NumPy."""

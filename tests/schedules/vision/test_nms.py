@@ -103,6 +103,7 @@ def clusters(seed: int, batch: int, classes: int, boxes: int) -> tuple[np.ndarra
     return found.astype("float32"), scores.astype("float32")
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("shape", "most", "score"),
     [
@@ -132,6 +133,7 @@ def test_without_local_memory(name: str) -> None:
     )
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(("score", "most"), [(None, 150), (0.4, 30)])
 @pytest.mark.parametrize("name", ["llvm", "opencl-local", "cuda-local"])
 def test_many_blocks_and_little_workspace(
@@ -159,6 +161,7 @@ def test_workspace_has_a_limit_whatever_boxes_and_classes() -> None:
         assert size <= 1.1 * max(gpu_nms._WORKSPACE_BYTES, 24 * boxes)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("iou", [0.0, 1 / 3, 0.6])
 def test_ratios_at_the_threshold(device: Machine, iou: float) -> None:
     """Boxes on a coarse grid: many ratios are the threshold, or next to it."""
@@ -174,6 +177,7 @@ def test_ratios_at_the_threshold(device: Machine, iou: float) -> None:
     )
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("iou", [0.3, 0.5, 1 / 3])
 @pytest.mark.parametrize("inclusive", [False, True])
 def test_ratios_a_bit_off_the_threshold(device: Machine, iou: float, inclusive: bool) -> None:

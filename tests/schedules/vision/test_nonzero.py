@@ -47,6 +47,7 @@ def some(seed: int, shape: tuple[int, ...], dtype: str, zeros: float = 0.5) -> n
 SHAPES = ((1,), (7, 1, 130), (3, 5, 7, 11), (20_001,))
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_shapes(device: Machine, shape: tuple[int, ...]) -> None:
     check(device, some(prod(shape), shape, "float32"))
@@ -72,6 +73,7 @@ def test_types(name: str, dtype: str) -> None:
     check(on, some(1, (9, 8), dtype))
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("value", [0, 1], ids=["nothing", "everything"])
 def test_nothing_and_everything(device: Machine, value: int) -> None:
     check(device, np.full((40, 17), value, "int8"))
@@ -80,6 +82,7 @@ def test_nothing_and_everything(device: Machine, value: int) -> None:
 KINDS = (TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("kind", KINDS, ids=["float32", "bool", "int64"])
 @pytest.mark.parametrize("shape", [(), (5,), (4, 1, 300)], ids=str)
 def test_onnx(shape: tuple[int, ...], kind: int) -> None:

@@ -49,6 +49,7 @@ def run(model: onnx.ModelProto, target: str, inputs: dict[str, np.ndarray]) -> n
     return tvm_edge.compile(model, target, **how).run(inputs)["y"]
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("coordinates", "nearest"),
     [
@@ -73,6 +74,7 @@ def test_nearest_elements_are_the_same_everywhere(
     np.testing.assert_array_equal(run(model, target, inputs), reference(model, inputs)["y"])
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize(
     "how",
@@ -121,6 +123,7 @@ def test_integers_by_interpolation(dtype: str) -> None:
     assert (result == expected).mean() > 0.9
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("padding", "mode"),
     [

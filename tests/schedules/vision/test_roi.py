@@ -66,6 +66,7 @@ def run(model: onnx.ModelProto, target: str, inputs: dict[str, np.ndarray]) -> n
     return tvm_edge.compile(model, target, **how).run(inputs)["y"]
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("opset", "coordinates", "ratio", "mode"),
     [
@@ -102,6 +103,7 @@ def test_roi_align(target: str, opset: int, coordinates: str | None, ratio: int,
     np.testing.assert_allclose(run(model, target, inputs), expected, atol=CLOSE, rtol=0)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("shape", [(1, 5, 60, 70), (1, 130, 4, 3), (3, 1, 1, 1)])
 def test_roi_align_of_any_shape(target: str, shape: tuple[int, ...]) -> None:
     """One region of a large map, several blocks of channels, a single pixel."""
@@ -135,6 +137,7 @@ def test_roi_align_of_other_types(dtype: str, close: float) -> None:
     np.testing.assert_allclose(result, expected["y"], atol=close, rtol=0)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("shape", "scale"), [((2, 19, 9, 13), 0.3), ((1, 3, 40, 50), 1.0), ((1, 1, 1, 1), 2.0)]
 )
@@ -167,6 +170,7 @@ NOWHERE = np.array(
 """Regions without a point that a map could have a value at."""
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("mode", ["avg", "max"])
 def test_roi_align_of_regions_that_are_nowhere(target: str, mode: str) -> None:
     """Neither a crash nor a loop without end; ONNX Runtime reads anywhere in memory."""
@@ -283,6 +287,7 @@ def by_tvm(build: Any, *values: np.ndarray) -> np.ndarray:
     return machine["main"](*map(tvm.runtime.tensor, values)).numpy()
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(("aligned", "ratio"), [(True, 0), (False, -1)])
 def test_relax_roi_align_is_tvms(target: str, aligned: bool, ratio: int) -> None:
     """Its "aligned" does not move regions by half a pixel."""

@@ -69,12 +69,14 @@ SHAPES = {
 }
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
 def test_shapes(device: Machine, shape: tuple[int, int, int]) -> None:
     check(device, whole(1, shape, "float32", "add"), "add", exclusive=False, reverse=True)
     check(device, whole(2, shape, "int32", "add"), "add", exclusive=True, reverse=False)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(
     ("operator", "exclusive", "reverse"),
     [
@@ -107,6 +109,7 @@ def test_every_type_on_a_cpu(dtype: str) -> None:
     check(machine("llvm"), whole(0, (2, 11, 67), dtype, "minimum"), "minimum", *MODES[3])
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("dtype", ["int8", "uint64", *in_full("float16", "float64")])
 @pytest.mark.parametrize("name", MACHINES[1:])
 def test_types_of_every_width_on_a_gpu(name: str, dtype: str) -> None:
@@ -117,6 +120,7 @@ def test_types_of_every_width_on_a_gpu(name: str, dtype: str) -> None:
         check(machine(name), data, operator, exclusive=True, reverse=False)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize(("dtype", "out_dtype"), [("bool", "int32"), ("int8", "int64")])
 def test_the_result_may_be_wider(device: Machine, dtype: str, out_dtype: str) -> None:
     """Calculated in the result's type: sums of int8 do not wrap."""
@@ -125,6 +129,7 @@ def test_the_result_may_be_wider(device: Machine, dtype: str, out_dtype: str) ->
     np.testing.assert_array_equal(device.scan(data, out_dtype), expected)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("exclusive", [False, True], ids=["inclusive", "exclusive"])
 @pytest.mark.parametrize("length", [32 * 32 * 32 + 1, *in_full(70_000)])
 def test_long_lines_need_totals_of_totals(device: Machine, length: int, exclusive: bool) -> None:
@@ -165,7 +170,7 @@ def bound(data: np.ndarray, unit: float) -> np.ndarray:
 
 
 @given(st.data())
-@sweep(4)
+@sweep(2)
 def test_any_sums(device: Machine, draw: st.DataObject) -> None:
     """Against sums in float64, within the error that a sum in any order may have."""
     shape = draw.draw(st.sampled_from([(1, 1, 1), (3, 150, 1), (2, 33, 4), (1, 2500, 1)]))

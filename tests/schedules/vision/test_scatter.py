@@ -81,6 +81,7 @@ def combinations(cases: dict[str, Any]) -> Any:
     return pytest.mark.parametrize(("case", "reduction", "target"), found, indirect=["target"])
 
 
+@pytest.mark.diagonals(2)
 @combinations(ELEMENTS)
 def test_elements(target: str, case: str, reduction: str) -> None:
     shape, at, axis = ELEMENTS[case]
@@ -106,6 +107,7 @@ SLICES = {
 }
 
 
+@pytest.mark.diagonals(2)
 @combinations(SLICES)
 def test_slices(target: str, case: str, reduction: str) -> None:
     shape, tuples = SLICES[case]
@@ -170,6 +172,7 @@ TYPES = {dtype: ALL for dtype in ("float64", "int8", "uint8", "int32", "int64")}
 TYPES |= {"float16": ["none"], "bool": ["none", "add", "mul"]}
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("op", ["ScatterElements", "ScatterND"])
 @pytest.mark.parametrize("dtype", list(TYPES))
 def test_onnx(op: str, dtype: str) -> None:
@@ -195,6 +198,7 @@ def test_onnx(op: str, dtype: str) -> None:
         np.testing.assert_array_equal(actual[name], expected[name])
 
 
+@pytest.mark.diagonals(2)
 @each_target
 @pytest.mark.parametrize("reduction", ["max", "min"])
 def test_numbers_that_are_none(target: str, reduction: str) -> None:

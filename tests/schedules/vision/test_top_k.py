@@ -41,6 +41,7 @@ def test_every_type_on_a_cpu(dtype: str, largest: bool) -> None:
         check(machine("llvm"), numbers(shape[1], shape, dtype, distinct=40), 5, largest)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("dtype", ["float64", "bool", *in_full("float16", "uint8")])
 @pytest.mark.parametrize("name", MACHINES[1:])
 def test_types_of_every_width_on_a_gpu(name: str, dtype: str) -> None:
@@ -50,6 +51,7 @@ def test_types_of_every_width_on_a_gpu(name: str, dtype: str) -> None:
     check(gpu, numbers(0, (3, 21), dtype, distinct=9), 4, largest=True)
 
 
+@pytest.mark.diagonals(2)
 @pytest.mark.parametrize("k", [3, 1000, *in_full(1, 60)], ids=lambda k: f"k={k}")
 def test_small_and_large_k(device: Machine, k: int) -> None:
     """The first ones are selected by tiles, the last ones are a full sort."""
@@ -84,7 +86,7 @@ def test_a_small_k_is_selected_on_a_gpu() -> None:
 
 
 @given(st.data())
-@sweep(3)
+@sweep(2)
 def test_any_rows(device: Machine, draw: st.DataObject) -> None:
     """Ties by the lower index, NaN last, -0 as +0."""
     dtype = draw.draw(st.sampled_from([d for d in DTYPES if device.has(d)]))

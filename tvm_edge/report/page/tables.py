@@ -269,6 +269,7 @@ def memory(report: CompileReport) -> Table:
             "weights": info.weights,
             "of them mapped from the artifact": info.mapped,
             "window for streamed weights": info.window,
+            "rounding of blocks on the device": info.rounding,
             "activations": info.activations,
             **{f"activations on {name}": size for name, size in info.by_device.items()},
             "workspace": info.workspace,
@@ -309,16 +310,16 @@ def plans(report: CompileReport) -> Table:
 
 
 def splits(report: CompileReport) -> Table:
-    """Dense layers whose weights are streamed."""
+    """Layers whose weights are streamed."""
     return Table(
         "splits-table",
-        "Layers in parts",
+        "Layers with streamed weights",
         _columns("Operator, Device, Cut along", "parts,weights MiB,MiB at a time"),
         [
             (
                 split.operator,
                 split.device,
-                split.along,
+                split.along or "one piece",
                 units.count(split.parts),
                 units.decimals(split.weight_bytes, 1, 2**20),
                 units.decimals(split.window, 1, 2**20),

@@ -1,0 +1,248 @@
+"""Quantised networks on a GPU: ``python -m benchmarks.int8 --target cuda``, or ``opencl``.
+
+The networks of :mod:`benchmarks.int8`, as they are and in float32, both by heuristics alone: nobody
+else has kernels of bytes for ONNX's quantised operators on these devices. A time is that of a call
+by the device's timer, all launches included; processes take turns, ``--rounds`` times. ``ratio`` is
+float32's time over that of bytes.
+
+``floor`` is what the device could do: each kernel's operations at four times its single-precision
+peak, which is what an instruction with four products promises, or its operands and results at
+``--bandwidth`` (10**9 bytes per second; 0 leaves memory out), whichever takes longer. Chips that
+run it at half rate promise half.
+
+In the same run every quantised tensor of another picture is compared with ONNX Runtime's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks.int8_models import compare, inputs_of, quantized, with_intermediates
+from benchmarks.machine import describe_machine
+from benchmarks.processes import Job, is_child, run_child, serve
+from benchmarks.vision_timing import machine_us
+
+__all__ = ["main"]
+
+_MODULE = "benchmarks.int8_gpu"
+_FORMS = ("int8", "float32")
+_CALLS = 30  # between two events
+_SLOWEST = 12  # kernels that are listed
+
+FLOAT32 = 1.5
+"""Bar: our float32's time over that of bytes."""
+
+ONE_UNIT = 1e-3
+"""Bar: the share of a tensor that may differ by more than one unit."""
+
+
+# ------------------------------------------------------------------ what the child processes do
+
+
+def _save(name: str, folder: Path) -> dict[str, Any]:
+    """Write the network, quantised and not, and an input."""
+    import onnx
+
+    from tvm_edge import zoo
+
+    model = zoo.build(name)
+    onnx.save(quantized(name, model), folder / f"{name}.int8.onnx")
+    onnx.save(model, folder / f"{name}.float32.onnx")
+    np.savez(folder / f"{name}.inputs.npz", **inputs_of(name, 0))
+    return {}
+
+
+def _compile(name: str, form: str, target: str, bandwidth: str, folder: Path) -> dict[str, Any]:
+    """Compile one form; which rules its kernels are of, and what the device could do."""
+    import tvm_edge
+    from tvm_edge.hardware import resolve_target
+
+    start = perf_counter()
+    model = tvm_edge.compile(
+        folder / f"{name}.{form}.onnx", target, fallback="none", tuning_logs=False
+    )
+    seconds = perf_counter() - start
+    model.export(folder / f"{name}.{form}.tvme")
+    peak = resolve_target(target).spec.peak_gflops * (4 if form == "int8" else 1)
+    floor = sum(
+        max(
+            kernel.flops / peak / 1e3 if peak else 0.0,
+            kernel.bytes / float(bandwidth) / 1e3 if float(bandwidth) else 0.0,
+        )
+        for kernel in model.report.kernels
+    )
+    rules = Counter(kernel.rule for kernel in model.report.kernels)
+    return {"seconds": seconds, "rules": dict(rules), "floor_us": floor}
+
+
+def _time(name: str, form: str, target: str, folder: Path) -> dict[str, Any]:
+    import tvm
+
+    import tvm_edge
+
+    path, device = folder / f"{name}.{form}.tvme", tvm.device(target, 0)
+    arrays = dict(np.load(folder / f"{name}.inputs.npz"))
+    inputs = {key: tvm.runtime.tensor(value, device) for key, value in arrays.items()}
+    us = machine_us(path, target, inputs, _CALLS)
+    # One by one, with a synchronisation behind each: which of them take the time.
+    rows = tvm_edge.load(path).profile(arrays).kernels
+    slowest = sorted(rows, key=lambda row: -row.time_us)[:_SLOWEST]
+    return {"us": us, "kernels": [[row.name, row.time_us] for row in slowest]}
+
+
+def _compare(name: str, target: str, folder: Path) -> dict[str, Any]:
+    """Every quantised tensor of a picture."""
+    import onnx
+    import onnxruntime
+
+    import tvm_edge
+
+    model = with_intermediates(onnx.load(folder / f"{name}.int8.onnx"))
+    compiled = tvm_edge.compile(model, target, fallback="none", tuning_logs=False)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    feeds = inputs_of(name, 1)
+    expected = dict(zip(names, session.run(names, feeds), strict=True))
+    return asdict(compare(compiled.run(feeds), expected))
+
+
+_CHILDREN: dict[str, Job] = {
+    "save": _save,
+    "compile": _compile,
+    "time": _time,
+    "compare": _compare,
+}
+
+
+# ------------------------------------------------------------------ the parent
+
+
+def _measure(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """All figures, a row for each network."""
+    names, target = options.networks, options.target
+    with ThreadPoolExecutor(options.jobs) as pool:
+        saved = list(pool.map(lambda n: run_child(_MODULE, "save", n, folder), names))
+        jobs = [
+            (name, job)
+            for name, result in zip(names, saved, strict=True)
+            if "failed" not in result
+            for job in (
+                *(("compile", name, form, target, options.bandwidth) for form in _FORMS),
+                ("compare", name, target),
+            )
+        ]
+        done = list(pool.map(lambda job: run_child(_MODULE, *job[1], folder), jobs))
+    rows = {
+        name: {"network": name, "us": {form: [] for form in _FORMS}, **result}
+        for name, result in zip(names, saved, strict=True)
+    }
+    for (name, job), result in zip(jobs, done, strict=True):
+        rows[name][job[2] if job[0] == "compile" else "difference"] = result
+    for _ in range(0 if options.no_times else options.rounds):
+        for name, row in rows.items():
+            for form in _FORMS:
+                if "failed" in row.get(form, {"failed": ""}):
+                    continue
+                result = run_child(_MODULE, "time", name, form, target, folder)
+                if "failed" in result:
+                    row[form] = result
+                    continue
+                row["us"][form].append(result["us"])
+                row[form]["kernels"] = result["kernels"]
+    return list(rows.values())
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    failed = [row[key]["failed"] for key in _FORMS if "failed" in row.get(key, {})]
+    if "failed" in row or failed:
+        return f"| {row['network']} | **{row.get('failed') or failed[0]}** |" + " |" * 7
+    times = [_spread(row["us"][form]) for form in _FORMS]
+    rules: Mapping[str, int] = row["int8"]["rules"]
+    own = sum(count for rule, count in rules.items() if rule.endswith("_int8"))
+    apart = row["difference"]
+    worst = apart.get("failed") or f"{apart['worst']:.2%} of {apart['tensors']}"
+    different = "" if "failed" in apart else f"{apart['different']:.3%}"
+    ratio = _ratio(row)
+    cells = [
+        row["network"],
+        *times,
+        f"**{ratio:.2f}**" if ratio else "–",
+        f"{row['int8']['floor_us']:,.0f}",
+        worst,
+        different,
+        f"{own} of {sum(rules.values())}",
+        "/".join(f"{row[form]['seconds']:.0f}" for form in _FORMS),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "–"
+    return f"{median(values):,.0f} [{min(values):,.0f}–{max(values):,.0f}]"
+
+
+def _ratio(row: Mapping[str, Any]) -> float | None:
+    times = [row["us"][form] for form in _FORMS]
+    return median(times[1]) / median(times[0]) if all(times) else None
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        ratio, apart = _ratio(row), row.get("difference", {})
+        if ratio:
+            met = "**met**" if ratio >= FLOAT32 else "**missed**"
+            lines.append(
+                f"- {row['network']}: {ratio:.2f} of our float32's speed (bar {FLOAT32}): {met}"
+            )
+        if "worst" in apart:
+            met = "**met**" if apart["worst"] <= ONE_UNIT else "**missed**"
+            lines.append(
+                f"- {row['network']}: at most {apart['worst']:.3%} of a tensor is more than one "
+                f"unit off ({apart['worst_name']}; bar {ONE_UNIT:.1%}): {met}"
+            )
+        for form in _FORMS:
+            if row.get(form, {}).get("rules"):
+                rules = ", ".join(f"{n} {rule}" for rule, n in sorted(row[form]["rules"].items()))
+                lines.append(f"- {row['network']}, kernels of {form}: {rules}")
+    return "\n".join(lines)
+
+
+def main(options: argparse.Namespace) -> None:
+    """What ``benchmarks.int8`` does where its target is a GPU."""
+    with tempfile.TemporaryDirectory(prefix="tvm-edge-int8-") as base:
+        rows = _measure(options, Path(base))
+    print(json.dumps(describe_machine(), indent=2))
+    print(
+        "| network | int8, µs | float32, µs | ratio | floor, µs | > 1 | differ | int8 kernels "
+        "| compile, s |"
+    )
+    print("|" + "---|" * 9)
+    for row in rows:
+        print(_line(row))
+    print(f"\n{_verdict(rows)}")
+    if options.json is not None:
+        found = {"machine": describe_machine(), "target": options.target, "rows": rows}
+        options.json.write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    if not is_child():
+        sys.exit("run: python -m benchmarks.int8 --target cuda")
+    serve(_CHILDREN)

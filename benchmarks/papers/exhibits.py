@@ -1,0 +1,85 @@
+"""How an exhibit of a paper is shown: its own rows, with ours beside or below them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.papers.figures import Printed
+from benchmarks.papers.measured import Measured
+
+__all__ = ["NOT_MEASURED", "Exhibit", "Table", "beside", "cell", "commands", "ratio"]
+
+NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Of Markdown: cells are text, or what :func:`cell` makes text of."""
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+    def lines(self) -> list[str]:
+        """The lines of the table."""
+        return [
+            _line(self.headers),
+            "|" + "---|" * len(self.headers),
+            *(_line([cell(value) for value in row]) for row in self.rows),
+        ]
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """What is shown for one exhibit of a paper.
+
+    Attributes
+    ----------
+    printed : Printed
+    tables : sequence of Table
+        The paper's rows first, if ours stand beside them or below.
+    notes : sequence of str
+        What cannot be compared, and what was not measured.
+    sources : sequence of Measured
+        Where our figures come from.
+    """
+
+    printed: Printed
+    tables: Sequence[Table]
+    notes: Sequence[str] = ()
+    sources: Sequence[Measured] = field(default=())
+
+
+def beside(printed: Printed, ours: Mapping[str, Mapping[str, Any]], key: int = 0) -> Table:
+    """The paper's table with columns of ours: by title, by what the paper has in column `key`."""
+    rows = [
+        [*cells, *(column.get(row[key], NOT_MEASURED) for column in ours.values())]
+        for row, cells in zip(printed.rows, printed.cells, strict=True)
+    ]
+    return Table([*printed.columns, *ours], rows)
+
+
+def commands(sources: Iterable[Measured]) -> list[str]:
+    """Each command once, with its machine."""
+    return list(dict.fromkeys(f"`{source.command}`: {source.machine_line}" for source in sources))
+
+
+def ratio(before: float | None, after: float | None) -> str:
+    """How many times faster, or nothing to compare."""
+    return f"**{before / after:.2f}**" if before and after else "–"
+
+
+def cell(value: Any) -> str:
+    """Text as it is, numbers with so many digits as tell something."""
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

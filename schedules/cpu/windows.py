@@ -1,0 +1,136 @@
+"""How windows over blocked images are cut into register tiles and tasks: knobs, and which is best.
+
+Depthwise convolutions and pools of :mod:`tvm_edge.schedules.cpu.window_blocked`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import Literal
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.analysis import divisors
+
+__all__ = ["WindowKnobs", "WindowSize", "best_window_knobs", "window_candidates"]
+
+_MAX_COLUMNS = 8
+
+Order = Literal["lines", "blocks"]
+
+
+@dataclass(frozen=True)
+class WindowKnobs:
+    """How windows are cut into tiles and tasks.
+
+    Attributes
+    ----------
+    columns : int
+        Pixels of a register tile.
+    lines : int
+        Lines of a task, which has one block of channels.
+    order : {"lines", "blocks"}
+        What cores share out: lines, each with all blocks one after another, or blocks, each with
+        all its lines.
+    """
+
+    columns: int
+    lines: int
+    order: Order
+
+
+@dataclass(frozen=True)
+class WindowSize:
+    """The sizes that knobs are chosen by.
+
+    Attributes
+    ----------
+    batch, blocks : int
+        Of images and their blocks of channels.
+    lines, columns : int
+        Of the result.
+    lanes : int
+        Channels in a block.
+    window : tuple of int
+        Steps of a window along lines and columns.
+    stride : int
+        Along lines.
+    line_bytes, image_bytes : int
+        Of a line of one block, and of the whole image, padded.
+    padded : bool
+        Whether tasks pad their lines.
+    """
+
+    batch: int
+    blocks: int
+    lines: int
+    columns: int
+    lanes: int
+    window: tuple[int, int]
+    stride: int
+    line_bytes: int
+    image_bytes: int
+    padded: bool
+
+    @property
+    def taps(self) -> int:
+        """Steps of a window."""
+        return self.window[0] * self.window[1]
+
+
+def best_window_knobs(size: WindowSize, spec: DeviceSpec) -> WindowKnobs:
+    """A tile that the registers hold, and tasks whose padded lines stay in the first cache.
+
+    Tiles of one line are as fast as taller ones, which reuse what they load. Tasks of few lines
+    copy many of them twice: twice as many lines as a window reaches beyond its own are enough.
+    """
+    lines, stride = size.lines, size.stride
+    columns = min(range(1, _most_columns(size, spec) + 1), key=lambda c: (_row_cost(size, c), -c))
+    beyond = max(size.window[0] - stride, 0)
+    held = spec.l1_cache // 3 // size.line_bytes - beyond  # lines of the image
+    fits = [d for d in divisors(lines) if d * stride <= held]
+    if size.padded:
+        enough = [d for d in divisors(lines) if d * stride >= 2 * beyond]
+        fits = [max(fits[-1:] + enough[:1], default=lines)]
+    chunk = fits[-1] if fits else 1
+    while chunk > 1 and size.batch * size.blocks * (lines // chunk) % spec.cores:
+        chunk = divisors(lines, chunk - 1)[-1]  # tasks of equal number for all cores
+    # Large images come from a convolution whose cores had lines of them, small ones from one
+    # whose cores had channels: what a core wrote is in its own cache.
+    by_lines = size.image_bytes > spec.l2_cache // 4 and chunk < lines
+    return WindowKnobs(columns, chunk, "lines" if by_lines else "blocks")
+
+
+def window_candidates(size: WindowSize, spec: DeviceSpec) -> list[WindowKnobs]:
+    """Knobs that are legal, :func:`best_window_knobs` first and what is like it before the rest."""
+    best = best_window_knobs(size, spec)
+    found = [
+        WindowKnobs(columns, lines, order)
+        for columns in range(1, _most_columns(size, spec) + 1)
+        for lines in divisors(size.lines)
+        # Tasks of all lines are the same in either order.
+        for order in (("lines", "blocks") if lines < size.lines else ("blocks",))
+    ]
+
+    def unlike(knobs: WindowKnobs) -> tuple[float, ...]:
+        return (
+            knobs != best,
+            _row_cost(size, knobs.columns) / _row_cost(size, best.columns)
+            + abs(log2(knobs.lines / best.lines)) / 4,
+            knobs.order != best.order,
+        )
+
+    return sorted(found, key=unlike)
+
+
+def _most_columns(size: WindowSize, spec: DeviceSpec) -> int:
+    """The filter's taps stay in registers beside the sums where there is room."""
+    vectors = max(1, size.lanes // spec.lanes())
+    taps = min(size.taps, spec.vector_registers // 3)
+    room = (spec.vector_registers - taps - 2) // vectors
+    return max(1, min(size.columns, _MAX_COLUMNS, room))
+
+
+def _row_cost(size: WindowSize, columns: int) -> int:
+    """Of a line in tiles of so many columns."""
+    return ceil(size.columns / columns) * (columns * size.taps + 4)

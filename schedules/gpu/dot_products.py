@@ -1,0 +1,130 @@
+"""Instructions of GPUs that add four products of 8-bit numbers to an int32.
+
+CUDA's ``__dp4a`` (compute capability 6.1) and, by OpenCL, what extensions name: Khronos'
+``cl_khr_integer_dot_product``, Arm's ``cl_arm_integer_dot_product_accumulate_int8``, Qualcomm's
+``cl_qcom_dot_product8``, whose data are unsigned; NVIDIA's OpenCL has none and takes the
+instruction as PTX. A device without gets shifts and multiplications.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.words import WORD, column_operands, dot_operands
+
+__all__ = ["PTX_DP4A", "GpuDot", "dot_product_of", "has_dot_products", "with_dot_products"]
+
+PTX_DP4A = "tvm_edge_dp4a"
+"""The function of OpenCL sources that is NVIDIA's instruction."""
+
+
+@dataclass(frozen=True)
+class GpuDot:
+    """One instruction.
+
+    Attributes
+    ----------
+    image : {"int8", "uint8"}
+        Type of what is multiplied by the signed weights.
+    added : callable
+        ``added(weights, data, total)``, both words and an int32.
+    in_vectors : bool
+        Whether vectors of words are multiplied as they are: it is made of operators.
+    permutes : bool
+        Whether CUDA's ``__byte_perm`` picks any four bytes of two words.
+    """
+
+    image: str
+    added: Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tirx.Expr]
+    in_vectors: bool = False
+    permutes: bool = False
+
+
+def _int(function: str, *operands: Any) -> tirx.Expr:
+    return tirx.call_pure_extern("int32", function, *operands)
+
+
+def _numbers(value: tirx.Expr) -> tirx.Expr:
+    return tirx.call_pure_extern("int8x4", "as_char4", value)
+
+
+def _multiplied(weights: tirx.Expr, data: tirx.Expr, total: tirx.Expr) -> tirx.Expr:
+    for i in range(WORD):
+        left = 8 * (WORD - 1 - i)
+        a, b = ((value << left) >> 24 for value in (weights, data))
+        total = total + a * b
+    return total
+
+
+_DOT_PRODUCTS = {
+    "": GpuDot("int8", _multiplied, in_vectors=True),
+    "dp4a": GpuDot("int8", lambda w, x, total: _int("__dp4a", w, x, total), permutes=True),
+    "ptx_dp4a": GpuDot("int8", lambda w, x, total: _int(PTX_DP4A, w, x, total)),
+    "khr_dot": GpuDot("int8", lambda w, x, total: total + _int("dot_4x8packed_ss_int", w, x)),
+    "arm_dot": GpuDot(
+        "int8", lambda w, x, total: _int("arm_dot_acc", _numbers(w), _numbers(x), total)
+    ),
+    "qcom_dot": GpuDot("uint8", lambda w, x, total: _int("qcom_dot8_acc", w, x, total)),
+}
+
+
+def dot_product_of(spec: DeviceSpec) -> GpuDot:
+    """What a GPU multiplies 8-bit numbers by."""
+    return _DOT_PRODUCTS[spec.dot_product]
+
+
+def _permuted(words: Sequence[tirx.Expr], place: int) -> tirx.Expr:
+    """A column by ``__byte_perm``: 8 in all for four of them, as pairs share their first two."""
+    a, b, c, d = words
+    pair = 0x5140 if place < 2 else 0x7362
+    halves = _int("__byte_perm", a, b, pair), _int("__byte_perm", c, d, pair)
+    return _int("__byte_perm", *halves, 0x7632 if place % 2 else 0x5410)
+
+
+def _shifted(words: Sequence[tirx.Expr], place: int) -> tirx.Expr:
+    whole = tirx.const(0, "int32")
+    for i, each in enumerate(words):
+        whole = whole | (((each >> (8 * place)) & 255) << (8 * i))
+    return whole
+
+
+def has_dot_products(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel multiplies words."""
+    found = False
+
+    def visit(call: ir.Call) -> None:
+        nonlocal found
+        found |= dot_operands(call) is not None
+
+    tvm_ffi.structural_walk(func.body, (ir.Call, visit))
+    return found
+
+
+def with_dot_products(func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc:
+    """A kernel whose products of words are the device's instruction.
+
+    Where it is made of blocks the instruction adds to zero: TVM shares out a sum among work-items
+    by what is plainly added.
+    """
+    instruction = dot_product_of(spec)
+    added = instruction.added
+    is_written = func.attrs is not None and func.attrs.get("tirx.is_scheduled", False)
+
+    def add(node: tirx.Add) -> tirx.Expr:
+        operands = dot_operands(node.b)
+        return node if operands is None else added(*operands, node.a)
+
+    def alone(call: ir.Call) -> tirx.Expr:
+        operands, column = dot_operands(call), column_operands(call)
+        if column is not None:
+            return (_permuted if instruction.permutes else _shifted)(*column)
+        return call if operands is None else added(*operands, tirx.const(0, "int32"))
+
+    body = tvm_ffi.structural_map(func.body, (tirx.Add, add)) if is_written else func.body
+    return func.with_body(tvm_ffi.structural_map(body, (ir.Call, alone)))

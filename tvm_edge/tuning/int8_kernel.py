@@ -1,0 +1,73 @@
+"""The kernel of a convolution of bytes as it stands in a network: its sums become bytes again."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+from tvm import te, tirx
+
+from tvm_edge.relay_passes.lower_quantize import rounded
+from tvm_edge.schedules.blocked import ConvWorkload, filled
+from tvm_edge.schedules.int8 import (
+    BLOCK,
+    DOT,
+    conv2d_int8,
+    depthwise_int8,
+    image_block,
+    pack_dot_filters,
+    pack_window_filters,
+)
+from tvm_edge.tuning.problem import rounding_of
+
+__all__ = ["int8_tensors", "packed_int8_filters"]
+
+
+def int8_tensors(workload: ConvWorkload, knobs: str) -> list[te.Tensor]:
+    """Image, filters, bias and result, with what is padded and rounded as in a problem.
+
+    Parameters
+    ----------
+    workload : ConvWorkload
+        Of bytes, with a kernel in blocks.
+    knobs : str
+        Of its configuration.
+    """
+    w, depth, rounding = workload, image_block(workload), rounding_of(workload)
+    blocks = filled(w.filters, BLOCK) // BLOCK
+    channels = filled(w.channels, depth) // depth
+    image = te.placeholder((w.batch, channels, w.height, w.width, depth), w.dtype, "image")
+    if w.depthwise:
+        steps = ceil(w.kernel[1] / DOT)
+        filters = te.placeholder((blocks, w.kernel[0], steps, BLOCK, DOT), "int8", "filters")
+        sums = depthwise_int8(
+            image,
+            filters,
+            w.strides,
+            w.padding,
+            w.dilation[0],
+            w.kernel[1],
+            rounding.zero,
+            knobs,
+        )
+    else:
+        shape = (blocks, channels // w.groups, *w.kernel, depth // DOT, BLOCK, DOT)
+        filters = te.placeholder(shape, "int8", "filters")
+        sums = conv2d_int8(
+            image, filters, w.strides, w.padding, w.dilation, w.groups, rounding.zero, knobs
+        )
+    bias = te.placeholder((1, blocks, 1, 1, BLOCK), "int32", "bias")
+    scale, zero = tirx.const(rounding.scale, "float32"), tirx.const(rounding.zero, "int32")
+
+    def element(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
+        biased = sums(n, o, y, x, v) + bias(0, o, 0, 0, v)
+        return rounded(tirx.Cast("float32", biased) * scale, zero, rounding.dtype)
+
+    return [image, filters, bias, te.compute(sums.shape, element, "result")]
+
+
+def packed_int8_filters(workload: ConvWorkload, filters: np.ndarray) -> np.ndarray:
+    """Filters ``[O, C/groups, KH, KW]`` as that kernel takes them."""
+    if workload.depthwise:
+        return pack_window_filters(filters)
+    return pack_dot_filters(filters, image_block(workload), workload.groups)

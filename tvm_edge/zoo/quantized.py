@@ -1,0 +1,101 @@
+"""Networks of the zoo in int8, as ONNX Runtime's tool makes them.
+
+``<name>_int8`` is the network ``<name>`` with QuantizeLinear and DequantizeLinear around each
+operator (QDQ): weights of int8 by output channel, activations of uint8, which are calibrated by the
+least and the largest values of seeded pictures. The numbers are those of the installed version of
+onnxruntime.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tvm_edge.extras import require
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["CALIBRATION", "float32_name", "quantize", "quantized_names", "require_quantizer"]
+
+CALIBRATION = range(100, 116)
+"""Seeds of the pictures that activations are calibrated by."""
+
+_SUFFIX = "_int8"
+_NETWORKS = ("mobilenet_v2", "resnet50_v1")
+
+
+def quantized_names() -> tuple[str, ...]:
+    """Return the names of the networks in int8, sorted."""
+    return tuple(f"{name}{_SUFFIX}" for name in _NETWORKS)
+
+
+def float32_name(name: str) -> str:
+    """Return the network that `name` is in int8; `name` itself of any other network."""
+    return name.removesuffix(_SUFFIX) if name in quantized_names() else name
+
+
+def quantize(
+    model: onnx.ModelProto, pictures: Iterable[Mapping[str, NDArray[np.float32]]]
+) -> onnx.ModelProto:
+    """Quantise a network of float32.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+    pictures : iterable of mapping of str to np.ndarray
+        Inputs to calibrate activations by.
+
+    Returns
+    -------
+    onnx.ModelProto
+        QDQ, batch normalisations folded.
+
+    Raises
+    ------
+    tvm_edge.errors.MissingDependencyError
+        If onnxruntime is not installed.
+    """
+    quantization = require_quantizer()
+    import onnx
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Pictures(quantization.CalibrationDataReader):  # type: ignore[name-defined]
+        def __init__(self) -> None:
+            self._left: Iterator[Mapping[str, NDArray[np.float32]]] = iter(pictures)
+
+        def get_next(self) -> Mapping[str, NDArray[np.float32]] | None:
+            return next(self._left, None)
+
+    with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(model, path)  # given the model itself, the tool takes its weights out
+        quant_pre_process(path, path, skip_symbolic_shape=True)  # folds batch normalisation
+        quantization.quantize_static(
+            onnx.load(path),
+            path,
+            Pictures(),
+            quant_format=quantization.QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+        )
+        return onnx.load(path)
+
+
+def require_quantizer() -> ModuleType:
+    """Import ONNX Runtime's tool.
+
+    Raises
+    ------
+    tvm_edge.errors.MissingDependencyError
+    """
+    purpose = "to quantise a network of the zoo"
+    require("onnx", "bench", purpose)
+    return require("onnxruntime.quantization", "bench", purpose)
