@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +12,24 @@ import numpy as np
 import onnx
 import pytest
 import tvm
+from tvm import relax
 
 import tvm_edge
 from tests.schedules.blocked_harness import Conv
+from tests.schedules.gpu.blocks import plan_in_blocks
 from tests.schedules.harness import Graph
 from tests.tuning.made import conv
+from tests.tuning.test_int8_networks import MIXED_MODEL, check_mixed
 from tests.tuning.test_network_layouts import check_outputs
 from tests.tuning.test_tune import StandIn
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import driver, phases
+from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.tunable import layout_graph_of
+from tvm_edge.frontend import load_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.records import LAYOUTS, read_layouts, store_of
+from tvm_edge.relay_passes.expressions import kernel_calls
+from tvm_edge.relay_passes.layout import BlockLayout
 from tvm_edge.schedules.conv_records import config_space
 from tvm_edge.tuning import candidates, graph_tuner, measurer
 from tvm_edge.tuning.candidates import build_candidate
@@ -183,3 +191,34 @@ def test_moved_channels_are_in_nchw_on_a_gpu() -> None:
     assert not found.gathers
     kinds = {node.what.split()[0]: node.layouts for node in found.nodes}
     assert kinds["conv2d"] == (0, 4, 8) and kinds["split"] == (0,)
+
+
+def test_bytes_are_in_nchw_on_a_gpu() -> None:
+    """Beside convolutions of float32 that are not, also where an instruction multiplies them."""
+    resolved = resolve_target("jetson-orin-nano")
+    assert resolved.spec.dot_product == "dp4a"
+    found, _ = layout_graph_of(MIXED_MODEL, resolved)
+    assert [found.nodes[number].layouts for number in found.fixed] == [(0,)] * 3
+    assert [found.nodes[number].layouts for number in found.convolutions] == [(0, 4, 8)] * 3
+    plan = plan_in_blocks(MIXED_MODEL, 4, resolved)
+    assert all(plan.layouts[number] == 4 for number in found.convolutions)
+    simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(load_model(MIXED_MODEL).module))
+    blocked = relax.transform.DeadCodeElimination()(BlockLayout(resolved.spec, None, plan)(simple))
+    called = Counter(name.rstrip("0123456789") for name in kernel_calls(blocked))
+    assert called["conv2d_in_blocks"] == 3 and "conv2d_int8" not in called
+
+
+@opencl
+@pytest.mark.full
+@pytest.mark.parametrize("gpu_of", ["large_gpu", "small_gpu"])
+def test_blocks_beside_bytes(gpu_of: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(gpu_of)
+    plan = plan_in_blocks(MIXED_MODEL, 8, driver.resolve_target("opencl"))
+    compiled = compile_with(MIXED_MODEL, "opencl", {}, fallback="none", layout_plan=plan)
+    rules = Counter(kernel.rule for kernel in compiled.report.kernels)
+    large = gpu_of == "large_gpu"
+    assert rules["tiled_blocks" if large else "item_blocks"] == 3
+    assert rules["tiled_int8"] == (2 if large else 0) and rules["direct_int8"] == (
+        1 if large else 3
+    )
+    check_mixed(compiled)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tvm
 
-from tests.marks import in_full, sampled
+from tests.marks import in_full
 from tests.schedules.blocked_harness import Conv
 from tests.schedules.gpu.blocks import (
     any_of,
@@ -152,8 +152,9 @@ def test_sums_in_parts(large_gpu: None) -> None:
 
 
 @opencl
-@pytest.mark.parametrize("seed", sampled(range(4), 4))
-@pytest.mark.parametrize("split", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("split", [False, True])
 def test_layouts_of_a_network(seed: int, split: bool, large_gpu: None) -> None:
     """Mixed at random: with pools, sums, concatenations, a gate; moved channels are in NCHW."""
     graph = network(split=split)
