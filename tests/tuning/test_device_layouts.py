@@ -19,7 +19,7 @@ from tests.schedules.blocked_harness import Conv
 from tests.schedules.gpu.blocks import plan_in_blocks
 from tests.schedules.harness import Graph
 from tests.tuning.made import conv
-from tests.tuning.test_int8_networks import MIXED_MODEL, check_mixed
+from tests.tuning.test_int8_networks import MIXED_MODEL, PLAIN_MODEL, check_mixed
 from tests.tuning.test_network_layouts import check_outputs
 from tests.tuning.test_tune import StandIn
 from tvm_edge.compiler import driver, phases
@@ -161,7 +161,7 @@ def test_candidates_in_blocks(
 ) -> None:
     request.getfixturevalue(gpu_of)
     resolved = as_given(monkeypatch)
-    workload = conv(channels=9, filters=20, width=11)
+    workload = conv(channels=14, filters=20, width=11)
     (own,) = (
         task.configs
         for task in extract_layout_tasks({workload: 1}, resolved)
@@ -193,7 +193,7 @@ def test_moved_channels_are_in_nchw_on_a_gpu() -> None:
     assert kinds["conv2d"] == (0, 4, 8) and kinds["split"] == (0,)
 
 
-def test_bytes_are_in_nchw_on_a_gpu() -> None:
+def test_bytes_are_in_nchw_on_a_gpu(tmp_path: Path) -> None:
     """Beside convolutions of float32 that are not, also where an instruction multiplies them."""
     resolved = resolve_target("jetson-orin-nano")
     assert resolved.spec.dot_product == "dp4a"
@@ -206,6 +206,9 @@ def test_bytes_are_in_nchw_on_a_gpu() -> None:
     blocked = relax.transform.DeadCodeElimination()(BlockLayout(resolved.spec, None, plan)(simple))
     called = Counter(name.rstrip("0123456789") for name in kernel_calls(blocked))
     assert called["conv2d_in_blocks"] == 3 and "conv2d_int8" not in called
+    alone = GraphTuner(PLAIN_MODEL, "jetson-orin-nano", resolved, None, tmp_path, on_board=True)
+    assert not alone.graph.convolutions
+    assert "3 convolutions of bytes have images in NCHW" in alone.no_choice()
 
 
 @opencl
