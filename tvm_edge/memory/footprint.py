@@ -124,7 +124,7 @@ def rounding(sizes: Iterable[int], resolved: ResolvedTarget) -> int:
     """Bytes by which tensors on the device take more than they hold.
 
     The OpenCL runtime makes blocks of a few sizes, so that they fit later tensors: what a request
-    is rounded to is less than a quarter more. Where the device is the CPU nobody touches the rest.
+    is rounded to is at most an eighth more. Where the device is the CPU nobody touches the rest.
     """
     if resolved.kind != "opencl" or resolved.spec.on_cpu:
         return 0
@@ -134,7 +134,7 @@ def rounding(sizes: Iterable[int], resolved: ResolvedTarget) -> int:
 def _block(nbytes: int) -> int:
     """As ``SizeClass`` of ``opencl/csrc/memory.cc``."""
     step = _ALIGNMENT
-    while step * 8 < nbytes:
+    while step * 16 < nbytes:
         step *= 2
     return max(step, -(-nbytes // step) * step)
 

@@ -22,7 +22,7 @@ constexpr size_t kMaxPooled = size_t{256} << 20;
 /*! \brief The size a request is rounded to, so that blocks fit later requests: at most 1/8 more. */
 size_t SizeClass(size_t bytes) {
   size_t step = kAlignment;
-  while (step * 8 < bytes) step *= 2;
+  while (step * 16 < bytes) step *= 2;
   return std::max(step, (bytes + step - 1) / step * step);
 }
 
