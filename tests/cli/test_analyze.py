@@ -109,7 +109,7 @@ def test_where_the_memory_is(invoke: Invoke, files: Files) -> None:
     assert lines[layers + 2].endswith(f"{size[largest] / sum(size.values()):.1%}")
     memory = fields["memory"]
     resident = memory["weights"] - memory["mapped"] + memory["activations"] + memory["workspace"]
-    own = memory["inputs_outputs"] + memory["programs"] + memory["floor"]
+    own = memory["inputs_outputs"] + memory["programs"] + memory["floor"] + memory["rounding"]
     assert memory["peak"] == resident + own
 
 
