@@ -105,8 +105,15 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _shell(command: str) -> str:
+    # `make` does not activate the environment whose Python it calls.
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     done = subprocess.run(
-        command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        shell=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PATH": path},
     )
     return done.stdout
 
