@@ -15,7 +15,7 @@ import tvm
 
 import tvm_edge
 from tests.onnx_models import conv_relu
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import prepared
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 
 # pocl takes twenty times as long to hand a program out as to build it; the tests of the cache name
@@ -105,7 +105,7 @@ def _compile_as_if(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> None:
             return resolved
         return replace(resolved, spec=replace(resolved.spec, **properties))
 
-    monkeypatch.setattr(driver, "resolve_target", resolve)
+    monkeypatch.setattr(prepared, "resolve_target", resolve)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.relay_passes.test_in_place import conv, fire
 from tests.runtime.support import rewrite_artifact
 from tests.schedules.harness import Graph
 from tvm_edge import ArtifactError, InputError, InvalidModelError, UnsupportedOperatorError
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import prepared
 from tvm_edge.compiler.models_alone import with_models
 
 Values = dict[str, np.ndarray]
@@ -301,7 +301,7 @@ def test_memory_is_of_the_run_that_needs_most(both: tvm_edge.CompiledModel) -> N
 
 def test_nothing_changes_for_one_model(small_model: onnx.ModelProto) -> None:
     """Neither in the code nor in the report."""
-    plan = driver._plan(small_model, "llvm", None, "auto")
+    plan = prepared.prepare(small_model, "llvm", None, "auto")
     assert [g.name_hint for g in plan.lowered.get_global_vars() if "main" in g.name_hint] == [
         "main"
     ]
@@ -542,7 +542,7 @@ def test_kernels_of_one_name_are_told_apart() -> None:
 
 def test_recorded_regions_are_each_models_own(models: dict[str, onnx.ModelProto]) -> None:
     """CUDA graphs of different entries have memory and launches of their own."""
-    lowered = driver._plan(models, "jetson-orin-nano", None, "none").lowered
+    lowered = prepared.prepare(models, "jetson-orin-nano", None, "none").lowered
     regions = [g for g in lowered.get_global_vars() if "cuda_graph" in g.name_hint]
     called: dict[str, set[str]] = {}
     for gvar, func in lowered.functions_items():
