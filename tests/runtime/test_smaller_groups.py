@@ -165,7 +165,7 @@ def builds(limit: int) -> int:
         return build(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (prepared, smaller):
+        for module in (driver, smaller):
             patch.setattr(module, "build", counted)
         run_compiled(limit)
     return count

@@ -22,7 +22,6 @@ from tvm_edge.compiler import prepared
 from tvm_edge.hardware import resolve_target
 
 SHAPE = (1, 8, 12, 12)
-NBYTES = 4 * 8 * 12 * 12
 FALLBACKS = [["Tanh"], ["Add"], ["Tanh", "Sigmoid"], ["Conv"], ["Split", "Tanh"], ["Reshape"]]
 
 
