@@ -7,14 +7,16 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import tvm
 
 import tvm_edge
-from tests.onnx_models import conv_relu
+from tests.onnx_models import conv_relu, random_input
 from tvm_edge.compiler import prepared
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 
@@ -83,6 +85,20 @@ def small_model() -> onnx.ModelProto:
 def compiled_small(small_model: onnx.ModelProto) -> tvm_edge.CompiledModel:
     """`small_model` compiled for this machine."""
     return tvm_edge.compile(small_model, "llvm")
+
+
+@pytest.fixture(scope="session")
+def image() -> np.ndarray:
+    """An input of `small_model`."""
+    return random_input((1, 3, 16, 16))
+
+
+@pytest.fixture(scope="session")
+def artifact(
+    compiled_small: tvm_edge.CompiledModel, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """`small_model` compiled and exported. Not to be changed: copy it first."""
+    return compiled_small.export(tmp_path_factory.mktemp("artifact") / "small.tvme")
 
 
 # Of a module, not of the session: pytest brings together what shares a parameter of a scope, and a
