@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,6 +24,7 @@ from tvm_edge.runtime.info import ModelInfo, versions
 from tvm_edge.runtime.inputs import Bound, bind_inputs, random_inputs, stored
 from tvm_edge.runtime.library import Library, check_host
 from tvm_edge.runtime.models import Models
+from tvm_edge.runtime.once import once
 from tvm_edge.runtime.outputs import checked_outputs, named_outputs, wanted_outputs
 from tvm_edge.runtime.placement import device_index, input_device, open_devices
 from tvm_edge.runtime.profile import Profile, profile_runs
@@ -70,7 +71,7 @@ class CompiledModel(DescribedModel):
         inputs = ", ".join(str(spec) for spec in self.inputs)
         return f"<CompiledModel {self.report.model} on {self.report.target}: {inputs}>"
 
-    @cached_property
+    @once
     def _session(self) -> Session:
         target = self._info.target
         check_host(f"the model {self.report.model!r}", target["architecture"], target["features"])

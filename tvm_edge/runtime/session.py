@@ -9,7 +9,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
 from types import FrameType
 from typing import Any
 
@@ -23,6 +22,7 @@ from tvm_edge.errors import DeviceUnavailableError, TvmEdgeWarning
 from tvm_edge.host import allowed_cpus
 from tvm_edge.runtime.entry import ALL, Entry, Main, entry, kernel_by_kernel
 from tvm_edge.runtime.inputs import Bound
+from tvm_edge.runtime.once import once
 from tvm_edge.runtime.placement import STREAMED, DevicePlan
 from tvm_edge.runtime.stages import Stage, StagedFrame, find_stages
 from tvm_edge.runtime.staging import Staging, is_aligned, is_kind, placed
@@ -217,7 +217,7 @@ class Session:
                 main(*inputs, self._weights)
             self.synchronize()
 
-    @cached_property
+    @once
     def stages(self) -> tuple[Stage, ...]:
         """Parts of ``main`` that devices can run for different frames at the same time.
 
