@@ -29,6 +29,7 @@ from tvm_edge.relay_passes.expressions import (
     all_bindings,
     is_call,
     kernel_calls,
+    with_blocks,
 )
 from tvm_edge.relay_passes.kernel_graph import KernelCall, KernelGraph, Measured
 from tvm_edge.schedules.parallel_policy import Group, choose_groups
@@ -112,10 +113,7 @@ def fuse_parallel(
         first += len(graph.kernels)
     if not kernels.made:
         return ParallelFusion(mod, calls, groups)
-    body = relax.SeqExpr(made, main.body.body)
-    relax.expr._update_type(body, main.body.ty)
-    func = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
-    return ParallelFusion(_with_kernels(mod, func, kernels), order, groups)
+    return ParallelFusion(_with_kernels(mod, with_blocks(main, made), kernels), order, groups)
 
 
 def merged_kernels(mod: tvm.IRModule, groups: Sequence[Sequence[int]]) -> tvm.IRModule:
@@ -135,9 +133,7 @@ def merged_kernels(mod: tvm.IRModule, groups: Sequence[Sequence[int]]) -> tvm.IR
     graph = KernelGraph(mod, list(block.bindings), Lives(main))
     kernels = _Kernels(mod, {var.name_hint for var in mod.get_global_vars()})
     bindings, _ = _Writer(graph, kernels, [tuple(group) for group in groups]).written()
-    body = relax.SeqExpr([relax.DataflowBlock(bindings)], main.body.body)
-    relax.expr._update_type(body, main.body.ty)
-    func = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
+    func = with_blocks(main, [relax.DataflowBlock(bindings)])
     return _with_kernels(mod, func, kernels)
 
 

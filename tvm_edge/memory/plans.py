@@ -22,7 +22,6 @@ from tvm_edge.report import PlanInfo
 
 __all__ = [
     "AS_IS",
-    "FC_ON_CPU",
     "Plan",
     "Prediction",
     "chosen",
@@ -37,7 +36,7 @@ _CONVOLUTIONS = ("Conv", "nn.conv")
 _LEAST = written(LEAST_STREAMED)
 _ON_CPU = "the target is the CPU, which reads its weights where the artifact is mapped"
 
-FC_ON_CPU = "FC on the CPU: its weights stay pages of the artifact, for the memory budget"
+_FC_ON_CPU = "FC on the CPU: its weights stay pages of the artifact, for the memory budget"
 """Why an operator that would run on the GPU does not."""
 
 
@@ -166,7 +165,9 @@ def possible(
     yield AS_IS, ""
     yield Plan("no Winograd", winograd=False), ""
     yield Plan("unified memory"), _why_not_unified(beside_cpu, unified)
-    on_cpu = Plan("FC on the CPU", dict.fromkeys(() if why_on_gpu else offloaded(nodes), FC_ON_CPU))
+    on_cpu = Plan(
+        "FC on the CPU", dict.fromkeys(() if why_on_gpu else offloaded(nodes), _FC_ON_CPU)
+    )
     yield on_cpu, why_on_gpu
     yield replace(on_cpu, name="FC on the CPU, pipelined", pipelined=True), why_on_gpu
     yield _direct(on_cpu), why_on_gpu
