@@ -154,7 +154,7 @@ def beside_lines(rounds: Rounds) -> list[str]:
     ]
 
 
-# ---------------------------------------------------------------------- naive operators, for Table 4
+# ---------------------------------------------------------------- naive operators, for Table 4
 
 
 def naive_lines(naive: Rounds, rounds: Rounds) -> list[str]:

@@ -35,7 +35,6 @@ Run = Mapping[str, Any]
 
 def exhibits(results: Results) -> list[Exhibit]:
     """The tables, with what was measured for them."""
-    sources = results.of("strategies")
     shared = "Devices that share the CPU's memory, where weights are mapped and not copied."
     ran = (
         "A TK1 was not reached, and how its CPU's code was built is not said. Memory is what the "
