@@ -20,7 +20,7 @@ from benchmarks.parallel_workloads import groups
 _PAGE = """# Measured
 
 <!-- missed: generated -->
-## Speed
+## Missed
 | network | ms |
 |---|---|
 | a | 9 |
