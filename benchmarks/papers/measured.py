@@ -29,7 +29,8 @@ class Measured:
         What makes it again.
     machine : dict
         :func:`benchmarks.machine.describe_machine`, and ``devices``: by target ``name``,
-        ``peak_gflops`` and ``unified_memory``; ``said`` where it is described in words.
+        ``peak_gflops`` and ``unified_memory``; ``said`` where it is described in words,
+        and ``beside``, written by hand: what else ran on it.
     commit : str
     quick : bool
         One round, small sizes: it shows that the benchmark runs, not how fast anything is.
@@ -90,6 +91,8 @@ class Measured:
             f"Python {self.machine['python']}",
             *(f"{name} {v}" for name, v in versions.items() if v != "not installed"),
         ]
+        if beside := self.machine.get("beside"):
+            parts.append(f"**beside {beside}**")
         if self.quick:
             parts.append("**quick: shows that it runs, not how fast it is**")
         if self.cut_off:
