@@ -2,8 +2,10 @@
 
 Runs the benchmarks that measure what the papers show (:mod:`benchmarks.papers.jobs`), each by its
 own command line, and writes what they found beside the papers' figures into ``RESULTS.md``, between
-its markers, with pictures; and at the page's top the bars that are missed
-(``benchmarks/missed.json``). Needs ``pip install -e '.[bench]'``.
+its markers, with pictures; and at the page's top the bars that are missed and those that are not
+measured (``benchmarks/missed.json``, ``not_measured.json``). Where other sections of the page have
+figures of an exhibit, they are quoted (``benchmarks/papers/quotes.json``). Needs
+``pip install -e '.[bench]'``.
 
 ``--quick``
     In less than six minutes on two cores, with pocl as the OpenCL device: one round, small
@@ -30,9 +32,10 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks.papers import plots
+from benchmarks.papers.committed import with_committed
 from benchmarks.papers.jobs import Job, jobs, machine_here, measure
 from benchmarks.papers.measured import Results, read_results
-from benchmarks.papers.render import missed_part, papers_part, put
+from benchmarks.papers.render import missed_part, not_measured_part, papers_part, put
 
 _RESULTS = Path(__file__).with_name("RESULTS.md")
 _SAVE = "build/paper_tables"  # and beside it that of quick runs
@@ -82,6 +85,7 @@ def _write(results: Results, source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     pictures = plots.draw(results, target.parent)
     text = put(source.read_text(encoding="utf-8"), "missed", missed_part())
+    text = put(text, "not_measured", not_measured_part())
     text = put(text, "papers", papers_part(results, pictures))
     target.write_text(text, encoding="utf-8")
     print(f"wrote {target}{''.join(f', {name}' for name in pictures.values())}")
@@ -117,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not len(results):
         sys.exit("nothing was measured; run it without --from, or name a folder with results")
     default = options.save / "RESULTS.md" if options.quick else _RESULTS
-    _write(results, _RESULTS, options.results or default)
+    _write(with_committed(results), _RESULTS, options.results or default)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from benchmarks.vision_detection_report import (
     beside_lines,
     naive_lines,
     network_lines,
-    paper_lines,
     rounding_lines,
     table,
     verdicts_of,
@@ -233,7 +232,6 @@ def measure_detection(
     for lines in (
         naive_lines(naive, rounds),
         network_lines(networks),
-        paper_lines() if naive else [],
         [str(verdict) for verdict in verdicts],
         [*rounding_lines(rounds), *beside_lines(rounds), wrong_line(everything)],
     ):

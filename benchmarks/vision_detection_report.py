@@ -1,4 +1,4 @@
-"""Tables and bars of detection, and ICPP'19's Table 4, for :mod:`benchmarks.vision`."""
+"""Tables and bars of detection, for :mod:`benchmarks.vision`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any
 
-from benchmarks.papers.figures import papers
 from benchmarks.vision_boxes import Detection, Suppression
 from benchmarks.vision_figures import (
     Column,
@@ -25,7 +24,6 @@ __all__ = [
     "beside_lines",
     "naive_lines",
     "network_lines",
-    "paper_lines",
     "rounding_lines",
     "table",
     "verdicts_of",
@@ -156,7 +154,7 @@ def beside_lines(rounds: Rounds) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------------------------------ Table 4
+# ---------------------------------------------------------------- naive operators, for Table 4
 
 
 def naive_lines(naive: Rounds, rounds: Rounds) -> list[str]:
@@ -212,23 +210,3 @@ def network_lines(networks: Rounds) -> list[str]:
             boxes = ", ".join(map(str, sorted(kept))) or "–"
             lines.append(f"| {name} | {target} | {boxes} | {' | '.join(cells)} | {ratio} |")
     return lines
-
-
-def paper_lines() -> list[str]:
-    """Table 4, and why its figures are not those of the tables above."""
-    lines = [
-        "| ICPP'19, Table 4 | network | before, ms | after, ms | before / after | printed |",
-        "|---|---|---|---|---|---|",
-    ]
-    for device, network, before, after, printed in papers()["icpp19"].exhibits["Table 4"].rows:
-        cells = f"{before:.2f} | {after:.2f} | {before / after:.2f} | {printed}"
-        lines.append(f"| {device} | {network} | {cells} |")
-    return [
-        *lines,
-        "",
-        "Not comparable: the paper's figures are of whole networks on integrated GPUs, where",
-        "convolutions take hundreds of milliseconds and few work-items fill the device. Its",
-        "networks are GluonCV's, trained, with MXNet's operators; how many boxes they suppress is",
-        'not said, nor what "before" was, beyond "without vision-specific optimizations". Here it',
-        "is one work-item for each segment, line or class.",
-    ]

@@ -279,3 +279,27 @@ def test_every_missed_bar_of_the_page_of_results_is_in_the_list() -> None:
     }
     assert len(missed) > 10
     assert missed - {row["bar"] for row in listed} == set()
+
+
+def test_every_bar_without_a_figure_is_in_the_other_list() -> None:
+    text = RESULTS.read_text(encoding="utf-8")
+    folder = RESULTS.parent
+    missed = json.loads((folder / "missed.json").read_text(encoding="utf-8"))
+    listed = json.loads((folder / "not_measured.json").read_text(encoding="utf-8"))
+    headings = re.findall(r"^## ([^:\n]+)", text, re.MULTILINE)
+    assert {row["section"] for row in listed} <= set(headings)
+    said = {
+        " ".join(bar.split())
+        for bar, verdict in _MISSED.findall(text)
+        if re.search(r"\*\*not measured", verdict)
+    }
+    assert said - {row["bar"] for row in listed} == set()
+    bars = [(row["section"], row["bar"]) for row in (*missed, *listed)]
+    assert len(bars) == len(set(bars))
+    for row in listed:
+        command = row["command"]
+        assert command.startswith("python -m ") and _unknown_options(command) == []
+        if module := _MODULE.search(command):
+            assert _options_of(module[1]), command
+        else:
+            assert _is_file(command.split()[-1]), command

@@ -71,6 +71,11 @@ def refusals(page: Path) -> list[tuple[str, str]]:
 
 def run_page(page: Path) -> Iterator[str]:
     """What a page shows and a run does not print."""
+    # Commands of the environment of this Python, whether it is activated or not: also those that
+    # blocks in Python call.
+    folder = str(Path(sys.executable).parent)
+    if folder not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join((folder, os.environ["PATH"]))
     names: dict[str, object] = {"__name__": "docs", "__file__": str(page)}
     exec(_READERS.get(page.name, ""), names)
     found = blocks(page)
@@ -105,15 +110,8 @@ def commands(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _shell(command: str) -> str:
-    # `make` does not activate the environment whose Python it calls.
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     done = subprocess.run(
-        command,
-        shell=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"PATH": path},
+        command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     return done.stdout
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any
 
-from benchmarks.papers.exhibits import Exhibit, Table
+from benchmarks.papers.exhibits import Exhibit, Table, not_measured, quoted
 from benchmarks.papers.figures import papers
 from benchmarks.papers.measured import Measured, Results
+from benchmarks.papers.quotes import number
 
 __all__ = ["COMPETITIVE", "PAPERS_LAYERS", "exhibits", "layers"]
 
@@ -58,12 +59,14 @@ def _initialisation(results: Results) -> Exhibit:
     if rows:
         titles = ("to choose by rule, ms a kernel at most", "to try sizes, s", "sizes", "layers")
         tables.append(Table(["tvm-edge on", *titles], rows))
+    quotes = results.quotes("apsys20 Table 2")
+    tables += [quoted(each) for each in quotes]
     notes = [
         f"{_NOT_HERE} TFLite initialises in the application; tvm-edge chooses when it compiles, "
         "and loads code that is built (`benchmarks.opencl_runtime`, second start). Compared can be "
         "what a search costs with what the rules do."
     ]
-    return Exhibit(printed, tables, [*notes, *_missing(rows)], sources)
+    return Exhibit(printed, tables, [*notes, *_missing([*rows, *quotes])], [*sources, *quotes])
 
 
 def _importance(results: Results) -> Exhibit:
@@ -82,7 +85,10 @@ def _importance(results: Results) -> Exhibit:
         "a rule that no size obeys has no score."
     ]
     table = Table(["on", *printed.columns], rows)
-    return Exhibit(printed, [table], [*notes, *_missing(sources)], sources)
+    quotes = results.quotes("apsys20 Table 3")
+    notes += [f"{each.label}, rules II to V if not said otherwise: {each.says}" for each in quotes]
+    notes += _missing([*sources, *quotes])
+    return Exhibit(printed, [table], notes, [*sources, *quotes])
 
 
 def _distribution(results: Results) -> Exhibit:
@@ -97,13 +103,24 @@ def _distribution(results: Results) -> Exhibit:
             near = sum(us <= COMPETITIVE * layer["best_us"] for us in times) / len(times)
             cells = (f"{near:.0%}", layer["best_us"], median(times), max(times))
             rows.append([name, each.label, f"{len(times)} of {layer['possible']}", *cells])
+    quotes = results.quotes("apsys20 Figure 5")
+    for quote in quotes:
+        for row in quote.rows:
+            if row["layer"] in PAPERS_LAYERS:
+                cells = tuple(row[key] for key in ("near", "best", "median", "worst"))
+                rows.append([row["layer"], quote.label, row["sizes"].replace(", ", " of "), *cells])
     tables = [Table(printed.columns, printed.cells)]
     if rows:
         titles = ("sizes tried", "within 15 %", "best, µs", "median, µs", "worst, µs")
         tables.append(Table(["layer", "tvm-edge on", *titles], rows))
-    missing = set(PAPERS_LAYERS) - {row[0] for row in rows}
-    notes = [f"Not measured: {name}." for name in sorted(missing)]
-    return Exhibit(printed, tables, [_NOT_HERE, *notes], sources)
+    missing = sorted(set(PAPERS_LAYERS) - {row[0] for row in rows})
+    notes = [not_measured(", ".join(missing), "workgroup-cuda")] if missing else []
+    if quotes:
+        notes.append(
+            "All times of the H200's layers: `benchmarks/workgroup_h200_opencl.png`, "
+            "`benchmarks/workgroup_h200_cuda.png`."
+        )
+    return Exhibit(printed, tables, [_NOT_HERE, *notes], [*sources, *quotes])
 
 
 def _latency(results: Results) -> Exhibit:
@@ -118,8 +135,17 @@ def _latency(results: Results) -> Exhibit:
                 if _is(layer, kind)
             ]
             if saved:
-                cells = (f"{1 - geometric_mean(saved):.1%}", f"{1 - min(saved):.1%}", len(saved))
-                rows.append([name, each.label, *cells])
+                rows.append([name, each.label, *_saved(saved)])
+    quotes = results.quotes("apsys20 Figure 5")
+    for quote in quotes:
+        for kind, name in _KINDS.items():
+            saved = [
+                rules / default
+                for row in quote.rows
+                if ("groups" in row["layer"]) == (kind == "depthwise")
+                if (rules := number(row["rules"])) and (default := number(row["default"]))
+            ]
+            rows.append([name, quote.label, *_saved(saved)])
     tables = [Table(printed.columns, printed.cells)]
     if rows:
         titles = ("less than TVM's default group, mean", "the most", "layers")
@@ -128,7 +154,12 @@ def _latency(results: Results) -> Exhibit:
         f"{_NOT_HERE} The paper's figures are of networks, ours of single kernels without local "
         "memory, which is where tvm-edge uses the rules."
     ]
-    return Exhibit(printed, tables, [*notes, *_missing(rows)], sources)
+    return Exhibit(printed, tables, [*notes, *_missing(rows)], [*sources, *quotes])
+
+
+def _saved(ratios: Sequence[float]) -> tuple[str, str, int]:
+    """Of times over those of TVM's default: the mean, the most, and how many."""
+    return (f"{1 - geometric_mean(ratios):.1%}", f"{1 - min(ratios):.1%}", len(ratios))
 
 
 def _is(layer: Layer, kind: str) -> bool:
@@ -141,4 +172,4 @@ def _mean(scores: Sequence[float | None]) -> float | None:
 
 
 def _missing(found: Sequence[Any]) -> list[str]:
-    return [] if found else ["Not measured."]
+    return [] if found else [not_measured("Work-groups", "workgroup-cuda")]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any
 
-from benchmarks.papers.exhibits import Exhibit, Table, beside
+from benchmarks.papers.exhibits import Exhibit, Source, Table, beside, not_measured
 from benchmarks.papers.figures import papers
 from benchmarks.papers.measured import Measured, Results
 from benchmarks.parallel_workloads import groups
@@ -43,8 +43,8 @@ def _ways(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [how for how in _WAYS if any(row.get("us", {}).get(how) for row in rows)]
 
 
-def _missing(rows: Sequence[Any]) -> list[str]:
-    return [] if rows else ["Not measured."]
+def _missing(rows: Sequence[Any], what: str, job: str) -> list[str]:
+    return [] if rows else [not_measured(what, job)]
 
 
 def _utilisation(results: Results) -> Exhibit:
@@ -54,17 +54,20 @@ def _utilisation(results: Results) -> Exhibit:
         for each in results.of("complexity")
         for name, found in each.result["networks"].items()
     }
+    measured: list[tuple[Source, dict[str, float]]] = [
+        *((each, _own_ms(each)) for each in results.of("zoo")),
+        *(
+            (each, {n: us / 1e3 for n, us in each.numbers("network", "µs").items()})
+            for each in results.quotes("emdl21 Figure 1")
+        ),
+    ]
     columns: dict[str, dict[str, Any]] = {}
-    sources = results.of("zoo")
-    for each in sources:
-        times = {
-            row["network"]: row["ms"]
-            for row in each.result["rows"]
-            if row["target"] == each.target and "ms" in row and row["network"] in _NAMES
-            if not each.is_elsewhere(row)
-        }
+    sources: list[Source] = []
+    for each, found in measured:
+        times = {name: ms for name, ms in found.items() if name in _NAMES}
         if not times:
             continue
+        sources.append(each)
         columns[f"tvm-edge ({each.label}), ms"] = {_NAMES[n]: ms for n, ms in times.items()}
         rates = {n: flops[n] / ms / 1e6 for n, ms in times.items() if n in flops}
         columns["GFLOP/s"] = {_NAMES[n]: rate for n, rate in rates.items()}
@@ -73,13 +76,27 @@ def _utilisation(results: Results) -> Exhibit:
                 _NAMES[n]: f"{rate / peak:.1%}" for n, rate in rates.items()
             }
     notes = [
-        "The paper reads counters of the GPU, which are not read here: what stands in their place "
-        "is the network's operations by definition over its time and over the peak of the device's "
-        "data sheet, launches and copies included.",
+        "The paper reads counters of the GPU, which are not read here (Nsight Compute was not "
+        "there): what stands in their place is the network's operations by definition over its "
+        "time and over the peak of the device's data sheet, all that is between kernels included. "
+        "Winograd's algorithm needs fewer operations than those that are counted.",
         networks.unclear,
     ]
+    there = {name for column in columns.values() for name in column}
+    missing = [name for name in _PAPER.zoo if name not in there]
+    if missing:
+        notes.append(not_measured(", ".join(missing), "zoo-cuda"))
     tables = [Table(printed.columns, printed.cells), beside(networks, columns)]
-    return Exhibit(printed, tables, [*notes, *_missing(list(columns))], sources)
+    return Exhibit(printed, tables, notes, sources)
+
+
+def _own_ms(measured: Measured) -> dict[str, float]:
+    """Of :mod:`benchmarks.zoo`, what ran on the device that it is named for."""
+    return {
+        row["network"]: row["ms"]
+        for row in measured.result["rows"]
+        if row["target"] == measured.target and "ms" in row and not measured.is_elsewhere(row)
+    }
 
 
 def _complexity(results: Results) -> Exhibit:
@@ -106,7 +123,8 @@ def _complexity(results: Results) -> Exhibit:
         "The networks' graphs are the zoo's; a multiply-add counts as two operations, where the "
         "paper seems to count one. Operators: as in the ONNX file; kernels: after fusion."
     ]
-    return Exhibit(printed, tables, [*notes, *_missing(rows)], sources[:1])
+    missing = _missing(rows, "The networks", "complexity-llvm")
+    return Exhibit(printed, tables, [*notes, *missing], sources[:1])
 
 
 def batches(measured: Measured, how: str) -> Mapping[str, Mapping[int, float]]:
@@ -138,17 +156,29 @@ def _batches(results: Results) -> Exhibit:
     if rows:
         counts = [f"batch of {count}" for count in range(2, 6)]
         tables.append(Table(["network", "tvm-edge on", "launched", *counts], rows))
-    return Exhibit(printed, tables, _missing(rows), sources)
+    return Exhibit(printed, tables, _missing(rows, "Batches", "temporal-cuda"), sources)
 
 
 def merged(measured: Measured, how: str) -> Iterator[Merged]:
-    """Groups of different operators, merged in the best order that was tried."""
+    """Groups of different operators, all merged, in the best order that was tried.
+
+    A group that was measured at several commits has a row for each, and counts once.
+    """
     known = groups()
+    gains: dict[int, float] = {}
     for row in measured.result:
+        number = int(row["title"].partition(":")[0])
         us = _medians(row, how)
-        best = [value for name, value in us.items() if name.startswith(("fused", "order"))]
+        best = [value for name, value in us.items() if _is_whole(name, len(known[number]))]
         if "off" in us and best:
-            yield known[int(row["title"].partition(":")[0])], us["off"] / min(best)
+            gains[number] = max(gains.get(number, 0.0), us["off"] / min(best))
+    for number, gain in gains.items():
+        yield known[number], gain
+
+
+def _is_whole(variant: str, size: int) -> bool:
+    """Whether it is a kernel of all members: ``fused0``, or their order, ``"1 0 2"``."""
+    return variant.startswith("fused") or sorted(variant.split()) == list(map(str, range(size)))
 
 
 def _different(results: Results) -> Exhibit:
@@ -170,9 +200,11 @@ def _different(results: Results) -> Exhibit:
         tables.append(Table(["operators", "tvm-edge on", "launched", *spread], rows))
     notes = [
         "The paper: every combination of the operators of six networks; here 48 pairs and 24 "
-        "triples of them, drawn before anything was merged (`benchmarks/parallel_workloads.json`)."
+        "triples of them, drawn before anything was merged (`benchmarks/parallel_workloads.json`), "
+        "in the best order of members that was tried, whatever the policy would take of them."
     ]
-    return Exhibit(printed, tables, [*notes, *_missing(rows)], sources)
+    missing = _missing(rows, "Groups", "groups-cuda")
+    return Exhibit(printed, tables, [*notes, *missing], sources)
 
 
 def _identical(results: Results) -> Exhibit:
@@ -198,7 +230,12 @@ def _identical(results: Results) -> Exhibit:
         "tvm-edge merges by work-groups, so that no wave runs two members: the paper's merging by "
         "work-items, with and without rounding, is measured for three operators without barriers."
     ]
-    return Exhibit(printed, tables, [*notes, *_missing(rows)], sources)
+    if not rows:
+        notes += [
+            not_measured("Copies by work-groups", "identical-cuda"),
+            not_measured("Copies by work-items", "flat-cuda"),
+        ]
+    return Exhibit(printed, tables, notes, sources)
 
 
 def _by_flops(results: Results) -> Exhibit:
@@ -219,7 +256,8 @@ def _by_flops(results: Results) -> Exhibit:
         titles = ("least", "median", "most", "pairs")
         tables.append(Table(["kinds", "tvm-edge on", "launched", *titles], rows))
     notes = ["The FLOPs of both members are in the picture, where pairs were measured."]
-    return Exhibit(printed, tables, [*notes, *_missing(rows)], sources)
+    missing = _missing(rows, "Pairs", "groups-cuda")
+    return Exhibit(printed, tables, [*notes, *missing], sources)
 
 
 def _kinds(members: Sequence[Sequence[str]]) -> str:
@@ -250,4 +288,5 @@ def _two_networks(results: Results) -> Exhibit:
         times = ("apart, ms", "merged, ms", "`auto`, ms", "at the same time, ms", "apart / merged")
         tables.append(Table(["networks", "tvm-edge on", "launched", *times], rows))
     notes = ["The paper's gain is 1.29 by its times. Utilisation by counters is not read here."]
-    return Exhibit(printed, tables, [*notes, *_missing(rows)], sources)
+    missing = _missing(rows, "Two networks", "models-cuda")
+    return Exhibit(printed, tables, [*notes, *missing], sources)

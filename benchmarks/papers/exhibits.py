@@ -7,11 +7,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.papers.figures import Printed
+from benchmarks.papers.jobs import jobs
 from benchmarks.papers.measured import Measured
+from benchmarks.papers.quotes import Quoted
 
-__all__ = ["NOT_MEASURED", "Exhibit", "Table", "beside", "cell", "commands", "ratio"]
+__all__ = [
+    "NOT_MEASURED",
+    "Exhibit",
+    "Source",
+    "Table",
+    "beside",
+    "cell",
+    "commands",
+    "not_measured",
+    "quoted",
+    "ratio",
+]
 
 NOT_MEASURED = "not measured"
+
+Source = Measured | Quoted
+"""Where figures of ours come from: what a job measured, or a section of the page."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +57,13 @@ class Exhibit:
         The paper's rows first, if ours stand beside them or below.
     notes : sequence of str
         What cannot be compared, and what was not measured.
-    sources : sequence of Measured
-        Where our figures come from.
+    sources : sequence of Source
     """
 
     printed: Printed
     tables: Sequence[Table]
     notes: Sequence[str] = ()
-    sources: Sequence[Measured] = field(default=())
+    sources: Sequence[Source] = field(default=())
 
 
 def beside(printed: Printed, ours: Mapping[str, Mapping[str, Any]], key: int = 0) -> Table:
@@ -60,9 +75,20 @@ def beside(printed: Printed, ours: Mapping[str, Mapping[str, Any]], key: int = 0
     return Table([*printed.columns, *ours], rows)
 
 
-def commands(sources: Iterable[Measured]) -> list[str]:
+def commands(sources: Iterable[Source]) -> list[str]:
     """Each command once, with its machine."""
     return list(dict.fromkeys(f"`{source.command}`: {source.machine_line}" for source in sources))
+
+
+def quoted(quote: Quoted) -> Table:
+    """The table of a quote as it stands, but for the columns that are left out."""
+    return Table(list(quote.titles), [list(row.values()) for row in quote.rows])
+
+
+def not_measured(what: str, job: str) -> str:
+    """What is not measured, and the command of the job that would."""
+    (found,) = (each for each in jobs(("llvm", "opencl", "cuda"), {}) if each.name == job)
+    return f"{what}: {NOT_MEASURED}; `{found.command()}`."
 
 
 def ratio(before: float | None, after: float | None) -> str:

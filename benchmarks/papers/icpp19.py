@@ -6,17 +6,30 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.papers.exhibits import NOT_MEASURED, Exhibit, Table, beside, cell, ratio
+from benchmarks.papers.exhibits import (
+    Exhibit,
+    Source,
+    Table,
+    beside,
+    cell,
+    not_measured,
+    quoted,
+    ratio,
+)
 from benchmarks.papers.figures import papers
 from benchmarks.papers.measured import Measured, Results
+from benchmarks.papers.quotes import Quoted
 
 __all__ = ["exhibits", "speed_ups"]
 
 _PAPER = papers()["icpp19"]
 _NAMES = {ours: theirs for theirs, ours in _PAPER.zoo.items()}
 
+_PEERS = {"Table 1": "OpenVINO", "Table 2": "cuDNN", "Table 3": "cuDNN"}
+"""Whose times stand beside ours; the CPU of the same machine in Table 2 where that is measured."""
+
 Times = Mapping[str, Mapping[str, float]]
-"""By network of the zoo, by runtime: milliseconds."""
+"""By network of the zoo, ``tvm-edge`` and the runtimes beside it: milliseconds."""
 
 
 def exhibits(results: Results) -> list[Exhibit]:
@@ -24,30 +37,27 @@ def exhibits(results: Results) -> list[Exhibit]:
     return [
         _beside_a_library(
             "Table 1",
-            [(each, _on_cpu(each)) for each in results.of("cpu")],
-            "openvino",
-            "OpenVINO",
+            results,
+            "cpu-llvm",
             "The paper's OpenVINO and ours ran on different devices: there both runtimes are on "
             "Intel's GPU, here on a CPU. What can be compared is who is ahead of whom on one chip.",
         ),
         _beside_a_library(
             "Table 2",
-            [(each, _of_zoo(each)) for each in results.of("zoo", "opencl")],
-            "onnxruntime",
-            "ONNX Runtime, CPU",
-            "No Mali was reached, and ACL is not measured: the other runtime is ONNX Runtime on "
-            "the CPU of the same machine. Where the OpenCL device is that CPU (pocl), all of a "
-            "network is left to `llvm`, by cost, and its times are of that.",
+            results,
+            "zoo-opencl",
+            "No Mali was reached, and ACL is not measured: the vendor's library here is cuDNN, on "
+            "an H200 that runs our OpenCL. Beside another device it is ONNX Runtime on the CPU of "
+            "the same machine; where the OpenCL device is that CPU (pocl), all of a network is "
+            "left to `llvm`, by cost, and its times are of that. Detectors are timed with arrays "
+            "in and out.",
         ),
         _beside_a_library(
             "Table 3",
-            [(each, _of_gpu(each)) for each in results.of("gpu", "cuda")]
-            + [(each, _of_zoo(each)) for each in results.of("zoo", "cuda")],
-            "cuDNN float32",
-            "cuDNN",
+            results,
+            "gpu-cuda",
             "The paper's cuDNN is called by MXNet, ours by PyTorch in a CUDA graph; a Jetson Nano "
-            "cannot run CUDA 13. Detectors are timed by `benchmarks.zoo`, with arrays in and out, "
-            "which has no cuDNN.",
+            "cannot run CUDA 13. Detectors are timed with arrays in and out, without cuDNN.",
         ),
         _vision(results),
         _tuning(results),
@@ -60,58 +70,92 @@ def speed_ups(results: Results) -> Mapping[str, Mapping[str, float]]:
     for title, device in (("Table 1", "HD 505"), ("Table 2", "Mali T-860"), ("Table 3", "Nano")):
         rows = _PAPER.exhibits[title].rows
         found[f"paper, {device}"] = {row[0]: row[3] for row in rows if row[3]}
-    for each, peer, times in (
-        *((m, "openvino", _on_cpu(m)) for m in results.of("cpu")),
-        *((m, "cuDNN float32", _of_gpu(m)) for m in results.of("gpu", "cuda")),
-    ):
-        ratios = {
-            _NAMES[network]: own[peer] / own["tvm-edge"]
-            for network, own in times.items()
-            if {peer, "tvm-edge"} <= own.keys() and network in _NAMES
-        }
-        if ratios:
-            found[f"here, {each.label}"] = ratios
+    for title in _PEERS:
+        for each, peer, times in _measured(title, results):
+            ratios = {
+                _NAMES[network]: own["peer"] / own["tvm-edge"]
+                for network, own in times.items()
+                if {"peer", "tvm-edge"} <= own.keys() and network in _NAMES
+            }
+            if ratios and peer == _PEERS[title]:
+                found.setdefault(f"here, {each.label} beside {peer}", {}).update(ratios)
     return found
 
 
-def _beside_a_library(
-    title: str, measured: Sequence[tuple[Measured, Times]], peer: str, name: str, note: str
-) -> Exhibit:
+def _measured(title: str, results: Results) -> list[tuple[Source, str, Times]]:
+    """What stands in a table: by source the other runtime's name, and times."""
+    peer = _PEERS[title]
+    found: list[tuple[Source, str, Times]] = []
+    if title == "Table 1":
+        found += [(each, peer, _on_cpu(each)) for each in results.of("cpu")]
+    elif title == "Table 2":
+        on_cpu = "ONNX Runtime, CPU"
+        found += [(each, on_cpu, _of_zoo(each)) for each in results.of("zoo", "opencl")]
+    else:
+        found += [(each, peer, _of_gpu(each)) for each in results.of("gpu", "cuda")]
+        found += [(each, "ONNX Runtime, CPU", _of_zoo(each)) for each in results.of("zoo", "cuda")]
+    found += [(each, peer, _quoted(each)) for each in results.quotes(f"icpp19 {title}")]
+    return found
+
+
+def _beside_a_library(title: str, results: Results, job: str, note: str) -> Exhibit:
     printed = _PAPER.exhibits[title]
     columns: dict[str, dict[str, Any]] = {}
-    for each, times in measured:
+    sources: list[Source] = []
+    for each, name, times in _measured(title, results):
         own = {n: t for n, t in times.items() if n in _NAMES and "tvm-edge" in t}
         if not own:
             continue
+        sources.append(each)
         left = _elsewhere(each)
-        columns[f"tvm-edge ({each.label}), ms"] = {
-            _NAMES[n]: f"{cell(t['tvm-edge'])} on llvm" if n in left else t["tvm-edge"]
+        # Classifiers and detectors of one device may come from two sections.
+        columns.setdefault(f"tvm-edge ({each.label}), ms", {}).update(
+            (_NAMES[n], f"{cell(t['tvm-edge'])} on llvm" if n in left else t["tvm-edge"])
             for n, t in own.items()
-        }
-        if any(peer in t for t in own.values()):
-            columns[f"{name}, ms"] = {_NAMES[n]: t[peer] for n, t in own.items() if peer in t}
-            columns[f"{name} / tvm-edge"] = {
-                _NAMES[n]: ratio(t[peer], t["tvm-edge"]) for n, t in own.items() if peer in t
-            }
-    missing = [] if columns else [f"{NOT_MEASURED.capitalize()} on any machine."]
-    return Exhibit(
-        printed, [beside(printed, columns)], [note, *missing], [each for each, _ in measured]
-    )
+        )
+        peers = {_NAMES[n]: (t["peer"], t["tvm-edge"]) for n, t in own.items() if "peer" in t}
+        if peers:
+            columns.setdefault(f"{name}, ms", {}).update((n, t[0]) for n, t in peers.items())
+            columns.setdefault(f"{name} / tvm-edge", {}).update(
+                (n, ratio(*t)) for n, t in peers.items()
+            )
+    missing = [
+        name
+        for name in _PAPER.zoo
+        if not any(name in column for title, column in columns.items() if "tvm-edge (" in title)
+    ]
+    notes = [note]
+    if missing:
+        notes.append(not_measured(", ".join(missing), job))
+    return Exhibit(printed, [beside(printed, columns)], notes, sources)
 
 
-def _elsewhere(measured: Measured) -> set[str]:
+def _elsewhere(source: Source) -> set[str]:
     """Networks that were left to the CPU."""
-    rows = measured.result["rows"] if measured.kind == "zoo" else ()
-    return {row["network"] for row in rows if measured.is_elsewhere(row)}
+    if isinstance(source, Quoted) or source.kind != "zoo":
+        return set()
+    return {row["network"] for row in source.result["rows"] if source.is_elsewhere(row)}
+
+
+def _quoted(quote: Quoted) -> Times:
+    """Of a section of the page, whose columns may be in microseconds."""
+    found: dict[str, dict[str, float]] = {}
+    for title in quote.titles:
+        name, _, unit = title.partition(", ")
+        if name in ("tvm-edge", "peer"):
+            for network, value in quote.numbers("network", title).items():
+                found.setdefault(network, {})[name] = value / 1e3 if unit == "µs" else value
+    return found
 
 
 def _on_cpu(measured: Measured) -> Times:
     """Of :mod:`benchmarks.cpu`; what was wrong counts as not measured."""
+    names = {"tvm-edge": "tvm-edge", "openvino": "peer"}
     return {
         row["network"]: {
-            runtime: found["ms"]
+            names[runtime]: found["ms"]
             for runtime, found in row.get("runtimes", {}).items()
-            if "ms" in found and found.get("right", True)
+            if runtime in names and "ms" in found and found.get("right", True)
         }
         for row in measured.result["rows"]
     }
@@ -122,16 +166,18 @@ def _of_zoo(measured: Measured) -> Times:
     found: dict[str, dict[str, float]] = {}
     for row in measured.result["rows"]:
         if "ms" in row and row.get("right", True):
-            runtime = "onnxruntime" if row["target"] == "onnxruntime" else "tvm-edge"
+            runtime = "peer" if row["target"] == "onnxruntime" else "tvm-edge"
             found.setdefault(row["network"], {})[runtime] = row["ms"]
     return found
 
 
 def _of_gpu(measured: Measured) -> Times:
     """Of :mod:`benchmarks.gpu`: CUDA's, in device time."""
-    names = {"cuda": "tvm-edge"}
+    names = {"cuda": "tvm-edge", "cuDNN float32": "peer"}
     return {
-        network: {names.get(key, key): median(us) / 1e3 for key, us in row["us"].items() if us}
+        network: {
+            names[key]: median(us) / 1e3 for key, us in row["us"].items() if us and key in names
+        }
         for network, row in measured.result["networks"].items()
     }
 
@@ -139,8 +185,8 @@ def _of_gpu(measured: Measured) -> Times:
 def _vision(results: Results) -> Exhibit:
     printed = _PAPER.exhibits["Table 4"]
     networks, operators = [], []
-    sources = results.of("vision")
-    for each in sources:
+    measured = results.of("vision")
+    for each in measured:
         found = each.result.get("detection", {})
         for name, variants in found.get("networks", {}).items():
             for target in dict.fromkeys(variant.split()[1] for variant in variants):
@@ -161,14 +207,16 @@ def _vision(results: Results) -> Exhibit:
     if operators:
         units = [f"{title}, µs" for title in titles[:2]]
         tables.append(Table(["operator", "tvm-edge on", *units, titles[2]], operators))
+    quotes = results.quotes("icpp19 Table 4")
+    tables += [quoted(each) for each in quotes]
     notes = [
         '"Before" here: one work-item for each segment, line or class (`benchmarks/vision_naive.py`'
         "); the paper does not say what its was. Its networks are trained, and how many boxes they "
-        "suppress is not said.",
+        "suppress is not said; on its devices suppression took hundreds of milliseconds before.",
     ]
-    if not networks:
-        notes.append("Whole networks: not measured.")
-    return Exhibit(printed, tables, notes, sources)
+    if not networks and not quotes:
+        notes.append(not_measured("Whole networks", "vision-cuda"))
+    return Exhibit(printed, tables, notes, [*measured, *quotes])
 
 
 def _where(measured: Measured, target: str) -> str:
@@ -196,8 +244,8 @@ def _event_us(found: Sequence[Mapping[str, Any]]) -> float | None:
 def _tuning(results: Results) -> Exhibit:
     printed = _PAPER.exhibits["Table 5"]
     rows = []
-    sources = results.of("tuning")
-    for each in sources:
+    measured = results.of("tuning")
+    for each in measured:
         for network, found in each.result.items():
             us = {key: median(values) for key, values in found["us"].items()}
             before, after = (
@@ -205,6 +253,14 @@ def _tuning(results: Results) -> Exhibit:
             )
             name = _NAMES.get(network, network)
             rows.append([name, each.label, before, after, ratio(before, after)])
+    quotes = results.quotes("icpp19 Table 5")
+    for quote in quotes:
+        # Of one unit or the other.
+        scale, suffix = (1.0, "") if "before" in quote.titles else (1e3, ", µs")
+        after_by_network = quote.numbers("network", f"after{suffix}")
+        for network, before in quote.numbers("network", f"before{suffix}").items():
+            times = (before / scale, after_by_network[network] / scale)
+            rows.append([_NAMES.get(network, network), quote.label, *times, ratio(*times)])
     tables = [Table(printed.columns, printed.cells)]
     if rows:
         titles = ["network", "tvm-edge on", "heuristic, ms", "tuned, ms", "heuristic / tuned"]
@@ -214,5 +270,5 @@ def _tuning(results: Results) -> Exhibit:
         "which is good without it: the gain is meant to be small. Compare times with Tables 1 to 3."
     ]
     if not rows:
-        notes.append("Not measured.")
-    return Exhibit(printed, tables, notes, sources)
+        notes.append(not_measured("Networks", "tuning-llvm"))
+    return Exhibit(printed, tables, notes, [*measured, *quotes])

@@ -31,7 +31,6 @@ _HOURS = 4 * 3600.0
 _ICPP = tuple(papers()["icpp19"].zoo.values())
 _EMDL = tuple(papers()["emdl21"].zoo.values())
 _CLASSIFIERS = ("resnet50_v1", "mobilenet_v1", "squeezenet1_0")  # of ICPP'19's Table 5
-_QUICK = ("mobilenet_v2", "squeezenet1_0")
 _YOLO = "yolov1,yolov1_medium,yolov1_small,yolov1_large"
 
 Arguments = tuple[str, ...]
@@ -89,7 +88,7 @@ def jobs(targets: Sequence[str], devices: Mapping[str, Mapping[str, Any]]) -> li
 def _of_cpu() -> list[Job]:
     few = ("--networks", "squeezenet1_0", "--rounds", "1", "--seconds", "0.3")
     return [
-        Job("complexity-llvm", "operator_complexity", (), ("--networks", *_QUICK)),
+        Job("complexity-llvm", "operator_complexity", (), ("--networks", "mobilenet_v2")),
         Job("cpu-llvm", "cpu", ("--networks", *_ICPP, "--rounds", "3"), few),
         Job("layers-llvm", "memory", ("--part", "layers", "--networks", f"vgg19,vgg16,{_YOLO}")),
         Job(

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.papers.quotes import Quoted
+
 __all__ = ["Measured", "Results", "read_results"]
 
 
@@ -27,7 +29,8 @@ class Measured:
         What makes it again.
     machine : dict
         :func:`benchmarks.machine.describe_machine`, and ``devices``: by target ``name``,
-        ``peak_gflops`` and ``unified_memory``.
+        ``peak_gflops`` and ``unified_memory``; ``said`` where it is described in words,
+        and ``beside``, written by hand: what else ran on it.
     commit : str
     quick : bool
         One round, small sizes: it shows that the benchmark runs, not how fast anything is.
@@ -77,6 +80,8 @@ class Measured:
     @property
     def machine_line(self) -> str:
         """Machine, versions, date and commit."""
+        if said := self.machine.get("said"):
+            return f"{said}, commit {self.commit}"
         versions = self.machine["versions"]
         parts = [
             self.machine["date"],
@@ -86,6 +91,8 @@ class Measured:
             f"Python {self.machine['python']}",
             *(f"{name} {v}" for name, v in versions.items() if v != "not installed"),
         ]
+        if beside := self.machine.get("beside"):
+            parts.append(f"**beside {beside}**")
         if self.quick:
             parts.append("**quick: shows that it runs, not how fast it is**")
         if self.cut_off:
@@ -100,10 +107,19 @@ class Measured:
 
 
 class Results:
-    """All that was measured, on whatever machines."""
+    """All that was measured, on whatever machines, and what is quoted beside it."""
 
-    def __init__(self, found: Iterable[Measured]) -> None:
+    def __init__(self, found: Iterable[Measured], quotes: Iterable[Quoted] = ()) -> None:
         self._found = list(found)
+        self._quotes = list(quotes)
+
+    def quotes(self, exhibit: str) -> Sequence[Quoted]:
+        """Those of an exhibit: ``"icpp19 Table 1"``."""
+        return [each for each in self._quotes if each.exhibit == exhibit]
+
+    def beside(self, more: Iterable[Measured], quotes: Iterable[Quoted]) -> Results:
+        """These, and more."""
+        return Results([*self._found, *more], [*self._quotes, *quotes])
 
     def of(self, kind: str, *targets: str) -> Sequence[Measured]:
         """Those of a kind that found something, on the given devices or on all."""

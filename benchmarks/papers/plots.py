@@ -30,8 +30,8 @@ def draw(results: Results, folder: Path) -> dict[str, str]:
     found = {}
     panels: Mapping[str, Sequence[Callable[[Any, Results], bool]]] = {
         "icpp19": (_speed_ups,),
-        "emdl21": (_batches, _pairs),
-        "apsys20": (_work_groups,),
+        "emdl21": (_batches, _groups, _pairs),
+        "apsys20": (_work_groups, _rules),
         "very_deep": (_seconds,),
     }
     for key, painters in panels.items():
@@ -88,6 +88,26 @@ def _batches(axis: Any, results: Results) -> bool:
     return True
 
 
+def _groups(axis: Any, results: Results) -> bool:
+    """EMDL'21, Figure 8: all groups, the least gain first."""
+    drawn = False
+    for each in results.of("groups"):
+        for how in reversed(_HOW):
+            found = list(emdl21.merged(each, how))
+            for size, name in ((2, "pairs"), (3, "triples")):
+                gains = sorted(gain for members, gain in found if len(members) == size)
+                if gains:
+                    shares = [100 * (i + 0.5) / len(gains) for i in range(len(gains))]
+                    axis.plot(shares, gains, ".-", label=f"{name}, {how}, {each.label}")
+                    drawn = True
+    if not drawn:
+        return False
+    axis.axhline(1, color="black", lw=0.8)
+    axis.set(title="EMDL'21, Figure 8", xlabel="% of the groups", ylabel="apart / merged")
+    axis.legend(fontsize="small")
+    return True
+
+
 def _pairs(axis: Any, results: Results) -> bool:
     """EMDL'21, Figure 10: FLOPs of both members, and the gain as a colour."""
     flops = {
@@ -129,6 +149,23 @@ def _work_groups(axis: Any, results: Results) -> bool:
     axis.axvline(apsys20.COMPETITIVE, color="grey", ls=":")
     axis.set(title="APSys'20, Figure 5", xlabel="time / best", ylabel="work-group sizes")
     axis.legend(fontsize="small")
+    return True
+
+
+def _rules(axis: Any, results: Results) -> bool:
+    """APSys'20, Figure 6, by layer."""
+    quotes = results.quotes("apsys20 Figure 5")
+    series = {
+        f"{name}, {quote.label}": quote.numbers("layer", key)
+        for quote in quotes
+        for key, name in (("rules", "rules"), ("default", "TVM's default"))
+    }
+    if not series:
+        return False
+    _bars(axis, [row["layer"] for row in quotes[0].rows], series)
+    axis.axhline(1, color="black", lw=0.8)
+    axis.set(title="APSys'20, Figure 6, by layer", ylabel="time / best")
+    axis.tick_params("x", labelsize="x-small")
     return True
 
 

@@ -1,4 +1,4 @@
-"""The generated parts of ``RESULTS.md``: the bars that are missed, and the papers' tables.
+"""The generated parts of ``RESULTS.md``: bars missed or not measured, and the papers' tables.
 
 Each stands between two comments, ``<!-- NAME: generated -->`` and ``<!-- NAME: end -->``; what
 people write around them stays.
@@ -7,7 +7,7 @@ people write around them stays.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from benchmarks.papers.exhibits import Table, commands
 from benchmarks.papers.figures import papers
 from benchmarks.papers.measured import Results
 
-__all__ = ["missed_part", "papers_part", "put"]
+__all__ = ["MISSED", "NOT_MEASURED", "missed_part", "not_measured_part", "papers_part", "put"]
 
-_MISSED = Path(__file__).parents[1] / "missed.json"
+MISSED = Path(__file__).parents[1] / "missed.json"
 """Bars that are missed, worst first; whoever writes a section of ``RESULTS.md`` keeps it."""
+NOT_MEASURED = MISSED.with_name("not_measured.json")
+"""Bars without a figure, with the command that would give one; kept in the same way."""
 
 _EXHIBITS = {
     "icpp19": icpp19.exhibits,
@@ -30,20 +32,28 @@ _EXHIBITS = {
 
 
 def missed_part() -> str:
-    """A table of :data:`_MISSED`."""
-    rows = json.loads(_MISSED.read_text(encoding="utf-8"))
-    table = Table(
-        ["bar", "measured", "why", "section"],
-        [[row[key] for key in ("bar", "measured", "why", "section")] for row in rows],
+    """A table of :data:`MISSED`."""
+    about = (
+        "Worst first, of `benchmarks/missed.json`; all other bars that the sections name are met, "
+        "or stand in the table below."
     )
-    lines = [
-        "## Bars that are missed",
-        "",
-        "Worst first, of `benchmarks/missed.json`; all other bars that the sections name are met.",
-        "",
-        *table.lines(),
-    ]
-    return "\n".join(lines)
+    return _listed("Bars that are missed", about, MISSED, ("bar", "measured", "why", "section"))
+
+
+def not_measured_part() -> str:
+    """A table of :data:`NOT_MEASURED`."""
+    about = (
+        "Of `benchmarks/not_measured.json`: bars of the issues that have no figure, or not on all "
+        "that they ask for, and what would measure them."
+    )
+    columns = ("bar", "command", "why", "section")
+    return _listed("Bars that are not measured", about, NOT_MEASURED, columns)
+
+
+def _listed(title: str, about: str, path: Path, columns: Sequence[str]) -> str:
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    table = Table(columns, [[row[key] for key in columns] for row in rows])
+    return "\n".join([f"## {title}", "", about, "", *table.lines()])
 
 
 def papers_part(results: Results, pictures: Mapping[str, str]) -> str:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.papers.exhibits import NOT_MEASURED, Exhibit, Table, beside
+from benchmarks.papers.exhibits import (
+    NOT_MEASURED,
+    Exhibit,
+    Table,
+    beside,
+    not_measured,
+    quoted,
+)
 from benchmarks.papers.figures import Printed, papers
 from benchmarks.papers.measured import Measured, Results
 
@@ -13,84 +20,82 @@ __all__ = ["STRATEGIES", "Run", "exhibits", "strategies"]
 
 STRATEGIES = {
     "GPU": "as is",
-    "Split": "FC split ×4",
-    "CPU Offload": "FC on the CPU",
-    "Pipeline": "FC on the CPU, pipelined",
+    "Split": "split",
+    "CPU Offload": "offload",
+    "Pipeline": "pipeline",
 }
-"""The paper's columns by the planner's plans; its column "CPU" is ``as is`` on ``llvm``."""
+"""The paper's columns by :mod:`benchmarks.memory`'s; its "CPU" is ``as is`` on ``llvm``."""
 
 _PAPER = papers()["very_deep"]
 _GB = 1e9
 
 Run = Mapping[str, Any]
-"""What :mod:`benchmarks.memory` measured of a plan: ``peak``, ``seconds``, ``joules``."""
+"""What :mod:`benchmarks.memory` measured of a strategy: ``peak``, ``seconds``, ``joules``."""
 
 
 def exhibits(results: Results) -> list[Exhibit]:
     """The tables, with what was measured for them."""
-    sources = results.of("strategies")
     shared = "Devices that share the CPU's memory, where weights are mapped and not copied."
     ran = (
         "A TK1 was not reached, and how its CPU's code was built is not said. Memory is what the "
         "process holds at its peak, interpreter and TVM included, pages of mapped weights not."
     )
+    energy = "Energy is read from NVIDIA's management library; the paper clamps a supply."
     return [
-        _strategies("Table 1", sources, "seconds", lambda *_: True, [ran]),
-        _strategies("Table 2", sources, "seconds", _shares_memory, [shared]),
-        _strategies(
-            "Table 3",
-            sources,
-            "joules",
-            lambda *_: True,
-            ["Energy is read from NVIDIA's management library; the paper clamps a supply."],
-        ),
+        _strategies(results, "Table 1", "seconds", "separate", ran),
+        _strategies(results, "Table 2", "seconds", "unified", shared),
+        _strategies(results, "Table 3", "joules", "separate", energy),
         _layers(results),
     ]
 
 
-def strategies(measured: Measured) -> Iterator[tuple[str, str, Mapping[str, Run]]]:
-    """By network and target the runs of each of the paper's columns; a plan that failed is out."""
+def strategies(
+    measured: Measured, memory: str = "separate"
+) -> Iterator[tuple[str, str, Mapping[str, Run]]]:
+    """By network and target the runs of each of the paper's columns; what failed is out.
+
+    A GPU has its own copy of what it reads (``"separate"``) or shares it with the host
+    (``"unified"``); a CPU alone stands with the former.
+    """
     found: dict[tuple[str, str], dict[str, Run]] = {}
     for row in measured.result.get("strategies", ()):
         run = row.get("run", {})
         if "failed" not in run and "seconds" in run:
-            found.setdefault((row["network"], row["target"]), {})[row["plan"]] = run
-    for (network, target), plans in found.items():
+            if row["target"] == "llvm" or row["memory"] == memory:
+                found.setdefault((row["network"], row["target"]), {})[row["strategy"]] = run
+    for (network, target), runs in found.items():
         cpu = found.get((network, "llvm"), {}).get("as is")
         columns = {"CPU": cpu} if cpu else {}
         if target != "llvm":
-            columns |= {name: plans[plan] for name, plan in STRATEGIES.items() if plan in plans}
-        elif any(other != "llvm" and name == network for name, other in found):
+            columns |= {name: runs[own] for name, own in STRATEGIES.items() if own in runs}
+        elif memory != "separate" or any(
+            other != "llvm" and name == network for name, other in found
+        ):
             continue
         yield network, target, columns
 
 
-def _shares_memory(target: str, device: Mapping[str, Any]) -> bool:
-    return target != "llvm" and bool(device.get("unified_memory"))
-
-
-def _strategies(
-    title: str,
-    sources: Sequence[Measured],
-    key: str,
-    wanted: Callable[[str, Mapping[str, Any]], bool],
-    notes: Sequence[str],
-) -> Exhibit:
+def _strategies(results: Results, title: str, key: str, memory: str, note: str) -> Exhibit:
     printed = _PAPER.exhibits[title]
     names = {ours: theirs for theirs, ours in _PAPER.zoo.items()}
     rows = []
+    sources = results.of("strategies")
     for each in sources:
-        for network, target, columns in strategies(each):
-            device = each.machine.get("devices", {}).get(target, {})
-            if wanted(target, device):
+        for network, target, columns in strategies(each, memory):
+            if any(isinstance(run[key], float) for run in columns.values()):
+                device = each.machine.get("devices", {}).get(target, {})
                 where = f"{target}, {device.get('name', each.machine['cpu'])}"
                 cells = _cells(printed, columns, key)
                 rows.append([names.get(network, network), where, *cells])
+    quotes = results.quotes(f"very_deep {title}")
     tables = [Table(printed.columns, printed.cells)]
     if rows:
         tables.append(Table(["network", "tvm-edge on", *printed.columns[1:]], rows))
-    missing = [] if rows else ["Not measured."]
-    return Exhibit(printed, tables, [*notes, *missing], sources)
+    tables += [quoted(each) for each in quotes]
+    notes = [note]
+    if not any(NOT_MEASURED not in row for row in rows):
+        notes.append(not_measured("All columns of a GPU", "strategies-llvm"))
+    return Exhibit(printed, tables, notes, [*(sources if rows else ()), *quotes])
 
 
 def _cells(printed: Printed, columns: Mapping[str, Run], key: str) -> list[Any]:
@@ -119,5 +124,5 @@ def _layers(results: Results) -> Exhibit:
             "FC share of weights": {name: f"{row['fc_share']:.0%}" for name, row in rows.items()},
         }
     notes = ["The zoo has no FCN-32s. Ours are the weights and the planned activations alone."]
-    missing = [] if columns else ["Not measured."]
+    missing = [] if columns else [not_measured("Memory", "layers-llvm")]
     return Exhibit(printed, [beside(printed, columns)], [*notes, *missing], sources[:1])
