@@ -215,7 +215,7 @@ def loaded(text: str | bytes, version: int) -> dict[str, Any]:
 
 
 def canonical(value: Any) -> str:
-    """One line of JSON, the same for equal values: dicts, or dataclasses as dicts of their fields."""
+    """One line of JSON, the same for equal values; a dataclass is a dict of its fields."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_as_dict
     )
