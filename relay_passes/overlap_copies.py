@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import networkx as nx
 import tvm
 from tvm import relax
 
@@ -52,6 +51,8 @@ def gpu_work_first(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _ordered(bindings: list[relax.Binding], cpu: relax.VDevice) -> list[relax.Binding]:
+    import networkx as nx
+
     places = {binding.var: position for position, binding in enumerate(bindings)}
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(bindings)))

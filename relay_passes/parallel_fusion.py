@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import networkx as nx
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
@@ -262,6 +261,8 @@ class _Writer:
 
     def _order(self) -> Iterator[int]:
         """Nodes in the order they had, as far as groups do not have to wait."""
+        import networkx as nx
+
         graph = nx.DiGraph()
         graph.add_nodes_from(sorted(set(self._leader.values())))
         for node, before in self._graph.before.items():

@@ -35,6 +35,17 @@ os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Half of the time of a compilation for a CPU is LLVM's optimisation of its kernels. Child processes
+# (examples, the command line, boards) have them as users do, and so has `make test-full`.
+_BUILD = "target.build.llvm"
+if not os.environ.get("TVM_EDGE_TEST_OPTIMISED"):
+    _build = tvm.get_global_func(_BUILD)
+
+    @tvm.register_global_func(_BUILD, override=True)
+    def _build_unoptimised(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
+        return _build(mod, tvm.target.Target({**target.export(), "opt-level": 0}))
+
+
 # A shell starts what runs in its background with Ctrl-C ignored, and processes inherit that: tests
 # that send it to themselves or to a command would wait for nothing.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

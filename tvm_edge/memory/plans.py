@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import networkx
-
 from tvm_edge.errors import MemoryBudgetError
 from tvm_edge.frontend import SourceNode
 from tvm_edge.memory.budget import written
@@ -125,6 +123,8 @@ def offloaded(nodes: Sequence[SourceNode]) -> list[int]:
     All behind them, unless there are convolutions; else what is between one of them and another.
     So a frame crosses from the GPU to the CPU once.
     """
+    import networkx
+
     dense = dense_nodes(nodes)
     graph = networkx.DiGraph()
     graph.add_nodes_from(range(len(nodes)))
