@@ -43,7 +43,7 @@ _PARALLEL_FUSION: dict[str, str | bool] = {"auto": "auto", "on": True, "off": Fa
 @click.option(
     "--parallel-fusion",
     type=click.Choice(["auto", "on", "off"]),
-    default="off",
+    default="auto",
     show_default=True,
     help="Independent kernels in one launch: where it is predicted to gain, wherever it can be, "
     "or never.",

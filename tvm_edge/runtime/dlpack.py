@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm_ffi import DLDeviceType
+
+from tvm_edge.runtime.captures import CAPTURES
 
 __all__ = [
     "byte_offset",
@@ -102,11 +105,13 @@ def to_numpy(tensor: tvm.runtime.Tensor) -> np.ndarray:
 
     The array keeps the memory alive; whoever calls has no other use for the tensor.
     """
-    if is_host(device_kind(tensor)):
+    kind = device_kind(tensor)
+    if is_host(kind):
         array = host_array(tensor)
         if array.flags.writeable:
             return array
-    return tensor.numpy()
+    with CAPTURES.shared() if kind == DLDeviceType.kDLCUDA else nullcontext():
+        return tensor.numpy()
 
 
 def share_array(array: np.ndarray) -> tvm.runtime.Tensor:

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any
@@ -20,6 +20,7 @@ from tvm.runtime.vm import VirtualMachine
 from tvm_edge import opencl
 from tvm_edge.errors import DeviceUnavailableError, TvmEdgeWarning
 from tvm_edge.host import allowed_cpus
+from tvm_edge.runtime.captures import CAPTURES
 from tvm_edge.runtime.entry import ALL, Entry, Main, entry, kernel_by_kernel
 from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.once import once
@@ -99,6 +100,7 @@ class Session:
         first = self._make_machine()
         self._everything = Entry(ALL, tuple(range(len(plan.inputs))), ())
         self._launches_recorded = _launches_recorded(first, self._devices)
+        self._recorded: set[Hashable] = set()  # what has run, and what it was given
         self._machines[0].mains[ALL] = entry(first, self._name_of(ALL))
         self._unheard = any(is_kind(device, "opencl") for device in self._devices)
         self._turn = itertools.count()
@@ -109,10 +111,11 @@ class Session:
             if shared is not None:
                 weight = shared
             elif not is_kind(device, "llvm"):
-                weight = weight.copyto(device)
-                if uploaded:
-                    device.sync()  # the copy may still be reading
-                    uploaded(index)
+                with self._sharing():
+                    weight = weight.copyto(device)
+                    if uploaded:
+                        device.sync()  # the copy may still be reading
+                        uploaded(index)
             lying.append(weight)
         self._weights = tvm_ffi.Array(lying)
         self._weight_memory = frozenset(weight.data_ptr() for weight in self._weights)
@@ -147,10 +150,11 @@ class Session:
         (apache/tvm#17884).
         """
         positions = (wanted or self._everything).inputs
-        return [
-            placed(value, self._inputs[position])
-            for value, position in zip(inputs, positions, strict=True)
-        ]
+        with self._sharing():
+            return [
+                placed(value, self._inputs[position])
+                for value, position in zip(inputs, positions, strict=True)
+            ]
 
     def invoke(
         self, inputs: Sequence[Bound], wanted: Entry | None = None
@@ -182,9 +186,9 @@ class Session:
     def _invoke(
         self, machine: _Machine, inputs: Sequence[Bound], wanted: Entry | None
     ) -> list[tvm.runtime.Tensor]:
-        with machine.lock, self._running():
+        wanted = wanted or self._everything
+        with machine.lock, self._driver(wanted.function, inputs), self._running():
             configure_pool(self.num_threads)
-            wanted = wanted or self._everything
             main = self._main(machine, wanted.function)
             tensors = [
                 machine.staging.copied(index, value)[0]
@@ -210,9 +214,10 @@ class Session:
     ) -> None:
         """Run an entry on inputs from :meth:`place`, so many times in a row, to the end."""
         self.check_process()
-        with self._machines[0].lock, self._running():
+        function = (wanted or self._everything).function
+        with self._machines[0].lock, self._driver(function, inputs), self._running():
             configure_pool(self.num_threads)
-            main = self._main(self._machines[0], (wanted or self._everything).function)
+            main = self._main(self._machines[0], function)
             for _ in range(runs):
                 main(*inputs, self._weights)
             self.synchronize()
@@ -233,7 +238,8 @@ class Session:
     def run_stage(self, number: int, given: Sequence[Bound] | StagedFrame) -> StagedFrame:
         """Run a stage on the model's inputs, or on what the stage before it made of them."""
         stage = self.stages[number]
-        with stage.lock, self._running(stage.kind):
+        values = given.values if isinstance(given, StagedFrame) else given
+        with stage.lock, self._driver(number, values), self._running(stage.kind):
             if isinstance(given, StagedFrame):
                 return StagedFrame(stage.function(*given.values, self._weights), given.taken)
             tensors = self.place(given)
@@ -242,7 +248,8 @@ class Session:
 
     def results_of(self, frame: StagedFrame) -> list[tvm.runtime.Tensor]:
         """What the last stage returned, as the caller's own like the results of :meth:`invoke`."""
-        return self._own(frame.values, frame.taken)
+        with self._sharing():
+            return self._own(frame.values, frame.taken)
 
     def device_programs(self) -> bytes:
         """The kernels as the drivers of this machine built them; empty without OpenCL."""
@@ -275,7 +282,7 @@ class Session:
         # A machine of its own: an instrument cannot be taken off again.
         machine = self._make_machine()
         machine.set_instrument(around)
-        with _interrupt_deferred(), self._machines[0].lock, self._running():
+        with _interrupt_deferred(), self._machines[0].lock, self._sharing(), self._running():
             configure_pool(self.num_threads)
             # What a GPU's driver replays calls nothing that an instrument could see.
             name = (wanted or self._everything).function
@@ -327,6 +334,25 @@ class Session:
             self._parts.running(on_gpu=kind != "llvm"),
         ):
             yield
+
+    def _sharing(self) -> AbstractContextManager[None]:
+        """Work with CUDA that no recording may meet."""
+        return CAPTURES.shared() if self._cuda else nullcontext()
+
+    @contextmanager
+    def _driver(self, function: Hashable, values: Sequence[Any]) -> Iterator[None]:
+        """CUDA's driver for a run, alone for the first of a function with values of such shapes.
+
+        That is the one whose launches TVM records.
+        """
+        if self._cuda is None or not self._launches_recorded:
+            with self._sharing():
+                yield
+            return
+        run = (function, *(tuple(getattr(value, "shape", ())) for value in values))
+        with CAPTURES.shared() if run in self._recorded else CAPTURES.alone():
+            yield
+        self._recorded.add(run)
 
     def _stream(self) -> AbstractContextManager[Any]:
         """Let CUDA work go to the default stream, whatever stream the caller has set.
