@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.chosen import chosen_numbers
 from benchmarks.gpu_workloads import LAYERS, Layer, layer_model
 from benchmarks.machine import describe_machine
 from benchmarks.processes import Job, is_child, run_child, serve
@@ -115,13 +116,14 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--layers", type=int, nargs="+", default=[*range(len(LAYERS))])
+    parser.add_argument("--layers", type=int, nargs="+", help="their numbers; default all")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    numbers = chosen_numbers(parser, "--layers", options.layers, len(LAYERS))
     found: list[dict[str, Any]] = [{"layer": str(layer), "us": {}} for layer in LAYERS]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        both = [(i, target) for i in options.layers for target in ("cuda", "opencl")]
+        both = [(i, target) for i in numbers for target in ("cuda", "opencl")]
         with ThreadPoolExecutor(options.jobs) as pool:
             built = list(pool.map(lambda job: run_child(_MODULE, "compile", *job, folder), both))
         for (i, target), result in zip(both, built, strict=True):
@@ -132,7 +134,7 @@ def main() -> None:
             for key, job in (
                 ("cuda", ("ours", "cuda")),
                 ("opencl", ("ours", "opencl")),
-                ("cuDNN", ("cudnn", *map(str, options.layers))),
+                ("cuDNN", ("cudnn", *map(str, numbers))),
             ):
                 result = run_child(_MODULE, *job, folder)
                 if "failed" in result:
@@ -142,7 +144,7 @@ def main() -> None:
                     found[int(i)]["us"].setdefault(key, []).append(us)
     machine = describe_machine()
     print(json.dumps(machine))
-    found = [found[i] for i in options.layers]
+    found = [found[i] for i in numbers]
     print("\n".join(_lines(found)))
     if options.json is not None:
         options.json.write_text(json.dumps({"machine": machine, "layers": found}))

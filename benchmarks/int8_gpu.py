@@ -59,7 +59,7 @@ def _save(name: str, folder: Path) -> dict[str, Any]:
     from tvm_edge import zoo
 
     model = zoo.build(name)
-    onnx.save(quantized(name, model), folder / f"{name}.int8.onnx")
+    onnx.save(quantized(name), folder / f"{name}.int8.onnx")
     onnx.save(model, folder / f"{name}.float32.onnx")
     np.savez(folder / f"{name}.inputs.npz", **inputs_of(name, 0))
     return {}

@@ -12,7 +12,7 @@ import io
 import tokenize
 from pathlib import Path
 
-__all__ = ["count_lines", "lines_markdown", "operator_lines"]
+__all__ = ["lines_markdown", "operator_lines"]
 
 _FOLDER = Path(__file__).parents[1] / "schedules" / "vision"
 _NOT_CODE = frozenset(
@@ -69,7 +69,7 @@ _ORDER = (
 )
 
 
-def count_lines(source: str) -> int:
+def _count_lines(source: str) -> int:
     """Lines of Python that are not blank, a comment or a docstring."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -95,7 +95,7 @@ def operator_lines() -> dict[str, dict[str, int]]:
             continue
         stem = next((s for s in (path.stem, path.stem.split("_")[0]) if s in _OPERATORS), "")
         name = path.relative_to(_FOLDER).as_posix()
-        found[_OPERATORS.get(stem, "shared")][name] = count_lines(path.read_text("utf-8"))
+        found[_OPERATORS.get(stem, "shared")][name] = _count_lines(path.read_text("utf-8"))
     return found
 
 

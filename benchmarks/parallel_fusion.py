@@ -11,7 +11,7 @@
     An operator of each of the six networks two to eight times, with inputs of its own each
     time (Figure 9), and a batch of as many (Figure 3).
 ``networks``
-    Networks with branches, ``auto`` against off.
+    Networks (``--networks``; by default three with branches), ``auto`` against off.
 
 Results are compared with ONNX Runtime's before anything is timed. ``--png`` draws the gains of
 ``groups``.
@@ -309,7 +309,10 @@ def _of_copies(operator: list[str], count: int) -> Variants:
 def _rows(options: argparse.Namespace) -> dict[str, Variants]:
     """By title what is measured."""
     if options.part == "networks":
-        return {name: {"off": ([[name]], False), "auto": ([[name]], "auto")} for name in _NETWORKS}
+        return {
+            name: {"off": ([[name]], False), "auto": ([[name]], "auto")}
+            for name in options.networks
+        }
     if options.part == "identical":
         return {
             f"{count} × {'/'.join(operator)}": _of_copies(operator, count)
@@ -465,6 +468,7 @@ def main() -> None:
     parser.add_argument("--part", choices=["groups", "identical", "networks"], default="groups")
     parser.add_argument("--target", choices=["cuda", "opencl"], default="cuda")
     parser.add_argument("--rows", type=int, nargs="*", help="their numbers; default all")
+    parser.add_argument("--networks", nargs="+", default=list(_NETWORKS), help="of the zoo")
     parser.add_argument("--orders", action="store_true", help="members in every order as well")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))

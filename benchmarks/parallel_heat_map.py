@@ -19,10 +19,8 @@ import numpy as np
 
 from benchmarks.parallel_workloads import NETWORKS, groups
 
-__all__ = ["draw_heat_map", "gains_by_networks"]
 
-
-def gains_by_networks(
+def _gains_by_networks(
     rows: Sequence[dict[str, Any]], how: str
 ) -> dict[tuple[str, str], list[float]]:
     """Gains of pairs, by the networks of their members in alphabetical order.
@@ -44,11 +42,11 @@ def gains_by_networks(
     return found
 
 
-def draw_heat_map(rows: Sequence[dict[str, Any]], path: Path) -> None:
+def _draw_heat_map(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """A map for each way of launching that was measured."""
     from matplotlib import pyplot
 
-    ways = [how for how in ("stream", "graph") if gains_by_networks(rows, how)]
+    ways = [how for how in ("stream", "graph") if _gains_by_networks(rows, how)]
     if not ways:
         raise SystemExit("no pair was timed merged and not; nothing is drawn")
     networks = sorted(NETWORKS)
@@ -57,7 +55,7 @@ def draw_heat_map(rows: Sequence[dict[str, Any]], path: Path) -> None:
     )
     for axis, how in zip(axes[0], ways, strict=True):
         values = np.full((len(networks),) * 2, np.nan)
-        for (a, b), gains in gains_by_networks(rows, how).items():
+        for (a, b), gains in _gains_by_networks(rows, how).items():
             for i, j in {
                 (networks.index(a), networks.index(b)),
                 (networks.index(b), networks.index(a)),
@@ -78,7 +76,7 @@ def main() -> None:
     parser.add_argument("json", type=Path)
     parser.add_argument("png", type=Path)
     options = parser.parse_args()
-    draw_heat_map(json.loads(options.json.read_text()), options.png)
+    _draw_heat_map(json.loads(options.json.read_text()), options.png)
 
 
 if __name__ == "__main__":

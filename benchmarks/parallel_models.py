@@ -29,6 +29,7 @@ from unittest import mock
 import numpy as np
 
 from benchmarks import parallel_fusion
+from benchmarks.chosen import chosen_numbers
 from benchmarks.machine import describe_machine
 from benchmarks.parallel_workloads import BARRIER_FREE, operator_model
 from benchmarks.processes import Job, is_child, run_child, serve
@@ -203,7 +204,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
     """A row for each title, with the times of all variants by how they were launched."""
     every = list(_rows(options.part).items())
     for number, (title, variants) in enumerate(every):
-        if options.rows and number not in options.rows:
+        if number not in options.rows:
             continue
         built = run_child(_MODULE, "compile", json.dumps(variants), options.target, number, folder)
         row: dict[str, Any] = {"title": title, "built": built, "us": {}}
@@ -246,6 +247,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    count = len(_rows(options.part))
+    options.rows = chosen_numbers(parser, "--rows", options.rows, count)
     print(json.dumps(describe_machine()))
     with tempfile.TemporaryDirectory() as name:
         rows = []

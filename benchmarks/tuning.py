@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.chosen import chosen_numbers
 from benchmarks.correctness import TOLERANCE, compare_outputs, write_reference
 from benchmarks.machine import describe_machine
 from benchmarks.processes import Job, is_child, run_child, serve, timed_runs
@@ -312,17 +313,16 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=32, help="of each convolution")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for spaces")
-    parser.add_argument("--spaces", type=int, nargs="*", default=list(range(len(SPACES))))
+    parser.add_argument("--spaces", type=int, nargs="*", help="their numbers; default all")
     parser.add_argument("--data", type=Path, default=_DATA)
     parser.add_argument("--records", type=Path, help="keep the records of networks here")
     parser.add_argument("--no-tune", action="store_true", help="take those that are there")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--png", type=Path)
     options = parser.parse_args()
+    spaces = chosen_numbers(parser, "--spaces", options.spaces, len(SPACES))
     if options.part == "spaces":
-        measure_spaces(
-            options.target, options.json or options.data, options.seconds, options.spaces
-        )
+        measure_spaces(options.target, options.json or options.data, options.seconds, spaces)
         return
     if options.part == "search":
         rows = replay(options.data)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.chosen import chosen_numbers
 from benchmarks.machine import describe_machine
 from benchmarks.processes import Job, is_child, run_child, serve, timed_runs
 from benchmarks.tuning_workloads import SPACES, describe
@@ -191,16 +192,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--target", choices=["cuda", "llvm"], default="cuda")
-    parser.add_argument("--spaces", type=int, nargs="*", default=list(range(len(SPACES))))
+    parser.add_argument("--spaces", type=int, nargs="*", help="their numbers; default all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    spaces = chosen_numbers(parser, "--spaces", options.spaces, len(SPACES))
     print(json.dumps(describe_machine()))
     print("| convolution | trials | ours, µs | s | MetaSchedule, µs | s | MetaSchedule / ours |")
     print("|---|---|---|---|---|---|---|")
     found: dict[int, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for number in options.spaces:
+        for number in spaces:
             row = _measure(number, options.target, options.rounds, Path(folder))
             found[number] = row
             print(_line(number, row), flush=True)

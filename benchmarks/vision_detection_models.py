@@ -24,19 +24,17 @@ from benchmarks.vision_expected import expected_outputs
 from benchmarks.vision_models import path_of
 
 __all__ = [
-    "COMPOSITES",
     "beside_the_target",
     "by_order",
     "compile_detection",
     "load_arrays",
     "prepare_detection",
-    "suppression_model",
 ]
 
 _COMPILE_SECONDS = 120  # after which the process is ended, by signal 14
 _OPSET = 16
 
-COMPOSITES = frozenset({"decode", "multibox"})
+_COMPOSITES = frozenset({"decode", "multibox"})
 """What tvm-edge gets as a Relax module with one of its own operators."""
 
 Result = dict[str, Any]
@@ -64,10 +62,10 @@ def prepare_detection(name: str, folder: Path) -> Result:
 def _suppression(workload: Suppression) -> Any:
     shapes = {name: array.shape for name, array in workload.inputs.items()}
     limits = (workload.limit, workload.iou, workload.score)
-    return suppression_model(shapes["boxes"], shapes["scores"], *limits)
+    return _suppression_model(shapes["boxes"], shapes["scores"], *limits)
 
 
-def suppression_model(
+def _suppression_model(
     boxes: tuple[int, ...],
     scores: tuple[int, ...],
     most: int,
@@ -186,7 +184,7 @@ def compile_detection(target: str, name: str, folder: Path) -> Result:
 
     signal.alarm(_COMPILE_SECONDS)
     workload = find_detection(name)
-    composite = workload.operator in COMPOSITES
+    composite = workload.operator in _COMPOSITES
     source = _relax_module(workload) if composite else path_of(workload.name, "onnx", folder)
     start = perf_counter()
     # Not by cost, which leaves everything to the CPU where it is the OpenCL device.
@@ -222,7 +220,7 @@ def _relax_module(workload: Detection) -> Any:
 
 def by_order(workload: Detection, outputs: Mapping[str, Any]) -> dict[str, Any]:
     """tvm-edge's outputs by the names of the expected ones: Relax has none."""
-    if workload.operator not in COMPOSITES:
+    if workload.operator not in _COMPOSITES:
         return dict(outputs)
     names = ("rows", "counts") if workload.operator == "multibox" else ("result",)
     return dict(zip(names, outputs.values(), strict=True))

@@ -37,7 +37,7 @@ def open_machine(path: Path, device: Any) -> tuple[Any, Any]:
     from tvm.runtime.vm import VirtualMachine
 
     from tvm_edge.runtime.artifact import read_artifact
-    from tvm_edge.runtime.session import load_library
+    from tvm_edge.runtime.library import load_library
 
     artifact = read_artifact(path)
     machine = VirtualMachine(load_library(path.stem, artifact.library), device)

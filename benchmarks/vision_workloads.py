@@ -22,8 +22,6 @@ from benchmarks.vision_boxes import DETECTIONS, Suppression
 from benchmarks.vision_expected import expected_outputs
 
 __all__ = [
-    "LENGTH_SWEEPS",
-    "SEGMENT_SWEEP",
     "WORKLOADS",
     "Workload",
     "find_workload",
@@ -204,14 +202,14 @@ def _listed() -> tuple[Workload, ...]:
 WORKLOADS = _listed()
 """Of :mod:`benchmarks.vision`."""
 
-LENGTH_SWEEPS = tuple(
+_LENGTH_SWEEPS = tuple(
     Workload(operator, (1, 2**exponent), rounded=True)
     for operator in ("argsort", "cumsum")
     for exponent in range(8, 25, 2)
 )
 """Cost against length."""
 
-SEGMENT_SWEEP = tuple(
+_SEGMENT_SWEEP = tuple(
     Workload("segmented_argsort", (2**exponent,), lengths="equal", rounded=True)
     for exponent in range(0, 21, 4)
 )
@@ -220,7 +218,7 @@ SEGMENT_SWEEP = tuple(
 
 def sweep_workloads(longest: int) -> tuple[Workload, ...]:
     """Both sweeps, with rows of at most `longest` elements."""
-    return (*(w for w in LENGTH_SWEEPS if w.shape[-1] <= longest), *SEGMENT_SWEEP)
+    return (*(w for w in _LENGTH_SWEEPS if w.shape[-1] <= longest), *_SEGMENT_SWEEP)
 
 
 def find_workload(name: str) -> Workload:
@@ -230,7 +228,7 @@ def find_workload(name: str) -> Workload:
     ------
     KeyError
     """
-    return {w.name: w for w in (*WORKLOADS, *LENGTH_SWEEPS, *SEGMENT_SWEEP)}[name]
+    return {w.name: w for w in (*WORKLOADS, *_LENGTH_SWEEPS, *_SEGMENT_SWEEP)}[name]
 
 
 def main() -> None:

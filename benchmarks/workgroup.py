@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.chosen import chosen_numbers
 from benchmarks.gpu_workloads import UNSEEN_WORK_GROUPS, WORK_GROUPS, Layer
 from benchmarks.machine import describe_machine
 
@@ -330,12 +331,13 @@ def main() -> None:
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    every = UNSEEN_WORK_GROUPS if options.unseen else WORK_GROUPS
+    numbers = chosen_numbers(parser, "--layers", options.layers, len(every))
     name = resolve_target(options.target).spec.name
     machine = {**describe_machine(), "device": name, "target": options.target}
     print(json.dumps(machine))
     sweeps = {}
-    every = UNSEEN_WORK_GROUPS if options.unseen else WORK_GROUPS
-    for layer in [every[i] for i in options.layers or range(len(every))]:
+    for layer in (every[number] for number in numbers):
         sweeps[layer] = sweep = _Sweep(layer, options.target, options.most)
         print(
             f"{layer}: rules {sweep.slower('rules'):.2f}, paper's V {sweep.slower(_PAPER):.2f}, "

@@ -22,6 +22,7 @@ __all__ = [
     "may_hold_tensors",
     "static_shape",
     "with_bindings",
+    "with_blocks",
 ]
 
 KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
@@ -93,10 +94,17 @@ def with_bindings(
     func: relax.Function, rewrite: Callable[[relax.Binding], Iterable[relax.Binding]]
 ) -> relax.Function:
     """A function with what `rewrite` makes of each binding in its place; its result as it was."""
-    blocks = [
-        type(block)([new for binding in block.bindings for new in rewrite(binding)])
-        for block in func.body.blocks
-    ]
+    return with_blocks(
+        func,
+        [
+            type(block)([new for binding in block.bindings for new in rewrite(binding)])
+            for block in func.body.blocks
+        ],
+    )
+
+
+def with_blocks(func: relax.Function, blocks: list[relax.BindingBlock]) -> relax.Function:
+    """A function with other blocks; its result, which they have to bind, as it was."""
     body = relax.SeqExpr(blocks, func.body.body)
     relax.expr._update_type(body, func.body.ty)
     return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)

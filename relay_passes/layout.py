@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import tvm
 from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -33,6 +32,7 @@ from tvm_edge.schedules.blocked import (
     ConvWorkload,
     conv2d,
     filled,
+    pack_constant,
     pack_filters,
     pack_image,
     repack_image,
@@ -363,7 +363,7 @@ class _Blocker(PyExprMutator):
         operands = [
             self._packed(arg, block).var
             if value is None
-            else const(_pack_constant(value, block), str(value.dtype))
+            else const(pack_constant(value, block), str(value.dtype))
             for arg, value in zip(call.args, values, strict=True)
         ]
         return relax.Call(call.op, operands, call.attrs), shape[1]
@@ -435,17 +435,3 @@ class _Blocker(PyExprMutator):
             extrapolation_value=float(attrs.extrapolation_value),
         )
         return result, image.channels
-
-
-def _pack_constant(value: np.ndarray, block: int) -> np.ndarray:
-    """A constant that broadcasts to an image, as it broadcasts to the blocked image."""
-    if value.size == 1:
-        return value.reshape(())
-    batch, channels, *size = (1,) * (4 - value.ndim) + value.shape
-    value = value.reshape(batch, channels, *size)
-    if channels == 1:
-        return value[..., None]
-    fill = [(0, 0), (0, filled(channels, block) - channels), *((0, 0) for _ in size)]
-    whole = np.pad(value, fill, mode="edge")
-    blocks = whole.reshape(batch, -1, block, *size)
-    return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))

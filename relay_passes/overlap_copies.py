@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import networkx as nx
 import tvm
 from tvm import relax
 
 from tvm_edge.relay_passes.aliases import Lives, reached
 from tvm_edge.relay_passes.crossing_calls import FINISH_READ, START_READ
-from tvm_edge.relay_passes.expressions import KERNEL_CALLS, is_call, with_bindings
+from tvm_edge.relay_passes.expressions import KERNEL_CALLS, is_call, with_bindings, with_blocks
 from tvm_edge.relay_passes.vdevices import is_same, vdevice_of, vdevices_of
 
 __all__ = ["gpu_work_first", "late_reads", "split_reads"]
@@ -46,14 +45,14 @@ def gpu_work_first(mod: tvm.IRModule) -> tvm.IRModule:
     if not main.is_pure:
         return mod
     blocks = [type(b)(_ordered(list(b.bindings), cpu)) for b in main.body.blocks]
-    body = relax.SeqExpr(blocks, main.body.body)
-    relax.expr._update_type(body, main.body.ty)
     mod = mod.clone()
-    mod[gvar] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
+    mod[gvar] = with_blocks(main, blocks)
     return mod
 
 
 def _ordered(bindings: list[relax.Binding], cpu: relax.VDevice) -> list[relax.Binding]:
+    import networkx as nx
+
     places = {binding.var: position for position, binding in enumerate(bindings)}
     graph = nx.DiGraph()
     graph.add_nodes_from(range(len(bindings)))

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import networkx as nx
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
@@ -29,6 +28,7 @@ from tvm_edge.relay_passes.expressions import (
     all_bindings,
     is_call,
     kernel_calls,
+    with_blocks,
 )
 from tvm_edge.relay_passes.kernel_graph import KernelCall, KernelGraph, Measured
 from tvm_edge.schedules.parallel_policy import Group, choose_groups
@@ -112,10 +112,7 @@ def fuse_parallel(
         first += len(graph.kernels)
     if not kernels.made:
         return ParallelFusion(mod, calls, groups)
-    body = relax.SeqExpr(made, main.body.body)
-    relax.expr._update_type(body, main.body.ty)
-    func = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
-    return ParallelFusion(_with_kernels(mod, func, kernels), order, groups)
+    return ParallelFusion(_with_kernels(mod, with_blocks(main, made), kernels), order, groups)
 
 
 def merged_kernels(mod: tvm.IRModule, groups: Sequence[Sequence[int]]) -> tvm.IRModule:
@@ -135,9 +132,7 @@ def merged_kernels(mod: tvm.IRModule, groups: Sequence[Sequence[int]]) -> tvm.IR
     graph = KernelGraph(mod, list(block.bindings), Lives(main))
     kernels = _Kernels(mod, {var.name_hint for var in mod.get_global_vars()})
     bindings, _ = _Writer(graph, kernels, [tuple(group) for group in groups]).written()
-    body = relax.SeqExpr([relax.DataflowBlock(bindings)], main.body.body)
-    relax.expr._update_type(body, main.body.ty)
-    func = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
+    func = with_blocks(main, [relax.DataflowBlock(bindings)])
     return _with_kernels(mod, func, kernels)
 
 
@@ -266,6 +261,8 @@ class _Writer:
 
     def _order(self) -> Iterator[int]:
         """Nodes in the order they had, as far as groups do not have to wait."""
+        import networkx as nx
+
         graph = nx.DiGraph()
         graph.add_nodes_from(sorted(set(self._leader.values())))
         for node, before in self._graph.before.items():

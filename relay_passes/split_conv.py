@@ -17,7 +17,13 @@ import tvm
 from tvm import relax
 
 from tvm_edge.errors import InputError
-from tvm_edge.relay_passes.expressions import const, count_uses, is_call, static_shape
+from tvm_edge.relay_passes.expressions import (
+    const,
+    count_uses,
+    is_call,
+    static_shape,
+    with_blocks,
+)
 from tvm_edge.relay_passes.fallback import nodes_of, operands
 from tvm_edge.relay_passes.layout_choice import BINARY, UNARY
 from tvm_edge.relay_passes.stream_layers import is_streamed_to
@@ -111,10 +117,7 @@ def split_convolutions(
         blocks.append(type(block)(writer.bindings))
     if not changed:
         return mod
-    body = relax.SeqExpr(blocks, main.body.body)
-    relax.expr._update_type(body, main.body.ty)
-    func = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
-    builder.update_func(gvar, func)
+    builder.update_func(gvar, with_blocks(main, blocks))
     return builder.get()
 
 

@@ -22,7 +22,7 @@ import tvm
 from tvm import relax, topi
 
 from tvm_edge.errors import InputError
-from tvm_edge.relay_passes.expressions import const, is_call, static_shape
+from tvm_edge.relay_passes.expressions import const, is_call, static_shape, with_blocks
 from tvm_edge.relay_passes.fallback import nodes_of
 from tvm_edge.relay_passes.stream_weights import streamed
 from tvm_edge.relay_passes.vdevices import vdevice_of
@@ -171,10 +171,7 @@ def split_dense(mod: tvm.IRModule, window: int | None, names: Mapping[int, str])
         blocks.append(type(block)(writer.bindings))
     if not layers:
         return SplitDense(mod, ())
-    body = relax.SeqExpr(blocks, main.body.body)
-    relax.expr._update_type(body, main.body.ty)
-    func = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
-    builder.update_func(gvar, func)
+    builder.update_func(gvar, with_blocks(main, blocks))
     return SplitDense(builder.get(), tuple(layers))
 
 

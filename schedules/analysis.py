@@ -27,7 +27,6 @@ __all__ = [
     "is_plain",
     "narrow_indices",
     "open_schedule",
-    "plain_nests",
     "root_blocks",
 ]
 
@@ -117,7 +116,7 @@ def root_blocks(sch: Schedule) -> list[SBlockRV]:
     return list(sch.get_child_blocks(sch.get_sblock(func.body.block.name_hint)))
 
 
-def plain_nests(func: tirx.PrimFunc) -> list[s_tir.SBlock | None]:
+def _plain_nests(func: tirx.PrimFunc) -> list[s_tir.SBlock | None]:
     """The block of each loop nest of a function, in order; ``None`` where it is not plain.
 
     A plain nest has one block, and one serial loop for each of the block's variables. All else
@@ -163,7 +162,7 @@ def _straight_line(stmt: tirx.Stmt) -> bool:
 
 def count_reductions(func: tirx.PrimFunc) -> int | None:
     """How many blocks of a function reduce; ``None`` if one of its loop nests is not plain."""
-    blocks = plain_nests(func)
+    blocks = _plain_nests(func)
     if not blocks or None in blocks:
         return None
     return sum(
@@ -176,7 +175,7 @@ def count_reductions(func: tirx.PrimFunc) -> int | None:
 def is_plain(sch: Schedule, block: SBlockRV) -> bool:
     """Whether a block stands in a plain loop nest of its own, not scheduled yet."""
     stmt = sch.get(block)
-    return any(stmt.same_as(other) for other in plain_nests(sch.mod["main"]))
+    return any(stmt.same_as(other) for other in _plain_nests(sch.mod["main"]))
 
 
 # ------------------------------------------------------------------------------- folding of blocks

@@ -26,6 +26,7 @@ __all__ = [
     "filled",
     "fills",
     "input_block",
+    "pack_constant",
     "pack_filters",
     "pack_image",
     "pad_image",
@@ -150,6 +151,23 @@ def pack_filters(
     depth = whole.shape[1] // channels_block
     blocks = whole.reshape(-1, filters_block, depth, channels_block, *window)
     return np.ascontiguousarray(blocks.transpose(0, 2, 4, 5, 3, 1))
+
+
+def pack_constant(value: np.ndarray, block: int) -> np.ndarray:
+    """A constant that broadcasts to an image, as it broadcasts to the blocked image.
+
+    Channels are filled up with the last one, where 0 might be divided by.
+    """
+    if value.size == 1:
+        return value.reshape(())
+    batch, channels, *size = (1,) * (4 - value.ndim) + value.shape
+    value = value.reshape(batch, channels, *size)
+    if channels == 1:
+        return value[..., None]
+    fill = [(0, 0), (0, filled(channels, block) - channels), *((0, 0) for _ in size)]
+    whole = np.pad(value, fill, mode="edge")
+    blocks = whole.reshape(batch, -1, block, *size)
+    return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2))
 
 
 def pack_image(image: te.Tensor, block: int) -> te.Tensor:

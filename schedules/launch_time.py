@@ -36,9 +36,9 @@ from tvm_edge.schedules.gpu.cycles import (
 )
 from tvm_edge.schedules.launch_work import Launch
 
-__all__ = ["CPU_LAUNCH_US", "apart_us", "longest_us", "merged_us", "resident_groups"]
+__all__ = ["apart_us", "longest_us", "merged_us", "resident_groups"]
 
-CPU_LAUNCH_US = 5.0
+_CPU_LAUNCH_US = 5.0
 """To hand a parallel loop to the threads of TVM's pool and to wait for the last of them."""
 
 # What kernels reach of a core's multiply-adds, and of its clock where nobody says it.
@@ -119,7 +119,7 @@ def _together_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
     waited = max(*alone, mean(alone) * rounds)
     moved = sum(launch.nbytes for launch in launches)
     streamed = moved / spec.bandwidth_gbs / 1e3 if spec.bandwidth_gbs else 0.0
-    launch_us = CPU_LAUNCH_US if spec.has_cpu_cores else spec.launch_us
+    launch_us = _CPU_LAUNCH_US if spec.has_cpu_cores else spec.launch_us
     overhead = launch_us * (1 + _OF_MEMBER * (len(launches) - 1))
     return overhead + max(calculated, waited, streamed)
 

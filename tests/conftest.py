@@ -7,15 +7,17 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import tvm
 
 import tvm_edge
-from tests.onnx_models import conv_relu
-from tvm_edge.compiler import driver
+from tests.onnx_models import conv_relu, random_input
+from tvm_edge.compiler import prepared
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 
 # pocl takes twenty times as long to hand a program out as to build it; the tests of the cache name
@@ -32,6 +34,17 @@ os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 # Hundreds of child processes import tvm_edge: a third of that would be to compile its sources.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Half of the time of a compilation for a CPU is LLVM's optimisation of its kernels. Child processes
+# (examples, the command line, boards) have them as users do, and so has `make test-full`.
+_BUILD = "target.build.llvm"
+if not os.environ.get("TVM_EDGE_TEST_OPTIMISED"):
+    _build = tvm.get_global_func(_BUILD)
+
+    @tvm.register_global_func(_BUILD, override=True)
+    def _build_unoptimised(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
+        return _build(mod, tvm.target.Target({**target.export(), "opt-level": 0}))
+
 
 # A shell starts what runs in its background with Ctrl-C ignored, and processes inherit that: tests
 # that send it to themselves or to a command would wait for nothing.
@@ -85,6 +98,20 @@ def compiled_small(small_model: onnx.ModelProto) -> tvm_edge.CompiledModel:
     return tvm_edge.compile(small_model, "llvm")
 
 
+@pytest.fixture(scope="session")
+def image() -> np.ndarray:
+    """An input of `small_model`."""
+    return random_input((1, 3, 16, 16))
+
+
+@pytest.fixture(scope="session")
+def artifact(
+    compiled_small: tvm_edge.CompiledModel, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """`small_model` compiled and exported. Not to be changed: copy it first."""
+    return compiled_small.export(tmp_path_factory.mktemp("artifact") / "small.tvme")
+
+
 # Of a module, not of the session: pytest brings together what shares a parameter of a scope, and a
 # module's tests should stay together, for what it compiles once.
 @pytest.fixture(scope="module", params=["opencl", "cuda"])
@@ -105,7 +132,7 @@ def _compile_as_if(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> None:
             return resolved
         return replace(resolved, spec=replace(resolved.spec, **properties))
 
-    monkeypatch.setattr(driver, "resolve_target", resolve)
+    monkeypatch.setattr(prepared, "resolve_target", resolve)
 
 
 @pytest.fixture

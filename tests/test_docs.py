@@ -171,6 +171,32 @@ def test_what_is_not_there_is_found() -> None:
     ]  # fmt: skip
 
 
+def test_the_layers_are_those_that_are_held() -> None:
+    """CONTRIBUTING lists what import-linter enforces, in its order."""
+    _, _, contract = (ROOT / "pyproject.toml").read_text().partition("\nlayers = [\n")
+    held = re.findall(r'"([^"]*)"', contract.partition("\n]")[0])
+    names = [re.sub(r"tvm_edge\.| *[|:] *", " ", line).split() for line in held]
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    block = page.partition("(the list in `pyproject.toml`):\n\n")[2].partition("\n\n")[0]
+    shown = [
+        re.split(r"  {4,}", line.strip())[0].replace("|", " ").split() for line in block.split("\n")
+    ]
+    private = {"__main__", "_version"}
+    assert shown == [kept for line in names if (kept := [n for n in line if n not in private])]
+
+
+def test_the_map_has_every_folder() -> None:
+    """README's map: the packages of tvm_edge, and the folders beside it."""
+    _, _, shown = (ROOT / "README.md").read_text().partition("\n## Map\n\n")
+    shown = shown.partition("\n\n")[0]
+    packages = [path.parent for path in (ROOT / "tvm_edge").glob("*/__init__.py")]
+    beside = [ROOT / name for name in ("benchmarks", "docs", "examples", "tests", "tuning_logs")]
+    missing = [
+        path.name for path in (*packages, *beside) if not re.search(rf"\b{path.name}\b", shown)
+    ]
+    assert not missing
+
+
 def test_every_pass_has_a_word_in_the_documentation() -> None:
     text = (ROOT / "docs/how/passes.md").read_text(encoding="utf-8")
     files = {path.stem for path in (ROOT / "relay_passes").glob("*.py")} - {"__init__"}

@@ -8,7 +8,7 @@ from tvm import te, topi
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.gpu.product import VECTOR
 
-__all__ = ["can_pack", "conv2d_packed", "conv2d_tensors", "pack_channels"]
+__all__ = ["can_pack", "conv2d_tensors", "pack_channels"]
 
 
 def can_pack(workload: ConvWorkload) -> bool:
@@ -26,7 +26,7 @@ def pack_channels(filters: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(blocked, 1, -1))
 
 
-def conv2d_packed(image: te.Tensor, filters: te.Tensor, workload: ConvWorkload) -> te.Tensor:
+def _conv2d_packed(image: te.Tensor, filters: te.Tensor, workload: ConvWorkload) -> te.Tensor:
     """The convolution of ``[N, C, H, W]`` with packed filters, ``[N, O, OH, OW]``."""
     top, left, bottom, right = workload.padding
     if any(workload.padding):
@@ -63,7 +63,7 @@ def conv2d_tensors(
     if packed:
         blocks = -(-workload.filters // VECTOR)
         filters = te.placeholder((blocks, *own, VECTOR), dtype, "filters")
-        return [image, filters, conv2d_packed(image, filters, workload)]
+        return [image, filters, _conv2d_packed(image, filters, workload)]
     filters = te.placeholder((workload.filters, *own), dtype, "filters")
     result = topi.nn.conv(
         image,

@@ -11,7 +11,7 @@ from math import prod
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.blocked import ConvWorkload
 
-__all__ = ["SubGroupTile", "choose_sub_group_tile", "fits_sub_group", "is_flat"]
+__all__ = ["SubGroupTile", "choose_sub_group_tile", "fits_sub_group"]
 
 # Sizes that Intel's GPUs have; drivers of CPUs offer more, which fill no registers of theirs.
 _SIZES = (8, 16, 32)
@@ -72,7 +72,7 @@ class SubGroupTile:
         return self.channels * self.lines + weights + 2 * kernel[1] + _OTHER_REGISTERS
 
 
-def is_flat(workload: ConvWorkload) -> bool:
+def _is_flat(workload: ConvWorkload) -> bool:
     """Whether outputs depend on a pixel each: all lines are then one."""
     return (
         workload.kernel == (1, 1)
@@ -115,7 +115,7 @@ def _estimated_cycles(tile: SubGroupTile, workload: ConvWorkload, spec: DeviceSp
     lines, columns = workload.output
     height, width = workload.kernel
     rows = workload.filters // workload.groups
-    if is_flat(workload):
+    if _is_flat(workload):
         tiles = -(-lines * columns // (tile.size * tile.lines))
         input_lines = tile.lines
     else:

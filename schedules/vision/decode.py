@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from tvm import te, tirx
 from tvm.script.ir_builder import tirx as T
@@ -12,9 +12,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.emit import Kernel, each, function, hold, register, when
 from tvm_edge.schedules.vision.compaction import Compaction
 
-__all__ = ["AnchorFormat", "decode_locations", "ssd_boxes", "yolo_boxes", "yolo_scores"]
-
-AnchorFormat = Literal["center", "corner"]
+__all__ = ["decode_locations", "ssd_boxes", "yolo_boxes", "yolo_scores"]
 
 
 def ssd_boxes(

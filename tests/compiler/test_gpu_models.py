@@ -28,7 +28,6 @@ Options = dict[str, object]
 # are in mobilenet_v2, which is compiled for other GPUs, and joined branches in tests/relay_passes.
 QUICK = ("ssd_mobilenet_v1",)
 DETECTORS = tuple(name for name in zoo.names() if zoo.entry(name).task == "detection")
-WITH_ONE_SUPPRESSION = tuple(name for name in DETECTORS if name != "faster_rcnn_head")
 
 
 @cache

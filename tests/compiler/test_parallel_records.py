@@ -12,7 +12,7 @@ import pytest
 from tests.relay_passes.test_in_place import conv
 from tests.relay_passes.test_parallel_fusion import two_networks
 from tests.schedules.harness import Graph
-from tvm_edge.compiler.driver import _plan
+from tvm_edge.compiler.prepared import prepare
 from tvm_edge.hardware.presets import PRESETS
 from tvm_edge.records import Record, RecordedDevice, add_records, recorded_device
 from tvm_edge.schedules.launch_work import Launch
@@ -63,7 +63,7 @@ def record(
 
 
 def groups(model: onnx.ModelProto, logs: Path) -> list[dict[str, object]]:
-    plan = _plan(model, TARGET, None, "none", tuning_logs=logs, parallel_fusion="auto")
+    plan = prepare(model, TARGET, None, "none", tuning_logs=logs, parallel_fusion="auto")
     report = plan.report
     return [dict(group) for group in report.fusion_groups]
 

@@ -15,7 +15,7 @@ import tvm_edge
 from tests.onnx_models import make_model, random_input, reference, relative_error
 from tests.records.made import measured
 from tests.schedules.gpu.harness import launches
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import prepared
 from tvm_edge.compiler.tunable import convolutions_of
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.records import (
@@ -268,7 +268,7 @@ def test_records_of_a_gpu_without_local_memory(tmp_path: Path, groups: int) -> N
     options = {"fallback": "none", "tuning_logs": tmp_path}
     (kernel,) = tvm_edge.analyze(model, "mali-t860", **options).kernels
     assert (kernel.rule, kernel.origin) == ("direct", "tuned")
-    lowered = driver._plan(model, "mali-t860", None, **options).lowered
+    lowered = prepared.prepare(model, "mali-t860", None, **options).lowered
     assert launches(lowered[kernel.name])[-1].items == read_knobs(Items, config.knobs).group.items
     (kernel,) = tvm_edge.analyze(model, "mali-t860", fallback="none", tuning_logs=False).kernels
     assert (kernel.rule, kernel.origin) == ("direct", "heuristic")

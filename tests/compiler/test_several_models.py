@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,78 +15,15 @@ from onnx import TensorProto, helper
 from tvm import relax, te
 
 import tvm_edge
+from tests.compiler.several_models import assert_close, check, expected_of, inputs_of
 from tests.marks import in_full
-from tests.onnx_models import conv_relu, make_model, random_input, reference, relative_error
-from tests.relay_passes.test_in_place import conv, fire
+from tests.onnx_models import conv_relu, make_model, random_input
+from tests.relay_passes.test_in_place import fire
 from tests.runtime.support import rewrite_artifact
 from tests.schedules.harness import Graph
-from tvm_edge import ArtifactError, InputError, InvalidModelError, UnsupportedOperatorError
-from tvm_edge.compiler import driver
+from tvm_edge import ArtifactError
+from tvm_edge.compiler import prepared
 from tvm_edge.compiler.models_alone import with_models
-
-Values = dict[str, np.ndarray]
-
-
-def pose(seed: int = 3) -> onnx.ModelProto:
-    """Two branches, two outputs, an image of odd size; tensors are called as in `conv_relu`."""
-    graph = Graph(seed)
-    data = conv(graph, graph.input(1, 8, 9, 7), 8, 16)
-    graph.output(conv(graph, data, 16, 12, 1))
-    graph.output(graph.op("Softmax", conv(graph, data, 16, 10), axis=1))
-    return graph.model()
-
-
-def inputs_of(models: Mapping[str, onnx.ModelProto], seed: int = 0) -> Values:
-    values = {}
-    for name, model in models.items():
-        constants = {tensor.name for tensor in model.graph.initializer}
-        for value in model.graph.input:
-            if value.name not in constants:
-                shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-                seed += 1
-                values[f"{name}/{value.name}"] = random_input(shape, seed)
-    return values
-
-
-def expected_of(models: Mapping[str, onnx.ModelProto], values: Values) -> Values:
-    found = {}
-    for name, model in models.items():
-        prefix = f"{name}/"
-        own = {n.removeprefix(prefix): v for n, v in values.items() if n.startswith(prefix)}
-        found |= {prefix + tensor: out for tensor, out in reference(model, own).items()}
-    return found
-
-
-def assert_close(actual: Mapping[str, np.ndarray], expected: Values) -> None:
-    assert list(actual) == list(expected)
-    for name, value in expected.items():
-        assert relative_error(actual[name], value) < 1e-5, name
-
-
-def check(
-    compiled: tvm_edge.CompiledModel, models: Mapping[str, onnx.ModelProto], seeds: Sequence[int]
-) -> None:
-    """All together and each alone agree with ONNX Runtime."""
-    for seed in seeds:
-        values = inputs_of(models, 10 * seed)
-        expected = expected_of(models, values)
-        assert_close(compiled.run(values), expected)
-        for name in models:
-            prefix = f"{name}/"
-            given = {n: v for n, v in values.items() if n.startswith(prefix)}
-            alone = {n: v for n, v in expected.items() if n.startswith(prefix)}
-            assert_close(compiled.run(given, models=[name]), alone)
-
-
-@pytest.fixture(scope="module")
-def models() -> dict[str, onnx.ModelProto]:
-    return {"detector": conv_relu(), "pose": pose()}
-
-
-@pytest.fixture(scope="module")
-def both(models: dict[str, onnx.ModelProto]) -> tvm_edge.CompiledModel:
-    return tvm_edge.compile(models, "llvm")
-
 
 # ------------------------------------------------------------------------------ together and alone
 
@@ -301,7 +238,7 @@ def test_memory_is_of_the_run_that_needs_most(both: tvm_edge.CompiledModel) -> N
 
 def test_nothing_changes_for_one_model(small_model: onnx.ModelProto) -> None:
     """Neither in the code nor in the report."""
-    plan = driver._plan(small_model, "llvm", None, "auto")
+    plan = prepared.prepare(small_model, "llvm", None, "auto")
     assert [g.name_hint for g in plan.lowered.get_global_vars() if "main" in g.name_hint] == [
         "main"
     ]
@@ -394,116 +331,6 @@ def test_async_warmup_benchmark(
         assert both.benchmark(models=chosen, warmup=1, repeat=2).device.min > 0
 
 
-# ------------------------------------------------------------------------------------ bad requests
-
-
-@pytest.mark.parametrize(
-    ("models", "error", "fragment"),
-    [
-        ({}, InputError, "empty"),
-        ({"a/b": conv_relu()}, InputError, "'a/b'.*without '/'"),
-        ({"": conv_relu()}, InputError, "is called ''"),
-        ({3: conv_relu()}, InputError, "is called 3"),
-        ({"a\n": conv_relu()}, InputError, "is called"),
-        ({"a": 3}, InvalidModelError, "the model 'a': cannot read a model from a int"),
-        ({"a": {"b": conv_relu()}}, InvalidModelError, "the model 'a': cannot read .* from a dict"),
-        ({"a": "/no/such.onnx"}, InvalidModelError, "the model 'a': .*/no/such.onnx"),
-        ([conv_relu()], InvalidModelError, "from a list; pass .*or a dict of names"),
-    ],
-    ids=str,
-)
-def test_models_that_are_none(models: Any, error: type[Exception], fragment: str) -> None:
-    with pytest.raises(error, match=fragment):
-        tvm_edge.compile(models, "llvm")
-
-
-def test_dynamic_inputs_are_named_as_the_user_names_them() -> None:
-    models = {"fixed": conv_relu(), "batch": conv_relu(batch="n")}
-    with pytest.raises(InputError, match=r"input_shapes=\{'batch/data': \(1, 3, 16, 16\)\}") as err:
-        tvm_edge.compile(models, "llvm")
-    assert err.value.name == "batch/data"
-    assert "--input-shapes batch/data:1,3,16,16" in str(err.value)
-    for wrong in ("data", "batsh/data"):
-        with pytest.raises(InputError, match=rf"{wrong!r}.*'model/input'"):
-            tvm_edge.compile(models, "llvm", input_shapes={wrong: (2, 3, 16, 16)})
-    with pytest.raises(InputError, match=r"'batch/dta'.*did you mean 'data'"):
-        tvm_edge.compile(models, "llvm", input_shapes={"batch/dta": (2, 3, 16, 16)})
-    compiled = tvm_edge.compile(models, "llvm", input_shapes={"batch/data": (2, 3, 16, 16)})
-    assert [spec.shape[0] for spec in compiled.inputs] == [1, 2]
-
-
-def test_operators_are_named_by_model() -> None:
-    models = {"a": conv_relu(), "b": conv_relu(1)}
-    with pytest.raises(tvm_edge.PlacementError, match="'a/conv'"):
-        tvm_edge.compile(models, "jetson-orin-nano", fallback=["conv"])
-
-
-@pytest.mark.parametrize(
-    ("options", "name", "fragment"),
-    [
-        ({"models": ["pos"]}, "models", "no model 'pos'; did you mean 'pose'"),
-        ({"models": "pose"}, "models", r"pass a list of names, of 'detector', 'pose'"),
-        ({"models": 3}, "models", "pass a list"),
-        ({"models": []}, "models", "nothing would run"),
-        ({"models": [3]}, "models", "no model 3"),
-        (
-            {"models": ["pose"], "outputs": ["detector/pooled"]},
-            "detector/pooled",
-            "of the model 'detector', which does not run; add 'detector' to models",
-        ),
-        ({"models": ["pose"], "outputs": ["nothing"]}, "nothing", "no output 'nothing'"),
-        ({"models": ["pose"], "outputs": "pose"}, "outputs", "is the string"),
-    ],
-    ids=str,
-)
-def test_runs_that_mean_nothing(
-    both: tvm_edge.CompiledModel,
-    models: dict[str, onnx.ModelProto],
-    options: dict[str, Any],
-    name: str,
-    fragment: str,
-) -> None:
-    for run in (both.run, both.run_async):
-        with pytest.raises(InputError, match=fragment) as err:
-            run(inputs_of(models), **options)
-        assert err.value.name == name
-
-
-def test_inputs_of_who_runs(
-    both: tvm_edge.CompiledModel, models: dict[str, onnx.ModelProto]
-) -> None:
-    values = inputs_of(models)
-    with pytest.raises(InputError, match=r"the input pose/in0.* is missing"):
-        both.run({"detector/data": values["detector/data"]})
-    with pytest.raises(InputError, match=r"the input pose/in0.* is missing"):
-        both.run({}, models=["pose"])
-    with pytest.raises(InputError, match="no input 'posse/in0'"):
-        both.run({**values, "posse/in0": values["pose/in0"]}, models=["detector"])
-    # Of who does not run they are not even looked at.
-    both.run({**values, "pose/in0": None}, models=["detector"])
-
-
-def test_models_of_an_artifact_that_has_one(compiled_small: tvm_edge.CompiledModel) -> None:
-    assert compiled_small.models == ()
-    with pytest.raises(InputError, match="has one model, without a name"):
-        compiled_small.run({"data": random_input((1, 3, 16, 16))}, models=["small"])
-
-
-def test_what_cannot_be_imported_is_listed_by_model() -> None:
-    unknown = make_model([helper.make_node("Relu", ["x"], ["y"], name="first")], {"x": (2,)}, ["y"])
-    unknown.graph.node[0].op_type = "Unheard"
-    unknown.graph.node[0].domain = "org.example"
-    unknown.opset_import.append(helper.make_opsetid("org.example", 1))
-    models = {"good": conv_relu(), "bad": unknown}
-    with pytest.raises(UnsupportedOperatorError, match=r"the model 'bad': .*Unheard") as err:
-        tvm_edge.compile(models, "llvm")
-    assert len(err.value.operators) == 1
-    report = tvm_edge.analyze(models, "llvm")
-    (missing,) = report.unsupported
-    assert missing.operators == ("bad/first",)
-    assert {"good/conv", "bad/first"} <= {o.name for o in report.operators}
-
-
 @pytest.mark.full
 def test_kernels_of_concatenations_are_cut_out_whole(gpu: str, large_gpu: None) -> None:
     """Branches that write into one tensor, in two models of which one runs."""
@@ -542,7 +369,7 @@ def test_kernels_of_one_name_are_told_apart() -> None:
 
 def test_recorded_regions_are_each_models_own(models: dict[str, onnx.ModelProto]) -> None:
     """CUDA graphs of different entries have memory and launches of their own."""
-    lowered = driver._plan(models, "jetson-orin-nano", None, "none").lowered
+    lowered = prepared.prepare(models, "jetson-orin-nano", None, "none").lowered
     regions = [g for g in lowered.get_global_vars() if "cuda_graph" in g.name_hint]
     called: dict[str, set[str]] = {}
     for gvar, func in lowered.functions_items():

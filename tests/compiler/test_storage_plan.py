@@ -11,7 +11,7 @@ from onnx import helper
 
 import tvm_edge
 from tests.onnx_models import ladder, make_model
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import prepared
 from tvm_edge.compiler.storage_plan import over_time, planned_storages
 
 SHAPE = (1, 8, 10, 10)
@@ -93,7 +93,7 @@ def test_it_survives_a_file_and_may_be_absent() -> None:
 
 
 def test_launches_that_the_plan_does_not_have() -> None:
-    plan = driver._plan(two_steps(), "llvm", None, "auto")
+    plan = prepared.prepare(two_steps(), "llvm", None, "auto")
     names = [kernel.name for kernel in plan.report.kernels]
     storages = planned_storages(plan.lowered)
     assert over_time(plan.lowered, storages, names) != {}

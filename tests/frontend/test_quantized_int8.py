@@ -14,7 +14,7 @@ from tests.frontend.single import single
 from tests.onnx_models import make_model, reference
 from tests.quantized_models import QuantizedGraph, assert_same_numbers, with_output_shapes
 
-U8, I8 = TensorProto.UINT8, TensorProto.INT8
+U8 = TensorProto.UINT8
 
 
 def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:

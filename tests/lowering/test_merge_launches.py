@@ -31,7 +31,7 @@ from tests.marks import in_full
 from tests.schedules.gpu.harness import MALI, ORIN, assert_golden, launches
 from tests.schedules.gpu.subgroup_cases import conv as subgroup_conv
 from tests.schedules.harness import assert_close
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import prepared
 from tvm_edge.errors import MissingDependencyError
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering import merge_launches
@@ -279,7 +279,7 @@ def test_sub_groups_that_are_not_whole() -> None:
 def test_sub_groups() -> None:
     """Kernels of Intel's: the merged one requires the size that each of them does."""
     model = subgroup_conv(1, 4, 6, 24, outputs=4, kernel=(3, 3), pads=[1] * 4).model()
-    plan = driver._plan(model, "intel-hd505", None, "none", host="llvm", precision="float32")
+    plan = prepared.prepare(model, "intel-hd505", None, "none", host="llvm", precision="float32")
     funcs = [func for _, func in plan.lowered.functions_items() if isinstance(func, tirx.PrimFunc)]
     assert pinned_sub_groups(funcs[0].body) == {8}
     made = compose([funcs[0], funcs[0]])

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.runtime import Tensor
 
 import tvm_edge.opencl
-from tests.opencl import programs
+from tests.opencl import recorded
 from tests.opencl.support import (
     MASKED,
     OUT_OF_HOST_MEMORY,
@@ -44,7 +44,7 @@ class Machine:
     """A virtual machine of the chain, with recordings and weights of its own."""
 
     def __init__(self, program: relax.VMExecutable | None = None) -> None:
-        self.vm = relax.VirtualMachine(program or programs.recorded_chain(), tvm.opencl(0))
+        self.vm = relax.VirtualMachine(program or recorded.recorded_chain(), tvm.opencl(0))
         self.weights: dict[int, list[Tensor]] = {}
 
     def __call__(self, seed: int, weight: int = 99) -> Tensor:
@@ -68,7 +68,7 @@ def check(
     machine: Machine,
     seeds: range,
     weight: int = 99,
-    compute: Callable[..., np.ndarray] = programs.chain_result,
+    compute: Callable[..., np.ndarray] = recorded.chain_result,
 ) -> None:
     """Fresh inputs; results are read when all runs were made."""
     results = [machine(seed, weight) for seed in seeds]
@@ -267,7 +267,7 @@ def events_of_runs(runs: int) -> int:
 
 def test_a_machine_in_each_thread(device: Any) -> None:
     """Each with recordings and memory of its own, on one queue."""
-    programs.recorded_chain()
+    recorded.recorded_chain()
 
     def body(index: int) -> None:
         machine = Machine()
@@ -367,7 +367,7 @@ def test_a_weight_that_the_host_looks_at(device: Any) -> None:
 
 
 def disturbed(kind: str) -> tuple[dict[str, Any], str]:
-    check(Machine(programs.disturbed_chain(kind)), range(3), compute=programs.disturbed_result)
+    check(Machine(recorded.disturbed_chain(kind)), range(3), compute=recorded.disturbed_result)
     return tvm_edge.opencl.command_buffers(), tvm_edge.opencl.recording_failure()
 
 

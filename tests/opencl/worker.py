@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection, Listener
 
 import tvm  # noqa: F401  imported once, for all workers
 
-import tests.opencl.programs  # noqa: F401  likewise
+import tests.opencl.programs
+import tests.opencl.recorded  # noqa: F401  likewise
 
 
 def listen() -> None:

@@ -53,8 +53,6 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]
     "not padded": ((1, 48, 5, 6), (24, 48, 1, 1), {}),
 }
 
-OTHERS = tuple(name for name in CONVOLUTIONS if name != "padded")
-
 
 @pytest.mark.parametrize("zero_is_known", [False, *in_full(True)])
 @pytest.mark.parametrize(

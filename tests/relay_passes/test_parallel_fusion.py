@@ -18,7 +18,7 @@ from tests.marks import in_full
 from tests.onnx_models import make_model, reference, relative_error
 from tests.relay_passes.test_in_place import conv, fire, inception
 from tests.schedules.harness import Graph
-from tvm_edge.compiler import driver, parallel
+from tvm_edge.compiler import parallel, prepared
 from tvm_edge.hardware import resolve_target
 from tvm_edge.lowering.merged import merged_launches, with_merged_launches
 from tvm_edge.lowering.parallel_members import PARALLEL
@@ -144,7 +144,7 @@ def test_barriers_are_kept_apart_on_cpus(
         return fuse(mod, replace(spec, on_cpu=True), target, **options)
 
     monkeypatch.setattr(parallel, "fuse_parallel", on_cpu)
-    report = driver._plan(graph.model(), gpu, None, "none", parallel_fusion=True).report
+    report = prepared.prepare(graph.model(), gpu, None, "none", parallel_fusion=True).report
     refused = [group["reason"] for group in report.fusion_groups if not group["taken"]]
     assert any("barriers" in reason for reason in refused)
     assert not any(group["taken"] for group in report.fusion_groups)
@@ -260,7 +260,7 @@ def test_who_reads_all_parts_waits_for_each(
     monkeypatch.setattr("tvm_edge.compiler.parallel.fuse_parallel", kept)
     graph = Graph()
     fire(graph)
-    driver._plan(graph.model(), gpu, None, "none", parallel_fusion=True)
+    prepared.prepare(graph.model(), gpu, None, "none", parallel_fusion=True)
     (mod,) = seen
     bindings = list(all_bindings(mod["main"].body))
     before = dependences(mod, bindings, Lives(mod["main"]))
@@ -275,7 +275,7 @@ def test_kernels_are_one_launch_in_the_end(gpu: str, as_large: None) -> None:
     """Also those that write parts of one tensor."""
     graph = Graph()
     fire(graph)
-    plan = driver._plan(graph.model(), gpu, None, "none", parallel_fusion=True)
+    plan = prepared.prepare(graph.model(), gpu, None, "none", parallel_fusion=True)
     composed = [
         func
         for func in plan.lowered.functions.values()
@@ -298,7 +298,7 @@ def test_the_best_branches_are_merged_without_being_asked(gpu: str, as_large: No
         if group["taken"]:
             assert group["merged_us"] < group["apart_us"]
             assert "predicted" in group["reason"]
-    apart = driver._plan(graph.model(), gpu, None, "none", parallel_fusion=False).report
+    apart = prepared.prepare(graph.model(), gpu, None, "none", parallel_fusion=False).report
     assert not apart.fusion_groups and len(apart.kernels) > len(model.report.kernels)
 
 
@@ -336,7 +336,7 @@ def test_what_members_write_is_alive_together() -> None:
     data = [conv(graph, graph.input(1, 16, 16, 16), 16, 16) for _ in range(4)]
     total = graph.op("Sum", *(conv(graph, each, 16, 16, 1) for each in data))
     graph.output(total)
-    report = driver._plan(graph.model(), "llvm", None, "none", parallel_fusion=True).report
+    report = prepared.prepare(graph.model(), "llvm", None, "none", parallel_fusion=True).report
     assert max(len(group["kernels"]) for group in report.fusion_groups) == 4
     memory = report.memory
     assert memory is not None and memory.over_time[""][0] == 4 * 16**3 * 4
@@ -347,7 +347,7 @@ def test_the_same_every_time(gpu: str, as_large: None) -> None:
     inception(graph)
     model = graph.model()
     first, second = (
-        driver._plan(model, gpu, None, "none", parallel_fusion=True).report for _ in range(2)
+        prepared.prepare(model, gpu, None, "none", parallel_fusion=True).report for _ in range(2)
     )
     assert first.fusion_groups == second.fusion_groups
     assert [k.name for k in first.kernels] == [k.name for k in second.kernels]

@@ -17,7 +17,7 @@ import tvm_edge
 from tests.compiler.test_zoo_accuracy import REDUCED
 from tests.marks import in_full
 from tvm_edge import zoo
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import prepared
 from tvm_edge.relay_passes.expressions import is_call
 from tvm_edge.relay_passes.plan_memory import PlanMemory, _Storage
 
@@ -397,7 +397,7 @@ def rewritten(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> tvm.IR
         found.append(lifted)
         raise InterruptedError
 
-    monkeypatch.setattr(driver, "lower", lower)
+    monkeypatch.setattr(prepared, "lower", lower)
     with pytest.raises(tvm_edge.CompilationError, match="InterruptedError"):
         tvm_edge.analyze(zoo.build(name, **REDUCED[name]), target, fallback="none")
     passes = (

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tests.marks import in_full
 from tests.relay_passes.test_in_place import conv
 from tests.schedules.harness import Graph
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import prepared
 from tvm_edge.relay_passes.expressions import is_call
 from tvm_edge.schedules.base import workspace_of
 
@@ -60,7 +60,7 @@ def test_a_recorded_run_allocates_its_results_alone(
 ) -> None:
     """Partial sums and transformed images too are taken once, outside of what is recorded."""
     given = model or sums_in_parts().model()
-    plan = driver._plan(given, "jetson-orin-nano", None, "none", parallel_fusion=fusion)
+    plan = prepared.prepare(given, "jetson-orin-nano", None, "none", parallel_fusion=fusion)
     kernels = [f for _, f in plan.unmerged.functions_items() if isinstance(f, tirx.PrimFunc)]
     assert any(len(workspace_of(func)) for func in kernels), "nothing here has partial sums"
     found = allocations(plan.lowered)

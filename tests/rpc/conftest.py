@@ -7,12 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tvm
 
 import tvm_edge
-from tests.onnx_models import conv_relu, random_input
+from tests.onnx_models import conv_relu
 from tests.rpc.support import Board, free_port, tracker
 
 KEY = "twin"
@@ -49,20 +48,6 @@ def board(fleet: Fleet) -> Iterator[tvm_edge.Remote]:
     """A session with one of them."""
     with tvm_edge.connect(fleet.tracker, KEY) as remote:
         yield remote
-
-
-@pytest.fixture(scope="session")
-def image() -> np.ndarray:
-    """An input of the models."""
-    return random_input((1, 3, 16, 16))
-
-
-@pytest.fixture(scope="session")
-def artifact(
-    compiled_small: tvm_edge.CompiledModel, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    """The small model for this CPU."""
-    return compiled_small.export(tmp_path_factory.mktemp("artifact") / "small.tvme")
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from tests.onnx_models import make_model, random_input, reference, relative_erro
 from tests.opencl.support import build_shim
 from tests.runtime.support import run_python
 from tvm_edge import opencl
-from tvm_edge.compiler import driver, steps
+from tvm_edge.compiler import prepared, steps
 from tvm_edge.relay_passes.expressions import is_call
 from tvm_edge.relay_passes.zero_copy import HAND_OVER, READ, WRITE
 from tvm_edge.runtime.entry import KERNEL_BY_KERNEL
@@ -196,7 +196,7 @@ def test_a_driver_that_fails_to_record_is_named_once(
 
 
 def lowered(target: str, fallback: str | list[str] = "none") -> tvm.IRModule:
-    return driver._plan(network(), target, None, fallback, "llvm").lowered
+    return prepared.prepare(network(), target, None, fallback, "llvm").lowered
 
 
 def functions(target: str) -> dict[str, relax.Function]:

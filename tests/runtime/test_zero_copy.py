@@ -18,11 +18,10 @@ from tests.marks import sampled
 from tests.onnx_models import ladder, make_model, random_input, reference, relative_error
 from tests.opencl.support import Worker, build_shim, worker
 from tvm_edge import opencl
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import prepared
 from tvm_edge.hardware import resolve_target
 
 SHAPE = (1, 8, 12, 12)
-NBYTES = 4 * 8 * 12 * 12
 FALLBACKS = [["Tanh"], ["Add"], ["Tanh", "Sigmoid"], ["Conv"], ["Split", "Tanh"], ["Reshape"]]
 
 
@@ -143,7 +142,7 @@ def run_what_shares(fallback: list[str]) -> None:
     resolved = resolve_target("mali-t860", "llvm")
     fine = replace(resolved, spec=replace(resolved.spec, fine_grained_memory=True))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "resolve_target", lambda *_: fine)
+        patch.setattr(prepared, "resolve_target", lambda *_: fine)
         model = tvm_edge.compile(network(), "mali-t860", host="llvm", fallback=fallback)
     assert len(model.report.copied) < len(model.report.copies)
     given = inputs(3)

@@ -23,7 +23,7 @@ from tests.schedules.harness import (
     loop_kinds,
     scalar_lanes,
 )
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import prepared
 from tvm_edge.compiler.schedule import KernelSchedule, schedule_kernels
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
 from tvm_edge.relay_passes import layout_choice
@@ -214,8 +214,8 @@ def compile_as(
         return after, schedules
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "resolve_target", resolve)
-        patch.setattr(driver, "schedule_kernels", record)
+        patch.setattr(prepared, "resolve_target", resolve)
+        patch.setattr(prepared, "schedule_kernels", record)
         if choose is not None:
             patch.setattr(layout_choice, "choose_config", choose)
         if not weigh:

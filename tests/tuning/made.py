@@ -1,10 +1,14 @@
-"""Convolutions that tests of the tuner measure."""
+"""Convolutions that tests of the tuner measure, and a network of them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+import onnx
+from onnx import helper
+
+from tests.onnx_models import make_model, random_input
 from tvm_edge.hardware import resolve_target
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -24,3 +28,19 @@ def first_config(
     """The best of an algorithm on this machine, by its schedule's cost model."""
     configs = legal_configs(workload, resolve_target(target))
     return next(c for c in configs if (c.algorithm, c.m) == (algorithm, m))
+
+
+def network(channels: int = 16) -> onnx.ModelProto:
+    """Two 3x3 convolutions of one shape and a 1x1."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="first", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "v"], ["c"], name="second", pads=[1] * 4),
+        helper.make_node("Conv", ["c", "u"], ["y"], name="third"),
+    ]
+    weights = {
+        "w": random_input((channels, 16, 3, 3), 1),
+        "v": random_input((channels, channels, 3, 3), 2),
+        "u": random_input((32, channels, 1, 1), 3),
+    }
+    return make_model(nodes, {"x": (1, 16, 12, 12)}, ["y"], weights)

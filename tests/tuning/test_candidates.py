@@ -10,7 +10,7 @@ import pytest
 import tvm
 
 from tests.tuning.made import conv, first_config
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import driver, prepared
 from tvm_edge.hardware import resolve_target
 from tvm_edge.runtime.candidates import model_candidate
 from tvm_edge.schedules.blocked import ConvWorkload
@@ -131,7 +131,7 @@ WITHOUT_LOCAL_MEMORY = {
 def test_of_a_gpu_without_local_memory(name: str, small_gpu: None) -> None:
     workload = WITHOUT_LOCAL_MEMORY[name]
     problem = make_problem(workload)
-    configs = legal_configs(workload, driver.resolve_target("opencl"))
+    configs = legal_configs(workload, prepared.resolve_target("opencl"))
     config = [config for config in configs if config.algorithm == "items"][-1]
     candidate = build_candidate(workload, config, problem, "opencl", {})
     assert candidate.error() <= TOLERANCE
@@ -155,7 +155,7 @@ def test_convolutions_are_timed_inside_the_recorded_graph() -> None:
     """All but the one whose result is an output: launched by the host, others would be timed."""
     workload = conv()
     model = repeated_convolution(workload, make_problem(workload), 5, sampled=True)
-    plan = driver._plan(model, "jetson-orin-nano", None, "none")
+    plan = prepared.prepare(model, "jetson-orin-nano", None, "none")
     recorded = next(
         func for gvar, func in plan.lowered.functions_items() if "capture" in gvar.name_hint
     )

@@ -22,7 +22,7 @@ from tests.tuning.made import conv
 from tests.tuning.test_int8_networks import MIXED_MODEL, PLAIN_MODEL, check_mixed
 from tests.tuning.test_network_layouts import check_outputs
 from tests.tuning.test_tune import StandIn
-from tvm_edge.compiler import driver, phases
+from tvm_edge.compiler import phases, prepared
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.frontend import load_model
@@ -103,8 +103,8 @@ def test_a_cpu_behind_opencl(
 
 def as_given(monkeypatch: pytest.MonkeyPatch) -> ResolvedTarget:
     """This machine's OpenCL device as a fixture has it, for tuners too."""
-    monkeypatch.setattr(candidates, "resolve_target", driver.resolve_target)
-    resolved = driver.resolve_target("opencl")
+    monkeypatch.setattr(candidates, "resolve_target", prepared.resolve_target)
+    resolved = prepared.resolve_target("opencl")
     assert not resolved.spec.has_cpu_cores
     return resolved
 
@@ -216,7 +216,7 @@ def test_bytes_are_in_nchw_on_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize("gpu_of", ["large_gpu", "small_gpu"])
 def test_blocks_beside_bytes(gpu_of: str, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue(gpu_of)
-    plan = plan_in_blocks(MIXED_MODEL, 8, driver.resolve_target("opencl"))
+    plan = plan_in_blocks(MIXED_MODEL, 8, prepared.resolve_target("opencl"))
     compiled = compile_with(MIXED_MODEL, "opencl", {}, fallback="none", layout_plan=plan)
     rules = Counter(kernel.rule for kernel in compiled.report.kernels)
     large = gpu_of == "large_gpu"

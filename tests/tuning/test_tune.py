@@ -27,32 +27,18 @@ import tvm_edge
 from tests.onnx_models import make_model, random_input, reference, relative_error
 from tests.records.made import measured
 from tests.runtime.support import child_environment
-from tvm_edge.errors import DeviceUnavailableError, InputError, RecordError, TuningError
+from tests.tuning.made import network
+from tvm_edge.errors import RecordError, TuningError
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import Database, Record, store_of, stores_below
-from tvm_edge.tuning import Progress, TuneResult, driver, measurer
+from tvm_edge.tuning import Progress, TuneResult, measurer, run
 from tvm_edge.tuning.device_lock import DeviceLock
 from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.search import Search, TaskSearch
 from tvm_edge.tuning.serving import Done, Failed
+from tvm_edge.tuning.tasks import extract_tasks
 
 INPUTS = {"x": random_input((1, 16, 12, 12))}
-
-
-def network(channels: int = 16) -> onnx.ModelProto:
-    """Two 3x3 convolutions of one shape and a 1x1."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], name="first", pads=[1] * 4),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("Conv", ["b", "v"], ["c"], name="second", pads=[1] * 4),
-        helper.make_node("Conv", ["c", "u"], ["y"], name="third"),
-    ]
-    weights = {
-        "w": random_input((channels, 16, 3, 3), 1),
-        "v": random_input((channels, channels, 3, 3), 2),
-        "u": random_input((32, channels, 1, 1), 3),
-    }
-    return make_model(nodes, {"x": (1, 16, 12, 12)}, ["y"], weights)
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +226,7 @@ def test_damaged_and_foreign_lines_cost_themselves(
 ) -> None:
     """In a file as those that ship: its whole lines are what the run begins with."""
     cpu = resolve_target("llvm")
-    (task, *_) = driver.extract_tasks(model, cpu)
+    (task, *_) = extract_tasks(model, cpu)
     good = measured(task.workload, task.configs[-1], cpu.spec, "llvm")
     foreign = json.dumps({**json.loads(good.to_json()), "schema": 99})
     path = store_of(tmp_path, cpu.spec.key, ".jsonl")
@@ -286,7 +272,7 @@ def test_every_configuration_and_no_more(stand_in: type[StandIn], tmp_path: Path
     ]
     weights = {"v": random_input((16, 16, 1, 1)), "w": random_input((16, 16, 3, 3))}
     small = make_model(nodes, {"x": (1, 16, 5, 5)}, ["y"], weights)
-    sizes = [len(t.configs) for t in driver.extract_tasks(small, resolve_target("llvm"))]
+    sizes = [len(t.configs) for t in extract_tasks(small, resolve_target("llvm"))]
     assert len(sizes) == 2
     result = tune(small, tmp_path, level="exhaustive")
     assert [task.trials for task in result.tasks] == sizes
@@ -332,18 +318,18 @@ def test_a_time_budget_ends_it_early(
 
 def test_the_last_round_is_counted_to_a_time_budget(model: onnx.ModelProto) -> None:
     """Ten seconds: two tasks, of which the last round times four configurations each, twice."""
-    tasks = driver.extract_tasks(model, resolve_target("llvm"))
+    tasks = extract_tasks(model, resolve_target("llvm"))
     search = Search([TaskSearch.of(task) for task in tasks])
     assert len(tasks) == 2
-    assert [driver._is_spent(10, at, search) for at in (0.0, 9.9, 10.1)] == [False, False, True]
+    assert [run._is_spent(10, at, search) for at in (0.0, 9.9, 10.1)] == [False, False, True]
     for own in search.tasks:
         own.measured = dict.fromkeys(range(16), 1.0)
     # Half of what has passed: sixteen trials of 32.
-    assert [driver._is_spent(10, at, search) for at in (6.6, 6.7)] == [False, True]
+    assert [run._is_spent(10, at, search) for at in (6.6, 6.7)] == [False, True]
     for own in search.tasks:
         own.measured = {0: 1.0}
     # At most half of the budget.
-    assert [driver._is_spent(10, at, search) for at in (4.9, 5.1)] == [False, True]
+    assert [run._is_spent(10, at, search) for at in (4.9, 5.1)] == [False, True]
 
 
 def test_a_model_without_convolutions(stand_in: type[StandIn], tmp_path: Path) -> None:
@@ -413,38 +399,6 @@ def test_two_tuners_of_a_device_take_turns(
     tune(model, tmp_path, trials=16, callbacks=[lambda _: between.append(is_free())])
     assert len(free) > 16 and not any(free)
     assert len(between) == 2 and all(between)
-
-
-# -------------------------------------------------------------------------------------- arguments
-
-MEANINGLESS: list[tuple[str, Any]] = [
-    *(("trials", value) for value in (0, -1, True, "8", 2.5)),
-    *(("time_budget", value) for value in (0, -1.0, float("nan"), "60", True)),
-    *(("level", value) for value in ("quick", None, ["fast"])),
-    *(("precision", value) for value in ("float16", None)),
-    *(("seed", value) for value in (-1, None, 0.5, True)),
-    ("tracker", "localhost"),
-    ("key", "rk3399"),
-    ("tuning_logs", False),
-    ("tuning_logs", True),
-    ("tuning_logs", __file__),
-]
-
-
-@pytest.mark.parametrize(("name", "value"), MEANINGLESS, ids=map(str, MEANINGLESS))
-def test_arguments_that_mean_nothing(
-    model: onnx.ModelProto, tmp_path: Path, name: str, value: Any
-) -> None:
-    with pytest.raises(InputError) as caught:
-        tune(model, tmp_path, **{name: value})
-    assert caught.value.name == name and name in str(caught.value)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_device_that_is_not_here(model: onnx.ModelProto, tmp_path: Path) -> None:
-    with pytest.raises(DeviceUnavailableError, match="device"):
-        tvm_edge.tune(model, "mali-t860", tuning_logs=tmp_path)
-    assert not list(tmp_path.iterdir())
 
 
 def test_seeds_of_any_size(stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path) -> None:

@@ -7,22 +7,22 @@ from typing import Any
 
 import click
 
-from tvm_edge.cli import common
+from tvm_edge.cli import options, printing
 
 
 @click.command("analyze")
 @click.argument("model", required=False)
-@common.several_models_option
-@common.target_option("llvm")
-@common.host_option
-@common.input_shapes_option
-@common.fallback_option
-@common.tuning_records_option
-@common.memory_budget_option
+@options.several_models_option
+@options.target_option("llvm")
+@options.host_option
+@options.input_shapes_option
+@options.fallback_option
+@options.tuning_records_option
+@options.memory_budget_option
 @click.option("--operators", is_flag=True, help="List every operator, not just the types.")
 @click.option("--memory", is_flag=True, help="Where the memory is: by device, and by layer.")
-@common.html_option
-@common.json_option
+@options.html_option
+@options.json_option
 def analyze_command(
     model: str | None,
     models: dict[str, str],
@@ -46,9 +46,9 @@ def analyze_command(
     import tvm_edge
     from tvm_edge.report.text import analysis, memory_tables
 
-    chosen = common.chosen_models(model, models)
+    chosen = options.chosen_models(model, models)
     named = model or ", ".join(models)
-    with common.progress(f"analyzing {named}"), common.plain_warnings():
+    with printing.progress(f"analyzing {named}"), printing.plain_warnings():
         report = tvm_edge.analyze(
             chosen,
             target,
@@ -61,4 +61,4 @@ def analyze_command(
     if html:
         report.to_html(html)
     text = memory_tables(report) if memory else analysis(report, all_operators=operators)
-    common.emit(as_json, report.to_dict(), text)
+    printing.emit(as_json, report.to_dict(), text)

@@ -7,20 +7,20 @@ from typing import Any
 
 import click
 
-from tvm_edge.cli import common
+from tvm_edge.cli import loading, options, printing
 
 
 @click.command("bench")
 @click.argument("model")
 @click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True)
 @click.option("--warmup", type=click.IntRange(min=0), default=3, show_default=True)
-@common.target_option(None)
-@common.input_shapes_option
-@common.tuning_records_option
-@common.threads_option
-@common.only_option
-@common.rpc_options
-@common.json_option
+@options.target_option(None)
+@options.input_shapes_option
+@options.tuning_records_option
+@options.threads_option
+@options.only_option
+@options.rpc_options
+@options.json_option
 def bench_command(
     model: str,
     repeat: int,
@@ -36,13 +36,13 @@ def bench_command(
 ) -> None:
     """Measure the latency of MODEL (an ONNX file, zoo:NAME, or an artifact), here or on a board."""
     with (
-        common.opened_model(
+        loading.opened_model(
             model, target, input_shapes, num_threads, tuning_logs, rpc_tracker, rpc_key
         ) as opened,
-        common.progress(f"measuring {model}"),
+        printing.progress(f"measuring {model}"),
     ):
         result = opened.benchmark(models=only, warmup=warmup, repeat=repeat)
-    common.emit(as_json, result.to_dict(), str(result))
+    printing.emit(as_json, result.to_dict(), str(result))
 
 
 @click.command("profile")
@@ -60,14 +60,14 @@ def bench_command(
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a timeline for chrome://tracing or Perfetto.",
 )
-@common.html_option
-@common.target_option(None)
-@common.input_shapes_option
-@common.tuning_records_option
-@common.threads_option
-@common.only_option
-@common.rpc_options
-@common.json_option
+@options.html_option
+@options.target_option(None)
+@options.input_shapes_option
+@options.tuning_records_option
+@options.threads_option
+@options.only_option
+@options.rpc_options
+@options.json_option
 def profile_command(
     model: str,
     repeat: int,
@@ -87,15 +87,15 @@ def profile_command(
     if html and only:
         raise click.UsageError("A page is of all models; leave out --html or --only.")
     with (
-        common.opened_model(
+        loading.opened_model(
             model, target, input_shapes, num_threads, tuning_logs, rpc_tracker, rpc_key
         ) as opened,
-        common.progress(f"profiling {model}"),
+        printing.progress(f"profiling {model}"),
     ):
         profile = opened.profile(models=only, repeat=repeat)
     if trace:
-        with common.writing(trace):
+        with printing.writing(trace):
             profile.to_chrome_trace(trace)
     if html:
         opened.report.to_html(html, profile)
-    common.emit(as_json, profile.to_dict(), profile.table(print_top))
+    printing.emit(as_json, profile.to_dict(), profile.table(print_top))

@@ -7,26 +7,26 @@ from typing import Any
 
 import click
 
-from tvm_edge.cli import common
+from tvm_edge.cli import options, printing
 
 _PARALLEL_FUSION: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
 
 
 @click.command("compile")
 @click.argument("model", required=False)
-@common.several_models_option
+@options.several_models_option
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Artifact to write; default MODEL with .tvme, in this folder; of several, their names.",
 )
-@common.target_option("llvm")
-@common.host_option
-@common.input_shapes_option
-@common.fallback_option
-@common.tuning_records_option
-@common.memory_budget_option
+@options.target_option("llvm")
+@options.host_option
+@options.input_shapes_option
+@options.fallback_option
+@options.tuning_records_option
+@options.memory_budget_option
 @click.option(
     "--precision",
     default="float32",
@@ -53,8 +53,8 @@ _PARALLEL_FUSION: dict[str, str | bool] = {"auto": "auto", "on": True, "off": Fa
     is_flag=True,
     help="Add OpenCL kernels as this machine's driver builds them.",
 )
-@common.html_option
-@common.json_option
+@options.html_option
+@options.json_option
 def compile_command(
     model: str | None,
     models: dict[str, str],
@@ -75,10 +75,10 @@ def compile_command(
     """Compile MODEL (an ONNX file or zoo:NAME) to an artifact, or several models to one."""
     import tvm_edge
 
-    chosen = common.chosen_models(model, models)
+    chosen = options.chosen_models(model, models)
     named = "-".join(models) if model is None else Path(model.removeprefix("zoo:")).stem
     path = output or Path(f"{named}.tvme")
-    with common.progress(f"compiling {named}"), common.plain_warnings():
+    with printing.progress(f"compiling {named}"), printing.plain_warnings():
         compiled = tvm_edge.compile(
             chosen,
             target,
@@ -91,7 +91,7 @@ def compile_command(
             memory_budget=memory_budget,
             tuning_logs=tuning_logs,
         )
-    with common.progress(f"writing {path}"):
+    with printing.progress(f"writing {path}"):
         compiled.export(path, embed_programs=embed_programs)
     report = compiled.report
     if html:
@@ -109,7 +109,7 @@ def compile_command(
         planned = f"memory: {memory.plan_line()}\n"
     fused = f"fusion: {report.fusion_line()}\n" if report.fusion_groups else ""
     decided = f"{report.placement_line()}\n{covered}{precise}{fused}{planned}"
-    common.emit(
+    printing.emit(
         as_json,
         {"artifact": str(path), "bytes": size, "report": report.to_dict()},
         f"{decided}wrote {path} ({size / 2**20:.1f} MiB)",

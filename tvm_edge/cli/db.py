@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tvm_edge.cli import common
+from tvm_edge.cli import options, printing
 from tvm_edge.cli.db_change import export_command, import_command, merge_command, prune_command
 from tvm_edge.cli.db_stores import columns, find_store, folder_option, known_stores
 from tvm_edge.errors import RecordError
@@ -44,7 +44,7 @@ for _command in (merge_command, prune_command, export_command, import_command):
 
 @db_command.command("list")
 @folder_option
-@common.json_option
+@options.json_option
 def list_command(folder: Path | None, as_json: bool) -> None:
     """List the stores: your own and those that ship."""
     rows = []
@@ -70,7 +70,7 @@ def list_command(folder: Path | None, as_json: bool) -> None:
         ],
     )
     empty = f"no records: neither in {str(user_folder(folder))!r} nor in the package"
-    common.emit(as_json, rows, table if rows else empty)
+    printing.emit(as_json, rows, table if rows else empty)
     for row in rows:
         if "error" in row:
             click.echo(f"warning: {row['error']}", err=True)
@@ -80,7 +80,7 @@ def list_command(folder: Path | None, as_json: bool) -> None:
 @click.argument("store")
 @folder_option
 @click.option("--all", "everything", is_flag=True, help="Failures too, and not the best alone.")
-@common.json_option
+@options.json_option
 def show_command(store: str, folder: Path | None, everything: bool, as_json: bool) -> None:
     """Show the best record of each workload of STORE."""
     opened = open_store(find_store(store, folder))
@@ -101,7 +101,7 @@ def show_command(store: str, folder: Path | None, everything: bool, as_json: boo
     heads = ("operator", "shapes", "target", "µs", "configuration", "measured")
     hidden = len(records) - len(shown)
     more = f"\n{hidden} slower or failed ones are not shown (--all)" if hidden else ""
-    common.emit(as_json, [json.loads(r.to_json()) for r in shown], columns(heads, rows) + more)
+    printing.emit(as_json, [json.loads(r.to_json()) for r in shown], columns(heads, rows) + more)
     for damage in damages:
         click.echo(f"warning: {damage}", err=True)
 
@@ -109,7 +109,7 @@ def show_command(store: str, folder: Path | None, everything: bool, as_json: boo
 @db_command.command("validate")
 @click.argument("stores", nargs=-1)
 @folder_option
-@common.json_option
+@options.json_option
 def validate_command(stores: tuple[str, ...], folder: Path | None, as_json: bool) -> None:
     """Check STORES, by default all there are; exit with 4 if one is damaged.
 
@@ -143,6 +143,6 @@ def validate_command(stores: tuple[str, ...], folder: Path | None, as_json: bool
         f"changed, {len(row['problems'])} problems"
         for row in rows
     ]
-    common.emit(as_json, rows, "\n".join([*lines, *problems]) or "no records")
+    printing.emit(as_json, rows, "\n".join([*lines, *problems]) or "no records")
     if problems:
         sys.exit(RecordError.exit_code)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from tvm_edge.cli import common
+from tvm_edge.cli import options, printing
 from tvm_edge.cli.db_stores import columns, find_store, folder_option
 from tvm_edge.records import (
     DATABASE,
@@ -39,7 +39,7 @@ _OUTPUT = click.option(
 @click.argument("stores", nargs=-1, required=True)
 @_OUTPUT
 @folder_option
-@common.json_option
+@options.json_option
 def merge_command(
     stores: tuple[str, ...], output: Path, folder: Path | None, as_json: bool
 ) -> None:
@@ -55,7 +55,7 @@ def merge_command(
             written = database.counts().records
     else:
         written = write_lines(output, records)
-    common.emit(
+    printing.emit(
         as_json,
         {"file": str(output), "read": len(records), "records": written},
         f"{len(records)} records read; {output} has {written}",
@@ -67,14 +67,14 @@ def merge_command(
 @_OUTPUT
 @click.option("--best", type=click.IntRange(min=1), help="Only so many of each workload.")
 @folder_option
-@common.json_option
+@options.json_option
 def export_command(
     store: str, output: Path, best: int | None, folder: Path | None, as_json: bool
 ) -> None:
     """Write the records of STORE as JSON Lines, as they ship."""
     records = _read([find_store(store, folder)])
     written = write_lines(output, best_lines(records, best) if best else records)
-    common.emit(
+    printing.emit(
         as_json, {"file": str(output), "records": written}, f"wrote {output}: {written} records"
     )
 
@@ -82,7 +82,7 @@ def export_command(
 @click.command("import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @folder_option
-@common.json_option
+@options.json_option
 def import_command(files: tuple[Path, ...], folder: Path | None, as_json: bool) -> None:
     """Take the records of FILES into your own, each into the database of its device."""
     records = _read(files)
@@ -91,7 +91,7 @@ def import_command(files: tuple[Path, ...], folder: Path | None, as_json: bool) 
         click.echo(f"warning: {warning}", err=True)
     rows = [{"file": str(path), "added": count} for path, count in added.files.items()]
     lines = [f"{row['file']}: {row['added']} new or later records" for row in rows]
-    common.emit(as_json, {"read": len(records), "files": rows}, "\n".join(lines) or "no records")
+    printing.emit(as_json, {"read": len(records), "files": rows}, "\n".join(lines) or "no records")
 
 
 @click.command("prune")
@@ -104,7 +104,7 @@ def import_command(files: tuple[Path, ...], folder: Path | None, as_json: bool) 
     help="Records of each workload to keep, the fastest.",
 )
 @folder_option
-@common.json_option
+@options.json_option
 def prune_command(stores: tuple[str, ...], keep: int, folder: Path | None, as_json: bool) -> None:
     """Drop from STORES what no compilation takes: by default from all of your own.
 
@@ -117,7 +117,7 @@ def prune_command(stores: tuple[str, ...], keep: int, folder: Path | None, as_js
     table = columns(
         (*heads, "file"), [(*(str(row[h]) for h in heads), str(row["file"])) for row in rows]
     )
-    common.emit(as_json, rows, table if rows else "no records to prune")
+    printing.emit(as_json, rows, table if rows else "no records to prune")
 
 
 def _prune(path: Path, keep: int) -> Pruned:

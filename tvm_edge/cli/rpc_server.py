@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tvm_edge.cli import common
+from tvm_edge.cli import options, printing
 
 
 @click.command("rpc-server")
@@ -23,7 +23,7 @@ from tvm_edge.cli import common
     type=click.IntRange(2, 65536),
     help="The first free port before this one is taken; default only --port.",
 )
-@common.json_option
+@options.json_option
 def rpc_server_command(
     tracker: str | None,
     key: str | None,
@@ -46,5 +46,5 @@ def rpc_server_command(
         info = server.describe()
         at = f"under the key {key} at the tracker {tracker}" if tracker else "without a tracker"
         data = {"address": server.address, "tracker": tracker, "key": key, **info.to_dict()}
-        common.emit(as_json, data, f"{info}\nserving on {server.address} {at}")
+        printing.emit(as_json, data, f"{info}\nserving on {server.address} {at}")
         server.run()

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import numpy as np
 
-from tvm_edge.cli import common
+from tvm_edge.cli import loading, options, printing
 from tvm_edge.errors import InputError
 
 
@@ -32,13 +32,13 @@ from tvm_edge.errors import InputError
     type=click.IntRange(min=1),
     help="Print the indices and values of the N largest elements of each output.",
 )
-@common.target_option(None)
-@common.input_shapes_option
-@common.tuning_records_option
-@common.threads_option
-@common.only_option
-@common.rpc_options
-@common.json_option
+@options.target_option(None)
+@options.input_shapes_option
+@options.tuning_records_option
+@options.threads_option
+@options.only_option
+@options.rpc_options
+@options.json_option
 def run_command(
     model: str,
     inputs_path: Path | None,
@@ -56,20 +56,20 @@ def run_command(
     """Run MODEL (an ONNX file, zoo:NAME, or an artifact) once, here or on a board."""
     from tvm_edge.runtime.inputs import random_inputs
 
-    with common.opened_model(
+    with loading.opened_model(
         model, target, input_shapes, num_threads, tuning_logs, rpc_tracker, rpc_key
     ) as opened:
         values = _read(inputs_path) if inputs_path else random_inputs(opened.inputs)
         outputs = opened.run(values, models=only)
     if outputs_path:
-        with common.writing(outputs_path):
+        with printing.writing(outputs_path):
             _write(outputs_path, outputs)
     rows = [_describe(name, array, print_top) for name, array in outputs.items()]
     lines = []
     for row in rows:
         lines.append(f"{row['name']}: {row['dtype']}{row['shape']}  mean {row['mean']:.6g}")
         lines += [f"  {item['index']}: {item['value']:.6g}" for item in row.get("top", ())]
-    common.emit(as_json, {"outputs": rows}, "\n".join(lines))
+    printing.emit(as_json, {"outputs": rows}, "\n".join(lines))
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tvm_edge.cli import common
+from tvm_edge.cli import options, printing
 
 if TYPE_CHECKING:
     from tvm_edge.tuning import Progress
@@ -21,10 +21,10 @@ _LISTED = 10  # convolutions in the table
 
 @click.command("tune")
 @click.argument("model", required=False)
-@common.several_models_option
-@common.target_option("llvm")
-@common.host_option
-@common.input_shapes_option
+@options.several_models_option
+@options.target_option("llvm")
+@options.host_option
+@options.input_shapes_option
 @click.option(
     "--trials",
     type=click.IntRange(min=1),
@@ -61,9 +61,9 @@ _LISTED = 10  # convolutions in the table
     show_default=True,
     help="Of what is tried at random; a run is resumed with its own.",
 )
-@common.records_folder_option
-@common.rpc_options
-@common.json_option
+@options.records_folder_option
+@options.rpc_options
+@options.json_option
 def tune_command(
     model: str | None,
     models: dict[str, str],
@@ -90,8 +90,8 @@ def tune_command(
     """
     import tvm_edge
 
-    chosen = common.chosen_models(model, models)
-    with _progress(model or ", ".join(models), time_budget) as show, common.plain_warnings():
+    chosen = options.chosen_models(model, models)
+    with _progress(model or ", ".join(models), time_budget) as show, printing.plain_warnings():
         result = tvm_edge.tune(
             chosen,
             target,
@@ -109,7 +109,7 @@ def tune_command(
             seed=seed,
             callbacks=(show,),
         )
-    common.emit(as_json, result.to_dict(), f"{result.table(_LISTED)}{result.summary()}")
+    printing.emit(as_json, result.to_dict(), f"{result.table(_LISTED)}{result.summary()}")
     if result.interrupted:
         raise click.Abort
 

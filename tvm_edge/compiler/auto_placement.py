@@ -22,9 +22,9 @@ from tvm_edge.relay_passes.place_by_cost import (
     place_by_cost,
 )
 
-__all__ = ["LEAST_OF_PARTITION", "LEAST_OF_RUN", "LEAST_US", "cheaper_on_cpu", "placement_problem"]
+__all__ = ["cheaper_on_cpu", "placement_problem"]
 
-LEAST_US, LEAST_OF_RUN, LEAST_OF_PARTITION = 200.0, 0.02, 0.35
+_LEAST_US, _LEAST_OF_RUN, _LEAST_OF_PARTITION = 200.0, 0.02, 0.35
 """The smallest partition that leaves the GPU, by what that saves: microseconds, share of the time
 of a run, and share of what its operators take on the GPU. A graph in many pieces keeps both devices
 waiting for each other, and times are estimates: a network of which they say that it is a tenth
@@ -83,10 +83,10 @@ def cheaper_on_cpu(
     for partition in _partitions(problem, places):
         gain = _gain(problem, places, partition)
         there = sum(problem.us[operator][GPU] for operator in partition)
-        least = [LEAST_OF_RUN * problem.total(places)]
+        least = [_LEAST_OF_RUN * problem.total(places)]
         if not resolved.spec.on_cpu:  # the same cores run the same schedules: there is no doubt
-            least.append(LEAST_OF_PARTITION * there)
-        if gain < max(LEAST_US, *least):
+            least.append(_LEAST_OF_PARTITION * there)
+        if gain < max(_LEAST_US, *least):
             for operator in partition:
                 places[operator] = GPU
     total = problem.total(places)

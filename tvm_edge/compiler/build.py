@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import tvm
 from tvm import relax, tirx
@@ -17,7 +18,7 @@ from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_intrinsics, opencl_pipeline
 from tvm_edge.lowering.opencl_source import sources_rewritten
 
-__all__ = ["BuiltLibrary", "build"]
+__all__ = ["BuiltLibrary", "build", "described_target"]
 
 _NO_PASSES = tvm.transform.Sequential([], name="AlreadyLowered")
 
@@ -129,3 +130,15 @@ def _with_a_function(mod: tvm.IRModule) -> tvm.IRModule:
     mod = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
     mod[symbol] = nothing.with_attr({"global_symbol": symbol, "tirx.is_host_func": True})
     return mod
+
+
+def described_target(resolved: ResolvedTarget) -> dict[str, Any]:
+    """What a model says of the target that its code is for; ``ModelInfo.target``."""
+    return {
+        "kind": resolved.kind,
+        "config": str(resolved.target),
+        "triple": resolved.triple,
+        "architecture": resolved.architecture,
+        "features": sorted(resolved.features),
+        "device": resolved.spec.to_dict(),
+    }

@@ -1,64 +1,27 @@
-"""``compile`` and ``analyze``, as numbered phases."""
+"""``compile`` and ``analyze``."""
 
 from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from time import perf_counter
 from typing import Any, Literal
 
 import tvm
 
-from tvm_edge.compiler import describe, phases
-from tvm_edge.compiler.budgeted import within_budget
-from tvm_edge.compiler.build import BuiltLibrary, build
-from tvm_edge.compiler.models_alone import Lowered, largest, models_alone, with_models
-from tvm_edge.compiler.options import (
-    check_options,
-    check_precision,
-    check_window,
-    exceptions_of,
-)
-from tvm_edge.compiler.parallel import describe_groups, merge_kernels, merged_infos
-from tvm_edge.compiler.pipeline import dump
-from tvm_edge.compiler.placement import Placed, copies_of, place
-from tvm_edge.compiler.planned import Planned, planned_layouts
-from tvm_edge.compiler.provenance import NodeTrace
-from tvm_edge.compiler.schedule import schedule_kernels
-from tvm_edge.compiler.smaller import has_smaller, smaller
-from tvm_edge.compiler.steps import fuse, lift_weights, lower
-from tvm_edge.compiler.tuned import TuningLogs, choose
-from tvm_edge.compiler.without_winograd import without_winograd
-from tvm_edge.errors import (
-    CompilationError,
-    TvmEdgeError,
-    TvmEdgeWarning,
-    UnsupportedOperatorError,
-    one_line,
-)
-from tvm_edge.frontend import ImportedModel, load_model, survey_model
+from tvm_edge.compiler import describe
+from tvm_edge.compiler.build import build, described_target
+from tvm_edge.compiler.options import check_options, check_window
+from tvm_edge.compiler.prepared import prepare, prepare_within
+from tvm_edge.compiler.tuned import TuningLogs
+from tvm_edge.errors import TvmEdgeWarning, UnsupportedOperatorError
+from tvm_edge.frontend import survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
-from tvm_edge.memory.budget import parse_budget
-from tvm_edge.memory.footprint import (
-    call_bytes,
-    kernel_scratch,
-    uploaded,
-    weights_of_devices,
-)
 from tvm_edge.memory.plans import AS_IS, Plan
-from tvm_edge.relay_passes.concat_in_place import concat_in_place
-from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.layout_graph import LayoutPlan
-from tvm_edge.relay_passes.lower_precision import lower_precision
-from tvm_edge.relay_passes.quantize import is_quantized
-from tvm_edge.relay_passes.split_conv import split_convolutions
-from tvm_edge.relay_passes.split_fc import split_dense
-from tvm_edge.relay_passes.stream_layers import stream_layers
-from tvm_edge.report import CompileReport, KernelInfo, MemoryInfo, TensorSpec
+from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
 from tvm_edge.runtime.threads import resolve_num_threads
 from tvm_edge.schedules.blocked import ConvWorkload
@@ -229,38 +192,28 @@ def compile_with(
     if conv_window is not None:
         way = replace(way, conv_window=conv_window)
 
-    def make(model: Any, way: Plan = way) -> _Plan:
-        return _plan(
-            model,
-            target,
-            input_shapes,
-            fallback,
-            host,
-            configs,
-            precision,
-            precision_exceptions,
-            tuning_logs,
-            parallel_fusion,
-            layout_plan,
-            way,
-        )
-
-    plan = _fitting(make, model, input_shapes, memory_budget, target, host, fallback)
+    make = partial(
+        prepare,
+        target=target,
+        input_shapes=input_shapes,
+        fallback=fallback,
+        host=host,
+        configs=configs,
+        precision=precision,
+        precision_exceptions=precision_exceptions,
+        tuning_logs=tuning_logs,
+        parallel_fusion=parallel_fusion,
+        layout_plan=layout_plan,
+        way=way,
+    )
+    plan = prepare_within(make, model, input_shapes, memory_budget, target, host, fallback)
     with plan.clock("build"):
         library = build(plan.lowered, plan.resolved, plan.smaller)
     report = replace(plan.report, seconds=plan.clock.seconds)
     for message in report.warnings:
         warnings.warn(message, TvmEdgeWarning, stacklevel=2)
     _LOG.info("%s: %s", report.model, report.placement_line())
-    resolved = plan.resolved
-    code = {
-        "kind": resolved.kind,
-        "config": str(resolved.target),
-        "triple": resolved.triple,
-        "architecture": resolved.architecture,
-        "features": sorted(resolved.features),
-        "device": resolved.spec.to_dict(),
-    }
+    code = described_target(plan.resolved)
     devices = DevicePlan(plan.placed.kinds, plan.placed.inputs, tuple(plan.weight_devices))
     imported = plan.imported
     info = ModelInfo(imported.inputs, imported.outputs, code, devices, report, imported.parts)
@@ -304,20 +257,18 @@ def analyze(
         tuning_logs=tuning_logs,
     )
 
-    def make(model: Any, way: Plan = AS_IS) -> _Plan:
-        return _plan(
-            model,
-            target,
-            input_shapes,
-            fallback,
-            host,
-            tuning_logs=tuning_logs,
-            parallel_fusion=parallel_fusion,
-            way=way,
-        )
-
+    make = partial(
+        prepare,
+        target=target,
+        input_shapes=input_shapes,
+        fallback=fallback,
+        host=host,
+        tuning_logs=tuning_logs,
+        parallel_fusion=parallel_fusion,
+    )
     try:
-        return _fitting(make, model, input_shapes, memory_budget, target, host, fallback).report
+        plan = prepare_within(make, model, input_shapes, memory_budget, target, host, fallback)
+        return plan.report
     except UnsupportedOperatorError as err:
         survey = survey_model(model, input_shapes, err)
     resolved = resolve_target(target, host)
@@ -349,259 +300,5 @@ def unmerged_kernels(
     model, target, host, input_shapes, tuning_logs
         As for :func:`compile`.
     """
-    plan = _plan(model, target, input_shapes, "auto", host, tuning_logs=tuning_logs)
+    plan = prepare(model, target, input_shapes, "auto", host, tuning_logs=tuning_logs)
     return plan.unmerged, plan.resolved
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Everything there is to know before code is generated."""
-
-    resolved: ResolvedTarget
-    imported: ImportedModel
-    placed: Placed
-    lowered: tvm.IRModule
-    weights: list[tvm.runtime.Tensor]
-    weight_devices: list[int]
-    report: CompileReport
-    clock: _Clock
-    smaller: Callable[[], BuiltLibrary] | None
-    unmerged: tvm.IRModule
-
-
-def _plan(
-    model: Any,
-    target: Any,
-    input_shapes: Mapping[str, Sequence[int]] | None,
-    fallback: str | Sequence[str],
-    host: Any = None,
-    configs: Mapping[ConvWorkload, ConvConfig] | None = None,
-    precision: str = "float32",
-    precision_exceptions: Sequence[str] = (),
-    tuning_logs: TuningLogs = False,
-    parallel_fusion: str | bool = False,
-    layout_plan: LayoutPlan | Literal[False] | None = None,
-    way: Plan = AS_IS,
-) -> _Plan:
-    clock = _Clock()
-
-    # 1. The target and what is known of its device.
-    resolved = resolve_target(target, host)
-    check_precision(precision, resolved)
-
-    # 2. The model, in normal form.
-    with clock("import"):
-        imported = model
-        if not isinstance(model, ImportedModel):
-            imported = load_model(model, input_shapes)
-
-    # 3. Graph: simplify, place, turn operators into kernels, group and fuse them.
-    with clock("graph"):
-        dump(imported.module, "imported")
-        with resolved.cpu.target:  # constants are evaluated here
-            simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))
-        # Who asks for float16 wants the GPU: the CPU has no kernels of it.
-        by_cost = precision in ("float32", "tf32")
-        placed = place(simple, imported, resolved, fallback, by_cost=by_cost, offload=way.offload)
-        if len(placed.kinds) > 1:
-            dump(placed.module, "placed")
-        asked = resolved
-        if placed.kinds == (resolved.cpu.kind,) and resolved.host is not None:
-            resolved, precision = resolved.host, "float32"  # as for a CPU alone, layouts and all
-            if is_quantized(imported.module):  # its bytes are of the type that its kernels take
-                with resolved.target:
-                    simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))
-                placed = replace(placed, module=simple)
-        stored = placed.module
-        lowered_types = None
-        if precision in ("float16", "mixed"):
-            exceptions = exceptions_of(imported, precision_exceptions)
-            lowered_types = lower_precision(stored, resolved.kind, exceptions)
-            stored = lowered_types.module
-            dump(stored, "lower_precision")
-        node_names = {i: node.name for i, node in enumerate(imported.nodes)}
-        stored = split_convolutions(stored, way.conv_window, node_names)
-        # Records are of float32: what is fastest with half of the bytes is another matter.
-        tuning_logs = tuning_logs if precision == "float32" else False
-        recorded = choose(stored, resolved, tuning_logs, configs or {})
-        if not way.winograd:
-            recorded = without_winograd(recorded, stored, resolved, precision)
-        configs = recorded.configs
-        planned = Planned(layout_plan or None)
-        if layout_plan is None and len(placed.kinds) == 1 and way.winograd:
-            planned = planned_layouts(stored, resolved, tuning_logs, imported.nodes)
-        split = split_dense(stored, way.weight_window, node_names)
-        stored = split.module
-        with resolved.target:
-            laid_out = phases.layout(resolved.spec, configs, planned.plan)(stored)
-            legal = phases.legalize(resolved, precision, configs)(laid_out)
-            grouped = phases.GROUP(legal)
-            calls = NodeTrace(legal).calls(grouped)
-            fused, left = fuse(grouped, resolved)
-            calls = [calls[i] for i in left]
-            streamed = stream_layers(fused, way.least_streamed)
-            asking = [calls[position] for position in streamed.nbytes]
-
-    # 4. A schedule for every kernel.
-    with clock("schedule"), resolved.target:
-        scheduled, schedules = schedule_kernels(streamed.module, resolved, precision)
-        if resolved.spec.has_cpu_cores:
-            scheduled, left = concat_in_place(scheduled)
-            calls = [calls[i] for i in left]
-        scheduled = phases.WORKSPACE(phases.IN_PLACE(scheduled))
-        names = kernel_calls(scheduled)
-        scratch = kernel_scratch(scheduled, resolved)
-        sizes = call_bytes(scheduled, scratch, resolved.cpu.spec.cores)
-        dump(scheduled, "scheduled")
-
-    # 5. Weights leave the code; independent kernels are merged; storage is planned; the graph
-    # becomes instructions.
-    with clock("lower"), resolved.target:
-        lifted, weights, weight_devices = lift_weights(
-            phases.stream(resolved.kind)(scheduled), imported.parts
-        )
-        merge = partial(
-            merge_kernels,
-            resolved=resolved,
-            parallel_fusion=parallel_fusion,
-            tuning_logs=tuning_logs if precision == "float32" else False,
-        )
-        parallel = merge(lifted)
-        dump(parallel.module, "parallel_fusion")
-        lowered, plain = lower(parallel.module, placed.kinds, resolved.shared)
-        alone = [
-            Lowered(one, merge(one.module), placed.kinds, resolved.shared)
-            for one in models_alone(lifted, imported.parts)
-        ]
-        lowered = with_models(lowered, [one.instructions for one in alone])
-
-    # 6. What was decided.
-    with clock("report"):
-        apart = describe.describe_kernels(
-            fused, calls, names, schedules, imported, recorded.origins, sizes
-        )
-        kernels = merged_infos(apart, parallel)
-        placements = describe.describe_placements(imported, calls, schedules, placed.reasons)
-        splits = (
-            *describe.describe_splits(split.layers, placements),
-            *describe.describe_streamed(streamed.nbytes.values(), asking, schedules, imported),
-        )
-
-        def memory_of(
-            instructions: tvm.IRModule,
-            items: Sequence[int],
-            inputs: Sequence[TensorSpec],
-            outputs: Sequence[TensorSpec],
-            launches: Sequence[KernelInfo],
-        ) -> MemoryInfo:
-            own = (
-                [weights[item] for item in items],
-                [weight_devices[item] for item in items],
-                placed.kinds,
-            )
-            held, on_gpu = weights_of_devices(*own), uploaded(*own)
-            return describe.describe_memory(
-                instructions, scratch, held, on_gpu, inputs, outputs, launches, splits, resolved
-            )
-
-        memory = memory_of(plain, range(len(weights)), imported.inputs, imported.outputs, kernels)
-        models = tuple(one.described(imported, apart, memory_of) for one in alone)
-        report = CompileReport(
-            model=imported.name,
-            target=f"{asked.kind} ({asked.spec.name})",
-            placements=placements,
-            operators=describe.describe_operators(imported.nodes, imported.folded, placements),
-            kernels=kernels,
-            copies=copies_of(legal, imported, resolved.shared),
-            layouts=describe.describe_layouts(fused, calls, schedules, imported),
-            fusion_groups=describe_groups(apart, parallel, parallel_fusion),
-            memory=largest(memory, models),
-            models=models,
-            partitions=describe.partitions(kernels),
-            precision=describe.describe_precision(
-                precision, lowered_types, placed.module, imported
-            ),
-            records=recorded.with_ignored(planned.ignored),
-            layout_choice=planned.info,
-            splits=splits,
-            warnings=(
-                *imported.warnings,
-                *describe.unfit_constants(lowered_types, imported),
-                *recorded.warnings,
-                *planned.warnings,
-            ),
-            seconds=clock.seconds,
-        )
-    remade = partial(
-        smaller,
-        stored,
-        resolved,
-        placed.kinds,
-        weights,
-        precision,
-        configs,
-        imported.parts,
-        planned.plan,
-        way.least_streamed,
-    )
-    fewer_items = remade if has_smaller(resolved) else None
-    return _Plan(
-        resolved,
-        imported,
-        placed,
-        lowered,
-        weights,
-        weight_devices,
-        report,
-        clock,
-        fewer_items,
-        lifted,
-    )
-
-
-def _fitting(
-    make: Callable[..., _Plan],
-    model: Any,
-    input_shapes: Mapping[str, Sequence[int]] | None,
-    memory_budget: int | str | None,
-    target: Any,
-    host: Any,
-    fallback: str | Sequence[str],
-) -> _Plan:
-    """What the compiler is to build: as it is, or by the plan that fits the budget."""
-    budget = parse_budget(memory_budget)
-    if budget is None:
-        return make(model)
-    clock = _Clock()
-    with clock("import"):  # once for all plans
-        imported = load_model(model, input_shapes)
-    resolved = resolve_target(target, host)
-    plan, report = within_budget(
-        partial(make, imported), budget, imported.nodes, resolved, fallback
-    )
-    plan.clock.seconds.update(clock.seconds)
-    return replace(plan, report=report)
-
-
-class _Clock:
-    """Wall-clock seconds of named phases, and whatever they raise as an error of ours."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        start = perf_counter()
-        try:
-            yield
-        except TvmEdgeError:
-            raise
-        # A model is anybody's file, and TVM meets what it did not foresee with any exception.
-        except Exception as err:
-            _LOG.info("phase %r failed", name, exc_info=True)
-            raise CompilationError(
-                f"the compiler fails on this model in its phase {name!r} "
-                f"({type(err).__name__}: {one_line(err)}); simplify the model, and report it "
-                "with the model if ONNX Runtime runs it"
-            ) from err
-        self.seconds[name] = round(perf_counter() - start, 3)

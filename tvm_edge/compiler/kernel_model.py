@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from tvm_edge.compiler.build import build
+from tvm_edge.compiler.build import build, described_target
 from tvm_edge.compiler.steps import lower
 from tvm_edge.frontend.specs import output_specs, spec_of
 from tvm_edge.hardware import ResolvedTarget
@@ -45,14 +45,7 @@ def kernel_model(
     )
     with resolved.target:
         lowered, _ = lower(mod, [resolved.kind], resolved.shared)
-    code = {
-        "kind": resolved.kind,
-        "config": str(resolved.target),
-        "triple": resolved.triple,
-        "architecture": resolved.architecture,
-        "features": sorted(resolved.features),
-        "device": resolved.spec.to_dict(),
-    }
+    code = described_target(resolved)
     report = CompileReport("kernels", resolved.spec.name, (), (), None)
     plan = DevicePlan((resolved.kind,), (0,) * len(inputs), ())
     info = ModelInfo(inputs, outputs, code, plan, report)

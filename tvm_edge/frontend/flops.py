@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["DATA_MOVEMENT", "ELEMENTWISE", "PER_ELEMENT", "Operation", "Shape", "einsum", "flops"]
+__all__ = ["ELEMENTWISE", "Operation", "Shape", "einsum", "flops"]
 
 Shape = tuple[int, ...]
 
@@ -47,13 +47,13 @@ def flops(operation: Operation) -> int | None:
         non-maximum suppression, loops) and for operators that nobody here knows.
     """
     op_type = operation.op_type
-    if op_type in DATA_MOVEMENT:
+    if op_type in _DATA_MOVEMENT:
         return 0
     try:
         if op_type in ELEMENTWISE:
             return _elements(operation.outputs[0])
-        if op_type in PER_ELEMENT:
-            return PER_ELEMENT[op_type] * _elements(operation.inputs[0])
+        if op_type in _PER_ELEMENT:
+            return _PER_ELEMENT[op_type] * _elements(operation.inputs[0])
         formula = _FORMULAS.get(op_type)
         return None if formula is None else formula(operation)
     except _Unknown:
@@ -174,7 +174,7 @@ def _roi_align(op: Operation) -> int:
     return 9 * ratio**2 * _elements(op.outputs[0])
 
 
-DATA_MOVEMENT = frozenset(
+_DATA_MOVEMENT = frozenset(
     """
     BatchToSpace Cast CastLike Compress Concat ConcatFromSequence Constant ConstantOfShape
     DepthToSpace Dropout Expand EyeLike Flatten Gather GatherElements GatherND Identity MaxUnpool
@@ -197,7 +197,7 @@ ELEMENTWISE = frozenset(
 )
 """One operation per element of the result."""
 
-PER_ELEMENT: Mapping[str, int] = {
+_PER_ELEMENT: Mapping[str, int] = {
     "ArgMax": 1,
     "ArgMin": 1,
     "BatchNormalization": 2,  # a scale and a shift: in inference its statistics are constants

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "import_onnx",
-    "input_specs",
     "prepare",
     "refuse_unsupported",
     "source_nodes",
@@ -66,7 +65,7 @@ def import_onnx(
     ]
     proto = fold_constants(original)
     refuse_unsupported(proto)  # what functions of the model are made of
-    inputs = input_specs(proto)
+    inputs = _input_specs(proto)
     nodes, folded = source_nodes(original, proto)
     del original  # its weights: the folded model has its own
     module = import_graph(proto)
@@ -267,7 +266,7 @@ def _operands(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> str:
     return " and ".join(texts) or "no operands"
 
 
-def input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
+def _input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
     """Signatures of the inputs of a model with static shapes."""
     initializers = {tensor.name for tensor in proto.graph.initializer}
     return tuple(

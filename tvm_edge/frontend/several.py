@@ -21,9 +21,9 @@ from tvm_edge.relay_passes.expressions import all_bindings
 from tvm_edge.relay_passes.node_names import node_index
 from tvm_edge.report import ModelPart, TensorSpec, UnsupportedInfo
 
-__all__ = ["SEPARATOR", "beside", "check_models", "named_in_errors", "shapes_of", "surveyed_beside"]
+__all__ = ["beside", "check_models", "named_in_errors", "shapes_of", "surveyed_beside"]
 
-SEPARATOR = "/"
+_SEPARATOR = "/"
 """Between the name of a model and that of its tensor or operator."""
 
 _Named = TypeVar("_Named", TensorSpec, SourceNode)
@@ -44,12 +44,12 @@ def check_models(models: Mapping[Any, Any]) -> None:
             got="{}",
         )
     for name in models:
-        if not isinstance(name, str) or not name or SEPARATOR in name or not name.isprintable():
+        if not isinstance(name, str) or not name or _SEPARATOR in name or not name.isprintable():
             raise InputError(
-                f"a model is called {name!r}, and a name is text without {SEPARATOR!r}: tensors "
+                f"a model is called {name!r}, and a name is text without {_SEPARATOR!r}: tensors "
                 "are called 'name/tensor'; choose another, as {'detector': …}",
                 name="model",
-                expected=f"text without {SEPARATOR!r}",
+                expected=f"text without {_SEPARATOR!r}",
                 got=repr(name),
             )
 
@@ -66,13 +66,13 @@ def shapes_of(
     """
     found: dict[str, dict[str, Sequence[int]]] = {model: {} for model in models}
     for name, shape in shapes.items():
-        model, separator, tensor = name.partition(SEPARATOR)
+        model, separator, tensor = name.partition(_SEPARATOR)
         if not separator or model not in found:
             raise InputError(
                 f"input_shapes names {name!r}, and inputs of several models are called "
-                f"'model{SEPARATOR}input'; {near_matches(model, found)}",
+                f"'model{_SEPARATOR}input'; {near_matches(model, found)}",
                 name=name,
-                expected=", ".join(f"{each}{SEPARATOR}…" for each in found),
+                expected=", ".join(f"{each}{_SEPARATOR}…" for each in found),
                 got=name,
             )
         found[model][tensor] = shape
@@ -87,7 +87,7 @@ def named_in_errors(model: str) -> Iterator[None]:
     except TvmEdgeError as err:
         text = str(err)
         if isinstance(err, InputError) and err.name and repr(err.name) in text:
-            full = f"{model}{SEPARATOR}{err.name}"
+            full = f"{model}{_SEPARATOR}{err.name}"
             text = text.replace(repr(err.name), repr(full))
             text = text.replace(f"--input-shapes {err.name}:", f"--input-shapes {full}:")
             err.name = full
@@ -160,7 +160,7 @@ def surveyed_beside(models: Mapping[str, ImportedModel | Survey]) -> Survey:
         folded += [_named(name, node) for node in model.folded]
         warnings += [f"{name}: {text}" for text in model.warnings]
         for missing in model.unsupported if isinstance(model, Survey) else ():
-            operators = tuple(f"{name}{SEPARATOR}{each}" for each in missing.operators)
+            operators = tuple(f"{name}{_SEPARATOR}{each}" for each in missing.operators)
             unsupported.append(replace(missing, operators=operators))
     return Survey(
         " + ".join(models), tuple(nodes), tuple(folded), tuple(unsupported), tuple(warnings)
@@ -174,7 +174,7 @@ def _numbered(model: str, nodes: Iterable[SourceNode], first: int) -> list[Sourc
 
 
 def _named(model: str, thing: _Named) -> _Named:
-    return replace(thing, name=f"{model}{SEPARATOR}{thing.name}")
+    return replace(thing, name=f"{model}{_SEPARATOR}{thing.name}")
 
 
 def _renumbered(module: tvm.IRModule, nodes: int, inputs: int) -> tvm.IRModule:

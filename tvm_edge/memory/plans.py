@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import networkx
-
 from tvm_edge.errors import MemoryBudgetError
 from tvm_edge.frontend import SourceNode
 from tvm_edge.memory.budget import written
@@ -22,7 +20,6 @@ from tvm_edge.report import PlanInfo
 
 __all__ = [
     "AS_IS",
-    "FC_ON_CPU",
     "Plan",
     "Prediction",
     "chosen",
@@ -37,7 +34,7 @@ _CONVOLUTIONS = ("Conv", "nn.conv")
 _LEAST = written(LEAST_STREAMED)
 _ON_CPU = "the target is the CPU, which reads its weights where the artifact is mapped"
 
-FC_ON_CPU = "FC on the CPU: its weights stay pages of the artifact, for the memory budget"
+_FC_ON_CPU = "FC on the CPU: its weights stay pages of the artifact, for the memory budget"
 """Why an operator that would run on the GPU does not."""
 
 
@@ -126,6 +123,8 @@ def offloaded(nodes: Sequence[SourceNode]) -> list[int]:
     All behind them, unless there are convolutions; else what is between one of them and another.
     So a frame crosses from the GPU to the CPU once.
     """
+    import networkx
+
     dense = dense_nodes(nodes)
     graph = networkx.DiGraph()
     graph.add_nodes_from(range(len(nodes)))
@@ -166,7 +165,9 @@ def possible(
     yield AS_IS, ""
     yield Plan("no Winograd", winograd=False), ""
     yield Plan("unified memory"), _why_not_unified(beside_cpu, unified)
-    on_cpu = Plan("FC on the CPU", dict.fromkeys(() if why_on_gpu else offloaded(nodes), FC_ON_CPU))
+    on_cpu = Plan(
+        "FC on the CPU", dict.fromkeys(() if why_on_gpu else offloaded(nodes), _FC_ON_CPU)
+    )
     yield on_cpu, why_on_gpu
     yield replace(on_cpu, name="FC on the CPU, pipelined", pipelined=True), why_on_gpu
     yield _direct(on_cpu), why_on_gpu

@@ -8,7 +8,7 @@ IR.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ class LayoutRecord:
 
     def to_json(self) -> str:
         """One line of JSON, the same for equal records."""
-        return canonical(asdict(self))
+        return canonical(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> LayoutRecord:

@@ -20,9 +20,9 @@ from tvm_edge.rpc.description import hello
 from tvm_edge.rpc.failures import failure_of
 from tvm_edge.rpc.message import Message
 
-__all__ = ["PREFIX", "BoardFunction", "board_functions", "register"]
+__all__ = ["BoardFunction", "board_functions", "register"]
 
-PREFIX = "tvm_edge.rpc."
+_PREFIX = "tvm_edge.rpc."
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def board_functions(uploads: Path) -> dict[str, BoardFunction]:
 def register(functions: Mapping[str, BoardFunction]) -> None:
     """Make functions known to TVM's RPC sessions of this process."""
     for name, function in functions.items():
-        tvm_ffi.register_global_func(PREFIX + name, _packed(function), override=True)
+        tvm_ffi.register_global_func(_PREFIX + name, _packed(function), override=True)
 
 
 def _packed(function: BoardFunction) -> Callable[[bytes], bytes]:

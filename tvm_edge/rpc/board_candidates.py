@@ -14,7 +14,7 @@ from tvm_edge.errors import InputError
 from tvm_edge.rpc.uploads import Uploads
 from tvm_edge.runtime import load
 from tvm_edge.runtime.candidates import Candidate, Operands, kernel_candidate, model_candidate
-from tvm_edge.runtime.session import load_library
+from tvm_edge.runtime.library import load_library
 from tvm_edge.runtime.threads import configure_pool
 
 if TYPE_CHECKING:

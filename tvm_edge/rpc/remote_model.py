@@ -10,10 +10,10 @@ import numpy as np
 import tvm
 
 from tvm_edge.errors import InputError
-from tvm_edge.report import CompileReport, TensorSpec
 from tvm_edge.rpc.agent import Call
 from tvm_edge.rpc.message import Message
 from tvm_edge.runtime.benchmark import BenchmarkResult, check_count
+from tvm_edge.runtime.described import DescribedModel
 from tvm_edge.runtime.info import ModelInfo
 from tvm_edge.runtime.inputs import bind_inputs
 from tvm_edge.runtime.models import Models
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["RemoteModel"]
 
 
-class RemoteModel:
+class RemoteModel(DescribedModel):
     """A model on a board; made by ``tvm_edge.load(path, remote=board)``.
 
     It has the methods of :class:`tvm_edge.CompiledModel` that a network leaves a meaning. Inputs
@@ -35,33 +35,13 @@ class RemoteModel:
     """
 
     def __init__(self, remote: Remote, info: ModelInfo, token: int) -> None:
+        super().__init__(info)
         self._remote = remote
-        self._info = info
         self._token = token
 
     def __repr__(self) -> str:
         inputs = ", ".join(str(spec) for spec in self.inputs)
         return f"<RemoteModel {self.report.model} on board {self._remote.name}: {inputs}>"
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """Names, shapes and types of the inputs."""
-        return self._info.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """Names, shapes and types of the outputs."""
-        return self._info.outputs
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Names of the models, of an artifact that was compiled from a dict of them."""
-        return tuple(part.name for part in self._info.models)
-
-    @property
-    def report(self) -> CompileReport:
-        """What the compiler decided."""
-        return self._info.report
 
     def run(
         self,

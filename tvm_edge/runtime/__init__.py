@@ -2,7 +2,8 @@
 
 from tvm_edge.runtime.benchmark import BenchmarkResult, Timing
 from tvm_edge.runtime.info import ModelInfo
-from tvm_edge.runtime.model import CompiledModel, load
+from tvm_edge.runtime.loading import load
+from tvm_edge.runtime.model import CompiledModel
 from tvm_edge.runtime.placement import DevicePlan
 from tvm_edge.runtime.profile import KernelTime, Profile
 from tvm_edge.runtime.stream import FrameStream

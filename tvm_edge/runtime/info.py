@@ -16,7 +16,7 @@ from tvm_edge.runtime.artifact import Artifact, tensor_dtype
 from tvm_edge.runtime.placement import STREAMED, DevicePlan
 from tvm_edge.schema import check_types
 
-__all__ = ["ModelInfo", "check_info", "read_info", "versions"]
+__all__ = ["ModelInfo", "read_info", "versions"]
 
 
 def versions() -> dict[str, str]:
@@ -95,7 +95,7 @@ def read_info(artifact: Artifact) -> ModelInfo:
         )
     try:
         info = ModelInfo.from_dict(artifact.manifest)
-        check_info(info, len(artifact.weights))
+        _check_info(info, len(artifact.weights))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as err:
         raise ArtifactError(
             f"the manifest of {path!r} is damaged ({type(err).__name__}: {one_line(err)}); "
@@ -104,7 +104,7 @@ def read_info(artifact: Artifact) -> ModelInfo:
     return info
 
 
-def check_info(info: ModelInfo, weights: int) -> None:
+def _check_info(info: ModelInfo, weights: int) -> None:
     """Refuse what no compiler wrote: other types, plans for inputs and weights that are not there.
 
     Parameters

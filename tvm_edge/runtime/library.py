@@ -1,15 +1,19 @@
-"""Where the code of a model comes from: a compilation, or an artifact."""
+"""The code of a model: where it comes from, and whether this machine can load it."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 import tvm
+import tvm_ffi
 
-from tvm_edge.runtime.session import load_library
+from tvm_edge.errors import ArtifactError, DeviceUnavailableError
+from tvm_edge.host import host_features, machine
 
-__all__ = ["Library", "LoadedLibrary"]
+__all__ = ["Library", "LoadedLibrary", "check_host", "load_library"]
 
 
 class Library(Protocol):
@@ -53,3 +57,67 @@ class LoadedLibrary:
 
     def link(self, path: Path) -> None:
         path.write_bytes(self._content)
+
+
+def check_host(what: str, architecture: str, features: Sequence[str]) -> None:
+    """Refuse code that this CPU cannot execute; running it would end in SIGILL.
+
+    Parameters
+    ----------
+    what : str
+        The artifact or model, for the message.
+    architecture : str
+    features : sequence of str
+        In LLVM's names.
+
+    Raises
+    ------
+    ArtifactError
+        Code for another architecture.
+    DeviceUnavailableError
+        An instruction set is missing here.
+    """
+    if architecture != machine():
+        raise ArtifactError(
+            f"{what} is compiled for {architecture}, and this machine is {machine()}; "
+            f"run it there, or compile it with target='llvm' here"
+        )
+    here = host_features()
+    if here is None:
+        return
+    missing = sorted(set(features) - here)
+    if missing:
+        raise DeviceUnavailableError(
+            f"{what} is compiled for a CPU with {', '.join(missing)}, which this CPU lacks; "
+            "compile it with target='llvm' on this machine or name its CPU: "
+            "{'kind': 'llvm', 'mcpu': ...}"
+        )
+
+
+def load_library(what: str, content: bytes) -> tvm.runtime.Module:
+    """Load a shared library that lies in memory; `what` it belongs to is for messages.
+
+    Raises
+    ------
+    ArtifactError
+        The temporary folder is full or not writable, or the library cannot be linked here.
+    """
+    with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
+        path = Path(folder) / "library.so"
+        try:
+            path.write_bytes(content)
+        except OSError as err:
+            raise ArtifactError(
+                f"cannot unpack the library of {what} into {folder!r}: {err.strerror}; "
+                "set TMPDIR to a folder with space"
+            ) from err
+        try:
+            # Stays mapped after the file is gone; TVM's own load_module would keep every module
+            # for the life of the process.
+            return tvm_ffi.load_module(path, keep_module_alive=False)
+        except RuntimeError as err:
+            reason = str(err).splitlines()[0][:200]
+            raise ArtifactError(
+                f"the dynamic linker refuses the library of {what}: {reason}; "
+                "set TMPDIR to a folder mounted without noexec, or export the model again"
+            ) from err

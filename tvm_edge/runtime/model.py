@@ -7,39 +7,39 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import tvm
 
 from tvm_edge import opencl
-from tvm_edge.errors import ArtifactError, InputError
-from tvm_edge.report import CompileReport, TensorSpec
-from tvm_edge.runtime.artifact import read_artifact, write_artifact
+from tvm_edge.runtime.artifact import write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, measure
-from tvm_edge.runtime.dlpack import host_array, numpy_dtype, to_numpy
-from tvm_edge.runtime.info import ModelInfo, read_info, versions
+from tvm_edge.runtime.described import DescribedModel
+from tvm_edge.runtime.dlpack import host_array, numpy_dtype
+from tvm_edge.runtime.info import ModelInfo, versions
 from tvm_edge.runtime.inputs import Bound, bind_inputs, random_inputs, stored
-from tvm_edge.runtime.library import Library, LoadedLibrary
+from tvm_edge.runtime.library import Library, check_host
 from tvm_edge.runtime.models import Models
-from tvm_edge.runtime.outputs import of_its_type, wanted_outputs
+from tvm_edge.runtime.once import once
+from tvm_edge.runtime.outputs import checked_outputs, named_outputs, wanted_outputs
 from tvm_edge.runtime.placement import device_index, input_device, open_devices
 from tvm_edge.runtime.profile import Profile, profile_runs
-from tvm_edge.runtime.session import Instrument, Session, check_host
+from tvm_edge.runtime.session import Instrument, Session
 from tvm_edge.runtime.stages import frame_steps
-from tvm_edge.runtime.staging import FrameInputs, aligned_copy, as_tensor, unaligned_zeros
+from tvm_edge.runtime.staging import FrameInputs, aligned_copy, unaligned_zeros
 from tvm_edge.runtime.stream import FrameStream
 from tvm_edge.runtime.threads import resolve_num_threads
 
-__all__ = ["CompiledModel", "load"]
+__all__ = ["CompiledModel"]
 
 _LOG = logging.getLogger(__name__)
 
 
-class CompiledModel:
+class CompiledModel(DescribedModel):
     """A model for one target; made by :func:`tvm_edge.compile` and :func:`tvm_edge.load`.
 
     Every method may be called from any number of threads at once, on one model or several, and
@@ -57,7 +57,7 @@ class CompiledModel:
         device_index: int = 0,
         uploaded: Callable[[int], None] | None = None,
     ) -> None:
-        self._info = info
+        super().__init__(info)
         self._every = Models(info)
         self._device_index = device_index
         self._uploaded = uploaded
@@ -71,27 +71,7 @@ class CompiledModel:
         inputs = ", ".join(str(spec) for spec in self.inputs)
         return f"<CompiledModel {self.report.model} on {self.report.target}: {inputs}>"
 
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """Names, shapes and types of the inputs."""
-        return self._info.inputs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """Names, shapes and types of the outputs."""
-        return self._info.outputs
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Names of the models, of an artifact that was compiled from a dict of them."""
-        return tuple(part.name for part in self._info.models)
-
-    @property
-    def report(self) -> CompileReport:
-        """What the compiler decided."""
-        return self._info.report
-
-    @cached_property
+    @once
     def _session(self) -> Session:
         target = self._info.target
         check_host(f"the model {self.report.model!r}", target["architecture"], target["features"])
@@ -273,7 +253,7 @@ class CompiledModel:
         """
         wanted = wanted_outputs(self.outputs, outputs)
         session = self._session
-        steps = frame_steps(session, partial(self._named, wanted=wanted, specs=self.outputs))
+        steps = frame_steps(session, partial(named_outputs, wanted=wanted, specs=self.outputs))
         return FrameStream(frames, depth, FrameInputs(self._bind), steps, session.check_process)
 
     @staticmethod
@@ -286,23 +266,8 @@ class CompiledModel:
     ) -> dict[str, Any]:
         tensors: list[tvm.runtime.Tensor] = []
         for entry, own in chosen.split(bound):
-            tensors += _returned(session.invoke(own, entry), len(entry.outputs))
-        return CompiledModel._named(tensors, wanted, chosen.outputs, device_outputs)
-
-    @staticmethod
-    def _named(
-        tensors: Sequence[tvm.runtime.Tensor],
-        wanted: Mapping[int, str],
-        specs: Sequence[TensorSpec],
-        device_outputs: bool = False,
-    ) -> dict[str, Any]:
-        _returned(tensors, max(wanted, default=-1) + 1)
-        return {
-            name: tensors[index]
-            if device_outputs
-            else of_its_type(to_numpy(tensors[index]), specs[index])
-            for index, name in wanted.items()
-        }
+            tensors += checked_outputs(session.invoke(own, entry), len(entry.outputs))
+        return named_outputs(tensors, wanted, chosen.outputs, device_outputs)
 
     def on_device(self, device: str) -> CompiledModel:
         """The same model on another device of its kind.
@@ -342,12 +307,12 @@ class CompiledModel:
         ]
         results: list[tvm.runtime.Tensor] = []
         for entry, own in chosen.split(zeros):
-            results += _returned(session.warm_up(own, entry), len(entry.outputs))
+            results += checked_outputs(session.warm_up(own, entry), len(entry.outputs))
         every = wanted_outputs(chosen.outputs, None)
-        self._named(results, every, chosen.outputs)
+        named_outputs(results, every, chosen.outputs)
         if models is None and session.stages:
             state: Any = zeros
-            finish = partial(self._named, wanted=every, specs=chosen.outputs)
+            finish = partial(named_outputs, wanted=every, specs=chosen.outputs)
             for step in frame_steps(session, finish):
                 state = step.run(state)
 
@@ -467,93 +432,3 @@ class CompiledModel:
         library = self._library
         link_smaller = library.smaller().link if library.has_smaller else None
         return write_artifact(path, manifest, library.link, weights, programs, link_smaller)
-
-
-@runtime_checkable
-class Board(Protocol):
-    """What :func:`load` asks of a board; the layer above has it."""
-
-    def load(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        device: str | None = None,
-        num_threads: int | None = None,
-    ) -> Any:
-        """Load an artifact there."""
-
-
-def load(
-    path: str | os.PathLike[str],
-    *,
-    device: str | None = None,
-    num_threads: int | None = None,
-    remote: Board | None = None,
-) -> CompiledModel:
-    """Load an exported model.
-
-    Needs no compiler and, with ``TVM_USE_RUNTIME_LIB=1`` in the environment, only TVM's runtime
-    library. Weights are mapped from the file: do not change it while the model is in use.
-
-    Parameters
-    ----------
-    path : path
-    device : str, optional
-        Where to run: ``"opencl:1"`` is the second OpenCL device. Default: the first device of the
-        kind it was compiled for.
-    num_threads : int, optional
-        Default: ``TVM_NUM_THREADS``, else all physical cores.
-    remote : tvm_edge.Remote, optional
-        A board to run on, from :func:`tvm_edge.connect`; the model is a
-        :class:`tvm_edge.rpc.RemoteModel` then.
-
-    Raises
-    ------
-    InputError
-        `remote` is not a board, or `device` is not the name of a device.
-    ArtifactError
-        Damaged, or made for another architecture, format or TVM version.
-    DeviceUnavailableError
-        The code needs a CPU feature or device that this machine lacks.
-    """
-    if remote is not None:
-        if not isinstance(remote, Board):
-            raise InputError(
-                f"remote is a {type(remote).__name__}; pass what tvm_edge.connect() returns",
-                name="remote",
-                expected="tvm_edge.Remote",
-                got=type(remote).__name__,
-            )
-        return remote.load(path, device=device, num_threads=num_threads)
-    artifact = read_artifact(path)
-    info = read_info(artifact)
-    kind = str(info.target["kind"])
-    what = f"the artifact {str(path)!r}"
-    check_host(what, info.target["architecture"], info.target["features"])
-    index = device_index(device, kind)
-    if artifact.programs and kind == "opencl":
-        try:
-            opencl.load_programs(artifact.programs)
-        except ValueError as err:
-            raise ArtifactError(f"the artifact {str(path)!r}: {err}; export it again") from err
-    weights = []
-    for position, array in enumerate(artifact.weights):
-        weights.append(as_tensor(array))
-        if weights[-1].data_ptr() != array.ctypes.data:  # copied: a file that was packed again
-            artifact.release(position)
-    library = LoadedLibrary(what, artifact.library, artifact.smaller)
-    # What a GPU has a copy of need not stay in host memory too: export reads the file again.
-    uploaded = artifact.release if kind != "llvm" else None
-    model = CompiledModel(info, library, weights, num_threads, index, uploaded)
-    _ = model._session  # a library that does not load should say so now
-    return model
-
-
-def _returned(tensors: Sequence[tvm.runtime.Tensor], count: int) -> Sequence[tvm.runtime.Tensor]:
-    """The first `count` results; what code returns behind them is not the user's."""
-    if len(tensors) < count:
-        raise ArtifactError(
-            f"the code of this model returns {len(tensors)} outputs, and its manifest names "
-            "more; export it again"
-        )
-    return tensors[:count]

@@ -1,16 +1,18 @@
-"""Which outputs of a model a caller wants."""
+"""Outputs of a model: which of them a caller wants, and as what."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import tvm
 
-from tvm_edge.errors import InputError, near_matches
+from tvm_edge.errors import ArtifactError, InputError, near_matches
 from tvm_edge.report import TensorSpec
-from tvm_edge.runtime.dlpack import numpy_dtype
+from tvm_edge.runtime.dlpack import numpy_dtype, to_numpy
 
-__all__ = ["of_its_type", "wanted_outputs"]
+__all__ = ["checked_outputs", "named_outputs", "wanted_outputs"]
 
 
 def wanted_outputs(specs: Sequence[TensorSpec], outputs: Sequence[str] | None) -> dict[int, str]:
@@ -55,6 +57,57 @@ def wanted_outputs(specs: Sequence[TensorSpec], outputs: Sequence[str] | None) -
     return {i: name for i, name in enumerate(names) if outputs is None or name in outputs}
 
 
-def of_its_type(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+def checked_outputs(
+    tensors: Sequence[tvm.runtime.Tensor], count: int
+) -> Sequence[tvm.runtime.Tensor]:
+    """The first `count` results; what code returns behind them is not the user's.
+
+    Raises
+    ------
+    ArtifactError
+        There are fewer.
+    """
+    if len(tensors) < count:
+        raise ArtifactError(
+            f"the code of this model returns {len(tensors)} outputs, and its manifest names "
+            "more; export it again"
+        )
+    return tensors[:count]
+
+
+def named_outputs(
+    tensors: Sequence[tvm.runtime.Tensor],
+    wanted: Mapping[int, str],
+    specs: Sequence[TensorSpec],
+    device_outputs: bool = False,
+) -> dict[str, Any]:
+    """The results that a caller wants, by name: as NumPy arrays, or where they are.
+
+    Parameters
+    ----------
+    tensors : sequence of tvm.runtime.Tensor
+        All results.
+    wanted : mapping of int to str
+        From :func:`wanted_outputs`.
+    specs : sequence of TensorSpec
+        The model's outputs.
+    device_outputs : bool
+        Leave them where they are.
+
+    Raises
+    ------
+    ArtifactError
+        There are fewer results than that.
+    """
+    checked_outputs(tensors, max(wanted, default=-1) + 1)
+    return {
+        name: tensors[index]
+        if device_outputs
+        else _of_its_type(to_numpy(tensors[index]), specs[index])
+        for index, name in wanted.items()
+    }
+
+
+def _of_its_type(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     """The same bytes, of the type that the model says the output has."""
     return array if spec.stored_as is None else array.view(numpy_dtype(spec.dtype))

@@ -5,13 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -21,89 +18,21 @@ import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from tvm_edge import opencl
-from tvm_edge.errors import ArtifactError, DeviceUnavailableError, TvmEdgeWarning
-from tvm_edge.host import allowed_cpus, host_features, machine
+from tvm_edge.errors import DeviceUnavailableError, TvmEdgeWarning
+from tvm_edge.host import allowed_cpus
 from tvm_edge.runtime.entry import ALL, Entry, Main, entry, kernel_by_kernel
 from tvm_edge.runtime.inputs import Bound
+from tvm_edge.runtime.once import once
 from tvm_edge.runtime.placement import STREAMED, DevicePlan
 from tvm_edge.runtime.stages import Stage, StagedFrame, find_stages
 from tvm_edge.runtime.staging import Staging, is_aligned, is_kind, placed
 from tvm_edge.runtime.streaming import WeightStream
 from tvm_edge.runtime.threads import configure_pool
 
-__all__ = [
-    "Instrument",
-    "Session",
-    "check_host",
-    "load_library",
-]
+__all__ = ["Instrument", "Session"]
 
 Instrument = Callable[[str, bool], None]
 """Called with a kernel's name, before (True) and after (False) its launch."""
-
-
-def check_host(what: str, architecture: str, features: Sequence[str]) -> None:
-    """Refuse code that this CPU cannot execute; running it would end in SIGILL.
-
-    Parameters
-    ----------
-    what : str
-        The artifact or model, for the message.
-    architecture : str
-    features : sequence of str
-        In LLVM's names.
-
-    Raises
-    ------
-    ArtifactError
-        Code for another architecture.
-    DeviceUnavailableError
-        An instruction set is missing here.
-    """
-    if architecture != machine():
-        raise ArtifactError(
-            f"{what} is compiled for {architecture}, and this machine is {machine()}; "
-            f"run it there, or compile it with target='llvm' here"
-        )
-    here = host_features()
-    if here is None:
-        return
-    missing = sorted(set(features) - here)
-    if missing:
-        raise DeviceUnavailableError(
-            f"{what} is compiled for a CPU with {', '.join(missing)}, which this CPU lacks; "
-            "compile it with target='llvm' on this machine or name its CPU: "
-            "{'kind': 'llvm', 'mcpu': ...}"
-        )
-
-
-def load_library(what: str, content: bytes) -> tvm.runtime.Module:
-    """Load a shared library that lies in memory; `what` it belongs to is for messages.
-
-    Raises
-    ------
-    ArtifactError
-        The temporary folder is full or not writable, or the library cannot be linked here.
-    """
-    with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
-        path = Path(folder) / "library.so"
-        try:
-            path.write_bytes(content)
-        except OSError as err:
-            raise ArtifactError(
-                f"cannot unpack the library of {what} into {folder!r}: {err.strerror}; "
-                "set TMPDIR to a folder with space"
-            ) from err
-        try:
-            # Stays mapped after the file is gone; TVM's own load_module would keep every module
-            # for the life of the process.
-            return tvm_ffi.load_module(path, keep_module_alive=False)
-        except RuntimeError as err:
-            reason = str(err).splitlines()[0][:200]
-            raise ArtifactError(
-                f"the dynamic linker refuses the library of {what}: {reason}; "
-                "set TMPDIR to a folder mounted without noexec, or export the model again"
-            ) from err
 
 
 class _Machine:
@@ -288,7 +217,7 @@ class Session:
                 main(*inputs, self._weights)
             self.synchronize()
 
-    @cached_property
+    @once
     def stages(self) -> tuple[Stage, ...]:
         """Parts of ``main`` that devices can run for different frames at the same time.
 

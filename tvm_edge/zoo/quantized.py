@@ -65,6 +65,8 @@ def quantize(
     quantization = require_quantizer()
     import onnx
     from onnxruntime.quantization.shape_inference import quant_pre_process
+    from onnxscript.rewriter import rewrite
+    from onnxscript.rewriter.rules.common import fuse_batchnorm_into_conv_rule
 
     class Pictures(quantization.CalibrationDataReader):  # type: ignore[name-defined]
         def __init__(self) -> None:
@@ -75,8 +77,11 @@ def quantize(
 
     with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
         path = Path(folder) / "model.onnx"
-        onnx.save(model, path)  # given the model itself, the tool takes its weights out
-        quant_pre_process(path, path, skip_symbolic_shape=True)  # folds batch normalisation
+        # The tool's own preparation folds batch normalisations with onnxruntime 1.32, and not with
+        # 1.30, which then quantises what goes into each.
+        folded = rewrite(model, [fuse_batchnorm_into_conv_rule])
+        onnx.save(folded, path)  # given the model itself, the tool takes its weights out
+        quant_pre_process(path, path, skip_symbolic_shape=True)
         quantization.quantize_static(
             onnx.load(path),
             path,

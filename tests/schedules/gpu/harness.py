@@ -17,7 +17,7 @@ from tvm.relax import transform
 import tvm_edge
 from tests.onnx_models import reference
 from tests.schedules.harness import Graph, Kernel, assert_close
-from tvm_edge.compiler import driver, phases
+from tvm_edge.compiler import phases, prepared
 from tvm_edge.compiler.build import build
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import DeviceSpec, resolve_target
@@ -156,7 +156,7 @@ def check_gpu(graph: Graph, target: str) -> tuple[KernelInfo, ...]:
 
 def opencl_source(model: onnx.ModelProto, target: str, precision: str = "float32") -> str:
     """The OpenCL C of all kernels that a model has on a target."""
-    plan = driver._plan(model, target, None, "none", host="llvm", precision=precision)
+    plan = prepared.prepare(model, target, None, "none", host="llvm", precision=precision)
     found: list[str] = []
 
     def collect(module: Any) -> None:

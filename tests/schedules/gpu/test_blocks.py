@@ -24,7 +24,7 @@ from tests.schedules.gpu.harness import MALI, ORIN
 from tests.schedules.harness import Graph
 from tests.tuning.made import conv
 from tests.tuning.test_network_layouts import network
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import prepared
 from tvm_edge.compiler.build import build
 from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.hardware import resolve_target
@@ -158,7 +158,7 @@ def test_sums_in_parts(large_gpu: None) -> None:
 def test_layouts_of_a_network(seed: int, split: bool, large_gpu: None) -> None:
     """Mixed at random: with pools, sums, concatenations, a gate; moved channels are in NCHW."""
     graph = network(split=split)
-    model, resolved = graph.model(), driver.resolve_target("opencl")
+    model, resolved = graph.model(), prepared.resolve_target("opencl")
     found, _ = layout_graph_of(model, resolved)
     assert not found.gathers
     random = np.random.default_rng(seed)
@@ -189,7 +189,7 @@ def test_smaller_work_groups_read_the_same_weights() -> None:
     graph = beside_each_other({"window": ALL["window"], "pointwise": ALL["pointwise"]})
     model, resolved = graph.model(), resolve_target("adreno-630")
     plan = plan_in_blocks(model, 4, resolved, lambda configs: configs[-1])
-    made = driver._plan(model, "adreno-630", None, "none", host="llvm", layout_plan=plan)
+    made = prepared.prepare(model, "adreno-630", None, "none", host="llvm", layout_plan=plan)
     assert set(made.report.layouts.values()) == {"NCHW4c"}
     assert made.smaller is not None
     made.smaller()
@@ -202,7 +202,7 @@ def test_cuda_reads_and_stores_vectors(block: int) -> None:
     graph = beside_each_other({"pointwise": ALL["pointwise"], "window": ALL["window"]})
     model, resolved = graph.model(), resolve_target("jetson-orin-nano")
     plan = plan_in_blocks(model, block, resolved)
-    made = driver._plan(model, "jetson-orin-nano", None, "none", host="llvm", layout_plan=plan)
+    made = prepared.prepare(model, "jetson-orin-nano", None, "none", host="llvm", layout_plan=plan)
     assert set(made.report.layouts.values()) == {layout_name(block)}
     sources: list[str] = []
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tvm_edge.report.compile_report import CompileReport
 
-__all__ = ["ELIDED", "MISSING", "device_classes"]
+__all__ = ["MISSING", "device_classes"]
 
-ELIDED = "elided"
+_ELIDED = "elided"
 """The style class of operators without a kernel."""
 
 MISSING = "missing"
@@ -24,4 +24,4 @@ def device_classes(report: CompileReport) -> dict[str, str]:
     named = [kernel.device for kernel in report.kernels]
     named += [placement.device for placement in report.placements]
     found = sorted({name for name in named if name}, key=lambda name: (name != target, name))
-    return {"": ELIDED} | {name: f"device{min(i, _STYLES - 1)}" for i, name in enumerate(found)}
+    return {"": _ELIDED} | {name: f"device{min(i, _STYLES - 1)}" for i, name in enumerate(found)}

@@ -1,27 +1,16 @@
-"""Options, loading and output that several commands share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
 import json
-import math
-import tempfile
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from tvm_edge.errors import InputError
-
-if TYPE_CHECKING:
-    from tvm_edge.rpc import Remote
-
 __all__ = [
     "chosen_models",
-    "connected",
-    "emit",
     "fallback_option",
     "host_option",
     "html_option",
@@ -29,18 +18,15 @@ __all__ = [
     "json_option",
     "memory_budget_option",
     "only_option",
-    "opened_model",
-    "progress",
     "records_folder_option",
     "rpc_options",
     "several_models_option",
     "target_option",
     "threads_option",
     "tuning_records_option",
-    "writing",
 ]
 
-_DEFAULT_TARGET = "llvm"
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -234,19 +220,6 @@ def json_option(command: _F) -> _F:
     )
 
 
-@contextmanager
-def progress(message: str) -> Iterator[None]:
-    """A spinner on standard error for as long as the block runs; nothing if not a terminal."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(message):
-        yield
-
-
 def rpc_options(command: _F) -> _F:
     """``--rpc-tracker`` and ``--rpc-key``: a board in place of this machine."""
     tracker = click.option(
@@ -257,125 +230,3 @@ def rpc_options(command: _F) -> _F:
     )
     key = click.option("--rpc-key", metavar="KEY", help="The key of boards at the tracker.")
     return tracker(key(command))
-
-
-@contextmanager
-def connected(tracker: str | None, key: str | None) -> Iterator[Remote | None]:
-    """The board that the options name, for as long as the block runs; ``None`` without them.
-
-    Raises
-    ------
-    InputError
-        A key without a tracker.
-    """
-    if tracker is None:
-        if key is not None:
-            raise InputError(
-                f"--rpc-key {key} is given without --rpc-tracker; add --rpc-tracker HOST:PORT",
-                name="--rpc-key",
-            )
-        yield None
-        return
-    import tvm_edge
-
-    with progress(f"connecting to {key or tracker}"):
-        board = tvm_edge.connect(tracker, key)
-    with board:
-        yield board
-
-
-@contextmanager
-def opened_model(
-    source: str,
-    target: Any,
-    shapes: Any,
-    num_threads: int | None,
-    tuning_logs: Any,
-    rpc_tracker: str | None,
-    rpc_key: str | None,
-) -> Iterator[Any]:
-    """An artifact loaded, or a model compiled, here or on a board, for as long as the block runs.
-
-    Raises
-    ------
-    InputError
-        `source` is an artifact and compile options were given.
-    """
-    import tvm_edge
-
-    is_artifact = Path(source).suffix == ".tvme"
-    if is_artifact:
-        for option, value in (
-            ("--input-shapes", shapes or None),
-            ("--target", target),
-            ("--tuning-records", tuning_logs),
-        ):
-            if value is not None:
-                raise InputError(
-                    f"{source!r} is an artifact, already compiled; leave out {option}, or give "
-                    "the model",
-                    name=option,
-                )
-    with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
-        if not is_artifact:
-            with progress(f"compiling {source}"), plain_warnings():
-                model = tvm_edge.compile(
-                    source,
-                    target or _DEFAULT_TARGET,
-                    input_shapes=shapes,
-                    tuning_logs=tuning_logs,
-                    num_threads=num_threads,
-                )
-            if rpc_tracker is None and rpc_key is None:
-                yield model
-                return
-            source = str(model.export(Path(folder) / f"{Path(source).stem}.tvme"))
-        # Not before: a board serves nobody else while it is ours.
-        with connected(rpc_tracker, rpc_key) as board:
-            with progress(f"loading {source}"):
-                loaded = tvm_edge.load(source, num_threads=num_threads, remote=board)
-            yield loaded
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write `path` into an error of ours.
-
-    Raises
-    ------
-    InputError
-    """
-    try:
-        yield
-    except OSError as err:
-        raise InputError(
-            f"cannot write {str(path)!r}: {err.strerror}; choose another path", name=str(path)
-        ) from err
-
-
-@contextmanager
-def plain_warnings() -> Iterator[None]:
-    """Show warnings as one line each, without source lines."""
-
-    def show(message: Warning | str, *_args: Any, **_kwargs: Any) -> None:
-        click.echo(f"warning: {message}", err=True)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        yield
-
-
-def emit(as_json: bool, data: Any, text: str) -> None:
-    """Print `data` as JSON or `text` as it is."""
-    click.echo(json.dumps(_strict(data), indent=2) if as_json else text.rstrip("\n"))
-
-
-def _strict(data: Any) -> Any:
-    """`data` with infinities and NaN as strings: JSON has no numbers for them."""
-    if isinstance(data, float) and not math.isfinite(data):
-        return str(data)
-    if isinstance(data, dict):
-        return {key: _strict(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_strict(value) for value in data]
-    return data

@@ -1,0 +1,97 @@
+"""The model that a command works on, here or on a board."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tvm_edge.cli import printing
+from tvm_edge.errors import InputError
+
+if TYPE_CHECKING:
+    from tvm_edge.rpc import Remote
+
+__all__ = ["connected", "opened_model"]
+
+_DEFAULT_TARGET = "llvm"
+
+
+@contextmanager
+def connected(tracker: str | None, key: str | None) -> Iterator[Remote | None]:
+    """The board that the options name, for as long as the block runs; ``None`` without them.
+
+    Raises
+    ------
+    InputError
+        A key without a tracker.
+    """
+    if tracker is None:
+        if key is not None:
+            raise InputError(
+                f"--rpc-key {key} is given without --rpc-tracker; add --rpc-tracker HOST:PORT",
+                name="--rpc-key",
+            )
+        yield None
+        return
+    import tvm_edge
+
+    with printing.progress(f"connecting to {key or tracker}"):
+        board = tvm_edge.connect(tracker, key)
+    with board:
+        yield board
+
+
+@contextmanager
+def opened_model(
+    source: str,
+    target: Any,
+    shapes: Any,
+    num_threads: int | None,
+    tuning_logs: Any,
+    rpc_tracker: str | None,
+    rpc_key: str | None,
+) -> Iterator[Any]:
+    """An artifact loaded, or a model compiled, here or on a board, for as long as the block runs.
+
+    Raises
+    ------
+    InputError
+        `source` is an artifact and compile options were given.
+    """
+    import tvm_edge
+
+    is_artifact = Path(source).suffix == ".tvme"
+    if is_artifact:
+        for option, value in (
+            ("--input-shapes", shapes or None),
+            ("--target", target),
+            ("--tuning-records", tuning_logs),
+        ):
+            if value is not None:
+                raise InputError(
+                    f"{source!r} is an artifact, already compiled; leave out {option}, or give "
+                    "the model",
+                    name=option,
+                )
+    with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
+        if not is_artifact:
+            with printing.progress(f"compiling {source}"), printing.plain_warnings():
+                model = tvm_edge.compile(
+                    source,
+                    target or _DEFAULT_TARGET,
+                    input_shapes=shapes,
+                    tuning_logs=tuning_logs,
+                    num_threads=num_threads,
+                )
+            if rpc_tracker is None and rpc_key is None:
+                yield model
+                return
+            source = str(model.export(Path(folder) / f"{Path(source).stem}.tvme"))
+        # Not before: a board serves nobody else while it is ours.
+        with connected(rpc_tracker, rpc_key) as board:
+            with printing.progress(f"loading {source}"):
+                loaded = tvm_edge.load(source, num_threads=num_threads, remote=board)
+            yield loaded

@@ -1,0 +1,74 @@
+"""What commands print and write: tables or JSON, files, progress, warnings."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tvm_edge.errors import InputError
+
+__all__ = ["emit", "plain_warnings", "progress", "writing"]
+
+
+@contextmanager
+def progress(message: str) -> Iterator[None]:
+    """A spinner on standard error for as long as the block runs; nothing if not a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(message):
+        yield
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a failure to write `path` into an error of ours.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        yield
+    except OSError as err:
+        raise InputError(
+            f"cannot write {str(path)!r}: {err.strerror}; choose another path", name=str(path)
+        ) from err
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Show warnings as one line each, without source lines."""
+
+    def show(message: Warning | str, *_args: Any, **_kwargs: Any) -> None:
+        click.echo(f"warning: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def emit(as_json: bool, data: Any, text: str) -> None:
+    """Print `data` as JSON or `text` as it is."""
+    click.echo(json.dumps(_strict(data), indent=2) if as_json else text.rstrip("\n"))
+
+
+def _strict(data: Any) -> Any:
+    """`data` with infinities and NaN as strings: JSON has no numbers for them."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return str(data)
+    if isinstance(data, dict):
+        return {key: _strict(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_strict(value) for value in data]
+    return data

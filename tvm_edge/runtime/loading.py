@@ -1,0 +1,97 @@
+"""An exported model made ready to run, here or on a board."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol, runtime_checkable
+
+from tvm_edge import opencl
+from tvm_edge.errors import ArtifactError, InputError
+from tvm_edge.runtime.artifact import read_artifact
+from tvm_edge.runtime.info import read_info
+from tvm_edge.runtime.library import LoadedLibrary, check_host
+from tvm_edge.runtime.model import CompiledModel
+from tvm_edge.runtime.placement import device_index
+from tvm_edge.runtime.staging import as_tensor
+
+__all__ = ["Board", "load"]
+
+
+@runtime_checkable
+class Board(Protocol):
+    """What :func:`load` asks of a board; the layer above has it."""
+
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        device: str | None = None,
+        num_threads: int | None = None,
+    ) -> Any:
+        """Load an artifact there."""
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: str | None = None,
+    num_threads: int | None = None,
+    remote: Board | None = None,
+) -> CompiledModel:
+    """Load an exported model.
+
+    Needs no compiler and, with ``TVM_USE_RUNTIME_LIB=1`` in the environment, only TVM's runtime
+    library. Weights are mapped from the file: do not change it while the model is in use.
+
+    Parameters
+    ----------
+    path : path
+    device : str, optional
+        Where to run: ``"opencl:1"`` is the second OpenCL device. Default: the first device of the
+        kind it was compiled for.
+    num_threads : int, optional
+        Default: ``TVM_NUM_THREADS``, else all physical cores.
+    remote : tvm_edge.Remote, optional
+        A board to run on, from :func:`tvm_edge.connect`; the model is a
+        :class:`tvm_edge.rpc.RemoteModel` then.
+
+    Raises
+    ------
+    InputError
+        `remote` is not a board, or `device` is not the name of a device.
+    ArtifactError
+        Damaged, or made for another architecture, format or TVM version.
+    DeviceUnavailableError
+        The code needs a CPU feature or device that this machine lacks.
+    """
+    if remote is not None:
+        if not isinstance(remote, Board):
+            raise InputError(
+                f"remote is a {type(remote).__name__}; pass what tvm_edge.connect() returns",
+                name="remote",
+                expected="tvm_edge.Remote",
+                got=type(remote).__name__,
+            )
+        return remote.load(path, device=device, num_threads=num_threads)
+    artifact = read_artifact(path)
+    info = read_info(artifact)
+    kind = str(info.target["kind"])
+    what = f"the artifact {str(path)!r}"
+    check_host(what, info.target["architecture"], info.target["features"])
+    index = device_index(device, kind)
+    if artifact.programs and kind == "opencl":
+        try:
+            opencl.load_programs(artifact.programs)
+        except ValueError as err:
+            raise ArtifactError(f"the artifact {str(path)!r}: {err}; export it again") from err
+    weights = []
+    for position, array in enumerate(artifact.weights):
+        weights.append(as_tensor(array))
+        if weights[-1].data_ptr() != array.ctypes.data:  # copied: a file that was packed again
+            artifact.release(position)
+    library = LoadedLibrary(what, artifact.library, artifact.smaller)
+    # What a GPU has a copy of need not stay in host memory too: export reads the file again.
+    uploaded = artifact.release if kind != "llvm" else None
+    model = CompiledModel(info, library, weights, num_threads, index, uploaded)
+    _ = model._session  # a library that does not load should say so now
+    return model
