@@ -138,6 +138,8 @@ def test_groups_on_an_h200_count_once_each() -> None:
     ]
     again.append({"title": "1: b", "us": {}})
     one = Measured(**{**one.__dict__, "result": again})
+    assert [gain for _, gain in emdl21.merged(one, "stream")] == [1.25]
+    again.reverse()
     assert [gain for _, gain in emdl21.merged(one, "stream")] == [2.0]
 
 
