@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any
@@ -20,6 +21,7 @@ PAPERS_LAYERS = ("256×56² to 256, 3×3/1", "128×56² to 128, 3×3/1, 128 grou
 
 _PAPER = papers()["apsys20"]
 _KINDS = {"convolutions": "Conv", "depthwise": "Dw-Conv"}
+_SCORE = re.compile(r"\d\.\d+")
 _NOT_HERE = "No Mali and no Adreno was reached."
 
 Layer = Mapping[str, Any]
@@ -84,9 +86,14 @@ def _importance(results: Results) -> Exhibit:
         f'{_NOT_HERE} A size obeys rule V here if it is within a factor of two ("approximately"); '
         "a rule that no size obeys has no score."
     ]
-    table = Table(["on", *printed.columns], rows)
     quotes = results.quotes("apsys20 Table 3")
-    notes += [f"{each.label}, rules II to V if not said otherwise: {each.says}" for each in quotes]
+    for quote in quotes:
+        # Of both operators; without rule I where no size obeys it.
+        scores = [float(score) for score in _SCORE.findall(quote.says)]
+        half = len(scores) // 2
+        for name, own in zip(_KINDS.values(), (scores[:half], scores[half:]), strict=True):
+            rows.append([quote.label, name, *[None] * (len(printed.columns) - 1 - half), *own])
+    table = Table(["on", *printed.columns], rows)
     notes += _missing([*sources, *quotes])
     return Exhibit(printed, [table], notes, [*sources, *quotes])
 

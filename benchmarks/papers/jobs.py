@@ -220,7 +220,7 @@ def run_line(line: Sequence[str], log: Any, seconds: float) -> str:
     try:
         status = process.wait(seconds)
     except subprocess.TimeoutExpired:
-        return f"no result after {seconds:g} s"
+        return f"no result after {seconds:.3g} s"
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

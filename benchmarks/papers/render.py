@@ -52,8 +52,12 @@ def not_measured_part() -> str:
 
 def _listed(title: str, about: str, path: Path, columns: Sequence[str]) -> str:
     rows = json.loads(path.read_text(encoding="utf-8"))
-    table = Table(columns, [[row[key] for key in columns] for row in rows])
+    table = Table(columns, [[_cell(key, row[key]) for key in columns] for row in rows])
     return "\n".join([f"## {title}", "", about, "", *table.lines()])
+
+
+def _cell(column: str, text: str) -> str:
+    return f"`{text}`" if column == "command" else text
 
 
 def papers_part(results: Results, pictures: Mapping[str, str]) -> str:

@@ -110,6 +110,9 @@ def test_quoted_figures_stand_beside_the_papers() -> None:
     assert f"| {cuda / 1e3:.4g} | {library / 1e3:.4g} | **{library / cuda:.2f}** |" in row
     (row,) = re.findall(r"^\| SqueezeNet1\.0 \| 66\.61 .*$", text, re.M)
     assert f"| {opencl / 1e3:.4g} | {library / 1e3:.4g} | **{library / opencl:.2f}** |" in row
+    # Of five rules the first has no score where no size obeys it.
+    rows = [line for line in text.splitlines() if line.startswith("| cuda, H200 | Dw-Conv |")]
+    assert rows == ["| cuda, H200 | Dw-Conv | – | 0.98 | 0.99 | 0.95 | 0.99 |"]
     # Microseconds of one table and milliseconds of the other become milliseconds.
     tuned = [line for line in text.splitlines() if line.startswith("| ResNet50_v1 | cuda, H200 |")]
     times = [float(cell) for cell in tuned[0].split("|")[3:5]]
@@ -135,6 +138,8 @@ def test_groups_on_an_h200_count_once_each() -> None:
     ]
     again.append({"title": "1: b", "us": {}})
     one = Measured(**{**one.__dict__, "result": again})
+    assert [gain for _, gain in emdl21.merged(one, "stream")] == [1.25]
+    again.reverse()
     assert [gain for _, gain in emdl21.merged(one, "stream")] == [2.0]
 
 

@@ -84,6 +84,18 @@ def test_auto_takes_what_gained(
         assert relative_error(found[name], expected) < 1e-5
 
 
+def test_a_model_that_leaves_the_device_has_no_groups_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, _ = built(two_networks)
+    recorder = Recorder(resolve_target("llvm"), tmp_path)
+    tuner = GroupTuner(model, "llvm", None, None, recorder, tmp_path, "opencl")
+    tuner()
+    assert tuner.results == []
+    assert "left to the CPU beside the opencl device" in caplog.text
+    assert "target 'llvm'" in caplog.text
+
+
 @pytest.mark.full
 def test_records_of_both_orders(tmp_path: Path) -> None:
     """Merged and not, of each; they are not measured again."""

@@ -122,9 +122,16 @@ class GroupTuner:
         main = mod["main"]
         blocks = list(main.body.blocks)
         if any(isinstance(b.value, relax.If) for block in blocks for b in block.bindings):
-            return  # nothing is merged there
+            _LOG.warning("kernels of a model with branches (If) are not merged; no groups to tune")
+            return
         if resolved.kind != self.kind:
-            return  # all of the network runs on the CPU beside the device
+            _LOG.warning(
+                "all of the model is left to the CPU beside the %s device, by cost; no groups of "
+                "kernels to tune there: tune them with target %r",
+                self.kind,
+                resolved.kind,
+            )
+            return
         given = (self.target, self.host, resolved.spec.cores)
         with ExitStack() as stack:
             stack.callback(self.recorder.save)

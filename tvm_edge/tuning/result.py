@@ -306,7 +306,10 @@ class TuneResult:
 
 def _groups_line(groups: Sequence[GroupResult]) -> str:
     if not groups:
-        return "no groups of kernels were measured: none is independent, or all have records"
+        return (
+            "no groups of kernels were measured: none on the device is independent, or all have "
+            "records"
+        )
     gains = [group.apart / group.merged for group in groups if group.apart and group.merged]
     best = f", by up to {max(gains):.2f}×" if gains and max(gains) > 1 else ""
     failed = sum(bool(group.error) for group in groups)
