@@ -123,7 +123,8 @@ def _with_vectors_of_bytes(loop: tirx.For) -> tirx.For:
             apart = True
             return node
         # Said so that TVM sees it: ``i // 10 * 10 + i % 10`` is not a vector to it.
-        return node.source[(*rest, first + lane)]
+        found = [*rest, first + lane]
+        return node.source[tuple(found)]
 
     body = tvm_ffi.structural_map(loop.body, (ir.TensorLoad, load))
     if apart:
