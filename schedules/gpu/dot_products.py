@@ -57,9 +57,18 @@ def _numbers(value: tirx.Expr) -> tirx.Expr:
 def _multiplied(weights: tirx.Expr, data: tirx.Expr, total: tirx.Expr) -> tirx.Expr:
     for i in range(WORD):
         left = 8 * (WORD - 1 - i)
-        a, b = ((value << left) >> 24 for value in (weights, data))
-        total = total + a * b
+        total = total + ((weights << left) >> 24) * _number(data, i)
     return total
+
+
+def _number(word: tirx.Expr, place: int) -> tirx.Expr:
+    """A number of a word, which may be a constant: padding that is all that a tap ever reads.
+
+    TVM folds constants that are shifted to the left without dropping the bits that leave 32.
+    """
+    if place == WORD - 1:
+        return word >> 24
+    return (((word >> (8 * place)) & 255) ^ 128) - 128
 
 
 _DOT_PRODUCTS = {

@@ -14,12 +14,7 @@ from tvm_edge.cli import loading, options, printing
 @click.argument("model")
 @click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True)
 @click.option("--warmup", type=click.IntRange(min=0), default=3, show_default=True)
-@options.target_option(None)
-@options.input_shapes_option
-@options.tuning_records_option
-@options.threads_option
-@options.only_option
-@options.rpc_options
+@options.opened_model_options
 @options.json_option
 def bench_command(
     model: str,
@@ -61,12 +56,7 @@ def bench_command(
     help="Write a timeline for chrome://tracing or Perfetto.",
 )
 @options.html_option
-@options.target_option(None)
-@options.input_shapes_option
-@options.tuning_records_option
-@options.threads_option
-@options.only_option
-@options.rpc_options
+@options.opened_model_options
 @options.json_option
 def profile_command(
     model: str,

@@ -17,12 +17,11 @@ __all__ = [
     "input_shapes_option",
     "json_option",
     "memory_budget_option",
-    "only_option",
+    "opened_model_options",
     "records_folder_option",
     "rpc_options",
     "several_models_option",
     "target_option",
-    "threads_option",
     "tuning_records_option",
 ]
 
@@ -146,7 +145,7 @@ def chosen_models(model: str | None, models: dict[str, str]) -> str | dict[str, 
     return models if model is None else model
 
 
-def only_option(command: _F) -> _F:
+def _only_option(command: _F) -> _F:
     """``--only NAME``, repeatable: some of an artifact's models."""
     return click.option(
         "--only",
@@ -157,7 +156,7 @@ def only_option(command: _F) -> _F:
     )(command)
 
 
-def threads_option(command: _F) -> _F:
+def _threads_option(command: _F) -> _F:
     """``--num-threads``."""
     return click.option(
         "--num-threads",
@@ -230,3 +229,17 @@ def rpc_options(command: _F) -> _F:
     )
     key = click.option("--rpc-key", metavar="KEY", help="The key of boards at the tracker.")
     return tracker(key(command))
+
+
+def opened_model_options(command: _F) -> _F:
+    """All that :func:`tvm_edge.cli.loading.opened_model` takes, and which of its models run."""
+    for option in (
+        rpc_options,
+        _only_option,
+        _threads_option,
+        tuning_records_option,
+        input_shapes_option,
+        target_option(None),
+    ):
+        command = option(command)
+    return command

@@ -32,12 +32,7 @@ from tvm_edge.errors import InputError
     type=click.IntRange(min=1),
     help="Print the indices and values of the N largest elements of each output.",
 )
-@options.target_option(None)
-@options.input_shapes_option
-@options.tuning_records_option
-@options.threads_option
-@options.only_option
-@options.rpc_options
+@options.opened_model_options
 @options.json_option
 def run_command(
     model: str,

@@ -47,7 +47,27 @@ __all__ = ["Prepared", "prepare", "prepare_within"]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Everything there is to know before code is generated."""
+    """Everything there is to know before code is generated.
+
+    Attributes
+    ----------
+    resolved : ResolvedTarget
+        What runs the model: of a GPU that all operators left, the CPU beside it.
+    imported : ImportedModel
+    placed : Placed
+    lowered : tvm.IRModule
+        Instructions and kernels.
+    weights : list of tvm.runtime.Tensor
+    weight_devices : list of int
+        Of each weight the device that reads it, or that it is streamed.
+    report : CompileReport
+        Without the seconds of the build.
+    clock : Clock
+    smaller : callable or None
+        Builds the same with smaller work-groups; ``None`` where there is nothing to make smaller.
+    unmerged : tvm.IRModule
+        Scheduled kernels, as parallel fusion gets them.
+    """
 
     resolved: ResolvedTarget
     imported: ImportedModel
@@ -273,7 +293,7 @@ def prepare_within(
     Parameters
     ----------
     make : callable
-        :func:`prepare` with all but the model and ``way``.
+        :func:`prepare` with all but the model; each plan is given as another ``way``.
     model, input_shapes, memory_budget, target, host, fallback
         As ``compile`` takes them.
 

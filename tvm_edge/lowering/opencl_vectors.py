@@ -64,7 +64,7 @@ def _legal(loop: tirx.For) -> tirx.Stmt:
     body = _with_branches(loop.body, loop.loop_var)
     loop = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
     if lanes in (*_LENGTHS, _OTHER):
-        return _serial(loop) if _has_bytes_apart(loop) else loop
+        return _with_vectors_of_bytes(loop)
     parts = []
     start = 0
     while start < lanes:
@@ -100,26 +100,36 @@ def _has_truth_values(stmt: tirx.Stmt) -> bool:
     return found
 
 
-def _has_bytes_apart(loop: tirx.For) -> bool:
-    """Whether lanes load bytes that are not one aligned vector, nor the same byte."""
+def _with_vectors_of_bytes(loop: tirx.For) -> tirx.For:
+    """A loop whose loads of bytes are one aligned vector each; serial where they cannot be.
+
+    Loads of the same byte in all lanes stay as they are.
+    """
     lane, lanes = loop.loop_var, constant(loop.extent)
     simplify = sym.Analyzer().simplify
-    found = False
+    apart = False
 
-    def load(node: ir.TensorLoad) -> None:
-        nonlocal found
+    def load(node: ir.TensorLoad) -> ir.TensorLoad:
+        nonlocal apart
         if tvm.DataType(str(node.source.dtype)).bits != 8 or node.source.dtype == "bool":
-            return
+            return node
         *rest, last = node.indices
+        if not any(uses(index, lane) for index in node.indices):
+            return node
         first = _at(last, lane, tirx.const(0, str(lane.ty.dtype)))
-        if not uses(last, lane) and not any(uses(index, lane) for index in rest):
-            return
         follows = constant(simplify(last - first - lane)) == 0
         aligned = constant(simplify(tirx.floormod(first, lanes))) == 0
-        found |= not (follows and aligned)
+        if not (follows and aligned) or any(uses(index, lane) for index in rest):
+            apart = True
+            return node
+        # Said so that TVM sees it: ``i // 10 * 10 + i % 10`` is not a vector to it.
+        found = [*rest, first + lane]
+        return node.source[tuple(found)]
 
-    tvm_ffi.structural_walk(loop.body, (ir.TensorLoad, load))
-    return found
+    body = tvm_ffi.structural_map(loop.body, (ir.TensorLoad, load))
+    if apart:
+        return _serial(loop)
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
 
 
 def _with_branches(stmt: tirx.Stmt, lane: tirx.Var) -> tirx.Stmt:
@@ -159,7 +169,7 @@ def _part(loop: tirx.For, start: int, length: int) -> tirx.Stmt:
     if length == 1:
         return body
     part = tirx.For(lane, tirx.const(0, dtype), tirx.const(length, dtype), loop.kind, body)
-    return _serial(part) if _has_bytes_apart(part) else part
+    return _with_vectors_of_bytes(part)
 
 
 def _at(node: Any, var: tirx.Var, value: tirx.Expr) -> Any:

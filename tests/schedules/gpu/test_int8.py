@@ -115,6 +115,16 @@ def test_a_network_in_int8(
     assert_same_numbers(compiled, model, inputs_of(model, 7))
 
 
+def test_taps_that_only_ever_read_padding(gpu: str, large_gpu: None) -> None:
+    """Of an image of one column the words of all other columns are a constant."""
+    graph = QuantizedGraph(seed=9059, dtype="int8")
+    image = graph.input(1, 20, 6, 1, zero=98)
+    result = graph.conv(image, (3, 20, 3, 3), strides=[3, 1], pads=[1] * 4)
+    graph.quantized(result, 0.04)
+    compiled = tvm_edge.compile(graph.model(), gpu, fallback="none")
+    assert_same_numbers(compiled, graph.model(), graph.values)
+
+
 TILES = {
     "parts": Tile(16, 32, 4, 4, 4, parts=3),
     "wide items": Tile(64, 64, 8, 8, 9),
