@@ -42,7 +42,7 @@ def serve(tracker: str, port: int, sleep: float, folder: str) -> None:
         time.sleep(sleep)
         return [sleep] * rounds
 
-    Candidate.latencies = latencies  # type: ignore[method-assign]
+    Candidate.latencies = latencies
     at = parse_address(tracker)
     level = logging.WARNING
     given = listener.Listen("127.0.0.1", port, port + 1, at, _KEY, Path(folder), level)

@@ -64,7 +64,7 @@ def limited(nbytes: int) -> Iterator[Limit]:
             file.write("0" if kind == "cgroup v2" else str(nbytes))
         procs = group / "cgroup.procs"
         try:
-            yield Limit(kind, lambda procs=procs: _join(procs))  # type: ignore[misc]
+            yield Limit(kind, lambda procs=procs: _join(procs))
         finally:
             _remove(group)
         return

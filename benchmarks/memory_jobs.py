@@ -102,7 +102,7 @@ def _run(
 ) -> dict[str, Any]:
     """Load and run, with nothing else in the process; outputs go beside the artifact."""
     # tvm_ffi imports it where it is installed: 160 MiB that are not ours.
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    sys.modules["torch"] = None
     import tvm_edge
     from tvm_edge import opencl
 

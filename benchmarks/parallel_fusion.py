@@ -24,35 +24,28 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
-from time import perf_counter
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import onnx
 
+from benchmarks.chosen import chosen_numbers
 from benchmarks.machine import describe_machine
+from benchmarks.parallel_timing import time_row
 from benchmarks.parallel_workloads import IDENTICAL, group_model, groups, operator_model
 from benchmarks.processes import Job, is_child, run_child, serve
-from benchmarks.vision_timing import EVENT_ROUNDS, evaluate, open_machine, torch_us
 
 _MODULE = "benchmarks.parallel_fusion"
 _NETWORKS = ("googlenet", "inception_v3", "squeezenet1_0")
-_CALLS = 20  # between two events, and in a CUDA graph
 _TOLERANCE = 1e-4  # of the largest value
-_ROUNDS = 5
 _COPIES = range(2, 9)
 _ROWS_A_PROCESS = 8
-
-Members = list[tuple[Path, list[Any]]]
-"""Artifacts with their inputs on the device."""
-
 
 # ------------------------------------------------------------------ what the child processes do
 
@@ -122,163 +115,12 @@ def _compile_one(model: Any, target: str, fusion: Any, path: Path) -> dict[str, 
     return {"taken": len(taken), "kernels": len(built.report.kernels), "error": worst}
 
 
-def _opened(keys: list[str], target: str, folder: Path) -> Members:
-    import tvm
-
-    device, found = tvm.device(target, 0), []
-    for key in keys:
-        with np.load(folder / f"{key}.npz") as file:
-            inputs = [tvm.runtime.tensor(file[name], device) for name in file.files]
-        found.append((folder / f"{key}.tvme", inputs))
-    return found
-
-
 def _time(rows: str, target: str, rounds: str, folder: Path) -> dict[str, Any]:
     """The times of some rows; a process for each would take longer to start than to measure."""
     variants: dict[str, list[str]] = json.loads(rows)
     return {
-        row: _time_row(row, names, target, int(rounds), folder) for row, names in variants.items()
+        row: time_row(row, names, target, int(rounds), folder) for row, names in variants.items()
     }
-
-
-def _time_row(row: str, names: list[str], target: str, rounds: int, folder: Path) -> dict[str, Any]:
-    """Microseconds of a call of each variant, in turn: launch by launch, on CUDA in a graph, too.
-
-    Those named ``only…`` are members, which run at the same time as ``concurrent``.
-    """
-    alone = [f"{row}.{name}" for name in names if name.startswith("only")]
-    makers: list[tuple[str, str, Callable[[], Callable[[], float]]]] = []
-    for name in names:
-        if not name.startswith("only"):
-            opened = _opened([f"{row}.{name}"], target, folder)
-            makers.append(("stream", name, partial(_stream_timer, opened, target)))
-            if target == "cuda":
-                makers.append(("graph", name, partial(_graph_timer, opened)))
-    if len(alone) > 1:
-        opened = _opened(alone, target, folder)
-        if target == "cuda":
-            makers.append(("stream", "concurrent", partial(_streams_timer, opened)))
-            makers.append(("graph", "concurrent", partial(_graph_timer, opened)))
-        else:
-            makers.append(("stream", "concurrent", partial(_queues_timer, opened)))
-    us: dict[str, dict[str, list[float]]] = {}
-    failed: dict[str, str] = {}
-    timers = []
-    for how, name, make in makers:
-        try:
-            timers.append((how, name, make()))
-        except RuntimeError as error:  # TVM's and PyTorch's of the device
-            failed[f"{how} {name}"] = _first_reason(error)
-    for _ in range(rounds):
-        for how, name, timer in timers:
-            us.setdefault(how, {}).setdefault(name, []).append(timer())
-    return {"us": us, "not timed": failed}
-
-
-def _first_reason(error: BaseException) -> str:
-    """What broke a capture, and not what its end then says."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return str(error)[-200:]
-
-
-def _calls(members: Members, target: str, *, recorded: bool = True) -> list[Callable[[], Any]]:
-    """A call of each member; without `recorded` CUDA graphs of its own kernel by kernel."""
-    import tvm
-
-    from tvm_edge.runtime.entry import ALL, KERNEL_BY_KERNEL
-
-    device, found = tvm.device(target, 0), []
-    for path, inputs in members:
-        machine, weights = open_machine(path, device)
-        main = machine[ALL if recorded else KERNEL_BY_KERNEL]
-        found.append(lambda main=main, inputs=inputs, weights=weights: main(*inputs, weights))
-    return found
-
-
-def _side_by_side(calls: list[Callable[[], Any]]) -> Callable[[], None]:
-    """All calls, each on a CUDA stream of its own where there are several, and their joint end."""
-    import torch
-    import tvm
-    import tvm_ffi
-
-    device = tvm.device("cuda", 0)
-    streams = [torch.cuda.Stream() for _ in calls[1:]]
-
-    def run() -> None:
-        first = torch.cuda.current_stream()
-        for stream in streams:
-            stream.wait_stream(first)
-        for stream, call in zip([first, *streams], calls, strict=True):
-            with tvm_ffi.use_raw_stream(device, stream.cuda_stream):
-                call()
-        for stream in streams:
-            first.wait_stream(stream)
-
-    return run
-
-
-def _stream_timer(members: Members, target: str) -> Callable[[], float]:
-    """Microseconds of a call, launch by launch, by the device's timer."""
-    import tvm
-
-    ((path, inputs),) = members
-    device = tvm.device(target, 0)
-    machine, weights = open_machine(path, device)
-    evaluator = machine.time_evaluator("main", device, number=_CALLS, repeat=EVENT_ROUNDS)
-    return lambda: evaluate(evaluator, *inputs, weights)
-
-
-def _graph_timer(members: Members) -> Callable[[], float]:
-    """Microseconds inside a CUDA graph of some calls one after the other.
-
-    Several members are branches of it.
-    """
-    import torch
-
-    # A stream that is captured takes no launch of a graph, and a machine records what it can.
-    run = _side_by_side(_calls(members, "cuda", recorded=False))
-    run()  # memory that the first call takes is kept for the next
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    # Relaxed: the first call in a graph may still take memory of the device.
-    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
-        for _ in range(_CALLS):
-            run()
-    graph.replay()
-
-    def us(_modules: object = run) -> float:  # the graph's kernels live as long as their modules
-        return torch_us(graph.replay, 10) / _CALLS
-
-    return us
-
-
-def _streams_timer(members: Members) -> Callable[[], float]:
-    run = _side_by_side(_calls(members, "cuda"))
-    run()
-    return lambda: torch_us(run, _CALLS)
-
-
-def _queues_timer(members: Members) -> Callable[[], float]:
-    """Microseconds of members on OpenCL queues of their own, by the host's clock."""
-    import tvm
-
-    device, calls = tvm.device("opencl", 0), _calls(members, "opencl")
-    first = device.create_raw_stream()
-    queues = [first, *(device.create_raw_stream() for _ in calls[1:])]
-
-    def seconds() -> float:
-        start = perf_counter()
-        for _ in range(_CALLS):
-            for queue, call in zip(queues, calls, strict=True):
-                device.set_raw_stream(queue)
-                call()
-        for queue in queues:
-            device.sync(queue)
-        return (perf_counter() - start) / _CALLS
-
-    seconds()
-    return lambda: median(seconds() for _ in range(_ROUNDS)) * 1e6
 
 
 _JOBS: dict[str, Job] = {"extract": _extract, "compile": _compile, "time": _time}
@@ -331,7 +173,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Variants]:
 def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     """A row for each group, with the times of all variants by how they were launched."""
     every = list(_rows(options).items())
-    rows = [every[i] for i in options.rows] if options.rows else every
+    rows = [every[i] for i in options.rows]
     places = _written([variants for _, variants in rows], options.jobs, folder)
 
     def build(row: int) -> dict[str, Any]:
@@ -475,6 +317,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--png", type=Path)
     options = parser.parse_args()
+    options.rows = chosen_numbers(parser, "--rows", options.rows, len(_rows(options)))
     print(json.dumps(describe_machine()))
     with tempfile.TemporaryDirectory() as name:
         rows = []

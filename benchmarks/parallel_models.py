@@ -28,9 +28,9 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks import parallel_fusion
 from benchmarks.chosen import chosen_numbers
 from benchmarks.machine import describe_machine
+from benchmarks.parallel_timing import time_row
 from benchmarks.parallel_workloads import BARRIER_FREE, operator_model
 from benchmarks.processes import Job, is_child, run_child, serve
 
@@ -148,10 +148,7 @@ def _flat(wave: Any, target: str) -> Iterator[list[int]]:
 
 
 def _time(names: str, target: str, row: str, rounds: str, folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = parallel_fusion._time_row(
-        row, json.loads(names), target, int(rounds), folder
-    )
-    return found
+    return time_row(row, json.loads(names), target, int(rounds), folder)
 
 
 _JOBS: dict[str, Job] = {"compile": _compile, "time": _time}

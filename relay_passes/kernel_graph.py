@@ -191,13 +191,20 @@ class KernelGraph:
         return bool(over) and over != [(0, len(args) - 1)]
 
     def _launches(self, number: int) -> tuple[Launch, ...] | None:
-        name = str(self.kernels[number].name.name_hint)
-        if name not in self._known:
-            self._known[name] = launches_of(self.mod[self.kernels[number].name])
-        return self._known[name]
+        if number not in self._known:
+            name = self.kernels[number].name
+            kernel = str(name.name_hint)
+            if kernel not in self._by_name:
+                self._by_name[kernel] = launches_of(self.mod[name])
+            self._known[number] = self._by_name[kernel]
+        return self._known[number]
 
     @cached_property
-    def _known(self) -> dict[str, tuple[Launch, ...] | None]:
+    def _known(self) -> dict[int, tuple[Launch, ...] | None]:
+        return {}
+
+    @cached_property
+    def _by_name(self) -> dict[str, tuple[Launch, ...] | None]:
         return {}
 
     def checked(self, group: Group, target: tvm.target.Target) -> Group:

@@ -22,7 +22,15 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.launch_time import apart_us, longest_us, merged_us
 from tvm_edge.schedules.launch_work import Launch
 
-__all__ = ["LEAST_GAIN", "MOST_MEMBERS", "Group", "Problem", "choose_groups", "fuses_by_itself"]
+__all__ = [
+    "LEAST_GAIN",
+    "MOST_MEMBERS",
+    "UNKNOWN",
+    "Group",
+    "Problem",
+    "choose_groups",
+    "fuses_by_itself",
+]
 
 LEAST_GAIN = 0.07
 """Of the time that kernels take apart, what a merge has to gain by the prediction. With less some
@@ -30,6 +38,9 @@ of those that were measured lose (benchmarks/parallel_policy.py)."""
 
 MOST_MEMBERS = 8
 """Of a group: as many as EMDL'21 has measured (Figure 9)."""
+
+UNKNOWN = "nobody measured it, and without that nothing is merged on this device"
+"""Why a group is left apart of which there is no record, on a device of which little is known."""
 
 # Levels between kernels that are looked at together.
 _FAR = 16
@@ -87,6 +98,13 @@ class Problem:
 
     def merged_us(self, members: Sequence[int]) -> float | None:
         """Microseconds of kernels as one."""
+        same = tuple(sorted(members))
+        if same not in self._merged:
+            self._merged[same] = self._like(same)
+        return self._merged[same]
+
+    def _like(self, members: tuple[int, ...]) -> float | None:
+        """The time of a group, which is that of every other with such launches."""
         known = self._launches(members)
         if known is None:
             return None
@@ -110,6 +128,10 @@ class Problem:
             return 0.0 if launches is None else longest_us(launches, self.spec)
 
         return tuple(sorted(members, key=lambda member: (-round(longest(member), 6), member)))
+
+    @cached_property
+    def _merged(self) -> dict[tuple[int, ...], float | None]:
+        return {}
 
     @cached_property
     def _times(self) -> dict[tuple[tuple[Launch, ...], ...], float]:
@@ -245,7 +267,7 @@ class _Chooser:
             return "measured to be slower as one, or to fail"
         if not self._every and not measured:
             if not fuses_by_itself(self._problem.spec):
-                return "nobody measured it, and without that nothing is merged on this device"
+                return UNKNOWN
             if apart[0] is None or apart[1] is None:
                 return "how long one of them takes depends on data"
             gain = self._gain(a, b) / (apart[0] + apart[1])

@@ -356,9 +356,10 @@ def test_the_same_every_time(gpu: str, as_large: None) -> None:
 def test_decided_without_a_device() -> None:
     graph = Graph()
     two_networks(graph)
-    report = tvm_edge.analyze(graph.model(), "jetson-orin-nano", parallel_fusion="auto")
+    report = tvm_edge.analyze(graph.model(), "jetson-orin-nano")  # "auto" is the default
     assert any(group["taken"] for group in report.fusion_groups)
-    assert not tvm_edge.analyze(graph.model(), "jetson-orin-nano").fusion_groups
+    apart = tvm_edge.analyze(graph.model(), "jetson-orin-nano", parallel_fusion=False)
+    assert not apart.fusion_groups
 
 
 def test_lengths_that_only_the_run_knows_are_left_alone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -14,7 +15,7 @@ from tvm_edge.records import SHIPPED, RecordLibrary, recorded_device, stores_bel
 from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.parallel_fusion import Measured, ParallelFusion, fuse_parallel
 from tvm_edge.report import KernelInfo
-from tvm_edge.schedules.parallel_policy import Group, fuses_by_itself
+from tvm_edge.schedules.parallel_policy import UNKNOWN, Group, fuses_by_itself
 from tvm_edge.schedules.parallel_records import gain, group_workload
 
 __all__ = ["describe_groups", "group_records", "merge_kernels", "merged_infos"]
@@ -48,7 +49,10 @@ def merge_kernels(
     if parallel_fusion == "auto":
         with group_records(resolved, tuning_logs) as measured:
             if measured is not None:
-                return fuse_parallel(mod, spec, resolved.target, measured=measured)
+                found = fuse_parallel(mod, spec, resolved.target, measured=measured)
+                # Of a device of which little is known only what was measured is of interest.
+                told = [group for group in found.groups if group.reason != UNKNOWN]
+                return replace(found, groups=told)
             if fuses_by_itself(spec):
                 return fuse_parallel(mod, spec, resolved.target)
     return ParallelFusion(mod, [(number,) for number in range(len(kernel_calls(mod)))])
