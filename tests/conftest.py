@@ -36,14 +36,18 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Half of the time of a compilation for a CPU is LLVM's optimisation of its kernels. Child processes
-# (examples, the command line, boards) have them as users do, and so has `make test-full`.
+# (examples, the command line, candidates of tuning, boards) have them as users do, and so have
+# `make test-full` and what asks for `optimised`.
 _BUILD = "target.build.llvm"
-if not os.environ.get("TVM_EDGE_TEST_OPTIMISED"):
-    _build = tvm.get_global_func(_BUILD)
+_build = tvm.get_global_func(_BUILD)
+_optimises = bool(os.environ.get("TVM_EDGE_TEST_OPTIMISED"))
 
-    @tvm.register_global_func(_BUILD, override=True)
-    def _build_unoptimised(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
-        return _build(mod, tvm.target.Target({**target.export(), "opt-level": 0}))
+
+@tvm.register_global_func(_BUILD, override=True)
+def _build_for_tests(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
+    if not _optimises:
+        target = tvm.target.Target({**target.export(), "opt-level": 0})
+    return _build(mod, target)
 
 
 # A shell starts what runs in its background with Ctrl-C ignored, and processes inherit that: tests
@@ -84,6 +88,12 @@ def _axes(item: Any) -> Iterator[tuple[int, ...]]:
         yield tuple(id(params.pop(name.strip())) for name in names)
     for value in params.values():
         yield (id(value),)
+
+
+@pytest.fixture
+def optimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for CPUs that LLVM optimises."""
+    monkeypatch.setattr(sys.modules[__name__], "_optimises", True)
 
 
 @pytest.fixture(scope="session")

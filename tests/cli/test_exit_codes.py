@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.conftest import Files, Invoke
 from tests.cli.terminal import on_a_terminal
+from tests.marks import in_full
 from tests.onnx_models import conv_relu
 from tests.runtime.support import child_environment, run_child
 
@@ -202,7 +203,7 @@ def test_a_bug_exits_with_1(invoke: Invoke, files: Files, monkeypatch: pytest.Mo
     assert "-v" in outcome.err
 
 
-@pytest.mark.parametrize("command", ["bench", "profile"])
+@pytest.mark.parametrize("command", ["bench", *in_full("profile")])
 def test_control_c_exits_with_130(files: Files, tmp_path: Path, command: str) -> None:
     artifact = tmp_path / "model.tvme"
     artifact.write_bytes(files.artifact.read_bytes())

@@ -102,9 +102,12 @@ def test_classifier_without_fallback(gpu: str) -> None:
 
 def test_where_a_detector_is_cut(gpu: str) -> None:
     """The suppression alone on the CPU; what it found goes back, however much that is."""
-    model, uncut = detector(gpu)
-    compiled = tvm_edge.compile(model, gpu, fallback=["NonMaxSuppression"])
-    report = compiled.report
+    model = zoo.build("ssd_mobilenet_v1", **REDUCED["ssd_mobilenet_v1"])
+    assert_cut_at_the_suppression(tvm_edge.analyze(model, gpu, fallback=["NonMaxSuppression"]), gpu)
+
+
+def assert_cut_at_the_suppression(report: tvm_edge.CompileReport, gpu: str) -> None:
+    """Of SSD: its boxes and scores cross, and what was found comes back."""
     on_cpu = {p.operator: p.reason for p in report.placements if p.device == "llvm"}
     assert on_cpu == {"postprocess/nms": "named in fallback="}
     assert [device for device, _ in report.partitions] == [gpu, "llvm", gpu]
@@ -112,6 +115,13 @@ def test_where_a_detector_is_cut(gpu: str) -> None:
     assert [c["tensor"] for c in there] == ["postprocess/decode/boxes", "postprocess/scores/scores"]
     assert all(c["bytes"] > 0 for c in there)
     assert [c["tensor"] for c in report.copies if c["destination"] == gpu] == ["postprocess/nms"]
+
+
+@pytest.mark.full  # a smaller one runs in test_two_suppressions_on_the_cpu, and in an example
+def test_a_detector_that_is_cut_finds_the_same(gpu: str) -> None:
+    model, uncut = detector(gpu)
+    compiled = tvm_edge.compile(model, gpu, fallback=["NonMaxSuppression"])
+    assert_cut_at_the_suppression(compiled.report, gpu)
     inputs = zoo.sample_input(model)
     actual, whole = compiled.run(inputs), uncut.run(inputs)
     suppression = onnx.utils.Extractor(model).extract_model(["boxes", "scores"], ["selected"])

@@ -103,7 +103,8 @@ def with_intermediates(model: onnx.ModelProto, count: int) -> tuple[onnx.ModelPr
 
 
 @pytest.mark.parametrize(("name", "options"), networks(quick=THOROUGH))
-def test_outputs_and_intermediates(name: str, options: dict[str, object]) -> None:
+def test_outputs_and_intermediates(name: str, options: dict[str, object], optimised: None) -> None:
+    """Kernels as users have them, which other tests of `make test` leave to child processes."""
     model, inside = with_intermediates(zoo.build(name, **options), 8)
     assert len(set(inside)) == 8
     inputs = zoo.sample_input(model)

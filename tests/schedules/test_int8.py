@@ -209,7 +209,7 @@ ARM = {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}
     ids=["avx512-vnni", "avx-vnni", "sdot"],
 )
 def test_the_code_has_the_instruction(
-    name: str, spec: DeviceSpec, target: dict[str, Any], instruction: str
+    name: str, spec: DeviceSpec, target: dict[str, Any], instruction: str, optimised: None
 ) -> None:
     """And no multiplications of int32 in its place."""
     made = case(WORKLOADS[name], "int8" if instruction == "sdot" else "uint8")

@@ -133,7 +133,7 @@ def run(kernels: Sequence[Scheduled], problem: Operands, resolved: ResolvedTarge
 
 
 @needs_opencl
-@pytest.mark.parametrize("count", [3, *in_full(16)])
+@pytest.mark.parametrize("count", [1, *in_full(16)])
 @pytest.mark.parametrize("name", ALL)
 def test_results(name: str, count: int) -> None:
     workload, resolved = ALL[name], mali()
