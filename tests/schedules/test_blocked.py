@@ -24,6 +24,9 @@ from tvm_edge.schedules.cpu import schedule
 from tvm_edge.schedules.cpu.blocked import Knobs, candidates, conv_tile
 from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
 
+# What LLVM makes of these kernels is tested as well.
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 def check(convs: list[Conv], spec: DeviceSpec) -> None:
     compiled = check_convs(convs, spec, direct)

@@ -27,6 +27,9 @@ from tests.schedules.harness import (
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import accesses, stride
 
+# What LLVM makes of these kernels is tested as well.
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 @dataclass(frozen=True)
 class Conv:

@@ -34,6 +34,9 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.cpu.panels import panel_width
 from tvm_edge.schedules.panels import dense, pack_matrix
 
+# What LLVM makes of these kernels is tested as well.
+pytestmark = pytest.mark.usefixtures("optimised")
+
 sizes = st.one_of(st.integers(1, 20), st.sampled_from([31, 64, 100, 129, 257]))
 products = st.tuples(
     st.sampled_from(["Gemm", "GemmT", "MatMul", "BatchMatMul"]), sizes, sizes, sizes, st.booleans()

@@ -27,6 +27,9 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.blocked import unpack_image
 from tvm_edge.schedules.cpu import schedule
 
+# What LLVM makes of these kernels is tested as well.
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 def vector_indices(func: tirx.PrimFunc) -> list[tirx.Expr]:
     """Where a lowered kernel loads and stores vectors."""

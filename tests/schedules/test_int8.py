@@ -33,6 +33,9 @@ from tvm_edge.schedules.int8 import (
 from tvm_edge.schedules.knobs import knobs_as_text
 from tvm_edge.schedules.stages import open_reduction
 
+# What LLVM makes of these kernels is tested as well.
+pytestmark = pytest.mark.usefixtures("optimised")
+
 VNNI512 = replace(AVX512, dot_product="vnni512")
 VNNI256 = replace(AVX2, dot_product="vnni256")
 SDOT = replace(NEON, dot_product="sdot")

@@ -11,6 +11,9 @@ from onnx import helper
 import tvm_edge
 from tests.onnx_models import make_model, random_input, reference, relative_error
 
+# What LLVM makes of these kernels is tested as well.
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 @pytest.mark.parametrize(
     ("target", "width", "heads"),

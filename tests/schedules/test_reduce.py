@@ -20,6 +20,9 @@ from tests.schedules.harness import (
 )
 from tvm_edge.hardware import DeviceSpec
 
+# What LLVM makes of these kernels is tested as well.
+pytestmark = pytest.mark.usefixtures("optimised")
+
 shapes = st.lists(
     st.one_of(st.integers(1, 9), st.sampled_from([16, 33, 49, 100])), min_size=2, max_size=4
 ).filter(lambda shape: len([d for d in shape if d > 9]) <= 2)

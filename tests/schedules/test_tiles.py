@@ -10,6 +10,9 @@ from tests.schedules.harness import AVX2, AVX512, NEON, SPECS
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.cpu.microkernel import RegisterTile, choose_tile
 
+# What LLVM makes of these kernels is tested as well.
+pytestmark = pytest.mark.usefixtures("optimised")
+
 extents = st.one_of(st.integers(1, 64), st.sampled_from([112, 149, 224, 512, 1000, 3136]))
 
 

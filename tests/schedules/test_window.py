@@ -22,6 +22,9 @@ from tests.schedules.harness import (
 )
 from tvm_edge.hardware import DeviceSpec
 
+# What LLVM makes of these kernels is tested as well.
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 @dataclass(frozen=True)
 class Window:

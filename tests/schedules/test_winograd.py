@@ -27,6 +27,9 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.cpu.algorithm import choose_config
 from tvm_edge.schedules.winograd import transform_filters, transforms, winograd_applies
 
+# What LLVM makes of these kernels is tested as well.
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 def tiles_of(m: int) -> Choose:
     """Winograd's algorithm with tiles of ``m x m`` wherever it applies."""

@@ -20,6 +20,9 @@ from tvm_edge.schedules.vision.boxes import Overlap, load_box
 from tvm_edge.schedules.vision.cpu import nms as cpu_nms
 from tvm_edge.schedules.vision.gpu import nms as gpu_nms
 
+# What LLVM makes of these kernels is tested as well.
+pytestmark = pytest.mark.usefixtures("optimised")
+
 
 @pytest.fixture(params=["llvm", "opencl-local", "cuda-local"])
 def device(request: pytest.FixtureRequest) -> Machine:
