@@ -83,12 +83,10 @@ def compile(
         what a GPU cannot run.
     parallel_fusion : {"auto", True, False}
         Whether kernels that do not depend on each other, as those of branches, share a launch
-        (EMDL'21). ``"auto"``: where the policy predicts that it gains
-        (:mod:`tvm_edge.schedules.parallel_policy`); ``True``: wherever it can be.
-        ``report.fusion_groups`` says which, and why others do not. By default ``False``: the
-        policy was fitted to groups on one H200, and no network was measured with it.
-        ``tune(…, parallel_fusion=True)`` measures groups on a device; ``"auto"`` takes
-        what that found, on CPUs too, and predicts of GPUs what nobody measured.
+        (EMDL'21). ``"auto"``: where that was measured to gain, by ``tune(…,
+        parallel_fusion=True)``, and on GPUs where nobody measured it but the policy predicts it
+        (:mod:`tvm_edge.schedules.parallel_policy`); ``True``: wherever it can be; ``False``:
+        nowhere. ``report.fusion_groups`` says which, and why others do not.
     memory_budget : int or str, optional
         What a process that loads the exported model and runs it may take: bytes, or a size as
         ``"512MiB"``. Counted is anonymous and shared memory, that of the Python process included,
