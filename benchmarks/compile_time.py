@@ -1,7 +1,7 @@
 """What parallel fusion costs a compilation: ``python -m benchmarks.compile_time``.
 
-The processor's time of ``tvm_edge.compile`` with ``parallel_fusion`` off and ``"auto"``, in turns in
-one process, for a GPU that need not be there, whose driver compiles OpenCL later. The least of
+The processor's time of ``tvm_edge.compile`` with ``parallel_fusion`` off and ``"auto"``, in turns
+in one process, for a GPU that need not be there, whose driver compiles OpenCL later. The least of
 ``--rounds`` counts.
 """
 
@@ -41,10 +41,8 @@ def main() -> None:
                 compiled = tvm_edge.compile(model, options.target, parallel_fusion=mode)
                 seconds[mode].append(process_time() - start)
         off, auto = (min(seconds[mode]) for mode in _MODES)
-        print(
-            f"| {name} | {off:.2f} | {auto:.2f} | {auto / off - 1:+.0%} | {compiled.report.fusion_line()} |",
-            flush=True,
-        )
+        merged = compiled.report.fusion_line()
+        print(f"| {name} | {off:.2f} | {auto:.2f} | {auto / off - 1:+.0%} | {merged} |", flush=True)
 
 
 if __name__ == "__main__":
