@@ -31,7 +31,7 @@ _TOLERANCE = 1e-4
 
 
 def _model(number: int) -> tuple[Any, Any]:
-    from tvm_edge.tuning.candidates import repeated_convolution
+    from tvm_edge.tuning.repeated import repeated_convolution
     from tvm_edge.tuning.problem import make_problem
 
     problem = make_problem(SPACES[number], number)
