@@ -32,7 +32,6 @@ __all__ = [
 ]
 
 
-
 def _of_instruction(name: str) -> str:
     """The template of bytes that a GPU multiplies by an instruction, four at a time."""
     return f"conv2d_int8.gpu.{name}" if name else "conv2d_int8.gpu"

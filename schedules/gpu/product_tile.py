@@ -101,9 +101,7 @@ def choose_block_tile(extents: Extents, line: int, spec: DeviceSpec) -> Tile | N
     return _best(possible_block_tiles(extents, line, spec), extents, spec)
 
 
-def ranked_tiles(
-    extents: Extents, window: int, spec: DeviceSpec, together: int = 1
-) -> list[Tile]:
+def ranked_tiles(extents: Extents, window: int, spec: DeviceSpec, together: int = 1) -> list[Tile]:
     """What a search chooses from, by estimated time: the first is :func:`choose_product_tile`'s."""
     if choose_product_tile(extents, window, spec, together) is None:
         return []

@@ -63,7 +63,9 @@ def repeated_convolution(
     return builder.finalize()
 
 
-def _samples(builder: relax.BlockBuilder, results: list[relax.Expr], problem: Operands) -> relax.Var:
+def _samples(
+    builder: relax.BlockBuilder, results: list[relax.Expr], problem: Operands
+) -> relax.Var:
     """One element of each result, in a line."""
     place = sample_place(problem.expected)
     axes, behind = list(range(len(place))), [at + 1 for at in place]
