@@ -28,6 +28,7 @@ from tvm_edge.runtime.candidates import Candidate, Operands, model_candidate
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import TEMPLATES, config_of, config_space, template_of
+from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.gpu.conv2d_int8 import int8_tensors
 from tvm_edge.schedules.gpu.items import Items
 from tvm_edge.schedules.gpu.product import Tile
@@ -41,6 +42,7 @@ from tvm_edge.tuning.repeated import repeated_convolution
 from tvm_edge.tuning.serving import Done, Failed
 from tvm_edge.tuning.tasks import Task, extract_layout_tasks, extract_tasks, legal_configs
 
+CPU = resolve_target("llvm")
 BYTES = {"dtype": "int8"}
 WORKLOADS = {
     "dense": conv(channels=22, filters=24, width=13, **BYTES),
@@ -150,17 +152,29 @@ def test_candidates_are_exact(
 
 
 def test_a_product_that_is_missing_is_seen(gpu: str, large_gpu: None) -> None:
-    """One number of one filter, and one pixel of the padding's value."""
-    workload = replace(WORKLOADS["dense"], dtype="uint8")  # whose zero point is not 0
+    """One number of one filter; and what the image is padded with."""
+    workload = WORKLOADS["dense"]
     right = make_problem(workload)
     config = legal_configs(workload, prepared.resolve_target(gpu))[0]
-    sums = convolve(right.image, right.filters, workload, padding=0.0)
+    sums = convolve(right.image, right.filters, workload, padding=1.0)
     expected = rounding_of(workload).of(sums + right.bias[:, None, None])
-    zeros = replace(right, expected=expected)
     filters = right.filters.copy()
     filters[np.unravel_index(np.abs(filters.astype("int32")).argmax(), filters.shape)] = 0
-    for wrong in (zeros, replace(right, filters=filters)):
+    for wrong in (replace(right, expected=expected), replace(right, filters=filters)):
         assert build_candidate(workload, config, wrong, gpu, {}).error() > TOLERANCE
+    assert build_candidate(workload, config, right, gpu, {}).error() == 0.0
+
+
+@pytest.mark.skipif(not CPU.spec.dot_product, reason="this CPU has no dot products of 8 bits")
+@pytest.mark.parametrize("name", ["dense", "strides, unequal padding"])
+def test_the_model_of_a_candidate_is_the_problem(name: str) -> None:
+    """By a CPU, in whose type the images may be padded with another number than 0."""
+    workload = replace(WORKLOADS[name], dtype=DOT_PRODUCTS[CPU.spec.dot_product].image)
+    problem = make_problem(workload)
+    model = repeated_convolution(workload, problem, 4, sampled=True)
+    built = tvm_edge.compile(model, "llvm", tuning_logs=False)
+    assert [k.rule for k in built.report.kernels].count("conv2d_int8") == 4
+    assert model_candidate(built, problem.image, problem.expected).error() == 0.0
 
 
 def test_every_copy_is_checked(gpu: str, large_gpu: None) -> None:
