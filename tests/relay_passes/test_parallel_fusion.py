@@ -27,6 +27,7 @@ from tvm_edge.relay_passes.aliases import Lives
 from tvm_edge.relay_passes.dependences import dependences
 from tvm_edge.relay_passes.expressions import KERNEL_CALLS, all_bindings, is_call, kernel_calls
 from tvm_edge.relay_passes.parallel_fusion import ParallelFusion
+from tvm_edge.schedules import parallel_policy
 from tvm_edge.schedules.parallel_policy import Group, Problem
 
 Values = Mapping[str, np.ndarray]
@@ -110,8 +111,9 @@ def test_on_a_cpu(build: Callable[[Graph], None]) -> None:
 
 
 @pytest.fixture
-def as_large(request: pytest.FixtureRequest) -> None:
-    request.getfixturevalue("large_gpu")
+def as_large(large_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large GPU, for which the policy decides as it does for one."""
+    monkeypatch.setattr(parallel, "fuses_by_itself", parallel_policy.fuses_by_itself)
 
 
 @pytest.mark.parametrize(
