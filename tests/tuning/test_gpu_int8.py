@@ -19,6 +19,7 @@ from tests.schedules.gpu.harness import MALI, ORIN, launches
 from tests.tuning.made import conv
 from tests.tuning.test_int8_networks import PLAIN, PLAIN_MODEL
 from tests.tuning.test_tune import StandIn
+from tvm_edge.compiler import driver as compiler
 from tvm_edge.compiler import prepared
 from tvm_edge.compiler.tunable import convolutions_of
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
@@ -216,6 +217,21 @@ def test_copies_have_filters_of_their_own_and_are_timed_as_in_a_network(
     assert sum(rule.endswith("_int8") or rule == "reduce" for rule in rules) == 5
     # Their images negated, the samples: no other kernel stands between.
     assert len(rules) <= 5 + 3
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_copies_do_not_share_a_launch(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they would where ``compile`` decides: they do not depend on each other."""
+    monkeypatch.setattr(compiler, "build", lambda *_: None)  # for a device that is not here
+    monkeypatch.setattr(compiler, "CompiledModel", lambda info, *_: info)
+    target, workload = "jetson-orin-nano", replace(WORKLOADS["dense"], dtype=dtype)
+    config = legal_configs(workload, resolve_target(target))[0]
+    made: Any = candidates._model(workload, config, make_problem(workload), target)
+    assert [k.rule.split("_")[0] for k in made.report.kernels].count("tiled") == 24
+    fused = tvm_edge.analyze(
+        repeated_convolution(workload, make_problem(workload), 24, sampled=True), target
+    )
+    assert any(k.rule.startswith("parallel") for k in fused.kernels)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

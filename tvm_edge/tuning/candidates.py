@@ -279,7 +279,14 @@ def _model(
     if config.block and not resolved.spec.has_cpu_cores:
         plan = _plan(model, config, resolved)
     return compile_with(
-        model, target, {workload: config}, host=host, fallback="none", layout_plan=plan
+        model,
+        target,
+        {workload: config},
+        host=host,
+        fallback="none",
+        # The copies do not depend on each other, and in one launch would be another kernel.
+        parallel_fusion=False,
+        layout_plan=plan,
     )
 
 
