@@ -5,6 +5,9 @@ else has kernels of bytes for ONNX's quantised operators on these devices. A tim
 by the device's timer, all launches included; processes take turns, ``--rounds`` times. ``ratio`` is
 float32's time over that of bytes.
 
+With ``--tune TRIALS`` (for each convolution, on average) the networks of bytes are tuned first, and
+what is compiled with the records, which ``--records FOLDER`` keeps, takes its turn with the others.
+
 ``floor`` is what the device could do: each kernel's operations at four times its single-precision
 peak, which is what an instruction with four products promises, or its operands and results at
 ``--bandwidth`` (10**9 bytes per second; 0 leaves memory out), whichever takes longer. Chips that
@@ -23,6 +26,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -39,6 +43,7 @@ __all__ = ["main"]
 
 _MODULE = "benchmarks.int8_gpu"
 _FORMS = ("int8", "float32")
+_TUNED = "tuned"  # of bytes, with records
 _CALLS = 30  # between two events
 _SLOWEST = 12  # kernels that are listed
 
@@ -65,18 +70,40 @@ def _save(name: str, folder: Path) -> dict[str, Any]:
     return {}
 
 
-def _compile(name: str, form: str, target: str, bandwidth: str, folder: Path) -> dict[str, Any]:
+def _tune(name: str, target: str, trials: str, records: str, folder: Path) -> dict[str, Any]:
+    """Tune the network of bytes."""
+    import tvm_edge
+    from tvm_edge.hardware import resolve_target
+    from tvm_edge.tuning.tasks import extract_tasks
+
+    path = folder / f"{name}.int8.onnx"
+    tasks = extract_tasks(path, resolve_target(target))
+    result = tvm_edge.tune(str(path), target, trials=int(trials) * len(tasks), tuning_logs=records)
+    return {
+        "trials": result.trials,
+        "failures": result.failed,
+        "seconds": result.seconds,
+        "kernels_ms": [result.heuristic_ms, result.best_ms],
+    }
+
+
+def _compile(
+    name: str, form: str, target: str, bandwidth: str, records: str, folder: Path
+) -> dict[str, Any]:
     """Compile one form; which rules its kernels are of, and what the device could do."""
     import tvm_edge
     from tvm_edge.hardware import resolve_target
 
-    start = perf_counter()
+    start, is_tuned = perf_counter(), form == _TUNED
     model = tvm_edge.compile(
-        folder / f"{name}.{form}.onnx", target, fallback="none", tuning_logs=False
+        folder / f"{name}.{'int8' if is_tuned else form}.onnx",
+        target,
+        fallback="none",
+        tuning_logs=records if is_tuned else False,
     )
     seconds = perf_counter() - start
     model.export(folder / f"{name}.{form}.tvme")
-    peak = resolve_target(target).spec.peak_gflops * (4 if form == "int8" else 1)
+    peak = resolve_target(target).spec.peak_gflops * (1 if form == "float32" else 4)
     floor = sum(
         max(
             kernel.flops / peak / 1e3 if peak else 0.0,
@@ -85,7 +112,13 @@ def _compile(name: str, form: str, target: str, bandwidth: str, folder: Path) ->
         for kernel in model.report.kernels
     )
     rules = Counter(kernel.rule for kernel in model.report.kernels)
-    return {"seconds": seconds, "rules": dict(rules), "floor_us": floor}
+    known = model.report.records
+    return {
+        "seconds": seconds,
+        "rules": dict(rules),
+        "floor_us": floor,
+        "convolutions": known.tuned if known else 0,
+    }
 
 
 def _time(name: str, form: str, target: str, folder: Path) -> dict[str, Any]:
@@ -123,6 +156,7 @@ def _compare(name: str, target: str, folder: Path) -> dict[str, Any]:
 
 _CHILDREN: dict[str, Job] = {
     "save": _save,
+    "tune": _tune,
     "compile": _compile,
     "time": _time,
     "compare": _compare,
@@ -135,27 +169,34 @@ _CHILDREN: dict[str, Job] = {
 def _measure(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """All figures, a row for each network."""
     names, target = options.networks, options.target
+    records = options.records or folder / "records"
+    forms = (*_FORMS, _TUNED) if options.tune else _FORMS
     with ThreadPoolExecutor(options.jobs) as pool:
         saved = list(pool.map(lambda n: run_child(_MODULE, "save", n, folder), names))
+        for name, result in zip(names, saved, strict=True):
+            if options.tune and "failed" not in result:  # alone: it measures
+                result["tune"] = run_child(
+                    _MODULE, "tune", name, target, options.tune, records, folder
+                )
         jobs = [
             (name, job)
             for name, result in zip(names, saved, strict=True)
             if "failed" not in result
             for job in (
-                *(("compile", name, form, target, options.bandwidth) for form in _FORMS),
+                *(("compile", name, form, target, options.bandwidth, records) for form in forms),
                 ("compare", name, target),
             )
         ]
         done = list(pool.map(lambda job: run_child(_MODULE, *job[1], folder), jobs))
     rows = {
-        name: {"network": name, "us": {form: [] for form in _FORMS}, **result}
+        name: {"network": name, "us": {form: [] for form in forms}, **result}
         for name, result in zip(names, saved, strict=True)
     }
     for (name, job), result in zip(jobs, done, strict=True):
-        rows[name][job[2] if job[0] == "compile" else "difference"] = result
+        rows[name][str(job[2]) if job[0] == "compile" else "difference"] = result
     for _ in range(0 if options.no_times else options.rounds):
         for name, row in rows.items():
-            for form in _FORMS:
+            for form in forms:
                 if "failed" in row.get(form, {"failed": ""}):
                     continue
                 result = run_child(_MODULE, "time", name, form, target, folder)
@@ -197,20 +238,25 @@ def _spread(values: Sequence[float]) -> str:
     return f"{median(values):,.0f} [{min(values):,.0f}–{max(values):,.0f}]"
 
 
-def _ratio(row: Mapping[str, Any]) -> float | None:
-    times = [row["us"][form] for form in _FORMS]
+def _ratio(row: Mapping[str, Any], form: str = "int8") -> float | None:
+    times = [row["us"].get(each) for each in (form, "float32")]
     return median(times[1]) / median(times[0]) if all(times) else None
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for row in rows:
-        ratio, apart = _ratio(row), row.get("difference", {})
-        if ratio:
-            met = "**met**" if ratio >= FLOAT32 else "**missed**"
-            lines.append(
-                f"- {row['network']}: {ratio:.2f} of our float32's speed (bar {FLOAT32}): {met}"
-            )
+        apart = row.get("difference", {})
+        for form, words in (("int8", ""), (_TUNED, ", tuned")):
+            ratio = _ratio(row, form)
+            if ratio:
+                met = "**met**" if ratio >= FLOAT32 else "**missed**"
+                lines.append(
+                    f"- {row['network']}{words}: {ratio:.2f} of our float32's speed (bar "
+                    f"{FLOAT32}): {met}"
+                )
+        if "tune" in row:
+            lines.append(_tuned_line(row))
         if "worst" in apart:
             met = "**met**" if apart["worst"] <= ONE_UNIT else "**missed**"
             lines.append(
@@ -222,6 +268,21 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
                 rules = ", ".join(f"{n} {rule}" for rule, n in sorted(row[form]["rules"].items()))
                 lines.append(f"- {row['network']}, kernels of {form}: {rules}")
     return "\n".join(lines)
+
+
+def _tuned_line(row: Mapping[str, Any]) -> str:
+    """What tuning found."""
+    found, compiled = row["tune"], row.get(_TUNED, {})
+    failed = found.get("failed") or compiled.get("failed")
+    if failed:
+        return f"- {row['network']}, tuned: **{failed}**"
+    before, after = found["kernels_ms"]
+    one_by_one = f" ({before:.3g} ms one by one, now {after:.3g})" if isfinite(before) else ""
+    return (
+        f"- {row['network']}, tuned: {_spread(row['us'][_TUNED])} µs; {compiled['convolutions']} "
+        f"convolutions{one_by_one}; {found['trials']} trials in {found['seconds']:.0f} s, "
+        f"{found['failures']} failed"
+    )
 
 
 def main(options: argparse.Namespace) -> None:

@@ -31,8 +31,8 @@ _TOLERANCE = 1e-4
 
 
 def _model(number: int) -> tuple[Any, Any]:
-    from tvm_edge.tuning.candidates import repeated_convolution
     from tvm_edge.tuning.problem import make_problem
+    from tvm_edge.tuning.repeated import repeated_convolution
 
     problem = make_problem(SPACES[number], number)
     return repeated_convolution(SPACES[number], problem, _COPIES), problem

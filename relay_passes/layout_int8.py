@@ -149,12 +149,19 @@ def convolution_at(
     bound : mapping of relax.Var to relax.Expr
         What variables are bound to.
     spec : DeviceSpec
-        Of bytes where it has kernels of blocks for them, with the padding in front of it.
+        Of bytes where it has kernels for them, with the padding in front of it: a CPU's are of
+        blocks.
     dtypes : collection of str
         Of all tensors of the others.
     """
     found = conv_workload(value, dtypes)
     if found is not None:
         return found[0]
-    whole = int8_conv(value, bound) if spec.dot_product in DOT_PRODUCTS else None
-    return None if whole is None or not whole.block else whole.workload
+    whole = int8_conv(value, bound)
+    if whole is None:
+        return None
+    if spec.has_cpu_cores:
+        has_kernel = spec.dot_product in DOT_PRODUCTS and whole.block > 0
+    else:
+        has_kernel = 0 not in whole.workload.output
+    return whole.workload if has_kernel else None

@@ -1,4 +1,7 @@
-"""Convolutions of 8-bit numbers on a GPU: weights packed, padding part of the kernel."""
+"""Convolutions of 8-bit numbers on a GPU: weights packed, padding part of the kernel.
+
+With the knobs that were measured for them, where there are some.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from tvm_edge.relay_passes.expressions import const
 from tvm_edge.relay_passes.kernel_site import KernelSite
 from tvm_edge.relay_passes.layout_int8 import int8_conv
 from tvm_edge.schedules.gpu.conv2d_int8 import conv2d_int8, pack_words, uses_words
+from tvm_edge.schedules.gpu.items import ITEMS
+from tvm_edge.schedules.knobs import CONFIG
 
 __all__ = ["lower_conv2d_int8"]
 
@@ -26,7 +31,10 @@ def lower_conv2d_int8(site: KernelSite, call: relax.Call) -> relax.Expr | None:
     shape = (workload.batch, workload.channels, workload.height, workload.width)
     given = te.placeholder(shape, str(found.image.ty.dtype), "image")
     filters = te.placeholder(stored.shape, str(stored.dtype), "filters")
-    result = conv2d_int8(given, filters, workload, found.zero)
+    config, knobs = site.configs.get(workload), None
+    if config is not None and config.knobs:
+        knobs = (ITEMS if config.algorithm == "items" else CONFIG, config.knobs)
+    result = conv2d_int8(given, filters, workload, found.zero, knobs)
     func = te.create_prim_func([given, filters, result], "int64")
     operands = [found.image, const(stored, str(stored.dtype))]
     return site.fusable(func, "conv2d_int8", operands, result)

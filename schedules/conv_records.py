@@ -16,6 +16,8 @@ from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.cpu import algorithm as on_cpu
 from tvm_edge.schedules.gpu import algorithm as on_gpu
+from tvm_edge.schedules.gpu.conv2d_int8 import uses_words
+from tvm_edge.schedules.gpu.dot_products import GPU_DOT_PRODUCTS
 from tvm_edge.schedules.knobs import knobs_as_dict
 
 __all__ = [
@@ -29,21 +31,35 @@ __all__ = [
     "template_of",
 ]
 
+
+def _of_instruction(name: str) -> str:
+    """The template of bytes that a GPU multiplies by an instruction, four at a time."""
+    return f"conv2d_int8.gpu.{name}" if name else "conv2d_int8.gpu"
+
+
 TEMPLATES = {
     "conv2d.cpu": 1,
     "conv2d.gpu": 1,
     "conv2d_int8.cpu": 1,
     "parallel.cpu": 1,
     "parallel.gpu": 1,
+    **dict.fromkeys(map(_of_instruction, GPU_DOT_PRODUCTS), 1),
 }
 """Templates and their versions. Raise one when its knobs come to mean other kernels: records of
 the old version are then ignored."""
 
 
 def template_of(spec: DeviceSpec, workload: ConvWorkload | None = None) -> str:
-    """The template of a device's convolutions: of this one, or of those of float32."""
-    operator = "conv2d_int8" if workload is not None and workload.is_bytes else "conv2d"
-    return f"{operator}.cpu" if spec.has_cpu_cores else f"{operator}.gpu"
+    """The template of a device's convolutions: of this one, or of those of float32.
+
+    A GPU's of bytes names the instruction that multiplies words of them: with shifts in its place
+    another tile is fastest. Byte by byte all GPUs multiply alike.
+    """
+    if workload is None or not workload.is_bytes:
+        return "conv2d.cpu" if spec.has_cpu_cores else "conv2d.gpu"
+    if spec.has_cpu_cores:
+        return "conv2d_int8.cpu"
+    return _of_instruction(spec.dot_product if uses_words(workload) else "")
 
 
 def config_space(workload: ConvWorkload, spec: DeviceSpec, *, blocks: bool = False) -> ConfigSpace:

@@ -32,9 +32,10 @@ from tvm_edge.schedules.gpu.product_tile import (
     choose_warp_tile,
     estimated_cycles,
     possible_block_tiles,
-    possible_tiles,
+    ranked_tiles,
     streaming_cycles,
 )
+from tvm_edge.schedules.gpu.space_int8 import choose_int8, int8_configs
 from tvm_edge.schedules.gpu.subgroup_tile import choose_sub_group_tile
 from tvm_edge.schedules.knobs import knobs_as_text
 from tvm_edge.schedules.winograd import winograd_applies
@@ -71,8 +72,10 @@ def choose_config(
     multiplications against two more kernels, the way of the transformed images through memory, and
     larger filters. Sub-groups of Intel's GPUs go before both where they apply: their registers are
     what these GPUs are fast with, and local memory is not (ICPP'19 §3.2.1). What gains nothing from
-    local memory does without it.
+    local memory does without it. Of bytes see :mod:`~tvm_edge.schedules.gpu.space_int8`.
     """
+    if workload.is_bytes:
+        return choose_int8(workload, spec)
     sub_groups = choose_sub_group_tile(workload, spec) if not spec.on_cpu else None
     if sub_groups is not None:
         return ConvConfig("subgroup", knobs=knobs_as_text(sub_groups))
@@ -110,6 +113,8 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec, *, blocks: bool = Fal
     their work-groups. With `blocks` those of images in blocks of channels stand last: they are
     chosen for whole networks.
     """
+    if workload.is_bytes:
+        return ConfigSpace(workload, tuple(int8_configs(workload, spec)))
     first = choose_config(workload, spec)
     found = [first] if first.algorithm == "subgroup" else []
     found += [ConvConfig("items", knobs=knobs) for knobs in _items(workload, spec)]
@@ -221,11 +226,7 @@ def _winograd(workload: ConvWorkload, m: int) -> Extents:
 
 def _ranked(extents: Extents, window: int, spec: DeviceSpec) -> list[str]:
     """Tiles as text, the one of the least estimated time first."""
-    if choose_product_tile(extents, window, spec) is None:
-        return []
-    tiles = possible_tiles(extents, window, spec)
-    ranked = sorted(tiles, key=lambda tile: estimated_cycles(tile, extents, spec))
-    return [knobs_as_text(tile) for tile in ranked]
+    return [knobs_as_text(tile) for tile in ranked_tiles(extents, window, spec)]
 
 
 def _product_cycles(

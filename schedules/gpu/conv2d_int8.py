@@ -10,13 +10,15 @@ A depthwise convolution adds up no channels: it multiplies byte by byte.
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 from tvm import te, tirx, topi
 
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.words import WORD, dot, packed, word, word_of_one
 
-__all__ = ["conv2d_int8", "pack_words", "uses_words"]
+__all__ = ["conv2d_int8", "int8_tensors", "pack_words", "uses_words"]
 
 
 def uses_words(workload: ConvWorkload) -> bool:
@@ -29,8 +31,24 @@ def pack_words(weights: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(packed(weights, 1).transpose(1, 2, 3, 0))
 
 
+def int8_tensors(workload: ConvWorkload, zero: int = 0) -> list[te.Tensor]:
+    """Image, filters and sums of a convolution that nothing follows, padded with `zero`."""
+    own = workload.channels // workload.groups
+    shape: tuple[int, ...] = (workload.filters, own, *workload.kernel)
+    if uses_words(workload):
+        shape = (ceil(own / WORD), *workload.kernel, workload.filters)
+    of_image = (workload.batch, workload.channels, workload.height, workload.width)
+    image = te.placeholder(of_image, workload.dtype, "image")
+    filters = te.placeholder(shape, "int32" if uses_words(workload) else "int8", "filters")
+    return [image, filters, conv2d_int8(image, filters, workload, zero)]
+
+
 def conv2d_int8(
-    image: te.Tensor, filters: te.Tensor, workload: ConvWorkload, zero: int
+    image: te.Tensor,
+    filters: te.Tensor,
+    workload: ConvWorkload,
+    zero: int,
+    knobs: tuple[str, str] | None = None,
 ) -> te.Tensor:
     """The convolution of ``[N, C, H, W]`` as ``[N, O, OH, OW]`` of int32.
 
@@ -43,10 +61,14 @@ def conv2d_int8(
     workload : ConvWorkload
     zero : int
         What the image is padded with.
+    knobs : tuple of str, optional
+        For the schedule: under which annotation it looks for them, and they as text; without them
+        it chooses.
     """
+    attrs = dict([knobs]) if knobs else None
     if uses_words(workload):
-        return _of_words(_words(image, workload, zero), filters, workload)
-    return _of_bytes(image, filters, workload, zero)
+        return _of_words(_words(image, workload, zero), filters, workload, attrs)
+    return _of_bytes(image, filters, workload, zero, attrs)
 
 
 def _words(image: te.Tensor, workload: ConvWorkload, zero: int) -> te.Tensor:
@@ -85,7 +107,9 @@ def _words(image: te.Tensor, workload: ConvWorkload, zero: int) -> te.Tensor:
     return te.compute(shape, element, name="words")
 
 
-def _of_words(words: te.Tensor, filters: te.Tensor, workload: ConvWorkload) -> te.Tensor:
+def _of_words(
+    words: te.Tensor, filters: te.Tensor, workload: ConvWorkload, attrs: dict[str, str] | None
+) -> te.Tensor:
     count = int(filters.shape[0])
     (line_stride, column_stride), (line_step, tap_step) = workload.strides, workload.dilation
     share = workload.filters // workload.groups
@@ -101,10 +125,16 @@ def _of_words(words: te.Tensor, filters: te.Tensor, workload: ConvWorkload) -> t
         ]
         return te.sum(dot(filters[channel, row, tap, o], data), axis=axes)
 
-    return te.compute(_result(workload), product, name="conv")
+    return te.compute(_result(workload), product, name="conv", attrs=attrs)
 
 
-def _of_bytes(image: te.Tensor, filters: te.Tensor, workload: ConvWorkload, zero: int) -> te.Tensor:
+def _of_bytes(
+    image: te.Tensor,
+    filters: te.Tensor,
+    workload: ConvWorkload,
+    zero: int,
+    attrs: dict[str, str] | None,
+) -> te.Tensor:
     top, left, bottom, right = workload.padding
     if any(workload.padding):
         value = tirx.const(zero, image.dtype)
@@ -121,7 +151,7 @@ def _of_bytes(image: te.Tensor, filters: te.Tensor, workload: ConvWorkload, zero
         data = image[n, place, line, column]
         return te.sum(_wide(data) * _wide(filters[o, channel, row, tap]), axis=axes)
 
-    return te.compute(_result(workload), product, name="conv")
+    return te.compute(_result(workload), product, name="conv", attrs=attrs)
 
 
 def _terms(channels: int, workload: ConvWorkload) -> list[te.Var]:

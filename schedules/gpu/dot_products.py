@@ -18,7 +18,14 @@ from tvm import ir, tirx
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.words import WORD, column_operands, dot_operands
 
-__all__ = ["PTX_DP4A", "GpuDot", "dot_product_of", "has_dot_products", "with_dot_products"]
+__all__ = [
+    "GPU_DOT_PRODUCTS",
+    "PTX_DP4A",
+    "GpuDot",
+    "dot_product_of",
+    "has_dot_products",
+    "with_dot_products",
+]
 
 PTX_DP4A = "tvm_edge_dp4a"
 """The function of OpenCL sources that is NVIDIA's instruction."""
@@ -71,7 +78,7 @@ def _number(word: tirx.Expr, place: int) -> tirx.Expr:
     return (((word >> (8 * place)) & 255) ^ 128) - 128
 
 
-_DOT_PRODUCTS = {
+GPU_DOT_PRODUCTS = {
     "": GpuDot("int8", _multiplied, in_vectors=True),
     "dp4a": GpuDot("int8", lambda w, x, total: _int("__dp4a", w, x, total), permutes=True),
     "ptx_dp4a": GpuDot("int8", lambda w, x, total: _int(PTX_DP4A, w, x, total)),
@@ -81,11 +88,12 @@ _DOT_PRODUCTS = {
     ),
     "qcom_dot": GpuDot("uint8", lambda w, x, total: _int("qcom_dot8_acc", w, x, total)),
 }
+"""By the names that :class:`~tvm_edge.DeviceSpec` has for them."""
 
 
 def dot_product_of(spec: DeviceSpec) -> GpuDot:
     """What a GPU multiplies 8-bit numbers by."""
-    return _DOT_PRODUCTS[spec.dot_product]
+    return GPU_DOT_PRODUCTS[spec.dot_product]
 
 
 def _permuted(words: Sequence[tirx.Expr], place: int) -> tirx.Expr:

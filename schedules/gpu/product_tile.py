@@ -35,6 +35,7 @@ __all__ = [
     "fits",
     "possible_block_tiles",
     "possible_tiles",
+    "ranked_tiles",
     "seconds_of",
     "streaming_cycles",
     "suits_blocks",
@@ -98,6 +99,14 @@ def choose_product_tile(
 def choose_block_tile(extents: Extents, line: int, spec: DeviceSpec) -> Tile | None:
     """The same where four terms lie side by side, and the sums of four rows."""
     return _best(possible_block_tiles(extents, line, spec), extents, spec)
+
+
+def ranked_tiles(extents: Extents, window: int, spec: DeviceSpec, together: int = 1) -> list[Tile]:
+    """What a search chooses from, by estimated time: the first is :func:`choose_product_tile`'s."""
+    if choose_product_tile(extents, window, spec, together) is None:
+        return []
+    tiles = possible_tiles(extents, window, spec, together)
+    return sorted(tiles, key=lambda tile: estimated_cycles(tile, extents, spec))
 
 
 def _best(

@@ -71,8 +71,7 @@ def _in_tiles(func: tirx.PrimFunc, spec: DeviceSpec, sums: str) -> tirx.PrimFunc
         return None
     tile = found.tile
     if tile is None or not fits(tile, spec):  # a record may be another device's
-        words = (WORD,) if found.is_words else ()
-        tile = choose_product_tile(found.extents, found.window, spec, *words)
+        tile = choose_product_tile(found.extents, found.window, spec, found.together)
     return None if tile is None else found.kernel(tile, spec)
 
 
@@ -112,6 +111,8 @@ class Source:
         Type of the sums.
     is_words : bool
         Whether operands are words of four 8-bit numbers.
+    together : int
+        Numbers of an operand.
     """
 
     takes_depthwise = False
@@ -146,6 +147,7 @@ class Source:
         self.sums = str(block.writes[0].source.dtype)
         self.stored = self.sums if None in halves else "float16"
         self.is_words = dot_operands(get_reduction_expr(block)) is not None
+        self.together = WORD if self.is_words else 1
         self._data: tirx.Expr
         self._weight: tirx.Expr
         self._data, self._weight = factors if None in halves else halves

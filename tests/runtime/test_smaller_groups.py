@@ -25,8 +25,8 @@ from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.gpu.items import Items
 from tvm_edge.schedules.knobs import knobs_as_text
-from tvm_edge.tuning.candidates import repeated_convolution
 from tvm_edge.tuning.problem import make_problem
+from tvm_edge.tuning.repeated import repeated_convolution
 
 
 @pytest.fixture(scope="module")

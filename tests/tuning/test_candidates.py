@@ -14,9 +14,10 @@ from tvm_edge.compiler import driver, prepared
 from tvm_edge.hardware import resolve_target
 from tvm_edge.runtime.candidates import model_candidate
 from tvm_edge.schedules.blocked import ConvWorkload
-from tvm_edge.tuning.candidates import Shared, build_candidate, repeated_convolution
+from tvm_edge.tuning.candidates import Shared, build_candidate
 from tvm_edge.tuning.features import features
 from tvm_edge.tuning.problem import TOLERANCE, make_problem
+from tvm_edge.tuning.repeated import repeated_convolution
 from tvm_edge.tuning.tasks import extract_layout_tasks, extract_tasks, legal_configs
 
 LANES = resolve_target("llvm").spec.lanes()

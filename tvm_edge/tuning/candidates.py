@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax, te, tirx
+from tvm import te, tirx
 
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.linker import find_linker
@@ -28,7 +28,6 @@ from tvm_edge.runtime.candidates import (
     Operands,
     kernel_candidate,
     model_candidate,
-    sample_place,
 )
 from tvm_edge.schedules import cpu
 from tvm_edge.schedules.blocked import ConvWorkload, conv2d, filled, input_block, pack_filters
@@ -37,8 +36,9 @@ from tvm_edge.schedules.gpu.packed import conv2d_tensors
 from tvm_edge.schedules.layouts import block_sizes
 from tvm_edge.schedules.winograd import conv2d_winograd, transform_filters
 from tvm_edge.tuning.int8_kernel import int8_tensors, packed_int8_filters
+from tvm_edge.tuning.repeated import repeated_convolution
 
-__all__ = ["Exported", "Shared", "build_candidate", "export_candidate", "repeated_convolution"]
+__all__ = ["Exported", "Shared", "build_candidate", "export_candidate"]
 
 # On a GPU: copies of the convolution in the model, each with filters of its own. A run costs the
 # host some 30 µs: kernels of 2 µs, replayed as a CUDA graph, want so many that it is not what is
@@ -279,7 +279,14 @@ def _model(
     if config.block and not resolved.spec.has_cpu_cores:
         plan = _plan(model, config, resolved)
     return compile_with(
-        model, target, {workload: config}, host=host, fallback="none", layout_plan=plan
+        model,
+        target,
+        {workload: config},
+        host=host,
+        fallback="none",
+        # The copies do not depend on each other, and in one launch would be another kernel.
+        parallel_fusion=False,
+        layout_plan=plan,
     )
 
 
@@ -293,58 +300,3 @@ def _plan(model: tvm.IRModule, config: ConvConfig, resolved: ResolvedTarget) -> 
     problem = graph.problem(seconds, costs)
     layouts = problem.with_given(dict.fromkeys(graph.convolutions, config.block)).solve().layouts
     return LayoutPlan(graph.digest, layouts, dict.fromkeys(graph.convolutions, config))
-
-
-def repeated_convolution(
-    workload: ConvWorkload, problem: Operands, count: int, *, sampled: bool = False
-) -> tvm.IRModule:
-    """A model that convolves one image `count` times, each time with filters of its own.
-
-    The filters are those of the problem times powers of two, and so, exactly, are the results.
-
-    Parameters
-    ----------
-    workload : ConvWorkload
-    problem : Operands
-        NCHW.
-    count : int
-        At least 1, with `sampled` at least 2.
-    sampled : bool
-        As within a network, whose convolutions are part of its CUDA graph, which what reads an
-        input or writes an output is not: the image comes in negated, and results but the first
-        stay inside. The second output is one element of each of those
-        (:func:`~tvm_edge.runtime.candidates.sample_place`).
-    """
-    builder = relax.BlockBuilder()
-    image = relax.Var("image", relax.TensorType(problem.image.shape, "float32"))
-    with builder.function("main", [image]):
-        results = []
-        with builder.dataflow():
-            source = builder.emit(relax.op.negative(image)) if sampled else image
-            for i in range(count):
-                sums = relax.op.nn.conv2d(
-                    source,
-                    relax.const(problem.filters * np.float32(2**i)),
-                    strides=list(workload.strides),
-                    padding=list(workload.padding),
-                    dilation=list(workload.dilation),
-                    groups=workload.groups,
-                )
-                bias = relax.const(problem.bias[None, :, None, None] * np.float32(2**i))
-                biased = builder.emit(relax.op.add(builder.emit(sums), bias))
-                results.append(builder.emit(relax.op.nn.relu(biased)))
-            if sampled:
-                results = [results[0], _samples(builder, results[1:], problem)]
-            outputs = builder.emit_output(relax.Tuple(results))
-        builder.emit_func_output(outputs)
-    return builder.finalize()
-
-
-def _samples(builder: relax.BlockBuilder, results: list[Any], problem: Operands) -> Any:
-    place = sample_place(problem.expected)
-    axes, behind = list(range(len(place))), [at + 1 for at in place]
-    cut = [
-        builder.emit(relax.op.strided_slice(result, axes, list(place), behind))
-        for result in results
-    ]
-    return builder.emit(relax.op.flatten(builder.emit(relax.op.concat(cut, axis=0))))

@@ -17,7 +17,15 @@ from tvm_edge.errors import TuningError
 from tvm_edge.runtime.candidates import Operands
 from tvm_edge.schedules.blocked import ConvWorkload
 
-__all__ = ["TOLERANCE", "ProblemFiles", "Rounding", "convolve", "make_problem", "rounding_of"]
+__all__ = [
+    "TOLERANCE",
+    "ProblemFiles",
+    "Rounding",
+    "convolve",
+    "convolve_at",
+    "make_problem",
+    "rounding_of",
+]
 
 TOLERANCE = 1e-4
 """Of the largest value, as for whole models; Winograd's algorithm has some 1e-5. A byte that is
@@ -150,3 +158,29 @@ def convolve(
             window = taken[:, :, :, steps[0], steps[1]].reshape(*taken.shape[:3], -1)
             sums += weights[None, :, :, :, y, x] @ window
     return sums.reshape(workload.batch, workload.filters, lines, columns)
+
+
+def convolve_at(
+    image: np.ndarray,
+    filters: np.ndarray,
+    workload: ConvWorkload,
+    place: Sequence[int],
+    padding: float = 0.0,
+) -> float:
+    """One element of :func:`convolve`, by its batch, filter, line and column."""
+    batch, row, *pixel = place
+    own = workload.channels // workload.groups
+    first = row // (workload.filters // workload.groups) * own
+    top, left, bottom, right = workload.padding
+    padded = np.pad(
+        image[batch, first : first + own].astype("float64"),
+        ((0, 0), (top, bottom), (left, right)),
+        constant_values=padding,
+    )
+    lines, columns = (
+        slice(at * stride, at * stride + (size - 1) * step + 1, step)
+        for at, stride, size, step in zip(
+            pixel, workload.strides, workload.kernel, workload.dilation, strict=True
+        )
+    )
+    return float((padded[:, lines, columns] * filters[row]).sum())

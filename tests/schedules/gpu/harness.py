@@ -119,16 +119,16 @@ def _launch(nest: tirx.Stmt) -> Launch:
 
 def local_bytes(func: tirx.PrimFunc) -> int:
     """Local memory that a scheduled function names, TVM's own for reductions left out."""
-    total = 0
+    found: list[tirx.Buffer] = []
 
     def visit(block: s_tir.SBlock) -> None:
-        nonlocal total
-        total += sum(
-            prod(int(d) for d in b.shape) * 4 for b in block.alloc_buffers if b.scope() == "shared"
-        )
+        found.extend(block.alloc_buffers)
 
-    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit))
-    return total
+    def written(node: tirx.AllocBuffer) -> None:  # in a kernel that was written, not scheduled
+        found.append(node.buffer)
+
+    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, visit), (tirx.AllocBuffer, written)))
+    return sum(prod(int(d) for d in b.shape) * 4 for b in found if b.scope() == "shared")
 
 
 def assert_legal(kernel: Kernel, spec: DeviceSpec) -> None:

@@ -30,8 +30,8 @@ from tvm_edge.schedules.gpu.direct import DirectConv
 from tvm_edge.schedules.gpu.items import Items, items_apply
 from tvm_edge.schedules.gpu.packed import can_pack, conv2d_tensors, pack_channels
 from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
-from tvm_edge.tuning.candidates import repeated_convolution
 from tvm_edge.tuning.problem import TOLERANCE, make_problem
+from tvm_edge.tuning.repeated import repeated_convolution
 
 needs_opencl = pytest.mark.skipif(not tvm.device("opencl", 0).exist, reason="no OpenCL device")
 
