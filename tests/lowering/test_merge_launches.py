@@ -51,7 +51,7 @@ SMALL = replace(ORIN, max_work_group_size=64)
 MIXED = (product(1, 33, 700, 40), sums(2, 5, 300), element_wise(3, 4, 7, 9))
 
 
-def small_tile(extents: tuple[int, int, int, int], _window: int, _spec: DeviceSpec) -> Tile:
+def small_tile(extents: tuple[int, int, int, int], *_: object) -> Tile:
     """Groups of 32 or 64 work-items, of little code; sums of many terms are in parts."""
     _, rows, _, terms = extents
     return Tile(32 if rows > 40 else 16, 32, 4, 4, 8, parts=3 if terms >= 300 else 1)
