@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.onnx_models import make_model, random_input
 from tvm_edge import zoo
 from tvm_edge.compiler.tunable import convolutions_of
 from tvm_edge.errors import InputError, MissingDependencyError
@@ -82,3 +83,25 @@ def test_the_networks_are_the_same_every_time(name: str, tmp_path: Path) -> None
     assert first.SerializeToString() == second.SerializeToString()
     saved = onnx.load(zoo.save(name, tmp_path / "model.onnx", image_size=64, width=0.25, seed=2))
     assert saved.SerializeToString() == first.SerializeToString()
+
+
+def test_batch_normalisations_are_folded_whatever_the_tool_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """onnxruntime 1.30's preparation leaves them, and its quantiser rounds in front of each."""
+    from onnxruntime.quantization import shape_inference
+
+    monkeypatch.setattr(shape_inference, "quant_pre_process", lambda *_, **__: None)
+    random = np.random.default_rng(0)
+    weights = {"w": random.standard_normal((4, 3, 3, 3)).astype("float32")}
+    for name in ("scale", "shift", "mean", "variance"):
+        weights[name] = random.uniform(0.5, 1.5, 4).astype("float32")
+    nodes = [
+        onnx.helper.make_node("Conv", ["data", "w"], ["sums"]),
+        onnx.helper.make_node("BatchNormalization", ["sums", *list(weights)[1:]], ["out"]),
+    ]
+    model = make_model(nodes, {"data": (1, 3, 8, 8)}, ["out"], weights)
+    pictures = ({"data": random_input((1, 3, 8, 8), seed)} for seed in range(4))
+    made = Counter(node.op_type for node in quantized.quantize(model, pictures).graph.node)
+    assert made["Conv"] == 1 and not made["BatchNormalization"]
+    assert made["QuantizeLinear"] == 2  # what goes in and what comes out
