@@ -290,6 +290,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--pictures", type=int, default=500)
     parser.add_argument("--tune", type=int, default=0, metavar="TRIALS")
+    parser.add_argument("--no-tune", action="store_true", help="take the records there are (GPUs)")
     parser.add_argument("--records", type=Path, metavar="FOLDER")
     parser.add_argument("--no-times", action="store_true")
     parser.add_argument("--json", type=Path)

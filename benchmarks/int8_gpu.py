@@ -26,7 +26,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -170,7 +170,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """All figures, a row for each network."""
     names, target = options.networks, options.target
     records = options.records or folder / "records"
-    forms = (*_FORMS, _TUNED) if options.tune else _FORMS
+    forms = (*_FORMS, _TUNED) if options.tune or options.no_tune else _FORMS
     with ThreadPoolExecutor(options.jobs) as pool:
         saved = list(pool.map(lambda n: run_child(_MODULE, "save", n, folder), names))
         for name, result in zip(names, saved, strict=True):
@@ -255,7 +255,7 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
                     f"- {row['network']}{words}: {ratio:.2f} of our float32's speed (bar "
                     f"{FLOAT32}): {met}"
                 )
-        if "tune" in row:
+        if _TUNED in row["us"]:
             lines.append(_tuned_line(row))
         if "worst" in apart:
             met = "**met**" if apart["worst"] <= ONE_UNIT else "**missed**"
@@ -272,16 +272,18 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _tuned_line(row: Mapping[str, Any]) -> str:
     """What tuning found."""
-    found, compiled = row["tune"], row.get(_TUNED, {})
+    found, compiled = row.get("tune", {}), row.get(_TUNED, {})
     failed = found.get("failed") or compiled.get("failed")
     if failed:
         return f"- {row['network']}, tuned: **{failed}**"
-    before, after = found["kernels_ms"]
+    before, after = found.get("kernels_ms", (nan, nan))
     one_by_one = f" ({before:.3g} ms one by one, now {after:.3g})" if isfinite(before) else ""
+    search = "records that were there"
+    if found:
+        search = f"{found['trials']} trials in {found['seconds']:.0f} s, {found['failures']} failed"
     return (
         f"- {row['network']}, tuned: {_spread(row['us'][_TUNED])} µs; {compiled['convolutions']} "
-        f"convolutions{one_by_one}; {found['trials']} trials in {found['seconds']:.0f} s, "
-        f"{found['failures']} failed"
+        f"convolutions{one_by_one}; {search}"
     )
 
 

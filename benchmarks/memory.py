@@ -24,8 +24,8 @@ can; by default both. Energy of a frame (Table 3) by NVML, "not measured" where 
 **Layers** (``--part layers``). Table 4: all memory, and the share of the fully connected layers.
 
 ``--networks``, ``--targets llvm,opencl,cuda``; ``--quick`` for two small networks, one budget and
-few frames; ``--folder`` to keep the ONNX files, ``--json FILE``; ``--floor`` measures the constants
-of ``tvm_edge/memory/floor.py``.
+few frames; ``--folder`` to keep the ONNX files; ``--json FILE``, written after each row;
+``--floor`` measures the constants of ``tvm_edge/memory/floor.py``.
 """
 
 from __future__ import annotations
@@ -341,10 +341,14 @@ def main() -> None:
             result["floor"] = [floor(target, folder) for target in targets]
         else:
             _measure(options, targets, folder, result)
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=2))
+    _keep(options, result)
     print(json.dumps(result["machine"]))
     print(memory_tables.written(result))
+
+
+def _keep(options: argparse.Namespace, result: dict[str, Any]) -> None:
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2))
 
 
 def _measure(
@@ -367,6 +371,7 @@ def _measure(
                 for row in rows(name, target, options, folder):
                     result.setdefault(part, []).append(row)
                     print(memory_tables.line(row), file=sys.stderr, flush=True)
+                    _keep(options, result)
         if "layers" in wanted:
             result.setdefault("layers", []).append(layers(name, folder))
         if not options.folder:

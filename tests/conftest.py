@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -145,9 +146,10 @@ def _compile_as_if(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> None:
         return replace(resolved, spec=replace(resolved.spec, **properties))
 
     monkeypatch.setattr(prepared, "resolve_target", resolve)
-    # pocl, a CPU still: its optimiser is wrong about merged kernels that have barriers. Tests of
-    # parallel fusion ask for it.
+    # pocl, a CPU still: its optimiser is wrong about merged kernels that have barriers. Nor by
+    # records that ship for the real device. Tests of parallel fusion ask for it.
     monkeypatch.setattr(parallel, "fuses_by_itself", lambda _: False)
+    monkeypatch.setattr(parallel, "group_records", lambda *_: nullcontext())
 
 
 @pytest.fixture
