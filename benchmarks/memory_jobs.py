@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -20,6 +21,7 @@ __all__ = ["JOBS", "NO_BUDGET"]
 NO_BUDGET = "none"
 
 _LEAST_FRAMES = 3
+_ENERGY_SECONDS = 2.0
 # On pocl everything would be left to the CPU by cost: it is what pocl runs on.
 _FALLBACK = {"opencl": "list"}
 
@@ -116,40 +118,47 @@ def _run(
     start = perf_counter()
     outputs = model.run(values)
     first = perf_counter() - start
-    energy = nvml.energy_joules()
-    ends = [perf_counter()]
 
-    def more() -> bool:
-        count = len(ends) - 1
-        return count < int(frames) and (
-            count < _LEAST_FRAMES or ends[-1] - ends[0] < float(seconds)
-        )
+    def work(least: int, most: float, seconds: float) -> list[float]:
+        """When the first frame began, and each ended."""
+        ends = [perf_counter()]
 
-    if pipelined == "True":
+        def more() -> bool:
+            count = len(ends) - 1
+            return count < most and (count < least or ends[-1] - ends[0] < seconds)
 
-        def source() -> Any:
+        if pipelined == "True":
+
+            def source() -> Any:
+                while more():
+                    yield values
+
+            with model.stream(source()) as stream:
+                for _ in stream:
+                    ends.append(perf_counter())
+        else:
             while more():
-                yield values
-
-        with model.stream(source()) as stream:
-            for _ in stream:
+                model.run(values)
                 ends.append(perf_counter())
-    else:
-        while more():
-            model.run(values)
-            ends.append(perf_counter())
-    count = len(ends) - 1
+        return ends
+
+    ends = work(_LEAST_FRAMES, int(frames), float(seconds))
     times = [b - a for a, b in pairwise(ends)] or [first]
     # Of a stream the mean: its frames come in pairs.
     typical = sum(times) / len(times) if pipelined == "True" else median(times)
-    used = None if energy is None else (nvml.energy_joules() or 0.0) - energy
+    joules: float | str = "not measured"
+    before = nvml.energy_joules()
+    if before is not None and len(ends) > 1:
+        # By itself: the driver's counter stands still for longer than some frames take.
+        count = len(work(1, inf, _ENERGY_SECONDS)) - 1
+        joules = ((nvml.energy_joules() or before) - before) / count
     np.savez(f"{artifact}.npz", **outputs)
     return {
         "load_seconds": loaded,
         "first_seconds": first,
         "seconds": typical,
-        "frames": count,
-        "joules": "not measured" if used is None else used / max(count, 1),
+        "frames": len(ends) - 1,
+        "joules": joules,
         "outputs": {
             name: float(np.abs(value).astype("float64").sum()) for name, value in outputs.items()
         },
