@@ -10,14 +10,14 @@ from time import sleep
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import tvm_ffi
-from onnx import TensorProto, helper
 from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 import tvm_edge
-from tests.onnx_models import conv_relu, make_model, random_input, reference, relative_error
+from tests.onnx_models import conv_relu, random_input, reference, relative_error
 from tests.runtime.test_concurrency import at_once
 from tvm_edge.compiler import phases, prepared, steps
 from tvm_edge.relay_passes import record_on_opencl
@@ -25,7 +25,6 @@ from tvm_edge.runtime import captures, dlpack, session
 from tvm_edge.runtime.captures import RECORDING, Captures
 
 SMALL = (1, 3, 16, 16)
-SHAPE = (1, 8, 12, 12)
 
 RUN = "vm.builtin.cuda_graph.run_or_capture"
 ALLOCATE = "vm.builtin.cuda_graph.get_cached_alloc"
@@ -117,42 +116,35 @@ def test_code_that_no_session_runs_waits_for_nobody() -> None:
 # ------------------------------------------------------------------------- what the compiler writes
 
 
-def branching(seed: int = 0) -> onnx.ModelProto:
-    """Convolutions, and behind them one of two chains of others, as a value of the inputs says."""
-    random = np.random.default_rng(seed)
-    weights = {"w": (random.standard_normal((8, 8, 3, 3)) / 8).astype("float32")}
+@I.ir_module
+class Branching:
+    """Kernels, one of two chains of others, as an input says, and kernels behind them."""
 
-    def chain(value: str, activation: str, count: int) -> list[onnx.NodeProto]:
-        nodes = []
-        for index in range(count):
-            name = f"{activation}{index}"
-            nodes += [
-                helper.make_node("Conv", [value, "w"], [f"{name}c"], pads=[1] * 4),
-                helper.make_node(activation, [f"{name}c"], [name]),
-            ]
-            value = name
-        return nodes
-
-    def branch(activation: str) -> onnx.GraphProto:
-        nodes = chain("Relu3", activation, 4)
-        result = helper.make_tensor_value_info(f"{activation}3", TensorProto.FLOAT, SHAPE)
-        return helper.make_graph(nodes, activation, [], [result])
-
-    choice = helper.make_node(
-        "If", ["which"], ["y"], then_branch=branch("Tanh"), else_branch=branch("Sigmoid")
-    )
-    return make_model(
-        [*chain("data", "Relu", 4), choice],
-        {"data": SHAPE, "which": ()},
-        ["y"],
-        weights,
-        dtypes={"which": TensorProto.BOOL},
-    )
+    @R.function
+    def main(
+        data: R.Tensor((4, 16), "float32"), which: R.Tensor((), "bool")
+    ) -> R.Tensor((4, 16), "float32"):
+        a = R.nn.softmax(data)
+        b = R.nn.softmax(a)
+        c = R.nn.softmax(b)
+        if which:
+            d = R.nn.log_softmax(c)
+            e = R.nn.log_softmax(d)
+            f = R.nn.log_softmax(e)
+            chosen = R.nn.log_softmax(f)
+        else:
+            d = R.nn.softmax(c)
+            e = R.nn.softmax(d)
+            f = R.nn.softmax(e)
+            chosen = R.nn.softmax(f)
+        g = R.nn.softmax(chosen)
+        h = R.nn.softmax(g)
+        return R.nn.softmax(h)
 
 
 def test_what_is_recorded_says_so_first() -> None:
     """In ``main`` and in branches, and nothing else does: a replay calls nothing."""
-    lowered = prepared.prepare(branching(), "jetson-orin-nano", None, "none", "llvm").lowered
+    lowered = prepared.prepare(Branching, "jetson-orin-nano", None, "none", "llvm").lowered
     functions = {
         gvar.name_hint: func
         for gvar, func in lowered.functions_items()
@@ -227,7 +219,7 @@ def test_a_run_that_records_is_alone_whichever_it_is(
     recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On this CPU, with a session that takes it for a CUDA device whose launches are recorded."""
-    model = tvm_edge.compile(branching(), "llvm")
+    model = tvm_edge.compile(Branching, "llvm")
     own, noted = model._session, Noted()
     monkeypatch.setattr(own, "_cuda", object())
     monkeypatch.setattr(own, "_stream", nullcontext)
@@ -236,15 +228,39 @@ def test_a_run_that_records_is_alone_whichever_it_is(
 
     def taken(which: bool) -> list[str]:
         noted.taken.clear()
-        model.run({"data": random_input(SHAPE), "which": np.array(which)})
+        model.run({"data": random_input((4, 16)), "which": np.array(which)})
         return noted.taken
 
     twice = ["alone", "alone"]  # a region's function is called to warm up, and to be recorded
-    assert taken(True) == ["shared", *twice, *twice]
+    assert taken(True) == ["shared", *twice, *twice, *twice]  # in front, in the branch, behind
     assert taken(True) == ["shared"]
     assert taken(False) == ["shared", *twice]  # the other branch, in the third run
     assert taken(False) == taken(True) == ["shared"]
     assert not noted._alone and not noted._sharing
+
+
+def test_a_run_that_has_the_driver_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever records waits for it, maybe with what it would wait for."""
+    model, noted = tvm_edge.compile(conv_relu(SMALL), "llvm"), Noted()
+    own = model._session
+    monkeypatch.setattr(own, "_cuda", object())
+    monkeypatch.setattr(own, "_stream", nullcontext)
+    monkeypatch.setattr(session, "CAPTURES", noted)
+    monkeypatch.setattr(own, "synchronize", lambda: None)
+    found: list[bool] = []
+
+    class Parts:
+        @contextmanager
+        def running(self, *, on_gpu: bool) -> Iterator[None]:
+            """Waits for others of the session that read weights part by part."""
+            found.append(bool(noted._sharing))
+            yield
+
+    monkeypatch.setattr(own, "_parts", Parts())
+    model.run({"data": random_input(SMALL)})
+    model.profile({"data": random_input(SMALL)})
+    model.benchmark({"data": random_input(SMALL)}, repeat=1, warmup=0)
+    assert found and not any(found)
 
 
 def test_runs_on_a_cpu_take_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
