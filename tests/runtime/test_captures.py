@@ -22,7 +22,7 @@ from tests.runtime.test_concurrency import at_once
 from tvm_edge.compiler import phases, prepared, steps
 from tvm_edge.relay_passes import record_on_opencl
 from tvm_edge.runtime import captures, dlpack, session
-from tvm_edge.runtime.captures import RECORDING, Captures
+from tvm_edge.runtime.captures import RECORDING, Captures, Turn
 
 SMALL = (1, 3, 16, 16)
 
@@ -104,7 +104,7 @@ def test_a_thread_may_take_it_again_and_what_fails_gives_it_back(alone: bool) ->
         assert bool(captures._alone) is alone  # what is inside gives nothing back
         raise ValueError("inside")
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: captures.shared().__enter__()).result(10) is None
+        assert pool.submit(lambda: captures.shared().__enter__()).result(10)
 
 
 def test_code_that_no_session_runs_waits_for_nobody() -> None:
@@ -121,9 +121,9 @@ class Branching:
     """Kernels, one of two chains of others, as an input says, and kernels behind them."""
 
     @R.function
-    def main(
-        data: R.Tensor((4, 16), "float32"), which: R.Tensor((), "bool")
-    ) -> R.Tensor((4, 16), "float32"):
+    def main(data: R.Tensor((4, 16), "float32"), which: R.Tensor((), "bool")) -> R.Tensor(
+        (4, 16), "float32"
+    ):
         a = R.nn.softmax(data)
         b = R.nn.softmax(a)
         c = R.nn.softmax(b)
@@ -204,27 +204,39 @@ class Noted(Captures):
         self.taken: list[str] = []
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
-        with super().shared():
+    def shared(self) -> Iterator[Turn]:
+        with super().shared() as turn:
             self.taken.append("shared")
-            yield
+            yield turn
 
-    def stay_alone(self) -> None:
-        super().stay_alone()
+    def stay_alone(self, last: bool = False) -> None:
+        super().stay_alone(last)
         self.taken.append("alone")
         assert self._alone and not self._sharing
 
 
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
+    """What the process has its runs take."""
+    found = Noted()
+    monkeypatch.setattr(session, "CAPTURES", found)
+    monkeypatch.setattr(captures, "CAPTURES", found)
+    return found
+
+
+def as_on_cuda(model: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A model compiled for this CPU, whose session takes it for a CUDA device."""
+    found = tvm_edge.compile(model, "llvm")
+    monkeypatch.setattr(found._session, "_cuda", object())
+    monkeypatch.setattr(found._session, "_stream", nullcontext)
+    monkeypatch.setattr(found._session, "synchronize", lambda: None)
+    return found
+
+
 def test_a_run_that_records_is_alone_whichever_it_is(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+    recorder: Recorder, noted: Noted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On this CPU, with a session that takes it for a CUDA device whose launches are recorded."""
-    model = tvm_edge.compile(Branching, "llvm")
-    own, noted = model._session, Noted()
-    monkeypatch.setattr(own, "_cuda", object())
-    monkeypatch.setattr(own, "_stream", nullcontext)
-    monkeypatch.setattr(session, "CAPTURES", noted)
-    monkeypatch.setattr(captures, "CAPTURES", noted)
+    model = as_on_cuda(Branching, monkeypatch)
 
     def taken(which: bool) -> list[str]:
         noted.taken.clear()
@@ -239,14 +251,50 @@ def test_a_run_that_records_is_alone_whichever_it_is(
     assert not noted._alone and not noted._sharing
 
 
-def test_a_run_that_has_the_driver_waits_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+@I.ir_module
+class Straight:
+    @R.function
+    def main(data: R.Tensor((4, 16), "float32")) -> R.Tensor((4, 16), "float32"):
+        with R.dataflow():
+            a = R.nn.softmax(data)
+            b = R.nn.softmax(a)
+            c = R.nn.softmax(b)
+            d = R.nn.softmax(c)
+            R.output(d)
+        return d
+
+
+@pytest.mark.parametrize(("model", "expected"), [(Straight, [1, 0, 0]), (Branching, [1, 1, 1])])
+def test_ctrl_c_is_held_back_where_a_run_may_record(
+    recorder: Recorder,
+    noted: Noted,
+    monkeypatch: pytest.MonkeyPatch,
+    model: Any,
+    expected: list[int],
+) -> None:
+    """To hold it back takes system calls: not for a model that has recorded all there is."""
+    held: list[None] = []
+
+    def defer() -> Any:
+        held.append(None)
+        return nullcontext()
+
+    monkeypatch.setattr(session, "_interrupt_deferred", defer)
+    compiled = as_on_cuda(model, monkeypatch)
+    x = {"data": random_input((4, 16)), "which": np.array(True)}
+    found = []
+    for _ in expected:
+        held.clear()
+        compiled.run({name: x[name] for name in [spec.name for spec in compiled.inputs]})
+        found.append(len(held))
+    assert found == expected
+
+
+def test_a_run_that_has_the_driver_waits_for_nothing_else(
+    noted: Noted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever records waits for it, maybe with what it would wait for."""
-    model, noted = tvm_edge.compile(conv_relu(SMALL), "llvm"), Noted()
-    own = model._session
-    monkeypatch.setattr(own, "_cuda", object())
-    monkeypatch.setattr(own, "_stream", nullcontext)
-    monkeypatch.setattr(session, "CAPTURES", noted)
-    monkeypatch.setattr(own, "synchronize", lambda: None)
+    model = as_on_cuda(conv_relu(SMALL), monkeypatch)
     found: list[bool] = []
 
     class Parts:
@@ -256,7 +304,7 @@ def test_a_run_that_has_the_driver_waits_for_nothing_else(monkeypatch: pytest.Mo
             found.append(bool(noted._sharing))
             yield
 
-    monkeypatch.setattr(own, "_parts", Parts())
+    monkeypatch.setattr(model._session, "_parts", Parts())
     model.run({"data": random_input(SMALL)})
     model.profile({"data": random_input(SMALL)})
     model.benchmark({"data": random_input(SMALL)}, repeat=1, warmup=0)

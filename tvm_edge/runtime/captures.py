@@ -23,7 +23,23 @@ __all__ = ["CAPTURES", "RECORDING", "Captures"]
 
 # TVM's pass for CUDA graphs takes no call of a vm.builtin into what it records.
 RECORDING = "vm.builtin.tvm_edge.recording"
-"""``() -> None``: the run that calls this is about to record."""
+"""``(last) -> None``: the run that calls this is about to record.
+
+`last` says that whatever its entry has to record it will have recorded when it ends.
+"""
+
+
+class Turn:
+    """How a thread has the lock.
+
+    Attributes
+    ----------
+    recorded_all : bool
+        What runs has nothing left to record, once it ends as it should.
+    """
+
+    def __init__(self) -> None:
+        self.recorded_all = False
 
 
 class Captures:
@@ -31,27 +47,27 @@ class Captures:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._sharing: set[object] = set()
-        self._alone: list[object] = []  # the first of them works when nobody shares
+        self._sharing: set[Turn] = set()
+        self._alone: list[Turn] = []  # the first of them works when nobody shares
         self._own = threading.local()
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
+    def shared(self) -> Iterator[Turn]:
         """Work with the GPU, which waits for whoever is alone or waits to be.
 
         A thread that has the lock may take it again: that changes nothing.
         """
-        if getattr(self._own, "turn", None) is not None:
-            yield
+        if (own := self._turn()) is not None:
+            yield own
             return
-        turn = object()
+        turn = Turn()
         # Ctrl-C may come anywhere in here: what is not given back would stop all that follow.
         try:
             with self._changed:
                 self._changed.wait_for(lambda: not self._alone)
                 self._sharing.add(turn)
             self._own.turn = turn
-            yield
+            yield turn
         finally:
             self._own.turn = None
             with self._changed:
@@ -59,13 +75,16 @@ class Captures:
                 self._alone[:] = [other for other in self._alone if other is not turn]
                 self._changed.notify_all()
 
-    def stay_alone(self) -> None:
+    def stay_alone(self, last: bool = False) -> None:
         """Let nobody else work with the GPU until the thread gives back what it shares.
 
         While it waits for that it shares nothing, so that of two who want it one gets it: another
         may work in between. Nothing happens where the thread does not share the lock.
         """
-        turn = getattr(self._own, "turn", None)
+        turn = self._turn()
+        if turn is None:
+            return
+        turn.recorded_all |= last
         with self._changed:
             if turn not in self._sharing:
                 return
@@ -74,11 +93,15 @@ class Captures:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._alone[0] is turn and not self._sharing)
 
+    def _turn(self) -> Turn | None:
+        turn: Turn | None = getattr(self._own, "turn", None)
+        return turn
+
 
 CAPTURES = Captures()
 """Of this process."""
 
 
 @tvm_ffi.register_global_func(RECORDING)
-def _recording() -> None:
-    CAPTURES.stay_alone()
+def _recording(last: int) -> None:
+    CAPTURES.stay_alone(bool(last))
