@@ -239,7 +239,6 @@ class Session:
     def run_stage(self, number: int, given: Sequence[Bound] | StagedFrame) -> StagedFrame:
         """Run a stage on the model's inputs, or on what the stage before it made of them."""
         stage = self.stages[number]
-        values = given.values if isinstance(given, StagedFrame) else given
         with stage.lock, self._running(number, stage.kind):
             if isinstance(given, StagedFrame):
                 return StagedFrame(stage.function(*given.values, self._weights), given.taken)
