@@ -230,7 +230,7 @@ def rpc_options(command: _F) -> _F:
 
 
 def compilation_options(command: _F) -> _F:
-    """What :func:`tvm_edge.compile` and :func:`tvm_edge.analyze` both take, by their names there."""
+    """What ``tvm_edge.compile`` and ``tvm_edge.analyze`` both take, by their names there."""
     return _with_options(
         command,
         target_option("llvm"),
