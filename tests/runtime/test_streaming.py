@@ -204,11 +204,11 @@ def test_it_runs_where_its_weights_have_no_room(
     target: str,
 ) -> None:
     """A process that may not take half of what the weights are."""
-    if target == "llvm":  # as another tool has packed it again: its weights have to be copied
-        whole = rewrite_artifact(streamed[target], tmp_path / "copied.tvme")
-    else:
-        compiled = tvm_edge.compile(deep, target, fallback="none")
-        whole = compiled.export(tmp_path / "whole.tvme")
+    whole = streamed[target]
+    if target != "llvm":
+        whole = tvm_edge.compile(deep, target, fallback="none").export(tmp_path / "whole.tvme")
+    # As another tool has packed it again, the weights have to be copied.
+    whole = rewrite_artifact(whole, tmp_path / "copied.tvme")
     # pocl has threads, and stacks for them.
     room = WEIGHTS_MIB / 2 if target == "llvm" else WEIGHTS_MIB - 4
     assert limited(whole, room, x, target).returncode != 0

@@ -13,12 +13,7 @@ from tvm_edge.cli import options, printing
 @click.command("analyze")
 @click.argument("model", required=False)
 @options.several_models_option
-@options.target_option("llvm")
-@options.host_option
-@options.input_shapes_option
-@options.fallback_option
-@options.tuning_records_option
-@options.memory_budget_option
+@options.compilation_options
 @click.option("--operators", is_flag=True, help="List every operator, not just the types.")
 @click.option("--memory", is_flag=True, help="Where the memory is: by device, and by layer.")
 @options.html_option
@@ -26,16 +21,11 @@ from tvm_edge.cli import options, printing
 def analyze_command(
     model: str | None,
     models: dict[str, str],
-    target: Any,
-    host: Any,
-    input_shapes: Any,
-    fallback: Any,
-    tuning_logs: Any,
-    memory_budget: str | None,
     operators: bool,
     memory: bool,
     html: Path | None,
     as_json: bool,
+    **compilation: Any,
 ) -> None:
     """Say what MODEL, or several, take and where each of their operators would run.
 
@@ -49,15 +39,7 @@ def analyze_command(
     chosen = options.chosen_models(model, models)
     named = model or ", ".join(models)
     with printing.progress(f"analyzing {named}"), printing.plain_warnings():
-        report = tvm_edge.analyze(
-            chosen,
-            target,
-            host=host,
-            input_shapes=input_shapes,
-            fallback=fallback,
-            memory_budget=memory_budget,
-            tuning_logs=tuning_logs,
-        )
+        report = tvm_edge.analyze(chosen, **compilation)
     if html:
         report.to_html(html)
     text = memory_tables(report) if memory else analysis(report, all_operators=operators)

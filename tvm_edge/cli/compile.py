@@ -21,12 +21,7 @@ _PARALLEL_FUSION: dict[str, str | bool] = {"auto": "auto", "on": True, "off": Fa
     type=click.Path(dir_okay=False, path_type=Path),
     help="Artifact to write; default MODEL with .tvme, in this folder; of several, their names.",
 )
-@options.target_option("llvm")
-@options.host_option
-@options.input_shapes_option
-@options.fallback_option
-@options.tuning_records_option
-@options.memory_budget_option
+@options.compilation_options
 @click.option(
     "--precision",
     default="float32",
@@ -59,18 +54,13 @@ def compile_command(
     model: str | None,
     models: dict[str, str],
     output: Path | None,
-    target: Any,
-    host: Any,
-    input_shapes: Any,
-    fallback: Any,
-    tuning_logs: Any,
-    memory_budget: str | None,
     precision: str,
     keep_float32: tuple[str, ...],
     parallel_fusion: str,
     embed_programs: bool,
     html: Path | None,
     as_json: bool,
+    **compilation: Any,
 ) -> None:
     """Compile MODEL (an ONNX file or zoo:NAME) to an artifact, or several models to one."""
     import tvm_edge
@@ -81,15 +71,10 @@ def compile_command(
     with printing.progress(f"compiling {named}"), printing.plain_warnings():
         compiled = tvm_edge.compile(
             chosen,
-            target,
-            host=host,
-            input_shapes=input_shapes,
             precision=precision,
             precision_exceptions=keep_float32,
-            fallback=fallback,
             parallel_fusion=_PARALLEL_FUSION[parallel_fusion],
-            memory_budget=memory_budget,
-            tuning_logs=tuning_logs,
+            **compilation,
         )
     with printing.progress(f"writing {path}"):
         compiled.export(path, embed_programs=embed_programs)

@@ -11,18 +11,16 @@ import click
 
 __all__ = [
     "chosen_models",
-    "fallback_option",
+    "compilation_options",
     "host_option",
     "html_option",
     "input_shapes_option",
     "json_option",
-    "memory_budget_option",
     "opened_model_options",
     "records_folder_option",
     "rpc_options",
     "several_models_option",
     "target_option",
-    "tuning_records_option",
 ]
 
 
@@ -84,7 +82,7 @@ def _parse_fallback(
     return values[0] if values in (("auto",), ("list",), ("none",), ("error",)) else list(values)
 
 
-def fallback_option(command: _F) -> _F:
+def _fallback_option(command: _F) -> _F:
     """``--fallback``, repeatable."""
     return click.option(
         "--fallback",
@@ -171,7 +169,7 @@ def _parse_records(
     return False if value == "none" else value
 
 
-def memory_budget_option(command: _F) -> _F:
+def _memory_budget_option(command: _F) -> _F:
     """``--memory-budget``."""
     return click.option(
         "--memory-budget",
@@ -181,7 +179,7 @@ def memory_budget_option(command: _F) -> _F:
     )(command)
 
 
-def tuning_records_option(command: _F) -> _F:
+def _tuning_records_option(command: _F) -> _F:
     """``--tuning-records``."""
     return click.option(
         "--tuning-records",
@@ -231,15 +229,34 @@ def rpc_options(command: _F) -> _F:
     return tracker(key(command))
 
 
+def compilation_options(command: _F) -> _F:
+    """What ``tvm_edge.compile`` and ``tvm_edge.analyze`` both take, by their names there."""
+    return _with_options(
+        command,
+        target_option("llvm"),
+        host_option,
+        input_shapes_option,
+        _fallback_option,
+        _tuning_records_option,
+        _memory_budget_option,
+    )
+
+
 def opened_model_options(command: _F) -> _F:
     """All that :func:`tvm_edge.cli.loading.opened_model` takes, and which of its models run."""
-    for option in (
-        rpc_options,
-        _only_option,
-        _threads_option,
-        tuning_records_option,
-        input_shapes_option,
+    return _with_options(
+        command,
         target_option(None),
-    ):
+        input_shapes_option,
+        _tuning_records_option,
+        _threads_option,
+        _only_option,
+        rpc_options,
+    )
+
+
+def _with_options(command: _F, *options: Callable[[_F], _F]) -> _F:
+    """In this order in the help."""
+    for option in reversed(options):
         command = option(command)
     return command

@@ -6,14 +6,13 @@ import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import tvm
 
 from tvm_edge.compiler import describe
 from tvm_edge.compiler.build import build, described_target
-from tvm_edge.compiler.options import check_options, check_window
+from tvm_edge.compiler.options import Options, check_options, check_window
 from tvm_edge.compiler.prepared import prepare, prepare_within
 from tvm_edge.compiler.tuned import TuningLogs
 from tvm_edge.errors import TvmEdgeWarning, UnsupportedOperatorError
@@ -114,18 +113,7 @@ def compile(
     MemoryBudgetError
         No plan fits the budget; its ``smallest_feasible`` has what would.
     """
-    check_options(
-        precision=precision,
-        fallback=fallback,
-        parallel_fusion=parallel_fusion,
-        memory_budget=memory_budget,
-        tuning_logs=tuning_logs,
-        precision_exceptions=precision_exceptions,
-    )
-    return compile_with(
-        model,
-        target,
-        {},
+    options = Options(
         host=host,
         input_shapes=input_shapes,
         precision=precision,
@@ -136,6 +124,8 @@ def compile(
         tuning_logs=tuning_logs,
         num_threads=num_threads,
     )
+    check_options(options)
+    return _compiled(model, target, options)
 
 
 def compile_with(
@@ -143,19 +133,11 @@ def compile_with(
     target: str | dict[str, Any] | tvm.target.Target,
     configs: Mapping[ConvWorkload, ConvConfig],
     *,
-    host: Any = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-    precision: str = "float32",
-    precision_exceptions: Sequence[str] = (),
-    fallback: str | Sequence[str] = "auto",
-    parallel_fusion: str | bool = "auto",
-    memory_budget: int | str | None = None,
-    tuning_logs: TuningLogs = False,
-    num_threads: int | None = None,
     layout_plan: LayoutPlan | Literal[False] | None = None,
     weight_window: int | None = None,
     conv_window: int | None = None,
     way: Plan = AS_IS,
+    **options: Any,
 ) -> CompiledModel:
     """:func:`compile`, with the algorithm and knobs of some convolutions given.
 
@@ -176,6 +158,8 @@ def compile_with(
         (:mod:`tvm_edge.relay_passes.stream_layers`).
     way : Plan
         What to do where there is no `memory_budget`, which chooses by itself.
+    **options
+        Those of :func:`compile`, but that no records are the default.
 
     Raises
     ------
@@ -184,32 +168,25 @@ def compile_with(
     """
     check_window("weight_window", weight_window)
     check_window("conv_window", conv_window)
-    num_threads = resolve_num_threads(num_threads)
     if weight_window is not None:
         way = replace(way, weight_window=weight_window)
     if conv_window is not None:
         way = replace(way, conv_window=conv_window)
+    decided = {"configs": configs, "layout_plan": layout_plan, "way": way}
+    return _compiled(model, target, Options(**options), **decided)
 
-    make = partial(
-        prepare,
-        target=target,
-        input_shapes=input_shapes,
-        fallback=fallback,
-        host=host,
-        configs=configs,
-        precision=precision,
-        precision_exceptions=precision_exceptions,
-        tuning_logs=tuning_logs,
-        parallel_fusion=parallel_fusion,
-        layout_plan=layout_plan,
-        way=way,
-    )
-    plan = prepare_within(make, model, input_shapes, memory_budget, target, host, fallback)
+
+def _compiled(
+    model: Any, target: str | dict[str, Any] | tvm.target.Target, options: Options, **decided: Any
+) -> CompiledModel:
+    """What is `decided` :func:`~tvm_edge.compiler.prepared.prepare` takes beside the options."""
+    num_threads = resolve_num_threads(options.num_threads)
+    plan = prepare_within(model, target, options, **decided)
     with plan.clock("build"):
         library = build(plan.lowered, plan.resolved, plan.smaller)
     report = replace(plan.report, seconds=plan.clock.seconds)
     for message in report.warnings:
-        warnings.warn(message, TvmEdgeWarning, stacklevel=2)
+        warnings.warn(message, TvmEdgeWarning, stacklevel=3)
     _LOG.info("%s: %s", report.model, report.placement_line())
     code = described_target(plan.resolved)
     devices = DevicePlan(plan.placed.kinds, plan.placed.inputs, tuple(plan.weight_devices))
@@ -247,26 +224,17 @@ def analyze(
     ------
     InvalidModelError, InputError, PlacementError, MemoryBudgetError
     """
-    check_options(
-        precision="float32",
+    options = Options(
+        host=host,
+        input_shapes=input_shapes,
         fallback=fallback,
         parallel_fusion=parallel_fusion,
         memory_budget=memory_budget,
         tuning_logs=tuning_logs,
     )
-
-    make = partial(
-        prepare,
-        target=target,
-        input_shapes=input_shapes,
-        fallback=fallback,
-        host=host,
-        tuning_logs=tuning_logs,
-        parallel_fusion=parallel_fusion,
-    )
+    check_options(options)
     try:
-        plan = prepare_within(make, model, input_shapes, memory_budget, target, host, fallback)
-        return plan.report
+        return prepare_within(model, target, options).report
     except UnsupportedOperatorError as err:
         survey = survey_model(model, input_shapes, err)
     resolved = resolve_target(target, host)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tvm_edge.compiler.tuned import TuningLogs
 from tvm_edge.errors import InputError, PlacementError, near_matches
 from tvm_edge.frontend import ImportedModel
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.budget import parse_budget
 
 __all__ = [
+    "Options",
     "check_options",
     "check_overrides",
     "check_precision",
@@ -28,21 +31,32 @@ _FALLBACKS = ("auto", "list", "none", "error")
 _LEAST_WINDOW = 64 << 10  # asking for a part costs as much as reading some KiB
 
 
-def check_options(
-    *,
-    precision: str,
-    fallback: str | Sequence[str],
-    parallel_fusion: str | bool,
-    memory_budget: Any,
-    tuning_logs: Any,
-    precision_exceptions: Sequence[str] = (),
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a compilation is asked for beside a model and a target: parameters of ``compile``.
+
+    Where nobody says otherwise there are no records.
+    """
+
+    host: Any = None
+    input_shapes: Mapping[str, Sequence[int]] | None = None
+    precision: str = "float32"
+    precision_exceptions: Sequence[str] = ()
+    fallback: str | Sequence[str] = "auto"
+    parallel_fusion: str | bool = "auto"
+    memory_budget: int | str | None = None
+    tuning_logs: TuningLogs = False
+    num_threads: int | None = None
+
+
+def check_options(options: Options) -> None:
     """Refuse values that mean nothing, and those that this version cannot honour.
 
     Raises
     ------
     InputError
     """
+    precision, precision_exceptions = options.precision, options.precision_exceptions
     if precision not in _PRECISIONS:
         _refuse("precision", precision, near_matches(str(precision), _PRECISIONS))
     if isinstance(precision_exceptions, str) or not all(
@@ -60,6 +74,7 @@ def check_options(
             name="precision_exceptions",
             got=repr(list(precision_exceptions)),
         )
+    fallback = options.fallback
     named = not isinstance(fallback, str) and isinstance(fallback, Sequence)
     if fallback not in _FALLBACKS and not (
         named and all(isinstance(name, str) for name in fallback)
@@ -69,10 +84,11 @@ def check_options(
             fallback,
             f"use one of {', '.join(_FALLBACKS)}, or a list of operator names",
         )
-    if parallel_fusion != "auto" and not isinstance(parallel_fusion, bool):
-        _refuse("parallel_fusion", parallel_fusion, "use 'auto', True or False")
-    parse_budget(memory_budget)
-    _check_tuning_logs(tuning_logs)
+    fusion = options.parallel_fusion
+    if fusion != "auto" and not isinstance(fusion, bool):
+        _refuse("parallel_fusion", fusion, "use 'auto', True or False")
+    parse_budget(options.memory_budget)
+    _check_tuning_logs(options.tuning_logs)
 
 
 def _check_tuning_logs(tuning_logs: Any) -> None:

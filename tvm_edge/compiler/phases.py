@@ -10,6 +10,7 @@ from tvm.relax.backend import DispatchSampling, DispatchSortScan
 
 from tvm_edge.compiler.pipeline import Pipeline
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
+from tvm_edge.relay_passes.announce_recordings import AnnounceRecordings
 from tvm_edge.relay_passes.calculate_in_float32 import CalculateInFloat32
 from tvm_edge.relay_passes.fold_affine import FoldAffine
 from tvm_edge.relay_passes.fold_constant_views import FoldConstantViews
@@ -170,7 +171,7 @@ _INSTRUCTIONS = (
 
 _RECORDINGS: Mapping[str | None, tuple[tvm.transform.Pass, ...]] = {
     None: (),
-    "cuda": (transform.RewriteCUDAGraph(),),
+    "cuda": (transform.RewriteCUDAGraph(), AnnounceRecordings()),
     "opencl": (HoistWeights(), transform.RewriteCUDAGraph(), RecordOnOpenCL()),
 }
 

@@ -14,7 +14,7 @@ from tvm_edge.compiler.budgeted import within_budget
 from tvm_edge.compiler.build import BuiltLibrary
 from tvm_edge.compiler.clock import Clock
 from tvm_edge.compiler.models_alone import Lowered, largest, models_alone, with_models
-from tvm_edge.compiler.options import check_precision, exceptions_of
+from tvm_edge.compiler.options import Options, check_precision, exceptions_of
 from tvm_edge.compiler.parallel import describe_groups, merge_kernels, merged_infos
 from tvm_edge.compiler.pipeline import dump
 from tvm_edge.compiler.placement import Placed, copies_of, place
@@ -279,38 +279,46 @@ def prepare(
     )
 
 
-def prepare_within(
-    make: Callable[..., Prepared],
-    model: Any,
-    input_shapes: Mapping[str, Sequence[int]] | None,
-    memory_budget: int | str | None,
-    target: Any,
-    host: Any,
-    fallback: str | Sequence[str],
-) -> Prepared:
+def prepare_within(model: Any, target: Any, options: Options, **decided: Any) -> Prepared:
     """A model as it is, or by the plan that fits the budget.
 
     Parameters
     ----------
-    make : callable
-        :func:`prepare` with all but the model; each plan is given as another ``way``.
-    model, input_shapes, memory_budget, target, host, fallback
+    model, target
         As ``compile`` takes them.
+    options : Options
+    **decided
+        What :func:`prepare` takes beside; a plan that fits is given as another ``way``.
 
     Raises
     ------
     MemoryBudgetError
         No plan fits.
     """
-    budget = parse_budget(memory_budget)
+
+    def make(model: Any, **plan: Any) -> Prepared:
+        return prepare(
+            model,
+            target,
+            options.input_shapes,
+            options.fallback,
+            options.host,
+            precision=options.precision,
+            precision_exceptions=options.precision_exceptions,
+            tuning_logs=options.tuning_logs,
+            parallel_fusion=options.parallel_fusion,
+            **(decided | plan),
+        )
+
+    budget = parse_budget(options.memory_budget)
     if budget is None:
         return make(model)
     clock = Clock()
     with clock("import"):  # once for all plans
-        imported = load_model(model, input_shapes)
-    resolved = resolve_target(target, host)
+        imported = load_model(model, options.input_shapes)
+    resolved = resolve_target(target, options.host)
     plan, report = within_budget(
-        lambda way: make(imported, way=way), budget, imported.nodes, resolved, fallback
+        lambda way: make(imported, way=way), budget, imported.nodes, resolved, options.fallback
     )
     plan.clock.seconds.update(clock.seconds)
     return replace(plan, report=report)

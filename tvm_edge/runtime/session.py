@@ -20,7 +20,7 @@ from tvm.runtime.vm import VirtualMachine
 from tvm_edge import opencl
 from tvm_edge.errors import DeviceUnavailableError, TvmEdgeWarning
 from tvm_edge.host import allowed_cpus
-from tvm_edge.runtime.captures import CAPTURES
+from tvm_edge.runtime.captures import CAPTURES, Turn
 from tvm_edge.runtime.entry import ALL, Entry, Main, entry, kernel_by_kernel
 from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.once import once
@@ -100,7 +100,8 @@ class Session:
         first = self._make_machine()
         self._everything = Entry(ALL, tuple(range(len(plan.inputs))), ())
         self._launches_recorded = _launches_recorded(first, self._devices)
-        self._recorded: set[Hashable] = set()  # what has run, and what it was given
+        # Entries and stages, of which no run calls Python any more.
+        self._recorded_all: set[Hashable] = set()
         self._machines[0].mains[ALL] = entry(first, self._name_of(ALL))
         self._unheard = any(is_kind(device, "opencl") for device in self._devices)
         self._turn = itertools.count()
@@ -187,7 +188,7 @@ class Session:
         self, machine: _Machine, inputs: Sequence[Bound], wanted: Entry | None
     ) -> list[tvm.runtime.Tensor]:
         wanted = wanted or self._everything
-        with machine.lock, self._driver(wanted.function, inputs), self._running():
+        with machine.lock, self._running(wanted.function):
             configure_pool(self.num_threads)
             main = self._main(machine, wanted.function)
             tensors = [
@@ -215,7 +216,7 @@ class Session:
         """Run an entry on inputs from :meth:`place`, so many times in a row, to the end."""
         self.check_process()
         function = (wanted or self._everything).function
-        with self._machines[0].lock, self._driver(function, inputs), self._running():
+        with self._machines[0].lock, self._running(function):
             configure_pool(self.num_threads)
             main = self._main(self._machines[0], function)
             for _ in range(runs):
@@ -238,8 +239,7 @@ class Session:
     def run_stage(self, number: int, given: Sequence[Bound] | StagedFrame) -> StagedFrame:
         """Run a stage on the model's inputs, or on what the stage before it made of them."""
         stage = self.stages[number]
-        values = given.values if isinstance(given, StagedFrame) else given
-        with stage.lock, self._driver(number, values), self._running(stage.kind):
+        with stage.lock, self._running(number, stage.kind):
             if isinstance(given, StagedFrame):
                 return StagedFrame(stage.function(*given.values, self._weights), given.taken)
             tensors = self.place(given)
@@ -282,7 +282,7 @@ class Session:
         # A machine of its own: an instrument cannot be taken off again.
         machine = self._make_machine()
         machine.set_instrument(around)
-        with _interrupt_deferred(), self._machines[0].lock, self._sharing(), self._running():
+        with _interrupt_deferred(), self._machines[0].lock, self._running(ALL):
             configure_pool(self.num_threads)
             # What a GPU's driver replays calls nothing that an instrument could see.
             name = (wanted or self._everything).function
@@ -325,34 +325,27 @@ class Session:
         return free or machines[next(self._turn) % len(machines)]
 
     @contextmanager
-    def _running(self, kind: str = "") -> Iterator[None]:
-        """What has to be so while ``main`` runs, or a stage of it on a `kind` of device."""
-        # What is asked for weights is Python, and may not raise KeyboardInterrupt.
+    def _running(self, function: Hashable, kind: str = "") -> Iterator[None]:
+        """What has to be so while an entry runs, or a stage, by its number, on a `kind` of device.
+
+        A run that records, or reads weights part by part, calls Python, which may not raise
+        KeyboardInterrupt there.
+        """
+        may_record = self._cuda is not None and function not in self._recorded_all
         with (
-            _interrupt_deferred() if self._streams else nullcontext(),
+            _interrupt_deferred() if self._streams or may_record else nullcontext(),
             self._stream(),
             self._parts.running(on_gpu=kind != "llvm"),
+            # The last that a run waits for: whoever records waits for all that share the driver.
+            self._sharing() as turn,
         ):
             yield
+        if turn is not None and turn.recorded_all:
+            self._recorded_all.add(function)
 
-    def _sharing(self) -> AbstractContextManager[None]:
-        """Work with CUDA that no recording may meet."""
+    def _sharing(self) -> AbstractContextManager[Turn | None]:
+        """Work with CUDA, which no other thread's recording may meet."""
         return CAPTURES.shared() if self._cuda else nullcontext()
-
-    @contextmanager
-    def _driver(self, function: Hashable, values: Sequence[Any]) -> Iterator[None]:
-        """CUDA's driver for a run, alone for the first of a function with values of such shapes.
-
-        That is the one whose launches TVM records.
-        """
-        if self._cuda is None or not self._launches_recorded:
-            with self._sharing():
-                yield
-            return
-        run = (function, *(tuple(getattr(value, "shape", ())) for value in values))
-        with CAPTURES.shared() if run in self._recorded else CAPTURES.alone():
-            yield
-        self._recorded.add(run)
 
     def _stream(self) -> AbstractContextManager[Any]:
         """Let CUDA work go to the default stream, whatever stream the caller has set.
