@@ -163,11 +163,11 @@ def _statements(func: tirx.PrimFunc, members: Mapping[str, tirx.PrimFunc]) -> li
             if tensor is not None:
                 alike = names.setdefault(tensor, [])
                 known = next((b for b in alike if _is_alike(b, stmt.buffer)), None)
-                if known is not None:  # a launch is given each tensor once
-                    own[stmt.buffer] = known
-                    continue
-                alike.append(stmt.buffer)
-                declared.append(_renamed(stmt, own))
+                if known is None:  # a launch is given each tensor once, by the kernel's name for it
+                    known = tirx.Var(tensor.name, stmt.buffer.ty)
+                    alike.append(known)
+                    declared.append(tirx.DeclBuffer(known, data=tensor.data))
+                own[stmt.buffer] = known
                 continue
             made[-1].append(_renamed(stmt, own))
     made[0] = [*declared, *made[0]]
