@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 
 from tvm_edge.hardware import DeviceSpec
@@ -199,17 +198,13 @@ class _Kernels:
     ) -> tirx.PrimFunc:
         """Parameters: what is read, what is overwritten, other results."""
         funcs = [self._mod[member.name] for member in members]
-        func = compose(funcs, outputs=[len(member.types) for member in members])
-        params = list(func.params)
-        read, written = params[: len(params) - len(slots)], params[len(params) - len(slots) :]
-        result: dict[int, tirx.Var] = {}
-        for param, slot in zip(written, slots, strict=True):
-            result.setdefault(slot, param)
-        same = {param: result[slot] for param, slot in zip(written, slots, strict=True)}
         fresh = [slot for slot in range(count) if slot not in over]
-        results = [result[slot] for slot in (*over, *fresh)]
-        body = tvm_ffi.structural_map(func.body, (tirx.Var, lambda var: same.get(var, var)))
-        made = tirx.PrimFunc([*read, *results], body).with_attrs(func.attrs)
+        place = {slot: number for number, slot in enumerate((*over, *fresh))}
+        made = compose(
+            funcs,
+            outputs=[len(member.types) for member in members],
+            results=[place[slot] for slot in slots],
+        )
         target = funcs[0].attrs.get("target") if funcs[0].attrs is not None else None
         if target is not None:
             made = made.with_attr("target", target)

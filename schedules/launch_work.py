@@ -231,12 +231,18 @@ class _Reader:
 
     def _expression(self, value: Any) -> None:
         trips, lanes = self._trips, self._lanes
+        if isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm):
+            return  # most stores are of these and of single loads, and walks are slow to begin
 
         def load(node: ir.TensorLoad) -> Any:
             if str(node.source.scope()) == "global":
                 self._loads += trips / lanes
                 self._used[node.source] += trips
             return tvm_ffi.WalkResult.SKIP  # indices are not the kernel's work
+
+        if isinstance(value, ir.TensorLoad):
+            load(value)
+            return
 
         def arithmetic(node: tirx.Expr) -> None:
             if str(node.ty.dtype).startswith(("float", "bfloat")):

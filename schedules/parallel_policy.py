@@ -203,8 +203,7 @@ class _Chooser:
         nodes = sorted(self._members)
         heap: list[tuple[float, int, int, int]] = []
         for i, a in enumerate(nodes):
-            for b in nodes[i + 1 :]:
-                self._push(heap, a, b, far)
+            self._push(heap, a, nodes[i + 1 :], far)
         while heap:
             _, _, a, b = heapq.heappop(heap)
             if a not in self._members or b not in self._members:
@@ -218,9 +217,8 @@ class _Chooser:
                 self._refused[a, b] = (self._gain(a, b), reason)
                 continue
             merged = self._merged(a, b, members)
-            for other in sorted(self._members):
-                if other != merged:
-                    self._push(heap, merged, other, far)
+            others = sorted(other for other in self._members if other != merged)
+            self._push(heap, merged, others, far)
 
     def taken(self) -> list[Group]:
         """The groups there are."""
@@ -286,15 +284,22 @@ class _Chooser:
         first, second = self._us(self._members[a]), self._us(self._members[b])
         return 0.0 if both is None or first is None or second is None else first + second - both
 
-    def _push(self, heap: list[tuple[float, int, int, int]], a: int, b: int, far: int) -> None:
-        kinds = self._problem.kinds
-        kind = kinds[self._members[a][0]]
-        if kind is None or kind != kinds[self._members[b][0]] or not self._independent(a, b):
+    def _push(
+        self, heap: list[tuple[float, int, int, int]], a: int, others: Sequence[int], far: int
+    ) -> None:
+        """What a node may be merged with; most others are too far away, or wait for it."""
+        kinds, members = self._problem.kinds, self._members
+        kind = kinds[members[a][0]]
+        if kind is None:
             return
-        distance = self._distance(a, b)
-        if distance <= far:
+        above, first, last = self._above[a], self._first[a] - far, self._last[a] + far
+        for b in others:
+            if self._last[b] < first or self._first[b] > last or above >> b & 1:
+                continue
+            if self._above[b] >> a & 1 or kind != kinds[members[b][0]]:
+                continue
             # Rounded: the order is not to depend on how a sum was rounded.
-            heapq.heappush(heap, (-round(self._gain(a, b), 6), distance, a, b))
+            heapq.heappush(heap, (-round(self._gain(a, b), 6), self._distance(a, b), a, b))
 
     def _independent(self, a: int, b: int) -> bool:
         return not (self._above[a] >> b & 1 or self._above[b] >> a & 1)

@@ -139,7 +139,7 @@ def test_one_member_twice(spec: DeviceSpec, gpu: str) -> None:
 
 
 def test_members_that_allocate(gpu: str) -> None:
-    """TVM gives the room of one to the next: they stay one after the other."""
+    """Each has arrays of its own: TVM gives the room of none to the next one."""
     resolved = resolve_target(gpu)
     members = [softmax(1, 5, 90), softmax(2, 5, 90)]
     made = []
@@ -151,7 +151,8 @@ def test_members_that_allocate(gpu: str) -> None:
     results = run(func, [array for m in members for array in m.inputs], resolved)
     for member, result in zip(members, results, strict=True):
         assert_close(result, member.expected.astype("float32"))
-    assert merged_launches(with_merged_launches(func, resolved.target)) == ()
+    found = merged_launches(with_merged_launches(func, resolved.target))
+    assert len(found) > 1 and set(found) == {(0, 1)}
 
 
 def test_grids_of_a_cpu(gpu: str) -> None:

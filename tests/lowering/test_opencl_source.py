@@ -9,7 +9,7 @@ import tvm_ffi
 
 from tests.schedules.gpu.harness import opencl_source
 from tests.schedules.gpu.subgroup_cases import conv
-from tvm_edge.lowering.opencl_source import sources_rewritten
+from tvm_edge.lowering.opencl_source import sources_rewritten, without_other_kernels
 from tvm_edge.schedules.gpu.subgroup_calls import PIN
 
 HOOK = "tvm_callback_opencl_postproc"
@@ -40,3 +40,10 @@ def test_the_hook_of_another_user_is_called_and_stays() -> None:
         )
     finally:
         tvm_ffi.registry.remove_global_func(HOOK)
+
+
+def test_a_kernel_declares_no_other() -> None:
+    declared = "__kernel void {}(__global float* restrict a,\n __global int* b);\n"
+    defined = "__kernel void own(__global float* restrict a) {\n  a[0] = 1;\n}\n"
+    others = "".join(declared.format(name) for name in ("other", "own_1", "own"))
+    assert without_other_kernels(others + defined) == declared.format("own") + defined

@@ -24,6 +24,7 @@ from tests.schedules.gpu.harness import MALI
 from tests.schedules.harness import assert_close
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.lowering.merged import merged_launches, with_merged_launches
+from tvm_edge.lowering.outline_members import OutlineMembers
 from tvm_edge.lowering.parallel_members import MOST_ARGUMENTS, PARALLEL, can_compose, compose
 from tvm_edge.schedules.base import workspace_of
 
@@ -71,6 +72,9 @@ def test_parameters_are_inputs_and_then_results() -> None:
     moved = compose([one, other], outputs=[1, 1])
     assert len(moved.params) == len(one.params) + len(other.params)
     assert [int(d) for d in moved.params[1].shape] == results[0]
+    shared = compose([other, one, other], outputs=[1, 1, 1], results=[1, 0, 1])
+    assert len(shared.params) == len(one.params) + 2 * len(other.params) - 1
+    assert [[int(d) for d in param.shape] for param in shared.params][-2:] == [results[-1], [5]]
 
 
 def test_one_member_twice(host: ResolvedTarget) -> None:
@@ -80,6 +84,21 @@ def test_one_member_twice(host: ResolvedTarget) -> None:
     made = compose([func, func])
     assert tvm.tirx.analysis.verify_ssa(made)
     check([same, same], host)
+
+
+def test_members_are_lowered_once(host: ResolvedTarget) -> None:
+    """Whatever kernels they are in, and however often: by identity or because they are alike."""
+    one, other = (member.scheduled(host.spec) for member in LARGE[:2])
+    kernels = {"a": compose([one, other, one]), "b": compose([other, one])}
+    made = OutlineMembers()(tvm.IRModule(kernels))
+    assert len(made.functions) == len(kernels) + 2
+    alike = compose([LARGE[0].scheduled(host.spec), other])
+    assert len(OutlineMembers()(tvm.IRModule({**kernels, "c": alike})).functions) == 3 + 2
+    # Nothing renames variables behind a merged launch: each is one of its members' alone.
+    on_gpu = element_wise(0, 6, 5).scheduled(MALI)
+    gpu = resolve_target("mali-t860").target
+    func = with_merged_launches(compose([on_gpu, on_gpu, on_gpu]), gpu)
+    assert merged_launches(func) == ((0, 1, 2),) and tvm.tirx.analysis.verify_ssa(func)
 
 
 @pytest.mark.parametrize("seed", [3, *in_full(0, 1, 2, *range(4, 12))])
@@ -176,6 +195,8 @@ def test_errors_say_why() -> None:
         compose([func, func], [[0]])
     with pytest.raises(ValueError, match="2 members with 2 stages and 3 outputs"):
         compose([func, func], outputs=[1, 1, 1])
+    with pytest.raises(ValueError, match="1 results of members with 2 outputs"):
+        compose([func, func], results=[0])
     with pytest.raises(ValueError, match="do not ascend"):
         compose([func, func], [[0, 0], [1]])
 

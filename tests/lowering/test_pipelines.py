@@ -12,7 +12,7 @@ from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_pipeline
 
 LOOPS = ["LaunchLoops", "LegalizeVectors"]
 GROUPS = ["RequireWorkGroups"]
-MERGES = ["MergeLoops", "MergeLaunches", "VectorsInLaunches"]
+MERGES = ["OutlineMembers", "MergeLoops", "MergeLaunches", "VectorsInLaunches"]
 # For Hexagon's memory alone.
 LEFT_OUT = ["s_tir.VerifyVTCMLimit", "s_tir.LowerVtcmAlloc"]
 
@@ -47,6 +47,7 @@ def test_it_follows_tvm(
     assert [name for name in own if name not in (*loops, *groups, *MERGES)] == [
         n for n in found if n not in LEFT_OUT
     ]
+    assert own[0] == "OutlineMembers"
     place = own.index("s_tir.LoopPartition")
     assert own[place + 1 : place + 3 + len(loops)] == ["MergeLoops", *loops, "tirx.VectorizeLoop"]
     place = own.index("s_tir.LowerThreadAllreduce")

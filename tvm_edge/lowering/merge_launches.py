@@ -30,7 +30,8 @@ from tvm_edge.lowering.flat_launches import FLAT, can_be_flat, flat_launch
 from tvm_edge.lowering.idle_items import only_where
 from tvm_edge.lowering.launches import Launch, digits, extent, take_apart
 from tvm_edge.lowering.local_arrays import common_bytes, in_common
-from tvm_edge.lowering.parallel_members import MOST_ARGUMENTS, PARALLEL
+from tvm_edge.lowering.outline_members import with_members
+from tvm_edge.lowering.parallel_members import MOST_ARGUMENTS
 from tvm_edge.lowering.stages import Joined, merge_stages
 from tvm_edge.schedules.gpu.subgroup_calls import PIN
 from tvm_edge.schedules.grid import sequence
@@ -49,16 +50,13 @@ class MergeLaunches:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        updated = mod.clone()
-        for gvar, func in mod.functions_items():
-            if not isinstance(func, tirx.PrimFunc) or func.attrs is None:
-                continue
-            if PARALLEL in func.attrs:
-                local = func.attrs["target"].attrs.get("max_shared_memory_per_block", 0)
-                wave = int(func.attrs.get(FLAT, 0))
-                merge = partial(_merged, local=int(local) or None, wave=wave)
-                updated.update_func(gvar, merge_stages(func, take_apart, merge))
-        return updated
+        return with_members(mod, _merged_kernel)
+
+
+def _merged_kernel(func: tirx.PrimFunc, members: Sequence[Sequence[tirx.Stmt]]) -> tirx.PrimFunc:
+    local = func.attrs["target"].attrs.get("max_shared_memory_per_block", 0)
+    merge = partial(_merged, local=int(local) or None, wave=int(func.attrs.get(FLAT, 0)))
+    return merge_stages(func, members, take_apart, merge)
 
 
 def _merged(launches: Mapping[int, Launch], local: int | None, wave: int) -> list[Joined]:

@@ -7,12 +7,13 @@ one member before it begins with the next.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tvm_edge.lowering.parallel_members import PARALLEL
+from tvm_edge.lowering.outline_members import with_members
 from tvm_edge.lowering.stages import Joined, merge_stages
 from tvm_edge.schedules.accesses import constant
 
@@ -30,11 +31,8 @@ class MergeLoops:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        updated = mod.clone()
-        for gvar, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and _is_for_cpu(func) and PARALLEL in func.attrs:
-                updated.update_func(gvar, merge_stages(func, _parallel, _merged))
-        return updated
+        merge = partial(merge_stages, take_apart=_parallel, merge=_merged)
+        return with_members(mod, merge, _is_for_cpu)
 
 
 def _is_for_cpu(func: tirx.PrimFunc) -> bool:

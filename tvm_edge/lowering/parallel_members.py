@@ -49,6 +49,7 @@ def compose(
     stages: Sequence[Sequence[int]] | None = None,
     *,
     outputs: Sequence[int] | None = None,
+    results: Sequence[int] | None = None,
 ) -> tirx.PrimFunc:
     """One kernel that does what all of `members` do.
 
@@ -63,19 +64,22 @@ def compose(
     outputs : sequence of int, optional
         How many of each member's last parameters it writes. By default its result and its
         workspace.
+    results : sequence of int, optional
+        For each output of each member, in order, which result of the kernel it is: from 0 on, and
+        the same for those that are parts of one tensor. By default each is one by itself.
 
     Returns
     -------
     PrimFunc
-        Its parameters are the inputs of member 0, those of member 1 and so on, then the outputs of
-        member 0 (with its workspace, which is an output that nobody reads), those of member 1 and
-        so on.
+        Its parameters are the inputs of member 0, those of member 1 and so on, then its results: by
+        default the outputs of member 0 (with its workspace, which is an output that nobody reads),
+        those of member 1 and so on.
 
     Raises
     ------
     ValueError
-        :func:`can_compose` has a reason against it, or there are not as many `stages` or `outputs`
-        as members.
+        :func:`can_compose` has a reason against it, there are not as many `stages` or `outputs`
+        as members, or not as many `results` as outputs.
     """
     if reason := can_compose(members):
         raise ValueError(f"kernels cannot be composed: {reason}")
@@ -89,19 +93,25 @@ def compose(
     for own in order:
         if any(after <= before for before, after in zip([-1, *own], own, strict=False)):
             raise ValueError(f"stages {own} do not ascend from 0; a launch follows those before it")
-    fresh = [_renewed(func, number) for number, func in enumerate(members)]
-    inputs: list[tirx.Buffer] = []
-    results: list[tirx.Buffer] = []
-    for func, count in zip(fresh, counts, strict=True):
-        inputs += list(func.params)[: len(func.params) - count]
-        results += list(func.params)[len(func.params) - count :]
-    zero = tirx.IntImm("int32", 0)
-    parts = [
-        tirx.AttrStmt(zero, MEMBER, tirx.IntImm("int32", number), func.body)
-        for number, func in enumerate(fresh)
-    ]
+    places = list(range(sum(counts))) if results is None else list(results)
+    if len(places) != sum(counts):
+        raise ValueError(
+            f"{len(places)} results of members with {sum(counts)} outputs; give the place of each"
+        )
+    inputs: list[tirx.Var] = []
+    written: dict[int, tirx.Var] = {}
+    parts: list[tirx.Stmt] = []
+    outputs_left = iter(places)
+    for number, (func, count) in enumerate(zip(_apart(members), counts, strict=True)):
+        own = [tirx.Var(f"{param.name}_{number}", param.ty) for param in func.params]
+        read = len(own) - count
+        inputs += own[:read]
+        for i in range(read, len(own)):
+            own[i] = written.setdefault(next(outputs_left), own[i])
+        parts.append(_part(number, func, own))
     root = s_tir.SBlock([], [], [], "root", tirx.SeqStmt(parts))
-    made = tirx.PrimFunc([*inputs, *results], s_tir.SBlockRealize([], True, root))
+    params = [*inputs, *(written[place] for place in sorted(written))]
+    made = tirx.PrimFunc(params, s_tir.SBlockRealize([], True, root))
     attrs = {
         **_common_attributes(members),
         "tirx.is_scheduled": True,
@@ -168,16 +178,27 @@ def _target(func: tirx.PrimFunc) -> str:
     return "" if target is None else str(target)
 
 
-def _renewed(func: tirx.PrimFunc, number: int) -> tirx.PrimFunc:
-    """The same with variables of its own, and parameters whose names end in `number`."""
-    made = s_tir.renew_defs(func)
-    named = {param: tirx.Var(f"{param.name}_{number}", param.ty) for param in made.params}
+def _apart(members: Sequence[tirx.PrimFunc]) -> list[tirx.PrimFunc]:
+    """Members that have no variable in common: of those that are there again, copies."""
+    found: set[tirx.PrimFunc] = set()
+    made = []
+    for func in members:
+        made.append(s_tir.renew_defs(func) if func in found else func)
+        found.add(func)
+    return made
 
-    def rename(var: tirx.Var) -> tirx.Var:
-        return named.get(var, var)
 
-    body = tvm_ffi.structural_map(made.body, (tirx.Var, rename))
-    return tirx.PrimFunc([named[param] for param in made.params], body)
+def _part(number: int, func: tirx.PrimFunc, given: Sequence[tirx.Var]) -> tirx.Stmt:
+    """What a member does with the parameters that it is given.
+
+    Its own are names for them. Its body is what it was: nothing is copied, however many kernels it
+    is a member of.
+    """
+    names = [
+        tirx.DeclBuffer(param, data=var.data) for param, var in zip(func.params, given, strict=True)
+    ]
+    body = tirx.SeqStmt([*names, func.body])
+    return tirx.AttrStmt(tirx.IntImm("int32", 0), MEMBER, tirx.IntImm("int32", number), body)
 
 
 def _common_attributes(members: Sequence[tirx.PrimFunc]) -> dict[str, object]:

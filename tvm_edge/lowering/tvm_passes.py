@@ -13,6 +13,7 @@ from tvm import s_tir, tirx
 from tvm_edge.lowering.launch_vectors import VectorsInLaunches
 from tvm_edge.lowering.merge_launches import MergeLaunches
 from tvm_edge.lowering.merge_loops import MergeLoops
+from tvm_edge.lowering.outline_members import OutlineMembers
 
 __all__ = ["lowering_passes"]
 
@@ -30,6 +31,7 @@ def lowering_passes(
         For functions of the device, just taken out of those of the host.
     """
     return [
+        OutlineMembers(),
         s_tir.transform.CanonicalizeLoop(),
         s_tir.transform.LowerCrossThreadReduction(),
         s_tir.transform.LowerInitBlock(),
