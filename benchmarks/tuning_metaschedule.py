@@ -103,14 +103,15 @@ def _metaschedule(number: str, target: str, trials: str, folder: Path) -> dict[s
             relax.transform.FuseTIR(),
         ]
     )
-    model = fused(_model(int(number))[0])
+    model, _ = _model(int(number))
+    kernels = fused(model)
     start = perf_counter()
     # Its workers take the compiler that this process has; ours takes the same.
     cuda = target == "cuda"
     compiler = cuda_compiler(str(resolved.target.attrs["arch"])) if cuda else nullcontext()
     with compiler, meta_schedule.Profiler() as profiler:
         database = meta_schedule.relax_integration.tune_relax(
-            mod=model,
+            mod=kernels,
             params={},
             target=device,
             work_dir=str(folder / f"work{number}"),
@@ -132,6 +133,10 @@ def _metaschedule(number: str, target: str, trials: str, folder: Path) -> dict[s
         good = [t for t in times if t < _FAILED_SECONDS]
         if not good:
             return {"failed": f"none of {len(times)} trials could be measured"}
+        # Of the model before its kernels are made: making them again annotates them, and records
+        # are of the function as it was, to the last attribute; of another it would compile the
+        # definition, not the best that was found.
+        _check_found(fused(model), database, device)
         compiled = meta_schedule.relax_integration.compile_relax(
             database, model, device, params=None
         )
@@ -140,6 +145,17 @@ def _metaschedule(number: str, target: str, trials: str, folder: Path) -> dict[s
     longest = dict(sorted(parts.items(), key=lambda part: -part[1])[:_LONGEST])
     best_us = min(good) * 1e6
     return {"seconds": seconds, "measured": len(good), "best_us": best_us, "parts": longest}
+
+
+def _check_found(kernels: Any, database: Any, target: Any) -> None:
+    """Refuse to compare kernels that MetaSchedule's database has no record of."""
+    from tvm import relax, tirx
+
+    with target, database:
+        scheduled = relax.transform.MetaScheduleApplyDatabase()(kernels)
+    for name, func in scheduled.functions_items():
+        if isinstance(func, tirx.PrimFunc) and "tirx.is_scheduled" not in func.attrs:
+            raise ValueError(f"MetaSchedule has no record of {name.name_hint}: nothing to compare")
 
 
 def _time(number: str, target: str, which: str, folder: Path) -> dict[str, Any]:
