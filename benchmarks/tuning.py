@@ -36,7 +36,7 @@ _MODULE = "benchmarks.tuning"
 _CALLS = 30  # between two events
 _SHARE = 0.15  # of a space, after which a search is judged
 _SEEDS = 20
-_DATA = Path(__file__).with_name("tuning_h200.json.gz")
+DATA = Path(__file__).with_name("tuning_h200.json.gz")
 
 
 # ------------------------------------------------------------------------------- whole spaces
@@ -314,7 +314,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for spaces")
     parser.add_argument("--spaces", type=int, nargs="*", help="their numbers; default all")
-    parser.add_argument("--data", type=Path, default=_DATA)
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--records", type=Path, help="keep the records of networks here")
     parser.add_argument("--no-tune", action="store_true", help="take those that are there")
     parser.add_argument("--json", type=Path)

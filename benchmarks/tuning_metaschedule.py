@@ -1,17 +1,22 @@
 """Our search beside TVM's MetaSchedule: ``python -m benchmarks.tuning_metaschedule``.
 
 Each tunes some of the convolutions of :data:`benchmarks.tuning_workloads.SPACES` from nothing, with
-as many trials as are 15 % of our space; a model that has the convolution several times, with
-filters of its own each, is then compiled with what was found. Times are of all its kernels, by
-CUPTI on CUDA and by the clock on a CPU, in turns, a process each; results are checked before.
+as many trials as are 15 % of our space (``--trials`` for a quick look); a model that has the
+convolution several times, with filters of its own each, is then compiled with what was found.
+Times are of all its kernels, by CUPTI on CUDA and by the clock on a CPU, in turns, a process each;
+results are checked before.
+
+Each step prints a line when it ends, and ``--json`` is written after each convolution: a run that
+is stopped has what it measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
+import os
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import geometric_mean, median
 from time import perf_counter
@@ -28,6 +33,13 @@ _MODULE = "benchmarks.tuning_metaschedule"
 _SHARE = 0.15
 _COPIES = 6
 _TOLERANCE = 1e-4
+
+# MetaSchedule ends a build or a run after 30 s, the start of its process included, whose import of
+# TVM alone takes that long where as many start at once as there are cores, beside other work.
+_BUILD_SECONDS, _RUN_SECONDS = 300.0, 120.0
+# What its database has of a trial that failed is not seconds, but 10**10.
+_FAILED_SECONDS = 1e9
+_LONGEST = 6  # parts of its time that are told
 
 
 def _model(number: int) -> tuple[Any, Any]:
@@ -57,12 +69,14 @@ def _ours(number: str, target: str, trials: str, folder: Path) -> dict[str, Any]
     records, start = folder / f"records{number}", perf_counter()
     result = tvm_edge.tune(model, target, trials=int(trials), tuning_logs=records)
     seconds = perf_counter() - start
+    best = min(task.best for task in result.tasks)
     # Convolutions that do not depend on each other, and are compared one by one.
     compiled = tvm_edge.compile(
         model, target, fallback="none", parallel_fusion=False, tuning_logs=records
     )
     compiled.export(folder / f"{number}.tvme")
-    return {"seconds": seconds, "trials": result.trials, "failed": result.failed}
+    measured = result.trials - result.failed
+    return {"seconds": seconds, "measured": measured, "best_us": best * 1e6}
 
 
 def _metaschedule(number: str, target: str, trials: str, folder: Path) -> dict[str, Any]:
@@ -89,28 +103,59 @@ def _metaschedule(number: str, target: str, trials: str, folder: Path) -> dict[s
             relax.transform.FuseTIR(),
         ]
     )
-    model = fused(_model(int(number))[0])
+    model, _ = _model(int(number))
+    kernels = fused(model)
     start = perf_counter()
     # Its workers take the compiler that this process has; ours takes the same.
     cuda = target == "cuda"
-    with cuda_compiler(str(resolved.target.attrs["arch"])) if cuda else contextlib.nullcontext():
+    compiler = cuda_compiler(str(resolved.target.attrs["arch"])) if cuda else nullcontext()
+    with compiler, meta_schedule.Profiler() as profiler:
         database = meta_schedule.relax_integration.tune_relax(
-            mod=model,
+            mod=kernels,
             params={},
             target=device,
             work_dir=str(folder / f"work{number}"),
             max_trials_global=int(trials),
             num_trials_per_iter=16,
+            # As many processes as there are cores for us, which may be fewer than the machine's.
+            builder=meta_schedule.builder.LocalBuilder(
+                max_workers=len(os.sched_getaffinity(0)), timeout_sec=_BUILD_SECONDS
+            ),
+            runner=meta_schedule.runner.LocalRunner(timeout_sec=_RUN_SECONDS),
             seed=1,
         )
         seconds = perf_counter() - start
+        times = [
+            median(map(float, record.run_secs))
+            for record in database.get_all_tuning_records()
+            if record.run_secs
+        ]
+        good = [t for t in times if t < _FAILED_SECONDS]
+        if not good:
+            return {"failed": f"none of {len(times)} trials could be measured"}
+        # Of the model before its kernels are made: making them again annotates them, and records
+        # are of the function as it was, to the last attribute; of another it would compile the
+        # definition, not the best that was found.
+        _check_found(fused(model), database, device)
         compiled = meta_schedule.relax_integration.compile_relax(
             database, model, device, params=None
         )
         compiled.export_library(str(folder / f"{number}.so"))
-    timed = [record.run_secs for record in database.get_all_tuning_records() if record.run_secs]
-    best = min((median(map(float, times)) for times in timed), default=float("nan"))
-    return {"seconds": seconds, "records": len(timed), "best_us": best * 1e6}
+    parts = {name: float(t) for name, t in profiler.get().items() if name != "Total"}
+    longest = dict(sorted(parts.items(), key=lambda part: -part[1])[:_LONGEST])
+    best_us = min(good) * 1e6
+    return {"seconds": seconds, "measured": len(good), "best_us": best_us, "parts": longest}
+
+
+def _check_found(kernels: Any, database: Any, target: Any) -> None:
+    """Refuse to compare kernels that MetaSchedule's database has no record of."""
+    from tvm import relax, tirx
+
+    with target, database:
+        scheduled = relax.transform.MetaScheduleApplyDatabase()(kernels)
+    for name, func in scheduled.functions_items():
+        if isinstance(func, tirx.PrimFunc) and "tirx.is_scheduled" not in func.attrs:
+            raise ValueError(f"MetaSchedule has no record of {name.name_hint}: nothing to compare")
 
 
 def _time(number: str, target: str, which: str, folder: Path) -> dict[str, Any]:
@@ -158,35 +203,69 @@ _JOBS: dict[str, Job] = {
 }
 
 
-def _measure(number: int, target: str, rounds: int, folder: Path) -> dict[str, Any]:
-    row: dict[str, Any] = run_child(_MODULE, "trials", number, target, folder)
+def _measure(
+    number: int, target: str, trials: int | None, rounds: int, folder: Path
+) -> dict[str, Any]:
+    """One convolution; a line for each step."""
     us: dict[str, list[float]] = {"ours": [], "metaschedule": []}
+    row: dict[str, Any] = {"us": us}
+    name = describe(SPACES[number])
+    space = run_child(_MODULE, "trials", number, target, folder)
+    if "failed" in space:
+        print(f"{name}: {space['failed']}", flush=True)
+        return {**row, **space}
+    row["configs"] = space["configs"]
+    row["trials"] = min(trials or space["trials"], space["configs"])
+    print(f"{name}: {row['configs']} configurations, {row['trials']} trials", flush=True)
     for which in us:
         row[which] = run_child(_MODULE, which, number, target, row["trials"], folder)
-    for _ in range(rounds):
+        print(f"  {which}: {_step(row[which])}", flush=True)
+    for turn in range(1, rounds + 1):
         for which, times in us.items():
-            if "failed" in row[which] and "seconds" not in row[which]:
+            if "failed" in row[which]:
                 continue
             result = run_child(_MODULE, "time", number, target, which, folder)
             if "us" in result:
                 times.append(result["us"])
+                print(f"  time {turn} of {rounds}, {which}: {result['us']:.2f} µs", flush=True)
             else:
-                row[which] = result
-    return {**row, "us": us}
+                row[which] |= result
+                print(f"  time {turn} of {rounds}, {which}: {result['failed']}", flush=True)
+    return row
+
+
+def _step(result: dict[str, Any]) -> str:
+    """What tuning came to."""
+    if "failed" in result:
+        return str(result["failed"])
+    best = f"best {result['best_us']:.2f} µs"
+    text = f"{result['measured']} measured in {result['seconds']:.0f} s, {best}"
+    parts = [f"{name} {seconds:.1f} s" for name, seconds in result.get("parts", {}).items()]
+    return f"{text} ({', '.join(parts)})" if parts else text
 
 
 def _line(number: int, row: dict[str, Any]) -> str:
+    if "failed" in row:
+        return f"| {describe(SPACES[number])} | {row['failed']} |"
     cells = [describe(SPACES[number]), str(row["trials"])]
     for which, times in row["us"].items():
-        if not times:
-            cells += [str(row[which].get("failed")), "–"]
+        if "failed" in row[which]:
+            cells += [row[which]["failed"], "–"]
             continue
         cells.append(f"{median(times):.2f} [{min(times):.2f}–{max(times):.2f}]")
         cells.append(f"{row[which]['seconds']:.0f}")
-    if all(row["us"].values()):
-        ours, other = (median(times) for times in row["us"].values())
-        cells.append(f"**{other / ours:.2f}**")
+    if _is_whole(row):
+        cells.append(f"**{_ratio(row):.2f}**")
     return "| " + " | ".join(cells) + " |"
+
+
+def _is_whole(row: dict[str, Any]) -> bool:
+    """Whether both were timed, and right each time."""
+    return all(times and "failed" not in row[which] for which, times in row["us"].items())
+
+
+def _ratio(row: dict[str, Any]) -> float:
+    return median(row["us"]["metaschedule"]) / median(row["us"]["ours"])
 
 
 def main() -> None:
@@ -196,25 +275,31 @@ def main() -> None:
     )
     parser.add_argument("--target", choices=["cuda", "llvm"], default="cuda")
     parser.add_argument("--spaces", type=int, nargs="*", help="their numbers; default all")
+    parser.add_argument("--trials", type=int, help="default 15 %% of our space")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     spaces = chosen_numbers(parser, "--spaces", options.spaces, len(SPACES))
-    print(json.dumps(describe_machine()))
-    print("| convolution | trials | ours, µs | s | MetaSchedule, µs | s | MetaSchedule / ours |")
-    print("|---|---|---|---|---|---|---|")
+    for option in ("trials", "rounds"):
+        number = getattr(options, option)
+        if number is not None and number < 1:
+            parser.error(f"argument --{option}: {number} measures nothing; give at least 1")
+    print(json.dumps(describe_machine()), flush=True)
     found: dict[int, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for number in spaces:
-            row = _measure(number, options.target, options.rounds, Path(folder))
-            found[number] = row
-            print(_line(number, row), flush=True)
-    both = [row["us"].values() for row in found.values() if all(row["us"].values())]
-    if both:
-        ratios = [median(other) / median(ours) for ours, other in both]
+            found[number] = _measure(
+                number, options.target, options.trials, options.rounds, Path(folder)
+            )
+            if options.json:
+                options.json.write_text(json.dumps(found))
+    print("| convolution | trials | ours, µs | s | MetaSchedule, µs | s | MetaSchedule / ours |")
+    print("|---|---|---|---|---|---|---|")
+    for number, row in found.items():
+        print(_line(number, row))
+    ratios = [_ratio(row) for row in found.values() if _is_whole(row)]
+    if ratios:
         print(f"geometric mean of {len(ratios)}: {geometric_mean(ratios):.2f}")
-    if options.json:
-        options.json.write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
