@@ -162,8 +162,7 @@ int& ThreadDevice() {
   return device;
 }
 
-KernelFunction::KernelFunction(std::shared_ptr<const std::vector<KernelSource>> sources,
-                               size_t index, const tvm::runtime::FunctionInfo& info)
+KernelFunction::KernelFunction(KernelSources sources, size_t index, const tvm::runtime::FunctionInfo& info)
     : sources_(std::move(sources)), index_(index), name_((*sources_)[index].name) {
   for (DLDataType type : info->arg_types) {
     if (!CanPass(type)) {
@@ -193,8 +192,11 @@ KernelFunction::KernelFunction(std::shared_ptr<const std::vector<KernelSource>> 
 }
 
 std::shared_ptr<Program> KernelFunction::BuildProgram(Device* device) {
-  auto program = device->programs.Get(*sources_);
-  if (program->Build() == nullptr) program = device->programs.Get({(*sources_)[index_]});
+  auto program = device->programs.Get(sources_);
+  if (program->Build() == nullptr) {
+    program = device->programs.Get(
+        std::make_shared<const std::vector<KernelSource>>(1, (*sources_)[index_]));
+  }
   return program;
 }
 
