@@ -43,10 +43,11 @@ _GPUS = {
     "cuda": Floor(600 * _MIB, 32 << 10, 32 << 10),
     "opencl": Floor(66 * _MIB, 32 << 10, 64 << 10),
 }
-# pocl: kernels that come from the artifact or the cache of programs, with code as networks have it
-# (of convolutions of 8 channels 1330 KiB, of yolov1_small's 38 kernels 1660 each). Building them
-# takes another 100 to 250 MiB, which LLVM gives back, and the first launch of each on a machine,
-# when pocl compiles it once more for its work-groups, another 25 to 40.
+# pocl: kernels that come from the artifact or the cache of programs. No constant for each fits all
+# networks: what they take is some 7.4 bytes for each of their OpenCL C (the text itself, what pocl
+# parsed of it, machine code), 0.9 to 3.7 MiB a kernel of three networks. Building them takes another
+# 100 to 250 MiB, which LLVM gives back, and the first launch of each on a machine, when pocl
+# compiles it once more for its work-groups, another 25 to 40.
 _OPENCL_ON_CPU = Floor(64 * _MIB, 32 << 10, 1600 << 10)
 
 
