@@ -46,8 +46,8 @@ _GPUS = {
 # pocl: kernels that come from the artifact or the cache of programs. No constant for each fits all
 # networks: what they take is some 7.4 bytes for each of their OpenCL C (the text itself, what pocl
 # parsed of it, machine code), 0.9 to 3.7 MiB a kernel of three networks. Building them takes
-# another 100 to 250 MiB, which LLVM gives back, and the first launch of each on a machine, when pocl
-# compiles it once more for its work-groups, another 25 to 40.
+# another 100 to 250 MiB, which LLVM gives back, and the first launch of each on a machine, when
+# pocl compiles it once more for its work-groups, another 25 to 40.
 _OPENCL_ON_CPU = Floor(64 * _MIB, 32 << 10, 1600 << 10)
 
 
