@@ -218,6 +218,33 @@ def test_programs_travel_with_the_artifact(
     assert (built["built"], built["from_artifact"]) == (1, 0)
     found = json.loads(run_python(PROGRAMS, str(with_programs), environment=off))
     assert (found["built"], found["from_artifact"]) == (0, 1)
+    assert found["waiting"] == 0, "a copy of what the driver has stays in memory"
+
+
+LOADED_AGAIN = """
+import gc, json, sys
+import tvm_edge
+from tvm_edge import opencl
+
+model = tvm_edge.load(sys.argv[1])
+del model
+gc.collect()
+second = tvm_edge.load(sys.argv[1])
+third = tvm_edge.load(sys.argv[1])
+print(json.dumps(opencl.program_stats()))
+"""
+
+
+def test_an_artifact_that_is_loaded_again_brings_its_programs_again(
+    compiled: tvm_edge.CompiledModel, tmp_path: Path, gpu: str
+) -> None:
+    if gpu != "opencl":
+        pytest.skip("CUDA kernels are machine code in the library already")
+    path = compiled.export(tmp_path / "programs.tvme", embed_programs=True)
+    off = {"TVM_EDGE_OPENCL_CACHE": "0"}
+    stats = json.loads(run_python(LOADED_AGAIN, str(path), environment=off))
+    # The third shares the second's.
+    assert (stats["built"], stats["from_artifact"]) == (0, 2)
 
 
 def test_damaged_programs_are_an_artifact_error(

@@ -237,7 +237,8 @@ def program_stats() -> dict[str, int]:
     -------
     dict
         Counts: ``built`` (from source), ``from_disk``, ``from_artifact``, ``stored`` (written to
-        the disk), ``damaged`` (entries on disk that were no use).
+        the disk), ``damaged`` (entries on disk that were no use), ``waiting`` (of artifacts, in
+        memory until they are used).
     """
     return _call("program_stats")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from tvm_edge import opencl
@@ -84,6 +85,8 @@ def load(
             opencl.load_programs(artifact.programs)
         except ValueError as err:
             raise ArtifactError(f"the artifact {str(path)!r}: {err}; export it again") from err
+    # The driver has them from here on, and the model keeps the artifact.
+    artifact = replace(artifact, programs=b"")
     weights = []
     for position, array in enumerate(artifact.weights):
         weights.append(as_tensor(array))

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "error.h"
@@ -24,20 +25,20 @@ constexpr const char* kKernelMark = "// Function: ";
  *
  * TVM declares all of them before each one; without, equal kernels of two models are one program.
  */
-std::string WithoutDeclarations(const std::string& source) {
+std::string WithoutDeclarations(std::string_view source) {
   std::string kept;
   for (size_t begin = 0; begin < source.size();) {
     const size_t end = std::min(source.find('\n', begin), source.size() - 1) + 1;
     const bool declaration = source.compare(begin, 14, "__kernel void ") == 0 && end - begin > 3 &&
                              source.compare(end - 3, 3, ");\n") == 0;
-    if (!declaration) kept.append(source, begin, end - begin);
+    if (!declaration) kept += source.substr(begin, end - begin);
     begin = end;
   }
   return kept;
 }
 
 /*! \brief Kernel names and sources, in order: each follows a line with the mark and its name. */
-std::vector<KernelSource> SplitKernels(const std::string& code) {
+std::vector<KernelSource> SplitKernels(std::string_view code) {
   std::vector<KernelSource> kernels;
   const size_t mark_size = std::strlen(kKernelMark);
   size_t mark = code.find(kKernelMark);
@@ -45,7 +46,7 @@ std::vector<KernelSource> SplitKernels(const std::string& code) {
     const size_t name = mark + mark_size;
     const size_t line_end = std::min(code.find('\n', name), code.size());
     mark = code.find(kKernelMark, line_end);
-    kernels.push_back({code.substr(name, line_end - name),
+    kernels.push_back({std::string(code.substr(name, line_end - name)),
                        WithoutDeclarations(code.substr(line_end, mark - line_end))});
   }
   return kernels;
@@ -162,8 +163,7 @@ int& ThreadDevice() {
   return device;
 }
 
-KernelFunction::KernelFunction(std::shared_ptr<const std::vector<KernelSource>> sources,
-                               size_t index, const tvm::runtime::FunctionInfo& info)
+KernelFunction::KernelFunction(KernelSources sources, size_t index, const tvm::runtime::FunctionInfo& info)
     : sources_(std::move(sources)), index_(index), name_((*sources_)[index].name) {
   for (DLDataType type : info->arg_types) {
     if (!CanPass(type)) {
@@ -193,8 +193,11 @@ KernelFunction::KernelFunction(std::shared_ptr<const std::vector<KernelSource>> 
 }
 
 std::shared_ptr<Program> KernelFunction::BuildProgram(Device* device) {
-  auto program = device->programs.Get(*sources_);
-  if (program->Build() == nullptr) program = device->programs.Get({(*sources_)[index_]});
+  auto program = device->programs.Get(sources_);
+  if (program->Build() == nullptr) {
+    program = device->programs.Get(
+        std::make_shared<const std::vector<KernelSource>>(1, (*sources_)[index_]));
+  }
   return program;
 }
 
@@ -327,7 +330,7 @@ OpenCLModule::OpenCLModule(ffi::Bytes code, ffi::String format, FunctionTable fu
                               << "': this runtime takes OpenCL C source ('cl')";
   }
   const auto split = std::make_shared<const std::vector<KernelSource>>(
-      SplitKernels(std::string(code_.data(), code_.size())));
+      SplitKernels({code_.data(), code_.size()}));
   for (size_t i = 0; i < split->size(); ++i) {
     const std::string& name = (*split)[i].name;
     const ffi::Optional<tvm::runtime::FunctionInfo> info = functions_.Get(name);
@@ -373,27 +376,27 @@ ffi::String OpenCLModule::InspectSource(const ffi::String& format) const {
 
 namespace {
 
-/*! \brief Appends to a string, or reads one from the beginning. */
+/*! \brief Appends to a string, or reads bytes of somebody else's from the beginning. */
 class StringStream : public tvm::support::Stream {
  public:
-  explicit StringStream(std::string bytes = "") : bytes_(std::move(bytes)) {}
+  explicit StringStream(std::string_view given = "") : given_(given) {}
   using Stream::Read;
   using Stream::Write;
   size_t Read(void* data, size_t size) final {
-    const size_t taken = std::min(size, bytes_.size() - position_);
-    std::memcpy(data, bytes_.data() + position_, taken);
-    position_ += taken;
+    const size_t taken = std::min(size, given_.size());
+    std::memcpy(data, given_.data(), taken);
+    given_.remove_prefix(taken);
     return taken;
   }
   size_t Write(const void* data, size_t size) final {
-    bytes_.append(static_cast<const char*>(data), size);
+    written_.append(static_cast<const char*>(data), size);
     return size;
   }
-  std::string Take() { return std::move(bytes_); }
+  std::string Take() { return std::move(written_); }
 
  private:
-  std::string bytes_;
-  size_t position_ = 0;
+  std::string_view given_;
+  std::string written_;
 };
 
 }  // namespace
@@ -407,7 +410,7 @@ ffi::Bytes OpenCLModule::SaveToBytes() const {
 }
 
 ffi::Module OpenCLModule::LoadFromBytes(const ffi::Bytes& bytes) {
-  StringStream stream(std::string(bytes.data(), bytes.size()));
+  StringStream stream({bytes.data(), bytes.size()});
   ffi::String format;
   FunctionTable functions;
   ffi::Bytes code;

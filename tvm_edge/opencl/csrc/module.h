@@ -25,7 +25,7 @@ using SourceTable = tvm::ffi::Map<tvm::ffi::String, tvm::ffi::String>;
 class KernelFunction {
  public:
   /*! \brief Kernel `index` of a module's `sources`. */
-  KernelFunction(std::shared_ptr<const std::vector<KernelSource>> sources, size_t index,
+  KernelFunction(KernelSources sources, size_t index,
                  const tvm::runtime::FunctionInfo& info);
 
   /*! \brief The kernel on a device, built at the first call. */
@@ -48,7 +48,7 @@ class KernelFunction {
   /*! \brief The built program with this kernel: the module's, or where that fails its own. */
   std::shared_ptr<Program> BuildProgram(Device* device);
 
-  const std::shared_ptr<const std::vector<KernelSource>> sources_;
+  const KernelSources sources_;
   const size_t index_;
   const std::string& name_;  // in sources_
   std::vector<DLDataType> parameters_;

@@ -2,6 +2,7 @@
 
 #include <tvm/ffi/error.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -13,12 +14,6 @@
 namespace tvm_edge::opencl {
 namespace {
 
-std::string Concatenate(const std::vector<KernelSource>& kernels) {
-  std::string source;
-  for (const KernelSource& kernel : kernels) source += kernel.source + "\n";
-  return source;
-}
-
 cl_int BuildFor(const Device* device, cl_program program) {
   const std::string options = device->info.build_options();
   return cl().clBuildProgram(program, 1, &device->id, options.c_str(), nullptr, nullptr);
@@ -26,12 +21,21 @@ cl_int BuildFor(const Device* device, cl_program program) {
 
 }  // namespace
 
-Program::Program(Device* device, std::vector<KernelSource> kernels)
-    : device_(device), kernels_(std::move(kernels)), source_(Concatenate(kernels_)) {}
+Program::Program(Device* device, KernelSources kernels)
+    : device_(device), kernels_(std::move(kernels)) {}
 
 Program::~Program() {
   device_->programs.Forget(this);
   if (program_ != nullptr && !Forked()) cl().clReleaseProgram(program_);
+}
+
+std::string Program::Source() const {
+  std::string source;
+  for (const KernelSource& kernel : *kernels_) {
+    source += kernel.source;
+    source += '\n';
+  }
+  return source;
 }
 
 std::string Program::Key() const {
@@ -45,7 +49,7 @@ std::string Program::Key() const {
   }
   key += info.build_options();
   key += '\n';
-  key += source_;
+  key += Source();
   return key;
 }
 
@@ -66,12 +70,12 @@ cl_program Program::Build() {
     if (store.keeps()) store.Put(key, ReadBinary(program_));
     return program_;
   }
-  if (kernels_.size() == 1 && (IsLost(status) || IsOutOfMemory(status))) {
-    Fail(status, device_, "building kernel '" + kernels_[0].name + "'");
+  if (kernels_->size() == 1 && (IsLost(status) || IsOutOfMemory(status))) {
+    Fail(status, device_, "building kernel '" + kernels_->front().name + "'");
   }
-  if (kernels_.size() == 1) {
+  if (kernels_->size() == 1) {
     TVM_FFI_THROW(RuntimeError) << "OpenCL device " << device_->Describe()
-                                << " cannot build kernel '" << kernels_[0].name << "' ("
+                                << " cannot build kernel '" << kernels_->front().name << "' ("
                                 << StatusName(status) << "); the driver's log:\n"
                                 << log;
   }
@@ -87,7 +91,7 @@ cl_program Program::FromBinary(const std::string& binary) noexcept {
                                                       &data, &accepted, &status);
   if (status == CL_SUCCESS && accepted == CL_SUCCESS && BuildFor(device_, program) == CL_SUCCESS) {
     // Some drivers take a damaged binary and fail only here.
-    cl_kernel kernel = cl().clCreateKernel(program, kernels_[0].name.c_str(), &status);
+    cl_kernel kernel = cl().clCreateKernel(program, kernels_->front().name.c_str(), &status);
     if (status == CL_SUCCESS) {
       cl().clReleaseKernel(kernel);
       return program;
@@ -98,8 +102,9 @@ cl_program Program::FromBinary(const std::string& binary) noexcept {
 }
 
 cl_program Program::FromSource(cl_int* status, std::string* log) {
-  const char* source = source_.c_str();
-  const size_t size = source_.size();
+  const std::string text = Source();
+  const char* source = text.c_str();
+  const size_t size = text.size();
   cl_program program = cl().clCreateProgramWithSource(device_->context, 1, &source, &size, status);
   Check(*status, device_, "creating a program");
   *status = BuildFor(device_, program);
@@ -186,25 +191,32 @@ std::vector<size_t> Kernel::RequiredWorkGroupSize() const {
   return size;
 }
 
-std::shared_ptr<Program> Programs::Get(const std::vector<KernelSource>& kernels) {
-  auto program = std::make_shared<Program>(device_, kernels);
-  std::shared_ptr<Program> known;  // outlives the lock: a program's destructor takes it
+bool Programs::BySource::operator()(const std::vector<KernelSource>* a,
+                                    const std::vector<KernelSource>* b) const {
+  return std::lexicographical_compare(
+      a->begin(), a->end(), b->begin(), b->end(),
+      [](const KernelSource& x, const KernelSource& y) { return x.source < y.source; });
+}
+
+std::shared_ptr<Program> Programs::Get(const KernelSources& kernels) {
+  std::shared_ptr<Program> known, program;  // outlive the lock: a program's destructor takes it
   std::lock_guard<std::mutex> lock(mutex_);
-  auto found = live_.find(program->source());
+  auto found = live_.find(kernels.get());
   if (found != live_.end()) {
     known = found->second.lock();
     if (known != nullptr) return known;
     live_.erase(found);  // on its way out
   }
-  live_[program->source()] = program;
+  program = std::make_shared<Program>(device_, kernels);
+  live_[kernels.get()] = program;
   return program;
 }
 
 void Programs::Forget(const Program* program) {
   std::lock_guard<std::mutex> lock(mutex_);
-  auto found = live_.find(program->source());
+  auto found = live_.find(program->kernels().get());
   // Another program of the same source may have taken the place meanwhile.
-  if (found != live_.end() && found->first.data() == program->source().data()) live_.erase(found);
+  if (found != live_.end() && found->second.expired()) live_.erase(found);
 }
 
 }  // namespace tvm_edge::opencl

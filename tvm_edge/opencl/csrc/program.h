@@ -2,11 +2,10 @@
 #ifndef TVM_EDGE_OPENCL_PROGRAM_H_
 #define TVM_EDGE_OPENCL_PROGRAM_H_
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "abi.h"
@@ -20,6 +19,9 @@ struct KernelSource {
   std::string name, source;
 };
 
+/*! \brief Those of a module. They are megabytes: all who need them share them. */
+using KernelSources = std::shared_ptr<const std::vector<KernelSource>>;
+
 /*!
  * \brief The kernels of a module as one program of a device, built when one is first needed.
  *
@@ -28,7 +30,7 @@ struct KernelSource {
  */
 class Program {
  public:
-  Program(Device* device, std::vector<KernelSource> kernels);
+  Program(Device* device, KernelSources kernels);
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
@@ -45,18 +47,19 @@ class Program {
   /*! \brief All that a binary depends on: the source, the options, the device and its driver. */
   std::string Key() const;
 
-  const std::string& source() const { return source_; }
+  const KernelSources& kernels() const { return kernels_; }
 
  private:
+  /*! \brief That of all kernels, after one another. */
+  std::string Source() const;
   cl_program FromBinary(const std::string& binary) noexcept;
   /*! \brief Compile; on failure null, with the driver's words in `log`. */
   cl_program FromSource(cl_int* status, std::string* log);
   std::string ReadBinary(cl_program program);
 
   Device* device_;
-  const std::vector<KernelSource> kernels_;
-  const std::string source_;  // of all kernels
-  std::mutex mutex_;          // guards what follows
+  const KernelSources kernels_;
+  std::mutex mutex_;  // guards what follows
   cl_program program_ = nullptr;
   bool fails_together_ = false;
 };
@@ -103,14 +106,19 @@ class Programs {
   explicit Programs(Device* device) : device_(device) {}
 
   /*! \brief The program of some kernels, shared with everyone who asks for the same ones. */
-  std::shared_ptr<Program> Get(const std::vector<KernelSource>& kernels);
+  std::shared_ptr<Program> Get(const KernelSources& kernels);
   /*! \brief Called by a program that goes. */
   void Forget(const Program* program);
 
  private:
+  struct BySource {
+    bool operator()(const std::vector<KernelSource>* a, const std::vector<KernelSource>* b) const;
+  };
+
   Device* device_;
   std::mutex mutex_;
-  std::unordered_map<std::string_view, std::weak_ptr<Program>> live_;  // keys lie in the programs
+  // The programs hold what the keys point to.
+  std::map<const std::vector<KernelSource>*, std::weak_ptr<Program>, BySource> live_;
 };
 
 }  // namespace tvm_edge::opencl

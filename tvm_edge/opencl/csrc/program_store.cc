@@ -14,6 +14,8 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tvm_edge::opencl {
@@ -40,11 +42,11 @@ struct Header {
 
 /*! \brief One entry out of bytes that may hold several, or damage. */
 struct Parsed {
-  std::string key, binary;
-  size_t size;  // of the entry
+  std::string_view key, binary;  // in those bytes
+  size_t size;                   // of the entry
 };
 
-std::optional<Parsed> Parse(const std::string& bytes, size_t begin) {
+std::optional<Parsed> Parse(std::string_view bytes, size_t begin) {
   Header header;
   if (begin > bytes.size() || bytes.size() - begin < sizeof(header)) return std::nullopt;
   std::memcpy(&header, bytes.data() + begin, sizeof(header));
@@ -122,8 +124,12 @@ cl_program ProgramStore::Use(const std::string& key, const Load& load) {
   std::string binary;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    // Taken out: drivers keep a copy of their own, and whoever loads the artifact again adds it again.
     auto found = from_artifacts_.find(key);
-    if (found != from_artifacts_.end()) binary = found->second;
+    if (found != from_artifacts_.end()) {
+      binary = std::move(found->second);
+      from_artifacts_.erase(found);
+    }
   }
   if (!binary.empty()) {
     if (cl_program program = load(binary)) {
@@ -142,7 +148,7 @@ cl_program ProgramStore::Use(const std::string& key, const Load& load) {
   // Two keys with one file name: the entry is sound, and another's.
   if (entry && entry->size == bytes.size() && entry->key != key) return nullptr;
   if (entry && entry->size == bytes.size()) {
-    if (cl_program program = load(entry->binary)) {
+    if (cl_program program = load(std::string(entry->binary))) {
       ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // used now: Trim takes the oldest
       std::lock_guard<std::mutex> lock(mutex_);
       ++stats_.from_disk;
@@ -218,7 +224,7 @@ void ProgramStore::CountBuild() {
   ++stats_.built;
 }
 
-void ProgramStore::AddPack(const std::string& pack) {
+void ProgramStore::AddPack(std::string_view pack) {
   std::vector<Parsed> entries;
   for (size_t begin = 0; begin < pack.size();) {
     std::optional<Parsed> entry = Parse(pack, begin);
@@ -227,17 +233,17 @@ void ProgramStore::AddPack(const std::string& pack) {
                                 << " of " << pack.size();
     }
     begin += entry->size;
-    entries.push_back(std::move(*entry));
+    entries.push_back(*entry);
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  for (Parsed& entry : entries) {
-    from_artifacts_[std::move(entry.key)] = std::move(entry.binary);
-  }
+  for (const Parsed& entry : entries) from_artifacts_[std::string(entry.key)] = entry.binary;
 }
 
 ProgramStore::Stats ProgramStore::stats() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return stats_;
+  Stats stats = stats_;
+  stats.waiting = static_cast<int64_t>(from_artifacts_.size());
+  return stats;
 }
 
 }  // namespace tvm_edge::opencl

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "abi.h"
 
@@ -23,7 +24,7 @@ namespace tvm_edge::opencl {
 class ProgramStore {
  public:
   struct Stats {
-    int64_t built = 0, from_disk = 0, from_artifact = 0, stored = 0, damaged = 0;
+    int64_t built = 0, from_disk = 0, from_artifact = 0, stored = 0, damaged = 0, waiting = 0;
   };
   using Load = std::function<cl_program(const std::string& binary)>;
 
@@ -37,8 +38,12 @@ class ProgramStore {
   bool keeps() const { return !folder_.empty(); }
   void CountBuild();
 
-  /*! \brief Add the entries that an artifact brought; throws ValueError where they are damaged. */
-  void AddPack(const std::string& pack);
+  /*!
+   * \brief Add the entries that an artifact brought, each until it is used.
+   *
+   * Throws ValueError where they are damaged.
+   */
+  void AddPack(std::string_view pack);
   /*! \brief One entry as bytes; a pack is several after one another. */
   static std::string Entry(const std::string& key, const std::string& binary);
 
