@@ -78,7 +78,8 @@ def test_fields_views_and_early_results(gpu: str, fallback: list[str]) -> None:
     model = tvm_edge.compile(network(), gpu, fallback=fallback)
     given = frames(6)
     stream = model.stream(given, 3)
-    assert len(stream.stages) > 2
+    # A reshape is a view wherever its tensor is: a device for it moves nothing.
+    assert (len(stream.stages) > 2) == (fallback != ["Reshape"])
     assert_right(network(), list(stream), given)
 
 

@@ -163,7 +163,8 @@ int& ThreadDevice() {
   return device;
 }
 
-KernelFunction::KernelFunction(KernelSources sources, size_t index, const tvm::runtime::FunctionInfo& info)
+KernelFunction::KernelFunction(KernelSources sources, size_t index,
+                               const tvm::runtime::FunctionInfo& info)
     : sources_(std::move(sources)), index_(index), name_((*sources_)[index].name) {
   for (DLDataType type : info->arg_types) {
     if (!CanPass(type)) {
