@@ -298,6 +298,8 @@ def main() -> None:
     parser.add_argument("--bandwidth", type=float, default=0.0)
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
+    if options.no_tune and (options.target == "llvm" or options.records is None):
+        parser.error("argument --no-tune: for --target cuda or opencl, with --records FOLDER")
     if options.target != "llvm":
         from benchmarks import int8_gpu
 

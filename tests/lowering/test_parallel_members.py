@@ -75,6 +75,16 @@ def test_parameters_are_inputs_and_then_results() -> None:
     shared = compose([other, one, other], outputs=[1, 1, 1], results=[1, 0, 1])
     assert len(shared.params) == len(one.params) + 2 * len(other.params) - 1
     assert [[int(d) for d in param.shape] for param in shared.params][-2:] == [results[-1], [5]]
+    # Each member is given parameters, also where another one was there first.
+    params = list(shared.params)
+    given = [
+        [params.index(name.data.args[0]) for name in part.body.seq[:-1]]
+        for part in shared.body.block.body.seq
+    ]
+    inputs = list(range(len(params) - 2))
+    results_of = [own[-1] for own in given]
+    assert results_of == [len(params) - 1, len(params) - 2, len(params) - 1]
+    assert [place for own in given for place in own[:-1]] == inputs
 
 
 def test_one_member_twice(host: ResolvedTarget) -> None:

@@ -75,6 +75,16 @@ def compiled_with(logs: Path | Literal[False], kind: str) -> CompiledModel:
     )
 
 
+def assert_all_tuned(logs: Path, kind: str) -> None:
+    """Each convolution has its record, and the network's numbers are right."""
+    compiled = compiled_with(logs, kind)
+    info = compiled.report.records
+    assert info is not None and (info.convolutions, info.tuned, info.ignored) == (3, 3, ())
+    of_bytes = [k for k in compiled.report.kernels if k.rule.endswith("_int8")]
+    assert len(of_bytes) == 3 and {k.origin for k in of_bytes} == {"tuned"}
+    assert_same_numbers(compiled, PLAIN_MODEL, PLAIN.values)
+
+
 # ----------------------------------------------------------------------------------------- tasks
 
 
@@ -271,12 +281,7 @@ def test_records_are_in_the_kernels(gpu: str, large_gpu: None, tmp_path: Path) -
     assert [config.algorithm for config in configs.values()] == ["direct", "items", "direct"]
     add_records(tmp_path, records_for(configs, resolved.spec, gpu))
 
-    compiled = compiled_with(tmp_path, gpu)
-    info = compiled.report.records
-    assert info is not None and (info.convolutions, info.tuned, info.ignored) == (3, 3, ())
-    of_bytes = [k for k in compiled.report.kernels if k.rule.endswith("_int8")]
-    assert len(of_bytes) == 3 and {k.origin for k in of_bytes} == {"tuned"}
-    assert_same_numbers(compiled, PLAIN_MODEL, PLAIN.values)
+    assert_all_tuned(tmp_path, gpu)
     wanted = [items_of(config) for config in configs.values()]
     usual = [items_of(config_space(w, resolved.spec).configs[0]) for w in configs]
     assert sorted(groups_of(PLAIN_MODEL, gpu, tmp_path)) == sorted(wanted)
@@ -404,12 +409,7 @@ def test_a_quantised_network_is_tuned(
     }
     assert {record.config["algorithm"] for record in records} == {"direct", "items"}
 
-    compiled = compiled_with(tmp_path, gpu)
-    info = compiled.report.records
-    assert info is not None and (info.convolutions, info.tuned, info.ignored) == (3, 3, ())
-    of_bytes = [k for k in compiled.report.kernels if k.rule.endswith("_int8")]
-    assert len(of_bytes) == 3 and {k.origin for k in of_bytes} == {"tuned"}
-    assert_same_numbers(compiled, PLAIN_MODEL, PLAIN.values)
+    assert_all_tuned(tmp_path, gpu)
 
 
 def _without_slow_builds(monkeypatch: pytest.MonkeyPatch) -> None:
