@@ -19,6 +19,7 @@ import gzip
 import json
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import geometric_mean, mean, median
 from time import perf_counter
@@ -248,28 +249,35 @@ def _onnxruntime(name: str, folder: Path) -> dict[str, Any]:
 def measure_networks(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All figures, by network."""
     target, found = options.target, {}
-    default = CPU_NETWORKS if target == "llvm" else GPU_NETWORKS
-    for name in options.networks or default:
-        prepared = run_child(_MODULE, "prepare", name, folder)
-        row: dict[str, Any] = {"us": {}, "kernels_us": {}}
-        if not options.no_tune:
-            row["tune"] = run_child(_MODULE, "tune", name, target, options.trials, folder)
-            tuned = {key: value for key, value in row["tune"].items() if key != "tasks"}
-            print(name, prepared or "", tuned, flush=True)
-        jobs = [("ours", name, target, which) for which in ("heuristic", "records")]
-        for job in jobs:
-            print(name, job[-1], run_child(_MODULE, "compile", *job[1:], folder), flush=True)
+    names = options.networks or (CPU_NETWORKS if target == "llvm" else GPU_NETWORKS)
+    both = [(name, which) for name in names for which in ("heuristic", "records")]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        prepared = list(pool.map(lambda n: run_child(_MODULE, "prepare", n, folder), names))
+        for name, result in zip(names, prepared, strict=True):
+            found[name] = {"us": {}, "kernels_us": {}}
+            if not options.no_tune:  # one by one: each measures
+                row = run_child(_MODULE, "tune", name, target, options.trials, folder)
+                found[name]["tune"] = row
+                tuned = {key: value for key, value in row.items() if key != "tasks"}
+                print(name, result or "", tuned, flush=True)
+        compiled = pool.map(
+            lambda j: run_child(_MODULE, "compile", j[0], target, j[1], folder), both
+        )
+        for job, result in zip(both, compiled, strict=True):
+            print(*job, result, flush=True)
+    for name, row in found.items():
         for _ in range(options.rounds):
-            for job in jobs:
-                _take(row, job[-1], run_child(_MODULE, *job, folder))
+            for which in ("heuristic", "records"):
+                _take(row, which, run_child(_MODULE, "ours", name, target, which, folder))
             if target == "llvm":
                 _take(row, "ONNX Runtime", run_child(_MODULE, "onnxruntime", name, folder))
             elif target == "cuda":
                 for precision in ("float32", "tf32"):
                     peer = run_child("benchmarks.gpu", "cudnn", name, precision, folder)
                     _take(row, f"cuDNN {precision}", peer)
-        found[name] = row
         print(_network_row(name, row), flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(found))
     return found
 
 
@@ -312,6 +320,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*")
     parser.add_argument("--trials", type=int, default=32, help="of each convolution")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="networks compiled at a time")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for spaces")
     parser.add_argument("--spaces", type=int, nargs="*", help="their numbers; default all")
     parser.add_argument("--data", type=Path, default=DATA)
@@ -337,9 +346,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.records or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        found = measure_networks(options, folder)
-    if options.json:
-        options.json.write_text(json.dumps(found))
+        measure_networks(options, folder)
 
 
 if __name__ == "__main__":
