@@ -13,9 +13,10 @@ zoo; without records most times are estimates, which makes a problem no smaller.
 The same records serve all choices of a network: ``greedy``, each convolution as it is fastest in
 blocks of a vector register (on a GPU: in NCHW), by estimates where blocks begin and end; ``NCHW``
 and ``NCHW16c``, …, one layout wherever a convolution can have it, with the fastest configuration
-known in it; ``graph``, the least sum. Every choice is an artifact whose outputs are compared with
-ONNX Runtime's before, to 1e-4 of an output's largest value, and timed in processes of its own that
-take turns. A figure is the median of the processes with their range in brackets.
+known in it; ``graph``, the least sum, which ``tune`` keeps if it is faster than the two before it
+(``kept`` in its line: which layouts, if any). Every choice is an artifact whose outputs are
+compared with ONNX Runtime's before, to 1e-4 of an output's largest value, and timed in processes of
+its own that take turns. A figure is the median of the processes with their range in brackets.
 
 ``predicted`` is the sum of operators and transforms, and what the sum does not have: the measured
 time of the layout of one vector register, or on a GPU of NCHW, less its sum. For that layout it
@@ -65,7 +66,7 @@ def _tune(name: str, target: str, trials: str, folder: Path) -> dict[str, Any]:
     return {
         "trials": result.trials,
         "failed": result.failed,
-        "taken": bool(result.graph and result.graph.taken),
+        "kept": result.graph.info.convolutions if result.graph and result.graph.taken else {},
         "seconds": perf_counter() - start,
     }
 

@@ -197,6 +197,8 @@ def _tuned(
         errors=Counter(),
         taken=0,
         interrupt=Interrupt(),
+        # All layouts before more of one: what was not measured is not chosen for its speed.
+        turn=1,
     )
     tuner.check = more.interrupt.check
     each = LEVELS[level]

@@ -2,7 +2,9 @@
 
 Of each convolution the fastest record in each layout counts. Where there is none the model by which
 schedules choose counts, corrected by how far it is off where there are records: of the same
-convolution, or else of all; in blocks or in NCHW as the layout at hand, or else in the other.
+convolution, or else of all; in blocks or in NCHW as the layout at hand, or else in the other. It is
+never less than the fastest record: of many estimates the least is one that is wrong, and a network
+would take that.
 """
 
 from __future__ import annotations
@@ -87,7 +89,8 @@ def ways(
                     (own, kind) for kind in (bool(block), not block) for own in (workload, None)
                 )
                 known = next((off[key] for key in like if key in off), [1.0])
-                found[workload][block] = Way(config, seconds * median(known), False)
+                least = min((w.seconds for w in found[workload].values() if w.measured), default=0)
+                found[workload][block] = Way(config, max(seconds * median(known), least), False)
     return found, warnings
 
 

@@ -34,7 +34,6 @@ __all__ = ["Run"]
 
 _LOG = logging.getLogger("tvm_edge.tuning")
 
-_EACH = 4  # trials that a task gets at a time
 _MOST_CONFIRMING = 1 / 2  # of a time budget is kept for the last round
 _CONFIRMATIONS = 2  # of a convolution, about: who was lucky once is followed by the next
 
@@ -57,6 +56,7 @@ class Run:
     last_failure: str = ""
     interrupt: Interrupt = field(default_factory=Interrupt)
     device: Callable[[], AbstractContextManager[None]] = nullcontext
+    turn: int = 4  # trials that a task gets at a time
 
     def __call__(self, total: int, time_budget: float | None, resume: bool) -> TuneResult:
         start = monotonic()
@@ -144,10 +144,10 @@ class Run:
             if time_budget is not None and _is_spent(time_budget, monotonic() - start, search):
                 break
             # Rounds are the same whatever the total, so that a run can go on to a larger one.
-            proposals = search.propose(log.slots, _EACH)
+            proposals = search.propose(log.slots, self.turn)
             if not proposals:
                 break
-            whole = [(task, place) for task, places in proposals for place in places]
+            whole = _in_turns(proposals, self.turn)
             asked = whole[: total - search.measured]
             before = {task: search.tasks[task].best for task, _ in asked}
             found: dict[int, dict[int, float]] = {}
@@ -246,6 +246,12 @@ class Run:
             interrupted=interrupted,
             errors=dict(self.errors),
         )
+
+
+def _in_turns(proposals: Sequence[tuple[int, Sequence[int]]], turn: int) -> list[tuple[int, int]]:
+    """Tasks and places, a turn of each task before the second of any: a round may be cut short."""
+    asked = [(at // turn, t, place) for t, own in proposals for at, place in enumerate(own)]
+    return [(task, place) for _, task, place in sorted(asked, key=lambda one: one[0])]
 
 
 def _is_spent(time_budget: float, elapsed: float, search: Search) -> bool:
