@@ -173,6 +173,21 @@ def test_strategies_are_told_apart_by_memory() -> None:
     assert seconds("separate") == [{"CPU": 1.0}] and seconds("unified") == []
 
 
+def test_a_gpu_without_the_cpu_beside_it_is_measured() -> None:
+    def found(target: str, joules: float | str) -> Measured:
+        run = {"seconds": 1.0, "joules": joules, "peak": 1e9}
+        row = {"network": "yolov1", "target": target, "strategy": "as is", "memory": "separate"}
+        result = {"strategies": [row | {"run": run}]}
+        return Measured(f"strategies-{target}", "", {"cpu": ""}, "", False, False, result)
+
+    cpu, gpu = found("llvm", "not measured"), found("cuda", 2.0)
+    for results, sources in (([cpu], [[cpu], [], []]), ([cpu, gpu], [[cpu, gpu], [], [gpu]])):
+        tables = very_deep.exhibits(Results(results))[:3]
+        assert [list(table.sources) for table in tables] == sources
+        missing = ["All columns of a GPU" in " ".join(table.notes) for table in tables]
+        assert missing == [gpu not in of for of in sources]
+
+
 def test_a_quick_job_runs_and_its_figures_are_on_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
