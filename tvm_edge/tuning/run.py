@@ -147,7 +147,13 @@ class Run:
             proposals = search.propose(log.slots, _EACH)
             if not proposals:
                 break
-            whole = [(task, place) for task, places in proposals for place in places]
+            # In turns: a round that the total cuts short is shared out as well.
+            whole = [
+                (task, place)
+                for start in range(0, log.slots, _EACH)
+                for task, places in proposals
+                for place in places[start : start + _EACH]
+            ]
             asked = whole[: total - search.measured]
             before = {task: search.tasks[task].best for task, _ in asked}
             found: dict[int, dict[int, float]] = {}
