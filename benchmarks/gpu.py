@@ -122,7 +122,7 @@ def _record(name: str, folder: Path) -> dict[str, Any]:
     device = tvm.device("opencl", 0)
     arrays = _arrays(name, "inputs", folder)
     inputs = [tvm.runtime.tensor(value, device) for value in arrays.values()]
-    machine, weights = open_machine(folder / f"{name}.opencl.tvme", device)
+    machine, weights = open_machine(folder / f"{name}.opencl.tvme")
     where = folder / f"{name}.recording"
     where.mkdir()
     record(lambda: machine["main"](*inputs, weights), device.sync, where)

@@ -13,13 +13,19 @@ import numpy as np
 
 from benchmarks.vision_timing import EVENT_ROUNDS, evaluate, open_machine, torch_us
 
-__all__ = ["time_row"]
+__all__ = ["time_row", "why_not_captured"]
 
 _CALLS = 20  # between two events, and in a CUDA graph
 _ROUNDS = 5
 
+# What the host reads of kernels' results, which are not there while launches are only captured.
+_READ = {
+    "vm.builtin.tensor_to_shape": "a shape depends on data",
+    "vm.builtin.read_if_cond": "a branch depends on data",
+}
+
 Members = list[tuple[Path, list[Any]]]
-"""Artifacts with their inputs on the device."""
+"""Artifacts with their inputs on their devices."""
 
 
 def time_row(row: str, names: list[str], target: str, rounds: int, folder: Path) -> dict[str, Any]:
@@ -31,12 +37,12 @@ def time_row(row: str, names: list[str], target: str, rounds: int, folder: Path)
     makers: list[tuple[str, str, Callable[[], Callable[[], float]]]] = []
     for name in names:
         if not name.startswith("only"):
-            opened = _opened([f"{row}.{name}"], target, folder)
+            opened = _opened([f"{row}.{name}"], folder)
             makers.append(("stream", name, partial(_stream_timer, opened, target)))
             if target == "cuda":
                 makers.append(("graph", name, partial(_graph_timer, opened)))
     if len(alone) > 1:
-        opened = _opened(alone, target, folder)
+        opened = _opened(alone, folder)
         if target == "cuda":
             makers.append(("stream", "concurrent", partial(_streams_timer, opened)))
             makers.append(("graph", "concurrent", partial(_graph_timer, opened)))
@@ -56,15 +62,36 @@ def time_row(row: str, names: list[str], target: str, rounds: int, folder: Path)
     return {"us": us, "not timed": failed}
 
 
-def _opened(keys: list[str], target: str, folder: Path) -> Members:
+def _opened(keys: list[str], folder: Path) -> Members:
     import tvm
 
-    device, found = tvm.device(target, 0), []
+    from tvm_edge.runtime.artifact import read_artifact
+    from tvm_edge.runtime.info import read_info
+    from tvm_edge.runtime.placement import open_devices
+
+    found = []
     for key in keys:
-        with np.load(folder / f"{key}.npz") as file:
-            inputs = [tvm.runtime.tensor(file[name], device) for name in file.files]
-        found.append((folder / f"{key}.tvme", inputs))
+        path = folder / f"{key}.tvme"
+        plan = read_info(read_artifact(path)).devices
+        devices = open_devices(plan.kinds)
+        with np.load(path.with_suffix(".npz")) as file:
+            placed = zip(file.files, plan.inputs, strict=True)
+            inputs = [tvm.runtime.tensor(file[name], devices[d]) for name, d in placed]
+        found.append((path, inputs))
     return found
+
+
+def why_not_captured(path: Path) -> str:
+    """What keeps an artifact's runs out of a CUDA graph; empty if nothing does."""
+    from tvm_edge.runtime.artifact import read_artifact
+    from tvm_edge.runtime.info import read_info
+    from tvm_edge.runtime.library import load_library
+
+    artifact = read_artifact(path)
+    if len(read_info(artifact).devices.kinds) > 1:
+        return "a part runs on the CPU"
+    code = load_library(path.stem, artifact.library)["as_text"]()
+    return next((reason for function, reason in _READ.items() if function in code), "")
 
 
 def _first_reason(error: BaseException) -> str:
@@ -74,16 +101,13 @@ def _first_reason(error: BaseException) -> str:
     return str(error)[-200:]
 
 
-def _calls(members: Members, target: str, *, recorded: bool = True) -> list[Callable[[], Any]]:
+def _calls(members: Members, *, recorded: bool = True) -> list[Callable[[], Any]]:
     """A call of each member; without `recorded` CUDA graphs of its own kernel by kernel."""
-    import tvm
-
     from tvm_edge.runtime.entry import ALL, KERNEL_BY_KERNEL
 
-    device = tvm.device(target, 0)
     found: list[Callable[[], Any]] = []
     for path, inputs in members:
-        machine, weights = open_machine(path, device)
+        machine, weights = open_machine(path)
         main = machine[ALL if recorded else KERNEL_BY_KERNEL]
         found.append(partial(main, *inputs, weights))
     return found
@@ -117,7 +141,7 @@ def _stream_timer(members: Members, target: str) -> Callable[[], float]:
 
     ((path, inputs),) = members
     device = tvm.device(target, 0)
-    machine, weights = open_machine(path, device)
+    machine, weights = open_machine(path)
     evaluator = machine.time_evaluator("main", device, number=_CALLS, repeat=EVENT_ROUNDS)
     return lambda: evaluate(evaluator, *inputs, weights)
 
@@ -129,8 +153,11 @@ def _graph_timer(members: Members) -> Callable[[], float]:
     """
     import torch
 
+    for path, _ in members:
+        if reason := why_not_captured(path):
+            raise RuntimeError(f"not in a graph: {reason}")
     # A stream that is captured takes no launch of a graph, and a machine records what it can.
-    run = _side_by_side(_calls(members, "cuda", recorded=False))
+    run = _side_by_side(_calls(members, recorded=False))
     run()  # memory that the first call takes is kept for the next
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -147,7 +174,7 @@ def _graph_timer(members: Members) -> Callable[[], float]:
 
 
 def _streams_timer(members: Members) -> Callable[[], float]:
-    run = _side_by_side(_calls(members, "cuda"))
+    run = _side_by_side(_calls(members))
     run()
     return lambda: torch_us(run, _CALLS)
 
@@ -156,7 +183,7 @@ def _queues_timer(members: Members) -> Callable[[], float]:
     """Microseconds of members on OpenCL queues of their own, by the host's clock."""
     import tvm
 
-    device, calls = tvm.device("opencl", 0), _calls(members, "opencl")
+    device, calls = tvm.device("opencl", 0), _calls(members)
     first = device.create_raw_stream()
     queues = [first, *(device.create_raw_stream() for _ in calls[1:])]
 

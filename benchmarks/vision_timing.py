@@ -30,18 +30,25 @@ def evaluate(evaluator: Callable[..., Any], *args: Any) -> float:
     return median(evaluator(*args).results) * 1e6
 
 
-def open_machine(path: Path, device: Any) -> tuple[Any, Any]:
-    """TVM's virtual machine of an artifact that runs on `device` alone, and its weights there."""
+def open_machine(path: Path) -> tuple[Any, Any]:
+    """TVM's virtual machine of an artifact, and its weights where it wants them."""
     import tvm
     import tvm_ffi
     from tvm.runtime.vm import VirtualMachine
 
     from tvm_edge.runtime.artifact import read_artifact
+    from tvm_edge.runtime.info import read_info
     from tvm_edge.runtime.library import load_library
+    from tvm_edge.runtime.placement import open_devices
 
     artifact = read_artifact(path)
-    machine = VirtualMachine(load_library(path.stem, artifact.library), device)
-    return machine, tvm_ffi.Array([tvm.runtime.tensor(w, device) for w in artifact.weights])
+    plan = read_info(artifact).devices
+    devices = open_devices(plan.kinds)
+    weights = zip(artifact.weights, plan.weights, strict=True)
+    # TVM appends the CPU by itself.
+    own = [device for device, kind in zip(devices, plan.kinds, strict=True) if kind != "llvm"]
+    machine = VirtualMachine(load_library(path.stem, artifact.library), own or tvm.cpu())
+    return machine, tvm_ffi.Array([tvm.runtime.tensor(w, devices[d]) for w, d in weights])
 
 
 def machine_us(path: Path, target: str, inputs: Mapping[str, Any], calls: int = CALLS) -> float:
@@ -60,7 +67,7 @@ def machine_us(path: Path, target: str, inputs: Mapping[str, Any], calls: int = 
     import tvm
 
     device = tvm.device(target, 0)
-    machine, weights = open_machine(path, device)
+    machine, weights = open_machine(path)
     evaluator = machine.time_evaluator("main", device, number=calls, repeat=EVENT_ROUNDS)
     return evaluate(evaluator, *inputs.values(), weights)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
 
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
@@ -20,7 +19,7 @@ from tvm_edge.schedules.analysis import (
     open_schedule,
     root_blocks,
 )
-from tvm_edge.schedules.contraction import Contraction, match_contraction, match_pooling
+from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.words import factors_of
 
 __all__ = [
@@ -32,8 +31,6 @@ __all__ = [
     "fuse_lines",
     "isolate",
     "open_contraction",
-    "open_depthwise",
-    "open_pooling",
     "open_reduction",
     "read_index",
     "sums_stay_in_order",
@@ -94,36 +91,6 @@ def open_contraction(
     if any(str(b.dtype) not in known for b in sch.mod["main"].params):
         return None
     return sch, block, conv
-
-
-def open_depthwise(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV, Contraction] | None:
-    """The same for a convolution whose output channels each read one input channel of their own."""
-    opened = open_reduction(func)
-    if opened is None:
-        return None
-    sch, block = opened
-    conv = match_contraction(sch.get(block))
-    if conv is None or conv.channels is not None or not conv.window:
-        return None
-    if _extent(sch.get(block), conv.channel_sum) > 1:
-        return None
-    return sch, block, conv
-
-
-def open_pooling(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV, Contraction] | None:
-    """The same for a pool that leaves an image of more than one column."""
-    opened = open_reduction(func)
-    if opened is None:
-        return None
-    sch, block = opened
-    pool = match_pooling(sch.get(block))
-    if pool is None or not pool.window or _extent(sch.get(block), (pool.columns,)) == 1:
-        return None
-    return sch, block, pool
-
-
-def _extent(block: s_tir.SBlock, positions: Sequence[int]) -> int:
-    return prod(constant(block.iter_vars[p].dom.extent) or 0 for p in positions)
 
 
 def isolate(sch: Schedule, block: SBlockRV, data: tirx.Buffer) -> SBlockRV | None:

@@ -21,10 +21,11 @@ from tvm_edge.schedules.cpu.fallback import Fallback
 from tvm_edge.schedules.cpu.intrinsics import expand_functions
 from tvm_edge.schedules.cpu.loops import schedule_spatial
 from tvm_edge.schedules.cpu.reduce import Reduce
-from tvm_edge.schedules.cpu.window import Depthwise, Pool
+from tvm_edge.schedules.cpu.window import schedule_window
 from tvm_edge.schedules.cpu.window_blocked import WindowBlocked
 from tvm_edge.schedules.cpu.winograd import Winograd
 from tvm_edge.schedules.elementwise import Elementwise
+from tvm_edge.schedules.windows import Window, match_depthwise, match_pool
 
 __all__ = ["RULES", "schedule"]
 
@@ -36,9 +37,9 @@ RULES: tuple[ScheduleRule, ...] = (
     Winograd(),
     WindowBlocked(),
     Conv2d(),
-    Depthwise(),
+    Window("depthwise", match_depthwise, schedule_window),
     Dense(),
-    Pool(),
+    Window("pool", match_pool, schedule_window),
     Reduce(),
     Fallback(),
 )

@@ -7,16 +7,13 @@ loaded for one line of a tile serve the lines below it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
-from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction, match_pooling
 from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, can_peel, lanes_of, vectorize_rows
 from tvm_edge.schedules.cpu.microkernel import Axes, choose_tile, schedule_tile
@@ -26,46 +23,16 @@ from tvm_edge.schedules.cpu.stages import (
     split_phases,
     vectorize_phases,
 )
-from tvm_edge.schedules.stages import epilogue_of, isolate, open_depthwise, open_pooling
+from tvm_edge.schedules.stages import epilogue_of, isolate
 
-__all__ = ["Depthwise", "Pool"]
-
-Match = Callable[[s_tir.SBlock], Contraction | None]
+__all__ = ["schedule_window"]
 
 
-class Depthwise:
-    """Convolutions whose output channels each read one input channel of their own."""
-
-    name = "depthwise"
-    origin: Origin = "heuristic"
-
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
-        """Schedule `func` if its one reduction is a depthwise convolution."""
-        opened = open_depthwise(func)
-        if opened is None:
-            return None
-        sch, block, conv = opened
-        return _schedule(sch, block, match_contraction, conv, spec)
-
-
-class Pool:
-    """Maximum, minimum and average over windows that leave an image of more than one column."""
-
-    name = "pool"
-    origin: Origin = "heuristic"
-
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
-        """Schedule `func` if its one reduction pools."""
-        opened = open_pooling(func)
-        if opened is None:
-            return None
-        sch, block, pool = opened
-        return _schedule(sch, block, match_pooling, pool, spec)
-
-
-def _schedule(
-    sch: Schedule, block: SBlockRV, match: Match, pool: Contraction, spec: DeviceSpec
+def schedule_window(
+    sch: Schedule, block: SBlockRV, pool: Contraction, spec: DeviceSpec
 ) -> Schedule:
+    """Schedule a function with a depthwise convolution or a pool, on the cores of a CPU."""
+    match = match_pooling if pool.weight is None else match_contraction
     padding = isolate(sch, block, pool.data.source)
     epilogue = epilogue_of(sch, block)
     stmt = sch.get(block)

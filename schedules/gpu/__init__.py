@@ -24,9 +24,10 @@ from tvm_edge.schedules.gpu.reduce import Reduce
 from tvm_edge.schedules.gpu.subgroup import SubGroup
 from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled, TiledInt8
 from tvm_edge.schedules.gpu.tiled_blocks import TiledBlocks
-from tvm_edge.schedules.gpu.window import Depthwise, Pool
+from tvm_edge.schedules.gpu.window import schedule_window
 from tvm_edge.schedules.gpu.winograd import WinogradOutput
 from tvm_edge.schedules.gpu.workspace import workspace_outside
+from tvm_edge.schedules.windows import Window, match_depthwise, match_pool
 
 __all__ = ["RULES", "schedule"]
 
@@ -43,9 +44,9 @@ RULES: tuple[ScheduleRule, ...] = (
     Direct(),
     DirectInt8(),
     Conv2d(),
-    Depthwise(),
+    Window("depthwise", match_depthwise, schedule_window),
     Dense(),
-    Pool(),
+    Window("pool", match_pool, schedule_window),
     Reduce(),
     Fallback(),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import tvm_ffi
 
 from tests.schedules.gpu.harness import opencl_source
 from tests.schedules.gpu.subgroup_cases import conv
-from tvm_edge.lowering.opencl_source import sources_rewritten, without_other_kernels
+from tvm_edge.lowering.opencl_source import sources_rewritten, without_declarations
 from tvm_edge.schedules.gpu.subgroup_calls import PIN
 
 HOOK = "tvm_callback_opencl_postproc"
@@ -42,8 +43,11 @@ def test_the_hook_of_another_user_is_called_and_stays() -> None:
         tvm_ffi.registry.remove_global_func(HOOK)
 
 
-def test_a_kernel_declares_no_other() -> None:
+def test_a_kernel_declares_none() -> None:
     declared = "__kernel void {}(__global float* restrict a,\n __global int* b);\n"
     defined = "__kernel void own(__global float* restrict a) {\n  a[0] = 1;\n}\n"
-    others = "".join(declared.format(name) for name in ("other", "own_1", "own"))
-    assert without_other_kernels(others + defined) == declared.format("own") + defined
+    every = "".join(declared.format(name) for name in ("other", "own_1", "own"))
+    assert without_declarations(every + defined) == defined
+    made = opencl_source(conv(1, 4, 6, 24, outputs=4, kernel=(3, 3)).model(), "mali-t860")
+    # By them equal kernels of two models would be two programs.
+    assert re.findall(r"__kernel[^;{]*([;{])", made) == ["{"]

@@ -204,22 +204,21 @@ def test_the_fastest_record_of_each_layout_counts(model: onnx.ModelProto, tmp_pa
     assert not own[0].measured and own[0].seconds > 1e-4, "by the model, corrected"
 
 
-def test_what_was_not_measured_is_not_expected_to_be_faster(tmp_path: Path) -> None:
-    """A slow record says that others are slow as well, not that one of them is faster."""
+def test_what_was_not_measured_is_not_taken_for_a_little(tmp_path: Path) -> None:
+    """Without records layouts are as fast as the model says; beside a record they are in doubt."""
     graph = Graph()
     graph.output(Conv(channels=64, filters=64, **ONE).build(graph))
     found, _ = layout_graph_of(graph.model(), CPU)
     (workload,) = found.convolutions.values()
     lanes = CPU.spec.lanes()
-    configs = config_space(workload, CPU.spec).configs
-    # The model says it is slow: by their ratio alone other layouts would win.
-    slow = next(config for config in reversed(configs) if config.block == lanes)
-    add_records(tmp_path, [measured(workload, slow, CPU.spec, "llvm", latencies=(1e-3,))])
-    options, _ = ways([workload], CPU, tmp_path)
-    own = options[workload]
+    before = ways([workload], CPU, tmp_path)[0][workload]
+    assert before[2 * lanes].seconds < 1.2 * before[lanes].seconds
+    record = measured(workload, before[lanes].config, CPU.spec, "llvm", latencies=(1e-3,))
+    add_records(tmp_path, [record])
+    own = ways([workload], CPU, tmp_path)[0][workload]
     assert own[lanes].measured and own[lanes].seconds == 1e-3
     others = [way for block, way in own.items() if block != lanes]
-    assert others and all(not way.measured and way.seconds >= 1e-3 for way in others)
+    assert others and all(not way.measured and way.seconds > 1.2e-3 for way in others)
 
 
 def small_model() -> tuple[Graph, onnx.ModelProto]:

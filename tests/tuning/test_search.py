@@ -96,6 +96,17 @@ def test_tasks_without_a_trial_come_first_then_those_that_gain() -> None:
     assert [i for i, _ in fewer] == [2]
 
 
+def test_tasks_that_no_run_has_measured_come_before_others() -> None:
+    """Where the trials are fewer than the tasks: each run measures more of them."""
+    large, small = task(60, channels=64), task(60)
+    known = TaskSearch.of(large, large.configs[3:4])
+    assert known.known and not TaskSearch.of(large).known
+    proposed = Search([known, TaskSearch.of(small)]).propose(1, 1)
+    assert [index for index, _ in proposed] == [1]
+    proposed = Search([TaskSearch.of(large), TaskSearch.of(small)]).propose(1, 1)
+    assert [index for index, _ in proposed] == [0], "the one with most operations"
+
+
 def test_a_task_that_does_not_improve_gets_fewer_trials() -> None:
     search = Search([TaskSearch.of(task(84)), TaskSearch.of(task(84))])
     best = 1e-3

@@ -207,6 +207,23 @@ def test_a_run_in_two_parts_is_the_run_in_one(
     assert result.trials == 0 and sum(task.trials for task in result.tasks) == 30
 
 
+def test_fewer_trials_than_a_round_has_are_shared_out(
+    stand_in: type[StandIn],
+    model: onnx.ModelProto,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a machine of many cores, whose first round has several turns for each convolution."""
+    monkeypatch.setattr(measurer, "_PER_WORKER", 32)
+    one = course(stand_in, model, tmp_path / "one", trials=30)
+    parts = course(stand_in, model, tmp_path / "two", trials=9)
+    result = tune(model, tmp_path / "three", trials=9)
+    assert sorted(task.trials for task in result.tasks) == [4, 5]
+    assert all(0 < task.best <= task.heuristic < 1 for task in result.tasks)
+    parts += course(stand_in, model, tmp_path / "two", trials=30, resume=True)
+    assert parts == one and len(set(one)) == 30
+
+
 def test_an_interrupted_run_keeps_what_it_has_and_goes_on(
     stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ _WORK_GROUP = "tvm_edge_work_group_size"
 _ATTRIBUTES = {PIN: "intel_reqd_sub_group_size", _WORK_GROUP: "reqd_work_group_size"}
 
 _MARK = re.compile(rf"^[ \t]*({'|'.join(_ATTRIBUTES)})\(([\d, ]+)\);\n", re.MULTILINE)
-# A definition: TVM declares the module's other kernels before each.
+# Its definition, not its declaration.
 _KERNEL = re.compile(r"\b__kernel\b(?=[^;{]*\{)")
 
 

@@ -18,12 +18,11 @@ from tvm_edge.lowering.opencl_accesses import with_vector_accesses
 from tvm_edge.lowering.opencl_attributes import with_attributes
 from tvm_edge.lowering.opencl_extensions import with_extensions
 
-__all__ = ["sources_rewritten", "without_other_kernels"]
+__all__ = ["sources_rewritten", "without_declarations"]
 
 _HOOK = "tvm_callback_opencl_postproc"
 
-_DECLARED = re.compile(r"^__kernel void (\w+)\([^;{]*\);\n", re.MULTILINE)
-_DEFINED = re.compile(r"^__kernel void (\w+)\([^;{]*\) \{", re.MULTILINE)
+_DECLARATION = re.compile(r"^__kernel void \w+\([^;{]*\);\n", re.MULTILINE)
 
 # The hook is the process's: compilations at the same time share it.
 _lock = threading.Lock()
@@ -56,17 +55,16 @@ def sources_rewritten() -> Iterator[None]:
                 _before = None
 
 
-def without_other_kernels(source: str) -> str:
-    """The source of one kernel without the declarations of the module's others.
+def without_declarations(source: str) -> str:
+    """The source of one kernel without the declarations of its module's.
 
     TVM declares all of them in front of each, and none calls another: of a network with 200 they
-    are most of the text.
+    are most of the text, and by them equal kernels of two models would be two programs.
     """
-    own = set(_DEFINED.findall(source))
-    return _DECLARED.sub(lambda found: found[0] if found[1] in own else "", source)
+    return _DECLARATION.sub("", source)
 
 
 def _rewrite(source: str, target: Any) -> str:
-    alone = without_other_kernels(str(source))
+    alone = without_declarations(str(source))
     made = with_extensions(with_vector_accesses(with_attributes(alone)))
     return made if _before is None else _before(made, target)

@@ -42,12 +42,15 @@ class TaskSearch:
         Seconds by place, infinite for failures.
     gain : float
         The share of its time that further trials are expected to save.
+    known : bool
+        Whether runs before this one have measured it.
     """
 
     task: Task
     first: list[int]
     measured: dict[int, float] = field(default_factory=dict)
     gain: float = _FIRST_GAIN
+    known: bool = False
 
     @classmethod
     def of(cls, task: Task, known: Sequence[ConvConfig] = ()) -> TaskSearch:
@@ -58,7 +61,8 @@ class TaskSearch:
             by_kind.setdefault((config.algorithm, config.m), []).append(place)
         in_turns = chain.from_iterable(zip_longest(*by_kind.values()))
         order = [0, *(places[config] for config in known if config in places), *in_turns]
-        return cls(task, [p for p in dict.fromkeys(order) if p is not None])
+        first = [p for p in dict.fromkeys(order) if p is not None]
+        return cls(task, first, known=any(config in places for config in known))
 
     @property
     def best(self) -> float:
@@ -134,8 +138,8 @@ class Search:
     def propose(self, slots: int, each: int) -> list[tuple[int, list[int]]]:
         """What to measure in the next round.
 
-        Tasks get `each` trials at a time, those first that have had none, then by what they are
-        expected to save in the network's time.
+        Tasks get `each` trials at a time, those first that have had none, of which those of no
+        record first, then by what they are expected to save in the network's time.
 
         Parameters
         ----------
@@ -169,12 +173,12 @@ class Search:
             proposals.append((i, search.propose(share, scores, random)))
         return proposals
 
-    def _priority(self, index: int, turns: int) -> tuple[bool, float]:
+    def _priority(self, index: int, turns: int) -> tuple[bool, bool, float]:
         """Higher first; each turn a task has in a round halves what is expected of another."""
         search = self.tasks[index]
         fresh = not search.measured and not turns
         weight = search.task.count * search.task.flops if not search.measured else search.urgency
-        return fresh, weight * 0.5**turns
+        return fresh, fresh and not search.known, weight * 0.5**turns
 
     def tell(self, found: dict[int, dict[int, float]]) -> None:
         """Take the measurements of a round: by task and place."""

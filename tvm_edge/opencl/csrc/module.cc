@@ -20,23 +20,6 @@ namespace {
 
 constexpr const char* kKernelMark = "// Function: ";
 
-/*!
- * \brief A kernel's source without the declarations of its module's other kernels.
- *
- * TVM declares all of them before each one; without, equal kernels of two models are one program.
- */
-std::string WithoutDeclarations(std::string_view source) {
-  std::string kept;
-  for (size_t begin = 0; begin < source.size();) {
-    const size_t end = std::min(source.find('\n', begin), source.size() - 1) + 1;
-    const bool declaration = source.compare(begin, 14, "__kernel void ") == 0 && end - begin > 3 &&
-                             source.compare(end - 3, 3, ");\n") == 0;
-    if (!declaration) kept += source.substr(begin, end - begin);
-    begin = end;
-  }
-  return kept;
-}
-
 /*! \brief Kernel names and sources, in order: each follows a line with the mark and its name. */
 std::vector<KernelSource> SplitKernels(std::string_view code) {
   std::vector<KernelSource> kernels;
@@ -47,7 +30,7 @@ std::vector<KernelSource> SplitKernels(std::string_view code) {
     const size_t line_end = std::min(code.find('\n', name), code.size());
     mark = code.find(kKernelMark, line_end);
     kernels.push_back({std::string(code.substr(name, line_end - name)),
-                       WithoutDeclarations(code.substr(line_end, mark - line_end))});
+                       std::string(code.substr(line_end, mark - line_end))});
   }
   return kernels;
 }

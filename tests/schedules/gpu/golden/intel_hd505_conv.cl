@@ -1,5 +1,4 @@
 // Function: fused_conv2d_add_relu_kernel
-__kernel void fused_conv2d_add_relu_kernel(__global float* restrict _ptr, __global float* restrict _ptr_1, __global float* restrict _ptr_2, __global float* restrict _ptr_3);
 __kernel __attribute__((intel_reqd_sub_group_size(8))) __attribute__((reqd_work_group_size(8, 1, 1))) void fused_conv2d_add_relu_kernel(__global float* restrict _ptr, __global float* restrict _ptr_1, __global float* restrict _ptr_2, __global float* restrict _ptr_3) {
   int _ptr_4[1];
   int _ptr_5[1];

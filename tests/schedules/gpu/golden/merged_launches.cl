@@ -1,5 +1,4 @@
 // Function: main_kernel
-__kernel void main_kernel(__global float* restrict bounded_2_ptr, __global float* restrict in0_0_ptr, __global float* restrict in0_1_ptr, __global float* restrict in0_2_ptr, __global float* restrict in0_red_0_ptr, __global float* restrict in1_1_ptr, __global float* restrict in1_2_ptr, __global float* restrict out0_1_ptr);
 __kernel __attribute__((reqd_work_group_size(128, 1, 1))) void main_kernel(__global float* restrict bounded_2_ptr, __global float* restrict in0_0_ptr, __global float* restrict in0_1_ptr, __global float* restrict in0_2_ptr, __global float* restrict in0_red_0_ptr, __global float* restrict in1_1_ptr, __global float* restrict in1_2_ptr, __global float* restrict out0_1_ptr) {
   __local float local_float32_ptr[128] __attribute__((aligned(16)));
   if ((convert_int(get_group_id(0))) < 3) {
