@@ -42,8 +42,12 @@ Invoke = Callable[..., Outcome]
 
 
 @pytest.fixture
-def invoke(capfd: pytest.CaptureFixture[str]) -> Invoke:
-    """Run the command line; what C++ prints is caught too."""
+def invoke(capfd: pytest.CaptureFixture[str], optimised: None) -> Invoke:
+    """Run the command line; what C++ prints is caught too.
+
+    Kernels are optimised: LLVM leaves the empty start-up function in others, TVM takes a library
+    with one for its process's own, and warns where two are loaded.
+    """
 
     def run(*arguments: object) -> Outcome:
         capfd.readouterr()
