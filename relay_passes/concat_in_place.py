@@ -187,7 +187,7 @@ class _Rewriter(PyExprMutator):
         self.builder_.update_func(
             self._mod.get_global_var("main"), self.visit_expr(self._mod["main"])
         )
-        return _without_uncalled(self.builder_.get())
+        return self.builder_.get()
 
     def visit_dataflow_var_(self, op: relax.DataflowVar) -> relax.Expr:
         return self._renamed[op] if op in self._renamed else super().visit_dataflow_var_(op)
@@ -256,29 +256,6 @@ class _Rewriter(PyExprMutator):
                 _within(func, areas), f"{name.name_hint}_in_place"
             )
         return self._kernels[key]
-
-
-def _without_uncalled(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module without kernels that nothing calls.
-
-    A kernel whose every call is in place now, and a concatenation that is gone, would else be
-    scheduled, built and kept in memory with the others.
-    """
-    called: set[ir.GlobalVar] = set()
-
-    def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, ir.GlobalVar):
-            called.add(expr)
-
-    for _, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
-    kept = {
-        gvar: func
-        for gvar, func in mod.functions_items()
-        if not isinstance(func, tirx.PrimFunc) or gvar in called
-    }
-    return tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 @dataclass(frozen=True)
