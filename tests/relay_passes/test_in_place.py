@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 
 import numpy as np
 import onnx
@@ -136,8 +137,14 @@ def test_a_residual_is_overwritten_when_it_is_dead(read_later: bool) -> None:
     assert adding.name.endswith("_in_place") == (not read_later)
 
 
-@pytest.mark.parametrize("target", ["llvm", "opencl", "mali-g76"])
-@pytest.mark.parametrize("build", [fire, dense_block, partial(residual, read_later=False)])
+@pytest.mark.parametrize(
+    "build, target",
+    [
+        *product((fire, dense_block), ("llvm", "opencl", "mali-g76", "jetson-orin-nano")),
+        (partial(residual, read_later=False), "llvm"),
+        (partial(residual, read_later=False), "opencl"),
+    ],
+)
 def test_kernels_that_are_not_called_are_not_built(
     build: Callable[[Graph], None], target: str
 ) -> None:
