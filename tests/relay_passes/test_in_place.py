@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 
 import numpy as np
 import onnx
@@ -11,6 +13,7 @@ import pytest
 import tvm_edge
 from tests.onnx_models import reference, relative_error
 from tests.schedules.harness import Graph
+from tvm_edge.compiler.prepared import prepare
 from tvm_edge.relay_passes import layout_choice
 
 
@@ -132,6 +135,27 @@ def test_a_residual_is_overwritten_when_it_is_dead(read_later: bool) -> None:
     model = compiled(graph)
     (adding,) = (k for k in model.report.kernels if any("add" in o for o in k.operators))
     assert adding.name.endswith("_in_place") == (not read_later)
+
+
+@pytest.mark.parametrize(
+    "build, target",
+    [
+        *product((fire, dense_block), ("llvm", "opencl", "mali-g76", "jetson-orin-nano")),
+        (partial(residual, read_later=False), "llvm"),
+        (partial(residual, read_later=False), "opencl"),
+    ],
+)
+def test_kernels_that_are_not_called_are_not_built(
+    build: Callable[[Graph], None], target: str
+) -> None:
+    """Such as those that now write in place, as they were, and concatenations."""
+    graph = Graph()
+    build(graph)
+    # Nothing is built for it: the device need not be here.
+    plan = prepare(graph.model(), target, None, "none", host=None if target == "llvm" else "llvm")
+    kernels = {str(gvar.name_hint) for gvar in plan.unmerged.get_global_vars()}
+    assert any(name.endswith("_in_place") for name in kernels)
+    assert kernels == {"main", *(kernel.name for kernel in plan.report.kernels)}
 
 
 def test_inputs_are_not_overwritten() -> None:

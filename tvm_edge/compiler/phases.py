@@ -145,8 +145,12 @@ def arithmetic(resolved: ResolvedTarget) -> Pipeline:
     return Pipeline("arithmetic", (CalculateInFloat32(resolved.kind),))
 
 
-IN_PLACE = Pipeline("in-place", (ReuseInPlace(),))
-"""Scheduled kernels overwrite operands that nobody needs any more."""
+IN_PLACE = Pipeline("in-place", (ReuseInPlace(), transform.DeadCodeElimination()))
+"""Scheduled kernels overwrite operands that nobody needs any more.
+
+Kernels whose every call is in place now, here or in a concatenation, would else be built, and be in
+memory, with those that run.
+"""
 
 WORKSPACE = Pipeline("workspace", (LaunchGrids(), AddWorkspace()))
 """Scheduled kernels get the room that they asked for."""

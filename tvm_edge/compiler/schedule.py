@@ -53,7 +53,8 @@ def schedule_kernels(
         if precision != "float32" and not on_host and not _has_precision(func):
             func = func.with_attr(PRECISION, precision)
         done = _schedule(func, place.spec)
-        updated.update_func(gvar, done.func)
+        # TVM's schedules call each "main", and what has a name is taken to be called from outside.
+        updated.update_func(gvar, done.func.without_attr("global_symbol"))
         schedules[gvar.name_hint] = KernelSchedule(done.rule, done.origin, place.kind)
     return updated, schedules
 

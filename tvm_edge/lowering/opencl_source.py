@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm_edge.lowering.opencl_accesses import with_vector_accesses
 from tvm_edge.lowering.opencl_attributes import with_attributes
 from tvm_edge.lowering.opencl_extensions import with_extensions
+from tvm_edge.lowering.opencl_splats import with_splats
 
 __all__ = ["sources_rewritten", "without_declarations"]
 
@@ -65,6 +66,6 @@ def without_declarations(source: str) -> str:
 
 
 def _rewrite(source: str, target: Any) -> str:
-    alone = without_declarations(str(source))
+    alone = with_splats(without_declarations(str(source)))
     made = with_extensions(with_vector_accesses(with_attributes(alone)))
     return made if _before is None else _before(made, target)

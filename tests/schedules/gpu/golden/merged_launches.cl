@@ -89,10 +89,10 @@ __kernel __attribute__((reqd_work_group_size(128, 1, 1))) void main_kernel(__glo
             _ptr_6[1] = _ptr_5[1];
             _ptr_6[2] = _ptr_5[2];
             _ptr_6[3] = _ptr_5[3];
-            vstore4((vload4(0, _ptr_3 + 0) + (vload4(0, _ptr_4 + 0) * ((float4)(_ptr_6[0], _ptr_6[0], _ptr_6[0], _ptr_6[0])))), 0, _ptr_3 + 0);
-            vstore4((vload4(0, _ptr_3 + 4) + (vload4(0, _ptr_4 + 0) * ((float4)(_ptr_6[1], _ptr_6[1], _ptr_6[1], _ptr_6[1])))), 0, _ptr_3 + 4);
-            vstore4((vload4(0, _ptr_3 + 8) + (vload4(0, _ptr_4 + 0) * ((float4)(_ptr_6[2], _ptr_6[2], _ptr_6[2], _ptr_6[2])))), 0, _ptr_3 + 8);
-            vstore4((vload4(0, _ptr_3 + 12) + (vload4(0, _ptr_4 + 0) * ((float4)(_ptr_6[3], _ptr_6[3], _ptr_6[3], _ptr_6[3])))), 0, _ptr_3 + 12);
+            vstore4((vload4(0, _ptr_3 + 0) + (vload4(0, _ptr_4 + 0) * ((float4)(_ptr_6[0])))), 0, _ptr_3 + 0);
+            vstore4((vload4(0, _ptr_3 + 4) + (vload4(0, _ptr_4 + 0) * ((float4)(_ptr_6[1])))), 0, _ptr_3 + 4);
+            vstore4((vload4(0, _ptr_3 + 8) + (vload4(0, _ptr_4 + 0) * ((float4)(_ptr_6[2])))), 0, _ptr_3 + 8);
+            vstore4((vload4(0, _ptr_3 + 12) + (vload4(0, _ptr_4 + 0) * ((float4)(_ptr_6[3])))), 0, _ptr_3 + 12);
           }
           _ptr_7[0] = _ptr_3[0];
           _ptr_7[1] = _ptr_3[4];
