@@ -120,11 +120,10 @@ def test_what_is_predicted_is_measured(
     if target != "llvm" and not tvm.device(target, 0).exist:
         pytest.skip(f"no {target} device on this machine")
     model = tvm_edge.compile(heavy, target, fallback="auto" if target == "llvm" else "none")
-    found = measured(
-        model.export(tmp_path / "model.tvme", embed_programs=target != "llvm"),
-        inputs_file,
-        frames=3,
-    )
+    artifact = model.export(tmp_path / "model.tvme", embed_programs=target != "llvm")
+    if target != "llvm":  # in the first process pocl compiles once more, for its work-groups
+        measured(artifact, inputs_file, frames=0)
+    found = measured(artifact, inputs_file, frames=3)
     assert "failed" not in found, found
     assert found["peak"] == pytest.approx(memory_of(model.report).peak, rel=0.1)
     expected = np.abs(model.run(inputs)["result"]).astype("float64").sum()
@@ -177,7 +176,7 @@ def test_fully_connected_layers_go_to_the_cpu(
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("opencl")
+@pytest.mark.usefixtures("opencl", "small_gpu")  # which has a copy of its weights
 def test_layers_that_may_not_leave_are_split(
     network: onnx.ModelProto, inputs: dict[str, np.ndarray]
 ) -> None:

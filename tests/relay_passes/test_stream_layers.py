@@ -227,6 +227,30 @@ def test_device_memory_falls_by_what_is_predicted(
     assert falls == pytest.approx([predicted[0] - each for each in predicted[1:]], rel=0.08)
 
 
+def test_windows_are_as_large_as_the_largest_layer_from_the_first_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What grows would be there beside the smaller one, of which the run still has a part."""
+    if not tvm.opencl(0).exist:
+        pytest.skip("no OpenCL device on this machine")
+    made: list[int] = []
+
+    class Window(streaming._Window):
+        def __init__(self, nbytes: int, device: tvm.runtime.Device) -> None:
+            made.append(nbytes)
+            super().__init__(nbytes, device)
+
+    monkeypatch.setattr(streaming, "_Window", Window)
+    model = conv_heavy((3, 65, 192, 224, 528))
+    compiled = compile_with(model, "opencl", {}, fallback="none", conv_window=9 * MIB)
+    first, second, third = (split.part_bytes for split in compiled.report.splits)
+    assert first < second < third
+    check(model, compiled)
+    memory = compiled.report.memory
+    assert memory is not None
+    assert set(made) == {third} and sum(made) == memory.window
+
+
 def test_blocks_of_the_runtime_are_as_large_as_predicted() -> None:
     if not tvm.opencl(0).exist:
         pytest.skip("no OpenCL device on this machine")

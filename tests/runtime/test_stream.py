@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.runtime.frames import (
 )
 from tests.runtime.test_zero_copy import network
 from tvm_edge import InputError
+from tvm_edge.report.memory import PlanInfo
 from tvm_edge.runtime.session import Session
 from tvm_edge.runtime.stream import FrameStream, Step
 
@@ -384,6 +386,28 @@ def test_a_warm_model_makes_nothing_for_its_first_frame(
                 if busy is not machine:
                     others_are_busy.enter_context(busy.lock)
             assert_right(there_and_back(), [one.run({"data": unaligned})], given[:1])
+
+
+def test_a_model_whose_plan_is_to_pipeline_warms_up_for_a_stream_alone(
+    mixed: tvm_edge.CompiledModel, gpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run would take activations of its own beside it."""
+    model = mixed.on_device(gpu)
+    memory = model.report.memory
+    assert memory is not None
+    plan = PlanInfo("FC on the CPU, pipelined", memory.peak, 1.0, "", True, "", pipelined=True)
+    planned = replace(model._info.report, memory=replace(memory, plans=(plan,)))
+    monkeypatch.setattr(model, "_info", replace(model._info, report=planned))
+    assert model.report.memory == planned.memory
+
+    def refuse(*_arguments: Any) -> None:
+        raise AssertionError("ran")
+
+    monkeypatch.setattr(Session, "warm_up", refuse)
+    model.warmup()
+    monkeypatch.setattr(Session, "_make_machine", refuse)
+    given = frames(2)
+    assert_right(there_and_back(), list(model.stream(given)), given)
 
 
 def test_a_thread_that_cannot_start_is_an_error_at_once() -> None:

@@ -15,7 +15,7 @@ from tvm_edge.memory.budget import machine_bytes, written
 from tvm_edge.memory.plans import Plan, Prediction, chosen, possible
 from tvm_edge.report import CompileReport
 
-__all__ = ["within_budget"]
+__all__ = ["bytes_of_frame", "within_budget"]
 
 _DEPTH = 2  # frames in flight, as `stream` has them by default
 
@@ -118,10 +118,14 @@ def _predicted(plan: Plan, report: CompileReport, resolved: ResolvedTarget) -> P
     time = frame_time(report, resolved)
     if not plan.pipelined:
         return Prediction(plan, memory.peak, time.seconds, time.bound, memory.floor)
-    # What crosses between the devices, comes in and goes out is there for each frame.
-    of_frame = memory.inputs_outputs + sum(copy["bytes"] for copy in report.copies)
-    peak = memory.peak + (_DEPTH - 1) * of_frame
+    peak = memory.peak + (_DEPTH - 1) * bytes_of_frame(report)
     return Prediction(plan, peak, time.pipelined, time.pipelined_bound, memory.floor)
+
+
+def bytes_of_frame(report: CompileReport) -> int:
+    """What a further frame of a stream takes: it comes in, crosses between devices, goes out."""
+    assert report.memory is not None, "a model that compiles has a memory plan"
+    return report.memory.inputs_outputs + sum(copy["bytes"] for copy in report.copies)
 
 
 def _advice(target: ResolvedTarget) -> str:

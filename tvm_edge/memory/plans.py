@@ -259,11 +259,13 @@ def chosen(
 
 def _info(plan: Plan, found: Prediction | str, best: Prediction, budget: int) -> PlanInfo:
     if isinstance(found, str):
-        return PlanInfo(plan.name, None, None, "", False, found)
+        return PlanInfo(plan.name, None, None, "", False, found, plan.pipelined)
     if found is best:
         reason = "the fastest that fits"
     elif found.peak > budget:
         reason = f"{written(found.peak - budget)} above the budget"
     else:
         reason = "fits, and is slower" if found.seconds > best.seconds else "fits, no faster"
-    return PlanInfo(plan.name, found.peak, found.seconds, found.bound, found is best, reason)
+    return PlanInfo(
+        plan.name, found.peak, found.seconds, found.bound, found is best, reason, plan.pipelined
+    )

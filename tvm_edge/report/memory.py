@@ -26,6 +26,8 @@ class PlanInfo:
     taken : bool
     reason : str
         Why it was taken, or why not.
+    pipelined : bool
+        Whether frames are in flight on several devices, as ``model.stream`` has them.
     """
 
     name: str
@@ -34,6 +36,7 @@ class PlanInfo:
     bound: str
     taken: bool
     reason: str
+    pipelined: bool = False
 
 
 @dataclass(frozen=True)

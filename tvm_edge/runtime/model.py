@@ -85,6 +85,7 @@ class CompiledModel(DescribedModel):
             plan,
             devices,
             self._uploaded,
+            max((s.part_bytes for s in self.report.splits if s.device != "llvm"), default=0),
         )
 
     def _fitting_module(self) -> tvm.runtime.Module:
@@ -225,9 +226,9 @@ class CompiledModel(DescribedModel):
             as it is until the frame's outputs are there.
         depth : int
             How many frames may be on their way: taken from `frames`, and their outputs not yet
-            taken from the stream. Memory for activations grows with it. With 2 each of two devices
-            has a frame; with 3 a device whose times vary finds its next frame waiting; 1 is
-            :meth:`run` for one frame after the other.
+            taken from the stream. Memory for activations grows with it, and streams have theirs
+            beside that of runs. With 2 each of two devices has a frame; with 3 a device whose times
+            vary finds its next frame waiting; 1 is :meth:`run` for one frame after the other.
         outputs : sequence of str, optional
             Names of the outputs to return; default all.
 
@@ -293,7 +294,9 @@ class CompiledModel(DescribedModel):
         """Pay the costs of a first run now, so that the first frame takes no longer than others.
 
         Programs, threads, memory pools, page faults of the weights; of every virtual machine that
-        runs may happen on at the same time, and of the stages of a stream.
+        runs may happen on at the same time, and of the stages of a stream. Where the plan for a
+        ``memory_budget`` is to pipeline frames, of the stages alone: runs beside a stream have
+        activations of their own, which the plan has no room for.
 
         Parameters
         ----------
@@ -305,11 +308,14 @@ class CompiledModel(DescribedModel):
             unaligned_zeros(spec.static_shape, numpy_dtype(spec.stored_as or spec.dtype))
             for spec in chosen.inputs
         ]
-        results: list[tvm.runtime.Tensor] = []
-        for entry, own in chosen.split(zeros):
-            results += checked_outputs(session.warm_up(own, entry), len(entry.outputs))
         every = wanted_outputs(chosen.outputs, None)
-        named_outputs(results, every, chosen.outputs)
+        memory = self.report.memory
+        streams = memory is not None and any(p.taken and p.pipelined for p in memory.plans)
+        if models is not None or not streams:
+            results: list[tvm.runtime.Tensor] = []
+            for entry, own in chosen.split(zeros):
+                results += checked_outputs(session.warm_up(own, entry), len(entry.outputs))
+            named_outputs(results, every, chosen.outputs)
         if models is None and session.stages:
             state: Any = zeros
             finish = partial(named_outputs, wanted=every, specs=chosen.outputs)

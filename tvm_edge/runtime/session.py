@@ -73,6 +73,8 @@ class Session:
         Those of the plan, from :func:`~tvm_edge.runtime.placement.open_devices`.
     uploaded : callable, optional
         Called with the position of each weight that a GPU has a copy of.
+    largest_part : int
+        Bytes, of the streamed weights that go to a GPU.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Session:
         plan: DevicePlan,
         devices: Sequence[tvm.runtime.Device],
         uploaded: Callable[[int], None] | None = None,
+        largest_part: int = 0,
     ) -> None:
         configure_pool(num_threads)
         self.num_threads = num_threads
@@ -122,7 +125,7 @@ class Session:
         self._weight_memory = frozenset(weight.data_ptr() for weight in self._weights)
         gpu = next((device for device in devices if not is_kind(device, "llvm")), None)
         streamed = plan.weights.count(STREAMED)
-        self._parts = WeightStream(weights, streamed, gpu)
+        self._parts = WeightStream(weights, streamed, gpu, largest_part)
         self._streams = streamed > 0
         self._process = os.getpid()
 

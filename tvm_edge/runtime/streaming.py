@@ -103,6 +103,9 @@ class WeightStream:
         How many of them are streamed.
     device : tvm.runtime.Device, optional
         The GPU that parts are copied to.
+    largest : int
+        Bytes of the largest part that is, if they are known: windows that grow with the parts would
+        be there beside smaller ones, which the run still has.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class WeightStream:
         weights: Sequence[tvm.runtime.Tensor],
         parts: int,
         device: tvm.runtime.Device | None = None,
+        largest: int = 0,
     ) -> None:
         found = {weight.data_ptr(): mapped_file(weight.data_ptr()) for weight in weights}
         self._file_of = {address: file for address, file in found.items() if file is not None}
@@ -119,6 +123,7 @@ class WeightStream:
         self._parts = parts
         self._scarce = 0  # parts to come that are dropped behind their kernels
         self._device = device
+        self._largest = largest
         self._windows: list[_Window] = []
         self._current = 0
         self._ahead: Future[bool] | None = None  # for the one window there is
@@ -195,8 +200,9 @@ class WeightStream:
         return window.as_part(part)
 
     def _make_room(self, nbytes: int) -> None:
-        """Have windows that hold so much; the first run finds out how much that is."""
+        """Have windows that hold so much."""
         assert self._device is not None, "UPLOAD_PART is in the code of a GPU"
+        nbytes = max(nbytes, self._largest)
         if self._windows and self._windows[0].nbytes >= nbytes:
             return
         count = 2 if _host_writes_at_any_time(self._device) else 1
