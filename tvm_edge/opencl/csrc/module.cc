@@ -405,6 +405,22 @@ ffi::Module OpenCLModule::LoadFromBytes(const ffi::Bytes& bytes) {
                                                     std::move(functions), SourceTable()));
 }
 
+ffi::Module OpenCLModule::Join(const ffi::Array<ffi::Module>& modules) {
+  std::string code;
+  FunctionTable functions;
+  for (const ffi::Module& module : modules) {
+    const std::vector<const OpenCLModule*> found = FindOpenCLModules(module);
+    if (found.size() != 1 || static_cast<const ffi::ModuleObj*>(found[0]) != module.operator->()) {
+      TVM_FFI_THROW(TypeError) << "A module of kind '" << module->kind()
+                               << "' cannot be joined with OpenCL modules";
+    }
+    code.append(found[0]->code_.data(), found[0]->code_.size());
+    for (const auto& [name, info] : found[0]->functions_) functions.Set(name, info);
+  }
+  return ffi::Module(ffi::make_object<OpenCLModule>(
+      ffi::Bytes(code), "cl", std::move(functions), SourceTable({{"cl", ffi::String(code)}})));
+}
+
 std::vector<const OpenCLModule*> FindOpenCLModules(const ffi::Module& root) {
   LiveModules& live = LiveModules::Global();
   std::lock_guard<std::mutex> lock(live.mutex);

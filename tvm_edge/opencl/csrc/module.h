@@ -77,6 +77,9 @@ class OpenCLModule : public tvm::ffi::ModuleObj {
 
   static tvm::ffi::Module LoadFromBytes(const tvm::ffi::Bytes& bytes);
 
+  /*! \brief One module with the kernels of all, in order; other modules among them are an error. */
+  static tvm::ffi::Module Join(const tvm::ffi::Array<tvm::ffi::Module>& modules);
+
   /*! \brief The kernels in the order of their source. */
   const std::vector<std::shared_ptr<KernelFunction>>& kernels() const { return kernels_; }
 

@@ -211,6 +211,7 @@ void Register() {
                  std::move(code), std::move(format), std::move(functions), std::move(sources)));
            })
       .def("ffi.Module.load_from_bytes.opencl", OpenCLModule::LoadFromBytes)
+      .def("tvm_edge.opencl.join", OpenCLModule::Join)
       .def("tvm_edge.opencl.status", Status)
       .def("tvm_edge.opencl.device_info", DeviceInfoOf)
       .def("tvm_edge.opencl.kernel_info", KernelInfo)
