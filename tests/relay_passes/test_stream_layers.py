@@ -241,7 +241,7 @@ def test_windows_are_as_large_as_the_largest_layer_from_the_first_on(
             super().__init__(nbytes, device)
 
     monkeypatch.setattr(streaming, "_Window", Window)
-    model = conv_heavy((3, 65, 192, 224, 528))
+    model = conv_heavy((3, 128, 256, 256, 400))
     compiled = compile_with(model, "opencl", {}, fallback="none", conv_window=9 * MIB)
     first, second, third = (split.part_bytes for split in compiled.report.splits)
     assert first < second < third
