@@ -74,7 +74,7 @@ class Session:
     uploaded : callable, optional
         Called with the position of each weight that a GPU has a copy of.
     largest_part : int
-        Bytes, of the streamed weights that go to a GPU.
+        Bytes of the largest of the streamed weights that go to a GPU, 0 if there is none.
     """
 
     def __init__(

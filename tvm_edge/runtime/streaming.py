@@ -104,8 +104,8 @@ class WeightStream:
     device : tvm.runtime.Device, optional
         The GPU that parts are copied to.
     largest : int
-        Bytes of the largest part that is, if they are known: windows that grow with the parts would
-        be there beside smaller ones, which the run still has.
+        Bytes of the largest part that is copied, 0 if nobody knows: windows that grow with the
+        parts would be there beside smaller ones, which the run still has.
     """
 
     def __init__(
