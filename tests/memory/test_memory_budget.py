@@ -221,6 +221,27 @@ def test_what_fallback_keeps_on_the_gpu_stays(network: onnx.ModelProto) -> None:
     assert {p.device for p in report.placements if p.device} == {"opencl"}
 
 
+@pytest.mark.parametrize("target", ["mali-g76", "opencl"])
+def test_pipelining_is_faster_where_devices_are_two(
+    target: str, network: onnx.ModelProto, request: pytest.FixtureRequest
+) -> None:
+    """A device that is the CPU waits while the CPU works (``same_cores``): nothing to gain."""
+    if target == "opencl":
+        request.getfixturevalue("opencl")
+        if not tvm_edge.hardware.resolve_target(target).spec.on_cpu:
+            pytest.skip("the OpenCL device is not the CPU")
+    report = tvm_edge.analyze(network, target, fallback="list", memory_budget="1GiB")
+    plans = {plan.name: plan for plan in memory_of(report).plans}
+    one, pipelined = plans["FC on the CPU"], plans["FC on the CPU, pipelined"]
+    assert one.seconds is not None and pipelined.seconds is not None
+    if target == "opencl":
+        assert pipelined.seconds == one.seconds and pipelined.bound == one.bound
+        assert "pipelined" not in taken(report)
+    else:
+        assert pipelined.seconds < one.seconds and pipelined.bound.startswith("all on ")
+        assert taken(report) == "FC on the CPU, pipelined"
+
+
 def test_a_budget_that_everything_fits_changes_nothing(network: onnx.ModelProto) -> None:
     plain = tvm_edge.analyze(network, "llvm")
     planned = tvm_edge.analyze(network, "llvm", memory_budget="2GiB")

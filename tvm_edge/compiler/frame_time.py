@@ -30,9 +30,13 @@ class FrameTime:
     ----------
     terms : dict of (str, str) to float
         Seconds by device and by what it does; copies are the GPU's.
+    same_cores : bool
+        Whether the devices are the same cores, as an OpenCL runtime of the CPU and the CPU are:
+        while one of them works, the other waits.
     """
 
     terms: dict[tuple[str, str], float]
+    same_cores: bool = False
 
     @property
     def stages(self) -> dict[str, float]:
@@ -57,12 +61,14 @@ class FrameTime:
 
     @property
     def pipelined(self) -> float:
-        """Of a frame where each device works on another one."""
-        return max(self.stages.values(), default=0.0)
+        """Of a frame where each device works on another one, as far as they are two."""
+        return self.seconds if self.same_cores else max(self.stages.values(), default=0.0)
 
     @property
     def pipelined_bound(self) -> str:
         """The device that the other one waits for."""
+        if self.same_cores:
+            return self.bound
         stages = self.stages
         return f"all on {max(stages, key=lambda device: stages[device])}" if stages else ""
 
@@ -89,7 +95,7 @@ def frame_time(report: CompileReport, resolved: ResolvedTarget) -> FrameTime:
         terms[resolved.kind, "copies"] += us / 1e6
     if resolved.host is not None and (reading := _reading(report.kernels, seconds, resolved)):
         terms[resolved.kind, "reading weights"] += reading
-    return FrameTime(dict(terms))
+    return FrameTime(dict(terms), resolved.spec.on_cpu)
 
 
 def _reading(
