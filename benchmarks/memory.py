@@ -254,7 +254,7 @@ def _as_run(compiled: dict[str, Any], pipelined: bool) -> dict[str, Any]:
 def _as_copied(compiled: dict[str, Any], copies: bool) -> dict[str, Any]:
     """What is predicted where a device that is the CPU has memory of its own.
 
-    It has a copy of its weights, and one window, which the host cannot write at any time.
+    It has a copy of its weights, and one window that the parts of others are copied to.
     """
     if not copies or "predicted" not in compiled:
         return compiled
@@ -263,7 +263,7 @@ def _as_copied(compiled: dict[str, Any], copies: bool) -> dict[str, Any]:
     on_file = parts["mapped"] - sum(
         parts["weights_by_device"].get(place, 0) for place in ("llvm", "streamed")
     )
-    more = min(lent, on_file) - parts["window"] // 2
+    more = min(lent, on_file) + compiled["largest part"]
     return {**compiled, "predicted": compiled["predicted"] + more}
 
 

@@ -92,6 +92,9 @@ def _described(model: Any) -> dict[str, Any]:
         "parts": {key: found[key] for key in found if key not in ("over_time", "plans")},
         "plans": found["plans"],
         "streamed": len(model.report.splits),
+        "largest part": max(
+            (split.part_bytes for split in model.report.splits if split.device != "llvm"), default=0
+        ),
         "placement": model.report.placement_line(),
     }
 

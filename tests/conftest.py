@@ -18,6 +18,7 @@ import tvm
 
 import tvm_edge
 from tests.onnx_models import conv_relu, random_input
+from tvm_edge import opencl
 from tvm_edge.compiler import parallel, prepared
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 
@@ -150,6 +151,12 @@ def _compile_as_if(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> None:
     # records that ship for the real device. Tests of parallel fusion ask for it.
     monkeypatch.setattr(parallel, "fuses_by_itself", lambda _: False)
     monkeypatch.setattr(parallel, "group_records", lambda *_: nullcontext())
+
+
+@pytest.fixture
+def own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An OpenCL device that is the CPU gets copies of weights, as others do."""
+    monkeypatch.setattr(opencl, "borrow", lambda *_: None)
 
 
 @pytest.fixture

@@ -93,7 +93,9 @@ def frame_time(report: CompileReport, resolved: ResolvedTarget) -> FrameTime:
     for copy in report.copies:
         us = copy_us(copy["bytes"], resolved.spec, bool(copy["zero_copy"]))
         terms[resolved.kind, "copies"] += us / 1e6
-    if resolved.host is not None and (reading := _reading(report.kernels, seconds, resolved)):
+    # A device that is the CPU reads weights where they are mapped.
+    copies = resolved.host is not None and not resolved.spec.on_cpu
+    if copies and (reading := _reading(report.kernels, seconds, resolved)):
         terms[resolved.kind, "reading weights"] += reading
     return FrameTime(dict(terms), resolved.spec.on_cpu)
 

@@ -71,7 +71,7 @@ def mapped(weights: Mapping[str, int], resolved: ResolvedTarget) -> int:
     runtime lends them to it.
     """
     stay = {_HOST, STREAM}
-    if resolved.spec.on_cpu and resolved.kind == "opencl":
+    if _lent(resolved):
         stay.add(resolved.kind)
     return sum(nbytes for device, nbytes in weights.items() if device in stay)
 
@@ -103,10 +103,18 @@ def windows(splits: Iterable[SplitInfo], resolved: ResolvedTarget) -> list[int]:
     """Bytes of each of a GPU's windows, which parts of streamed weights pass through.
 
     There are two where the host may write the device's memory at any time, else one
-    (:mod:`tvm_edge.runtime.streaming`). A CPU reads parts where they are mapped.
+    (:mod:`tvm_edge.runtime.streaming`). A CPU reads parts where they are mapped, also as an
+    OpenCL device.
     """
+    if _lent(resolved):
+        return []
     parts = [split.part_bytes for split in splits if split.device != _HOST]
     return [max(parts)] * (2 if "write" in resolved.shared else 1) if parts else []
+
+
+def _lent(resolved: ResolvedTarget) -> bool:
+    """Whether the device reads weights in the host's memory, which the runtime lends to it."""
+    return resolved.spec.on_cpu and resolved.kind == "opencl"
 
 
 def uploaded(

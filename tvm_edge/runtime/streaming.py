@@ -12,6 +12,8 @@ system keeps all of the file, its pages stay mapped: to map them again would tak
 compute with them, and the system takes them back when it wants. When it does, what was used is
 unmapped at once, and the system finds pages to drop that are not wanted next.
 
+An OpenCL device that is the CPU is lent each part where it is mapped, and all of that holds for it.
+
 On a GPU a part is copied to the device. Where the host may write the device's memory at any time
 there are two windows: the next part is read into one, by another thread, while a kernel reads the
 other. Elsewhere there is one, and the copy waits for the kernel.
@@ -126,6 +128,7 @@ class WeightStream:
         self._largest = largest
         self._windows: list[_Window] = []
         self._current = 0
+        self._lent: dict[int, tvm.runtime.Tensor | None] = {}  # by address; None: only copied
         self._ahead: Future[bool] | None = None  # for the one window there is
         self._uploading = threading.Lock()
 
@@ -184,9 +187,19 @@ class WeightStream:
             file.drop(before.data_ptr(), _nbytes(before))
 
     def upload_part(
-        self, part: tvm.runtime.Tensor, following: tvm.runtime.Tensor
+        self,
+        part: tvm.runtime.Tensor,
+        following: tvm.runtime.Tensor,
+        before: tvm.runtime.Tensor,
     ) -> tvm.runtime.Tensor:
         """`part` on the device; with two windows `following` is read into the other meanwhile."""
+        lent = self._lend(part)
+        if lent is not None:
+            # As of a kernel of the CPU: the one that read `before` is done, and from here on the
+            # file may not be cut.
+            lent.device.sync()
+            self.next_part(part, following, before)
+            return lent
         self._make_room(max(_nbytes(part), _nbytes(following)))
         if len(self._windows) == 1:
             return self._copied(part, following)
@@ -198,6 +211,15 @@ class WeightStream:
         # Behind the kernel that read the other window, and in front of the one that reads this.
         self._begin(self._windows[1 - self._current], following)
         return window.as_part(part)
+
+    def _lend(self, part: tvm.runtime.Tensor) -> tvm.runtime.Tensor | None:
+        """`part` where it is, for a device that can read it there."""
+        assert self._device is not None, "UPLOAD_PART is in the code of a GPU"
+        address = part.data_ptr()
+        if address not in self._lent:
+            lends = _is_opencl(self._device)
+            self._lent[address] = opencl.borrow(part, self._device.index) if lends else None
+        return self._lent[address]
 
     def _make_room(self, nbytes: int) -> None:
         """Have windows that hold so much."""
@@ -271,8 +293,8 @@ def _next_part(part: Any, following: Any, before: Any, _after: Any = None) -> An
 
 
 @tvm_ffi.register_global_func(UPLOAD_PART)
-def _upload_part(part: Any, following: Any, _before: Any, _after: Any = None) -> Any:
-    return _stream().upload_part(part, following)
+def _upload_part(part: Any, following: Any, before: Any, _after: Any = None) -> Any:
+    return _stream().upload_part(part, following, before)
 
 
 # What is raised in a function that the virtual machine calls is raised again outside of it; of
