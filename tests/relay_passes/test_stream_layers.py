@@ -265,9 +265,13 @@ def test_blocks_of_the_runtime_are_as_large_as_predicted() -> None:
     assert rounding([5000], resolve_target("llvm")) == 0
 
 
-@pytest.mark.usefixtures("own_memory")
-def test_frames_of_a_stream_and_runs_beside_it(model: onnx.ModelProto, tmp_path: Path) -> None:
+@pytest.mark.parametrize("copies", [True, False])
+def test_frames_of_a_stream_and_runs_beside_it(
+    model: onnx.ModelProto, tmp_path: Path, copies: bool, request: pytest.FixtureRequest
+) -> None:
     """Of an artifact on two devices; runs and the GPU's stages have the windows in turns."""
+    if copies:
+        request.getfixturevalue("own_memory")
     if not tvm.opencl(0).exist:
         pytest.skip("no OpenCL device on this machine")
     compiled = compile_with(
