@@ -67,7 +67,9 @@ def _compile(name: str, build: str, folder: Path) -> dict[str, Any]:
 
     target, precision, tolerance = _BUILDS[build]
     start = perf_counter()
-    model = tvm_edge.compile(folder / f"{name}.onnx", target, precision=precision, fallback="none")
+    model = tvm_edge.compile(
+        folder / f"{name}.onnx", target, precision=precision, fallback="none", tuning_logs=False
+    )
     seconds = perf_counter() - start
     model.export(folder / f"{name}.{build}.tvme")
     outputs = model.run(_arrays(name, "inputs", folder))

@@ -60,7 +60,11 @@ def _compile(index: str, target: str, folder: Path) -> dict[str, Any]:
 
     layer = LAYERS[int(index)]
     built = tvm_edge.compile(
-        layer_model(layer, _COPIES), target, fallback="none", parallel_fusion=False
+        layer_model(layer, _COPIES),
+        target,
+        fallback="none",
+        parallel_fusion=False,
+        tuning_logs=False,
     )
     built.export(folder / f"{index}.{target}.tvme")
     results = built.run({"x": _input(layer)})
