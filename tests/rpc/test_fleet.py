@@ -21,7 +21,7 @@ from tests.rpc.support import Board, free_port, until
 from tests.tuning.made import conv, first_config
 from tvm_edge.errors import DeviceLost, DeviceUnavailableError
 from tvm_edge.hardware import resolve_target
-from tvm_edge.rpc.agent import Agent, Call
+from tvm_edge.rpc.agent import Agent, Call, Upload
 from tvm_edge.tuning import fleet as fleets
 from tvm_edge.tuning import fleet_threads
 from tvm_edge.tuning.fleet import Fleet
@@ -231,12 +231,28 @@ def test_sessions_that_are_killed(
 def test_a_line_that_is_too_slow_is_no_hanging_candidate(
     single: tuple[Board, str], trials: list[Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_threads, "_UPLOAD_SECONDS", 0.0)
-    monkeypatch.setattr(fleet_threads, "_BYTES_A_SECOND", 1e15)
-    with Fleet("llvm", None, single[1], None, 1, QUICK) as fleet:
+    """Nothing of an upload arrives for longer than it may take."""
+    board, address = single
+    call, uploads = Agent.call, 0
+
+    def stuck(agent: Agent, request: Any, seconds: float) -> Any:
+        nonlocal uploads
+        if not isinstance(request, Upload):
+            return call(agent, request, seconds)
+        uploads += 1
+        session = board.session()
+        session.suspend()
+        try:
+            return call(agent, request, seconds)
+        finally:
+            session.resume()
+
+    monkeypatch.setattr(Agent, "call", stuck)
+    monkeypatch.setattr(fleet_threads, "_UPLOAD_SECONDS", 0.3)
+    with Fleet("llvm", None, address, None, 1, QUICK) as fleet:
         (failed,) = measured(fleet, trials[:1]).values()
     assert isinstance(failed, Failed) and failed.error == "DeviceLost"
-    assert "uploading" in failed.message
+    assert "uploading" in failed.message and uploads == 2
 
 
 def test_no_process_is_left(single: tuple[Board, str], trials: list[Trial]) -> None:
