@@ -12,7 +12,8 @@ import tvm
 
 import tvm_edge
 from tests.onnx_models import conv_relu
-from tests.rpc.support import Board, free_port, tracker
+from tests.rpc.support import Board, free_port, tracker, until
+from tvm_edge.rpc.tracker import served_keys
 
 KEY = "twin"
 
@@ -24,6 +25,11 @@ class Fleet:
     tracker: str
     boards: tuple[Board, Board]
     uploads: Path
+
+
+def _registered(port: int) -> int:
+    keys = served_keys(("127.0.0.1", port))
+    return keys[KEY].total if KEY in keys else 0
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +46,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         stack.enter_context(tracker(port))
         for board in boards:
             board.offer()
+        # They look for the tracker once a second, each on its own.
+        until(lambda: _registered(port) == 2)
         yield Fleet(at, (boards[0], boards[1]), folder / "tvm-edge" / "rpc")
 
 
