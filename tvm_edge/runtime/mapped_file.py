@@ -3,7 +3,8 @@
 What lies in such pages is in nobody's budget of memory: they are clean. Two things are left to
 whoever computes with them. A page that is not there is read when a kernel touches it, and the
 kernel waits; :meth:`MappedFile.read_ahead` asks for pages beforehand. And a page behind the end of
-a file that somebody has cut is SIGBUS; :meth:`MappedFile.check` sees it before a kernel does.
+a file that somebody has cut reads as zeros (:mod:`tvm_edge.runtime.page_guard`);
+:meth:`MappedFile.check`, before a run and after it, says so.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tvm_edge.errors import ArtifactError
+from tvm_edge.runtime.page_guard import PageGuard
 
 __all__ = ["MappedFile", "mapped_file"]
 
@@ -56,11 +58,13 @@ class MappedFile(mmap.mmap):
     _file: int
     _tells: bool
     _request: int
+    _guard: PageGuard | None = None
 
     def __new__(cls, file: BinaryIO, name: str) -> MappedFile:
         self = super().__new__(cls, file.fileno(), 0, access=mmap.ACCESS_READ)
         self.name = name
         self.address = np.frombuffer(self, np.uint8).ctypes.data
+        self._guard = PageGuard(self.address, len(self))
         self._file = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._file)
         # Of others' files the kernel says that all is in memory.
@@ -73,8 +77,13 @@ class MappedFile(mmap.mmap):
             _files[self.address] = self
         return self
 
+    def __del__(self) -> None:
+        # A callback of weakref's would come when the memory is somebody else's already.
+        if self._guard is not None:
+            self._guard.release()
+
     def check(self) -> None:
-        """Refuse a file that has become shorter: its last pages cannot be read any more.
+        """Refuse a file that has become shorter, or was when something read its last pages.
 
         Raises
         ------
@@ -85,6 +94,11 @@ class MappedFile(mmap.mmap):
             raise ArtifactError(
                 f"{self.name!r} was cut from {len(self)} to {size} bytes while it was in use; "
                 "export it again, and load it anew"
+            )
+        if self._guard is not None and self._guard.lost:
+            raise ArtifactError(
+                f"{self.name!r} was cut while it was in use, and is as long as it was again; "
+                "load it anew"
             )
 
     def is_in_memory(self, address: int, nbytes: int) -> bool:

@@ -131,6 +131,8 @@ class WeightStream:
         self._lent: dict[int, tvm.runtime.Tensor | None] = {}  # by address; None: only copied
         self._ahead: Future[bool] | None = None  # for the one window there is
         self._uploading = threading.Lock()
+        # Kernels that the device has not come to yet may read mapped pages when a run returns.
+        self._reads_late = bool(self._files) and device is not None and _borrows(device)
 
     @contextmanager
     def running(self, *, on_gpu: bool) -> Iterator[None]:
@@ -147,18 +149,25 @@ class WeightStream:
         Raises
         ------
         ArtifactError
-            A file that weights are mapped from has become shorter.
+            A file that weights are mapped from has become shorter, before or meanwhile.
         """
-        for file in self._files:
-            file.check()
+        self._check()
         shares = self._parts and on_gpu and self._device is not None
         with self._uploading if shares else nullcontext():
             outside = getattr(_thread, "stream", None)
             _thread.stream = self
             try:
                 yield
+                if self._reads_late and on_gpu and self._device is not None:
+                    self._device.sync()
             finally:
                 _thread.stream = outside
+                # Whatever else went wrong may have come of zeros.
+                self._check()
+
+    def _check(self) -> None:
+        for file in self._files:
+            file.check()
 
     def next_part(
         self,
@@ -195,8 +204,7 @@ class WeightStream:
         """`part` on the device; with two windows `following` is read into the other meanwhile."""
         lent = self._lend(part)
         if lent is not None:
-            # As of a kernel of the CPU: the one that read `before` is done, and from here on the
-            # file may not be cut.
+            # As of a kernel of the CPU: the one that read `before` is done.
             lent.device.sync()
             self.next_part(part, following, before)
             return lent
@@ -276,6 +284,11 @@ def _nbytes(tensor: tvm.runtime.Tensor) -> int:
 
 def _is_opencl(device: tvm.runtime.Device) -> bool:
     return int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLOpenCL
+
+
+def _borrows(device: tvm.runtime.Device) -> bool:
+    """Whether kernels of a GPU's device read what is in host memory, as it is the CPU itself."""
+    return _is_opencl(device) and opencl.borrow(tvm.runtime.empty((64,)), device.index) is not None
 
 
 def _host_writes_at_any_time(device: tvm.runtime.Device) -> bool:
