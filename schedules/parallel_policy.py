@@ -16,7 +16,6 @@ import heapq
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from graphlib import TopologicalSorter
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.launch_time import apart_us, longest_us, merged_us
@@ -194,9 +193,26 @@ class _Chooser:
         count = len(problem.before)
         self._members: dict[int, tuple[int, ...]] = {node: (node,) for node in range(count)}
         self._before = {node: set(problem.before[node]) for node in range(count)}
+        self._after: dict[int, set[int]] = {node: set() for node in range(count)}
+        for node, before in self._before.items():
+            for other in before:
+                self._after[other].add(node)
         self._next = count
         self._refused: dict[tuple[int, int], tuple[float, str]] = {}
-        self._update()
+        # Of each node those above it, a bit for each; the first level on which it may run, and how
+        # many levels there have to be below it.
+        self._above = dict.fromkeys(range(count), 0)
+        self._first = dict.fromkeys(range(count), 0)
+        self._below = dict.fromkeys(range(count), 0)
+        self._depth = 0
+        for node in range(count):  # an order in which they may run
+            for other in self._before[node]:
+                self._above[node] |= self._above[other] | 1 << other
+                self._first[node] = max(self._first[node], self._first[other] + 1)
+            self._depth = max(self._depth, self._first[node])
+        for node in reversed(range(count)):
+            for other in self._before[node]:
+                self._below[other] = max(self._below[other], self._below[node] + 1)
 
     def merge(self, far: int) -> None:
         """Merge what is up to `far` levels apart while there is something to gain."""
@@ -292,9 +308,9 @@ class _Chooser:
         kind = kinds[members[a][0]]
         if kind is None:
             return
-        above, first, last = self._above[a], self._first[a] - far, self._last[a] + far
+        above, first, last = self._above[a], self._first[a] - far, self._last(a) + far
         for b in others:
-            if self._last[b] < first or self._first[b] > last or above >> b & 1:
+            if self._last(b) < first or self._first[b] > last or above >> b & 1:
                 continue
             if self._above[b] >> a & 1 or kind != kinds[members[b][0]]:
                 continue
@@ -306,34 +322,51 @@ class _Chooser:
 
     def _distance(self, a: int, b: int) -> int:
         """Levels between the ranges in which two nodes may run."""
-        return max(0, self._first[a] - self._last[b], self._first[b] - self._last[a])
+        return max(0, self._first[a] - self._last(b), self._first[b] - self._last(a))
+
+    def _last(self, node: int) -> int:
+        """The last level on which a node may run."""
+        return self._depth - self._below[node]
 
     def _merged(self, a: int, b: int, members: tuple[int, ...]) -> int:
         node = self._next
         self._next += 1
         self._members[node] = members
         self._before[node] = self._before.pop(a) | self._before.pop(b)
+        self._after[node] = self._after.pop(a) | self._after.pop(b)
+        for others, own in ((self._after, self._before), (self._before, self._after)):
+            for other in own[node]:
+                others[other] -= {a, b}
+                others[other].add(node)
         del self._members[a], self._members[b]
-        for before in self._before.values():
-            if a in before or b in before:
-                before -= {a, b}
-                before.add(node)
-        self._update()
+        # Whatever was above one of the two, or on a path through it, still is: nothing decreases.
+        self._above[node] = self._above[a] | self._above[b]
+        self._first[node] = max(self._first[a], self._first[b])
+        self._below[node] = max(self._below[a], self._below[b])
+        self._push_down(node)
+        self._push_up(node)
         return node
 
-    def _update(self) -> None:
-        """What is above each node, and the first and the last level on which it may be."""
-        order = list(TopologicalSorter(self._before).static_order())
-        self._above: dict[int, int] = {}  # a bit for each node
-        self._first: dict[int, int] = {}
-        for node in order:
-            before = self._before[node]
-            above = 0
-            for other in before:
-                above |= self._above[other] | 1 << other
-            self._above[node] = above
-            self._first[node] = max((self._first[other] + 1 for other in before), default=0)
-        self._last = dict.fromkeys(order, max(self._first.values(), default=0))
-        for node in reversed(order):
-            for other in self._before[node]:
-                self._last[other] = min(self._last[other], self._last[node] - 1)
+    def _push_down(self, node: int) -> None:
+        """What those behind a node have above them, and their first levels, if they increase."""
+        changed = [node]
+        while changed:
+            one = changed.pop()
+            above, first = self._above[one] | 1 << one, self._first[one] + 1
+            self._depth = max(self._depth, first - 1)
+            for other in self._after[one]:
+                if first > self._first[other] or above | self._above[other] != self._above[other]:
+                    self._first[other] = max(first, self._first[other])
+                    self._above[other] |= above
+                    changed.append(other)
+
+    def _push_up(self, node: int) -> None:
+        """How many levels are below those in front of a node, if they increase."""
+        changed = [node]
+        while changed:
+            one = changed.pop()
+            below = self._below[one] + 1
+            for other in self._before[one]:
+                if below > self._below[other]:
+                    self._below[other] = below
+                    changed.append(other)

@@ -13,6 +13,7 @@ from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_pipeline
 LOOPS = ["LaunchLoops", "LegalizeVectors"]
 GROUPS = ["RequireWorkGroups"]
 MERGES = ["OutlineMembers", "MergeLoops", "MergeLaunches", "VectorsInLaunches"]
+CHECKS = ["DropArgumentChecks"]
 # For Hexagon's memory alone.
 LEFT_OUT = ["s_tir.VerifyVTCMLimit", "s_tir.LowerVtcmAlloc"]
 
@@ -44,7 +45,7 @@ def test_it_follows_tvm(
     default, *_ = pipeline.default_s_tir_pipeline()
     default(tvm.IRModule({}))
     own = names(passes)
-    assert [name for name in own if name not in (*loops, *groups, *MERGES)] == [
+    assert [name for name in own if name not in (*loops, *groups, *MERGES, *CHECKS)] == [
         n for n in found if n not in LEFT_OUT
     ]
     assert own[0] == "OutlineMembers"
@@ -52,9 +53,10 @@ def test_it_follows_tvm(
     assert own[place + 1 : place + 3 + len(loops)] == ["MergeLoops", *loops, "tirx.VectorizeLoop"]
     place = own.index("s_tir.LowerThreadAllreduce")
     merged = ["MergeLaunches", "s_tir.MergeSharedMemoryAllocations", "VectorsInLaunches"]
-    assert own[place + 1 : place + 6 + len(groups)] == [
+    assert own[place + 1 : place + 7 + len(groups)] == [
         *merged,
         "tirx.SplitHostDevice",
         *groups,
         "tirx.MakePackedAPI",
+        *CHECKS,
     ]

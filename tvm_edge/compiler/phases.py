@@ -21,6 +21,7 @@ from tvm_edge.relay_passes.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.layout import BlockLayout
 from tvm_edge.relay_passes.layout_graph import LayoutPlan
 from tvm_edge.relay_passes.legalize import legalize_ops
+from tvm_edge.relay_passes.made_arguments import MarkMade
 from tvm_edge.relay_passes.pack_matrices import PackMatrices
 from tvm_edge.relay_passes.plan_memory import PlanMemory
 from tvm_edge.relay_passes.quantize import Quantize
@@ -192,6 +193,7 @@ def lower(devices: int = 1, recording: str | None = None, shared: Collection[str
     return Pipeline(
         "lower",
         (
+            MarkMade(),
             *((LowerCopies(shared),) if several else ()),
             transform.ToNonDataflow(),
             transform.RemovePurityChecking(),

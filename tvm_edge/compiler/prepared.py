@@ -38,6 +38,7 @@ from tvm_edge.relay_passes.quantize import is_quantized
 from tvm_edge.relay_passes.split_conv import split_convolutions
 from tvm_edge.relay_passes.split_fc import split_dense
 from tvm_edge.relay_passes.stream_layers import stream_layers
+from tvm_edge.relay_passes.unaligned_inputs import take_unaligned, with_unaligned
 from tvm_edge.report import CompileReport, KernelInfo, MemoryInfo, TensorSpec
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -180,6 +181,8 @@ def prepare(
         lifted, weights, weight_devices = lift_weights(
             phases.stream(resolved.kind)(scheduled), imported.parts
         )
+        on_cpu = [i for i, device in enumerate(placed.inputs) if placed.kinds[device] == "llvm"]
+        lifted, anywhere = take_unaligned(lifted, on_cpu)
         merge = partial(
             merge_kernels,
             resolved=resolved,
@@ -194,6 +197,7 @@ def prepare(
             for one in models_alone(lifted, imported.parts)
         ]
         lowered = with_models(lowered, [one.instructions for one in alone])
+        lowered = with_unaligned(lowered, anywhere)
 
     # 6. What was decided.
     with clock("report"):

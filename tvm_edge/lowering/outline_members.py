@@ -12,6 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
+from tvm_edge.lowering.argument_checks import MADE
 from tvm_edge.lowering.parallel_members import PARALLEL
 from tvm_edge.schedules.grid import GRID
 
@@ -59,7 +60,7 @@ class _Members:
 
     def outlined(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """A composed kernel without what its members do."""
-        own = (PARALLEL, "global_symbol")
+        own = (PARALLEL, MADE, "global_symbol")
         attrs = {str(key): value for key, value in func.attrs.items() if key not in own}
         place = {var: number for number, var in enumerate(func.params)}
         names: list[str] = []

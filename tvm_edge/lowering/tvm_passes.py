@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import s_tir, tirx
 
+from tvm_edge.lowering.argument_checks import DropArgumentChecks
 from tvm_edge.lowering.launch_vectors import VectorsInLaunches
 from tvm_edge.lowering.merge_launches import MergeLaunches
 from tvm_edge.lowering.merge_loops import MergeLoops
@@ -80,6 +81,7 @@ def lowering_passes(
         tirx.transform.SplitHostDevice(),
         *kernels,
         tirx.transform.MakePackedAPI(),
+        DropArgumentChecks(),
         tirx.transform.FP8StorageLegalize(),
         tirx.transform.BF16StorageLegalize(),
     ]

@@ -14,6 +14,7 @@ from tvm_edge.errors import ArtifactError, InputError, one_line
 __all__ = [
     "ALL",
     "KERNEL_BY_KERNEL",
+    "UNALIGNED",
     "Entry",
     "Main",
     "entry",
@@ -24,6 +25,10 @@ __all__ = [
 
 ALL = "main"
 """The entry that runs all models of an artifact."""
+
+
+UNALIGNED = "unaligned_inputs"
+"""A function that tells, as a shape, which inputs kernels of the CPU read wherever they begin."""
 
 
 def function_of(model: int) -> str:

@@ -118,9 +118,10 @@ class CompiledModel(DescribedModel):
         inputs : mapping of str to array
             NumPy arrays or anything with ``__dlpack__`` (tensors of PyTorch, CuPy, JAX, TVM), of
             exactly the declared shapes and types. Contiguous data on the device that the model
-            wants it on is used where it is, if it begins on 64 bytes; other data is copied, through
-            the host only between devices of different kinds. CUDA tensors may have work pending
-            on any stream of their library, TVM's own must be finished.
+            wants it on is used where it is, if it begins on 64 bytes, and on a CPU mostly wherever
+            it begins; other data is copied, through the host only between devices of different
+            kinds. CUDA tensors may have work pending on any stream of their library, TVM's own must
+            be finished.
         models : sequence of str, optional
             Of an artifact with several, those to run; default all, by one function in which kernels
             of different models may be merged. Inputs of the others are not needed, and not read

@@ -21,7 +21,8 @@ from tvm_edge import opencl
 from tvm_edge.errors import DeviceUnavailableError, TvmEdgeWarning
 from tvm_edge.host import allowed_cpus
 from tvm_edge.runtime.captures import CAPTURES, Turn
-from tvm_edge.runtime.entry import ALL, Entry, Main, entry, kernel_by_kernel
+from tvm_edge.runtime.dlpack import share_array
+from tvm_edge.runtime.entry import ALL, UNALIGNED, Entry, Main, entry, kernel_by_kernel
 from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.once import once
 from tvm_edge.runtime.placement import STREAMED, DevicePlan
@@ -101,6 +102,7 @@ class Session:
         room = max(1, len(allowed_cpus()) // num_threads) if on_cpu else 1
         self._machines = [_Machine() for _ in range(room)]
         first = self._make_machine()
+        self._anywhere = _inputs_anywhere(first)
         self._everything = Entry(ALL, tuple(range(len(plan.inputs))), ())
         self._launches_recorded = _launches_recorded(first, self._devices)
         # Entries and stages, of which no run calls Python any more.
@@ -195,11 +197,7 @@ class Session:
             configure_pool(self.num_threads)
             main = self._main(machine, wanted.function)
             tensors = [
-                machine.staging.copied(index, value)[0]
-                if isinstance(value, np.ndarray)
-                and is_kind(self._inputs[index], "llvm")
-                and not is_aligned(value)
-                else placed(value, self._inputs[index])
+                self._taken(machine, index, value)
                 for index, value in zip(wanted.inputs, inputs, strict=True)
             ]
             taken = [tensor.data_ptr() for tensor in tensors]
@@ -209,6 +207,15 @@ class Session:
                 # that frees an input next.
                 self.synchronize()
         return outputs
+
+    def _taken(self, machine: _Machine, index: int, value: Bound) -> tvm.runtime.Tensor:
+        """An input where the kernels of a locked machine take it, for one run."""
+        if isinstance(value, np.ndarray) and is_kind(self._inputs[index], "llvm"):
+            if index in self._anywhere and value.flags.aligned:
+                return share_array(value)
+            if not is_aligned(value):
+                return machine.staging.copied(index, value)[0]
+        return placed(value, self._inputs[index])
 
     def invoke_placed(
         self,
@@ -391,6 +398,13 @@ def _interrupt_deferred() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
     if pending:
         handler(*pending[0])
+
+
+def _inputs_anywhere(machine: VirtualMachine) -> frozenset[int]:
+    """The inputs that need not begin on 64 bytes; none in artifacts of earlier versions."""
+    if not machine.module.implements_function(UNALIGNED):
+        return frozenset()
+    return frozenset(int(index) for index in machine[UNALIGNED]())
 
 
 def _launches_recorded(machine: VirtualMachine, devices: Sequence[tvm.runtime.Device]) -> bool:
