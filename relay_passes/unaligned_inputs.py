@@ -38,12 +38,12 @@ def take_unaligned(
     -------
     IRModule
     tuple of int
-        Those of the inputs that kernels alone read, and none writes.
+        Those of the inputs that kernels alone read, maybe in another shape, and none writes.
     """
     main = mod["main"]
     number = {main.params[place]: place for place in inputs}
     readers: defaultdict[int, set[tuple[tvm.ir.GlobalVar, int]]] = defaultdict(set)
-    others: set[int] = {number[v] for v in _read(main.body.body) if v in number}
+    others: set[int] = set()
     for binding in all_bindings(main.body):
         value = binding.value
         if is_call(value, *KERNEL_CALLS):
@@ -55,8 +55,11 @@ def take_unaligned(
                     others.add(number[arg])
                 else:
                     readers[number[arg]].add((value.args[0], place))
+        elif is_call(value, "relax.reshape") and value.args[0] in number:
+            number[binding.var] = number[value.args[0]]  # a view
         else:
             others |= {number[v] for v in _read(value) if v in number}
+    others |= {number[v] for v in _read(main.body.body) if v in number}
     taken = tuple(place for place in sorted(readers) if place not in others)
     places: defaultdict[tvm.ir.GlobalVar, set[int]] = defaultdict(set)
     for one in taken:

@@ -60,6 +60,8 @@ class CompiledModel(DescribedModel):
         super().__init__(info)
         self._every = Models(info)
         self._device_index = device_index
+        plan = info.devices
+        self._input_devices = [input_device(plan.kinds[i], device_index) for i in plan.inputs]
         self._uploaded = uploaded
         self._library = library
         self._weights = tuple(weights)
@@ -198,12 +200,8 @@ class CompiledModel(DescribedModel):
         return wanted_outputs(chosen.outputs, outputs)
 
     def _bind(self, inputs: Mapping[str, Any], chosen: Models | None = None) -> list[Bound]:
-        chosen, plan = chosen or self._every, self._info.devices
-        devices = [
-            input_device(plan.kinds[plan.inputs[i]], self._device_index)
-            for entry in chosen.entries
-            for i in entry.inputs
-        ]
+        chosen = chosen or self._every
+        devices = [self._input_devices[i] for entry in chosen.entries for i in entry.inputs]
         bound = bind_inputs(chosen.inputs, chosen.given(inputs), devices)
         return [stored(value, spec) for value, spec in zip(bound, chosen.inputs, strict=True)]
 

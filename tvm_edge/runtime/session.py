@@ -129,6 +129,7 @@ class Session:
         streamed = plan.weights.count(STREAMED)
         self._parts = WeightStream(weights, streamed, gpu, largest_part)
         self._streams = streamed > 0
+        self._arranges = gpu is not None or self._streams
         self._process = os.getpid()
 
     def _make_machine(self) -> VirtualMachine:
@@ -330,13 +331,18 @@ class Session:
         """A machine that is free, as far as one can see, else the next in turn."""
         # The lock is taken by a `with` alone: between any other way of taking it and the
         # `try` that gives it back, Ctrl-C could come.
-        machines = self._machines
-        free = next((machine for machine in machines if not machine.lock.locked()), None)
-        return free or machines[next(self._turn) % len(machines)]
+        for machine in self._machines:
+            if not machine.lock.locked():
+                return machine
+        return self._machines[next(self._turn) % len(self._machines)]
+
+    def _running(self, function: Hashable, kind: str = "") -> AbstractContextManager[Any]:
+        """What has to be so while an entry runs, or a stage, on a `kind` of device."""
+        return self._arranged(function, kind) if self._arranges else self._parts.whole
 
     @contextmanager
-    def _running(self, function: Hashable, kind: str = "") -> Iterator[None]:
-        """What has to be so while an entry runs, or a stage, by its number, on a `kind` of device.
+    def _arranged(self, function: Hashable, kind: str) -> Iterator[None]:
+        """With a driver that records, weights that are streamed or another device.
 
         A run that records, or reads weights part by part, calls Python, which may not raise
         KeyboardInterrupt there.

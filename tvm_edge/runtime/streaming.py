@@ -28,7 +28,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,23 @@ class _Window:
         return self.room._create_view(part.shape, str(part.dtype))
 
 
+class _Whole:
+    """Looks before and behind whatever runs whether files are what they were."""
+
+    def __init__(self, files: Sequence[MappedFile]) -> None:
+        self._files = files
+
+    def check(self) -> None:
+        for file in self._files:
+            file.check()
+
+    def __enter__(self) -> None:
+        self.check()
+
+    def __exit__(self, *_error: object) -> None:
+        self.check()  # whatever else went wrong may have come of zeros
+
+
 class WeightStream:
     """The parts that one session has in memory.
 
@@ -119,7 +136,8 @@ class WeightStream:
     ) -> None:
         found = {weight.data_ptr(): mapped_file(weight.data_ptr()) for weight in weights}
         self._file_of = {address: file for address, file in found.items() if file is not None}
-        self._files = list({id(file): file for file in self._file_of.values()}.values())
+        files = list({id(file): file for file in self._file_of.values()}.values())
+        self._whole = _Whole(files)
         # Its thread starts with the first part, and ends with the session.
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="tvm-edge-weights")
         self._parts = parts
@@ -132,7 +150,15 @@ class WeightStream:
         self._ahead: Future[bool] | None = None  # for the one window there is
         self._uploading = threading.Lock()
         # Kernels that the device has not come to yet may read mapped pages when a run returns.
-        self._reads_late = bool(self._files) and device is not None and _borrows(device)
+        self._reads_late = bool(files) and device is not None and _borrows(device)
+
+    @property
+    def whole(self) -> AbstractContextManager[Any]:
+        """Within, kernels of the CPU run on weights of which none is streamed.
+
+        What :meth:`running` is for others, with as little to do as there is for these.
+        """
+        return self._whole
 
     @contextmanager
     def running(self, *, on_gpu: bool) -> Iterator[None]:
@@ -151,9 +177,8 @@ class WeightStream:
         ArtifactError
             A file that weights are mapped from has become shorter, before or meanwhile.
         """
-        self._check()
         shares = self._parts and on_gpu and self._device is not None
-        with self._uploading if shares else nullcontext():
+        with self._whole, self._uploading if shares else nullcontext():
             outside = getattr(_thread, "stream", None)
             _thread.stream = self
             try:
@@ -162,12 +187,6 @@ class WeightStream:
                     self._device.sync()
             finally:
                 _thread.stream = outside
-                # Whatever else went wrong may have come of zeros.
-                self._check()
-
-    def _check(self) -> None:
-        for file in self._files:
-            file.check()
 
     def next_part(
         self,
