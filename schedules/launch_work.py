@@ -6,7 +6,7 @@ On a CPU a parallel loop is a launch, and an iteration of it a work-group of one
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -230,31 +230,36 @@ class _Reader:
         self._expression(store.value)
 
     def _expression(self, value: Any) -> None:
-        trips, lanes = self._trips, self._lanes
+        # Walks are slow to begin, and most expressions are sums and products of a few loads.
         if isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm):
-            return  # most stores are of these and of single loads, and walks are slow to begin
-
-        def load(node: ir.TensorLoad) -> Any:
-            if str(node.source.scope()) == "global":
-                self._loads += trips / lanes
-                self._used[node.source] += trips
-            return tvm_ffi.WalkResult.SKIP  # indices are not the kernel's work
-
-        if isinstance(value, ir.TensorLoad):
-            load(value)
             return
+        if isinstance(value, ir.TensorLoad):
+            self._load(value)
+        elif isinstance(value, _ARITHMETIC):
+            self._operation(value)
+            self._expression(value.a)
+            self._expression(value.b)
+        else:
+            handlers = (
+                (ir.TensorLoad, self._load),
+                (ir.Call, self._call),
+                (_ARITHMETIC, self._operation),
+            )
+            tvm_ffi.structural_walk(value, handlers, order="pre")
 
-        def arithmetic(node: tirx.Expr) -> None:
-            if str(node.ty.dtype).startswith(("float", "bfloat")):
-                self._flops += trips
+    def _load(self, node: ir.TensorLoad) -> Any:
+        if str(node.source.scope()) == "global":
+            self._loads += self._trips / self._lanes
+            self._used[node.source] += self._trips
+        return tvm_ffi.WalkResult.SKIP  # indices are not the kernel's work
 
-        def call(node: ir.Call) -> None:
-            if str(getattr(node.ty, "dtype", "")).startswith("float"):
-                self._flops += _CALL * trips
+    def _operation(self, node: tirx.Expr) -> None:
+        if str(node.ty.dtype).startswith(("float", "bfloat")):
+            self._flops += self._trips
 
-        handlers: list[tuple[Any, Callable[[Any], Any]]] = [(ir.TensorLoad, load), (ir.Call, call)]
-        handlers += [(kind, arithmetic) for kind in _ARITHMETIC]
-        tvm_ffi.structural_walk(value, tuple(handlers), order="pre")
+    def _call(self, node: ir.Call) -> None:
+        if str(getattr(node.ty, "dtype", "")).startswith("float"):
+            self._flops += _CALL * self._trips
 
 
 def _itemsize(buffer: tirx.Buffer) -> int:

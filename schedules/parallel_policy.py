@@ -96,21 +96,26 @@ class Problem:
         return None if known is None else apart_us(known, self.spec)
 
     def merged_us(self, members: Sequence[int]) -> float | None:
-        """Microseconds of kernels as one."""
-        same = tuple(sorted(members))
-        if same not in self._merged:
-            self._merged[same] = self._like(same)
-        return self._merged[same]
-
-    def _like(self, members: tuple[int, ...]) -> float | None:
-        """The time of a group, which is that of every other with such launches."""
-        known = self._launches(members)
-        if known is None:
+        """Microseconds of kernels as one: those of every other group with such launches."""
+        like = [self._like(member) for member in members]
+        numbers = [number for number in like if number is not None]
+        if len(numbers) < len(like):
             return None
-        key = tuple(sorted(map(tuple, known)))
+        key = tuple(sorted(numbers))
         if key not in self._times:
-            self._times[key] = merged_us(key, self.spec)
+            known = [tuple(self.launches(member) or ()) for member in members]
+            # Sorted: the sum is not to depend on which of them comes first.
+            self._times[key] = merged_us(sorted(known), self.spec)
         return self._times[key]
+
+    def _like(self, member: int) -> int | None:
+        """A number for all kernels with the launches of one; ``None`` where these are unknown."""
+        if member not in self._kinds:
+            launches = self.launches(member)
+            self._kinds[member] = (
+                None if launches is None else self._numbers.setdefault(tuple(launches), member)
+            )
+        return self._kinds[member]
 
     def ordered(self, members: tuple[int, ...]) -> tuple[int, ...]:
         """Kernels in the order that they have in one launch.
@@ -129,11 +134,15 @@ class Problem:
         return tuple(sorted(members, key=lambda member: (-round(longest(member), 6), member)))
 
     @cached_property
-    def _merged(self) -> dict[tuple[int, ...], float | None]:
+    def _kinds(self) -> dict[int, int | None]:
         return {}
 
     @cached_property
-    def _times(self) -> dict[tuple[tuple[Launch, ...], ...], float]:
+    def _numbers(self) -> dict[tuple[Launch, ...], int]:
+        return {}
+
+    @cached_property
+    def _times(self) -> dict[tuple[int, ...], float]:
         return {}
 
     def _launches(self, members: Sequence[int]) -> list[Sequence[Launch]] | None:

@@ -8,10 +8,8 @@ generate, the most of what LLVM works on in the host's part of a GPU's kernels, 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from itertools import pairwise
-
 import tvm
+import tvm_ffi
 from tvm import tirx
 
 __all__ = ["MADE", "DropArgumentChecks"]
@@ -19,9 +17,6 @@ __all__ = ["MADE", "DropArgumentChecks"]
 MADE = "tvm_edge.made"
 """Attribute of a kernel whose arguments are tensors of constant shapes: the places of those that
 its callers have made themselves."""
-
-# Around what a kernel does, behind what MakePackedAPI puts in front of it.
-_COMPUTE = "compute_scope"
 
 # What comes before an argument's place in the message of a check.
 _ARGUMENT = "on argument #"
@@ -35,36 +30,26 @@ class DropArgumentChecks:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        nothing = tirx.Evaluate(tirx.const(0, "int32"))
         updated = mod.clone()
         for gvar, func in mod.functions_items():
             if func.attrs is None or MADE not in func.attrs:
                 continue
-            body = _unchecked(func.body, frozenset(int(place) for place in func.attrs[MADE]))
-            assert body is not None, "a kernel does something"
+            made = {str(int(place)) for place in func.attrs[MADE]}
+
+            def kept(stmt: tirx.AssertStmt, made: set[str] = made) -> tirx.Stmt:
+                return nothing if _argument(stmt) in made else stmt
+
+            body = tvm_ffi.structural_map(func.body, (tirx.AssertStmt, kept))
             updated.update_func(gvar, func.with_body(body).without_attr(MADE))
         return updated
 
 
-def _unchecked(stmt: tirx.Stmt, made: Collection[int]) -> tirx.Stmt | None:
-    """A statement without checks of arguments that are `made`; None if nothing is left of it."""
-    if isinstance(stmt, tirx.AssertStmt):
-        return None if _argument(stmt) in made else stmt
-    if isinstance(stmt, tirx.SeqStmt):
-        parts = [part for one in stmt.seq if (part := _unchecked(one, made)) is not None]
-        return tirx.SeqStmt(parts) if len(parts) > 1 else parts[0] if parts else None
-    if isinstance(stmt, tirx.IfThenElse) and stmt.else_case is None:
-        body = _unchecked(stmt.then_case, made)
-        return None if body is None else tirx.IfThenElse(stmt.condition, body, None)
-    if isinstance(stmt, tirx.AttrStmt) and stmt.attr_key != _COMPUTE:
-        body = _unchecked(stmt.body, made)
-        return None if body is None else tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body)
-    return stmt
-
-
-def _argument(stmt: tirx.AssertStmt) -> int | None:
+def _argument(stmt: tirx.AssertStmt) -> str | None:
     """Which argument a check is of, by its message."""
-    parts = [part.value for part in stmt.message_parts]
-    for part, following in pairwise(parts):
-        if part.endswith(_ARGUMENT):
-            return int(following)
+    parts = iter(stmt.message_parts)
+    for part in parts:
+        if part.value.endswith(_ARGUMENT):
+            place: str = next(parts).value
+            return place
     return None

@@ -1,7 +1,8 @@
 """Members of composed kernels as functions of their own, until their launches are merged.
 
 The cells of a network have the same few kernels, in groups that are all different. A member is
-lowered once, and not once for each of the kernels that it is a member of.
+lowered once, and not once for each of the kernels that it is a member of, nor again where it is
+launched alone as well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tvm import ir, s_tir, tirx
 
 from tvm_edge.lowering.argument_checks import MADE
 from tvm_edge.lowering.parallel_members import PARALLEL
-from tvm_edge.schedules.grid import GRID
+from tvm_edge.schedules.grid import GRID, sequence
 
 __all__ = ["OutlineMembers", "with_members"]
 
@@ -27,6 +28,9 @@ _MEMBERS = "tvm_edge.members"
 _GIVEN = "tvm_edge.given"
 """Attribute of a composed kernel: for each member which of the kernel's parameters it is given."""
 
+# What is said of a kernel and not of its members.
+_OWN = (PARALLEL, MADE, "global_symbol")
+
 # Around the statements of kernels that were written with `schedules.emit`.
 _TRANSPARENT = ("kernel",)
 
@@ -34,6 +38,8 @@ _TRANSPARENT = ("kernel",)
 @tvm.transform.module_pass(opt_level=0, name="OutlineMembers")
 class OutlineMembers:
     """Make a function of each member of composed kernels, one of all that are the same.
+
+    A kernel that is a member of others and is called by itself, too, becomes one with that member.
 
     Runs first of all; :func:`with_members` takes back what has become of them.
     """
@@ -44,6 +50,9 @@ class OutlineMembers:
         for gvar, func in mod.functions_items():
             if _has(func, PARALLEL):
                 updated.update_func(gvar, members.outlined(func))
+        for gvar, func in mod.functions_items():
+            if isinstance(func, tirx.PrimFunc) and (alone := members.called(func)) is not None:
+                updated.update_func(gvar, alone)
         for gvar, func in members.functions:
             updated.update_func(gvar, func)
         return updated
@@ -60,8 +69,7 @@ class _Members:
 
     def outlined(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
         """A composed kernel without what its members do."""
-        own = (PARALLEL, MADE, "global_symbol")
-        attrs = {str(key): value for key, value in func.attrs.items() if key not in own}
+        attrs = {str(key): value for key, value in func.attrs.items() if key not in _OWN}
         place = {var: number for number, var in enumerate(func.params)}
         names: list[str] = []
         given: list[list[int]] = []
@@ -70,8 +78,14 @@ class _Members:
             member = tirx.PrimFunc([param.buffer for param in params], body)
             names.append(self._name_of(member.with_attrs(attrs)))
             given.append([place[param.data.args[0]] for param in params])
-        empty = func.with_body(tirx.Evaluate(tirx.const(0, "int32"))).without_attr(GRID)
-        return empty.with_attrs({_MEMBERS: names, _GIVEN: given})
+        return _calling(func, names, given)
+
+    def called(self, func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+        """A kernel that is a member as well, without what it does; ``None`` of all others."""
+        name, member = self._by_body.get(func.body, ("", None))
+        if member is None or not _is_also(func, member):
+            return None
+        return _calling(func, [name], [list(range(len(func.params)))])
 
     def _name_of(self, member: tirx.PrimFunc) -> str:
         known = self._by_body.get(member.body)
@@ -97,12 +111,30 @@ class _Members:
         return alike[-1]
 
 
+def _calling(func: tirx.PrimFunc, names: list[str], given: list[list[int]]) -> tirx.PrimFunc:
+    """A kernel that is to do what members do."""
+    empty = func.with_body(tirx.Evaluate(tirx.const(0, "int32"))).without_attr(GRID)
+    return empty.with_attrs({_MEMBERS: names, _GIVEN: given})
+
+
 def _is_like(one: tirx.PrimFunc, other: tirx.PrimFunc) -> bool:
-    """Whether functions with the same body are the same."""
+    """Whether members with the same body are the same."""
+    return _has_parameters(one, other) and tvm_ffi.structural_equal(one.attrs, other.attrs)
+
+
+def _is_also(func: tirx.PrimFunc, member: tirx.PrimFunc) -> bool:
+    """Whether a kernel with the body of a member is lowered like it."""
+    said = {key: value for key, value in member.attrs.items() if key != "op_pattern"}
     return (
-        len(one.params) == len(other.params)
-        and all(a.same_as(b) for a, b in zip(one.params, other.params, strict=True))
-        and tvm_ffi.structural_equal(one.attrs, other.attrs)
+        _has_parameters(func, member)
+        and bool(func.attrs.get(GRID, False)) == bool(said.get(GRID, False))
+        and all(tvm_ffi.structural_equal(func.attrs.get(key), said[key]) for key in said)
+    )
+
+
+def _has_parameters(one: tirx.PrimFunc, other: tirx.PrimFunc) -> bool:
+    return len(one.params) == len(other.params) and all(
+        a.same_as(b) for a, b in zip(one.params, other.params, strict=True)
     )
 
 
@@ -141,7 +173,11 @@ def with_members(
             composed.append((gvar, func))
     for gvar, func in composed:
         plain = func.without_attr(_MEMBERS).without_attr(_GIVEN)
-        kept[gvar] = merged(plain, _statements(func, members))
+        statements = _statements(func, members)
+        if _has(plain, PARALLEL):
+            kept[gvar] = merged(plain, statements)
+        else:
+            kept[gvar] = plain.with_body(sequence(statements[0]))
     return tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
