@@ -59,6 +59,7 @@ def compile_network(name: str, mode: str, threads: str, folder: Path) -> dict[st
     start = perf_counter()
     # Not the user's own, which may have anything.
     records = folder / "records"
+    records.mkdir()
     if mode == "measured":
         tvm_edge.tune(str(path), "llvm", level="fast", tuning_logs=records)
     measured = perf_counter()
