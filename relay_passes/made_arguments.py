@@ -31,8 +31,9 @@ class MarkMade:
                 _look_at(func, made)
         updated = mod.clone()
         for gvar, places in made.items():
-            if places and _is_constant(mod[gvar]):
-                updated.update_func(gvar, mod[gvar].with_attr(MADE, sorted(places)))
+            kernel = mod.functions.get(gvar)
+            if places and kernel is not None and _is_constant(kernel):
+                updated.update_func(gvar, kernel.with_attr(MADE, sorted(places)))
         return updated
 
 

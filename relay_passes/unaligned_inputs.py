@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import relax, s_tir, tirx
 
 from tvm_edge.relay_passes.dependences import places_of
 from tvm_edge.relay_passes.expressions import KERNEL_CALLS, all_bindings, is_call
@@ -51,7 +51,7 @@ def take_unaligned(
             for place, arg in enumerate(value.args[1].fields):
                 if arg not in number:
                     others |= {number[v] for v in _read(arg) if v in number}
-                elif place in written:
+                elif place in written or place in _assumed(mod[value.args[0]]):
                     others.add(number[arg])
                 else:
                     readers[number[arg]].add((value.args[0], place))
@@ -88,6 +88,19 @@ def _read(value: relax.Expr) -> list[relax.Var]:
         ends = (value.cond, value.true_branch.body, value.false_branch.body)
         return [var for end in ends for var in relax.analysis.free_vars(end)]
     return list(relax.analysis.free_vars(value))
+
+
+def _assumed(func: tirx.PrimFunc) -> set[int]:
+    """The parameters that instructions are matched to, which say where these have to begin."""
+    place = {param: number for number, param in enumerate(func.params)}
+    found: set[int] = set()
+
+    def visit(block: s_tir.SBlock) -> None:
+        sources = [match.source.source for match in block.match_buffers]
+        found.update(place[source] for source in sources if source in place)
+
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit))
+    return found
 
 
 def _reading_anywhere(func: tirx.PrimFunc, places: Collection[int]) -> tirx.PrimFunc:

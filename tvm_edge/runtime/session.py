@@ -129,7 +129,7 @@ class Session:
         streamed = plan.weights.count(STREAMED)
         self._parts = WeightStream(weights, streamed, gpu, largest_part)
         self._streams = streamed > 0
-        self._arranges = gpu is not None or self._streams
+        self._gpu = gpu
         self._process = os.getpid()
 
     def _make_machine(self) -> VirtualMachine:
@@ -338,7 +338,9 @@ class Session:
 
     def _running(self, function: Hashable, kind: str = "") -> AbstractContextManager[Any]:
         """What has to be so while an entry runs, or a stage, on a `kind` of device."""
-        return self._arranged(function, kind) if self._arranges else self._parts.whole
+        if self._gpu is None and self._cuda is None and not self._streams:
+            return self._parts.whole
+        return self._arranged(function, kind)
 
     @contextmanager
     def _arranged(self, function: Hashable, kind: str) -> Iterator[None]:
