@@ -62,6 +62,18 @@ def bind_inputs(
             expected="dict",
             got=type(values).__name__,
         )
+    if len(values) != len(specs) or any(spec.name not in values for spec in specs):
+        _refuse_names(specs, values)
+    bound = [
+        _bind(spec, values[spec.name], device) for spec, device in zip(specs, devices, strict=True)
+    ]
+    for spec, value in zip(specs, bound, strict=True):
+        if spec.offsets_into is not None:
+            _check_offsets(spec, value)
+    return bound
+
+
+def _refuse_names(specs: Sequence[TensorSpec], values: Mapping[str, Any]) -> None:
     known = {spec.name for spec in specs}
     for name in values:
         if name not in known:
@@ -79,13 +91,6 @@ def bind_inputs(
                 expected=str(spec),
                 got="nothing",
             )
-    bound = [
-        _bind(spec, values[spec.name], device) for spec, device in zip(specs, devices, strict=True)
-    ]
-    for spec, value in zip(specs, bound, strict=True):
-        if spec.offsets_into is not None:
-            _check_offsets(spec, value)
-    return bound
 
 
 def _check_offsets(spec: TensorSpec, value: Bound) -> None:
@@ -105,7 +110,7 @@ def _bind(spec: TensorSpec, value: Any, device: tvm.runtime.Device) -> Bound:
     if isinstance(value, np.ndarray):
         # What fits at once is most of all; the names of NumPy's types take 15 µs.
         if value.dtype == numpy_dtype(spec.dtype) and value.shape == spec.shape:
-            return np.ascontiguousarray(value).reshape(spec.static_shape)
+            return value if value.flags.c_contiguous else np.ascontiguousarray(value)
         _check(spec, str(value.dtype.newbyteorder("=")), value.shape, str(value.dtype))
         array = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("="))
         return array.reshape(spec.static_shape)
