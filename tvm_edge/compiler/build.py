@@ -20,6 +20,9 @@ from tvm_edge.lowering.opencl_source import sources_rewritten
 
 __all__ = ["BuiltLibrary", "build", "described_target"]
 
+# LLVM's level for functions that launch kernels.
+_LAUNCHES = 1
+
 _NO_PASSES = tvm.transform.Sequential([], name="AlreadyLowered")
 
 
@@ -112,9 +115,29 @@ def build(
         device_compiler = cuda_compiler(str(resolved.target.attrs["arch"]))
     with device_compiler, resolved.target:
         executable = relax.build(
-            _with_a_function(mod), resolved.target, relax_pipeline=_NO_PASSES, tir_pipeline=pipeline
+            _with_a_function(mod),
+            _for_launches(resolved.target, mod),
+            relax_pipeline=_NO_PASSES,
+            tir_pipeline=pipeline,
         )
     return BuiltLibrary(executable, resolved, make_smaller)
+
+
+def _for_launches(target: tvm.target.Target, mod: tvm.IRModule) -> tvm.target.Target:
+    """The target, whose host is optimised for less where its code only launches kernels.
+
+    Checks of arguments and calls of the driver are no faster by what LLVM does for loops, and are a
+    twentieth of a compilation with it.
+    """
+    kinds = {
+        str(func.attrs["target"].kind.name)
+        for func in mod.functions.values()
+        if isinstance(func, tirx.PrimFunc) and func.attrs is not None and "target" in func.attrs
+    }
+    if target.host is None or "llvm" in kinds or target.host.kind.name != "llvm":
+        return target
+    host = tvm.target.Target({**target.host.export(), "opt-level": _LAUNCHES})
+    return tvm.target.Target(target, host)
 
 
 def _with_a_function(mod: tvm.IRModule) -> tvm.IRModule:

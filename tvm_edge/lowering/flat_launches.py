@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from tvm import tirx
 
-from tvm_edge.lowering.idle_items import has_barrier
 from tvm_edge.lowering.launches import Launch, digits, extent
 
 __all__ = ["FLAT", "can_be_flat", "flat_launch"]
@@ -23,7 +22,7 @@ multiple of this; 1 does not round."""
 
 def can_be_flat(launch: Launch) -> bool:
     """Whether a launch's work-items neither meet nor share memory, nor depend on their group."""
-    return not launch.arrays and launch.sub_group is None and not has_barrier(launch.body)
+    return not launch.arrays and launch.sub_group is None and not launch.has_barrier
 
 
 def flat_launch(launches: Sequence[Launch], wave: int) -> tirx.Stmt:

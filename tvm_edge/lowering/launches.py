@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import tirx
 
-from tvm_edge.lowering.idle_items import can_idle
+from tvm_edge.lowering.idle_items import can_idle, has_barrier
 from tvm_edge.lowering.local_arrays import is_movable
 from tvm_edge.lowering.parallel_members import is_pin, pinned_sub_groups
 from tvm_edge.schedules.accesses import constant
@@ -40,6 +40,8 @@ class Launch:
         Those arrays.
     sub_group : int or None
         That size, where one is required.
+    has_barrier : bool
+        Whether its work-items meet.
     can_idle : bool
         Whether its groups may have work-items that only meet the others at barriers.
     arguments : int
@@ -54,6 +56,7 @@ class Launch:
     body: tirx.Stmt
     arrays: Sequence[tirx.Buffer]
     sub_group: int | None
+    has_barrier: bool
     can_idle: bool
     arguments: int
 
@@ -144,6 +147,7 @@ def take_apart(stmt: tirx.Stmt) -> Launch | None:
         return None
     body = _stripped(stmt, arrays)
     items = [var for var, tag in indices if tag.startswith("threadIdx")]
+    meets = has_barrier(body)
     return Launch(
         stmt=stmt,
         groups=_along("blockIdx", sizes),
@@ -153,7 +157,8 @@ def take_apart(stmt: tirx.Stmt) -> Launch | None:
         body=body,
         arrays=arrays,
         sub_group=next(iter(pins), None),
-        can_idle=can_idle(body, items),
+        has_barrier=meets,
+        can_idle=not meets or can_idle(body, items),
         arguments=_arguments(stmt),
     )
 
@@ -174,7 +179,7 @@ def _stripped(stmt: tirx.Stmt, arrays: Sequence[tirx.Buffer]) -> tirx.Stmt:
         return nothing if any(node.buffer.same_as(array) for array in arrays) else node
 
     def evaluate(node: tirx.Evaluate) -> tirx.Stmt:
-        return nothing if isinstance(node.value, ir.Call) and is_pin(node.value) else node
+        return nothing if is_pin(node) else node
 
     return tvm_ffi.structural_map(
         stmt,
@@ -183,11 +188,7 @@ def _stripped(stmt: tirx.Stmt, arrays: Sequence[tirx.Buffer]) -> tirx.Stmt:
 
 
 def _arguments(stmt: tirx.Stmt) -> int:
-    found: set[tirx.Var] = set()
-
-    def visit(var: tirx.Var) -> None:
-        if isinstance(var.ty, tirx.BufferType) and var.scope() == "global":
-            found.add(var)
-
-    tvm_ffi.structural_walk(stmt, (tirx.Var, visit))
-    return len(found)
+    return sum(
+        isinstance(var.ty, tirx.BufferType) and var.scope() == "global"
+        for var in tirx.analysis.undefined_vars(stmt, [])
+    )

@@ -156,17 +156,20 @@ def pinned_sub_groups(stmt: tirx.Stmt) -> set[int]:
     """The sizes of sub-groups that a statement requires."""
     found: set[int] = set()
 
-    def visit(call: ir.Call) -> None:
-        if is_pin(call):
-            found.add(int(call.args[1]))
+    def visit(node: tirx.Evaluate) -> None:
+        if is_pin(node):
+            found.add(int(node.value.args[1]))
 
-    tvm_ffi.structural_walk(stmt, (ir.Call, visit))
+    tvm_ffi.structural_walk(stmt, (tirx.Evaluate, visit))
     return found
 
 
-def is_pin(call: ir.Call) -> bool:
-    """Whether a call is the mark of :func:`tvm_edge.schedules.gpu.subgroup_calls.pin`."""
-    return bool(call.args) and isinstance(call.args[0], ir.StringImm) and call.args[0].value == PIN
+def is_pin(node: tirx.Evaluate) -> bool:
+    """Whether a statement is the mark of :func:`tvm_edge.schedules.gpu.subgroup_calls.pin`."""
+    call = node.value
+    if not isinstance(call, ir.Call) or not call.args:
+        return False
+    return isinstance(call.args[0], ir.StringImm) and call.args[0].value == PIN
 
 
 def _results(members: Sequence[tirx.PrimFunc]) -> list[int]:
