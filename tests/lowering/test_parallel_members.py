@@ -104,6 +104,14 @@ def test_members_are_lowered_once(host: ResolvedTarget) -> None:
     assert len(made.functions) == len(kernels) + 2
     alike = compose([LARGE[0].scheduled(host.spec), other])
     assert len(OutlineMembers()(tvm.IRModule({**kernels, "c": alike})).functions) == 3 + 2
+    # One that is called by itself, too, is lowered as the member; of another kind it would not be.
+    third = LARGE[2].scheduled(host.spec)
+    both = OutlineMembers()(tvm.IRModule({**kernels, "c": one, "d": third}))
+    assert len(both.functions) == 4 + 2
+    assert isinstance(both["c"].body, tirx.Evaluate)
+    assert not isinstance(both["d"].body, tirx.Evaluate)
+    apart = OutlineMembers()(tvm.IRModule({**kernels, "c": one.with_attr("tvm_edge.grid", True)}))
+    assert not isinstance(apart["c"].body, tirx.Evaluate)
     # Nothing renames variables behind a merged launch: each is one of its members' alone.
     on_gpu = element_wise(0, 6, 5).scheduled(MALI)
     gpu = resolve_target("mali-t860").target

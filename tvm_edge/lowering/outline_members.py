@@ -31,6 +31,9 @@ _GIVEN = "tvm_edge.given"
 # What is said of a kernel and not of its members.
 _OWN = (PARALLEL, MADE, "global_symbol")
 
+# What `compose` says of every kernel, for passes in front of these.
+_COMPOSED = ("op_pattern", "tirx.is_scheduled")
+
 # Around the statements of kernels that were written with `schedules.emit`.
 _TRANSPARENT = ("kernel",)
 
@@ -124,7 +127,7 @@ def _is_like(one: tirx.PrimFunc, other: tirx.PrimFunc) -> bool:
 
 def _is_also(func: tirx.PrimFunc, member: tirx.PrimFunc) -> bool:
     """Whether a kernel with the body of a member is lowered like it."""
-    said = {key: value for key, value in member.attrs.items() if key != "op_pattern"}
+    said = {key: value for key, value in member.attrs.items() if key not in _COMPOSED}
     return (
         _has_parameters(func, member)
         and bool(func.attrs.get(GRID, False)) == bool(said.get(GRID, False))
