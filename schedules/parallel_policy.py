@@ -208,6 +208,7 @@ class _Chooser:
                 self._after[other].add(node)
         self._next = count
         self._refused: dict[tuple[int, int], tuple[float, str]] = {}
+        self._known: dict[int, float | None] = {}  # microseconds of a node
         # Of each node those above it, a bit for each; the first level on which it may run, and how
         # many levels there have to be below it.
         self._above = dict.fromkeys(range(count), 0)
@@ -284,7 +285,7 @@ class _Chooser:
         """Why two nodes stay apart; empty if they are merged."""
         if len(members) > MOST_MEMBERS:
             return f"a group has {MOST_MEMBERS} members at most"
-        apart = self._us(self._members[a]), self._us(self._members[b])
+        apart = self._us(a), self._us(b)
         measured = None if self._every else self._problem.measured(members)
         if measured is False:
             return "measured to be slower as one, or to fail"
@@ -300,13 +301,15 @@ class _Chooser:
                 )
         return self._problem.refused(members)
 
-    def _us(self, members: tuple[int, ...]) -> float | None:
-        return self._problem.merged_us(members)
+    def _us(self, node: int) -> float | None:
+        if node not in self._known:
+            self._known[node] = self._problem.merged_us(self._members[node])
+        return self._known[node]
 
     def _gain(self, a: int, b: int) -> float:
         """Microseconds that a merge saves; 0 where nothing is known."""
-        both = self._us(tuple(sorted(self._members[a] + self._members[b])))
-        first, second = self._us(self._members[a]), self._us(self._members[b])
+        both = self._problem.merged_us(self._members[a] + self._members[b])
+        first, second = self._us(a), self._us(b)
         return 0.0 if both is None or first is None or second is None else first + second - both
 
     def _push(
