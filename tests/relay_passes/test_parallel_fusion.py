@@ -20,7 +20,6 @@ from tests.relay_passes.test_in_place import conv, fire, inception
 from tests.schedules.harness import Graph
 from tvm_edge.compiler import parallel, prepared
 from tvm_edge.hardware import resolve_target
-from tvm_edge.lowering import outline_members
 from tvm_edge.lowering.merged import merged_launches, with_merged_launches
 from tvm_edge.lowering.parallel_members import PARALLEL
 from tvm_edge.relay_passes import parallel_fusion
@@ -126,37 +125,6 @@ def test_as_on_a_large_gpu(build: Callable[[Graph], None], gpu: str, as_large: N
     graph = Graph()
     build(graph)
     assert groups(compiled(graph, gpu))
-
-
-def merged_and_alone(graph: Graph) -> None:
-    """One kernel that is a member in the first layer, and has nothing beside it in the second."""
-
-    def layer(data: str, seed: int) -> str:
-        weights = np.random.default_rng(seed).normal(size=(16, 16, 3, 3)) / 12
-        return graph.op("Relu", graph.op("Conv", data, graph.constant(weights), pads=[1] * 4))
-
-    data = graph.input(1, 16, 12, 10)
-    left = layer(data, 0)
-    graph.output(layer(data, 1))
-    graph.output(layer(left, 2))
-
-
-@pytest.mark.parametrize("target", ["llvm", "opencl"])
-def test_a_kernel_that_is_launched_alone_as_well(
-    target: str, as_large: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is lowered as the member that it is."""
-    original, found = outline_members._Members.called, []
-
-    def noted(self: Any, func: Any) -> Any:
-        found.append(original(self, func))
-        return found[-1]
-
-    monkeypatch.setattr(outline_members._Members, "called", noted)
-    graph = Graph()
-    merged_and_alone(graph)
-    assert len(groups(compiled(graph, target))) == 1
-    assert sum(func is not None for func in found) == 1
 
 
 def sorts(graph: Graph) -> None:
