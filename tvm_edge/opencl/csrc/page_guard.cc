@@ -29,6 +29,7 @@ struct Guard {
 };
 
 std::atomic<Guard*> guards{nullptr};
+std::atomic<uintptr_t> handed_on{0};  // the last address that was not ours
 std::mutex registering;
 struct sigaction before;
 
@@ -54,6 +55,13 @@ void Handle(int number, siginfo_t* info, void* context) {
       info->si_code == BUS_ADRERR && Replace(reinterpret_cast<uintptr_t>(info->si_addr));
   errno = error;
   if (replaced) return;
+  // Whoever had the signal came back and left it to us: it would come for ever.
+  if (handed_on.exchange(reinterpret_cast<uintptr_t>(info->si_addr)) ==
+          reinterpret_cast<uintptr_t>(info->si_addr) &&
+      info->si_code > 0) {
+    signal(number, SIG_DFL);
+    return;
+  }
   if (before.sa_flags & SA_SIGINFO) {
     before.sa_sigaction(number, info, context);
   } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
@@ -65,14 +73,23 @@ void Handle(int number, siginfo_t* info, void* context) {
   }
 }
 
-/*! \brief Take over SIGBUS, once. */
+/*!
+ * \brief Take over SIGBUS, if it is not ours.
+ *
+ * Drivers that are compilers take it while they compile, and LLVM's handler gives up the signal
+ * before it gives it back: a second thread that reads there meanwhile would end the process.
+ */
 void Install() {
+  struct sigaction now {};
+  sigaction(SIGBUS, nullptr, &now);
+  if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == Handle) return;
+  const std::lock_guard<std::mutex> lock(registering);
   struct sigaction ours {};
   ours.sa_sigaction = Handle;
   sigemptyset(&ours.sa_mask);
   // Threads that have a stack for signals have it because theirs may be used up.
   ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-  sigaction(SIGBUS, nullptr, &before);  // there before the handler is
+  before = now;  // there before the handler is
   sigaction(SIGBUS, &ours, nullptr);
 }
 
@@ -91,8 +108,7 @@ Guard* Unused() {
 }  // namespace
 
 void* TvmEdgeGuardPages(void* address, size_t nbytes) {
-  static std::once_flag installed;
-  std::call_once(installed, Install);
+  Install();
   const std::lock_guard<std::mutex> lock(registering);
   Guard* guard = Unused();
   if (guard) {
@@ -104,7 +120,10 @@ void* TvmEdgeGuardPages(void* address, size_t nbytes) {
   return guard;
 }
 
-int TvmEdgePagesLost(void* guard) { return static_cast<Guard*>(guard)->lost.load(); }
+int TvmEdgePagesLost(void* guard) {
+  Install();
+  return static_cast<Guard*>(guard)->lost.load();
+}
 
 void TvmEdgeReleasePages(void* guard) {
   const std::lock_guard<std::mutex> lock(registering);

@@ -12,12 +12,16 @@ extern "C" {
 /*!
  * \brief Let reads of pages that the file has no longer find zeros, where they would be SIGBUS.
  *
- * The first call takes over SIGBUS; what is not for a guarded page goes to whoever had it before.
+ * It takes over SIGBUS; what is not for a guarded page goes to whoever had it before.
  * \return What the two others take; null when there is no memory for it.
  */
 __attribute__((visibility("default"))) void* TvmEdgeGuardPages(void* address, size_t nbytes);
 
-/*! \brief Whether something was read that the file has no longer. From then on it is zeros. */
+/*!
+ * \brief Whether something was read that the file has no longer. From then on it is zeros.
+ *
+ * Takes over SIGBUS again, if somebody else has it by now.
+ */
 __attribute__((visibility("default"))) int TvmEdgePagesLost(void* guard);
 
 /*! \brief To be called before the file is unmapped. */
