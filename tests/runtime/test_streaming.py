@@ -23,7 +23,7 @@ from tests.runtime.test_concurrency import at_once
 from tvm_edge import ArtifactError, opencl
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.hardware import resolve_target
-from tvm_edge.runtime import mapped_file, streaming
+from tvm_edge.runtime import mapped_file, pinned_copies, streaming
 from tvm_edge.runtime.mapped_file import MappedFile
 from tvm_edge.runtime.streaming import WeightStream
 
@@ -92,7 +92,7 @@ def deep() -> onnx.ModelProto:
 def streamed(deep: onnx.ModelProto, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The model in parts, by target. Not to be changed: copy it first."""
     folder, paths = tmp_path_factory.mktemp("streamed"), {}
-    for target in ("llvm", "opencl"):
+    for target in ("llvm", "opencl", *(["cuda"] if tvm.cuda().exist else [])):
         model = compile_with(
             deep, target, {}, fallback="none", weight_window=WINDOW_MIB << 20, num_threads=1
         )
@@ -106,12 +106,26 @@ def x() -> dict[str, np.ndarray]:
     return {"x": np.random.default_rng(3).standard_normal((1, WIDTH)).astype("float32")}
 
 
-@pytest.fixture(params=["llvm", "opencl", "opencl with memory of its own"])
+@pytest.fixture
+def own_memory_through_blocks(own_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An OpenCL device gets parts as CUDA's do, through blocks of which each part has some."""
+    monkeypatch.setattr(streaming, "_host_writes_at_any_time", lambda device: False)
+    monkeypatch.setattr(streaming, "_pinned_memory", lambda device: tvm.cpu())
+    monkeypatch.setattr(pinned_copies, "_BLOCK", (1 << 19) - 4092)
+
+
+@pytest.fixture(
+    params=["llvm", "opencl", "opencl with memory of its own", "opencl through blocks", "cuda"]
+)
 def target(request: pytest.FixtureRequest) -> str:
     """What has parts where they are mapped, the second if it is the CPU; what copies them."""
     name: str = request.param
+    if name == "cuda" and not tvm.cuda().exist:
+        pytest.skip("no CUDA device")
     if name.endswith("own"):
         request.getfixturevalue("own_memory")
+    if name.endswith("blocks"):
+        request.getfixturevalue("own_memory_through_blocks")
     return name.split()[0]
 
 
@@ -163,6 +177,35 @@ def test_a_gpu_has_two_parts_in_memory(streamed: dict[str, Path], x: dict[str, n
     beside = 2 << 20  # activations
     assert 0 < opencl.memory()["peak"] - before < (WINDOW_MIB << 20) + beside
     assert resident(streamed["opencl"]) == 0  # a part is read, not mapped
+
+
+@pytest.mark.usefixtures("own_memory_through_blocks")
+def test_parts_go_through_two_blocks(
+    deep: onnx.ModelProto,
+    streamed: dict[str, Path],
+    x: dict[str, np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All pieces of all parts, by threads that are none of the run's."""
+    original, pieces = MappedFile.read_into, []
+
+    def counted(self: MappedFile, into: np.ndarray, address: int) -> None:
+        pieces.append((into.ctypes.data, into.nbytes, threading.current_thread().name))
+        original(self, into, address)
+
+    monkeypatch.setattr(MappedFile, "read_into", counted)
+    before = opencl.memory()["in_use"]
+    opencl.reset_peak()
+    model = tvm_edge.load(streamed["opencl"])
+    for seed in range(2):
+        values = {"x": x["x"] + np.float32(seed)}
+        assert relative_error(model.run(values)["y"], reference(deep, values)["y"]) < 1e-4
+    assert 0 < opencl.memory()["peak"] - before < (WINDOW_MIB << 20) / 2 + (1 << 20)
+    assert sum(nbytes for _, nbytes, _ in pieces) == 2 * WEIGHTS_MIB * 2**20
+    assert all(name.startswith("tvm-edge-pinned") for _, _, name in pieces)
+    places = sorted({address for address, _, _ in pieces})
+    blocks = 1 + sum(b - a > pinned_copies._BLOCK for a, b in itertools.pairwise(places))
+    assert blocks <= 2 and len(pieces) >= 2 * 8 * LAYERS * 4
 
 
 def resident(path: Path) -> int:
@@ -294,7 +337,9 @@ def test_a_file_that_is_cut_in_a_run(
     model = tvm_edge.load(path)
     expected = model.run(x)["y"]
     # Not while a kernel reads what is mapped: then it is SIGBUS, as for all mapped weights.
-    copies = target == "opencl" and opencl.borrow(tvm.runtime.empty((64,))) is None
+    copies = target == "cuda" or (
+        target == "opencl" and opencl.borrow(tvm.runtime.empty((64,))) is None
+    )
     name = "upload_part" if copies else "next_part"
     original, calls = getattr(WeightStream, name), []
 

@@ -17,6 +17,7 @@ from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.footprint import (
     launch_code,
     mapped,
+    pinned,
     rounding,
     tensor_bytes,
     windows,
@@ -366,7 +367,7 @@ def describe_memory(
         inputs_outputs=results + sum(tensor_bytes(t.shape, t.stored_as or t.dtype) for t in inputs),
         weights_by_device=dict(weights),
         mapped=mapped(weights, resolved),
-        window=sum(room),
+        window=sum(room) + pinned(room, resolved),
         rounding=rounding([*uploaded, *on_gpu, *room], resolved),
         programs=programs,
         floor=floor,

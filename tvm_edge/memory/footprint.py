@@ -20,6 +20,7 @@ from tvm_edge.memory.scratch import Scratch, kept, scratch_of
 from tvm_edge.relay_passes.expressions import KERNEL_CALLS, all_bindings, is_call, static_shape
 from tvm_edge.relay_passes.stream_weights import streamed_constant
 from tvm_edge.report import SplitInfo
+from tvm_edge.runtime.pinned_copies import BLOCKS_NBYTES
 from tvm_edge.runtime.placement import STREAMED
 from tvm_edge.schedules.base import workspace_of
 
@@ -29,6 +30,7 @@ __all__ = [
     "kernel_scratch",
     "launch_code",
     "mapped",
+    "pinned",
     "rounding",
     "tensor_bytes",
     "uploaded",
@@ -110,6 +112,11 @@ def windows(splits: Iterable[SplitInfo], resolved: ResolvedTarget) -> list[int]:
         return []
     parts = [split.part_bytes for split in splits if split.device != _HOST]
     return [max(parts)] * (2 if "write" in resolved.shared else 1) if parts else []
+
+
+def pinned(windows: Iterable[int], resolved: ResolvedTarget) -> int:
+    """Bytes of pinned host memory that what is copied to windows passes through: CUDA's."""
+    return BLOCKS_NBYTES if resolved.kind == "cuda" and any(windows) else 0
 
 
 def _lent(resolved: ResolvedTarget) -> bool:

@@ -71,7 +71,8 @@ class MemoryInfo:
         that are streamed from it. Their pages are clean: the operating system drops them when it
         wants, and they are in no budget.
     window : int
-        Room on a GPU for the parts of streamed weights.
+        Room on a GPU for the parts of streamed weights, and the pinned memory that they pass
+        through with CUDA.
     rounding : int
         What the OpenCL runtime takes more for tensors of a GPU, whose blocks are of a few sizes.
     programs : int

@@ -8,6 +8,7 @@ runs its own only between two of its instructions.
 from __future__ import annotations
 
 import ctypes
+import mmap
 from functools import cache
 
 from tvm_edge.opencl import library_path
@@ -27,7 +28,9 @@ class PageGuard:
 
     def __init__(self, address: int, nbytes: int) -> None:
         library = _library()
-        self._handle = library.TvmEdgeGuardPages(address, nbytes) if library else None
+        # Kernels may read to the end of the last page, whatever the file has of it.
+        pages = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._handle = library.TvmEdgeGuardPages(address, pages) if library else None
 
     @property
     def lost(self) -> bool:

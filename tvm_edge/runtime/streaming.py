@@ -16,7 +16,8 @@ An OpenCL device that is the CPU is lent each part where it is mapped, and all o
 
 On a GPU a part is copied to the device. Where the host may write the device's memory at any time
 there are two windows: the next part is read into one, by another thread, while a kernel reads the
-other. Elsewhere there is one, and the copy waits for the kernel.
+other. Elsewhere there is one, and the copy waits for the kernel; with CUDA it goes through pinned
+memory (:mod:`tvm_edge.runtime.pinned_copies`).
 
 The weights of a model that runs in the process that compiled it are in memory: parts come from
 there.
@@ -39,6 +40,7 @@ from tvm_edge import opencl
 from tvm_edge.errors import ArtifactError
 from tvm_edge.runtime.dlpack import host_array, numpy_dtype
 from tvm_edge.runtime.mapped_file import MappedFile, mapped_file
+from tvm_edge.runtime.pinned_copies import PinnedCopies
 
 __all__ = ["NEXT_PART", "UPLOAD_PART", "WeightStream"]
 
@@ -148,6 +150,7 @@ class WeightStream:
         self._current = 0
         self._lent: dict[int, tvm.runtime.Tensor | None] = {}  # by address; None: only copied
         self._ahead: Future[bool] | None = None  # for the one window there is
+        self._pinned: PinnedCopies | None = None
         self._uploading = threading.Lock()
         # Kernels that the device has not come to yet may read mapped pages when a run returns.
         self._reads_late = bool(files) and device is not None and _borrows(device)
@@ -276,10 +279,17 @@ class WeightStream:
             wanted = following.data_ptr(), _nbytes(following)
             self._ahead = self._reader.submit(file.read_ahead, *wanted)
         copy = window.as_part(part)
-        part.copyto(copy)
+        pinned = _pinned_memory(copy.device)
+        if pinned is None:
+            part.copyto(copy)
+            if file is not None:
+                copy.device.sync()  # the copy may still be reading
+        else:
+            if self._pinned is None:
+                self._pinned = PinnedCopies(copy.device, pinned)
+            self._pinned.copy(_bytes(part), file, window.room)
         if file is not None:
-            copy.device.sync()  # the copy may still be reading
-            file.drop(part.data_ptr(), _nbytes(part))
+            file.drop(part.data_ptr(), _nbytes(part))  # what was read ahead is mapped
         return copy
 
     def _begin(self, window: _Window, part: tvm.runtime.Tensor) -> None:
@@ -292,13 +302,17 @@ class WeightStream:
         target = host_array(shared)[: _nbytes(part)]
         file = self._file_of.get(part.data_ptr())
         if file is None:
-            np.copyto(target, host_array(part).reshape(-1).view(np.uint8))
+            np.copyto(target, _bytes(part))
         else:
             file.read_into(target, part.data_ptr())
 
 
 def _nbytes(tensor: tvm.runtime.Tensor) -> int:
     return math.prod(tensor.shape) * numpy_dtype(str(tensor.dtype)).itemsize
+
+
+def _bytes(tensor: tvm.runtime.Tensor) -> np.ndarray:
+    return host_array(tensor).reshape(-1).view(np.uint8)
 
 
 def _is_opencl(device: tvm.runtime.Device) -> bool:
@@ -312,6 +326,13 @@ def _borrows(device: tvm.runtime.Device) -> bool:
 
 def _host_writes_at_any_time(device: tvm.runtime.Device) -> bool:
     return _is_opencl(device) and opencl.device_info(device.index)["memory"] == "svm-fine"
+
+
+def _pinned_memory(device: tvm.runtime.Device) -> tvm.runtime.Device | None:
+    """Where tensors are in memory that a GPU's driver has pinned, if a program can ask for it."""
+    if int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLCUDA:
+        return tvm.runtime.device(int(tvm_ffi.DLDeviceType.kDLCUDAHost), device.index)
+    return None
 
 
 def _stream() -> WeightStream:
