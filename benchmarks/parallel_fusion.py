@@ -105,7 +105,10 @@ def _compile_one(model: Any, target: str, fallback: str, fusion: Any, path: Path
             inputs[value.name] = chance.standard_normal(shape).astype("float32")
     built = tvm_edge.compile(model, target, fallback=fallback, parallel_fusion=fusion)
     results = built.run(inputs)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
+    # Beside as many other compilations as there are cores, its threads would wait for each other.
+    alone = onnxruntime.SessionOptions()
+    alone.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), alone)
     names = [output.name for output in session.get_outputs()]
     worst = 0.0
     for name, expected in zip(names, session.run(None, inputs), strict=True):

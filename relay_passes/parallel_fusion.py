@@ -18,6 +18,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.lowering.merge_launches import MOST_GROUPS
 from tvm_edge.lowering.parallel_members import compose
 from tvm_edge.relay_passes.aliases import Lives
 from tvm_edge.relay_passes.concat_in_place import AREAS
@@ -30,6 +31,7 @@ from tvm_edge.relay_passes.expressions import (
     with_blocks,
 )
 from tvm_edge.relay_passes.kernel_graph import KernelCall, KernelGraph, Measured
+from tvm_edge.schedules.launch_time import most_groups
 from tvm_edge.schedules.parallel_policy import Group, choose_groups
 
 __all__ = ["Measured", "ParallelFusion", "fuse_parallel", "merged_kernels"]
@@ -101,7 +103,7 @@ def fuse_parallel(
                 chosen = [graph.checked(group, target) for group in chosen]
         taken = [group.members for group in chosen if group.taken]
         if taken:
-            rewritten, launched = _Writer(graph, kernels, taken).written()
+            rewritten, launched = _Writer(graph, kernels, spec, taken).written()
             made.append(relax.DataflowBlock(rewritten))
         else:
             made.append(block)
@@ -114,13 +116,17 @@ def fuse_parallel(
     return ParallelFusion(_with_kernels(mod, with_blocks(main, made), kernels), order, groups)
 
 
-def merged_kernels(mod: tvm.IRModule, groups: Sequence[Sequence[int]]) -> tvm.IRModule:
+def merged_kernels(
+    mod: tvm.IRModule, spec: DeviceSpec, groups: Sequence[Sequence[int]]
+) -> tvm.IRModule:
     """A module some of whose kernels become one.
 
     Parameters
     ----------
     mod : IRModule
         ``main`` is one block whose kernels are independent.
+    spec : DeviceSpec
+        The device of all.
     groups : sequence of sequence of int
         Calls of kernels, each group in the order of their work-groups in the launch.
     """
@@ -130,7 +136,7 @@ def merged_kernels(mod: tvm.IRModule, groups: Sequence[Sequence[int]]) -> tvm.IR
     (block,) = main.body.blocks
     graph = KernelGraph(mod, list(block.bindings), Lives(main))
     kernels = _Kernels(mod, {var.name_hint for var in mod.get_global_vars()})
-    bindings, _ = _Writer(graph, kernels, [tuple(group) for group in groups]).written()
+    bindings, _ = _Writer(graph, kernels, spec, [tuple(group) for group in groups]).written()
     func = with_blocks(main, [relax.DataflowBlock(bindings)])
     return _with_kernels(mod, func, kernels)
 
@@ -168,7 +174,12 @@ class _Kernels:
         self.merged: set[str] = set()  # what became a member
 
     def of(
-        self, members: Sequence[KernelCall], slots: Sequence[int], count: int, over: Sequence[int]
+        self,
+        members: Sequence[KernelCall],
+        slots: Sequence[int],
+        count: int,
+        over: Sequence[int],
+        most: Sequence[int],
     ) -> tvm.ir.GlobalVar:
         """The kernel of a group.
 
@@ -181,12 +192,16 @@ class _Kernels:
             Results of the kernel.
         over : sequence of int
             Those of them that it overwrites.
+        most : sequence of int
+            By stage, as :data:`~tvm_edge.lowering.merge_launches.MOST_GROUPS`.
         """
         names = [str(member.name.name_hint) for member in members]
         key = (*names, *slots, -1, *over)
         if key not in self.made:
             self.merged.update(names)
             func = self._composed(members, slots, count, over)
+            if any(most):
+                func = func.with_attr(MOST_GROUPS, list(most))
             name = self._unused("_and_".join(names)[:_LONGEST_NAME])
             gvar = tvm.ir.GlobalVar(name)
             relax.expr._update_type(gvar, func.ty)
@@ -223,9 +238,13 @@ class _Writer:
     """Writes the bindings of a block whose groups are merged."""
 
     def __init__(
-        self, graph: KernelGraph, kernels: _Kernels, groups: Sequence[tuple[int, ...]]
+        self,
+        graph: KernelGraph,
+        kernels: _Kernels,
+        spec: DeviceSpec,
+        groups: Sequence[tuple[int, ...]],
     ) -> None:
-        self._graph, self._kernels = graph, kernels
+        self._graph, self._kernels, self._spec = graph, kernels, spec
         self._builder = relax.BlockBuilder()
         position = {number: place for place, number in graph.number.items()}
         self._leader = {home: home for home in graph.before}
@@ -244,7 +263,7 @@ class _Writer:
         launched: list[tuple[int, ...]] = []
         for node in self._order():
             if node in self._members:
-                bindings += self._group(self._members[node])
+                bindings += self._group(self._members[node], self._most_groups(node))
                 launched.append(self._numbers[node])
             elif node in self._graph.number:
                 kernel = self._graph.kernels[self._graph.number[node]]
@@ -294,7 +313,12 @@ class _Writer:
             self._latest[part] = unpacked[-1].var
         return [self._named(var, call), *unpacked]
 
-    def _group(self, members: Sequence[KernelCall]) -> list[relax.Binding]:
+    def _most_groups(self, leader: int) -> list[int]:
+        """By stage, of a group's launches; empty where nothing is known of them."""
+        launches = self._graph.launches(self._numbers[leader])
+        return [] if launches is None else most_groups(launches, self._spec)
+
+    def _group(self, members: Sequence[KernelCall], most: Sequence[int]) -> list[relax.Binding]:
         """Kernels as one."""
         inputs = [arg for member in members for arg in member.inputs]
         slots: list[int] = []
@@ -319,7 +343,7 @@ class _Writer:
                 types.append(ty)
         over = [slot for slot, state in enumerate(old) if state is not None]
         states = [state for state in old if state is not None]
-        name = self._kernels.of(members, slots, len(types), over)
+        name = self._kernels.of(members, slots, len(types), over, most)
         order = [*over, *(slot for slot in range(len(types)) if slot not in over)]
         call = self._call(name, inputs, states, [types[slot] for slot in order])
         made = self._bind("parallel", call)

@@ -11,10 +11,9 @@ that wants most, so that fewer of them run on a core at the same time. They have
 if those share local memory; others are dealt to groups of that size (:func:`_dealt`).
 
 And where they run. A kernel with a group for each core has a core for each group. With hundreds of
-others beside them in one launch its groups take twice as long, those that calculate, and not those
-that wait; beside a few they do not. So much they would take if the device put groups that follow
-each other on one core and had them share its units, while other cores have the short ones: that is
-counted (:func:`_stacked_us`), whatever its cause is.
+others beside them in one launch some cores have two of them, which share its units
+(:func:`_stacked_us`), unless groups do several of the short ones
+(:mod:`tvm_edge.schedules.group_loops`).
 """
 
 from __future__ import annotations
@@ -34,9 +33,10 @@ from tvm_edge.schedules.gpu.cycles import (
     RESIDENT,
     STEP,
 )
+from tvm_edge.schedules.group_loops import EVEN, group_loops
 from tvm_edge.schedules.launch_work import Launch
 
-__all__ = ["apart_us", "longest_us", "merged_us", "resident_groups"]
+__all__ = ["apart_us", "longest_us", "merged_us", "most_groups", "resident_groups"]
 
 _CPU_LAUNCH_US = 5.0
 """To hand a parallel loop to the threads of TVM's pool and to wait for the last of them."""
@@ -47,9 +47,6 @@ _CLOCK_GHZ = 1.0
 
 # Of a launch's cost, for each member beside the first: which member a group is of, arguments.
 _OF_MEMBER = 0.5
-
-# Groups for each core up to which a launch of several members has them spread evenly.
-_SPREAD = 2
 
 # Of what a group calculates, how much longer each further one of its kind on the core makes it: one
 # by itself reaches a part of what the units can do. Fitted to 60 merged launches on an H200
@@ -71,11 +68,29 @@ def apart_us(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> float:
 
 def merged_us(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> float:
     """Microseconds of kernels whose first launches are one, whose second launches are one, …"""
-    stages = max(len(kernel) for kernel in kernels)
-    return sum(
-        _together_us([kernel[stage] for kernel in kernels if stage < len(kernel)], spec)
-        for stage in range(stages)
-    )
+    return sum(_together_us(launches, spec) for launches in _stages(kernels))
+
+
+def most_groups(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> list[int]:
+    """How many groups the launch of each stage of merged kernels should have at most.
+
+    Returns
+    -------
+    list of int
+        0: as many as its members have.
+    """
+    found = []
+    for launches in _stages(kernels):
+        few = _few(_dealt(launches, spec), spec)
+        is_faster = few is not None and _us(few, spec) < _us(_dealt(launches, spec), spec)
+        found.append(EVEN * spec.cores if is_faster else 0)
+    return found
+
+
+def _stages(kernels: Sequence[Sequence[Launch]]) -> list[list[Launch]]:
+    """The first launches of kernels, their second launches, …"""
+    count = max(len(kernel) for kernel in kernels)
+    return [[kernel[i] for kernel in kernels if i < len(kernel)] for i in range(count)]
 
 
 def longest_us(kernel: Sequence[Launch], spec: DeviceSpec) -> float:
@@ -102,8 +117,13 @@ def resident_groups(launches: Sequence[Launch], spec: DeviceSpec) -> int:
 
 def _together_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
     """Microseconds of one launch with the groups of all."""
+    dealt = _dealt(launches, spec)
+    few = _few(dealt, spec)
+    return _us(dealt, spec) if few is None else min(_us(dealt, spec), _us(few, spec))
+
+
+def _us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
     cores = max(spec.cores, 1)
-    launches = _dealt(launches, spec)
     groups = sum(launch.groups for launch in launches)
     if not groups:
         return 0.0
@@ -131,7 +151,7 @@ def _stacked_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
     those of one member, of few groups, and a CPU's, whose cores take a group when they are free.
     """
     cores, groups = max(spec.cores, 1), sum(launch.groups for launch in launches)
-    if spec.has_cpu_cores or len(launches) == 1 or groups <= _SPREAD * cores:
+    if spec.has_cpu_cores or len(launches) == 1 or groups <= EVEN * cores:
         return 0.0
     held = min(resident_groups(launches, spec), ceil(groups / cores))
     return max(
@@ -159,6 +179,25 @@ def _dealt(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch]:
             flops=launch.flops * size / launch.items,
         )
         for launch in launches
+    ]
+
+
+def _few(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch] | None:
+    """Launches whose groups are few enough to be spread evenly; ``None`` if nothing changes."""
+    if spec.has_cpu_cores or len(launches) == 1:
+        return None
+    loops = group_loops([launch.groups for launch in launches], EVEN * spec.cores)
+    if max(loops) == 1:
+        return None
+    return [
+        replace(
+            launch,
+            groups=ceil(launch.groups / count),
+            flops=launch.flops * count,
+            loads=launch.loads * count,
+            steps=launch.steps * count,
+        )
+        for launch, count in zip(launches, loops, strict=True)
     ]
 
 

@@ -42,6 +42,7 @@ from tvm_edge.schedules.base import workspace_of
 from tvm_edge.schedules.gpu import tiled
 from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.gpu.reduce import Reduce
+from tvm_edge.schedules.group_loops import group_loops
 from tvm_edge.schedules.vision import gpu as vision
 
 SMALL = replace(ORIN, max_work_group_size=64)
@@ -75,12 +76,15 @@ def rules_on(gpu: str, spec: DeviceSpec) -> DeviceSpec:
     return spec if gpu == "opencl" else replace(spec, unaligned_vectors=False)
 
 
-def check(members: list[Member], spec: DeviceSpec, gpu: str) -> Launches:
-    """Merged, members give what they give alone and what NumPy gives; their launches."""
+def check(members: list[Member], spec: DeviceSpec, gpu: str, most: tuple[int, ...] = ()) -> Launches:
+    """Merged, members give what they give alone and what NumPy gives; their launches.
+
+    Those have `most` groups, by stage.
+    """
     resolved = resolve_target(gpu)
     funcs = [member.scheduled(spec) for member in members]
     inputs = [array for member in members for array in member.inputs]
-    made = compose(funcs)
+    made = compose(funcs).with_attr(merge_launches.MOST_GROUPS, list(most))
     results = iter(run(made, inputs, resolved))
     for member, func in zip(members, funcs, strict=True):
         alone, *_ = run(func, member.inputs, resolved)
@@ -104,6 +108,20 @@ def test_any_members(seed: int, spec: DeviceSpec, gpu: str) -> None:
 def test_barriers_and_parts_of_sums(gpu: str) -> None:
     assert [len(launches(m.scheduled(SMALL))) for m in MIXED] == [2, 1, 1]
     assert check(list(MIXED), SMALL, gpu) == ((0, 1, 2), (0,))
+
+
+@pytest.mark.parametrize("most", [3, 4, 7, 11])
+def test_groups_that_do_several(most: int, gpu: str) -> None:
+    """Of members with barriers and local memory, too, and with some groups left over."""
+    assert check(list(MIXED), SMALL, gpu, (most, 0)) == ((0, 1, 2), (0,))
+
+
+@pytest.mark.parametrize("spec", [SMALL, MALI], ids=["local memory", "without"])
+@pytest.mark.parametrize("seed", [0, *in_full(*range(1, 9))])
+def test_groups_of_any_members_that_do_several(seed: int, spec: DeviceSpec, gpu: str) -> None:
+    members = some(seed)
+    most = len(members) + seed % 3
+    assert check(members, rules_on(gpu, spec), gpu, (most, most))[0] == tuple(range(len(members)))
 
 
 def test_sorts_and_scans(gpu: str) -> None:
@@ -203,6 +221,27 @@ def test_groups_are_those_of_all_members() -> None:
         "threadIdx.x": max(own[0].items for own in alone),
     }
     assert _grid(func, 1)["blockIdx.x"] == alone[0][1].groups
+
+
+def test_fewer_groups() -> None:
+    """A loop around what a group of a member does; the next launch is as it was."""
+    members, target = list(MIXED), resolve_target("mali-t860").target
+    counts = [launches(m.scheduled(SMALL))[0].groups for m in members]
+    loops = group_loops(counts, 8)
+    made = composed(members, SMALL).with_attr(merge_launches.MOST_GROUPS, [8, 0])
+    func = with_merged_launches(made, target)
+    assert _grid(func)["blockIdx.x"] == sum(-(-c // n) for c, n in zip(counts, loops, strict=True))
+    assert _grid(func)["blockIdx.x"] <= 8 < sum(counts)
+    turns: list[int] = []
+
+    def loop(node: tirx.For) -> None:
+        if node.loop_var.name == "turn":
+            turns.append(int(node.extent))
+
+    tvm_ffi.structural_walk(func.body, (tirx.For, loop))
+    assert sorted(turns) == sorted(n for n in loops if n > 1)
+    assert assert_barriers_are_met(func) > assert_barriers_are_met(lowered(members, SMALL))
+    assert _grid(func, 1) == _grid(lowered(members, SMALL), 1)
 
 
 def _grid(func: tirx.PrimFunc, launch: int = 0) -> dict[str, int]:

@@ -21,7 +21,7 @@ from tests.relay_passes.test_parallel_fusion import shared_and_in_place, two_net
 from tests.schedules.harness import Graph
 from tvm_edge import InputError
 from tvm_edge.compiler.driver import unmerged_kernels
-from tvm_edge.hardware import resolve_target
+from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.records import RecordLibrary, recorded_device
 from tvm_edge.relay_passes.aliases import Lives
 from tvm_edge.relay_passes.kernel_graph import KernelGraph
@@ -123,11 +123,12 @@ def graph_of(mod: tvm.IRModule) -> KernelGraph:
     return KernelGraph(mod, list(block.bindings), Lives(mod["main"]))
 
 
-def some_group() -> GroupProblem:
+def some_group() -> tuple[GroupProblem, DeviceSpec]:
     model, _ = built(two_networks)
-    mod, _ = unmerged_kernels(model, "llvm")
+    mod, resolved = unmerged_kernels(model, "llvm")
     graph = graph_of(mod)
-    return group_problem(mod, [graph.kernels[0], graph.kernels[len(graph.kernels) // 2]])
+    kernels = [graph.kernels[0], graph.kernels[len(graph.kernels) // 2]]
+    return group_problem(mod, kernels), resolved.spec
 
 
 @pytest.fixture
@@ -162,12 +163,12 @@ def calls(function: str) -> Callable[[Any], Any]:
 @pytest.mark.parametrize("dead", [False, True])
 def test_variants_that_fail(process: GroupProcess, dead: bool) -> None:
     """One answers wrongly, one ends its process; the others are measured all the same."""
-    problem = some_group()
+    problem, spec = some_group()
     variants = {
         "apart": problem.module,
         **({"dead": broken(problem, calls("abort"))} if dead else {}),
         "wrong": broken(problem, lambda value: value * tirx.const(1.001, "float32")),
-        "0_1": merged_kernels(problem.module, [(0, 1)]),
+        "0_1": merged_kernels(problem.module, spec, [(0, 1)]),
     }
     first = process.process.pid
     found = process.measured(variants, problem.areas)
@@ -183,7 +184,7 @@ def test_variants_that_fail(process: GroupProcess, dead: bool) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("process", [Limits(attempt=20, rounds=2, seconds=0.001)], indirect=True)
 def test_a_variant_that_never_ends(process: GroupProcess) -> None:
-    problem = some_group()
+    problem, _ = some_group()
     variants = {"apart": problem.module, "bad": broken(problem, calls("pause"))}
     found = process.measured(variants, problem.areas)
     bad = found["bad"]
@@ -193,7 +194,7 @@ def test_a_variant_that_never_ends(process: GroupProcess) -> None:
 
 @pytest.mark.full
 def test_when_nothing_can_be_measured(process: GroupProcess) -> None:
-    problem = some_group()
+    problem, _ = some_group()
     bad = broken(problem, calls("abort"))
     found = process.measured({"apart": bad, "0_1": problem.module}, problem.areas)
     assert all(isinstance(each, Failed) for each in found.values())

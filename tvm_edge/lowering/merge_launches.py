@@ -11,6 +11,9 @@ Where they do neither, their number alone says what they do, and a member's are 
 of that size: beside a tile of 64, a depthwise convolution in groups of 256 would leave the tile's
 groups with 192 idle work-items each, whose registers nobody else could have.
 
+A member with hundreds of short groups beside one with a few long ones has fewer groups in the
+launch, each of which does several (:mod:`tvm_edge.schedules.group_loops`).
+
 Members use the same local memory (:mod:`tvm_edge.lowering.local_arrays`).
 
 Runs when work-items meet where they have to: before ``ThreadSync`` no kernel with barriers could be
@@ -35,8 +38,13 @@ from tvm_edge.lowering.parallel_members import MOST_ARGUMENTS
 from tvm_edge.lowering.stages import Joined, merge_stages
 from tvm_edge.schedules.gpu.subgroup_calls import PIN
 from tvm_edge.schedules.grid import sequence
+from tvm_edge.schedules.group_loops import group_loops
 
-__all__ = ["MergeLaunches"]
+__all__ = ["MOST_GROUPS", "MergeLaunches"]
+
+MOST_GROUPS = "tvm_edge.most_groups"
+"""Attribute of a composed kernel: how many groups the launch of each stage is to have at most, 0
+for as many as there are. See :mod:`tvm_edge.schedules.group_loops`."""
 
 _MOST_GROUPS = 2**31 - 1
 
@@ -55,18 +63,30 @@ class MergeLaunches:
 
 def _merged_kernel(func: tirx.PrimFunc, members: Sequence[Sequence[tirx.Stmt]]) -> tirx.PrimFunc:
     local = func.attrs["target"].attrs.get("max_shared_memory_per_block", 0)
-    merge = partial(_merged, local=int(local) or None, wave=int(func.attrs.get(FLAT, 0)))
-    return merge_stages(func, members, take_apart, merge)
+    most = [int(count) for count in func.attrs.get(MOST_GROUPS, [])]
+    merge = partial(
+        _merged, local=int(local) or None, wave=int(func.attrs.get(FLAT, 0)), most_of_stage=most
+    )
+    return merge_stages(func, members, take_apart, merge).without_attr(MOST_GROUPS)
 
 
-def _merged(launches: Mapping[int, Launch], local: int | None, wave: int) -> list[Joined]:
+def _merged(
+    stage: int,
+    launches: Mapping[int, Launch],
+    local: int | None,
+    wave: int,
+    most_of_stage: Sequence[int],
+) -> list[Joined]:
     """The launches of a stage: each goes with the first others that it fits to.
 
     Parameters
     ----------
     wave : int
         Not 0: by work-items where that is possible, in ranges rounded up to it.
+    most_of_stage : sequence of int
+        Of :data:`MOST_GROUPS`.
     """
+    most = most_of_stage[stage] if stage < len(most_of_stage) else 0
     if wave and all(map(can_be_flat, launches.values())):
         return [(list(launches), flat_launch(list(launches.values()), wave))]
     groups: list[dict[int, Launch]] = []
@@ -77,7 +97,7 @@ def _merged(launches: Mapping[int, Launch], local: int | None, wave: int) -> lis
                 break
         else:
             groups.append({number: launch})
-    return [(list(group), _one(list(group.values()))) for group in groups]
+    return [(list(group), _one(list(group.values()), most)) for group in groups]
 
 
 def _fit(launches: Sequence[Launch], local: int | None) -> bool:
@@ -122,8 +142,8 @@ def _group_count(launch: Launch, size: int) -> int:
     return -(-launch.group_count * launch.item_count // size)
 
 
-def _one(launches: Sequence[Launch]) -> tirx.Stmt:
-    """The merged launch."""
+def _one(launches: Sequence[Launch], most: int) -> tirx.Stmt:
+    """The merged launch, of `most` groups if that is not 0."""
     if len(launches) == 1:
         return launches[0].stmt
     array, bodies = in_common([(launch.arrays, launch.body) for launch in launches])
@@ -134,14 +154,19 @@ def _one(launches: Sequence[Launch]) -> tirx.Stmt:
     size = _group_size(launches)
     sizes = launches[0].items if len(shapes) == 1 else (size, 1, 1)
     counts = [_group_count(launch, size) for launch in launches]
-    ends = [sum(counts[: i + 1]) for i in range(len(launches))]
+    loops = group_loops(counts, most) if most else [1] * len(counts)
+    given = [-(-count // loop) for count, loop in zip(counts, loops, strict=True)]
+    ends = [sum(given[: i + 1]) for i in range(len(launches))]
     # From the last member to the first: what is left where it is none of those before.
     chosen: tirx.Stmt | None = None
-    for launch, body, count, end in reversed(
-        list(zip(launches, bodies, counts, ends, strict=True))
+    for launch, body, count, own_groups, end in reversed(
+        list(zip(launches, bodies, counts, given, ends, strict=True))
     ):
-        first = end - count
+        first = end - own_groups
         place = group - first if first else group
+        turn = tirx.Var("turn", "int32")
+        if own_groups < count:
+            place = place + turn * own_groups
         member = replace(launch, body=body)
         if launch.item_count != size and _can_be_dealt(launch):
             own = _dealt(member, place * size + axes[0], count * size)
@@ -149,6 +174,8 @@ def _one(launches: Sequence[Launch]) -> tirx.Stmt:
             own = member.at(place, _items(axes, launch, by_number=len(shapes) > 1))
             if launch.item_count < size:
                 own = only_where(axes[0] < launch.item_count, own)
+        if own_groups < count:
+            own = _in_turn(own, turn, place, count, own_groups, launch)
         chosen = own if chosen is None else tirx.IfThenElse(group < end, own, chosen)
     assert chosen is not None, "there are launches"
     pins = {launch.sub_group for launch in launches if launch.sub_group is not None}
@@ -159,6 +186,20 @@ def _one(launches: Sequence[Launch]) -> tirx.Stmt:
             if length > 1 or axis is axes[0]:
                 made = extent(axis, length, made)
     return extent(group, ends[-1], made if array is None else tirx.SeqStmt([array, made]))
+
+
+def _in_turn(
+    stmt: tirx.Stmt, turn: tirx.Var, place: tirx.Expr, count: int, given: int, launch: Launch
+) -> tirx.Stmt:
+    """What a group does of a member that has `given` instead of `count`: one after the other."""
+    turns = -(-count // given)
+    if launch.arrays:  # which the next one writes to
+        meet = tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared")
+        stmt = tirx.SeqStmt([stmt, tirx.Evaluate(meet)])
+    if count % given:
+        stmt = tirx.IfThenElse(place < count, stmt, None)
+    zero = tirx.const(0, "int32")
+    return tirx.For(turn, zero, tirx.const(turns, "int32"), tirx.ForKind.SERIAL, stmt)
 
 
 def _dealt(launch: Launch, number: tirx.Expr, given: int) -> tirx.Stmt:

@@ -48,7 +48,7 @@ def _parallel(stmt: tirx.Stmt) -> tirx.For | None:
     return stmt if steps == 1 and (constant(stmt.extent) or 0) > 0 else None
 
 
-def _merged(loops: Mapping[int, tirx.For]) -> list[Joined]:
+def _merged(_stage: int, loops: Mapping[int, tirx.For]) -> list[Joined]:
     """One loop out of those of a stage."""
     extents = [int(loop.extent) for loop in loops.values()]
     if len(loops) == 1 or sum(extents) * max(extents) > _MOST:

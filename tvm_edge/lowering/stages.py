@@ -30,7 +30,7 @@ def merge_stages(
     func: tirx.PrimFunc,
     members: Sequence[Sequence[tirx.Stmt]],
     take_apart: Callable[[tirx.Stmt], _Part | None],
-    merge: Callable[[Mapping[int, _Part]], list[Joined]],
+    merge: Callable[[int, Mapping[int, _Part]], list[Joined]],
 ) -> tirx.PrimFunc:
     """A composed kernel whose launches are merged stage by stage.
 
@@ -44,7 +44,7 @@ def merge_stages(
         What there is to know of a statement that may be merged with others; ``None`` of all
         others, which are left where they are.
     merge : callable
-        What there is in a stage, by member, as one statement or as several.
+        What there is in a stage, by member, as one statement or as several, given its number, too.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def merge_stages(
                 body.append(line.pop(0)[2])
             if line and line[0][0] == stage and (part := line.pop(0)[1]) is not None:
                 together[number] = part
-        for numbers, stmt in merge(together):
+        for numbers, stmt in merge(stage, together):
             joined.append(numbers)
             body.append(stmt)
     body += [stmt for line in lines for _, _, stmt in line]

@@ -206,10 +206,11 @@ class _Block:
         places = {member: place for place, member in enumerate(members)}
         # Groups of them that were found to gain stay groups.
         parts = [[places[member] for member in part] for part in self._parts(members)]
-        variants = {_APART: merged_kernels(problem.module, parts)}
+        spec = self._resolved.spec
+        variants = {_APART: merged_kernels(problem.module, spec, parts)}
         for order in self._graph.orders(members):
             own = [places[member] for member in order]
-            variants[_name(order)] = merged_kernels(problem.module, [own])
+            variants[_name(order)] = merged_kernels(problem.module, spec, [own])
         with self._tuner.device():
             answers = self._process().measured(variants, problem.areas)
         apart = answers[_APART]
