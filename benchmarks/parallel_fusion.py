@@ -28,6 +28,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, astuple
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -71,24 +72,67 @@ def _compile(variants: str, target: str, row: str, fallback: str, folder: Path) 
     """Compile each variant of a row, and what failed of which."""
     found: dict[str, Any] = {}
     for name, (members, fusion) in json.loads(variants).items():
+        evenly = name.startswith("even")
+        given = evenly or name.startswith("order")
         try:
             model = _model(members, folder)
-            with _order_kept() if name.startswith("order") else nullcontext():
+            with _as_given(evenly) if given else nullcontext([True]) as differs:
                 found[name] = _compile_one(
                     model, target, fallback, fusion, folder / f"{row}.{name}"
                 )
+            if name.startswith("only"):
+                found[name].update(_policy_view(model, target, fallback))
+            if not any(differs):
+                del found[name]  # as many groups in either way
         except Exception as error:  # of any layer, CUDA's and LLVM's included: it is reported
             found[name] = {"failed": f"{type(error).__name__}: {error}"[:200]}
     return found
 
 
 @contextmanager
-def _order_kept() -> Iterator[None]:
-    """Members of a launch in the order of the model, whatever the policy would say."""
+def _as_given(evenly: bool) -> Iterator[list[bool]]:
+    """Members of a launch in the order of the model, whatever the policy would say.
+
+    Parameters
+    ----------
+    evenly : bool
+        With so few groups that they are spread evenly.
+
+    Returns
+    -------
+    list of bool
+        By launch, whether it is another one than with as many groups as the members have; once it
+        was compiled.
+    """
+    from tvm_edge.relay_passes import parallel_fusion
+    from tvm_edge.schedules.group_loops import most_even_groups
+    from tvm_edge.schedules.launch_time import can_be_even
     from tvm_edge.schedules.parallel_policy import Problem
 
-    with mock.patch.object(Problem, "ordered", lambda _, members: tuple(members)):
-        yield
+    found: list[bool] = []
+
+    def most_groups(kernels: Any, spec: Any) -> list[int]:
+        few = can_be_even(kernels, spec)
+        found.extend(each is evenly for each in few)
+        return [most_even_groups(spec.cores) if evenly and each else 0 for each in few]
+
+    with (
+        mock.patch.object(Problem, "ordered", lambda _, members: tuple(members)),
+        mock.patch.object(parallel_fusion, "most_groups", most_groups),
+    ):
+        yield found
+
+
+def _policy_view(model: Any, target: str, fallback: str) -> dict[str, Any]:
+    """What the policy knows of a model: its device, and the launches of each of its kernels."""
+    from tvm_edge.compiler.prepared import prepare
+    from tvm_edge.relay_passes.expressions import kernel_calls
+    from tvm_edge.schedules.launch_work import launches_of
+
+    plan = prepare(model, target, None, fallback)
+    found = [launches_of(plan.unmerged[name]) or () for name in kernel_calls(plan.unmerged)]
+    launches = [[list(astuple(launch)) for launch in kernel] for kernel in found]
+    return {"device": asdict(plan.resolved.spec), "launches": launches}
 
 
 def _compile_one(model: Any, target: str, fallback: str, fusion: Any, path: Path) -> dict[str, Any]:
@@ -142,7 +186,7 @@ Variants = dict[str, tuple[list[list[Any]], Any]]
 def _of_group(members: list[list[Any]], orders: bool) -> Variants:
     found: Variants = {"off": (members, False), "auto": (members, "auto"), "fused": (members, True)}
     for place, order in enumerate(itertools.permutations(members) if orders else ()):
-        found[f"order{place}"] = (list(order), True)
+        found[f"order{place}"] = found[f"even{place}"] = (list(order), True)
     for place, member in enumerate(members):
         found[f"only{place}"] = ([member], False)
     return found
@@ -197,7 +241,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
     for start in range(0, len(rows), _ROWS_A_PROCESS):
         numbers = range(len(rows))[start : start + _ROWS_A_PROCESS]
         names = {
-            n: [name for name in rows[n][1] if "failed" not in built[n].get(name, built[n])]
+            n: [name for name in rows[n][1] if "failed" not in built[n].get(name, {"failed": ""})]
             for n in numbers
         }
         found = run_child(
@@ -284,7 +328,7 @@ def _complete(row: dict[str, Any], how: str) -> bool:
 
 
 def _fused(us: dict[str, float]) -> list[float]:
-    return [value for which, value in us.items() if which.startswith(("fused", "order"))]
+    return [value for which, value in us.items() if which.startswith(("fused", "order", "even"))]
 
 
 def _spread(ratios: list[float]) -> str:

@@ -1,6 +1,6 @@
 """What the policy of parallel fusion tells of groups: ``python -m benchmarks.parallel_policy``.
 
-It decides on the groups that ``parallel_h200.json.gz`` has the times of, and on an H200's data
+It decides on the groups that ``parallel_h100.json.gz`` has the times of, and on an H100's data
 sheet: no device is needed. Printed is what it takes, and beside that what it would take if its two
 constants had been fitted without a network, for the groups with an operator of that network
 (leave-one-network-out).
@@ -8,10 +8,11 @@ constants had been fitted without a network, for the groups with an operator of 
 Groups are those of ``parallel_workloads.json`` whose members are a kernel each. The file has them
 by commit of the compiler that they were measured with, and of each all variants: ``off``,
 ``concurrent``, and kernels as one, ``"1 0"`` for members 1 and 0 in that order, which are all
-members or some. The latest commit with the times of what the policy takes counts.
+members or some, and ``"1 0 even"`` for those in a launch of so few work-groups that they are spread
+evenly. The latest commit with the times of what the policy takes counts.
 
 ``--add ROWS --commit NAME`` adds what ``benchmarks.parallel_fusion --target cuda --orders --json
-ROWS`` measured on the same device.
+ROWS`` measured on the same device, or begins a file (``--data``) of another one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import gzip
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -33,7 +34,7 @@ from tvm_edge.schedules import launch_time, parallel_policy
 from tvm_edge.schedules.launch_work import Launch
 from tvm_edge.schedules.parallel_policy import Group, Problem, choose_groups
 
-_DATA = Path(__file__).with_name("parallel_h200.json.gz")
+_DATA = Path(__file__).with_name("parallel_h100.json.gz")
 _HOW = ("stream", "graph")
 _LOSS = 0.98  # bar: no group that is taken is slower than this
 _SHARED = tuple(i / 20 for i in range(13))
@@ -79,7 +80,7 @@ class Row:
         found = [
             self.gain(how, variant)
             for variant in {name for us in self.commits for name in us.get(how, {})}
-            if variant.replace(" ", "").isdigit()
+            if variant[0].isdigit()
         ]
         known = [gain for gain in found if gain is not None]
         return max(1.0, *known) if known else None
@@ -118,20 +119,20 @@ def _device(data: dict[str, Any]) -> DeviceSpec:
 
 def add(path: Path, rows: Path, commit: str) -> None:
     """Add what was measured to a file; what that commit has there of these groups is replaced."""
-    from tvm_edge.hardware import resolve_target
-
-    with gzip.open(path, "rt") as file:
-        data = json.load(file)
-    spec = _device(data)
     if not rows.exists():
         raise SystemExit(f"no file {rows}; run benchmarks.parallel_fusion with --json")
-    if resolve_target("cuda").spec.key != spec.key:
-        raise SystemExit(f"this machine's GPU is no {spec.name}; add rows where they were measured")
+    data: dict[str, Any] = {"device": None, "kernels": {}, "rows": []}
+    if path.exists():
+        with gzip.open(path, "rt") as file:
+            data = json.load(file)
     for row in json.loads(rows.read_text()):
         members = row["title"].split(": ", 1)[1].split(" + ")
-        for member in members:
-            if member not in data["kernels"]:
-                data["kernels"][member] = _kernels(*member.split("/", 1))
+        for number, member in enumerate(members):
+            alone = row["built"][f"only{number}"]
+            if data["device"] not in (None, alone["device"]):
+                raise SystemExit(f"{rows} is of another device than {path}; use another --data")
+            data["device"] = alone["device"]
+            data["kernels"][member] = alone["launches"]
         us = {how: dict(_named(found, members)) for how, found in row["us"].items()}
         data["rows"] = [
             other
@@ -148,26 +149,11 @@ def _named(us: dict[str, list[float]], members: list[str]) -> Iterator[tuple[str
     orders = list(itertools.permutations(range(len(members))))
     for name, times in us.items():
         rounded = [round(each, 3) for each in times]
-        if name.startswith("order"):
-            yield " ".join(map(str, orders[int(name.removeprefix("order"))])), rounded
+        if name.startswith(("order", "even")):
+            order = " ".join(map(str, orders[int(name.removeprefix("order").removeprefix("even"))]))
+            yield order + (" even" if name.startswith("even") else ""), rounded
         elif name in ("off", "concurrent"):
             yield name, rounded
-
-
-def _kernels(network: str, node: str) -> list[list[Any]]:
-    """The launches of an operator's kernels."""
-    from benchmarks.parallel_workloads import operator_model
-    from tvm_edge.compiler.driver import unmerged_kernels
-    from tvm_edge.relay_passes.expressions import kernel_calls
-    from tvm_edge.schedules.launch_work import launches_of
-
-    mod, _ = unmerged_kernels(operator_model(network, node), "cuda")
-    found = []
-    for name in kernel_calls(mod):
-        launches = launches_of(mod[name])
-        assert launches is not None, f"launches of {network}/{node} depend on data"
-        found.append([list(astuple(launch)) for launch in launches])
-    return found
 
 
 # -------------------------------------------------------------------------------- the decisions
@@ -178,7 +164,11 @@ def decide(row: Row, spec: DeviceSpec) -> str:
     nothing: list[list[int]] = [[] for _ in row.kernels]
     problem = Problem(nothing, row.kernels.__getitem__, spec, [0] * len(nothing))
     taken: list[Group] = [group for group in choose_groups(problem) if group.taken]
-    return " ".join(str(member) for group in taken for member in group.members) or "off"
+    members = [member for group in taken for member in group.members]
+    if not members:
+        return "off"
+    is_even = any(launch_time.most_groups([row.kernels[member] for member in members], spec))
+    return " ".join(map(str, members)) + (" even" if is_even else "")
 
 
 def decisions(rows: Sequence[Row], spec: DeviceSpec, constants: Constants) -> list[str]:

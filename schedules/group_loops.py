@@ -1,11 +1,12 @@
 """Launches of so few work-groups that a GPU gives each core as many as any other.
 
 An H100 hands out the groups of a launch in turns to its clusters of cores, and not all clusters
-have as many: with more than two groups for each core, eight of its 132 cores get their second group
-before others have their first. A launch of one kernel with hundreds of short groups does not mind.
-Where some members' groups are long, two of them on one core take twice as long as one, and the
-whole launch waits. With fewer groups they are spread evenly. So a group of a member with many of
-them does several, one after the other.
+have as many: with two groups for each core or more, eight of its 132 cores get their second group
+before others have their first (``%smid`` of the groups of launches of 128 to 1,400, from 264 on). A
+launch of one kernel with hundreds of short groups does not mind. Where some members' groups are
+long, two of them on one core take twice as long as one, and the whole launch waits. With fewer
+groups they are spread evenly. So a group of a member with many of them does several, one after the
+other.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-__all__ = ["EVEN", "group_loops"]
+__all__ = ["group_loops", "most_even_groups"]
 
-EVEN = 2
-"""Groups for each core up to which a launch's are spread evenly."""
+
+def most_even_groups(cores: int) -> int:
+    """Groups of a launch that are spread evenly over cores, at the most."""
+    return 2 * cores - 1
 
 
 def group_loops(counts: Sequence[int], most: int) -> list[int]:

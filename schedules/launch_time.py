@@ -33,10 +33,10 @@ from tvm_edge.schedules.gpu.cycles import (
     RESIDENT,
     STEP,
 )
-from tvm_edge.schedules.group_loops import EVEN, group_loops
+from tvm_edge.schedules.group_loops import group_loops, most_even_groups
 from tvm_edge.schedules.launch_work import Launch
 
-__all__ = ["apart_us", "longest_us", "merged_us", "most_groups", "resident_groups"]
+__all__ = ["apart_us", "can_be_even", "longest_us", "merged_us", "most_groups", "resident_groups"]
 
 _CPU_LAUNCH_US = 5.0
 """To hand a parallel loop to the threads of TVM's pool and to wait for the last of them."""
@@ -79,12 +79,20 @@ def most_groups(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> list[i
     list of int
         0: as many as its members have.
     """
-    found = []
-    for launches in _stages(kernels):
-        few = _few(_dealt(launches, spec), spec)
-        is_faster = few is not None and _us(few, spec) < _us(_dealt(launches, spec), spec)
-        found.append(EVEN * spec.cores if is_faster else 0)
-    return found
+    most = most_even_groups(spec.cores)
+    return [most if _in_one(launches, spec)[1] else 0 for launches in _stages(kernels)]
+
+
+def can_be_even(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> list[bool]:
+    """For each stage of merged kernels whether the launch would wait for cores with two groups.
+
+    And could have so few groups that they are spread evenly; it need not be faster then.
+    """
+    found = [_dealt(launches, spec) for launches in _stages(kernels)]
+    return [
+        _stacked_us(dealt, spec) > _spread_us(dealt, spec) and _few(dealt, spec) is not None
+        for dealt in found
+    ]
 
 
 def _stages(kernels: Sequence[Sequence[Launch]]) -> list[list[Launch]]:
@@ -117,12 +125,26 @@ def resident_groups(launches: Sequence[Launch], spec: DeviceSpec) -> int:
 
 def _together_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
     """Microseconds of one launch with the groups of all."""
+    return _in_one(launches, spec)[0]
+
+
+def _in_one(launches: Sequence[Launch], spec: DeviceSpec) -> tuple[float, bool]:
+    """Microseconds of one launch, and whether its groups should be as few as are spread evenly."""
     dealt = _dealt(launches, spec)
+    launch_us = _CPU_LAUNCH_US if spec.has_cpu_cores else spec.launch_us
+    overhead = launch_us * (1 + _OF_MEMBER * (len(launches) - 1))
+    spread, stacked = _spread_us(dealt, spec), _stacked_us(dealt, spec)
+    if stacked <= spread:
+        return overhead + spread, False
     few = _few(dealt, spec)
-    return _us(dealt, spec) if few is None else min(_us(dealt, spec), _us(few, spec))
+    evenly = None if few is None else _spread_us(few, spec)
+    if evenly is None or evenly >= stacked:
+        return overhead + stacked, False
+    return overhead + evenly, True
 
 
-def _us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
+def _spread_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
+    """Microseconds of launches whose groups are spread evenly over the cores."""
     cores = max(spec.cores, 1)
     groups = sum(launch.groups for launch in launches)
     if not groups:
@@ -134,14 +156,12 @@ def _us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
         return sum(x.groups * us for x, us in zip(launches, each, strict=True)) / groups
 
     # At least one group of each member, and what a core has of the mixture.
-    calculated = max(*busy, mean(busy) * ceil(groups / cores), _stacked_us(launches, spec))
+    calculated = max(*busy, mean(busy) * ceil(groups / cores))
     rounds = ceil(groups / (cores * resident_groups(launches, spec)))
     waited = max(*alone, mean(alone) * rounds)
     moved = sum(launch.nbytes for launch in launches)
     streamed = moved / spec.bandwidth_gbs / 1e3 if spec.bandwidth_gbs else 0.0
-    launch_us = _CPU_LAUNCH_US if spec.has_cpu_cores else spec.launch_us
-    overhead = launch_us * (1 + _OF_MEMBER * (len(launches) - 1))
-    return overhead + max(calculated, waited, streamed)
+    return max(calculated, waited, streamed)
 
 
 def _stacked_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
@@ -151,7 +171,7 @@ def _stacked_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
     those of one member, of few groups, and a CPU's, whose cores take a group when they are free.
     """
     cores, groups = max(spec.cores, 1), sum(launch.groups for launch in launches)
-    if spec.has_cpu_cores or len(launches) == 1 or groups <= EVEN * cores:
+    if spec.has_cpu_cores or len(launches) == 1 or groups <= most_even_groups(cores):
         return 0.0
     held = min(resident_groups(launches, spec), ceil(groups / cores))
     return max(
@@ -183,10 +203,8 @@ def _dealt(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch]:
 
 
 def _few(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch] | None:
-    """Launches whose groups are few enough to be spread evenly; ``None`` if nothing changes."""
-    if spec.has_cpu_cores or len(launches) == 1:
-        return None
-    loops = group_loops([launch.groups for launch in launches], EVEN * spec.cores)
+    """Launches of so few groups that they are spread evenly; ``None`` if there are too many."""
+    loops = group_loops([launch.groups for launch in launches], most_even_groups(spec.cores))
     if max(loops) == 1:
         return None
     return [

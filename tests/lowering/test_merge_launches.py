@@ -76,7 +76,9 @@ def rules_on(gpu: str, spec: DeviceSpec) -> DeviceSpec:
     return spec if gpu == "opencl" else replace(spec, unaligned_vectors=False)
 
 
-def check(members: list[Member], spec: DeviceSpec, gpu: str, most: tuple[int, ...] = ()) -> Launches:
+def check(
+    members: list[Member], spec: DeviceSpec, gpu: str, most: tuple[int, ...] = ()
+) -> Launches:
     """Merged, members give what they give alone and what NumPy gives; their launches.
 
     Those have `most` groups, by stage.
