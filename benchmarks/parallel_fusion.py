@@ -76,13 +76,13 @@ def _compile(variants: str, target: str, row: str, fallback: str, folder: Path) 
         given = evenly or name.startswith("order")
         try:
             model = _model(members, folder)
-            with _as_given(evenly) if given else nullcontext([True]) as differs:
+            with _as_given(evenly) if given else nullcontext([]) as differs:
                 found[name] = _compile_one(
                     model, target, fallback, fusion, folder / f"{row}.{name}"
                 )
             if name.startswith("only"):
                 found[name].update(_policy_view(model, target, fallback))
-            if not any(differs):
+            if evenly and not any(differs):
                 del found[name]  # as many groups in either way
         except Exception as error:  # of any layer, CUDA's and LLVM's included: it is reported
             found[name] = {"failed": f"{type(error).__name__}: {error}"[:200]}
@@ -101,8 +101,7 @@ def _as_given(evenly: bool) -> Iterator[list[bool]]:
     Returns
     -------
     list of bool
-        By launch, whether it is another one than with as many groups as the members have; once it
-        was compiled.
+        By launch, whether it can have so few; once it was compiled.
     """
     from tvm_edge.relay_passes import parallel_fusion
     from tvm_edge.schedules.group_loops import most_even_groups
@@ -113,7 +112,7 @@ def _as_given(evenly: bool) -> Iterator[list[bool]]:
 
     def most_groups(kernels: Any, spec: Any) -> list[int]:
         few = can_be_even(kernels, spec)
-        found.extend(each is evenly for each in few)
+        found.extend(few)
         return [most_even_groups(spec.cores) if evenly and each else 0 for each in few]
 
     with (
@@ -129,7 +128,7 @@ def _policy_view(model: Any, target: str, fallback: str) -> dict[str, Any]:
     from tvm_edge.relay_passes.expressions import kernel_calls
     from tvm_edge.schedules.launch_work import launches_of
 
-    plan = prepare(model, target, None, fallback)
+    plan = prepare(model, target, None, fallback, tuning_logs=None)
     found = [launches_of(plan.unmerged[name]) or () for name in kernel_calls(plan.unmerged)]
     launches = [[list(astuple(launch)) for launch in kernel] for kernel in found]
     return {"device": asdict(plan.resolved.spec), "launches": launches}

@@ -46,11 +46,11 @@ _SHARE = 0.5
 _CLOCK_GHZ = 1.0
 
 # Of a launch's cost, for each member beside the first: which member a group is of, arguments.
-_OF_MEMBER = 0.5
+_OF_MEMBER = 0.15
 
 # Of what a group calculates, how much longer each further one of its kind on the core makes it: one
-# by itself reaches a part of what the units can do. Fitted to 60 merged launches on an H200
-# (benchmarks/parallel_policy.py).
+# by itself reaches a part of what the units can do. Fitted to 57 merged launches on an H100
+# (benchmarks/parallel_policy.py), as is the cost of a member.
 _SHARED = 0.35
 
 
@@ -102,12 +102,12 @@ def _stages(kernels: Sequence[Sequence[Launch]]) -> list[list[Launch]]:
 
 
 def longest_us(kernel: Sequence[Launch], spec: DeviceSpec) -> float:
-    """Microseconds from the begin to the end of the slowest of a kernel's work-groups.
+    """Microseconds that the slowest of a kernel's work-groups calculates.
 
     Of kernels in one launch, those whose groups take longest should begin first: what a core has to
-    do at the end should be short.
+    do at the end should be short. A group that waits leaves the core to others.
     """
-    return max((max(_waits_us(each, spec), _busy_us(each, spec)) for each in kernel), default=0.0)
+    return max((_busy_us(each, spec) for each in kernel), default=0.0)
 
 
 def resident_groups(launches: Sequence[Launch], spec: DeviceSpec) -> int:
@@ -151,17 +151,31 @@ def _spread_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
         return 0.0
     busy = [_busy_us(launch, spec) for launch in launches]
     alone = [max(_waits_us(launch, spec), us) for launch, us in zip(launches, busy, strict=True)]
-
-    def mean(each: Sequence[float]) -> float:
-        return sum(x.groups * us for x, us in zip(launches, each, strict=True)) / groups
-
-    # At least one group of each member, and what a core has of the mixture.
-    calculated = max(*busy, mean(busy) * ceil(groups / cores))
-    rounds = ceil(groups / (cores * resident_groups(launches, spec)))
-    waited = max(*alone, mean(alone) * rounds)
+    counts = [launch.groups for launch in launches]
+    calculated = _makespan(counts, busy, cores)
+    waited = _makespan(counts, alone, cores * resident_groups(launches, spec))
     moved = sum(launch.nbytes for launch in launches)
     streamed = moved / spec.bandwidth_gbs / 1e3 if spec.bandwidth_gbs else 0.0
     return max(calculated, waited, streamed)
+
+
+def _makespan(counts: Sequence[int], times: Sequence[float], places: int) -> float:
+    """Until the last of some groups ends, the longest of which begin first.
+
+    Short ones fill what the long ones leave.
+
+    Parameters
+    ----------
+    counts : sequence of int
+        Groups of each member.
+    times : sequence of float
+        How long one of each takes.
+    places : int
+        Where one runs at a time.
+    """
+    longest, count = max(zip(times, counts, strict=True))
+    total = sum(time * count for time, count in zip(times, counts, strict=True))
+    return max(longest * ceil(count / places), total / places)
 
 
 def _stacked_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
