@@ -27,7 +27,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, astuple
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -73,10 +73,12 @@ def _compile(variants: str, target: str, row: str, fallback: str, folder: Path) 
     found: dict[str, Any] = {}
     for name, (members, fusion) in json.loads(variants).items():
         evenly = name.startswith("even")
-        given = evenly or name.startswith("order")
+        how: AbstractContextManager[list[bool]] = nullcontext([])
+        if evenly or name.startswith("order"):
+            how = _as_given(evenly)
         try:
             model = _model(members, folder)
-            with _as_given(evenly) if given else nullcontext([]) as differs:
+            with how as differs:
                 found[name] = _compile_one(
                     model, target, fallback, fusion, folder / f"{row}.{name}"
                 )
@@ -104,20 +106,19 @@ def _as_given(evenly: bool) -> Iterator[list[bool]]:
         By launch, whether it can have so few; once it was compiled.
     """
     from tvm_edge.relay_passes import parallel_fusion
-    from tvm_edge.schedules.group_loops import most_even_groups
     from tvm_edge.schedules.launch_time import can_be_even
     from tvm_edge.schedules.parallel_policy import Problem
 
     found: list[bool] = []
 
-    def most_groups(kernels: Any, spec: Any) -> list[int]:
+    def spread_over(kernels: Any, spec: Any) -> list[int]:
         few = can_be_even(kernels, spec)
         found.extend(few)
-        return [most_even_groups(spec.cores) if evenly and each else 0 for each in few]
+        return [spec.cores if evenly and each else 0 for each in few]
 
     with (
         mock.patch.object(Problem, "ordered", lambda _, members: tuple(members)),
-        mock.patch.object(parallel_fusion, "most_groups", most_groups),
+        mock.patch.object(parallel_fusion, "spread_over", spread_over),
     ):
         yield found
 

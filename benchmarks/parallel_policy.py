@@ -12,7 +12,8 @@ members or some, and ``"1 0 even"`` for those in a launch of so few work-groups 
 evenly. The latest commit with the times of what the policy takes counts.
 
 ``--add ROWS --commit NAME`` adds what ``benchmarks.parallel_fusion --target cuda --orders --json
-ROWS`` measured on the same device, or begins a file (``--data``) of another one.
+ROWS`` measured on the same device, or begins a file (``--data``) of another one. What ``auto`` took
+there is what the policy takes here: add rows with the commit that measured them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 from typing import Any
 from unittest import mock
 
@@ -96,7 +97,8 @@ def read(path: Path) -> tuple[DeviceSpec, list[Row]]:
     rows: dict[tuple[str, ...], list[dict[str, dict[str, float]]]] = {}
     for measured in data["rows"]:  # commits in their order
         us = {
-            how: {name: median(times) for name, times in found.items()}
+            # The least of the rounds: what else the host does only adds to a time.
+            how: {name: min(times) for name, times in found.items()}
             for how, found in measured["us"].items()
         }
         rows.setdefault(tuple(measured["members"]), []).insert(0, us)
@@ -134,6 +136,13 @@ def add(path: Path, rows: Path, commit: str) -> None:
             data["device"] = alone["device"]
             data["kernels"][member] = alone["launches"]
         us = {how: dict(_named(found, members)) for how, found in row["us"].items()}
+        kernels = [data["kernels"][member] for member in members]
+        if all(len(each) == 1 for each in kernels):
+            launches = tuple(tuple(Launch(*each) for each in kernel[0]) for kernel in kernels)
+            taken = decide(Row(tuple(members), launches, ()), _device(data))
+            for how, found in row["us"].items():
+                if "auto" in found:  # of some members, perhaps, which orders are not
+                    us[how].setdefault(taken, [round(each, 3) for each in found["auto"]])
         data["rows"] = [
             other
             for other in data["rows"]
@@ -167,7 +176,7 @@ def decide(row: Row, spec: DeviceSpec) -> str:
     members = [member for group in taken for member in group.members]
     if not members:
         return "off"
-    is_even = any(launch_time.most_groups([row.kernels[member] for member in members], spec))
+    is_even = any(launch_time.spread_over([row.kernels[member] for member in members], spec))
     return " ".join(map(str, members)) + (" even" if is_even else "")
 
 

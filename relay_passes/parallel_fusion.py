@@ -18,7 +18,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.lowering.merge_launches import MOST_GROUPS
+from tvm_edge.lowering.merge_launches import SPREAD
 from tvm_edge.lowering.parallel_members import compose
 from tvm_edge.relay_passes.aliases import Lives
 from tvm_edge.relay_passes.concat_in_place import AREAS
@@ -31,7 +31,7 @@ from tvm_edge.relay_passes.expressions import (
     with_blocks,
 )
 from tvm_edge.relay_passes.kernel_graph import KernelCall, KernelGraph, Measured
-from tvm_edge.schedules.launch_time import most_groups
+from tvm_edge.schedules.launch_time import spread_over
 from tvm_edge.schedules.parallel_policy import Group, choose_groups
 
 __all__ = ["Measured", "ParallelFusion", "fuse_parallel", "merged_kernels"]
@@ -179,7 +179,7 @@ class _Kernels:
         slots: Sequence[int],
         count: int,
         over: Sequence[int],
-        most: Sequence[int],
+        spread: Sequence[int],
     ) -> tvm.ir.GlobalVar:
         """The kernel of a group.
 
@@ -192,16 +192,16 @@ class _Kernels:
             Results of the kernel.
         over : sequence of int
             Those of them that it overwrites.
-        most : sequence of int
-            By stage, as :data:`~tvm_edge.lowering.merge_launches.MOST_GROUPS`.
+        spread : sequence of int
+            By stage, as :data:`~tvm_edge.lowering.merge_launches.SPREAD`.
         """
         names = [str(member.name.name_hint) for member in members]
         key = (*names, *slots, -1, *over)
         if key not in self.made:
             self.merged.update(names)
             func = self._composed(members, slots, count, over)
-            if any(most):
-                func = func.with_attr(MOST_GROUPS, list(most))
+            if any(spread):
+                func = func.with_attr(SPREAD, list(spread))
             name = self._unused("_and_".join(names)[:_LONGEST_NAME])
             gvar = tvm.ir.GlobalVar(name)
             relax.expr._update_type(gvar, func.ty)
@@ -263,7 +263,7 @@ class _Writer:
         launched: list[tuple[int, ...]] = []
         for node in self._order():
             if node in self._members:
-                bindings += self._group(self._members[node], self._most_groups(node))
+                bindings += self._group(self._members[node], self._spread(node))
                 launched.append(self._numbers[node])
             elif node in self._graph.number:
                 kernel = self._graph.kernels[self._graph.number[node]]
@@ -313,12 +313,12 @@ class _Writer:
             self._latest[part] = unpacked[-1].var
         return [self._named(var, call), *unpacked]
 
-    def _most_groups(self, leader: int) -> list[int]:
+    def _spread(self, leader: int) -> list[int]:
         """By stage, of a group's launches; empty where nothing is known of them."""
         launches = self._graph.launches(self._numbers[leader])
-        return [] if launches is None else most_groups(launches, self._spec)
+        return [] if launches is None else spread_over(launches, self._spec)
 
-    def _group(self, members: Sequence[KernelCall], most: Sequence[int]) -> list[relax.Binding]:
+    def _group(self, members: Sequence[KernelCall], spread: Sequence[int]) -> list[relax.Binding]:
         """Kernels as one."""
         inputs = [arg for member in members for arg in member.inputs]
         slots: list[int] = []
@@ -343,7 +343,7 @@ class _Writer:
                 types.append(ty)
         over = [slot for slot, state in enumerate(old) if state is not None]
         states = [state for state in old if state is not None]
-        name = self._kernels.of(members, slots, len(types), over, most)
+        name = self._kernels.of(members, slots, len(types), over, spread)
         order = [*over, *(slot for slot in range(len(types)) if slot not in over)]
         call = self._call(name, inputs, states, [types[slot] for slot in order])
         made = self._bind("parallel", call)

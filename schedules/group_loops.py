@@ -22,28 +22,29 @@ def most_even_groups(cores: int) -> int:
     return 2 * cores - 1
 
 
-def group_loops(counts: Sequence[int], most: int) -> list[int]:
-    """How many of its groups a group of each member is to do, for `most` in all at the most.
+def group_loops(counts: Sequence[int], cores: int) -> list[int] | None:
+    """How many of its groups a group of each member is to do, so that all are spread evenly.
 
-    Members with the most groups have them reduced, to the same number.
+    Members with a group for each core at most keep theirs, as they are the long ones; the others
+    have theirs reduced to the same number.
 
     Parameters
     ----------
     counts : sequence of int
         Groups of each member.
-    most : int
+    cores : int
 
     Returns
     -------
-    list of int
-        1 for all where they are few enough, and where each could not have one.
+    list of int or None
+        1 for all where they are few enough; ``None`` where no group would be left for a member.
     """
-    if sum(counts) <= most or most < len(counts):
+    left, rest = most_even_groups(cores), sorted(counts)
+    if sum(counts) <= left:
         return [1] * len(counts)
-    left, level = most, 0
-    for number, count in enumerate(sorted(counts)):
-        level = left // (len(counts) - number)
-        if count > level:
-            break
-        left -= count
-    return [ceil(count / level) if count > level else 1 for count in counts]
+    while rest and (rest[0] <= cores or rest[0] <= left // len(rest)):
+        left -= rest.pop(0)
+    if not rest or left < len(rest):
+        return None
+    level = left // len(rest)
+    return [1 if count <= cores else ceil(count / level) for count in counts]

@@ -36,7 +36,7 @@ from tvm_edge.schedules.gpu.cycles import (
 from tvm_edge.schedules.group_loops import group_loops, most_even_groups
 from tvm_edge.schedules.launch_work import Launch
 
-__all__ = ["apart_us", "can_be_even", "longest_us", "merged_us", "most_groups", "resident_groups"]
+__all__ = ["apart_us", "can_be_even", "longest_us", "merged_us", "resident_groups", "spread_over"]
 
 _CPU_LAUNCH_US = 5.0
 """To hand a parallel loop to the threads of TVM's pool and to wait for the last of them."""
@@ -46,12 +46,16 @@ _SHARE = 0.5
 _CLOCK_GHZ = 1.0
 
 # Of a launch's cost, for each member beside the first: which member a group is of, arguments.
-_OF_MEMBER = 0.15
+_OF_MEMBER = 0.3
+
+# Of a group that does several, how many steps longer each takes than its own: it begins when the
+# one before has ended.
+_TURN = 1
 
 # Of what a group calculates, how much longer each further one of its kind on the core makes it: one
 # by itself reaches a part of what the units can do. Fitted to 57 merged launches on an H100
 # (benchmarks/parallel_policy.py), as is the cost of a member.
-_SHARED = 0.35
+_SHARED = 0.3
 
 
 def apart_us(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> float:
@@ -71,16 +75,15 @@ def merged_us(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> float:
     return sum(_together_us(launches, spec) for launches in _stages(kernels))
 
 
-def most_groups(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> list[int]:
-    """How many groups the launch of each stage of merged kernels should have at most.
+def spread_over(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> list[int]:
+    """For each stage of merged kernels the cores that the launch's groups should be spread over.
 
     Returns
     -------
     list of int
-        0: as many as its members have.
+        0: it has as many groups as its members, wherever these run.
     """
-    most = most_even_groups(spec.cores)
-    return [most if _in_one(launches, spec)[1] else 0 for launches in _stages(kernels)]
+    return [spec.cores if _in_one(launches, spec)[1] else 0 for launches in _stages(kernels)]
 
 
 def can_be_even(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> list[bool]:
@@ -217,9 +220,9 @@ def _dealt(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch]:
 
 
 def _few(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch] | None:
-    """Launches of so few groups that they are spread evenly; ``None`` if there are too many."""
-    loops = group_loops([launch.groups for launch in launches], most_even_groups(spec.cores))
-    if max(loops) == 1:
+    """Launches of so few groups that they are spread evenly; ``None`` where they cannot be."""
+    loops = group_loops([launch.groups for launch in launches], spec.cores)
+    if loops is None:
         return None
     return [
         replace(
@@ -227,7 +230,7 @@ def _few(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch] | None:
             groups=ceil(launch.groups / count),
             flops=launch.flops * count,
             loads=launch.loads * count,
-            steps=launch.steps * count,
+            steps=launch.steps * count + _TURN * (count - 1),
         )
         for launch, count in zip(launches, loops, strict=True)
     ]

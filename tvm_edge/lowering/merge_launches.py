@@ -40,11 +40,11 @@ from tvm_edge.schedules.gpu.subgroup_calls import PIN
 from tvm_edge.schedules.grid import sequence
 from tvm_edge.schedules.group_loops import group_loops
 
-__all__ = ["MOST_GROUPS", "MergeLaunches"]
+__all__ = ["SPREAD", "MergeLaunches"]
 
-MOST_GROUPS = "tvm_edge.most_groups"
-"""Attribute of a composed kernel: how many groups the launch of each stage is to have at most, 0
-for as many as there are. See :mod:`tvm_edge.schedules.group_loops`."""
+SPREAD = "tvm_edge.spread"
+"""Attribute of a composed kernel: for each stage the cores that its launch's groups are to be
+spread over evenly, 0 where that is of no use. See :mod:`tvm_edge.schedules.group_loops`."""
 
 _MOST_GROUPS = 2**31 - 1
 
@@ -63,11 +63,11 @@ class MergeLaunches:
 
 def _merged_kernel(func: tirx.PrimFunc, members: Sequence[Sequence[tirx.Stmt]]) -> tirx.PrimFunc:
     local = func.attrs["target"].attrs.get("max_shared_memory_per_block", 0)
-    most = [int(count) for count in func.attrs.get(MOST_GROUPS, [])]
+    cores = [int(count) for count in func.attrs.get(SPREAD, [])]
     merge = partial(
-        _merged, local=int(local) or None, wave=int(func.attrs.get(FLAT, 0)), most_of_stage=most
+        _merged, local=int(local) or None, wave=int(func.attrs.get(FLAT, 0)), spread=cores
     )
-    return merge_stages(func, members, take_apart, merge).without_attr(MOST_GROUPS)
+    return merge_stages(func, members, take_apart, merge).without_attr(SPREAD)
 
 
 def _merged(
@@ -75,7 +75,7 @@ def _merged(
     launches: Mapping[int, Launch],
     local: int | None,
     wave: int,
-    most_of_stage: Sequence[int],
+    spread: Sequence[int],
 ) -> list[Joined]:
     """The launches of a stage: each goes with the first others that it fits to.
 
@@ -83,10 +83,10 @@ def _merged(
     ----------
     wave : int
         Not 0: by work-items where that is possible, in ranges rounded up to it.
-    most_of_stage : sequence of int
-        Of :data:`MOST_GROUPS`.
+    spread : sequence of int
+        Of :data:`SPREAD`.
     """
-    most = most_of_stage[stage] if stage < len(most_of_stage) else 0
+    cores = spread[stage] if stage < len(spread) else 0
     if wave and all(map(can_be_flat, launches.values())):
         return [(list(launches), flat_launch(list(launches.values()), wave))]
     groups: list[dict[int, Launch]] = []
@@ -97,7 +97,7 @@ def _merged(
                 break
         else:
             groups.append({number: launch})
-    return [(list(group), _one(list(group.values()), most)) for group in groups]
+    return [(list(group), _one(list(group.values()), cores)) for group in groups]
 
 
 def _fit(launches: Sequence[Launch], local: int | None) -> bool:
@@ -142,8 +142,8 @@ def _group_count(launch: Launch, size: int) -> int:
     return -(-launch.group_count * launch.item_count // size)
 
 
-def _one(launches: Sequence[Launch], most: int) -> tirx.Stmt:
-    """The merged launch, of `most` groups if that is not 0."""
+def _one(launches: Sequence[Launch], cores: int) -> tirx.Stmt:
+    """The merged launch, spread over `cores` evenly if that is not 0."""
     if len(launches) == 1:
         return launches[0].stmt
     array, bodies = in_common([(launch.arrays, launch.body) for launch in launches])
@@ -154,7 +154,7 @@ def _one(launches: Sequence[Launch], most: int) -> tirx.Stmt:
     size = _group_size(launches)
     sizes = launches[0].items if len(shapes) == 1 else (size, 1, 1)
     counts = [_group_count(launch, size) for launch in launches]
-    loops = group_loops(counts, most) if most else [1] * len(counts)
+    loops = (group_loops(counts, cores) if cores else None) or [1] * len(counts)
     given = [-(-count // loop) for count, loop in zip(counts, loops, strict=True)]
     ends = [sum(given[: i + 1]) for i in range(len(launches))]
     # From the last member to the first: what is left where it is none of those before.

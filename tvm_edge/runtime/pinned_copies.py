@@ -1,8 +1,8 @@
 """Copies to a GPU with memory of its own, through memory that its driver has pinned.
 
-What is not pinned the driver copies to memory of its own first, on the thread that asks: 6 to 7 GB/s
-on an H200's host, whose link carries 55. Here several threads read pieces into one of two pinned
-blocks while the other crosses.
+What is not pinned the driver copies to memory of its own first, on the thread that asks: 6 to 7
+GB/s on an H200's host, whose link carries 55. Here several threads read pieces into one of two
+pinned blocks while the other crosses: 15 GB/s on an H100's.
 
 Only CUDA has memory that a program can ask to be pinned; OpenCL says nothing of it.
 """
