@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import tvm
 from tvm import relax
 
 from tvm_edge.relay_passes.expressions import all_bindings, is_call, with_blocks
 from tvm_edge.runtime.captures import RECORDING
 
-__all__ = ["AnnounceRecordings"]
+__all__ = ["AnnounceRecordings", "calls_region"]
 
 _RUN = "vm.builtin.cuda_graph.run_or_capture"
 _FIELDS = 3  # function, arguments, number of the region; then the shape, if it is symbolic
@@ -44,9 +46,9 @@ def _recorded(mod: tvm.IRModule) -> dict[tvm.ir.GlobalVar, int]:
     for _, func in mod.functions_items():
         if not isinstance(func, relax.Function):
             continue
-        calls = [b.value for b in all_bindings(func.body) if _records(b.value)]
+        calls = [b.value for b in all_bindings(func.body) if calls_region(b.value)]
         outside = [b.value for block in func.body.blocks for b in block.bindings]
-        last = sum(map(_records, outside)) == len(calls)
+        last = sum(map(calls_region, outside)) == len(calls)
         last = last and all(len(call.args[1].fields) == _FIELDS for call in calls)
         for call in calls:
             region = call.args[1].fields[0]
@@ -54,5 +56,6 @@ def _recorded(mod: tvm.IRModule) -> dict[tvm.ir.GlobalVar, int]:
     return found
 
 
-def _records(value: relax.Expr) -> bool:
+def calls_region(value: relax.Expr) -> TypeGuard[relax.Call]:
+    """Whether an expression calls what ``RewriteCUDAGraph`` lifts to be recorded."""
     return is_call(value, "relax.call_builtin_with_ctx") and value.args[0].global_symbol == _RUN

@@ -49,6 +49,27 @@ def network(seed: int = 0) -> onnx.ModelProto:
     return make_model(nodes, {"data": SHAPE}, ["flat", "sum"], weights)
 
 
+def joined(seed: int = 0) -> onnx.ModelProto:
+    """A concatenation whose last slice is written beside the first kernel, the other by a region.
+
+    Once the two that read the input are one launch, which nothing records, what is left between it
+    and the last has no result of its own.
+    """
+    random = np.random.default_rng(seed)
+    nodes, weights = [], {}
+
+    def convolve(value: str, name: str, channels: int = 32) -> str:
+        weights[f"w_{name}"] = random.standard_normal((32, channels, 1, 1), "float32") / 8
+        nodes.append(onnx.helper.make_node("Conv", [value, f"w_{name}"], [name]))
+        return name
+
+    second = convolve(convolve(convolve("data", "first"), "middle"), "second")
+    nodes.append(
+        onnx.helper.make_node("Concat", [second, convolve("data", "beside")], ["all"], axis=1)
+    )
+    return make_model(nodes, {"data": (1, 32, 16, 16)}, [convolve("all", "out", 64)], weights)
+
+
 @pytest.fixture(scope="module")
 def on_opencl() -> None:
     if not tvm.runtime.enabled("opencl") or not tvm.opencl(0).exist:
@@ -190,6 +211,25 @@ def test_a_driver_that_fails_to_record_is_named_once(
     assert "TVM_EDGE_OPENCL_COMMAND_BUFFER=0" in told
     counts = failing["counts"]
     assert counts["failed"] >= 2 and counts["recorded"] == counts["replayed"] == 0
+
+
+@pytest.mark.parametrize("kind", ["opencl", "cuda"])
+def test_a_region_without_results(kind: str, request: pytest.FixtureRequest) -> None:
+    """What it writes is there after each run."""
+    if not tvm.runtime.enabled(kind) or not tvm.device(kind).exist:
+        pytest.skip(f"no {kind} device on this machine")
+    if kind == "opencl":
+        request.getfixturevalue("records")
+        request.getfixturevalue("small_gpu")
+    model = joined()
+    before = opencl.command_buffers()["recorded"]
+    built = tvm_edge.compile(model, kind, fallback="none", parallel_fusion=True, tuning_logs=False)
+    assert any(group["taken"] for group in built.report.fusion_groups)
+    for seed in range(3):
+        inputs = {"data": random_input((1, 32, 16, 16), seed)}
+        for name, value in reference(model, inputs).items():
+            assert relative_error(built.run(inputs)[name], value) < 1e-5
+    assert kind == "cuda" or opencl.command_buffers()["recorded"] > before
 
 
 # ------------------------------------------------------------------------------- without a device

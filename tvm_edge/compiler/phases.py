@@ -17,6 +17,7 @@ from tvm_edge.relay_passes.fold_constant_views import FoldConstantViews
 from tvm_edge.relay_passes.fuse_tir import FuseTIR
 from tvm_edge.relay_passes.hoist_weights import HoistWeights
 from tvm_edge.relay_passes.insert_copies import LowerCopies
+from tvm_edge.relay_passes.keep_region_results import KeepRegionResults
 from tvm_edge.relay_passes.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.layout import BlockLayout
 from tvm_edge.relay_passes.layout_graph import LayoutPlan
@@ -174,10 +175,11 @@ _INSTRUCTIONS = (
     transform.AttachGlobalSymbol(),
 )
 
+_RECORD = (transform.RewriteCUDAGraph(), KeepRegionResults())
 _RECORDINGS: Mapping[str | None, tuple[tvm.transform.Pass, ...]] = {
     None: (),
-    "cuda": (transform.RewriteCUDAGraph(), AnnounceRecordings()),
-    "opencl": (HoistWeights(), transform.RewriteCUDAGraph(), RecordOnOpenCL()),
+    "cuda": (*_RECORD, AnnounceRecordings()),
+    "opencl": (HoistWeights(), *_RECORD, RecordOnOpenCL()),
 }
 
 
