@@ -27,6 +27,8 @@ Options = dict[str, object]
 # Reduced, the rest of the zoo adds nothing to the rules but minutes of building kernels; residuals
 # are in mobilenet_v2, which is compiled for other GPUs, and joined branches in tests/relay_passes.
 QUICK = ("ssd_mobilenet_v1",)
+# Of one shape on a GPU, and there they are given as many updates as suppression keeps boxes.
+ON_CPU = {"faster_rcnn_head": {"ScatterND"}}
 DETECTORS = tuple(name for name in zoo.names() if zoo.entry(name).task == "detection")
 
 
@@ -47,7 +49,7 @@ def assert_close(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray])
 
 @pytest.mark.parametrize(("name", "options"), networks(quick=QUICK, huge=HUGE))
 def test_as_compiled_for_use(name: str, options: Options, gpu: str) -> None:
-    """Right; every kernel has a schedule; all of it on the GPU, detections too."""
+    """Right; every kernel has a schedule; all on the GPU, detections too, but what is in the list."""
     if (name, options) == ("ssd_mobilenet_v1", REDUCED["ssd_mobilenet_v1"]):
         model, compiled = detector(gpu)
     else:
@@ -66,8 +68,9 @@ def test_as_compiled_for_use(name: str, options: Options, gpu: str) -> None:
         result = compare_detections(actual, expected, score_threshold=threshold)
         assert result.unmatched == 0
         assert result.matched >= 10
-    assert {p.device for p in report.placements} <= {gpu, ""}
-    assert (len(report.partitions), report.copies) == (1, ())
+    left = {p.op_type for p in report.placements if p.device not in (gpu, "")}
+    assert left == ON_CPU.get(name, set())
+    assert left or (len(report.partitions), report.copies) == (1, ())
 
 
 @pytest.mark.parametrize("size", ["small_gpu", "large_gpu"])
