@@ -7,8 +7,9 @@ tile). A kernel that leaves cores or their registers empty has room for another 
 merging gains, beside the launch ("theoretical occupancy of the mobile GPU", EMDL'21 §7).
 
 What it costs: all groups of a merged launch have the registers and the local memory of the member
-that wants most, so that fewer of them run on a core at the same time. They have its work-items, too
-if those share local memory; others are dealt to groups of that size (:func:`_dealt`).
+that wants most, so that fewer of them run on a core at the same time. They have its work-items,
+too: some do nothing in groups whose items share local memory, and items of other members are dealt
+to groups of that size (:func:`_dealt`).
 
 And where they run. A kernel with a group for each core has a core for each group. With hundreds of
 others beside them in one launch some cores have two of them, which share its units
@@ -53,9 +54,13 @@ _OF_MEMBER = 0.3
 _TURN = 1
 
 # Of what a group calculates, how much longer each further one of its kind on the core makes it: one
-# by itself reaches a part of what the units can do. Fitted to 57 merged launches on an H100
-# (benchmarks/parallel_policy.py), as is the cost of a member.
+# by itself reaches a part of what the units can do. Fitted to 59 merged launches on an H100
+# (benchmarks/parallel_policy.py), as are the cost of a member and the next.
 _SHARED = 0.3
+
+# Of what a group calculates, for each work-item how much longer one that does nothing makes it: it
+# has registers that another group could have, and comes to every barrier.
+_IDLE = 0.15
 
 
 def apart_us(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> float:
@@ -206,17 +211,17 @@ def _dealt(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch]:
     if spec.has_cpu_cores or len(launches) == 1:
         return list(launches)
     size = max(launch.items for launch in bound or launches)
-    return [
-        launch
-        if launch in bound or launch.items == size
-        else replace(
-            launch,
-            groups=ceil(launch.groups * launch.items / size),
-            items=size,
-            flops=launch.flops * size / launch.items,
-        )
-        for launch in launches
-    ]
+    found = []
+    for launch in launches:
+        if launch not in bound:
+            groups = ceil(launch.groups * launch.items / size)
+            flops = launch.flops * size / launch.items
+            launch = replace(launch, groups=groups, items=size, flops=flops)
+        elif launch.local_bytes:
+            slower = 1 + _IDLE * (size / launch.items - 1)
+            launch = replace(launch, flops=launch.flops * slower, loads=launch.loads * slower)
+        found.append(launch)
+    return found
 
 
 def _few(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch] | None:

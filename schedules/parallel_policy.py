@@ -31,7 +31,7 @@ __all__ = [
     "fuses_by_itself",
 ]
 
-LEAST_GAIN = 0.09
+LEAST_GAIN = 0.04
 """Of the time that kernels take apart, what a merge has to gain by the prediction. With less some
 of those that were measured lose (benchmarks/parallel_policy.py)."""
 

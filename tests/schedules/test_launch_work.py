@@ -139,6 +139,16 @@ def test_groups_that_do_several(counts: tuple[int, ...], loops: tuple[int, ...] 
         assert given <= most_even_groups(132) == 263
 
 
+def test_items_that_do_nothing_make_a_group_slower() -> None:
+    """Those of a member that shares local memory, in a launch whose groups have more items."""
+    long = Launch(1320, 64, flops=1e7, loads=0, steps=1, registers=32, local_bytes=64, nbytes=0)
+    times = [
+        merged_us([[long], [replace(long, groups=1, items=items, flops=0)]], ORIN)
+        for items in (64, 128, 256)
+    ]
+    assert times[2] - times[1] == pytest.approx(2 * (times[1] - times[0])) and times[1] > times[0]
+
+
 H200 = replace(
     ORIN,
     cores=132,
@@ -158,7 +168,7 @@ H200 = replace(
         ((192, 64, 35, 1), (192, 48, 35, 1), True),
         ((256, 1024, 14, 1), (64, 256, 56, 1), True),
         ((256, 48, 27, 1), (256, 64, 56, 1), True),
-        ((64, 64, 56, 3), (64, 64, 56, 3), False),  # both fill it
+        ((64, 64, 112, 3), (64, 64, 112, 3), False),  # both fill it, for long
     ],
     ids=str,
 )
