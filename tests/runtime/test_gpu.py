@@ -119,8 +119,8 @@ def test_the_profile_waits_for_each_kernel(gpu: str) -> None:
     heavy = make_model([node], {"x": (1, 64, 128, 128)}, ["y"], {"w": weight})
     built = tvm_edge.compile(heavy, gpu, fallback="none")
     profile, alone = built.profile(repeat=3), built.benchmark(repeat=3)
-    # Launching takes 5 µs; the kernels 30 on an H100, and hundreds elsewhere.
-    assert sum(row.time_us for row in profile.kernels) > 500 * alone.device.min
+    # Launching takes 5 µs; the kernels some 40 on an H100, and hundreds elsewhere.
+    assert sum(row.time_us for row in profile.kernels) > 250 * alone.device.min
 
 
 # ------------------------------------------------------------------------------- without a device
