@@ -49,7 +49,7 @@ def assert_close(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray])
 
 @pytest.mark.parametrize(("name", "options"), networks(quick=QUICK, huge=HUGE))
 def test_as_compiled_for_use(name: str, options: Options, gpu: str) -> None:
-    """Right; every kernel has a schedule; all on the GPU, detections too, but what is in the list."""
+    """Right; every kernel has a schedule; all on the GPU, detections too, but what is listed."""
     if (name, options) == ("ssd_mobilenet_v1", REDUCED["ssd_mobilenet_v1"]):
         model, compiled = detector(gpu)
     else:
