@@ -154,6 +154,16 @@ def _compile_as_if(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> None:
 
 
 @pytest.fixture
+def pocl_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pocl 3.1 leaves its optimiser out in `make test-full`, too.
+
+    It is wrong about merged kernels that have barriers, and corrupts what is beside their results,
+    where CUDA, Intel's runtime for CPUs and pocl without it are right.
+    """
+    monkeypatch.setenv("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
+
+
+@pytest.fixture
 def own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """An OpenCL device that is the CPU gets copies of weights, as others do."""
     monkeypatch.setattr(opencl, "borrow", lambda *_: None)

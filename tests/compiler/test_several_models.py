@@ -332,6 +332,7 @@ def test_async_warmup_benchmark(
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("pocl_as_written")
 def test_kernels_of_concatenations_are_cut_out_whole(gpu: str, large_gpu: None) -> None:
     """Branches that write into one tensor, in two models of which one runs."""
     models = {}

@@ -59,7 +59,7 @@ def small_tile(extents: tuple[int, int, int, int], *_: object) -> Tile:
 
 
 @pytest.fixture(autouse=True)
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_tiles(pocl_as_written: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "choose_product_tile", small_tile)
 
 

@@ -112,7 +112,7 @@ def test_on_a_cpu(build: Callable[[Graph], None]) -> None:
 
 
 @pytest.fixture
-def as_large(large_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def as_large(large_gpu: None, pocl_as_written: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large GPU, for which the policy decides as it does for one."""
     monkeypatch.setattr(parallel, "fuses_by_itself", parallel_policy.fuses_by_itself)
 
