@@ -1,0 +1,222 @@
+"""Weights streamed from the artifact: their values, and what may happen to the file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+
+import tvm_edge
+from tests.onnx_models import reference, relative_error
+from tests.runtime.streaming.conftest import LAYERS, WIDTH
+from tests.runtime.test_concurrency import at_once
+from tvm_edge import ArtifactError, opencl
+from tvm_edge.runtime.mapped_file import MappedFile
+from tvm_edge.runtime.streaming import WeightStream
+
+
+def test_values_from_the_file(
+    deep: onnx.ModelProto, streamed: dict[str, Path], x: dict[str, np.ndarray], target: str
+) -> None:
+    model = tvm_edge.load(streamed[target])
+    for seed in range(2):
+        values = {"x": x["x"] + np.float32(seed)}
+        assert relative_error(model.run(values)["y"], reference(deep, values)["y"]) < 1e-4
+
+
+def copy_of(path: Path, folder: Path) -> Path:
+    target = folder / "copy.tvme"
+    target.write_bytes(path.read_bytes())
+    return target
+
+
+def test_a_file_that_is_cut_between_runs(
+    streamed: dict[str, Path], x: dict[str, np.ndarray], tmp_path: Path, target: str
+) -> None:
+    path = copy_of(streamed[target], tmp_path)
+    content = path.read_bytes()
+    model = tvm_edge.load(path)
+    expected = model.run(x)["y"]
+    os.truncate(path, len(content) // 2)
+    with pytest.raises(ArtifactError, match=r"was cut .* export it again") as caught:
+        model.run(x)
+    assert str(path) in str(caught.value)
+    with path.open("r+b") as file:
+        file.write(content)
+    np.testing.assert_array_equal(model.run(x)["y"], expected)
+
+
+def test_a_file_that_is_cut_in_a_run(
+    streamed: dict[str, Path],
+    x: dict[str, np.ndarray],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    target: str,
+) -> None:
+    """The run fails, and the next one is right again when the file is."""
+    path = copy_of(streamed[target], tmp_path)
+    content = path.read_bytes()
+    model = tvm_edge.load(path)
+    expected = model.run(x)["y"]
+    # Not while a kernel reads what is mapped: then it is SIGBUS, as for all mapped weights.
+    copies = target == "cuda" or (
+        target == "opencl" and opencl.borrow(tvm.runtime.empty((64,))) is None
+    )
+    name = "upload_part" if copies else "next_part"
+    original, calls = getattr(WeightStream, name), []
+
+    def cut_at_third(self: WeightStream, *arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 3:
+            os.truncate(path, 1 << 20)
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WeightStream, name, cut_at_third)
+        with pytest.raises(ArtifactError, match="was cut"):
+            model.run(x)
+    assert 3 <= len(calls) <= 5  # a GPU has one part by then, and is getting another
+    with path.open("r+b") as file:
+        file.write(content)
+    for _ in range(2):
+        np.testing.assert_array_equal(model.run(x)["y"], expected)
+
+
+@pytest.mark.usefixtures("own_memory")
+def test_a_part_that_could_not_be_read_ahead_is_read_again(
+    streamed: dict[str, Path], x: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tvm_edge.load(streamed["opencl"])
+    expected = model.run(x)["y"]
+    original, calls = MappedFile.read_into, []
+
+    def failing(self: MappedFile, into: np.ndarray, address: int) -> None:
+        calls.append(address)
+        if len(calls) % 3 == 0:
+            raise ArtifactError("the disk is away for a moment")
+        original(self, into, address)
+
+    monkeypatch.setattr(MappedFile, "read_into", failing)
+    for _ in range(2):
+        np.testing.assert_array_equal(model.run(x)["y"], expected)
+    assert len(calls) > 3 * 8 * LAYERS * 2 / 4
+
+
+def test_a_file_that_is_gone(
+    streamed: dict[str, Path], x: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    """Its pages stay as long as somebody has it open."""
+    path = copy_of(streamed["llvm"], tmp_path)
+    model = tvm_edge.load(path)
+    path.unlink()
+    np.testing.assert_array_equal(model.run(x)["y"], tvm_edge.load(streamed["llvm"]).run(x)["y"])
+
+
+def test_mapped_weights_of_a_file_that_is_cut(
+    artifact: Path, image: np.ndarray, tmp_path: Path
+) -> None:
+    """Also those that are not streamed."""
+    path = copy_of(artifact, tmp_path)
+    model = tvm_edge.load(path)
+    model.run({"data": image})
+    os.truncate(path, 4096)
+    with pytest.raises(ArtifactError, match="was cut"):
+        model.run({"data": image})
+
+
+def test_threads(streamed: dict[str, Path], target: str) -> None:
+    """Two models of one file, and two threads on each."""
+    models = [tvm_edge.load(streamed[target], num_threads=1) for _ in range(2)]
+    random = np.random.default_rng(5)
+    inputs = [random.standard_normal((1, WIDTH)).astype("float32") for _ in range(4)]
+    expected = [models[0].run({"x": each})["y"] for each in inputs]
+
+    def runs(index: int) -> bool:
+        model = models[index % 2]
+        found = [model.run({"x": inputs[index]})["y"] for _ in range(4)]
+        return all(np.array_equal(each, expected[index]) for each in found)
+
+    assert all(at_once(*(lambda i=i: runs(i) for i in range(len(inputs)))))
+
+
+def test_frames_of_a_stream(streamed: dict[str, Path], target: str) -> None:
+    model = tvm_edge.load(streamed[target], num_threads=1)
+    random = np.random.default_rng(6)
+    frames = [{"x": random.standard_normal((1, WIDTH)).astype("float32")} for _ in range(4)]
+    with model.stream(frames, depth=3) as stream:
+        found = [each["y"] for each in stream]
+    for frame, each in zip(frames, found, strict=True):
+        np.testing.assert_array_equal(each, model.run(frame)["y"])
+
+
+def test_one_thread_at_a_time_has_the_windows() -> None:
+    """Runs and stages of the GPU; stages of the CPU go on beside them."""
+    stream = WeightStream([], 1, tvm.cpu())
+    inside: list[str] = []
+    entered, leave = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with stream.running(on_gpu=True):
+            entered.set()
+            leave.wait(20)
+            inside.append("first")
+
+    def second() -> None:
+        with stream.running(on_gpu=True):
+            inside.append("second")
+
+    threads = [threading.Thread(target=run) for run in (first, second)]
+    threads[0].start()
+    assert entered.wait(20)
+    threads[1].start()
+    with stream.running(on_gpu=False):
+        inside.append("beside")
+    threads[1].join(0.05)
+    leave.set()
+    for thread in threads:
+        thread.join(20)
+    assert inside == ["beside", "first", "second"]
+
+
+def test_a_loaded_model_exports_again(streamed: dict[str, Path], tmp_path: Path) -> None:
+    for path in streamed.values():
+        again = tvm_edge.load(path).export(tmp_path / "again.tvme")
+        assert again.read_bytes() == path.read_bytes()
+
+
+def test_profile(streamed: dict[str, Path]) -> None:
+    """Each part is a launch."""
+    for path in streamed.values():
+        model = tvm_edge.load(path)
+        assert [row.name for row in model.profile(repeat=1).kernels] == [
+            kernel.name for kernel in model.report.kernels
+        ]
+
+
+def test_ctrl_c_waits_for_the_end_of_a_run(
+    streamed: dict[str, Path], x: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two parts Python runs inside of TVM, which no exception of Ctrl-C may unwind."""
+    model = tvm_edge.load(streamed["llvm"])
+    expected = model.run(x)["y"]
+    original, calls = WeightStream.next_part, []
+
+    def interrupted(self: WeightStream, *arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WeightStream, "next_part", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            model.run(x)
+    assert len(calls) == 8 * LAYERS
+    np.testing.assert_array_equal(model.run(x)["y"], expected)
