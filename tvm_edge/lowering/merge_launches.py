@@ -154,6 +154,7 @@ def _one(launches: Sequence[Launch], cores: int) -> tirx.Stmt:
     size = _group_size(launches)
     sizes = launches[0].items if len(shapes) == 1 else (size, 1, 1)
     counts = [_group_count(launch, size) for launch in launches]
+    # Members that did not fit together are launches of their own: these may be few or too many.
     loops = (group_loops(counts, cores) if cores else None) or [1] * len(counts)
     given = [-(-count // loop) for count, loop in zip(counts, loops, strict=True)]
     ends = [sum(given[: i + 1]) for i in range(len(launches))]
