@@ -219,21 +219,23 @@ def fitted(rows: Sequence[Row], choices: dict[Constants, list[str]], out: str) -
 
 
 def summary(decided: Iterable[tuple[Row, str]]) -> Iterator[str]:
-    """What is taken and what it gains, pairs and triples, on a stream and in a graph."""
+    """What is taken and what it gains, pairs, triples and all, on a stream and in a graph."""
     every = list(decided)
     for how in _HOW:
-        for size in (2, 3):
-            rows = [(row, v) for row, v in every if len(row.members) == size and row.best(how)]
+        for sizes in ((2,), (3,), (2, 3)):
+            rows = [(row, v) for row, v in every if len(row.members) in sizes and row.best(how)]
             taken = [(row, row.gain(how, v)) for row, v in rows if v != "off"]
             gains = [gain for _, gain in taken if gain is not None]
             kept = sum(gain - 1 for gain in gains)
             there = sum((row.best(how) or 1) - 1 for row, _ in rows)
             unknown = sum((row.best(how) or 1) - 1 for row, gain in taken if gain is None)
+            size = " or ".join(map(str, sizes))
             text = f"{how}, {size} members: {len(taken)} of {len(rows)} taken"
             if gains:
+                bar = f" (bar {_BARS[how, sizes[0]]})" if len(sizes) == 1 else ""
                 text += (
                     f", {len(gains)} of them measured: {geometric_mean(gains):.2f} "
-                    f"[{min(gains):.2f}–{max(gains):.2f}] (bar {_BARS[how, size]}), "
+                    f"[{min(gains):.2f}–{max(gains):.2f}]{bar}, "
                     f"{sum(gain > 1 for gain in gains) / len(gains):.0%} gain, "
                     f"{sum(gain < _LOSS for gain in gains)} lose more than 2 %; "
                     f"{kept / (there - unknown):.0%} of the gain that there is"
