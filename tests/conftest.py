@@ -66,7 +66,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of a test marked ``diagonals(step)``, ``make test`` runs every `step`-th diagonal.
 
     Devices and shapes, say: each shape on some devices, each device with some shapes, where one
-    mechanism is tested at many points. ``make test-full`` runs the others.
+    mechanism is tested at many points. ``make test-full`` runs the others. Tests that ask for
+    ``pocl_as_written`` are marked, so that it can run them by themselves.
     """
     places: dict[tuple[str, int], dict[tuple[int, ...], int]] = {}
     for item in items:
@@ -79,6 +80,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             diagonal += seen.setdefault(values, len(seen))
         if diagonal % mark.args[0]:
             item.add_marker(pytest.mark.full)
+    for item in items:
+        if "pocl_as_written" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.as_written)
 
 
 def _axes(item: Any) -> Iterator[tuple[int, ...]]:
@@ -154,13 +158,15 @@ def _compile_as_if(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> None:
 
 
 @pytest.fixture
-def pocl_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pocl 3.1 leaves its optimiser out in `make test-full`, too.
+def pocl_as_written() -> None:
+    """pocl 3.1 leaves its optimiser out in `make test-full`, too, which runs these by themselves.
 
     It is wrong about merged kernels that have barriers, and corrupts what is beside their results,
-    where CUDA, Intel's runtime for CPUs and pocl without it are right.
+    where CUDA, Intel's runtime for CPUs and pocl without it are right. A process decides once: what
+    its first kernel was built with holds for all.
     """
-    monkeypatch.setenv("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
+    if "-cl-opt-disable" not in os.environ["POCL_EXTRA_BUILD_FLAGS"]:
+        pytest.skip("pocl optimises in this process; tools/test_full.sh runs it without")
 
 
 @pytest.fixture
