@@ -11,8 +11,9 @@ Times are device events around many calls without synchronisation between them: 
 is used, launches included. ``kernels`` is the sum of the kernels' own times by CUPTI, the least of
 some calls; OpenCL's are launched by CUDA for that (:mod:`benchmarks.opencl_replay`). What OpenCL's
 own events say is in the JSON. Processes take turns,
-``--rounds`` times; medians with spread. ``--opencl-only`` is for machines without CUDA,
-``--no-peers`` compares OpenCL with CUDA alone;
+``--rounds`` times; medians with spread. ``--no-peers`` compares OpenCL with CUDA alone, and
+``--builds`` measures some of ``cuda opencl tf32``, without peers: on machines without CUDA
+``--builds opencl``, with ``--jobs 1`` what a compilation takes that has the machine for itself;
 ``--networks`` and ``--json`` as in :mod:`benchmarks.zoo`. Layers: :mod:`benchmarks.gpu_layers`.
 """
 
@@ -197,11 +198,10 @@ def _spread(values: Sequence[float]) -> str:
 
 def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """All figures, by network."""
-    builds = list(_BUILDS)
-    if options.no_peers or options.opencl_only:
-        builds = ["opencl"] if options.opencl_only else ["cuda", "opencl"]
+    alone = options.builds or (["cuda", "opencl"] if options.no_peers else [])
+    builds = alone or list(_BUILDS)
     found: dict[str, Any] = {name: {"compiled": {}, "us": {}} for name in options.networks}
-    others = [] if options.no_peers or options.opencl_only else options.networks
+    others = [] if alone else options.networks
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(lambda n: run_child(_MODULE, "prepare", n, folder), options.networks))
         both = [(name, build) for name in options.networks for build in builds]
@@ -215,7 +215,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for name, result in zip(others, stock, strict=True):
         found[name]["stock"] = result
         print(f"{name} stock TVM: {result.get('failed', 'compiled')}", flush=True)
-    recorder = str(build_recorder(folder)) if "cuda" in builds else ""
+    recorder = str(build_recorder(folder)) if {"cuda", "opencl"} <= set(builds) else ""
     for name in options.networks if recorder else ():
         row = found[name]["compiled"]["opencl"]
         if row.get("right"):
@@ -265,7 +265,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
         compiled, us = row["compiled"], row["us"]
         middle = {key: median(values) for key, values in us.items()}
         sums = {t: min(c.get("kernels_us", [0])) for t, c in compiled.items()}
-        sums["opencl"] = compiled["opencl"].get("replayed", {}).get("kernels_us", 0)
+        if "opencl" in compiled:
+            sums["opencl"] = compiled["opencl"].get("replayed", {}).get("kernels_us", 0)
         right = {t: c.get("right", False) for t, c in compiled.items()}
 
         def ratio(a: float | None, b: float | None, key: str) -> str:
@@ -316,7 +317,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=(*NETWORKS, *ALSO))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--opencl-only", action="store_true")
+    parser.add_argument("--builds", nargs="+", choices=_BUILDS)
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
