@@ -59,4 +59,4 @@ $(VENV)/.documented: $(VENV)/bin/python $(BUILT)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build demo dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build demo dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -94,7 +94,7 @@ def measured(
         ``peak`` and ``device`` (bytes of the process, and of a GPU's own memory), and what the run
         said; ``failed`` if it did not live.
     """
-    from tvm_edge.memory.process import Peak
+    from benchmarks.process_memory import Peak
 
     arguments = ("run", artifact, inputs, frames, seconds, pipelined, copies, artifact.parent)
     apart = {"TVM_EDGE_OPENCL_MEMORY": "buffer"} if copies else {}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeGuard
 
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.schedules.accesses import constant
 
@@ -23,6 +24,7 @@ __all__ = [
     "static_shape",
     "with_bindings",
     "with_blocks",
+    "with_functions_named",
 ]
 
 KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
@@ -108,3 +110,20 @@ def with_blocks(func: relax.Function, blocks: list[relax.BindingBlock]) -> relax
     body = relax.SeqExpr(blocks, func.body.body)
     relax.expr._update_type(body, func.body.ty)
     return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+
+
+def with_functions_named(
+    func: relax.Function, names: Mapping[tvm.ir.GlobalVar, tvm.ir.GlobalVar]
+) -> relax.Function:
+    """A function that calls others by other names, those in `names`."""
+    return _Renamer(names).visit_expr(func)
+
+
+@mutator
+class _Renamer(PyExprMutator):
+    def __init__(self, names: Mapping[tvm.ir.GlobalVar, tvm.ir.GlobalVar]) -> None:
+        super().__init__(None)
+        self._names = names
+
+    def visit_global_var_(self, op: tvm.ir.GlobalVar) -> relax.Expr:
+        return self._names.get(op, op)

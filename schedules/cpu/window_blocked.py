@@ -25,7 +25,7 @@ from tvm_edge.schedules.cpu.loops import (
     vectorize_rows,
 )
 from tvm_edge.schedules.cpu.stages import schedule_rest
-from tvm_edge.schedules.cpu.windows import WindowKnobs, WindowSize, best_window_knobs
+from tvm_edge.schedules.cpu.window_knobs import WindowKnobs, WindowSize, best_window_knobs
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import epilogue_of, fuse, isolate, open_reduction
 

@@ -20,7 +20,7 @@ from tvm_edge.schedules.cpu.blocked import Knobs, best_knobs, candidates
 from tvm_edge.schedules.cpu.conv2d_int8 import int8_tile
 from tvm_edge.schedules.cpu.space_int8 import tile_of, window_of
 from tvm_edge.schedules.cpu.window_blocked import size_of_windows
-from tvm_edge.schedules.cpu.windows import best_window_knobs, window_candidates
+from tvm_edge.schedules.cpu.window_knobs import best_window_knobs, window_candidates
 from tvm_edge.schedules.int8 import (
     BLOCK,
     CONV2D_INT8,

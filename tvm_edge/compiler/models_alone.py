@@ -12,12 +12,16 @@ from dataclasses import dataclass, replace
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.compiler.parallel import merged_infos
 from tvm_edge.compiler.steps import lower
 from tvm_edge.frontend import ImportedModel
-from tvm_edge.relay_passes.expressions import KERNEL_CALLS, all_bindings, is_call
+from tvm_edge.relay_passes.expressions import (
+    KERNEL_CALLS,
+    all_bindings,
+    is_call,
+    with_functions_named,
+)
 from tvm_edge.relay_passes.parallel_fusion import ParallelFusion
 from tvm_edge.relay_passes.stream_weights import not_waiting, waits_for
 from tvm_edge.report import KernelInfo, MemoryInfo, ModelAlone, ModelPart
@@ -294,7 +298,7 @@ def _add(made: tvm.IRModule, module: tvm.IRModule, entry: str) -> None:
     called = {old: new for old, new in names.items() if not old.same_as(new)}
     for new, func in fresh:
         if isinstance(func, relax.Function) and called:
-            func = _Renamer(called).visit_expr(func)
+            func = with_functions_named(func, called)
         made.update_func(new, func.with_attr("global_symbol", str(new.name_hint)))
 
 
@@ -304,13 +308,3 @@ def _unused(name: str, taken: dict[str, tvm.ir.GlobalVar]) -> str:
         number += 1
         found = f"{name}_{number}"
     return found
-
-
-@mutator
-class _Renamer(PyExprMutator):
-    def __init__(self, names: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar]) -> None:
-        super().__init__(None)
-        self._names = names
-
-    def visit_global_var_(self, op: tvm.ir.GlobalVar) -> relax.Expr:
-        return self._names.get(op, op)

@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.errors import InputError, TvmEdgeError, near_matches
 from tvm_edge.frontend.naming import name_results
 from tvm_edge.frontend.normal_form import ImportedModel, SourceNode, Survey
-from tvm_edge.relay_passes.expressions import all_bindings
+from tvm_edge.relay_passes.expressions import all_bindings, with_functions_named
 from tvm_edge.relay_passes.node_names import node_index
 from tvm_edge.report import ModelPart, TensorSpec, UnsupportedInfo
 
@@ -248,23 +247,12 @@ def _renamed(module: tvm.IRModule, taken: set[str]) -> tvm.IRModule:
         relax.expr._update_type(names[gvar], func.ty)
     if not names:
         return module
-    mutator_ = _Renamer(names)
     made = {}
     for gvar, func in module.functions_items():
         name = names.get(gvar, gvar)
         if isinstance(func, relax.Function):
-            func = mutator_.visit_expr(func)
+            func = with_functions_named(func, names)
         if gvar in names and func.attrs is not None and "global_symbol" in func.attrs:
             func = func.with_attr("global_symbol", str(name.name_hint))
         made[name] = func
     return tvm.IRModule(made, attrs=module.attrs)
-
-
-@mutator
-class _Renamer(PyExprMutator):
-    def __init__(self, names: Mapping[tvm.ir.GlobalVar, tvm.ir.GlobalVar]) -> None:
-        super().__init__(None)
-        self._names = names
-
-    def visit_global_var_(self, op: tvm.ir.GlobalVar) -> relax.Expr:
-        return self._names.get(op, op)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 from tvm_edge.errors import RecordError
@@ -66,12 +65,7 @@ class RecordLibrary:
     def __enter__(self) -> RecordLibrary:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for store in self._open.values():
             if store is not None:
                 store.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tvm_edge.errors import DeviceUnavailableError, InputError
@@ -42,12 +41,7 @@ class Remote:
     def __enter__(self) -> Remote:
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:

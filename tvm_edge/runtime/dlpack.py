@@ -135,7 +135,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes  # a dependency of tvm-ffi's NumPy bridge
+        import ml_dtypes  # types that NumPy does not have
 
         return np.dtype(getattr(ml_dtypes, name))
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from numbers import Integral
-from types import TracebackType
 from typing import Any
 
 from tvm_edge.errors import InputError
@@ -159,12 +158,7 @@ class FrameStream(Iterator[dict[str, Any]]):
     def __enter__(self) -> FrameStream:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:

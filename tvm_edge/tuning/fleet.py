@@ -13,7 +13,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from types import TracebackType
 from typing import Any
 
 from tvm_edge.errors import (
@@ -129,12 +128,7 @@ class Fleet:
             raise
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _size(self) -> int:

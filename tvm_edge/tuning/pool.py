@@ -12,7 +12,6 @@ from itertools import count
 from multiprocessing.connection import wait
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
 from typing import Any
 
 from tvm_edge.child import Child, ChildEnded
@@ -163,12 +162,7 @@ class Pool:
             raise
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from types import TracebackType
 
 __all__ = ["Peak", "counted_bytes"]
 
@@ -44,12 +43,7 @@ class Peak:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _value: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._done.set()
         self._thread.join()
 
