@@ -7,6 +7,7 @@ from tvm import tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from tvm_edge.lowering.cuda_casts import NameConvertedVectors
+from tvm_edge.lowering.dependent_launches import DependentLaunches
 from tvm_edge.lowering.tvm_passes import lowering_passes
 
 __all__ = ["CUDA", "PASSES", "register"]
@@ -14,7 +15,7 @@ __all__ = ["CUDA", "PASSES", "register"]
 CUDA = "tvm_edge.cuda"
 """Name of the pipeline, for ``relax.build(tir_pipeline=...)``."""
 
-PASSES = lowering_passes()
+PASSES = lowering_passes(kernels=(DependentLaunches(),))
 """Up to functions of the host and of the device, which are finished apart."""
 
 

@@ -11,6 +11,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from tvm_edge.lowering.argument_checks import DropArgumentChecks
+from tvm_edge.lowering.compact_buffers import CompactScheduled
 from tvm_edge.lowering.launch_vectors import VectorsInLaunches
 from tvm_edge.lowering.merge_launches import MergeLaunches
 from tvm_edge.lowering.merge_loops import MergeLoops
@@ -40,7 +41,7 @@ def lowering_passes(
         s_tir.transform.ConvertBlocksToOpaque(),
         s_tir.transform.LiftThreadBinding(),
         s_tir.transform.ManifestSharedMemoryLocalStage(),
-        s_tir.transform.CompactBufferAllocation(),
+        CompactScheduled(),
         s_tir.transform.LowerAutoCopy(),
         s_tir.transform.UnifyThreadBinding(),
         s_tir.transform.LowerMatchBuffer(),

@@ -1,0 +1,44 @@
+"""Buffers become as large as what is used of them, in the kernels where they are not yet."""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+__all__ = ["CompactScheduled"]
+
+
+@tvm.transform.module_pass(opt_level=0, name="CompactScheduled")
+class CompactScheduled:
+    """TVM's ``CompactBufferAllocation`` for kernels that a schedule made.
+
+    A schedule leaves a buffer that holds a part of a tensor as large as the tensor. Those that were
+    written loop by loop allocate what they need; to find that out of their unrolled bodies took a
+    quarter of the time that densenet121 takes to compile for tensor cores.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        scheduled = {
+            gvar: func
+            for gvar, func in mod.functions_items()
+            if isinstance(func, tirx.PrimFunc) and _allocates_in_blocks(func)
+        }
+        if not scheduled:
+            return mod
+        compact = s_tir.transform.CompactBufferAllocation()(tvm.IRModule(scheduled))
+        updated = mod.clone()
+        for gvar, func in compact.functions_items():
+            updated.update_func(mod.get_global_var(str(gvar.name_hint)), func)
+        return updated
+
+
+def _allocates_in_blocks(func: tirx.PrimFunc) -> bool:
+    found = False
+
+    def visit(block: s_tir.SBlock) -> None:
+        nonlocal found
+        found |= bool(len(block.alloc_buffers))
+
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit))
+    return found
