@@ -117,7 +117,7 @@ def _checks() -> Iterator[Check]:
     for package, extra, purpose in (
         ("onnx", "onnx", "reading ONNX models"),
         ("onnxscript", "onnx", "reading ONNX models"),
-        ("onnxruntime", "test", "the tests and benchmarks"),
+        ("onnxruntime", "bench", "zoo:NAME_int8, tests, benchmarks"),
     ):
         yield _optional(package, extra, purpose)
     yield _cuda()
