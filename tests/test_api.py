@@ -94,6 +94,27 @@ def test_every_name_resolves() -> None:
     assert inspect.ismodule(tvm_edge.zoo)
 
 
+@pytest.mark.parametrize("name", ["onnx_backend", "opencl", "ops", "zoo"])
+def test_a_module_of_the_api_is_there_after_importing_the_package(name: str) -> None:
+    """The documentation writes ``tvm_edge.opencl.library_path``."""
+    code = f"import inspect, tvm_edge; print(inspect.ismodule(tvm_edge.{name}))"
+    assert run_python(code).split()[-1] == "True"
+
+
+def test_a_module_that_needs_the_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_USE_RUNTIME_LIB", "1")
+    code = """
+import tvm_edge
+for name in ("onnx_backend", "ops"):
+    try:
+        getattr(tvm_edge, name)
+    except tvm_edge.MissingDependencyError as error:
+        print(name, "unset TVM_USE_RUNTIME_LIB" in str(error), "apache-tvm==" in str(error))
+tvm_edge.opencl.library_path()
+"""
+    assert run_python(code).split() == ["onnx_backend", "True", "True", "ops", "True", "True"]
+
+
 def test_an_unknown_name() -> None:
     with pytest.raises(AttributeError, match="'tvm_edge' has no attribute 'compiel'"):
         _ = tvm_edge.compiel

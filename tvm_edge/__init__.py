@@ -81,7 +81,8 @@ _HOME = {
     "TuneResult": "tuning",
     "tune": "tuning",
 }
-_SUBPACKAGES = ("zoo",)
+# Of the API by their own names; "zoo" alone is in `__all__`, as the others load TVM.
+_SUBPACKAGES = ("onnx_backend", "opencl", "ops", "zoo")
 
 __all__ = [  # noqa: RUF022 - the seven functions first, as a reader meets them
     "compile",
@@ -125,6 +126,8 @@ __all__ = [  # noqa: RUF022 - the seven functions first, as a reader meets them
 
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
+        if name in ("onnx_backend", "ops"):
+            importlib.import_module("tvm_edge.extras").require_compiler()
         return importlib.import_module(f"tvm_edge.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'tvm_edge' has no attribute {name!r}")

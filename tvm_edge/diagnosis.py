@@ -23,6 +23,7 @@ __all__ = ["Check", "Diagnosis", "Status", "doctor"]
 
 # With apache-tvm-ffi 0.1.15.post2, ToJSONGraph (tvm.ir.save_json, MetaSchedule) segfaults.
 PINS = {"apache-tvm": ("0.27.0.post1",), "apache-tvm-ffi": ("0.1.14.post1", "0.1.14.post0")}
+_REINSTALL = f"pip install --force-reinstall apache-tvm=={PINS['apache-tvm'][0]}"
 
 Status = Literal["ok", "missing", "wrong"]
 
@@ -117,7 +118,7 @@ def _checks() -> Iterator[Check]:
     for package, extra, purpose in (
         ("onnx", "onnx", "reading ONNX models"),
         ("onnxscript", "onnx", "reading ONNX models"),
-        ("onnxruntime", "test", "the tests and benchmarks"),
+        ("onnxruntime", "bench", "zoo:NAME_int8, tests, benchmarks"),
     ):
         yield _optional(package, extra, purpose)
     yield _cuda()
@@ -145,7 +146,7 @@ def _llvm() -> Check:
             "missing",
             f"TVM does not load: {err}",
             purpose,
-            "pip install --force-reinstall apache-tvm==0.27.0.post1",
+            _REINSTALL,
         )
     if os.environ.get("TVM_USE_RUNTIME_LIB") == "1":
         return Check(
@@ -154,6 +155,14 @@ def _llvm() -> Check:
             "TVM_USE_RUNTIME_LIB=1 loads the runtime tier only",
             purpose,
             "unset TVM_USE_RUNTIME_LIB",
+        )
+    if not hasattr(tvm, "relax"):  # TVM falls back without a word
+        return Check(
+            "LLVM",
+            "missing",
+            "TVM's runtime tier only: libtvm_compiler.so is not there, or does not load",
+            purpose,
+            _REINSTALL,
         )
     from tvm.target import codegen
 

@@ -22,7 +22,8 @@ def require_compiler() -> None:
     if not hasattr(tvm, "relax"):
         raise MissingDependencyError(
             "this needs TVM's compiler, and only its runtime library is loaded; "
-            "unset TVM_USE_RUNTIME_LIB, or reinstall with: pip install --force-reinstall apache-tvm"
+            "unset TVM_USE_RUNTIME_LIB, or reinstall with: "
+            "pip install --force-reinstall apache-tvm==0.27.0.post1"
         )
 
 

@@ -119,6 +119,20 @@ def test_the_runtime_tier_cannot_compile(here: tvm_edge.Diagnosis) -> None:
     assert not healthy(here, llvm)
 
 
+def test_a_board_whose_compiler_was_removed(here: tvm_edge.Diagnosis) -> None:
+    """TVM loads its runtime library then, without the variable that asks for it."""
+    fallen_back = """
+import os, tvm
+del os.environ["TVM_USE_RUNTIME_LIB"]
+"""
+    llvm = Check(
+        **json.loads(run_python(fallen_back + LLVM, environment={"TVM_USE_RUNTIME_LIB": "1"}))
+    )
+    assert llvm.status == "missing" and "libtvm_compiler.so" in llvm.found
+    assert llvm.command.startswith("pip install --force-reinstall apache-tvm==")
+    assert not healthy(here, llvm)
+
+
 def test_a_tvm_that_does_not_load(here: tvm_edge.Diagnosis) -> None:
     """A broken installation is diagnosed, not raised."""
     llvm = Check(**json.loads(run_python(LLVM, blocked=("tvm",))))

@@ -60,7 +60,8 @@ def target_option(default: str | None) -> Callable[[_F], _F]:
         "--target",
         default=default,
         callback=_parse_target,
-        help='llvm (default: this CPU), a TVM tag, or JSON: {"kind": "llvm", "mcpu": "znver4"}.',
+        help="llvm (default: this CPU), opencl, cuda, a preset (mali-t860), a TVM tag, or JSON: "
+        '{"kind": "llvm", "mcpu": "znver4"}.',
     )
 
 

@@ -18,6 +18,7 @@ __all__ = ["analysis", "memory_tables", "summary"]
 _WIDTH = 100
 _BAR = 30
 _LARGEST = 10
+_IGNORED = 3  # records of another machine may be hundreds
 
 
 def summary(report: CompileReport) -> str:
@@ -90,8 +91,11 @@ def _head(console: Console, report: CompileReport) -> None:
         line("fusion", report.fusion_line())
     if report.records is not None:
         line("records", report.records.line())
-        for reason in report.records.ignored:
+        ignored = report.records.ignored
+        for reason in ignored[:_IGNORED]:
             line("", f"ignored: {reason}")
+        if len(ignored) > _IGNORED:
+            line("", "ignored: … and more; report.records.ignored and --json name them")
     if report.layout_choice is not None:
         line("layouts", report.layout_choice.line())
         transforms = sorted(report.layout_choice.transforms, key=lambda t: -t.seconds)
