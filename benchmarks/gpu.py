@@ -8,8 +8,8 @@ beside it with tf32 on; ``stock`` is stock TVM, whose compilations that fail are
 Outputs are compared with ONNX Runtime's before anything is timed.
 
 Times are device events around many calls without synchronisation between them: the network as it
-is used, launches included. ``kernels`` is the sum of the kernels' own times by CUPTI, the least of
-some calls; OpenCL's are launched by CUDA for that (:mod:`benchmarks.opencl_replay`). What OpenCL's
+is used, launches included. ``kernels`` is the time in which kernels ran by CUPTI, the least of some
+calls; OpenCL's are launched by CUDA for that (:mod:`benchmarks.opencl_replay`). What OpenCL's
 own events say is in the JSON. Processes take turns,
 ``--rounds`` times; medians with spread. ``--no-peers`` compares OpenCL with CUDA alone, and
 ``--builds`` measures some of ``cuda opencl tf32``, without peers: on machines without CUDA
@@ -33,7 +33,7 @@ import numpy as np
 
 from benchmarks.correctness import compare_outputs, write_reference
 from benchmarks.machine import describe_machine
-from benchmarks.opencl_replay import build_recorder, kernel_times_us, record, replay
+from benchmarks.opencl_replay import build_recorder, busy_us, kernel_times_us, record, replay
 from benchmarks.processes import Job, is_child, run_child, serve
 from benchmarks.vision_timing import EVENT_ROUNDS, machine_us, open_machine, torch_us
 
@@ -93,7 +93,7 @@ def _ours(name: str, build: str, folder: Path) -> dict[str, Any]:
     inputs = {key: tvm.runtime.tensor(value, device) for key, value in arrays.items()}
     us = machine_us(path, target, inputs, _CALLS)
     model = tvm_edge.load(path)
-    measure = _opencl_events_us if target == "opencl" else _cuda_kernels_us
+    measure = _opencl_events_us if target == "opencl" else busy_us
     kind = "events_us" if target == "opencl" else "kernels_us"
     return {
         "us": us,
@@ -113,11 +113,6 @@ def _opencl_events_us(run: Callable[[], Any]) -> float:
     return sum((each["end"] - each["start"]) / 1e3 for each in kernels)
 
 
-def _cuda_kernels_us(run: Callable[[], Any]) -> float:
-    """The sum of the kernels' own times in a call on CUDA, recorded ones too."""
-    return sum(us for _, us in kernel_times_us(run))
-
-
 def _record(name: str, folder: Path) -> dict[str, Any]:
     """Write down what a call of the OpenCL artifact launches."""
     import tvm
@@ -133,10 +128,10 @@ def _record(name: str, folder: Path) -> dict[str, Any]:
 
 
 def _replay(name: str, folder: Path) -> dict[str, Any]:
-    """The sum of the times of OpenCL's kernels, launched by CUDA."""
+    """How long OpenCL's kernels run, launched by CUDA."""
     run, launches = replay(folder / f"{name}.recording")
     return {
-        "kernels_us": min(_cuda_kernels_us(run) for _ in range(_PROFILED)),
+        "kernels_us": min(busy_us(run) for _ in range(_PROFILED)),
         "launches": launches,
         "kernels": kernel_times_us(run),
     }

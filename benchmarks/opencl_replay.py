@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["build_recorder", "kernel_times_us", "record", "replay"]
+__all__ = ["build_recorder", "busy_us", "kernel_times_us", "record", "replay"]
 
 _SIZES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -132,6 +132,23 @@ def replay(folder: Path) -> tuple[Callable[[], None], int]:
 
 def kernel_times_us(run: Callable[[], Any]) -> list[tuple[str, float]]:
     """Names and CUPTI's times of a call's kernels: PyTorch's profiler sees all of the process."""
+    return [(name, end - start) for name, start, end in _spans_us(run)]
+
+
+def busy_us(run: Callable[[], Any]) -> float:
+    """How long any of a call's kernels ran.
+
+    Not the sum of their times: a kernel that is launched early waits for the one in front of it,
+    and CUPTI counts that in.
+    """
+    busy = last = 0.0
+    for _, start, end in sorted(_spans_us(run), key=lambda span: span[1]):
+        busy += max(end - max(start, last), 0.0)
+        last = max(last, end)
+    return busy
+
+
+def _spans_us(run: Callable[[], Any]) -> list[tuple[str, float, float]]:
     import torch
     from torch.autograd import DeviceType
 
@@ -139,7 +156,7 @@ def kernel_times_us(run: Callable[[], Any]) -> list[tuple[str, float]]:
         run()
         torch.cuda.synchronize()
     return [
-        (event.name, event.self_device_time_total)
+        (event.name, event.time_range.start, event.time_range.end)
         for event in profiler.events()
         if event.device_type == DeviceType.CUDA and not event.name.startswith("Mem")
     ]

@@ -186,10 +186,10 @@ def _time(number: str, target: str, which: str, folder: Path) -> dict[str, Any]:
         if not error <= _TOLERANCE:
             return {"failed": f"a result is off by {error:.1e} of the largest value"}
     if target == "cuda":
-        from benchmarks.opencl_replay import kernel_times_us
+        from benchmarks.opencl_replay import busy_us
 
         timed_runs(run, 0.2)
-        each = [sum(us for _, us in kernel_times_us(run)) for _ in range(10)]
+        each = [busy_us(run) for _ in range(10)]
         return {"us": median(each) / _COPIES}
     timed_runs(run, 0.5)
     return {"us": median(timed_runs(run, 2.0)) / _COPIES * 1e6}
