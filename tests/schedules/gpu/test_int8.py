@@ -308,7 +308,7 @@ def evaluated(expr: Any, words: list[int]) -> int:
 @pytest.mark.parametrize("shape", [(5, 7, 3), (2, 8, 1), (1, 1, 4)])
 def test_words_hold_four_neighbours(shape: tuple[int, ...]) -> None:
     numbers = np.random.default_rng(0).integers(-128, 128, shape, "int8")
-    words = packed(numbers, 1)
+    words = packed(numbers)
     count = -(-shape[1] // 4)
     assert words.shape == (shape[0], count, shape[2]) and words.dtype == np.int32
     single = np.ascontiguousarray(words.transpose(0, 2, 1)).view("int8").transpose(0, 2, 1)
