@@ -54,13 +54,8 @@ from tvm_edge.relay_passes.integer_sums import (
     moved_zero,
 )
 from tvm_edge.relay_passes.quantized_constants import QuantizedConstant, quantized_constant
-from tvm_edge.relay_passes.quantized_sums import (
-    Sum,
-    convolution,
-    in_lines,
-    product_workload,
-    workload_of,
-)
+from tvm_edge.relay_passes.quantized_sums import Sum, convolution, in_lines, product_workload
+from tvm_edge.relay_passes.workloads import workload_of
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.gpu.dot_products import dot_product_of
