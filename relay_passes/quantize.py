@@ -41,6 +41,7 @@ from tvm_edge.relay_passes.encodings import (
 )
 from tvm_edge.relay_passes.expressions import (
     all_bindings,
+    bindings_of,
     constant_of,
     count_uses,
     is_call,
@@ -128,7 +129,7 @@ def is_quantized(mod: tvm.IRModule) -> bool:
 
 def _is_straight(func: relax.Function) -> bool:
     """Whether what is bound is visible wherever it may be used again: no branches, one block."""
-    bindings = [binding for block in func.body.blocks for binding in block.bindings]
+    bindings = bindings_of(func)
     return len(func.body.blocks) == 1 and not any(isinstance(b.value, relax.If) for b in bindings)
 
 
