@@ -22,7 +22,9 @@ docs: $(VENV)/.documented
 test: $(VENV)/.tested lint
 	$(BIN)/python -m pytest -m "not full and not board" -n 2 --dist worksteal
 
+# With Zig, for the test that links by it: its largest version below 100 MB.
 test-full: test
+	$(BIN)/python -m pip install --quiet 'ziglang>=0.11,<0.17'
 	sh tools/test_full.sh $(BIN)/python
 
 test-board: $(VENV)/.tested

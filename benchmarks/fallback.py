@@ -127,9 +127,9 @@ def _link(target: str, folder: Path) -> dict[str, Any]:
     return found
 
 
-def _median_us(run: Callable[[], Any], seconds: float = 0.3) -> float:
-    timed_runs(run, seconds / 3)
-    return median(timed_runs(run, seconds)) * 1e6
+def _median_us(run: Callable[[], Any]) -> float:
+    timed_runs(run, 0.1)
+    return median(timed_runs(run, 0.3)) * 1e6
 
 
 def _chain(side: str, target: str, placement: str, _folder: Path) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def _distinct(name: str) -> list[str]:
     return list(found.values())
 
 
-def operator_model(network: str, node: str, batch: int = 1) -> Any:
+def operator_model(network: str, node: str) -> Any:
     """The ONNX model of one operator of a network, tail included: an input and an output."""
     import onnx
 
@@ -134,8 +134,8 @@ def operator_model(network: str, node: str, batch: int = 1) -> Any:
     made = onnx.helper.make_graph(
         nodes,
         f"{network}/{node}",
-        [onnx.helper.make_tensor_value_info(source, floats, (batch, *shapes[source][1:]))],
-        [onnx.helper.make_tensor_value_info(end, floats, (batch, *shapes[end][1:]))],
+        [onnx.helper.make_tensor_value_info(source, floats, (1, *shapes[source][1:]))],
+        [onnx.helper.make_tensor_value_info(end, floats, (1, *shapes[end][1:]))],
         [weights[t] for t in used],
     )
     return onnx.helper.make_model(

@@ -41,7 +41,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.processes import Job, is_child, run_child, serve
 
 _MODULE = "benchmarks.pipeline"
-_POCL_CPU, _TVM_CPU = 0, 1  # pocl's first thread goes to CPU 0
+_TVM_CPU = 1  # pocl's first thread goes to CPU 0
 _MEMORY_FRAMES = (1_000, 10_000)
 
 

@@ -8,6 +8,7 @@ from tvm import relax
 
 from tvm_edge.relay_passes.expressions import (
     KERNEL_CALLS,
+    bindings_of,
     is_call,
     may_hold_tensors,
     static_shape,
@@ -64,7 +65,7 @@ class Lives:
     """
 
     def __init__(self, main: relax.Function) -> None:
-        self.bindings = [binding for block in main.body.blocks for binding in block.bindings]
+        self.bindings = bindings_of(main)
         self.held: dict[relax.Var, Held] = {param: frozenset([param]) for param in main.params}
         self.made: dict[relax.Var, tuple[int, ...]] = {}
         self.overwritten: dict[relax.Var, int] = {}

@@ -7,7 +7,7 @@ from typing import TypeGuard
 import tvm
 from tvm import relax
 
-from tvm_edge.relay_passes.expressions import all_bindings, is_call, with_blocks
+from tvm_edge.relay_passes.expressions import all_bindings, bindings_of, is_call, with_blocks
 from tvm_edge.runtime.captures import RECORDING
 
 __all__ = ["AnnounceRecordings", "calls_region"]
@@ -47,7 +47,7 @@ def _recorded(mod: tvm.IRModule) -> dict[tvm.ir.GlobalVar, int]:
         if not isinstance(func, relax.Function):
             continue
         calls = [b.value for b in all_bindings(func.body) if calls_region(b.value)]
-        outside = [b.value for block in func.body.blocks for b in block.bindings]
+        outside = [b.value for b in bindings_of(func)]
         last = sum(map(calls_region, outside)) == len(calls)
         last = last and all(len(call.args[1].fields) == _FIELDS for call in calls)
         for call in calls:

@@ -24,7 +24,7 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.relay_passes.expressions import all_bindings, is_call, static_shape
+from tvm_edge.relay_passes.expressions import all_bindings, bindings_of, is_call, static_shape
 from tvm_edge.relay_passes.fallback import operands
 
 __all__ = ["AREAS", "CONCAT", "concat_in_place"]
@@ -67,7 +67,7 @@ def concat_in_place(
         For each kernel call which one it was in the module given, counted from 0.
     """
     main = mod["main"]
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bindings = bindings_of(main)
     everywhere = list(all_bindings(main.body))
     producer = {binding.var: binding.value for binding in bindings}
     readers: Counter[relax.Var] = Counter()

@@ -15,6 +15,7 @@ from tvm_edge.schedules.accesses import constant
 __all__ = [
     "KERNEL_CALLS",
     "all_bindings",
+    "bindings_of",
     "const",
     "constant_of",
     "count_uses",
@@ -48,7 +49,7 @@ def constant_of(expr: relax.Expr) -> np.ndarray | None:
 def count_uses(func: relax.Function) -> dict[relax.Var, int]:
     """How many bindings (the function's result counts as one) read each variable."""
     uses: dict[relax.Var, int] = {}
-    readers = [binding.value for block in func.body.blocks for binding in block.bindings]
+    readers = [binding.value for binding in bindings_of(func)]
     for reader in [*readers, func.body.body]:
         for var in relax.analysis.free_vars(reader):
             uses[var] = uses.get(var, 0) + 1
@@ -71,6 +72,11 @@ def static_shape(ty: relax.Type) -> tuple[int, ...] | None:
 def may_hold_tensors(ty: relax.Type) -> bool:
     """Whether a value of this type can be a tensor, or something that has one."""
     return not isinstance(ty, relax.ShapeType | tvm.ir.PrimType)
+
+
+def bindings_of(func: relax.Function) -> list[relax.Binding]:
+    """The bindings of a function, without those in branches."""
+    return [binding for block in func.body.blocks for binding in block.bindings]
 
 
 def all_bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:

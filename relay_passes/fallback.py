@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.errors import PlacementError
-from tvm_edge.relay_passes.expressions import all_bindings
+from tvm_edge.relay_passes.expressions import all_bindings, bindings_of
 from tvm_edge.relay_passes.fallback_table import (
     IMPOSSIBLE,
     SHAPE_OPERATORS,
@@ -85,7 +85,7 @@ def node_indices(func: relax.Function) -> list[int | None]:
     """
     nodes: dict[relax.Var, int | None] = {}
     steps: list[relax.Var] = []
-    for binding in _bindings(func):
+    for binding in bindings_of(func):
         var, value = binding.var, binding.value
         node = node_index(var.name)
         whole = value.tuple_value if isinstance(value, relax.TupleGetItem) else None
@@ -95,13 +95,13 @@ def node_indices(func: relax.Function) -> list[int | None]:
             steps.clear()
         elif nodes[var] is None:
             steps.append(var)
-    return [nodes[binding.var] for binding in _bindings(func)]
+    return [nodes[binding.var] for binding in bindings_of(func)]
 
 
 def nodes_of(func: relax.Function) -> dict[relax.Var, int | None]:
     """:func:`node_indices` by variable; what is in a branch is part of the ``If``."""
     nodes: dict[relax.Var, int | None] = {}
-    for binding, node in zip(_bindings(func), node_indices(func), strict=True):
+    for binding, node in zip(bindings_of(func), node_indices(func), strict=True):
         value = binding.value
         nodes[binding.var] = node
         if isinstance(value, relax.If):
@@ -219,10 +219,6 @@ def _follow(value: relax.Expr, labels: Mapping[relax.Var, Label]) -> Label:
     return _ON_TARGET
 
 
-def _bindings(func: relax.Function) -> list[relax.Binding]:
-    return [binding for block in func.body.blocks for binding in block.bindings]
-
-
 def _name(call: relax.Call) -> str:
     return str(call.op.name) if isinstance(call.op, tvm.ir.Op) else ""
 
@@ -271,7 +267,7 @@ def _is_dynamic(ty: Any) -> bool:
 def _feeding_shapes(func: relax.Function) -> Collection[relax.Var]:
     """Results that lead to a ``tensor_to_shape`` through nothing but short integer vectors."""
     wanted: set[relax.Var] = set()
-    for binding in reversed(_bindings(func)):
+    for binding in reversed(bindings_of(func)):
         value = binding.value
         is_shape = isinstance(value, relax.Call) and _name(value) == "relax.tensor_to_shape"
         if is_shape or (binding.var in wanted and not isinstance(value, relax.Tuple)):

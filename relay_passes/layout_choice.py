@@ -13,7 +13,7 @@ from tvm import relax
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.ops import DEQUANTIZE, QUANTIZE, QUANTIZED_ADD
-from tvm_edge.relay_passes.expressions import is_call, static_shape
+from tvm_edge.relay_passes.expressions import bindings_of, is_call, static_shape
 from tvm_edge.relay_passes.fallback import operands
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.blocked import ConvWorkload, input_block
@@ -80,7 +80,7 @@ def choose_blocked(
     gain: dict[relax.Var, float] = defaultdict(float)
     reads: list[tuple[relax.Var, relax.Expr]] = []  # member of a group, what it takes as blocks
     others: list[relax.Expr] = [func.body.body]
-    for binding in (b for block in func.body.blocks for b in block.bindings):
+    for binding in bindings_of(func):
         value, var = binding.value, binding.var
         found = conv_workload(value)
         config = None

@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.relay_passes.expressions import constant_of, is_call, static_shape
+from tvm_edge.relay_passes.expressions import bindings_of, constant_of, is_call, static_shape
 from tvm_edge.relay_passes.layout_choice import BINARY, UNARY
 from tvm_edge.relay_passes.layout_int8 import Int8Conv, int8_conv, int8_convs
 from tvm_edge.relay_passes.layout_problem import LayoutNode, LayoutProblem, Read, digest
@@ -122,7 +122,7 @@ def layout_graph(func: relax.Function, spec: DeviceSpec) -> LayoutGraph:
         A CPU, or an OpenCL device that is one: its vector registers say which blocks there are. On
         other GPUs nothing moves single channels of blocks: what does, moves them in NCHW.
     """
-    bindings = [binding for block in func.body.blocks for binding in block.bindings]
+    bindings = bindings_of(func)
     builder = _Builder(spec, *int8_convs(func, spec))
     for param in func.params:
         builder.add(param, "parameter", (_PLAIN,))

@@ -11,7 +11,7 @@ import numpy as np
 from tvm import relax, te
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.relay_passes.expressions import const, count_uses, is_call
+from tvm_edge.relay_passes.expressions import bindings_of, const, count_uses, is_call
 from tvm_edge.relay_passes.workloads import conv_workload
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
@@ -122,7 +122,7 @@ def int8_convs(
     """
     if spec.dot_product not in DOT_PRODUCTS:
         return {}, set()
-    bound = {b.var: b.value for block in func.body.blocks for b in block.bindings}
+    bound = {b.var: b.value for b in bindings_of(func)}
     found: dict[relax.Var, Int8Conv] = {}
     reads: Counter[relax.Var] = Counter()
     for var, value in bound.items():

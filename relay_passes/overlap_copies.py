@@ -15,7 +15,13 @@ from tvm import relax
 
 from tvm_edge.relay_passes.aliases import Lives, reached
 from tvm_edge.relay_passes.crossing_calls import FINISH_READ, START_READ
-from tvm_edge.relay_passes.expressions import KERNEL_CALLS, is_call, with_bindings, with_blocks
+from tvm_edge.relay_passes.expressions import (
+    KERNEL_CALLS,
+    bindings_of,
+    is_call,
+    with_bindings,
+    with_blocks,
+)
 from tvm_edge.relay_passes.vdevices import is_same, vdevice_of, vdevices_of
 
 __all__ = ["gpu_work_first", "late_reads", "split_reads"]
@@ -137,7 +143,7 @@ def split_reads(mod: tvm.IRModule) -> tvm.IRModule:
     builder = relax.BlockBuilder()
     started: dict[relax.Var, relax.Var] = {}
     due: dict[relax.Var, list[relax.Var]] = {}
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bindings = bindings_of(main)
     for var, position in late.items():
         due.setdefault(bindings[position].var, []).append(var)
 

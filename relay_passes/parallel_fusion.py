@@ -26,6 +26,7 @@ from tvm_edge.relay_passes.dependences import area_of
 from tvm_edge.relay_passes.expressions import (
     KERNEL_CALLS,
     all_bindings,
+    bindings_of,
     is_call,
     kernel_calls,
     with_blocks,
@@ -83,7 +84,7 @@ def fuse_parallel(
     """
     main = mod["main"]
     calls: list[tuple[int, ...]] = [(number,) for number in range(len(kernel_calls(mod)))]
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bindings = bindings_of(main)
     if any(isinstance(binding.value, relax.If) for binding in bindings):
         return ParallelFusion(mod, calls)  # what branches read and write is not looked at
     lives = Lives(main)

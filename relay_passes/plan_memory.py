@@ -26,7 +26,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.relay_passes.aliases import Held, holds, reached
-from tvm_edge.relay_passes.expressions import is_call, static_shape, with_bindings
+from tvm_edge.relay_passes.expressions import bindings_of, is_call, static_shape, with_bindings
 
 __all__ = ["PlanMemory"]
 
@@ -137,7 +137,7 @@ def _tensors(main: relax.Function) -> list[_Tensor]:
     last: dict[relax.Var, int] = {}
     held: dict[relax.Var, Held] = {}
     left: set[relax.Var] = set()
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bindings = bindings_of(main)
     for position, binding in enumerate(bindings):
         var, value = binding.var, binding.value
         if is_call(value, "relax.tensor_to_shape"):

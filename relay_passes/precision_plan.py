@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from tvm_edge.relay_passes.expressions import constant_of, is_call
+from tvm_edge.relay_passes.expressions import bindings_of, constant_of, is_call
 from tvm_edge.relay_passes.fallback import node_indices
 from tvm_edge.relay_passes.precision_table import FOLLOWING, LARGEST, PRODUCTS, SMALLEST
 from tvm_edge.relay_passes.vdevices import vdevice_of
@@ -44,7 +44,7 @@ class PrecisionPlan:
 
     def __init__(self, func: relax.Function, kind: str, exceptions: Mapping[int, str]) -> None:
         self._kind, self._exceptions = kind, exceptions
-        self._bindings = [b for block in func.body.blocks for b in block.bindings]
+        self._bindings = bindings_of(func)
         variables = [binding.var for binding in self._bindings]
         self._node = dict(zip(variables, node_indices(func), strict=True))
         self.tuples = {b.var: b.value for b in self._bindings if isinstance(b.value, relax.Tuple)}

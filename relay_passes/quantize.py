@@ -41,6 +41,7 @@ from tvm_edge.relay_passes.encodings import (
 )
 from tvm_edge.relay_passes.expressions import (
     all_bindings,
+    bindings_of,
     constant_of,
     count_uses,
     is_call,
@@ -54,13 +55,8 @@ from tvm_edge.relay_passes.integer_sums import (
     moved_zero,
 )
 from tvm_edge.relay_passes.quantized_constants import QuantizedConstant, quantized_constant
-from tvm_edge.relay_passes.quantized_sums import (
-    Sum,
-    convolution,
-    in_lines,
-    product_workload,
-    workload_of,
-)
+from tvm_edge.relay_passes.quantized_sums import Sum, convolution, in_lines, product_workload
+from tvm_edge.relay_passes.workloads import workload_of
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.gpu.dot_products import dot_product_of
@@ -133,7 +129,7 @@ def is_quantized(mod: tvm.IRModule) -> bool:
 
 def _is_straight(func: relax.Function) -> bool:
     """Whether what is bound is visible wherever it may be used again: no branches, one block."""
-    bindings = [binding for block in func.body.blocks for binding in block.bindings]
+    bindings = bindings_of(func)
     return len(func.body.blocks) == 1 and not any(isinstance(b.value, relax.If) for b in bindings)
 
 

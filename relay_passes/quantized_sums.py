@@ -18,7 +18,7 @@ from tvm_edge.relay_passes.quantized_constants import (
 )
 from tvm_edge.schedules.blocked import ConvWorkload
 
-__all__ = ["Sum", "convolution", "in_lines", "product_workload", "workload_of"]
+__all__ = ["Sum", "convolution", "in_lines", "product_workload"]
 
 
 @dataclass(frozen=True)
@@ -128,31 +128,6 @@ def convolution(
         np.broadcast_to(scale, (filters,)),
         np.zeros(filters, "float32"),
         finish,
-    )
-
-
-def workload_of(call: relax.Call, filters: np.ndarray) -> ConvWorkload | None:
-    """What a convolution in NCHW computes with these filters; ``None`` of other layouts."""
-    attrs = call.attrs
-    layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
-    shape = static_shape(call.args[0].ty)
-    if layouts != ("NCHW", "OIHW", "NCHW") or shape is None:
-        return None
-    top, left, bottom, right = (int(p) for p in attrs.padding)
-    if min(top, left, bottom, right) < 0:
-        return None
-    batch, channels, lines, columns = shape
-    return ConvWorkload(
-        batch,
-        channels,
-        lines,
-        columns,
-        filters=filters.shape[0],
-        kernel=(filters.shape[2], filters.shape[3]),
-        strides=(int(attrs.strides[0]), int(attrs.strides[1])),
-        padding=(top, left, bottom, right),
-        dilation=(int(attrs.dilation[0]), int(attrs.dilation[1])),
-        groups=int(attrs.groups),
     )
 
 

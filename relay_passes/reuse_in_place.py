@@ -17,7 +17,7 @@ from tvm import ir, relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.relay_passes.concat_in_place import AREAS
-from tvm_edge.relay_passes.expressions import is_call, static_shape
+from tvm_edge.relay_passes.expressions import bindings_of, is_call, static_shape
 from tvm_edge.relay_passes.fallback import operands
 
 __all__ = ["ReuseInPlace"]
@@ -35,7 +35,7 @@ class ReuseInPlace:
 def _candidates(mod: tvm.IRModule) -> dict[relax.Var, int]:
     """For results that can replace an operand the position of that operand."""
     main = mod["main"]
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bindings = bindings_of(main)
     fresh = {
         binding.var
         for binding in bindings

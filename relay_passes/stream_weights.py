@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import tvm
 from tvm import relax
 
-from tvm_edge.relay_passes.expressions import KERNEL_CALLS, is_call, with_bindings
+from tvm_edge.relay_passes.expressions import KERNEL_CALLS, bindings_of, is_call, with_bindings
 from tvm_edge.relay_passes.fallback import operands
 from tvm_edge.relay_passes.vdevices import on_vdevice, vdevice_of, vdevices_of
 from tvm_edge.runtime.streaming import NEXT_PART, UPLOAD_PART
@@ -88,7 +88,7 @@ class StreamWeights:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         gvar = mod.get_global_var("main")
-        bindings = [binding for block in mod[gvar].body.blocks for binding in block.bindings]
+        bindings = bindings_of(mod[gvar])
         if not any(streamed_constant(binding.value) is not None for binding in bindings):
             return mod
         mod = mod.clone()
@@ -103,7 +103,7 @@ def _rewritten(mod: tvm.IRModule, kind: str) -> relax.Function:
         for number, block in enumerate(main.body.blocks)
         for binding in block.bindings
     }
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bindings = bindings_of(main)
     marked = {
         binding.var: constant
         for binding in bindings

@@ -29,7 +29,7 @@ from tvm_edge.relay_passes.crossing_calls import (
     WRITE,
     calls,
 )
-from tvm_edge.relay_passes.expressions import is_call, static_shape, with_bindings
+from tvm_edge.relay_passes.expressions import bindings_of, is_call, static_shape, with_bindings
 from tvm_edge.relay_passes.vdevices import is_same, vdevice_of, vdevices_of
 
 __all__ = ["WriteOnHost", "shared_crossings"]
@@ -95,7 +95,7 @@ class WriteOnHost:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         gvar = mod.get_global_var("main")
         main = mod[gvar]
-        bindings = [binding for block in main.body.blocks for binding in block.bindings]
+        bindings = bindings_of(main)
         values = {binding.var: binding.value for binding in bindings}
         homes: dict[relax.Var, relax.Var] = {}  # by the CPU's tensor the GPU's
         for binding in bindings:

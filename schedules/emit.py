@@ -27,6 +27,8 @@ __all__ = [
     "each",
     "function",
     "hold",
+    "int32",
+    "int64",
     "launch",
     "launch_grid",
     "register",
@@ -157,6 +159,16 @@ def hold(value: tirx.Expr) -> tirx.Expr:
     grows exponentially, on CPUs while compiling and on GPUs in the sources too.
     """
     return register(value)[0]
+
+
+def int32(value: int) -> tirx.Expr:
+    """A constant of a kernel's own numbers."""
+    return tirx.const(value, "int32")
+
+
+def int64(size: Any) -> tirx.Expr:
+    """A size, as a constant where it is known."""
+    return tirx.const(size, "int64") if isinstance(size, int) else size
 
 
 def registers(count: int, dtype: str) -> Any:

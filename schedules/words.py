@@ -99,21 +99,19 @@ def word_of_one(number: int) -> tirx.IntImm:
     return tirx.const(int(np.full(WORD, number & 255, "uint8").view("int32")[0]), "int32")
 
 
-def packed(numbers: np.ndarray, axis: int) -> np.ndarray:
-    """Neighbours on an axis as words, filled up with zeros.
+def packed(numbers: np.ndarray) -> np.ndarray:
+    """Neighbours on axis 1 as words, filled up with zeros.
 
     Parameters
     ----------
     numbers : np.ndarray
-        Of int8.
-    axis : int
-        A quarter as long in the result, which is of int32.
+        Of int8; axis 1 is a quarter as long in the result, which is of int32.
     """
-    last = np.moveaxis(numbers, axis, -1)
+    last = np.moveaxis(numbers, 1, -1)
     fill = -last.shape[-1] % WORD
     whole = np.pad(last, [(0, 0)] * (last.ndim - 1) + [(0, fill)])
     words = np.ascontiguousarray(whole).view("<i4").astype("int32")
-    return np.ascontiguousarray(np.moveaxis(words, -1, axis))
+    return np.ascontiguousarray(np.moveaxis(words, -1, 1))
 
 
 def as_byte(value: tirx.Expr) -> tirx.Expr | None:

@@ -141,6 +141,13 @@ def gpu(request: pytest.FixtureRequest) -> str:
     return kind
 
 
+@pytest.fixture(scope="session")
+def on_opencl() -> None:
+    """Skips where there is no OpenCL device; by the mark `needs_opencl`, too."""
+    if not tvm.runtime.enabled("opencl") or not tvm.opencl(0).exist:
+        pytest.skip("no OpenCL device on this machine")
+
+
 def _compile_as_if(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> None:
     """Compile for this machine's GPU as if it had these properties."""
 

@@ -1,4 +1,4 @@
-"""Parameters that only ``make test-full`` runs."""
+"""Tests of an OpenCL device, and parameters that only ``make test-full`` runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-__all__ = ["dealt", "in_full", "sampled"]
+__all__ = ["dealt", "in_full", "needs_opencl", "sampled"]
+
+# By a fixture, so that the device is asked for when such a test runs, not at import.
+needs_opencl = pytest.mark.usefixtures("on_opencl")
 
 
 def in_full(*values: Any) -> list[Any]:

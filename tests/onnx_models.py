@@ -45,7 +45,7 @@ def make_model(
 
 
 def ladder(
-    steps: int, channels: int = 8
+    steps: int,
 ) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray], str]:
     """Nodes, weights and the last tensor of `steps` of Conv (``c<i>``), Tanh (``t<i>``), Add of the
     step before (``a<i>``) and Sigmoid (``s<i>``): tensors that several read, some much later.
@@ -53,7 +53,7 @@ def ladder(
     random = np.random.default_rng(0)
     nodes, weights, value, old = [], {}, "data", "data"
     for index in range(steps):
-        filters = random.standard_normal((channels, channels, 3, 3)) / channels
+        filters = random.standard_normal((8, 8, 3, 3)) / 8
         weights[f"w{index}"] = filters.astype("float32")
         nodes += [
             helper.make_node("Conv", [value, f"w{index}"], [f"c{index}"], pads=[1] * 4),

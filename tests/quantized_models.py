@@ -27,6 +27,13 @@ MOST_DIFFERENT = 1e-3
 """The share of elements that may differ by more than one unit in the last place."""
 
 
+def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
+    """Any numbers of an integer type."""
+    limits = np.iinfo(dtype)
+    random = np.random.default_rng(seed)
+    return random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
 class QuantizedGraph:
     """Nodes between QuantizeLinear and DequantizeLinear; tensors are names.
 

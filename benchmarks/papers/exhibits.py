@@ -66,10 +66,10 @@ class Exhibit:
     sources: Sequence[Source] = field(default=())
 
 
-def beside(printed: Printed, ours: Mapping[str, Mapping[str, Any]], key: int = 0) -> Table:
-    """The paper's table with columns of ours: by title, by what the paper has in column `key`."""
+def beside(printed: Printed, ours: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The paper's table with columns of ours: by title, by what the paper has in its first."""
     rows = [
-        [*cells, *(column.get(row[key], NOT_MEASURED) for column in ours.values())]
+        [*cells, *(column.get(row[0], NOT_MEASURED) for column in ours.values())]
         for row, cells in zip(printed.rows, printed.cells, strict=True)
     ]
     return Table([*printed.columns, *ours], rows)

@@ -28,11 +28,11 @@ def uses_words(workload: ConvWorkload) -> bool:
 
 def pack_words(weights: np.ndarray) -> np.ndarray:
     """Weights ``[O, C/groups, KH, KW]`` as ``[ceil(C / groups / 4), KH, KW, O]`` of int32."""
-    return np.ascontiguousarray(packed(weights, 1).transpose(1, 2, 3, 0))
+    return np.ascontiguousarray(packed(weights).transpose(1, 2, 3, 0))
 
 
-def int8_tensors(workload: ConvWorkload, zero: int = 0) -> list[te.Tensor]:
-    """Image, filters and sums of a convolution that nothing follows, padded with `zero`."""
+def int8_tensors(workload: ConvWorkload) -> list[te.Tensor]:
+    """Image, filters and sums of a convolution that nothing follows."""
     own = workload.channels // workload.groups
     shape: tuple[int, ...] = (workload.filters, own, *workload.kernel)
     if uses_words(workload):
@@ -40,7 +40,7 @@ def int8_tensors(workload: ConvWorkload, zero: int = 0) -> list[te.Tensor]:
     of_image = (workload.batch, workload.channels, workload.height, workload.width)
     image = te.placeholder(of_image, workload.dtype, "image")
     filters = te.placeholder(shape, "int32" if uses_words(workload) else "int8", "filters")
-    return [image, filters, conv2d_int8(image, filters, workload, zero)]
+    return [image, filters, conv2d_int8(image, filters, workload, 0)]
 
 
 def conv2d_int8(

@@ -14,6 +14,7 @@ from tvm import ir, sym, tirx
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.emit import int32
 from tvm_edge.schedules.gpu.channel_blocks import BlockedSums
 from tvm_edge.schedules.gpu.product import VECTOR, Product
 from tvm_edge.schedules.gpu.product_tile import choose_block_tile, fits, suits_blocks
@@ -88,10 +89,10 @@ class _BlockedSource(Source):
         def store(batch: Any, row: Any, column: Any, value: Any) -> None:
             where = [batch, memory.simplify.simplify(tirx.floordiv(row, VECTOR)), column]
             if vectors:
-                tail.write_vector([*where, _int(0)], value, VECTOR)
+                tail.write_vector([*where, int32(0)], value, VECTOR)
                 return
             for k in range(VECTOR):
-                tail.write([*where, _int(k)], value(k))
+                tail.write([*where, int32(k)], value(k))
 
         return store
 
@@ -127,7 +128,3 @@ class _BlockedSource(Source):
         for axis, size in zip(axes, extents.values(), strict=True):
             simplify.bind(axis, ir.Range(0, size))
         return axes, Memory(list(self._func.params), flat, simplify)
-
-
-def _int(value: int) -> tirx.Expr:
-    return tirx.const(value, "int32")

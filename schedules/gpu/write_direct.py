@@ -13,7 +13,7 @@ from tvm import ir, sym, tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.emit import hold, launch_grid, registers, when
+from tvm_edge.schedules.emit import hold, int32, launch_grid, registers, when
 from tvm_edge.schedules.float16 import widened
 from tvm_edge.schedules.gpu.dot_products import dot_product_of
 from tvm_edge.schedules.gpu.product import VECTOR
@@ -93,7 +93,7 @@ class _Item:
         self._outer: dict[int, tirx.Expr] = {}
         for p in reversed(conv.outer):
             own = tirx.floormod(rest, sizes[p])
-            self._outer[p] = hold(own) if sizes[p] > 1 else _int(0)
+            self._outer[p] = hold(own) if sizes[p] > 1 else int32(0)
             rest = tirx.floordiv(rest, sizes[p])
         # Only the number of the tile is held: TVM has to see that vectors of weights are aligned.
         self._channel = hold(tirx.floormod(z, channel_tiles)) * tile.channels
@@ -118,7 +118,7 @@ class _Item:
         channels = [p for p in conv.reduction if p not in conv.window]
         count = prod(source.sizes[p] for p in channels)
         *rows, taps = conv.window or (None,)
-        with T.serial(0, count) if count > 1 else nullcontext(_int(0)) as term:
+        with T.serial(0, count) if count > 1 else nullcontext(int32(0)) as term:
             terms, below = {}, 1
             for p in reversed(channels):
                 terms[p] = tirx.floormod(tirx.floordiv(term, below), source.sizes[p])
@@ -245,10 +245,10 @@ class _Item:
             bounds = self._bounds(i, j)
             with when(tirx.all(*bounds)) if bounds else nullcontext():
                 if vectors:
-                    tail.write_vector([*where, _int(0)], _lanes(kept), VECTOR)
+                    tail.write_vector([*where, int32(0)], _lanes(kept), VECTOR)
                     continue
                 for m in range(VECTOR):
-                    tail.write([*where, _int(m)], kept[m])
+                    tail.write([*where, int32(m)], kept[m])
 
     def _bounds(self, i: int, j: int) -> list[tirx.Expr]:
         """What to ask of a place in a tile that moved back into the image: is it a new one."""
@@ -260,10 +260,6 @@ class _Item:
         return bounds
 
 
-def _int(value: int) -> tirx.Expr:
-    return tirx.const(value, "int32")
-
-
 def _lanes(values: Any) -> Callable[[Any], tirx.Expr]:
     return lambda lane: values[lane]
 
@@ -273,5 +269,5 @@ def _steps(axes: Sequence[int | None], sizes: Sequence[int]) -> list[dict[int, A
     found: list[dict[int, Any]] = [{}]
     for axis in axes:
         if axis is not None:
-            found = [{**before, axis: _int(i)} for before in found for i in range(sizes[axis])]
+            found = [{**before, axis: int32(i)} for before in found for i in range(sizes[axis])]
     return found

@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.emit import barrier, each, hold, launch, register, registers, when
+from tvm_edge.schedules.emit import barrier, each, hold, int32, launch, register, registers, when
 from tvm_edge.schedules.gpu.item_sums import ItemSums
 from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile
 from tvm_edge.schedules.gpu.staging import Load, Stage
@@ -41,8 +41,8 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
         column_tile = tirx.floormod(group, column_tiles)
         row_tile = tirx.floormod(tirx.floordiv(group, column_tiles), row_tiles)
         rest = hold(tirx.floordiv(group, column_tiles * row_tiles))
-        batch = hold(tirx.floormod(rest, product.batch)) if product.batch > 1 else _int(0)
-        part = hold(tirx.floordiv(rest, product.batch)) if tile.parts > 1 else _int(0)
+        batch = hold(tirx.floormod(rest, product.batch)) if product.batch > 1 else int32(0)
+        part = hold(tirx.floordiv(rest, product.batch)) if tile.parts > 1 else int32(0)
         # What vectors begin at is not held: TVM has to see that it is a multiple of their width.
         first_row, first_column = row_tile * tile.rows, column_tile * tile.columns
         first_step = hold(part * steps)
@@ -93,7 +93,7 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
         whole = product.terms == steps * tile.depth * tile.parts
         stage = Stage(loads, tile.items, item, None if whole else product.terms)
         stage.bring(first_step * tile.depth)
-        stage.put(_int(0))
+        stage.put(int32(0))
         barrier()
         with T.serial(0, steps) as step:
             now = hold(tirx.floormod(step, 2))
@@ -113,10 +113,6 @@ def _data(product: Product, batch: tirx.Expr, first: tirx.Expr) -> Callable[...,
     if quad is None:
         return lambda term, at: product.data(batch, term, first + at)
     return lambda term, lane, at: quad(batch, term, lane, first + at)
-
-
-def _int(value: int) -> tirx.Expr:
-    return tirx.const(value, "int32")
 
 
 def _width(wanted: int, extent: int) -> int:

@@ -106,21 +106,16 @@ class Overlap:
     ----------
     threshold : float
         From 0 to 1; rounded to float32, as ONNX has it.
-    inclusive : bool
-        Whether a ratio that equals the threshold is enough.
     """
 
-    def __init__(self, threshold: float, inclusive: bool = False) -> None:
+    def __init__(self, threshold: float) -> None:
         self._threshold = np.float32(threshold)
-        above = np.nextafter(self._threshold, np.float32(2))
-        below = np.nextafter(self._threshold, np.float32(-1))
-        # Quotients from half way to the next number on are rounded to that.
-        base, following = (below, self._threshold) if inclusive else (self._threshold, above)
-        # Half way itself is the quotient of no two numbers: it has a digit more than they have.
-        self._base, self._half = base, np.float32((float(following) - float(base)) / 2)
+        # Quotients from half way to the next number on are rounded to that. Half way itself is the
+        # quotient of no two numbers: it has a digit more than they have.
+        following = np.nextafter(self._threshold, np.float32(2))
+        self._half = np.float32((float(following) - float(self._threshold)) / 2)
         # Whatever is left of rounding, ratios above the threshold are above this.
         self._surely = float(self._threshold) * (1 - 1e-5)
-        self._inclusive = inclusive
 
     def might(self, a: Box, b: Box) -> tirx.Expr:
         """True wherever the boxes overlap, and hardly anywhere else; without a division."""
@@ -131,20 +126,19 @@ class Overlap:
     def by_division(self, a: Box, b: Box) -> tirx.Expr:
         """For devices whose division is rounded correctly."""
         height, width, shared, union = _intersect(a, b)
-        ratio, bound = shared / union, exactly(self._threshold)
-        above = ratio >= bound if self._inclusive else ratio > bound
+        above = shared / union > exactly(self._threshold)
         return tirx.all(height > _const(0), width > _const(0), shared > _const(0), above)
 
     def by_residual(self, a: Box, b: Box) -> tirx.Expr:
         """For all others that have a fused multiplication and addition.
 
-        ``shared / union`` is rounded to above the base where it is greater than the middle between
-        that and the next number. The residual ``shared - base * union`` is exact near half of their
-        distance times the union, so that the comparison with that is, too.
+        ``shared / union`` is rounded to above the threshold where it is greater than the middle
+        between that and the next number. The residual ``shared - threshold * union`` is exact near
+        half of their distance times the union, so that the comparison with that is, too.
         """
         height, width, shared, union = (hold(x) for x in _intersect(a, b))
-        base = exactly(-self._base)
-        residual = tirx.call_pure_extern(BOX_DTYPE, "fma", base, union, shared)
+        threshold = exactly(-self._threshold)
+        residual = tirx.call_pure_extern(BOX_DTYPE, "fma", threshold, union, shared)
         half = union * exactly(self._half)
         meet = tirx.all(height > _const(0), width > _const(0), shared > _const(0))
         return tirx.all(meet, residual > half)

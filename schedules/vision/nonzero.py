@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.emit import Kernel, each, function, hold, register, spread, when
+from tvm_edge.schedules.emit import Kernel, each, function, hold, int64, register, spread, when
 from tvm_edge.schedules.vision.compaction import Compaction
 
 __all__ = ["count_nonzero", "nonzero_indices"]
@@ -69,7 +69,7 @@ def count_nonzero(shape: Shape, dtype: str, spec: DeviceSpec) -> Kernel:
                 number[0] = number[0] + _is_nonzero(data[first + i], dtype).astype("int64")
             found[part] = number[0]
 
-        spread(tirx.const(parts, "int32"), _int64(size), count)
+        spread(tirx.const(parts, "int32"), int64(size), count)
         before = register(tirx.const(0, "int64"))
         with T.serial(0, parts) as part:
             own = hold(found[part])
@@ -100,7 +100,7 @@ def nonzero_indices(shape: Shape, dtype: str, spec: DeviceSpec) -> Kernel:
         def write(slot: tirx.Expr, position: tirx.Expr) -> None:
             rest = position.astype("int64")
             for axis in range(len(shape) - 1, 0, -1):
-                length = _int64(shape[axis])
+                length = int64(shape[axis])
                 result[axis, slot] = tirx.floormod(rest, length)
                 rest = hold(tirx.floordiv(rest, length))
             result[0, slot] = rest
@@ -121,7 +121,7 @@ def nonzero_indices(shape: Shape, dtype: str, spec: DeviceSpec) -> Kernel:
                 write(hold(slot[0]), first + i)
                 slot[0] = slot[0] + 1
 
-        spread(tirx.const(parts, "int32"), _int64(size), part_of)
+        spread(tirx.const(parts, "int32"), int64(size), part_of)
 
     found_type = ([int(size)], "int32") if on_gpu else ([parts], "int64")
     return function([(shape, dtype), found_type], [([len(shape), number], "int64")], body)
@@ -137,12 +137,8 @@ def _is_nonzero(value: tirx.Expr, dtype: str) -> tirx.Expr:
 
 def _part(part: tirx.Expr, parts: int, size: Any) -> tuple[tirx.Expr, tirx.Expr]:
     """The elements of one of several equal parts."""
-    wide, whole = part.astype("int64"), _int64(size)
+    wide, whole = part.astype("int64"), int64(size)
     return (
         hold(tirx.floordiv(whole * wide, parts)),
         hold(tirx.floordiv(whole * (wide + 1), parts)),
     )
-
-
-def _int64(size: Any) -> tirx.Expr:
-    return tirx.const(size, "int64") if isinstance(size, int) else size

@@ -23,6 +23,7 @@ from tvm_edge.schedules.emit import (
     each,
     function,
     hold,
+    int64,
     register,
     spread,
     when,
@@ -124,7 +125,7 @@ def element_targets(
         def one(at: tirx.Expr) -> None:
             places, rest = [], at
             for length in reversed(indices[0][1:]):
-                extent = _int64(length).astype(rest.ty.dtype)
+                extent = int64(length).astype(rest.ty.dtype)
                 places.insert(0, tirx.indexmod(rest, extent).astype("int64"))
                 rest = hold(tirx.indexdiv(rest, extent))
             places.insert(0, rest.astype("int64"))
@@ -169,17 +170,17 @@ def apply_parts(
     shape, dtype = data
     cores, merge = max(spec.cores, 1), _combine(reduction, dtype)
     slices, size = prod(shape[:axes]), prod(shape[axes:])
-    inner, total, count = (_int64(n) for n in (size, prod(shape), targets[0][0]))
+    inner, total, count = (int64(n) for n in (size, prod(shape), targets[0][0]))
     # Where cores share no slice, what they do with one is a loop of constant length.
     few = isinstance(slices, int) and slices < 4 * cores
     whole = isinstance(size, int) and (size <= _FEW or not few)
-    rows = None if by_row is None else [_int64(n) for n in by_row]
+    rows = None if by_row is None else [int64(n) for n in by_row]
     # To find out that an update is another core's takes longer than a few elements of it.
     alone = isinstance(size, int) and size <= _FEW and rows is None
 
     def body(given: Any, places: Any, news: Any, result: Any) -> None:
         work = T.Bind(total + count * inner)
-        parts = T.Bind(tirx.Select(work < _MIN_TO_SHARE, _int64(1), _int64(cores)))
+        parts = T.Bind(tirx.Select(work < _MIN_TO_SHARE, int64(1), int64(cores)))
 
         def apply(update: tirx.Expr, low: tirx.Expr, high: tirx.Expr) -> None:
             start = T.Bind(places[update].astype("int64") * inner)
@@ -201,8 +202,8 @@ def apply_parts(
                     element(first + j, source + j)
 
         def part(index: tirx.Expr) -> None:
-            unit, units = (inner, _int64(slices)) if whole else (_int64(1), total)
-            updates_of = [_int64(0), count]
+            unit, units = (inner, int64(slices)) if whole else (int64(1), total)
+            updates_of = [int64(0), count]
             if rows is not None:
                 units, unit = rows[0], tirx.indexdiv(total, rows[0])
             ends = [tirx.indexdiv(units * (index + i), parts) for i in (0, 1)]
@@ -219,7 +220,7 @@ def apply_parts(
         spread(parts, work, part)
         if alone:
             with T.serial(0, count) as update:
-                apply(update, _int64(0), total)
+                apply(update, int64(0), total)
 
     return function([data, targets, updates], [data], body)
 
@@ -278,10 +279,10 @@ def _flat(places: Sequence[tirx.Expr], lengths: Shape, indexed: Collection[int])
     """A position from one on each axis; those of `indexed` axes are brought inside."""
     flat = tirx.const(0, "int64")
     for axis, (place, length) in enumerate(zip(places, lengths, strict=True)):
-        extent, index = _int64(length), hold(place)
+        extent, index = int64(length), hold(place)
         if axis in indexed:
             index = hold(tirx.Select(index < 0, index + extent, index))
-            index = tirx.max(tirx.min(index, extent - 1), _int64(0))
+            index = tirx.max(tirx.min(index, extent - 1), int64(0))
         flat = hold(flat * extent + index)
     return flat
 
@@ -291,7 +292,3 @@ def _for_each(spec: DeviceSpec, count: Any, body: Callable[[tirx.Expr], None]) -
         each(spec, count, body)
     else:
         spread(count, count, body)
-
-
-def _int64(size: Any) -> tirx.Expr:
-    return tirx.const(size, "int64") if isinstance(size, int) else size

@@ -15,9 +15,9 @@ from tests.schedules.harness import Graph
 Values = dict[str, np.ndarray]
 
 
-def pose(seed: int = 3) -> onnx.ModelProto:
+def pose() -> onnx.ModelProto:
     """Two branches, two outputs, an image of odd size; tensors are called as in `conv_relu`."""
-    graph = Graph(seed)
+    graph = Graph(3)
     data = conv(graph, graph.input(1, 8, 9, 7), 8, 16)
     graph.output(conv(graph, data, 16, 12, 1))
     graph.output(graph.op("Softmax", conv(graph, data, 16, 10), axis=1))

@@ -286,8 +286,8 @@ def joined() -> tvm.IRModule:
     return builder.get()
 
 
-def copies_for(model: object, fallback: list[str], target: str = "mali-g76") -> list[str]:
-    resolved = resolve_target(target)
+def copies_for(model: object, fallback: list[str]) -> list[str]:
+    resolved = resolve_target("mali-g76")
     imported = load_model(model, None)
     with resolved.cpu.target:
         simple = phases.SIMPLIFY(imported.module)

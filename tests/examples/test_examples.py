@@ -25,12 +25,6 @@ def run(name: str, *arguments: object, environment: dict[str, str] | None = None
     return done.stdout
 
 
-@pytest.fixture
-def opencl() -> None:
-    if not tvm.runtime.enabled("opencl") or not tvm.opencl(0).exist:
-        pytest.skip("no opencl device on this machine")
-
-
 def test_compile_and_run() -> None:
     output = run("compile_and_run")
     found = {line.split()[0] for line in output.splitlines() if " pixels" in line}
@@ -39,7 +33,7 @@ def test_compile_and_run() -> None:
     assert "placement  llvm" in output and "GFLOP/s" in output
 
 
-def test_heterogeneous(opencl: None) -> None:
+def test_heterogeneous(on_opencl: None) -> None:
     output = run("heterogeneous")
     whole, split = (line for line in output.splitlines() if "partition" in line)
     assert "1 partition, 0 copies" in whole and "CPU" not in whole

@@ -1,4 +1,4 @@
-"""A model of one operator, against ONNX Runtime."""
+"""Models, those of one operator above all, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from onnx import helper
 import tvm_edge
 from tests.onnx_models import make_model, reference
 
-__all__ = ["close", "single"]
+__all__ = ["agree", "close", "single"]
+
+
+def agree(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> None:
+    """Our outputs equal ONNX Runtime's to the last bit."""
+    ours = tvm_edge.compile(model, "llvm").run(inputs)
+    for name, expected in reference(model, inputs).items():
+        assert ours[name].dtype == expected.dtype
+        np.testing.assert_array_equal(ours[name], expected)
 
 
 def single(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import tvm_edge
-from tests.frontend.single import close, single
+from tests.frontend.single import agree, close, single
 from tests.onnx_models import make_model, random_input, reference
 from tvm_edge.frontend import load_model
 
@@ -22,14 +22,6 @@ from tvm_edge.frontend import load_model
 def relax_ops(model: onnx.ModelProto) -> list[str]:
     """Operators of the imported main function, as printed."""
     return load_model(model).module["main"].script().splitlines()
-
-
-def agree(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> None:
-    """Our outputs equal ONNX Runtime's to the last bit."""
-    ours = tvm_edge.compile(model, "llvm").run(inputs)
-    for name, expected in reference(model, inputs).items():
-        assert ours[name].dtype == expected.dtype
-        np.testing.assert_array_equal(ours[name], expected)
 
 
 @pytest.mark.parametrize("terms", [1, 2, 5])

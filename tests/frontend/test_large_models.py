@@ -16,11 +16,11 @@ from tvm_edge.errors import InvalidModelError
 from tvm_edge.frontend.onnx_source import checked_proto
 
 
-def dense(inputs: int = 300, outputs: int = 200) -> onnx.ModelProto:
+def dense() -> onnx.ModelProto:
     """``x @ w.T``, the weight large enough to be set aside while the model is checked."""
-    weight = np.random.default_rng(0).standard_normal((outputs, inputs), np.float32)
+    weight = np.random.default_rng(0).standard_normal((200, 300), np.float32)
     node = helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)
-    return make_model([node], {"x": (1, inputs)}, ["y"], {"w": weight})
+    return make_model([node], {"x": (1, 300)}, ["y"], {"w": weight})
 
 
 def test_what_is_set_aside_comes_back() -> None:

@@ -32,9 +32,9 @@ def segments(offsets: np.ndarray | None = None) -> tvm.IRModule:
     return builder.get()
 
 
-def top_k(k: int, length: int = 7) -> onnx.ModelProto:
+def top_k(k: int) -> onnx.ModelProto:
     graph = Graph()
-    values, indices = graph.ops("TopK", 2, graph.input(2, length), graph.constant([k]))
+    values, indices = graph.ops("TopK", 2, graph.input(2, 7), graph.constant([k]))
     graph.output(values)
     graph.output(indices, TensorProto.INT64)
     return graph.model()

@@ -67,8 +67,8 @@ def composed(members: list[Member], spec: DeviceSpec) -> tirx.PrimFunc:
     return compose([member.scheduled(spec) for member in members])
 
 
-def lowered(members: list[Member], spec: DeviceSpec, target: str = "mali-t860") -> tirx.PrimFunc:
-    return with_merged_launches(composed(members, spec), resolve_target(target).target)
+def lowered(members: list[Member], spec: DeviceSpec) -> tirx.PrimFunc:
+    return with_merged_launches(composed(members, spec), resolve_target("mali-t860").target)
 
 
 def rules_on(gpu: str, spec: DeviceSpec) -> DeviceSpec:

@@ -53,13 +53,6 @@ def inputs_file(inputs: dict[str, np.ndarray], tmp_path_factory: pytest.TempPath
     return path
 
 
-@pytest.fixture
-def opencl() -> None:
-    """Skips where there is no OpenCL device."""
-    if not tvm.device("opencl", 0).exist:
-        pytest.skip("no OpenCL device on this machine")
-
-
 def memory_of(report: CompileReport) -> MemoryInfo:
     assert report.memory is not None
     return report.memory
@@ -134,7 +127,7 @@ def test_what_is_predicted_is_measured(
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("opencl", "small_gpu")
+@pytest.mark.usefixtures("on_opencl", "small_gpu")
 def test_fully_connected_layers_go_to_the_cpu(
     heavy: onnx.ModelProto, inputs: dict[str, np.ndarray], inputs_file: Path, tmp_path: Path
 ) -> None:
@@ -176,7 +169,7 @@ def test_fully_connected_layers_go_to_the_cpu(
 
 
 @pytest.mark.full
-@pytest.mark.usefixtures("opencl", "small_gpu")  # which has a copy of its weights
+@pytest.mark.usefixtures("on_opencl", "small_gpu")  # which has a copy of its weights
 def test_layers_that_may_not_leave_are_split(
     network: onnx.ModelProto, inputs: dict[str, np.ndarray]
 ) -> None:
@@ -227,7 +220,7 @@ def test_pipelining_is_faster_where_devices_are_two(
 ) -> None:
     """A device that is the CPU waits while the CPU works (``same_cores``): nothing to gain."""
     if target == "opencl":
-        request.getfixturevalue("opencl")
+        request.getfixturevalue("on_opencl")
         if not tvm_edge.hardware.resolve_target(target).spec.on_cpu:
             pytest.skip("the OpenCL device is not the CPU")
     report = tvm_edge.analyze(network, target, fallback="list", memory_budget="1GiB")

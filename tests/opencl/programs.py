@@ -40,14 +40,14 @@ def device_code(executable: tvm.runtime.Executable) -> Module:
 
 
 @functools.cache
-def add_one(n: int = N, dtype: str = "float32") -> tvm.runtime.Executable:
-    """``main(a[n], b[n])``: b = a + 1."""
+def add_one() -> tvm.runtime.Executable:
+    """``main(a[N], b[N])``: b = a + 1."""
 
     @T.prim_func(s_tir=True)
-    def main(a: T.Buffer((n,), dtype), b: T.Buffer((n,), dtype)):
-        for group in T.thread_binding(n // THREADS, thread="blockIdx.x"):
+    def main(a: T.Buffer((N,), "float32"), b: T.Buffer((N,), "float32")):
+        for group in T.thread_binding(N // THREADS, thread="blockIdx.x"):
             for item in T.thread_binding(THREADS, thread="threadIdx.x"):
-                b[group * THREADS + item] = a[group * THREADS + item] + T.cast(1, dtype)
+                b[group * THREADS + item] = a[group * THREADS + item] + T.float32(1)
 
     return compiled(main)
 

@@ -35,7 +35,7 @@ def child_environment(changes: Mapping[str, object] | None = None) -> dict[str, 
 
 
 def run_child(
-    *arguments: object, environment: Mapping[str, object] | None = None, timeout: float = 300
+    *arguments: object, environment: Mapping[str, object] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run this Python with `arguments`, to its end."""
     return subprocess.run(
@@ -44,19 +44,19 @@ def run_child(
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=300,
     )
 
 
 def build_shim(folder: Path, *, masked: bool) -> Path:
-    """Compile shim.c; `masked` leaves out all that OpenCL 1.2 does not have."""
+    """Compile the stand-in; `masked` leaves out all that OpenCL 1.2 does not have."""
     library = folder / ("libshim12.so" if masked else "libshim.so")
     compiler = shutil.which("gcc") or shutil.which("cc")
     assert compiler, "callers skip where there is no C compiler"
     command = [compiler, "-std=c11", "-O1", "-g", "-shared", "-fPIC", "-fvisibility=hidden"]
     command += ["-DSHIM_OPENCL_12"] * masked
-    source = Path(__file__).with_name("shim.c")
-    subprocess.run([*command, "-o", library, source, "-ldl", "-lpthread"], check=True)
+    sources = sorted(Path(__file__).with_name("shim").glob("*.c"))
+    subprocess.run([*command, "-o", library, *sources, "-ldl", "-lpthread"], check=True)
     return library
 
 

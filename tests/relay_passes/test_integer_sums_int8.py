@@ -14,6 +14,7 @@ import tvm_edge
 from tests.frontend.single import single
 from tests.marks import in_full
 from tests.onnx_models import make_model, reference
+from tests.quantized_models import numbers
 from tvm_edge.compiler.driver import unmerged_kernels
 from tvm_edge.hardware import resolve_target
 
@@ -22,12 +23,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 INT8 = {"conv2d_int8", "depthwise_int8"}
-
-
-def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
-    limits = np.iinfo(dtype)
-    random = np.random.default_rng(seed)
-    return random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
 
 
 def check(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> tvm_edge.CompiledModel:

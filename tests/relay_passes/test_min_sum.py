@@ -14,14 +14,14 @@ from tvm_edge.relay_passes.min_sum import Table, minimise
 
 
 def made(
-    seed: int, count: int, tables: int, *, most: int = 3, infinite: float = 0.1
+    seed: int, count: int, tables: int, *, infinite: float = 0.1
 ) -> tuple[list[int], list[Table]]:
     """Random tables of up to three variables."""
     random = np.random.default_rng(seed)
     sizes = [int(size) for size in random.integers(1, 4, count)]
     found = []
     for _ in range(tables):
-        own = random.permutation(count)[: random.integers(0, min(most, count) + 1)]
+        own = random.permutation(count)[: random.integers(0, min(3, count) + 1)]
         values = random.random([sizes[v] for v in own])
         values[random.random(values.shape) < infinite] = np.inf
         found.append(Table(tuple(int(v) for v in own), values))

@@ -15,10 +15,10 @@ from tests.relay_passes.two_devices import (
     GPU,
     Program,
     assert_right,
-    called,
     device_of,
     lines,
     lowered,
+    names,
     programs,
     pure,
 )
@@ -35,12 +35,6 @@ from tvm_edge.relay_passes.crossing_calls import (
 )
 from tvm_edge.relay_passes.expressions import is_call
 from tvm_edge.relay_passes.overlap_copies import gpu_work_first, late_reads
-
-
-def names(mod: tvm.IRModule) -> list[str]:
-    """What is called, kernels without their number."""
-    found = filter(None, (called(value) for _, value in lines(mod)))
-    return [name[0] if name[0] in "gc" else name for name in found]
 
 
 def two_heads() -> tuple[Program, list[relax.Var]]:

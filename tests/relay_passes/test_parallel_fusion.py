@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,8 +29,6 @@ from tvm_edge.relay_passes.expressions import KERNEL_CALLS, all_bindings, is_cal
 from tvm_edge.relay_passes.parallel_fusion import ParallelFusion
 from tvm_edge.schedules import parallel_policy
 from tvm_edge.schedules.parallel_policy import Group, Problem
-
-Values = Mapping[str, np.ndarray]
 
 
 def compiled(graph: Graph, target: str, mode: str | bool = True) -> tvm_edge.CompiledModel:

@@ -28,9 +28,7 @@ from tvm_edge.runtime.streaming import NEXT_PART, UPLOAD_PART
 KIB = 1 << 10
 
 
-def layers(
-    rows: Sequence[int], *sizes: int, bias: bool = True, tail: str = "Relu"
-) -> onnx.ModelProto:
+def layers(rows: Sequence[int], *sizes: int, tail: str = "Relu") -> onnx.ModelProto:
     """Dense layers ``fc0``, ``fc1``, … of these sizes, each with a bias and what follows it."""
     random = np.random.default_rng(sum(sizes))
     nodes, weights, value = [], {}, "x"
@@ -38,20 +36,19 @@ def layers(
         weights[f"w{i}"] = random.standard_normal((terms, columns), np.float32)
         nodes.append(helper.make_node("MatMul", [value, f"w{i}"], [f"fc{i}"], name=f"fc{i}"))
         value = f"fc{i}"
-        if bias:
-            weights[f"b{i}"] = random.standard_normal(columns, np.float32)
-            nodes.append(helper.make_node("Add", [value, f"b{i}"], [f"a{i}"], name=f"a{i}"))
-            value = f"a{i}"
+        weights[f"b{i}"] = random.standard_normal(columns, np.float32)
+        nodes.append(helper.make_node("Add", [value, f"b{i}"], [f"a{i}"], name=f"a{i}"))
+        value = f"a{i}"
         if tail and i < len(sizes) - 2:
             nodes.append(helper.make_node(tail, [value], [f"t{i}"], name=f"t{i}"))
             value = f"t{i}"
     return make_model(nodes, {"x": (*rows, sizes[0])}, [value], weights)
 
 
-def check(model: onnx.ModelProto, compiled: Any, runs: int = 2) -> None:
+def check(model: onnx.ModelProto, compiled: Any) -> None:
     """Compare with ONNX Runtime, on other values in each run."""
     random = np.random.default_rng(7)
-    for _ in range(runs):
+    for _ in range(2):
         values = {
             spec.name: random.standard_normal(spec.static_shape).astype("float32")
             for spec in compiled.inputs

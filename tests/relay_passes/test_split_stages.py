@@ -18,6 +18,7 @@ from tests.relay_passes.two_devices import (
     lines,
     lowered,
     named,
+    names,
     programs,
     pure,
     values,
@@ -44,16 +45,9 @@ def split(mod: tvm.IRModule, shared: bool = True) -> list[tuple[int, tvm.IRModul
     return [(stage.device, lowered(alone(stage), shared=False)) for stage in stages]
 
 
-def names(mod: tvm.IRModule) -> list[str]:
-    found = filter(None, (called(value) for _, value in lines(mod)))
-    return [name[0] if name[0] in "gc" else name for name in found]
-
-
-def pipelined(
-    stages: list[tuple[int, tvm.IRModule]], kind: str, fast: bool, frames: int = 3
-) -> list[Any]:
+def pipelined(stages: list[tuple[int, tvm.IRModule]], kind: str, fast: bool) -> list[Any]:
     """The results of frames of which each is a stage ahead of the one behind it."""
-    queue = two_devices.Queue(fast)
+    queue, frames = two_devices.Queue(fast), 3
     params = stages[0][1]["main"].params[:-1]
     state: list[list[Any]] = [[named(param.name) for param in params] for _ in range(frames)]
     for step in range(len(stages) + frames - 1):

@@ -18,7 +18,7 @@ from onnx import helper
 from tvm import relax
 
 import tvm_edge
-from tests.marks import in_full
+from tests.marks import in_full, needs_opencl
 from tests.memory.models import PICTURE, conv_heavy
 from tests.onnx_models import make_model, reference, relative_error
 from tvm_edge import CompileReport, InputError, opencl
@@ -49,9 +49,9 @@ def image(seed: int = 0) -> dict[str, np.ndarray]:
     return {"data": picture, "rows": random.integers(0, 5000, 3)}
 
 
-def check(model: onnx.ModelProto, compiled: Any, runs: int = 2) -> None:
+def check(model: onnx.ModelProto, compiled: Any) -> None:
     """Compare with ONNX Runtime, on another image in each run."""
-    for seed in range(runs):
+    for seed in range(2):
         found = compiled.run(image(seed))
         for name, expected in reference(model, image(seed)).items():
             assert relative_error(np.asarray(found[name]), expected) < 1e-4, name
@@ -193,13 +193,11 @@ def test_winograd_filters_are_streamed() -> None:
     assert relative_error(compiled.run(data)["y"], reference(model, data)["y"]) < 1e-4
 
 
-@pytest.mark.usefixtures("own_memory", "small_gpu")
+@pytest.mark.usefixtures("on_opencl", "own_memory", "small_gpu")
 def test_device_memory_falls_by_what_is_predicted(
     model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a device that has a copy of its weights, as GPUs have; with two windows, and with one."""
-    if not tvm.opencl(0).exist:
-        pytest.skip("no OpenCL device on this machine")
     peaks, predicted = [], []
     for run, (window, windows) in enumerate([(None, 2), (None, 2), (CUT, 2), (CUT, 1)]):
         if run in (0, 2):
@@ -226,13 +224,11 @@ def test_device_memory_falls_by_what_is_predicted(
     assert falls == pytest.approx([predicted[0] - each for each in predicted[1:]], rel=0.08)
 
 
-@pytest.mark.usefixtures("own_memory", "small_gpu")
+@pytest.mark.usefixtures("on_opencl", "own_memory", "small_gpu")
 def test_windows_are_as_large_as_the_largest_layer_from_the_first_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What grows would be there beside the smaller one, of which the run still has a part."""
-    if not tvm.opencl(0).exist:
-        pytest.skip("no OpenCL device on this machine")
     made: list[int] = []
 
     class Window(streaming._Window):
@@ -251,9 +247,8 @@ def test_windows_are_as_large_as_the_largest_layer_from_the_first_on(
     assert set(made) == {third} and sum(made) == memory.window
 
 
+@needs_opencl
 def test_blocks_of_the_runtime_are_as_large_as_predicted() -> None:
-    if not tvm.opencl(0).exist:
-        pytest.skip("no OpenCL device on this machine")
     resolved = resolve_target("mali-g76")
     assert not resolved.spec.on_cpu
     for nbytes in (1, 128, 129, 1024, 1025, 5000, 2560000, 3 * MIB + 1):
@@ -265,6 +260,7 @@ def test_blocks_of_the_runtime_are_as_large_as_predicted() -> None:
     assert rounding([5000], resolve_target("llvm")) == 0
 
 
+@needs_opencl
 @pytest.mark.parametrize("copies", [True, False])
 def test_frames_of_a_stream_and_runs_beside_it(
     model: onnx.ModelProto, tmp_path: Path, copies: bool, request: pytest.FixtureRequest
@@ -272,8 +268,6 @@ def test_frames_of_a_stream_and_runs_beside_it(
     """Of an artifact on two devices; runs and the GPU's stages have the windows in turns."""
     if copies:
         request.getfixturevalue("own_memory")
-    if not tvm.opencl(0).exist:
-        pytest.skip("no OpenCL device on this machine")
     compiled = compile_with(
         model, "opencl", {}, fallback=["conv1", "leaky1"], conv_window=CUT, num_threads=1
     )

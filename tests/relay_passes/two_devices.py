@@ -116,6 +116,12 @@ def called(value: relax.Expr) -> str:
     return str(op.name_hint) if isinstance(op, tvm.ir.GlobalVar) else ""
 
 
+def names(mod: tvm.IRModule) -> list[str]:
+    """What is called, kernels without their number."""
+    found = filter(None, (called(value) for _, value in lines(mod)))
+    return [name[0] if name[0] in "gc" else name for name in found]
+
+
 class Cell:
     """Memory, and what was last written there."""
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import tvm
 
 import tvm_edge
 from tests.onnx_models import conv_relu
@@ -59,10 +58,8 @@ def board(fleet: Fleet) -> Iterator[tvm_edge.Remote]:
 
 
 @pytest.fixture(scope="session")
-def crossing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def crossing(on_opencl: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small model on OpenCL, its pool on the CPU."""
-    if not tvm.runtime.enabled("opencl") or not tvm.opencl(0).exist:
-        pytest.skip("no opencl device on this machine")
     model = tvm_edge.compile(conv_relu(), "opencl", fallback=["pool"])
     assert {str(row.device) for row in model.report.placements} == {"opencl", "llvm"}
     return model.export(tmp_path_factory.mktemp("artifact") / "crossing.tvme")

@@ -28,9 +28,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(holds: Callable[[], Any], seconds: float = 30) -> Any:
+def until(holds: Callable[[], Any]) -> Any:
     """What `holds` returns as soon as that is true."""
-    end = monotonic() + seconds
+    end = monotonic() + 30
     while not (found := holds()):
         assert monotonic() < end, "it did not come about"
         sleep(0.02)

@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
-import tvm
 
 import tvm_edge
+from tests.marks import needs_opencl
 from tests.rpc.conftest import KEY
 from tests.rpc.conftest import Fleet as Boards
 from tests.rpc.support import Board, free_port, until
@@ -277,7 +277,7 @@ def test_no_process_is_left(single: tuple[Board, str], trials: list[Trial]) -> N
     assert threading.active_count() < 20
 
 
-@pytest.mark.skipif(not tvm.device("opencl", 0).exist, reason="no OpenCL device")
+@needs_opencl
 def test_on_opencl(single: tuple[Board, str], problem: Path) -> None:
     _, address = single
     trial = Trial(CONV, first_config(CONV, "direct", target="opencl"), problem)
@@ -286,12 +286,11 @@ def test_on_opencl(single: tuple[Board, str], problem: Path) -> None:
         assert_timed(measured(fleet, [trial]).values())
 
 
+@needs_opencl
 def test_a_board_with_another_device(
     single: tuple[Board, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a plain kind means is this machine's device."""
-    if not tvm.device("opencl", 0).exist:
-        pytest.skip("no OpenCL device")
     here = resolve_target("opencl")
     other = replace(here, spec=replace(here.spec, name="Mali-T860"))
     monkeypatch.setattr(fleets, "resolve_target", lambda *_: other)

@@ -75,9 +75,9 @@ def test_errors_of_python_cross(raised: Exception, kind: type[Exception]) -> Non
     assert type(back) is kind and "on board mali" in str(back) and "x" in str(back)
 
 
-def store(uploads: Uploads, content: bytes, *, piece: int = 100, digest: str = "") -> str:
+def store(uploads: Uploads, content: bytes, *, digest: str = "") -> str:
     """Send a file in pieces, as a client does; its digest."""
-    functions = uploads.functions()
+    functions, piece = uploads.functions(), 100
     digest = digest or hashlib.sha256(content).hexdigest()
     for offset in range(0, len(content), piece):
         functions["store"](

@@ -33,9 +33,9 @@ def values(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(SHAPE).astype("float32")
 
 
-def aligned(shape: tuple[int, ...] = SHAPE, dtype: str = "float32") -> np.ndarray:
+def aligned(shape: tuple[int, ...] = SHAPE) -> np.ndarray:
     """An array on 64 bytes, filled with random numbers."""
-    array = np.from_dlpack(tvm.runtime.empty(shape, dtype))
+    array = np.from_dlpack(tvm.runtime.empty(shape, "float32"))
     array[...] = np.random.default_rng(1).standard_normal(shape)
     return array
 

@@ -49,7 +49,6 @@ def run_child(
     *,
     environment: Mapping[str, str | None] | None = None,
     timeout: float = 120,
-    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run this Python with `arguments`."""
     return subprocess.run(
@@ -58,7 +57,6 @@ def run_child(
         capture_output=True,
         text=True,
         timeout=timeout,
-        cwd=cwd,
     )
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import tvm
 from onnx import helper
 
 import tvm_edge
+from tests.marks import needs_opencl
 from tests.onnx_models import make_model
 from tests.runtime.support import rewrite_artifact, run_python
 from tvm_edge import zoo
@@ -119,12 +119,11 @@ def test_weights_of_a_gpu_leave_host_memory(
     assert (tmp_path / "again.tvme").read_bytes() == artifact.read_bytes()
 
 
+@needs_opencl
 def test_a_device_that_is_the_cpu_reads_weights_where_they_are_mapped(
     heavy_model: onnx.ModelProto, tmp_path: Path
 ) -> None:
     """Beside a process that copies them, as it would for a GPU."""
-    if not tvm.runtime.enabled("opencl") or not tvm.opencl(0).exist:
-        pytest.skip("no opencl device on this machine")
     if tvm_edge.opencl.device_info()["type"] != "cpu":
         pytest.skip("the OpenCL device is not the CPU")
     model = tvm_edge.compile(heavy_model, "opencl", fallback="none")

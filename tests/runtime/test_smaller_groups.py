@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 
 import tvm_edge
 from tests.onnx_models import reference, relative_error
@@ -30,10 +29,8 @@ from tvm_edge.tuning.repeated import repeated_convolution
 
 
 @pytest.fixture(scope="module")
-def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+def limited(on_opencl: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     """A process whose OpenCL library may be told what to allow."""
-    if not tvm.runtime.enabled("opencl") or not tvm.opencl(0).exist:
-        pytest.skip("no opencl device on this machine")
     library = build_shim(tmp_path_factory.mktemp("shim"), masked=False)
     real = tvm_edge.opencl.status()["library"]
     with worker({"TVM_EDGE_OPENCL_LIBRARY": library, "SHIM_REAL": real}) as started:

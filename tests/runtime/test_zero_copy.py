@@ -50,12 +50,6 @@ def check(found: Sequence[Any], given: Sequence[dict[str, np.ndarray]], what: ob
 
 
 @pytest.fixture(scope="module")
-def on_opencl() -> None:
-    if not tvm.runtime.enabled("opencl") or not tvm.opencl(0).exist:
-        pytest.skip("no opencl device on this machine")
-
-
-@pytest.fixture(scope="module")
 def shares(on_opencl: None) -> None:
     if not opencl.device_info()["unified_memory"]:
         pytest.skip("the device does not share its memory with the host")

@@ -185,19 +185,16 @@ def compile_as(
     model: onnx.ModelProto,
     spec: DeviceSpec,
     choose: Choose | None = None,
-    *,
-    weigh: bool = False,
 ) -> Compiled:
     """Compile for this machine's instructions with the schedules of another CPU.
 
-    By OpenCL if that is how the CPU is reached.
+    By OpenCL if that is how the CPU is reached. All convolutions that can be are blocked, whether
+    that pays or not.
 
     Parameters
     ----------
     choose : callable, optional
         The algorithm of each convolution, instead of the heuristic.
-    weigh : bool
-        Leave convolutions plain for which blocks do not pay; otherwise all that can be are blocked.
     """
     found: dict[str, Kernel] = {}
 
@@ -218,17 +215,14 @@ def compile_as(
         patch.setattr(prepared, "schedule_kernels", record)
         if choose is not None:
             patch.setattr(layout_choice, "choose_config", choose)
-        if not weigh:
-            patch.setattr(layout_choice, "_gain", lambda *_: float("inf"))
+        patch.setattr(layout_choice, "_gain", lambda *_: float("inf"))
         return Compiled(tvm_edge.compile(model, "opencl" if spec.on_cpu else "llvm"), found)
 
 
-def check(
-    graph: Graph, spec: DeviceSpec, choose: Choose | None = None, *, weigh: bool = False
-) -> Compiled:
+def check(graph: Graph, spec: DeviceSpec, choose: Choose | None = None) -> Compiled:
     """Compare a graph with ONNX Runtime; every kernel is scheduled, by a rule that knows it."""
     model = graph.model()
-    compiled = compile_as(model, spec, choose, weigh=weigh)
+    compiled = compile_as(model, spec, choose)
     actual = compiled.model.run(graph.values)
     for name, expected in reference(model, graph.values).items():
         text = onnx.printer.to_text(model.graph).partition("<float")[0]  # without the weights

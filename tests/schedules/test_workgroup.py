@@ -28,8 +28,8 @@ SPECS = [preset.spec for preset in PRESETS.values()]
 G76 = PRESETS["mali-g76"].spec  # 10 cores of 24 lanes, lines of 64 bytes, groups of up to 384
 
 
-def penalty(rule: int, problem: Problem, group: WorkGroup, spec: DeviceSpec = G76) -> float:
-    return penalties(problem, group, spec)[rule]
+def penalty(rule: int, problem: Problem, group: WorkGroup) -> float:
+    return penalties(problem, group, G76)[rule]
 
 
 def test_rule_1_counts_idle_cores() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 
+from tests.marks import needs_opencl
 from tests.tuning.made import conv, first_config
 from tvm_edge.compiler import driver, prepared
 from tvm_edge.hardware import resolve_target
@@ -109,7 +109,7 @@ def test_a_wrong_result_is_seen_wherever_it_is() -> None:
     assert build_candidate(workload, config, wrong, "llvm", {}).error() > 100 * TOLERANCE
 
 
-@pytest.mark.skipif(not tvm.device("opencl", 0).exist, reason="no OpenCL device")
+@needs_opencl
 def test_on_opencl() -> None:
     workload = conv(channels=33, filters=44)
     problem = make_problem(workload)
@@ -127,7 +127,7 @@ WITHOUT_LOCAL_MEMORY = {
 }
 
 
-@pytest.mark.skipif(not tvm.device("opencl", 0).exist, reason="no OpenCL device")
+@needs_opencl
 @pytest.mark.parametrize("name", WITHOUT_LOCAL_MEMORY)
 def test_of_a_gpu_without_local_memory(name: str, small_gpu: None) -> None:
     workload = WITHOUT_LOCAL_MEMORY[name]
@@ -165,7 +165,7 @@ def test_convolutions_are_timed_inside_the_recorded_graph() -> None:
     assert str(plan.lowered["main"]).count("conv2d") == 1
 
 
-@pytest.mark.skipif(not tvm.device("opencl", 0).exist, reason="no OpenCL device")
+@needs_opencl
 def test_every_copy_is_checked() -> None:
     """A result that is wrong in one of them alone is seen."""
     workload = conv()

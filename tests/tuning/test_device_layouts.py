@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import tvm
 from tvm import relax
 
 import tvm_edge
+from tests.marks import needs_opencl
 from tests.schedules.blocked_harness import Conv
 from tests.schedules.gpu.blocks import plan_in_blocks
 from tests.schedules.harness import Graph
@@ -37,10 +37,6 @@ from tvm_edge.tuning.graph_tuner import GraphTuner, timed_in_turns
 from tvm_edge.tuning.problem import TOLERANCE, make_problem
 from tvm_edge.tuning.tasks import extract_layout_tasks, legal_configs
 from tvm_edge.tuning.transforms import TransformTimes, estimate_transforms, measure_transforms
-
-opencl = pytest.mark.skipif(
-    not tvm.device("opencl", 0).exist, reason="no OpenCL device on this machine"
-)
 
 
 def chain(*filters: int) -> tuple[Graph, onnx.ModelProto]:
@@ -75,7 +71,7 @@ def faster(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-@opencl
+@needs_opencl
 @pytest.mark.parametrize("tuned", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_a_cpu_behind_opencl(
     tuned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: list[int]
@@ -109,7 +105,7 @@ def as_given(monkeypatch: pytest.MonkeyPatch) -> ResolvedTarget:
     return resolved
 
 
-@opencl
+@needs_opencl
 @pytest.mark.full
 @pytest.mark.parametrize("gpu_of", ["large_gpu", "small_gpu"])
 def test_a_gpu(
@@ -142,7 +138,7 @@ def test_a_gpu(
     check_outputs(compiled, graph, model)
 
 
-@opencl
+@needs_opencl
 def test_transforms_are_measured_on_the_device() -> None:
     resolved = resolve_target("opencl")
     lanes = resolved.spec.lanes()
@@ -152,7 +148,7 @@ def test_transforms_are_measured_on_the_device() -> None:
     assert 0 < times.seconds(small, 0, lanes) <= times.seconds(large, 0, lanes) < 1
 
 
-@opencl
+@needs_opencl
 @pytest.mark.parametrize(
     ("gpu_of", "block"), [("large_gpu", 4), pytest.param("small_gpu", 8, marks=pytest.mark.full)]
 )
@@ -211,7 +207,7 @@ def test_bytes_are_in_nchw_on_a_gpu(tmp_path: Path) -> None:
     assert "3 convolutions of bytes have images in NCHW" in alone.no_choice()
 
 
-@opencl
+@needs_opencl
 @pytest.mark.full
 @pytest.mark.parametrize("gpu_of", ["large_gpu", "small_gpu"])
 def test_blocks_beside_bytes(gpu_of: str, request: pytest.FixtureRequest) -> None:

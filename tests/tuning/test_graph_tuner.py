@@ -10,12 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.layout_problem import LayoutNode, LayoutProblem, Read
 
-CPU = resolve_target("llvm")
 LAYOUTS_ALL = (0, 8, 16, 32)
-ONE = {"kernel": (1, 1), "pads": (0, 0, 0, 0)}
 
 # ------------------------------------------------------------------------------- random problems
 

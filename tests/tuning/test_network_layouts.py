@@ -43,7 +43,6 @@ from tvm_edge.tuning.layout_costs import layout_problem, plan_of, transform_kind
 from tvm_edge.tuning.transforms import estimate_transforms, measure_transforms
 
 CPU = resolve_target("llvm")
-LAYOUTS_ALL = (0, 8, 16, 32)
 ONE = {"kernel": (1, 1), "pads": (0, 0, 0, 0)}
 
 # ------------------------------------------------------------------------------- real networks

@@ -27,10 +27,10 @@ def seconds(_task: int, place: int) -> float:
     return 1e-3 * (1 + (place * 37 % 101) / 20)
 
 
-def run(search: Search, rounds: int, slots: int = 8) -> list[list[tuple[int, list[int]]]]:
+def run(search: Search, rounds: int) -> list[list[tuple[int, list[int]]]]:
     found = []
     for _ in range(rounds):
-        proposed = search.propose(slots, 4)
+        proposed = search.propose(8, 4)
         found.append(proposed)
         search.tell({i: {p: seconds(i, p) for p in places} for i, places in proposed})
     return found

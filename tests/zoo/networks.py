@@ -31,7 +31,7 @@ def marked(names: Iterable[str] = zoo.names()) -> list[Any]:
     return [n if n in QUICK else pytest.param(n, marks=full) for n in names if n not in HUGE]
 
 
-def reduced(names: Iterable[str] = zoo.names()) -> list[Any]:
-    """`names` as parameters for a test that builds them reduced, most in ``make test-full``."""
+def reduced() -> list[Any]:
+    """All networks, for a test that builds them reduced; most in ``make test-full``."""
     full = pytest.mark.full
-    return [n if n in QUICK_REDUCED else pytest.param(n, marks=full) for n in names]
+    return [n if n in QUICK_REDUCED else pytest.param(n, marks=full) for n in zoo.names()]

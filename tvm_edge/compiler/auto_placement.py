@@ -12,7 +12,7 @@ from tvm import relax
 
 from tvm_edge.compiler.operator_times import copy_us, operator_us
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
-from tvm_edge.relay_passes.expressions import is_call, static_shape
+from tvm_edge.relay_passes.expressions import bindings_of, is_call, static_shape
 from tvm_edge.relay_passes.fallback import CPU, GPU, Label
 from tvm_edge.relay_passes.layout_choice import BINARY, UNARY
 from tvm_edge.relay_passes.place_by_cost import (
@@ -146,7 +146,7 @@ class _Graph:
         self._items: dict[relax.Var, list[list[_Tensor]]] = {}  # the tensors in each, of a tuple
         for param in main.params:
             self._produce(param, _HOST)
-        for binding in (b for block in main.body.blocks for b in block.bindings):
+        for binding in bindings_of(main):
             value = binding.value
             if not isinstance(value, relax.Call):
                 self._items[binding.var] = self._items_of(value)

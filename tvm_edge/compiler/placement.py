@@ -14,7 +14,7 @@ from tvm_edge.compiler.auto_placement import cheaper_on_cpu
 from tvm_edge.compiler.options import check_overrides
 from tvm_edge.frontend import ImportedModel
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
-from tvm_edge.relay_passes.expressions import all_bindings
+from tvm_edge.relay_passes.expressions import all_bindings, bindings_of
 from tvm_edge.relay_passes.fallback import (
     CPU,
     GPU,
@@ -109,7 +109,7 @@ def _results_of(main: relax.Function, reasons: Mapping[int, str]) -> dict[relax.
 
 
 def _has_branches(main: relax.Function) -> bool:
-    bindings = (binding for block in main.body.blocks for binding in block.bindings)
+    bindings = bindings_of(main)
     return any(isinstance(binding.value, relax.If) for binding in bindings)
 
 

@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from tvm_edge.relay_passes.expressions import KERNEL_CALLS, all_bindings, is_call
+from tvm_edge.relay_passes.expressions import KERNEL_CALLS, all_bindings, bindings_of, is_call
 from tvm_edge.relay_passes.node_names import node_index
 
 __all__ = ["NodeTrace"]
@@ -75,7 +75,7 @@ class NodeTrace:
                 )
                 for param, argument in zip(group.params, value.args, strict=True):
                     self._match(param.ty, argument.ty, inner[param])
-                numbers = [self._bound(step, inner) for step in _bindings(group)]
+                numbers = [self._bound(step, inner) for step in bindings_of(group)]
                 env[binding.var] = key = self._key(group.body.body, inner)
                 self._match(binding.var.ty, group.body.body.ty, key)
                 result.append((callee.name_hint, self._nodes(numbers)))
@@ -155,10 +155,6 @@ class NodeTrace:
         if isinstance(expr, relax.ShapeExpr):
             return ("shape", *(self._length(dim) for dim in expr.values))
         return ("other", str(expr))
-
-
-def _bindings(func: relax.Function) -> list[relax.Binding]:
-    return [binding for block in func.body.blocks for binding in block.bindings]
 
 
 def _dims(ty: relax.Type) -> list[tirx.Expr]:

@@ -12,6 +12,7 @@ from tvm_edge.compiler.placement import place
 from tvm_edge.errors import InputError, PlacementError
 from tvm_edge.frontend import SourceNode, load_model
 from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.relay_passes.expressions import bindings_of
 from tvm_edge.relay_passes.layout_graph import LayoutGraph, layout_graph
 from tvm_edge.relay_passes.layout_int8 import convolution_at
 from tvm_edge.schedules.blocked import ConvWorkload
@@ -33,7 +34,7 @@ def convolutions_of(
     imported = load_model(model, input_shapes)
     with resolved.cpu.target:
         simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))
-    bindings = [b for block in simple["main"].body.blocks for b in block.bindings]
+    bindings = bindings_of(simple["main"])
     bound = {binding.var: binding.value for binding in bindings}
     found = (convolution_at(binding.value, bound, resolved.spec) for binding in bindings)
     return dict(Counter(filter(None, found)))

@@ -63,7 +63,7 @@ def load_model(
     if isinstance(model, tvm.IRModule):
         from tvm_edge.frontend.relax_import import import_relax
 
-        return import_relax(model, shapes, "relax")
+        return import_relax(model, shapes)
     require("onnx", "onnx", "to read ONNX models")  # before TVM's importer misses it
     from tvm_edge.frontend.onnx_import import import_onnx
 

@@ -17,9 +17,7 @@ from tvm_edge.frontend.specs import output_specs, spec_of
 __all__ = ["import_relax"]
 
 
-def import_relax(
-    module: tvm.IRModule, input_shapes: Mapping[str, Sequence[int]], name: str
-) -> ImportedModel:
+def import_relax(module: tvm.IRModule, input_shapes: Mapping[str, Sequence[int]]) -> ImportedModel:
     """Bring a Relax module to the normal form.
 
     Parameters
@@ -70,7 +68,7 @@ def import_relax(
     outputs = output_specs([f"output_{i}" for i in range(fields)], main)
     nodes, results = source_nodes(main)
     named = name_results(tvm.IRModule(dict(module.functions_items()), attrs=module.attrs), results)
-    return ImportedModel(name, named, tuple(inputs), outputs, tuple(nodes))
+    return ImportedModel("relax", named, tuple(inputs), outputs, tuple(nodes))
 
 
 def _freeze_inputs(module: tvm.IRModule, shapes: Mapping[str, Sequence[int]]) -> tvm.IRModule:

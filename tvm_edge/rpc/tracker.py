@@ -41,21 +41,15 @@ class Grant:
     match_key: str
 
 
-def served_keys(tracker: Address, seconds: float | None = None) -> dict[str, Served]:
+def served_keys(tracker: Address) -> dict[str, Served]:
     """Which keys are served.
-
-    Parameters
-    ----------
-    tracker : (str, int)
-    seconds : float, optional
-        To wait for an answer.
 
     Raises
     ------
     DeviceUnavailableError
         There is no tracker.
     """
-    with _connection(tracker, _ANSWER_SECONDS if seconds is None else seconds) as line:
+    with _connection(tracker, _ANSWER_SECONDS) as line:
         return _summary(line)
 
 

@@ -13,6 +13,7 @@ from tvm_edge.zoo.graph import Tensor
 __all__ = [
     "average_pool",
     "batch_norm",
+    "concat",
     "conv",
     "conv_bn",
     "gemm",
@@ -160,6 +161,11 @@ def relu6(x: Tensor, *, name: str) -> Tensor:
     g = x.graph
     low, high = g.constant(0.0, f"{name}.min"), g.constant(6.0, f"{name}.max")
     return g.op("Clip", x, low, high, name=name)
+
+
+def concat(*branches: Tensor) -> Tensor:
+    """Side by side along the channels."""
+    return branches[0].graph.op("Concat", *branches, name="concat", axis=1)
 
 
 def max_pool(

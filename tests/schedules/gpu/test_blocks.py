@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 
-from tests.marks import in_full
+from tests.marks import in_full, needs_opencl
 from tests.schedules.blocked_harness import Conv
 from tests.schedules.gpu.blocks import (
     any_of,
@@ -35,10 +34,6 @@ from tvm_edge.schedules.conv_records import config_space
 from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.knobs import read_knobs
 from tvm_edge.schedules.layouts import image_block
-
-opencl = pytest.mark.skipif(
-    not tvm.device("opencl", 0).exist, reason="no OpenCL device on this machine"
-)
 
 DENSE = {
     "pointwise": Conv(channels=24, filters=40, kernel=(1, 1), pads=(0,) * 4, image=(9, 14)),
@@ -111,33 +106,33 @@ def cases(block: int) -> list[Any]:
     return [(FEW[block], block), *in_full((FEW[other], other), (ALL, 4), (ALL, 8))]
 
 
-@opencl
+@needs_opencl
 @pytest.mark.parametrize(("convs", "block"), cases(4), ids=("few4", "few8", "all4", "all8"))
 def test_through_local_memory(convs: dict[str, Conv], block: int, large_gpu: None) -> None:
     check_all(convs, block, "tiled_blocks")
 
 
-@opencl
+@needs_opencl
 @pytest.mark.parametrize(("convs", "block"), cases(8), ids=("few8", "few4", "all4", "all8"))
 def test_without_local_memory(convs: dict[str, Conv], block: int, small_gpu: None) -> None:
     check_all(convs, block, "item_blocks")
 
 
-@opencl
+@needs_opencl
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(6))
 def test_any_configuration(seed: int, large_gpu: None) -> None:
     check_all(ALL, (4, 8)[seed % 2], "tiled_blocks", pick=any_of(seed))
 
 
-@opencl
+@needs_opencl
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(6))
 def test_any_configuration_without_local_memory(seed: int, small_gpu: None) -> None:
     check_all(ALL, (4, 8)[seed % 2], "item_blocks", pick=any_of(seed))
 
 
-@opencl
+@needs_opencl
 def test_sums_in_parts(large_gpu: None) -> None:
     """What adds the parts up stores four channels at once, too."""
 
@@ -151,7 +146,7 @@ def test_sums_in_parts(large_gpu: None) -> None:
     assert memory is not None and memory.activations >= 4 * 2 * 20 * 7 * 9 * 4
 
 
-@opencl
+@needs_opencl
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("split", [False, True])

@@ -37,10 +37,8 @@ any_spec = pytest.mark.parametrize("spec", OPENCL_SPECS, ids=lambda spec: spec.k
 
 
 @pytest.fixture
-def on_cpu() -> DeviceSpec:
+def on_cpu(on_opencl: None) -> DeviceSpec:
     """An OpenCL device of this machine that is a CPU; skips where there is none."""
-    if not tvm.runtime.enabled("opencl") or not tvm.device("opencl", 0).exist:
-        pytest.skip("no OpenCL device on this machine")
     spec = resolve_target("opencl").spec
     if not spec.on_cpu:
         pytest.skip(f"{spec.name} is no CPU")

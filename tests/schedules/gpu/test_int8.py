@@ -12,7 +12,7 @@ import tvm
 from tvm import ir, te, tirx
 
 import tvm_edge
-from tests.marks import in_full
+from tests.marks import in_full, needs_opencl
 from tests.quantized_models import (
     QuantizedGraph,
     assert_same_numbers,
@@ -167,10 +167,9 @@ def test_products_with_a_constant_matrix(rows: int, gpu: str, large_gpu: None) -
     assert_same_numbers(compiled, graph.model(), graph.values)
 
 
+@needs_opencl
 def test_what_a_cpu_is_left_with_is_stored_as_its_instructions_want_it(slow_gpu: None) -> None:
     """A GPU that is far slower: the model goes to the CPU, with that one's kernels of bytes."""
-    if not tvm.runtime.enabled("opencl") or not tvm.device("opencl", 0).exist:
-        pytest.skip("no OpenCL device on this machine")
     graph = model_of(["groups", "depthwise"], "uint8")
     compiled = tvm_edge.compile(graph.model(), "opencl")
     assert {kernel.device for kernel in compiled.report.kernels} == {"llvm"}
@@ -308,7 +307,7 @@ def evaluated(expr: Any, words: list[int]) -> int:
 @pytest.mark.parametrize("shape", [(5, 7, 3), (2, 8, 1), (1, 1, 4)])
 def test_words_hold_four_neighbours(shape: tuple[int, ...]) -> None:
     numbers = np.random.default_rng(0).integers(-128, 128, shape, "int8")
-    words = packed(numbers, 1)
+    words = packed(numbers)
     count = -(-shape[1] // 4)
     assert words.shape == (shape[0], count, shape[2]) and words.dtype == np.int32
     single = np.ascontiguousarray(words.transpose(0, 2, 1)).view("int8").transpose(0, 2, 1)
@@ -341,8 +340,7 @@ def test_which_presets_have_one() -> None:
     assert GENERIC_CUDA.dot_product == "dp4a"
 
 
+@needs_opencl
 def test_this_machines_opencl_device_has_none_where_it_is_a_cpu() -> None:
-    if not tvm.runtime.enabled("opencl") or not tvm.device("opencl", 0).exist:
-        pytest.skip("no OpenCL device on this machine")
     spec = resolve_target("opencl").spec
     assert not (spec.on_cpu and spec.dot_product)

@@ -13,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from tests.marks import in_full
+from tests.marks import in_full, needs_opencl
 from tests.schedules.gpu.harness import MALI, ORIN, TINY, launches
 from tests.tuning.made import conv
 from tvm_edge.compiler import phases
@@ -32,8 +32,6 @@ from tvm_edge.schedules.gpu.packed import can_pack, conv2d_tensors, pack_channel
 from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
 from tvm_edge.tuning.problem import TOLERANCE, make_problem
 from tvm_edge.tuning.repeated import repeated_convolution
-
-needs_opencl = pytest.mark.skipif(not tvm.device("opencl", 0).exist, reason="no OpenCL device")
 
 CONVOLUTIONS = {
     "3x3": conv(height=9, width=14, filters=24),

@@ -38,12 +38,10 @@ struct cl_name_version {
 
 // Status codes that get a meaning of their own; error.cc names the others.
 constexpr cl_int CL_SUCCESS = 0;
-constexpr cl_int CL_DEVICE_NOT_FOUND = -1;
 constexpr cl_int CL_DEVICE_NOT_AVAILABLE = -2;
 constexpr cl_int CL_MEM_OBJECT_ALLOCATION_FAILURE = -4;
 constexpr cl_int CL_OUT_OF_RESOURCES = -5;
 constexpr cl_int CL_OUT_OF_HOST_MEMORY = -6;
-constexpr cl_int CL_PROFILING_INFO_NOT_AVAILABLE = -7;
 constexpr cl_int CL_INVALID_COMMAND_QUEUE = -36;
 constexpr cl_int CL_INVALID_WORK_GROUP_SIZE = -54;
 constexpr cl_int CL_INVALID_WORK_ITEM_SIZE = -55;
@@ -66,7 +64,6 @@ constexpr cl_bitfield CL_DEVICE_TYPE_ALL = 0xFFFFFFFF;
 
 constexpr cl_info CL_DEVICE_TYPE = 0x1000;
 constexpr cl_info CL_DEVICE_MAX_COMPUTE_UNITS = 0x1002;
-constexpr cl_info CL_DEVICE_MAX_WORK_ITEM_DIMENSIONS = 0x1003;
 constexpr cl_info CL_DEVICE_MAX_WORK_GROUP_SIZE = 0x1004;
 constexpr cl_info CL_DEVICE_MAX_WORK_ITEM_SIZES = 0x1005;
 constexpr cl_info CL_DEVICE_MAX_CLOCK_FREQUENCY = 0x100C;
@@ -95,9 +92,6 @@ constexpr cl_info CL_DEVICE_REGISTERS_PER_BLOCK_NV = 0x4002;
 constexpr cl_info CL_DEVICE_WARP_SIZE_NV = 0x4003;
 constexpr cl_info CL_DEVICE_WAVEFRONT_WIDTH_AMD = 0x4043;
 constexpr cl_info CL_DEVICE_SUB_GROUP_SIZES_INTEL = 0x4108;
-
-constexpr cl_uint CL_LOCAL = 1;
-constexpr cl_uint CL_GLOBAL = 2;
 
 constexpr cl_bitfield CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT = 1 << 7;
 constexpr cl_bitfield CL_DEVICE_SVM_COARSE_GRAIN_BUFFER = 1 << 0;

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lane", "Tick", "estimated", "measured", "ticks"]
 
+_MOST_TICKS = 8
 _LETTER = 0.62  # per cent of the width that a letter of a label takes, on a wide screen
 
 
@@ -95,15 +96,15 @@ def _bar(number: int, kernel: KernelInfo, left: float, width: float, style: str,
     return _Bar(number, round(left, 3), round(width, 3), style, label, title)
 
 
-def ticks(span: float, unit: str, most: int = 8) -> list[Tick]:
-    """Marks at 1, 2 or 5 times a power of ten, at most so many and 0."""
+def ticks(span: float, unit: str) -> list[Tick]:
+    """Marks at 1, 2 or 5 times a power of ten, at most `_MOST_TICKS` and 0."""
     if span <= 0:
         return []
     step = next(
         each
         for power in range(-6, 15)
         for each in (1 * 10.0**power, 2 * 10.0**power, 5 * 10.0**power)
-        if span / each <= most
+        if span / each <= _MOST_TICKS
     )
-    marks = [i * step for i in range(most + 1) if i * step <= span]
+    marks = [i * step for i in range(_MOST_TICKS + 1) if i * step <= span]
     return [Tick(round(100 * mark / span, 3), f"{mark:g} {unit}") for mark in marks]

@@ -67,9 +67,9 @@ def time(microseconds: float) -> str:
     return f"{microseconds:.1f} µs"
 
 
-def plural(number: int, what: str, many: str = "") -> str:
-    """``1 copy``, ``2 copies``."""
-    return f"{number:,} {what if number == 1 else many or what + 's'}"
+def plural(number: int, what: str) -> str:
+    """``1 row``, ``2 rows``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def tail(text: str, length: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tvm_edge.zoo.calibration import LOGITS
 from tvm_edge.zoo.graph import Graph, Tensor
-from tvm_edge.zoo.layers import average_pool, conv_bn, gemm, global_pool, max_pool
+from tvm_edge.zoo.layers import average_pool, concat, conv_bn, gemm, global_pool, max_pool
 
 __all__ = ["googlenet", "inception_v3"]
 
@@ -56,7 +56,7 @@ def _inception(
     x: Tensor, single: int, reduce3: int, three: int, reduce5: int, five: int, pooled: int
 ) -> Tensor:
     """Figure 2b of GoogLeNet's paper."""
-    return _concat(
+    return concat(
         _chain(x, "single", (single, 1)),
         _chain(x, "three", (reduce3, 1), (three, 3)),
         _chain(x, "five", (reduce5, 1), (five, 3)),
@@ -95,7 +95,7 @@ def inception_v3(g: Graph) -> None:
 
 def _grid35(x: Tensor, pooled: int) -> Tensor:
     """Figure 5: the 5x5 of the first Inception beside two 3x3."""
-    return _concat(
+    return concat(
         _chain(x, "single", (64, 1)),
         _chain(x, "five", (48, 1), (64, 5)),
         _chain(x, "double", (64, 1), (96, 3), (96, 3)),
@@ -105,7 +105,7 @@ def _grid35(x: Tensor, pooled: int) -> Tensor:
 
 def _reduce35(x: Tensor) -> Tensor:
     """Figure 10 on the 35x35 grid: convolutions and a pool of stride 2 side by side."""
-    return _concat(
+    return concat(
         _conv(x, 384, 3, name="three", stride=2, pads=0),
         _conv(_chain(x, "double", (64, 1), (96, 3)), 96, 3, name="double/last", stride=2, pads=0),
         max_pool(x, 3, name="pool", stride=2),
@@ -114,7 +114,7 @@ def _reduce35(x: Tensor) -> Tensor:
 
 def _grid17(x: Tensor, inner: int) -> Tensor:
     """Figure 6 with n = 7: each 7x7 as a row and a column."""
-    return _concat(
+    return concat(
         _chain(x, "single", (192, 1)),
         _chain(x, "seven", (inner, 1), (inner, _ROW), (192, _COLUMN)),
         _chain(
@@ -133,7 +133,7 @@ def _grid17(x: Tensor, inner: int) -> Tensor:
 def _reduce17(x: Tensor) -> Tensor:
     """The reduction of the 17x17 grid."""
     seven = _chain(x, "seven", (192, 1), (192, _ROW), (192, _COLUMN))
-    return _concat(
+    return concat(
         _conv(_chain(x, "three", (192, 1)), 320, 3, name="three/last", stride=2, pads=0),
         _conv(seven, 192, 3, name="seven/last", stride=2, pads=0),
         max_pool(x, 3, name="pool", stride=2),
@@ -144,7 +144,7 @@ def _grid8(x: Tensor) -> Tensor:
     """Figure 7: rows and columns side by side, for wide features."""
     three = _chain(x, "three", (384, 1))
     double = _chain(x, "double", (448, 1), (384, 3))
-    return _concat(
+    return concat(
         _chain(x, "single", (320, 1)),
         _conv(three, 384, (1, 3), name="three/row"),
         _conv(three, 384, (3, 1), name="three/column"),
@@ -186,7 +186,3 @@ def _conv(
         activation="relu",
         epsilon=1e-3,
     )
-
-
-def _concat(*branches: Tensor) -> Tensor:
-    return branches[0].graph.op("Concat", *branches, name="concat", axis=1)

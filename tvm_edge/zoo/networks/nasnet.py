@@ -9,6 +9,7 @@ from tvm_edge.zoo.graph import Graph, Tensor
 from tvm_edge.zoo.layers import (
     average_pool,
     batch_norm,
+    concat,
     conv,
     conv_bn,
     gemm,
@@ -61,7 +62,7 @@ def nasnet_mobile(g: Graph) -> None:
 def _normal_cell(x: Tensor, previous: Tensor | None, filters: int) -> Tensor:
     """Figure 4, left; `previous` is the input of the cell that made `x`."""
     p, h = _fit(previous, x, filters), _squeeze(x, filters, name="squeeze")
-    return _concat(
+    return concat(
         p,
         _add("add1", _separable(h, filters, 5, name="h5"), _separable(p, filters, 3, name="p3")),
         _add("add2", _separable(p, filters, 5, name="p5"), _separable(p, filters, 3, name="p3b")),
@@ -95,7 +96,7 @@ def _reduction_cell(x: Tensor, previous: Tensor | None, filters: int) -> Tensor:
         _separable(one, filters, 3, name="one3"),
         max_pool(h, 3, name="h_max2", stride=2, pads="same"),
     )
-    return _concat(two, three, four, five)
+    return concat(two, three, four, five)
 
 
 def _fit(previous: Tensor | None, x: Tensor, filters: int) -> Tensor:
@@ -166,7 +167,3 @@ def _average(x: Tensor, *, name: str, stride: int = 1) -> Tensor:
 
 def _add(name: str, one: Tensor, other: Tensor) -> Tensor:
     return one.graph.op("Add", one, other, name=name)
-
-
-def _concat(*branches: Tensor) -> Tensor:
-    return branches[0].graph.op("Concat", *branches, name="concat", axis=1)
