@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,11 +29,17 @@ from tvm_edge.tuning.repeated import repeated_convolution
 
 
 @pytest.fixture(scope="module")
-def limited(on_opencl: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    """A process whose OpenCL library may be told what to allow."""
+def shim(on_opencl: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """An environment whose OpenCL library may be told what to allow."""
     library = build_shim(tmp_path_factory.mktemp("shim"), masked=False)
     real = tvm_edge.opencl.status()["library"]
-    with worker({"TVM_EDGE_OPENCL_LIBRARY": library, "SHIM_REAL": real}) as started:
+    return {"TVM_EDGE_OPENCL_LIBRARY": library, "SHIM_REAL": real}
+
+
+@pytest.fixture(scope="module")
+def limited(shim: dict[str, object]) -> Iterator[Worker]:
+    """A process in it."""
+    with worker(shim) as started:
         yield started
 
 
@@ -93,6 +99,36 @@ def artifact(limited: Worker, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def merged() -> tvm_edge.CompiledModel:
+    """Two kernels in one launch; in smaller work-groups nothing is merged."""
+    compile_as_if(on_cpu=False, local_memory_kind="dedicated")
+    return tvm_edge.compile(pair().model(), "opencl", fallback="none", parallel_fusion=True)
+
+
+@cache
+def pair() -> Graph:
+    made = Graph()
+    for kind in ("Tanh", "Sigmoid"):
+        made.output(made.op(kind, made.input(1, 8, 40, 40)))
+    return made
+
+
+def profiled(path: Path, limit: int, load: bool) -> list[tuple[tuple[str, ...], str]]:
+    """Operators and origin of what a profile has times of."""
+    launched: list[tuple[tuple[str, ...], str]] = []
+    model = merged()
+
+    def profile(model: tvm_edge.CompiledModel) -> dict[str, np.ndarray]:
+        kernels = model.profile(repeat=1).kernels
+        launched.extend((kernel.operators, kernel.origin) for kernel in kernels)
+        return {}
+
+    if load:
+        model.export(path)
+    run(lambda: tvm_edge.load(path) if load else model, limit, {}, profile)
+    return launched
+
+
 def run_loaded(path: Path, limit: int) -> tuple[dict[str, np.ndarray], list[str]]:
     return run(lambda: tvm_edge.load(path), limit, inputs())
 
@@ -102,7 +138,10 @@ def run_compiled(limit: int) -> tuple[dict[str, np.ndarray], list[str]]:
 
 
 def run(
-    make: Any, limit: int, values: dict[str, np.ndarray]
+    make: Callable[[], tvm_edge.CompiledModel],
+    limit: int,
+    values: dict[str, np.ndarray],
+    use: Callable[[tvm_edge.CompiledModel], dict[str, np.ndarray]] | None = None,
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Outputs where a kernel may have so many work-items, and what was said about it."""
     said: list[str] = []
@@ -116,7 +155,7 @@ def run(
     logger.setLevel(logging.INFO)
     Shim.here()["kernel_items"] = limit
     try:
-        return make().run(values), said
+        return (use or (lambda model: model.run(values)))(make()), said
     finally:
         Shim.here()["kernel_items"] = 0
         logger.removeHandler(listener)
@@ -152,14 +191,38 @@ def test_a_model_just_compiled_is_built_again(limited: Worker) -> None:
     assert any("smaller work-groups" in line for line in said)
 
 
+@pytest.mark.parametrize("load", [True, False], ids=["loaded", "just compiled"])
+def test_profiles_are_of_what_runs(load: bool, limited: Worker, tmp_path: Path) -> None:
+    path = tmp_path / "pair.tvme"
+    (together,) = limited(profiled, path, 0, load)
+    apart = limited(profiled, path, 64, load)
+    assert apart == [((operator,), "heuristic") for operator in together[0]]
+
+
+def largest_group(path: Path) -> tuple[int, list[str]]:
+    """Work-items that any kernel may have by what the driver says, and how the model runs."""
+    _, said = run_loaded(path, 0)
+    module = tvm_edge.load(path)._library.module()
+    name = next(kernel.name for kernel in tvm_edge.load(path).report.kernels)
+    return tvm_edge.opencl.kernel_info(module, f"{name}_kernel")["max_work_group_size"], said
+
+
+def test_nvidia_runs_more_than_it_says(shim: dict[str, object], artifact: Path) -> None:
+    with worker({**shim, "SHIM_SET": "nvidia_items=64"}) as started:
+        items, said = started(largest_group, artifact)
+        outputs, _ = started(run_loaded, artifact, 0)
+    assert items == 64 and not said
+    check(outputs)
+
+
 def builds(limit: int) -> int:
     """How often code is generated until a model has run."""
     count = 0
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments: Any, **named: Any) -> Any:
         nonlocal count
         count += 1
-        return build(*arguments)
+        return build(*arguments, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (driver, smaller):

@@ -17,6 +17,7 @@ from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_intrinsics, opencl_pipeline
 from tvm_edge.lowering.opencl_source import sources_rewritten
+from tvm_edge.report import Launches
 
 __all__ = ["BuiltLibrary", "build", "described_target"]
 
@@ -35,6 +36,8 @@ class BuiltLibrary:
     resolved : ResolvedTarget
     make_smaller : callable, optional
         Builds the same with smaller work-groups; called if it is asked for.
+    launches : Launches, optional
+        What it launches, if that is not what the model's report says.
     """
 
     def __init__(
@@ -42,7 +45,9 @@ class BuiltLibrary:
         executable: tvm.runtime.Executable,
         resolved: ResolvedTarget,
         make_smaller: Callable[[], BuiltLibrary] | None = None,
+        launches: Launches | None = None,
     ) -> None:
+        self.launches = launches
         self._executable = executable
         self._resolved = resolved
         self._make_smaller = make_smaller
@@ -89,10 +94,11 @@ def build(
     mod: tvm.IRModule,
     resolved: ResolvedTarget,
     make_smaller: Callable[[], BuiltLibrary] | None = None,
+    launches: Launches | None = None,
 ) -> BuiltLibrary:
     """Generate code for a module in virtual-machine form.
 
-    `make_smaller` is what :class:`BuiltLibrary` takes.
+    `make_smaller` and `launches` are what :class:`BuiltLibrary` takes.
 
     Raises
     ------
@@ -120,7 +126,7 @@ def build(
             relax_pipeline=_NO_PASSES,
             tir_pipeline=pipeline,
         )
-    return BuiltLibrary(executable, resolved, make_smaller)
+    return BuiltLibrary(executable, resolved, make_smaller, launches)
 
 
 def _for_launches(target: tvm.target.Target, mod: tvm.IRModule) -> tvm.target.Target:

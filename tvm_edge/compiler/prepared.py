@@ -263,8 +263,8 @@ def prepare(
         placed.kinds,
         weights,
         precision,
-        configs,
-        imported.parts,
+        recorded,
+        imported,
         planned.plan,
         way.least_streamed,
     )

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import tvm
 
-from tvm_edge.compiler import phases
+from tvm_edge.compiler import describe, phases
 from tvm_edge.compiler.build import BuiltLibrary, build
 from tvm_edge.compiler.models_alone import models_alone, with_models
+from tvm_edge.compiler.provenance import NodeTrace
 from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.compiler.steps import fuse, lift_weights, lower
+from tvm_edge.compiler.tuned import Tuned
 from tvm_edge.errors import CompilationError
+from tvm_edge.frontend import ImportedModel
 from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.memory.footprint import call_bytes, kernel_scratch
+from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.layout_graph import LayoutPlan
 from tvm_edge.relay_passes.stream_layers import stream_layers
-from tvm_edge.report import ModelPart
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.report import Launches
 from tvm_edge.schedules.conv_config import ConvConfig
 
 __all__ = ["has_smaller", "smaller"]
@@ -48,14 +52,14 @@ def smaller(
     kinds: Sequence[str],
     weights: Sequence[tvm.runtime.Tensor],
     precision: str,
-    configs: Mapping[ConvWorkload, ConvConfig],
-    parts: Sequence[ModelPart] = (),
+    recorded: Tuned,
+    imported: ImportedModel,
     plan: LayoutPlan | None = None,
     least_streamed: int | None = None,
 ) -> BuiltLibrary:
     """A placed model again in smaller work-groups, with the same weights in the same order."""
     # Measured tiles may be of larger groups; the algorithm stays, as weights are packed for it.
-    configs = {workload: _without_tile(config) for workload, config in configs.items()}
+    configs = {workload: _without_tile(c) for workload, c in recorded.configs.items()}
     if plan is not None:
         own = {number: _without_tile(config) for number, config in plan.configs.items()}
         plan = replace(plan, configs=own)
@@ -63,21 +67,31 @@ def smaller(
     with resolved.target:
         laid_out = phases.layout(small.spec, configs, plan)(stored)
         legal = phases.legalize(small, precision, configs, resolved.spec)(laid_out)
-        fused, _ = fuse(phases.GROUP(legal), small)
+        grouped = phases.GROUP(legal)
+        calls = NodeTrace(legal).calls(grouped)
+        fused, left = fuse(grouped, small)
+        calls = [calls[i] for i in left]
         streamed = stream_layers(fused, least_streamed)
-        scheduled, _ = schedule_kernels(streamed.module, small, precision)
+        scheduled, schedules = schedule_kernels(streamed.module, small, precision)
         roomy = phases.WORKSPACE(phases.IN_PLACE(scheduled))
-        lifted, lifted_weights, _ = lift_weights(phases.stream(small.kind)(roomy), parts)
+        names = kernel_calls(roomy)
+        sizes = call_bytes(roomy, kernel_scratch(roomy, small), small.cpu.spec.cores)
+        infos = describe.describe_kernels(
+            fused, calls, names, schedules, imported, recorded.origins, sizes
+        )
+        lifted, lifted_weights, _ = lift_weights(phases.stream(small.kind)(roomy), imported.parts)
         lowered, _ = lower(lifted, kinds, small.shared)
-        alone = [lower(one.module, kinds, small.shared)[0] for one in models_alone(lifted, parts)]
+        models = models_alone(lifted, imported.parts)
+        alone = [lower(one.module, kinds, small.shared)[0] for one in models]
         lowered = with_models(lowered, alone)
+        launches = Launches(infos, tuple(tuple(infos[i] for i in one.calls) for one in models))
     mine, others = ([(w.shape, w.dtype) for w in each] for each in (lifted_weights, weights))
     if mine != others:
         raise CompilationError(
             "the kernels with smaller work-groups want other weights than the model's; this is a "
             "bug in tvm-edge: report it with the model"
         )
-    return build(lowered, resolved)
+    return build(lowered, resolved, launches=launches)
 
 
 def _without_tile(config: ConvConfig) -> ConvConfig:

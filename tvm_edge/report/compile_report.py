@@ -26,7 +26,7 @@ from tvm_edge.report.precision import PrecisionInfo
 from tvm_edge.report.records import RecordsInfo
 from tvm_edge.report.splits import SplitInfo
 
-__all__ = ["CompileReport", "KernelInfo", "ModelAlone", "Placement"]
+__all__ = ["CompileReport", "KernelInfo", "Launches", "ModelAlone", "Placement"]
 
 
 # What to_dict adds for those who read it, and from_dict works out again.
@@ -94,6 +94,27 @@ class KernelInfo:
     results: int = 0
     workspace: int = 0
     streamed: int = 0
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What runs launch, of code that a report does not describe.
+
+    Attributes
+    ----------
+    kernels : tuple[KernelInfo, ...]
+        Of a run of everything.
+    alone : tuple[tuple[KernelInfo, ...], ...]
+        Of each of several models by itself.
+    """
+
+    kernels: tuple[KernelInfo, ...]
+    alone: tuple[tuple[KernelInfo, ...], ...] = ()
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Launches:
+        """The inverse of :func:`dataclasses.asdict`."""
+        return cls(_kernels(fields["kernels"]), tuple(map(_kernels, fields["alone"])))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 
 from tvm_edge.errors import ArtifactError, one_line
-from tvm_edge.report import CompileReport, ModelPart, TensorSpec
+from tvm_edge.report import CompileReport, Launches, ModelPart, TensorSpec
 from tvm_edge.runtime.artifact import Artifact, tensor_dtype
 from tvm_edge.runtime.placement import STREAMED, DevicePlan
 from tvm_edge.schema import check_types
@@ -44,6 +44,8 @@ class ModelInfo:
     report : CompileReport
     models : tuple[ModelPart, ...]
         Of an artifact with several models, or with one that has a name.
+    smaller : Launches or None
+        Of an artifact's library with smaller work-groups, if it has one.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -52,6 +54,7 @@ class ModelInfo:
     devices: DevicePlan
     report: CompileReport
     models: tuple[ModelPart, ...] = ()
+    smaller: Launches | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-compatible dictionary."""
@@ -62,6 +65,7 @@ class ModelInfo:
             "devices": self.devices.to_dict(),
             "report": self.report.to_dict(),
             "models": [asdict(part) for part in self.models],
+            **({"smaller": asdict(self.smaller)} if self.smaller else {}),
         }
 
     @classmethod
@@ -75,6 +79,7 @@ class ModelInfo:
             CompileReport.from_dict(fields["report"]),
             # Artifacts of earlier versions do not have them.
             tuple(ModelPart.from_dict(part) for part in fields.get("models", ())),
+            Launches.from_dict(fields["smaller"]) if "smaller" in fields else None,
         )
 
 

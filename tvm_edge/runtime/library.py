@@ -12,12 +12,18 @@ import tvm_ffi
 
 from tvm_edge.errors import ArtifactError, DeviceUnavailableError
 from tvm_edge.host import host_features, machine
+from tvm_edge.report import Launches
 
 __all__ = ["Library", "LoadedLibrary", "check_host", "load_library"]
 
 
 class Library(Protocol):
     """Where the code of a model comes from."""
+
+    @property
+    def launches(self) -> Launches | None:
+        """What it launches, if that is not what the model's report says."""
+        ...
 
     @property
     def has_smaller(self) -> bool:
@@ -40,17 +46,24 @@ class Library(Protocol):
 class LoadedLibrary:
     """The library of an artifact."""
 
-    def __init__(self, what: str, content: bytes, smaller: bytes = b"") -> None:
+    launches: Launches | None = None
+
+    def __init__(
+        self, what: str, content: bytes, smaller: bytes = b"", of_smaller: Launches | None = None
+    ) -> None:
         self._what = what
         self._content = content
         self._smaller = smaller
+        self._of_smaller = of_smaller
 
     @property
     def has_smaller(self) -> bool:
         return bool(self._smaller)
 
     def smaller(self) -> Library:
-        return LoadedLibrary(self._what, self._smaller)
+        made = LoadedLibrary(self._what, self._smaller)
+        made.launches = self._of_smaller
+        return made
 
     def module(self) -> tvm.runtime.Module:
         return load_library(self._what, self._content)

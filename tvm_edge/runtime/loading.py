@@ -92,7 +92,7 @@ def load(
         weights.append(as_tensor(array))
         if weights[-1].data_ptr() != array.ctypes.data:  # copied: a file that was packed again
             artifact.release(position)
-    library = LoadedLibrary(what, artifact.library, artifact.smaller)
+    library = LoadedLibrary(what, artifact.library, artifact.smaller, info.smaller)
     # What a GPU has a copy of need not stay in host memory too: export reads the file again.
     uploaded = artifact.release if kind != "llvm" else None
     model = CompiledModel(info, library, weights, num_threads, index, uploaded)

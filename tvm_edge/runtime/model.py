@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import tvm
 
 from tvm_edge import opencl
+from tvm_edge.report import Launches
 from tvm_edge.runtime.artifact import write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, measure
 from tvm_edge.runtime.described import DescribedModel
@@ -81,7 +83,7 @@ class CompiledModel(DescribedModel):
         # Before the library, which may hold code that no loader here knows.
         devices = open_devices(plan.kinds, self._device_index)
         return Session(
-            self._fitting_module(),
+            self._code[1],
             self._weights,
             self._num_threads,
             plan,
@@ -90,20 +92,22 @@ class CompiledModel(DescribedModel):
             max((s.part_bytes for s in self.report.splits if s.device != "llvm"), default=0),
         )
 
-    def _fitting_module(self) -> tvm.runtime.Module:
+    @once
+    def _code(self) -> tuple[Library, tvm.runtime.Module]:
         """The code in work-groups that the driver allows."""
         module = self._library.module()
         if not self._library.has_smaller:
-            return module
+            return self._library, module
         too_large = opencl.too_large_kernels(module, self._device_index)
         if not too_large:
-            return module
+            return self._library, module
         _LOG.info(
             "%s: the driver allows smaller work-groups than chosen for %s; all are smaller now",
             self.report.model,
             ", ".join(too_large),
         )
-        return self._library.smaller().module()
+        smaller = self._library.smaller()
+        return smaller, smaller.module()
 
     def run(
         self,
@@ -406,10 +410,12 @@ class CompiledModel(DescribedModel):
             for entry, own in runs:
                 self._session.instrumented(own, instrument, entry)
 
-        kernels = self.report.kernels
-        if chosen.numbers:
-            alone = [self.report.models[number] for number in chosen.numbers]
-            kernels = tuple(kernel for model in alone for kernel in model.kernels)
+        report = self.report
+        launches = self._code[0].launches or Launches(
+            report.kernels, tuple(model.kernels for model in report.models)
+        )
+        alone = [launches.alone[number] for number in chosen.numbers]
+        kernels = tuple(chain(*alone)) if alone else launches.kernels
         return profile_runs(instrumented, kernels, repeat)
 
     def export(self, path: str | os.PathLike[str], *, embed_programs: bool = False) -> Path:
@@ -431,9 +437,12 @@ class CompiledModel(DescribedModel):
         """
         # Without the compiler's wall-clock times: equal models give equal files.
         info = replace(self._info, report=replace(self.report, seconds={}))
-        manifest = {"versions": versions(), **info.to_dict()}
         programs = self._session.device_programs() if embed_programs else b""
         weights = [host_array(weight) for weight in self._weights]
-        library = self._library
-        link_smaller = library.smaller().link if library.has_smaller else None
+        library, link_smaller = self._library, None
+        if library.has_smaller:
+            smaller = library.smaller()
+            link_smaller = smaller.link
+            info = replace(info, smaller=smaller.launches)
+        manifest = {"versions": versions(), **info.to_dict()}
         return write_artifact(path, manifest, library.link, weights, programs, link_smaller)

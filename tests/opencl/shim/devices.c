@@ -61,6 +61,8 @@ EXPORT cl_int clGetDeviceInfo(handle device, cl_uint what, size_t room, void *ou
 #endif
   if (what == CL_DRIVER_VERSION && atomic_load(&setting[STALE_DRIVER]))
     return answer_text("0.shim", room, out, needed);
+  if (what == CL_DEVICE_VENDOR && atomic_load(&setting[NVIDIA_ITEMS]))
+    return answer_text("NVIDIA Corporation", room, out, needed);
   struct device *at = pretended(device);
   if (what == CL_DEVICE_EXTENSIONS_WITH_VERSION && atomic_load(&setting[COMMAND_BUFFER_MAJOR])) {
     struct {

@@ -97,6 +97,7 @@ EXPORT cl_int clGetKernelWorkGroupInfo(handle kernel, handle device, cl_uint wha
   if (failed) return failed;
   cl_int code = call(kernel, real_device(device), what, room, out, needed);
   size_t most = (size_t)atomic_load(&setting[KERNEL_ITEMS]);
+  if (!most) most = (size_t)atomic_load(&setting[NVIDIA_ITEMS]);
   if (!code && what == CL_KERNEL_WORK_GROUP_SIZE && out && most && *(size_t *)out > most)
     *(size_t *)out = most;
   return code;

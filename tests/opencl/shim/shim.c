@@ -30,7 +30,7 @@ atomic_long total[TOTALS];
 static const char *const SETTING[SETTINGS] = {
     "no_platforms",         "track",           "queue_limit",   "stale_driver",
     "command_buffer_major", "no_entry_points", "one_at_a_time", "only_for_profiling",
-    "kernel_items",         "own_memory",      "coarse_svm"};
+    "kernel_items",         "own_memory",      "coarse_svm",    "nvidia_items"};
 atomic_long setting[SETTINGS];
 
 #define FAULTS 16

@@ -31,6 +31,7 @@ enum {
   CL_PLATFORM_NAME = 0x0902,
   CL_DEVICE_TYPE = 0x1000,
   CL_DEVICE_NAME = 0x102B,
+  CL_DEVICE_VENDOR = 0x102C,
   CL_DRIVER_VERSION = 0x102D,
   CL_DEVICE_VERSION = 0x102F,
   CL_DEVICE_PLATFORM = 0x1031,
@@ -95,6 +96,7 @@ enum setting {
   KERNEL_ITEMS, /* of a group, for any kernel; 0: as many as the driver says */
   OWN_MEMORY,
   COARSE_SVM,
+  NVIDIA_ITEMS, /* the vendor is NVIDIA, whose driver says so many of any kernel and runs more */
   SETTINGS
 };
 extern atomic_long setting[SETTINGS];
