@@ -178,9 +178,7 @@ def prepare(
     # 5. Weights leave the code; independent kernels are merged; storage is planned; the graph
     # becomes instructions.
     with clock("lower"), resolved.target:
-        lifted, weights, weight_devices = lift_weights(
-            phases.stream(resolved.kind)(scheduled), imported.parts
-        )
+        lifted, weights, weight_devices = lift_weights(phases.stream(resolved.kind)(scheduled))
         on_cpu = [i for i, device in enumerate(placed.inputs) if placed.kinds[device] == "llvm"]
         lifted, anywhere = take_unaligned(lifted, on_cpu)
         merge = partial(

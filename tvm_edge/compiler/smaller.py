@@ -79,7 +79,7 @@ def smaller(
         infos = describe.describe_kernels(
             fused, calls, names, schedules, imported, recorded.origins, sizes
         )
-        lifted, lifted_weights, _ = lift_weights(phases.stream(small.kind)(roomy), imported.parts)
+        lifted, lifted_weights, _ = lift_weights(phases.stream(small.kind)(roomy))
         lowered, _ = lower(lifted, kinds, small.shared)
         models = models_alone(lifted, imported.parts)
         alone = [lower(one.module, kinds, small.shared)[0] for one in models]

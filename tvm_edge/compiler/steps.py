@@ -15,7 +15,6 @@ from tvm_edge.relay_passes.concat_in_place import concat_in_place
 from tvm_edge.relay_passes.expressions import kernel_calls
 from tvm_edge.relay_passes.lift_weights import LiftWeights
 from tvm_edge.relay_passes.share_constants import ShareConstants
-from tvm_edge.report import ModelPart
 
 __all__ = ["fuse", "lift_weights", "lower"]
 
@@ -29,18 +28,13 @@ def fuse(grouped: tvm.IRModule, resolved: ResolvedTarget) -> tuple[tvm.IRModule,
 
 
 def lift_weights(
-    scheduled: tvm.IRModule, parts: Sequence[ModelPart]
+    scheduled: tvm.IRModule,
 ) -> tuple[tvm.IRModule, list[tvm.runtime.Tensor], list[int]]:
-    """Weights out of the code: the module, the weights, and the device of each.
-
-    Those of several models alike are one.
-    """
+    """Weights out of the code, those alike once: the module, the weights, the device of each."""
     # Passes, by decorators that type checkers cannot see through.
     lift: Any = LiftWeights()
     share: Any = ShareConstants()
-    if len(parts) > 1:
-        scheduled = share(scheduled)
-    return lift(scheduled), lift.weights, lift.devices
+    return lift(share(scheduled)), lift.weights, lift.devices
 
 
 def lower(
