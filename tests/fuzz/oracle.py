@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.fuzz.worker import Outcome, serve
+from tests.onnx_models import session_options
 
 __all__ = ["difference"]
 
@@ -52,9 +53,8 @@ def judge(path: str, results: str) -> Outcome:
     """Run a model as `results` (inputs and outputs that a worker saved) says, and compare."""
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     saved = np.load(results)
     names = json.loads(str(saved["names"]))

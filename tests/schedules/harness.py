@@ -22,6 +22,7 @@ from tvm import relax, s_tir, tirx
 from tvm.relax.backend import DispatchSortScan
 from tvm.relax.frontend.onnx import from_onnx
 
+from tests.onnx_models import session_options
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Scheduled
 from tvm_edge.schedules.cpu import schedule
@@ -222,10 +223,8 @@ def run(
 def check(graph: Graph, spec: DeviceSpec = AVX512) -> list[Kernel]:
     """Compare a graph with ONNX Runtime; its kernels, all of them sensibly scheduled."""
     model = graph.model()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        model.SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
     )
     expected = session.run(None, graph.values)
     actual, kernels = run(model, graph.values, spec)

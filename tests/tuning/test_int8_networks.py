@@ -15,6 +15,7 @@ from tvm import relax, tirx
 
 import tvm_edge
 from tests.marks import in_full
+from tests.onnx_models import session_options
 from tests.quantized_models import QuantizedGraph, assert_same_numbers
 from tests.records.made import measured
 from tests.tuning.test_network_layouts import mixed_layouts
@@ -81,7 +82,7 @@ PLAIN_MODEL, MIXED_MODEL = PLAIN.model(), MIXED.model()
 
 def check_mixed(compiled: CompiledModel) -> None:
     """As the model says: ONNX Runtime's optimised graph rounds in other places."""
-    options = onnxruntime.SessionOptions()
+    options = session_options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(
         MIXED_MODEL.SerializeToString(), options, providers=["CPUExecutionProvider"]
