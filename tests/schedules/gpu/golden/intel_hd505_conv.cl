@@ -13,11 +13,11 @@ __kernel __attribute__((intel_reqd_sub_group_size(8))) __attribute__((reqd_work_
   int _ptr_14[1];
   float _ptr_15[1];
   float _ptr_16[2];
-  float _ptr_17[2];
+  float _ptr_17[3];
   float _ptr_18[2];
-  float _ptr_19[2];
+  float _ptr_19[3];
   float _ptr_20[2];
-  float _ptr_21[2];
+  float _ptr_21[3];
   _ptr_4[0] = (convert_int(get_sub_group_local_id()));
   _ptr_5[0] = ((convert_int(get_group_id(0))) % 3);
   _ptr_6[0] = (((convert_int(get_group_id(0))) % 18) / 3);
@@ -56,14 +56,14 @@ __kernel __attribute__((intel_reqd_sub_group_size(8))) __attribute__((reqd_work_
       }
       _ptr_16[1] = condval_1;
     }
-    _ptr_17[0] = intel_sub_group_shuffle_down(_ptr_16[0], _ptr_16[1], 1);
-    _ptr_17[1] = intel_sub_group_shuffle_down(_ptr_16[0], _ptr_16[1], 2);
+    _ptr_17[1] = intel_sub_group_shuffle_down(_ptr_16[0], _ptr_16[1], 1);
+    _ptr_17[2] = intel_sub_group_shuffle_down(_ptr_16[0], _ptr_16[1], 2);
     _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_11[0], 0) * _ptr_16[0]));
     _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_11[0], 1) * _ptr_16[0]));
-    _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_11[0], 2) * _ptr_17[0]));
-    _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_11[0], 3) * _ptr_17[0]));
-    _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_11[0], 4) * _ptr_17[1]));
-    _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_11[0], 5) * _ptr_17[1]));
+    _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_11[0], 2) * _ptr_17[1]));
+    _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_11[0], 3) * _ptr_17[1]));
+    _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_11[0], 4) * _ptr_17[2]));
+    _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_11[0], 5) * _ptr_17[2]));
     if (1 <= _ptr_5[0]) {
       _ptr_18[0] = as_float(intel_sub_group_block_read(((__global uint *)_ptr_1 + ((((v * 144) + (_ptr_6[0] * 24)) + (_ptr_5[0] * 8)) - 1))));
     } else {
@@ -86,14 +86,14 @@ __kernel __attribute__((intel_reqd_sub_group_size(8))) __attribute__((reqd_work_
       }
       _ptr_18[1] = condval_3;
     }
-    _ptr_19[0] = intel_sub_group_shuffle_down(_ptr_18[0], _ptr_18[1], 1);
-    _ptr_19[1] = intel_sub_group_shuffle_down(_ptr_18[0], _ptr_18[1], 2);
+    _ptr_19[1] = intel_sub_group_shuffle_down(_ptr_18[0], _ptr_18[1], 1);
+    _ptr_19[2] = intel_sub_group_shuffle_down(_ptr_18[0], _ptr_18[1], 2);
     _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_13[0], 0) * _ptr_18[0]));
     _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_13[0], 1) * _ptr_18[0]));
-    _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_13[0], 2) * _ptr_19[0]));
-    _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_13[0], 3) * _ptr_19[0]));
-    _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_13[0], 4) * _ptr_19[1]));
-    _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_13[0], 5) * _ptr_19[1]));
+    _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_13[0], 2) * _ptr_19[1]));
+    _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_13[0], 3) * _ptr_19[1]));
+    _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_13[0], 4) * _ptr_19[2]));
+    _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_13[0], 5) * _ptr_19[2]));
     if (((bool)(_ptr_6[0] < 5)) && ((bool)(1 <= _ptr_5[0]))) {
       _ptr_20[0] = as_float(intel_sub_group_block_read(((__global uint *)_ptr_1 + ((((v * 144) + (_ptr_6[0] * 24)) + (_ptr_5[0] * 8)) + 23))));
     } else {
@@ -116,14 +116,14 @@ __kernel __attribute__((intel_reqd_sub_group_size(8))) __attribute__((reqd_work_
       }
       _ptr_20[1] = condval_5;
     }
-    _ptr_21[0] = intel_sub_group_shuffle_down(_ptr_20[0], _ptr_20[1], 1);
-    _ptr_21[1] = intel_sub_group_shuffle_down(_ptr_20[0], _ptr_20[1], 2);
+    _ptr_21[1] = intel_sub_group_shuffle_down(_ptr_20[0], _ptr_20[1], 1);
+    _ptr_21[2] = intel_sub_group_shuffle_down(_ptr_20[0], _ptr_20[1], 2);
     _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_15[0], 0) * _ptr_20[0]));
     _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_15[0], 1) * _ptr_20[0]));
-    _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_15[0], 2) * _ptr_21[0]));
-    _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_15[0], 3) * _ptr_21[0]));
-    _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_15[0], 4) * _ptr_21[1]));
-    _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_15[0], 5) * _ptr_21[1]));
+    _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_15[0], 2) * _ptr_21[1]));
+    _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_15[0], 3) * _ptr_21[1]));
+    _ptr_9[0] = (_ptr_9[0] + (intel_sub_group_shuffle(_ptr_15[0], 4) * _ptr_21[2]));
+    _ptr_9[1] = (_ptr_9[1] + (intel_sub_group_shuffle(_ptr_15[0], 5) * _ptr_21[2]));
   }
   float condval_6;
   if ((_ptr_9[0] + _ptr_3[(_ptr_7[0] * 2)]) < 0.000000e+00f) {
