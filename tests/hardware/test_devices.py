@@ -156,3 +156,26 @@ def test_devices_are_listed_with_the_cpu_first(gpu: str) -> None:
 def test_keys_are_the_same_in_every_process(gpu: str) -> None:
     code = "import tvm_edge; print([d.key for d in tvm_edge.devices()])"
     assert run_python(code).strip() == str([d.key for d in tvm_edge.devices()])
+
+
+@pytest.mark.parametrize(
+    ("version", "launch_us"), [("7.5", 1.65), ("8.9", 1.65), ("9.0", 1.25), ("12.1", 1.25)]
+)
+def test_launches_cost_less_where_they_do_not_wait(
+    version: str, launch_us: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = SimpleNamespace(
+        exist=True,
+        device_name="NVIDIA Some GPU",
+        compute_version=version,
+        multi_processor_count=20,
+        max_clock_rate=1500000,
+        warp_size=32,
+        max_threads_per_block=1024,
+        max_shared_memory_per_block=49152,
+        l2_cache_size_bytes=4 << 20,
+    )
+    monkeypatch.setattr(probe.tvm.runtime, "enabled", lambda api: True)
+    monkeypatch.setattr(probe.tvm, "device", lambda api, index: device)
+    spec = probe.probe_gpu("cuda")
+    assert spec is not None and spec.launch_us == launch_us
