@@ -5,7 +5,8 @@ it, with weights on a page boundary, so that a process maps them instead of read
 
     manifest.json   versions, target, inputs, outputs, weights, checksums, report
     library.so      host code, and device code inside it
-    smaller.so      optional: the same in smaller work-groups, for drivers that allow no more
+    smaller.so      optional: the same in smaller work-groups, for drivers that allow no more;
+                    what it launches is in the manifest
     weights.bin     tensors one after the other, each on 64 bytes
     programs.bin    optional: kernels as the driver of the exporting machine built them
 
