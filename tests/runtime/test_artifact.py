@@ -316,6 +316,9 @@ def test_a_cpu_feature_that_is_not_here(artifact: Path, tmp_path: Path) -> None:
         lambda manifest: manifest["report"]["memory"].update(over_time={"": [1]}),
         lambda manifest: manifest["report"]["memory"].update(over_time=[1]),
         lambda manifest: manifest["target"].update(device=nested(900)),
+        lambda manifest: manifest.update(smaller=7),
+        lambda manifest: manifest.update(smaller={"kernels": [{"name": "k"}], "alone": []}),
+        lambda manifest: manifest.update(smaller={"kernels": [], "alone": [[]]}),  # of no model
     ],
 )
 def test_an_inconsistent_manifest(

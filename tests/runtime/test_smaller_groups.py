@@ -199,6 +199,29 @@ def test_profiles_are_of_what_runs(load: bool, limited: Worker, tmp_path: Path) 
     assert apart == [((operator,), "heuristic") for operator in together[0]]
 
 
+def profiled_alone(path: Path) -> list[tuple[str, ...]]:
+    """Operators of what the second of two models launches by itself in smaller work-groups."""
+    compile_as_if(on_cpu=False, local_memory_kind="dedicated")
+    models = {name: pair().model() for name in ("one", "two")}
+    tvm_edge.compile(models, "opencl", fallback="none", parallel_fusion=True).export(path)
+    launched: list[tuple[str, ...]] = []
+
+    def profile(model: tvm_edge.CompiledModel) -> dict[str, np.ndarray]:
+        kernels = model.profile(models=["two"], repeat=1).kernels
+        launched.extend(kernel.operators for kernel in kernels)
+        return {}
+
+    _, said = run(lambda: tvm_edge.load(path), 64, {}, profile)
+    assert any("smaller work-groups" in line for line in said)
+    return launched
+
+
+def test_so_are_those_of_one_of_several_models(limited: Worker, tmp_path: Path) -> None:
+    launched = limited(profiled_alone, tmp_path / "models.tvme")
+    assert len(launched) == 2
+    assert all(operator.startswith("two/") for (operator,) in launched)
+
+
 def largest_group(path: Path) -> tuple[int, list[str]]:
     """Work-items that any kernel may have by what the driver says, and how the model runs."""
     _, said = run_loaded(path, 0)

@@ -144,6 +144,8 @@ def _check_info(info: ModelInfo, weights: int) -> None:
             raise ValueError(f"{spec} is not stored as {spec.stored_as}")
     for spec in info.inputs:
         check_types(spec.shape, tuple[int, ...], f"the shape of the input {spec.name!r}")
+    if info.smaller and len(info.smaller.alone) != len(info.report.models):
+        raise ValueError("models and what they launch in smaller work-groups differ in number")
     streamed = info.devices.weights.count(STREAMED)
     for what, plan, count in (
         ("inputs", info.devices.inputs, len(info.inputs)),
