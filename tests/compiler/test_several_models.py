@@ -41,6 +41,18 @@ def test_on_a_cpu(both: tvm_edge.CompiledModel, models: dict[str, onnx.ModelProt
             assert np.array_equal(value, whole[tensor])
 
 
+def test_operators_that_write_several_outputs_keep_their_names() -> None:
+    graph = Graph()
+    for kind in ("Tanh", "Sigmoid"):
+        graph.output(graph.op(kind, graph.input(1, 4, 6)))
+    model = graph.model()
+    report = tvm_edge.analyze({"one": model, "two": model}, "llvm")
+    computed = [operator for kernel in report.kernels for operator in kernel.operators]
+    assert computed == [
+        f"{name}/{node.output[0]}" for name in ("one", "two") for node in model.graph.node
+    ]
+
+
 def test_what_runs_is_what_was_asked_for(both: tvm_edge.CompiledModel) -> None:
     """The idle model's kernels are not launched."""
     for number, name in enumerate(both.models):

@@ -222,10 +222,17 @@ def _results(
         return blocks, list(returned.fields)
     if not isinstance(returned.ty, relax.TupleType):
         return blocks, [returned]
+    values = {binding.var: binding.value for binding in all_bindings(main.body)}
+    whole = values.get(returned)
     taken = []
     for index in range(len(returned.ty.fields)):
         item = builder.normalize(relax.TupleGetItem(returned, index))
-        taken.append(relax.VarBinding(relax.Var(f"result{index}", item.ty), item))
+        # Where the item turns out to be a node's result, this name is what is left of the two.
+        field = whole.fields[index] if isinstance(whole, relax.Tuple) else None
+        name = str(field.name) if isinstance(field, relax.Var) else ""
+        if node_index(name) is None:
+            name = f"result{index}"
+        taken.append(relax.VarBinding(relax.Var(name, item.ty), item))
     last = blocks[-1] if blocks else relax.BindingBlock([])
     blocks[-1:] = [type(last)([*last.bindings, *taken])]
     return blocks, [binding.var for binding in taken]
