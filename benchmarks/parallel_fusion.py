@@ -105,7 +105,7 @@ def _as_given(evenly: bool) -> Iterator[list[bool]]:
     list of bool
         By launch, whether it can have so few; once it was compiled.
     """
-    from tvm_edge.relay_passes import parallel_fusion
+    from tvm_edge.relay_passes.fuse import parallel_fusion
     from tvm_edge.schedules.launch_time import can_be_even
     from tvm_edge.schedules.parallel_policy import Problem
 
@@ -126,7 +126,7 @@ def _as_given(evenly: bool) -> Iterator[list[bool]]:
 def _policy_view(model: Any, target: str, fallback: str) -> dict[str, Any]:
     """What the policy knows of a model: its device, and the launches of each of its kernels."""
     from tvm_edge.compiler.prepared import prepare
-    from tvm_edge.relay_passes.expressions import kernel_calls
+    from tvm_edge.relay_passes.ir.expressions import kernel_calls
     from tvm_edge.schedules.launch_work import launches_of
 
     plan = prepare(model, target, None, fallback, tuning_logs=None)

@@ -129,7 +129,7 @@ def _flat(wave: Any, target: str) -> Iterator[list[int]]:
     from tvm_edge.lowering import merge_launches
     from tvm_edge.lowering.flat_launches import FLAT, flat_launch
     from tvm_edge.lowering.parallel_members import compose
-    from tvm_edge.relay_passes import parallel_fusion as fusion
+    from tvm_edge.relay_passes.fuse import parallel_fusion as fusion
 
     rounded = max(resolve_target(target).spec.wave, 1) if wave == "wave" else wave
 

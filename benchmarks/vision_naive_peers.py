@@ -61,7 +61,7 @@ def _compile_naively(source: Any, target: str, fallback: str = "list") -> Any:
     """
     import tvm_edge
     from benchmarks import vision_naive
-    from tvm_edge.relay_passes import lower_nms
+    from tvm_edge.relay_passes.lower import lower_nms
 
     taken = []
 

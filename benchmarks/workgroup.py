@@ -76,7 +76,7 @@ def _kernel(model: Any, resolved: Any) -> tuple[Any, np.ndarray]:
 
     from tvm_edge.compiler import phases
     from tvm_edge.frontend import load_model
-    from tvm_edge.relay_passes.expressions import constant_of
+    from tvm_edge.relay_passes.ir.expressions import constant_of
     from tvm_edge.schedules.gpu.direct import DirectConv
 
     # Without local memory, and filters packed for it.

@@ -1,8 +1,8 @@
 """Tensors of float16 whose elements are calculated with in float32.
 
 Kernels read float16, calculate in float32 and round what they store; see
-:mod:`tvm_edge.relay_passes.calculate_in_float32`. Where they only move an element, or bring it to
-local memory, it stays what it is in memory.
+:mod:`tvm_edge.relay_passes.precision.calculate_in_float32`. Where they only move an element, or
+bring it to local memory, it stays what it is in memory.
 """
 
 from __future__ import annotations

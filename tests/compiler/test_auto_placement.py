@@ -20,8 +20,8 @@ from tvm_edge.compiler.placement import place
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
 from tvm_edge.hardware.presets import PRESETS
-from tvm_edge.relay_passes.fallback import CPU, GPU, Policy, label_operators
-from tvm_edge.relay_passes.place_by_cost import PlacementProblem
+from tvm_edge.relay_passes.place.label_operators import CPU, GPU, Policy, label_operators
+from tvm_edge.relay_passes.solvers.minimum_cut import PlacementProblem
 from tvm_edge.report import CompileReport
 
 

@@ -23,7 +23,7 @@ def lower_recorded(module: tvm.IRModule, fixed: int) -> tvm.relax.VMExecutable:
     from tvm import relax
     from tvm.s_tir import dlight
 
-    from tvm_edge.relay_passes.record_on_opencl import RecordOnOpenCL
+    from tvm_edge.relay_passes.instructions.record_on_opencl import RecordOnOpenCL
 
     target = Target("opencl", host="llvm")
     main = module["main"]

@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.target import Target
 
 from tvm_edge.compiler import phases
-from tvm_edge.relay_passes.crossing_calls import (
+from tvm_edge.relay_passes.ir.copy_functions import (
     COPY,
     FINISH_READ,
     FINISH_WRITE,
@@ -21,7 +21,7 @@ from tvm_edge.relay_passes.crossing_calls import (
     START_WRITE,
     WRITE,
 )
-from tvm_edge.relay_passes.expressions import KERNEL_CALLS, is_call
+from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, is_call
 
 GPU, CPU = 0, 1
 SHARED = ("read", "write")

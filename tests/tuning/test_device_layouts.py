@@ -28,8 +28,8 @@ from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.records import LAYOUTS, read_layouts, store_of
-from tvm_edge.relay_passes.expressions import kernel_calls
-from tvm_edge.relay_passes.layout import BlockLayout
+from tvm_edge.relay_passes.ir.expressions import kernel_calls
+from tvm_edge.relay_passes.layout.block_layout import BlockLayout
 from tvm_edge.schedules.conv_records import config_space
 from tvm_edge.tuning import candidates, graph_tuner, measurer
 from tvm_edge.tuning.candidates import build_candidate

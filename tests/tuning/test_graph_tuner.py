@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tvm_edge.relay_passes.layout_problem import LayoutNode, LayoutProblem, Read
+from tvm_edge.relay_passes.solvers.layout_problem import LayoutNode, LayoutProblem, Read
 
 LAYOUTS_ALL = (0, 8, 16, 32)
 

@@ -26,8 +26,8 @@ from tvm_edge.compiler.tunable import convolutions_of, layout_graph_of
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import add_records
-from tvm_edge.relay_passes.expressions import kernel_calls
-from tvm_edge.relay_passes.layout import BlockLayout
+from tvm_edge.relay_passes.ir.expressions import kernel_calls
+from tvm_edge.relay_passes.layout.block_layout import BlockLayout
 from tvm_edge.runtime import CompiledModel
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig

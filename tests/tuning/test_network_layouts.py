@@ -29,10 +29,10 @@ from tvm_edge.hardware import resolve_target
 from tvm_edge.records import (
     add_records,
 )
-from tvm_edge.relay_passes.expressions import kernel_calls
-from tvm_edge.relay_passes.layout import BlockLayout
-from tvm_edge.relay_passes.layout_graph import LayoutGraph, LayoutPlan
-from tvm_edge.relay_passes.layout_problem import LayoutProblem
+from tvm_edge.relay_passes.ir.expressions import kernel_calls
+from tvm_edge.relay_passes.layout.block_layout import BlockLayout
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
+from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem
 from tvm_edge.report import layout_name
 from tvm_edge.runtime import CompiledModel
 from tvm_edge.schedules.conv_records import config_space

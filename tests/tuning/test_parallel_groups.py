@@ -23,9 +23,9 @@ from tvm_edge import InputError
 from tvm_edge.compiler.driver import unmerged_kernels
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.records import RecordLibrary, recorded_device
-from tvm_edge.relay_passes.aliases import Lives
-from tvm_edge.relay_passes.kernel_graph import KernelGraph
-from tvm_edge.relay_passes.parallel_fusion import merged_kernels
+from tvm_edge.relay_passes.fuse.kernel_graph import KernelGraph
+from tvm_edge.relay_passes.fuse.parallel_fusion import merged_kernels
+from tvm_edge.relay_passes.ir.aliases import Lives
 from tvm_edge.schedules.parallel_records import group_config, group_template, group_workload
 from tvm_edge.tuning.group_problem import GroupProblem, group_problem
 from tvm_edge.tuning.group_process import GroupProcess, Limits

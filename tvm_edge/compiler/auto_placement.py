@@ -12,10 +12,10 @@ from tvm import relax
 
 from tvm_edge.compiler.operator_times import copy_us, operator_us
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
-from tvm_edge.relay_passes.expressions import bindings_of, is_call, static_shape
-from tvm_edge.relay_passes.fallback import CPU, GPU, Label
-from tvm_edge.relay_passes.layout_choice import BINARY, UNARY
-from tvm_edge.relay_passes.place_by_cost import (
+from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call, static_shape
+from tvm_edge.relay_passes.layout.choose_blocks import BINARY, UNARY
+from tvm_edge.relay_passes.place.label_operators import CPU, GPU, Label
+from tvm_edge.relay_passes.solvers.minimum_cut import (
     PlacementProblem,
     Seam,
     Transfer,

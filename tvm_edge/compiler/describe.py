@@ -24,8 +24,8 @@ from tvm_edge.memory.footprint import (
     workspace,
 )
 from tvm_edge.memory.scratch import Scratch
-from tvm_edge.relay_passes.lower_precision import LoweredPrecision
-from tvm_edge.relay_passes.split_fc import SplitLayer
+from tvm_edge.relay_passes.memory.split_fc import SplitLayer
+from tvm_edge.relay_passes.precision.lower_precision import LoweredPrecision
 from tvm_edge.report import (
     KernelInfo,
     MemoryInfo,

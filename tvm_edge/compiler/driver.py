@@ -19,7 +19,7 @@ from tvm_edge.errors import TvmEdgeWarning, UnsupportedOperatorError
 from tvm_edge.frontend import survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.memory.plans import AS_IS, Plan
-from tvm_edge.relay_passes.layout_graph import LayoutPlan
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
 from tvm_edge.runtime.threads import resolve_num_threads
@@ -75,7 +75,7 @@ def compile(
     fallback : {"auto", "list", "none", "error"} or sequence of str
         Which operators leave a GPU for the CPU beside it. ``"auto"``: those that a GPU cannot run,
         and those with which a run takes less time by the devices' data sheets, copies counted
-        (:mod:`tvm_edge.relay_passes.place_by_cost`); ``"list"``: those that a GPU cannot run,
+        (:mod:`tvm_edge.relay_passes.solvers.minimum_cut`); ``"list"``: those that a GPU cannot run,
         and those outside the list of what performs on its kind of device (ICPP'19 §3.1.2);
         ``"none"``: none, and a model with one that a GPU cannot run is refused; ``"error"``: so is
         one of which ``"list"`` would move an operator; names of operators or ONNX nodes: those, and
@@ -150,12 +150,12 @@ def compile_with(
     weight_window : int, optional
         Bytes. The weights of dense layers with more stay in the artifact, and are read in every
         run, part by part: two of them take no more memory than this
-        (:mod:`tvm_edge.relay_passes.split_fc`). Those of a model that runs in the process that
-        compiled it lie in memory all the same; a GPU has two parts at a time.
+        (:mod:`tvm_edge.relay_passes.memory.split_fc`). Those of a model that runs in the process
+        that compiled it lie in memory all the same; a GPU has two parts at a time.
     conv_window : int, optional
         Bytes. The weights of layers that are in one piece are read in every run as well, from a MiB
         on; two of them take no more memory than this: convolutions of more than half of it are cut
-        (:mod:`tvm_edge.relay_passes.stream_layers`).
+        (:mod:`tvm_edge.relay_passes.memory.stream_layers`).
     way : Plan
         What to do where there is no `memory_budget`, which chooses by itself.
     **options

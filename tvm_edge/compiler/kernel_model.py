@@ -9,7 +9,7 @@ from tvm_edge.compiler.build import build, described_target
 from tvm_edge.compiler.steps import lower
 from tvm_edge.frontend.specs import output_specs, spec_of
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.relay_passes.lift_weights import WEIGHTS_PARAM
+from tvm_edge.relay_passes.memory.lift_weights import WEIGHTS_PARAM
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
 

@@ -16,14 +16,14 @@ from tvm import relax, tirx
 from tvm_edge.compiler.parallel import merged_infos
 from tvm_edge.compiler.steps import lower
 from tvm_edge.frontend import ImportedModel
-from tvm_edge.relay_passes.expressions import (
+from tvm_edge.relay_passes.fuse.parallel_fusion import ParallelFusion
+from tvm_edge.relay_passes.ir.expressions import (
     KERNEL_CALLS,
     all_bindings,
     is_call,
     with_functions_named,
 )
-from tvm_edge.relay_passes.parallel_fusion import ParallelFusion
-from tvm_edge.relay_passes.stream_weights import not_waiting, waits_for
+from tvm_edge.relay_passes.memory.stream_weights import not_waiting, waits_for
 from tvm_edge.report import KernelInfo, MemoryInfo, ModelAlone, ModelPart
 from tvm_edge.runtime.entry import ALL, function_of, kernel_by_kernel
 

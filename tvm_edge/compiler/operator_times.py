@@ -27,7 +27,7 @@ from tvm_edge.ops import (
     SEGMENTED_ARGSORT,
     UNIQUE,
 )
-from tvm_edge.relay_passes.expressions import is_call, static_shape
+from tvm_edge.relay_passes.ir.expressions import is_call, static_shape
 
 __all__ = ["copy_us", "kernel_us", "operator_us", "roofline_us"]
 

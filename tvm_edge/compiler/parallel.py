@@ -12,8 +12,8 @@ import tvm
 from tvm_edge.compiler.tuned import TuningLogs
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.records import SHIPPED, RecordLibrary, recorded_device, stores_below, user_folder
-from tvm_edge.relay_passes.expressions import kernel_calls
-from tvm_edge.relay_passes.parallel_fusion import Measured, ParallelFusion, fuse_parallel
+from tvm_edge.relay_passes.fuse.parallel_fusion import Measured, ParallelFusion, fuse_parallel
+from tvm_edge.relay_passes.ir.expressions import kernel_calls
 from tvm_edge.report import KernelInfo
 from tvm_edge.schedules.parallel_policy import UNKNOWN, Group, fuses_by_itself
 from tvm_edge.schedules.parallel_records import gain, group_workload

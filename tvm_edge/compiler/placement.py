@@ -14,8 +14,11 @@ from tvm_edge.compiler.auto_placement import cheaper_on_cpu
 from tvm_edge.compiler.options import check_overrides
 from tvm_edge.frontend import ImportedModel
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
-from tvm_edge.relay_passes.expressions import all_bindings, bindings_of
-from tvm_edge.relay_passes.fallback import (
+from tvm_edge.relay_passes.instructions.write_on_host import shared_crossings
+from tvm_edge.relay_passes.ir.expressions import all_bindings, bindings_of
+from tvm_edge.relay_passes.ir.vdevices import vdevice_of, vdevices_of
+from tvm_edge.relay_passes.place.insert_copies import insert_copies
+from tvm_edge.relay_passes.place.label_operators import (
     CPU,
     GPU,
     Label,
@@ -24,10 +27,7 @@ from tvm_edge.relay_passes.fallback import (
     label_parameters,
     nodes_of,
 )
-from tvm_edge.relay_passes.insert_copies import insert_copies
-from tvm_edge.relay_passes.overlap_copies import gpu_work_first, late_reads
-from tvm_edge.relay_passes.vdevices import vdevice_of, vdevices_of
-from tvm_edge.relay_passes.zero_copy import shared_crossings
+from tvm_edge.relay_passes.place.overlap_copies import gpu_work_first, late_reads
 
 __all__ = ["Placed", "copies_of", "place"]
 

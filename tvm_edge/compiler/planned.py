@@ -21,8 +21,8 @@ from tvm_edge.records import (
     store_of,
     user_folder,
 )
-from tvm_edge.relay_passes.layout_graph import LayoutGraph, LayoutPlan, layout_graph
-from tvm_edge.relay_passes.node_names import node_index
+from tvm_edge.relay_passes.ir.node_names import node_index
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan, layout_graph
 from tvm_edge.report import LayoutsInfo, TransformInfo, layout_name
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import (

@@ -30,15 +30,15 @@ from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.memory.budget import parse_budget
 from tvm_edge.memory.footprint import call_bytes, kernel_scratch, uploaded, weights_of_devices
 from tvm_edge.memory.plans import AS_IS, Plan
-from tvm_edge.relay_passes.concat_in_place import concat_in_place
-from tvm_edge.relay_passes.expressions import kernel_calls
-from tvm_edge.relay_passes.layout_graph import LayoutPlan
-from tvm_edge.relay_passes.lower_precision import lower_precision
-from tvm_edge.relay_passes.quantize import is_quantized
-from tvm_edge.relay_passes.split_conv import split_convolutions
-from tvm_edge.relay_passes.split_fc import split_dense
-from tvm_edge.relay_passes.stream_layers import stream_layers
-from tvm_edge.relay_passes.unaligned_inputs import take_unaligned, with_unaligned
+from tvm_edge.relay_passes.ir.expressions import kernel_calls
+from tvm_edge.relay_passes.memory.concat_in_place import concat_in_place
+from tvm_edge.relay_passes.memory.split_conv import split_convolutions
+from tvm_edge.relay_passes.memory.split_fc import split_dense
+from tvm_edge.relay_passes.memory.stream_layers import stream_layers
+from tvm_edge.relay_passes.memory.unaligned_inputs import take_unaligned, with_unaligned
+from tvm_edge.relay_passes.precision.lower_precision import lower_precision
+from tvm_edge.relay_passes.quantize.quantize import is_quantized
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.report import CompileReport, KernelInfo, MemoryInfo, TensorSpec
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig

@@ -14,8 +14,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from tvm_edge.relay_passes.expressions import KERNEL_CALLS, all_bindings, bindings_of, is_call
-from tvm_edge.relay_passes.node_names import node_index
+from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, bindings_of, is_call
+from tvm_edge.relay_passes.ir.node_names import node_index
 
 __all__ = ["NodeTrace"]
 

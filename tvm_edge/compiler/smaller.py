@@ -18,9 +18,9 @@ from tvm_edge.errors import CompilationError
 from tvm_edge.frontend import ImportedModel
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.footprint import call_bytes, kernel_scratch
-from tvm_edge.relay_passes.expressions import kernel_calls
-from tvm_edge.relay_passes.layout_graph import LayoutPlan
-from tvm_edge.relay_passes.stream_layers import stream_layers
+from tvm_edge.relay_passes.ir.expressions import kernel_calls
+from tvm_edge.relay_passes.memory.stream_layers import stream_layers
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.report import Launches
 from tvm_edge.schedules.conv_config import ConvConfig
 

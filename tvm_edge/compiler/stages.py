@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.compiler import phases
-from tvm_edge.relay_passes.split_stages import split_stages
+from tvm_edge.relay_passes.instructions.split_stages import split_stages
 from tvm_edge.runtime.entry import stage_name
 
 __all__ = ["with_stages"]

@@ -11,10 +11,10 @@ from tvm_edge.compiler import phases
 from tvm_edge.compiler.recorded import RECORDING, lower_recorded
 from tvm_edge.compiler.stages import with_stages
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.relay_passes.concat_in_place import concat_in_place
-from tvm_edge.relay_passes.expressions import kernel_calls
-from tvm_edge.relay_passes.lift_weights import LiftWeights
-from tvm_edge.relay_passes.share_constants import ShareConstants
+from tvm_edge.relay_passes.ir.expressions import kernel_calls
+from tvm_edge.relay_passes.memory.concat_in_place import concat_in_place
+from tvm_edge.relay_passes.memory.lift_weights import LiftWeights
+from tvm_edge.relay_passes.memory.share_constants import ShareConstants
 
 __all__ = ["fuse", "lift_weights", "lower"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from tvm_edge.relay_passes.aliases import Held, holds, reached
-from tvm_edge.relay_passes.expressions import all_bindings, is_call, may_hold_tensors
-from tvm_edge.relay_passes.vdevices import vdevices_of
+from tvm_edge.relay_passes.ir.aliases import Held, holds, reached
+from tvm_edge.relay_passes.ir.expressions import all_bindings, is_call, may_hold_tensors
+from tvm_edge.relay_passes.ir.vdevices import vdevices_of
 from tvm_edge.schedules.accesses import constant
 
 __all__ = ["Storage", "by_device", "over_time", "planned_storages"]

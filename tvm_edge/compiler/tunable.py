@@ -12,9 +12,9 @@ from tvm_edge.compiler.placement import place
 from tvm_edge.errors import InputError, PlacementError
 from tvm_edge.frontend import SourceNode, load_model
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.relay_passes.expressions import bindings_of
-from tvm_edge.relay_passes.layout_graph import LayoutGraph, layout_graph
-from tvm_edge.relay_passes.layout_int8 import convolution_at
+from tvm_edge.relay_passes.ir.expressions import bindings_of
+from tvm_edge.relay_passes.layout.int8_convolution import convolution_at
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, layout_graph
 from tvm_edge.schedules.blocked import ConvWorkload
 
 __all__ = ["check_alone", "convolutions_of", "layout_graph_of"]

@@ -12,10 +12,10 @@ from tvm import relax
 
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.records import RecordLibrary, recorded_device, user_folder
-from tvm_edge.relay_passes.expressions import all_bindings
-from tvm_edge.relay_passes.layout_int8 import convolution_at
-from tvm_edge.relay_passes.node_names import node_index
-from tvm_edge.relay_passes.vdevices import vdevice_of
+from tvm_edge.relay_passes.ir.expressions import all_bindings
+from tvm_edge.relay_passes.ir.node_names import node_index
+from tvm_edge.relay_passes.ir.vdevices import vdevice_of
+from tvm_edge.relay_passes.layout.int8_convolution import convolution_at
 from tvm_edge.report import RecordsInfo
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig

@@ -16,8 +16,8 @@ from tvm import relax
 from tvm_edge.errors import InputError, TvmEdgeError, near_matches
 from tvm_edge.frontend.naming import name_results
 from tvm_edge.frontend.normal_form import ImportedModel, SourceNode, Survey
-from tvm_edge.relay_passes.expressions import all_bindings, with_functions_named
-from tvm_edge.relay_passes.node_names import node_index
+from tvm_edge.relay_passes.ir.expressions import all_bindings, with_functions_named
+from tvm_edge.relay_passes.ir.node_names import node_index
 from tvm_edge.report import ModelPart, TensorSpec, UnsupportedInfo
 
 __all__ = ["beside", "check_models", "named_in_errors", "shapes_of", "surveyed_beside"]

@@ -3,7 +3,7 @@
 A process that loads an artifact has the CPU's weights as clean pages of the file, which count for
 nothing, and a GPU's in that GPU's memory, of which it then drops its own pages. So no weight is
 there twice, whether or not host and device share memory. Tensors that both use where they share it
-are planned once (:mod:`tvm_edge.relay_passes.zero_copy`).
+are planned once (:mod:`tvm_edge.relay_passes.instructions.write_on_host`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tvm import relax, tirx
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.floor import floor_of
 from tvm_edge.memory.scratch import Scratch, kept, scratch_of
-from tvm_edge.relay_passes.expressions import KERNEL_CALLS, all_bindings, is_call, static_shape
-from tvm_edge.relay_passes.stream_weights import streamed_constant
+from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call, static_shape
+from tvm_edge.relay_passes.memory.stream_weights import streamed_constant
 from tvm_edge.report import SplitInfo
 from tvm_edge.runtime.pinned_copies import BLOCKS_NBYTES
 from tvm_edge.runtime.placement import STREAMED

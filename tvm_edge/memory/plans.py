@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from tvm_edge.errors import MemoryBudgetError
 from tvm_edge.frontend import SourceNode
 from tvm_edge.memory.budget import written
-from tvm_edge.relay_passes.stream_layers import LEAST_STREAMED
+from tvm_edge.relay_passes.memory.stream_layers import LEAST_STREAMED
 from tvm_edge.report import PlanInfo
 
 __all__ = [

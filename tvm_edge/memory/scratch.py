@@ -1,9 +1,9 @@
 """Scratch space that kernels of the CPU allocate while they run.
 
 What a schedule asks for beside a kernel's results is planned like a tensor
-(:mod:`tvm_edge.relay_passes.workspace`). The rest a kernel allocates by itself: stages of a
-composed kernel, as Winograd's transformed images and products. How large they are is known behind
-TVM's passes that shrink them to what is alive at once.
+(:mod:`tvm_edge.relay_passes.memory.add_workspace`). The rest a kernel allocates by itself: stages
+of a composed kernel, as Winograd's transformed images and products. How large they are is known
+behind TVM's passes that shrink them to what is alive at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Composite operators: Relax operators of our own, kept whole until after placement.
 
 TVM's C++ registry takes operators from Python: an operator is a name, a type rule and attributes.
-A pass that knows the operator lowers it (:mod:`tvm_edge.relay_passes.vision`).
+A pass that knows the operator lowers it (:mod:`tvm_edge.relay_passes.lower.lower_operators`).
 """
 
 from __future__ import annotations

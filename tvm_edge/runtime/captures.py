@@ -7,8 +7,8 @@ records has the GPU's driver for itself; all others share it.
 When that is, TVM alone knows: it records a region when a run first comes to it, which for a region
 in a branch may be any run, and again for other shapes. It then calls the region's function instead
 of replaying what it recorded. So that function begins with a call of :data:`RECORDING`, which the
-compiler writes there (:mod:`tvm_edge.relay_passes.announce_recordings`); what is replayed calls
-nothing.
+compiler writes there (:mod:`tvm_edge.relay_passes.instructions.announce_recordings`); what is
+replayed calls nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The stages of a model on several devices: each device may work on another frame.
 
-The code has a function for each (:mod:`tvm_edge.relay_passes.split_stages`). A stage takes what the
-one before returned, as it is.
+The code has a function for each (:mod:`tvm_edge.relay_passes.instructions.split_stages`). A stage
+takes what the one before returned, as it is.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 Rallapalli et al., "Are Very Deep Neural Networks Feasible on Mobile Devices?", section 3: a fully
 connected layer whose weights the device has no room for is computed in parts, each with what is
-read of the weights for it. The compiler cuts such layers (:mod:`tvm_edge.relay_passes.split_fc`),
-and ``main`` asks here for each part in front of the kernel that reads it. The weights of a whole
-layer are a part as well (:mod:`tvm_edge.relay_passes.stream_layers`).
+read of the weights for it. The compiler cuts such layers
+(:mod:`tvm_edge.relay_passes.memory.split_fc`), and ``main`` asks here for each part in front of the
+kernel that reads it. The weights of a whole layer are a part as well
+(:mod:`tvm_edge.relay_passes.memory.stream_layers`).
 
 On a CPU a kernel reads a part where it is mapped from the artifact. While it does, the next part is
 read from disk, if it is not in the system's cache of the file. Nothing is copied. As long as the

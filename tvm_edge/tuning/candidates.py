@@ -21,7 +21,7 @@ from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.linker import find_linker
 from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.hardware import ResolvedTarget, resolve_target
-from tvm_edge.relay_passes.layout_graph import LayoutPlan
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.runtime import CompiledModel
 from tvm_edge.runtime.candidates import (
     Candidate,

@@ -2,7 +2,8 @@
 
 1. Each convolution in each layout takes what records say, or what is estimated beside them.
 2. Transforms are timed on the device; on boards they are estimated from the bandwidth.
-3. The layouts of the least sum are found exactly (:mod:`tvm_edge.relay_passes.layout_problem`).
+3. The layouts of the least sum are found exactly
+   (:mod:`tvm_edge.relay_passes.solvers.layout_problem`).
 4. The network is compiled with them and without, and both are timed in turns: a sum of kernels,
    each measured by itself, is not the time of a run. What is not faster is not kept.
 
@@ -30,8 +31,8 @@ from tvm_edge.compiler.tunable import check_alone, layout_graph_of
 from tvm_edge.errors import InputError
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.records import LayoutRecord, RecordedTransform, recorded_device, update_layouts
-from tvm_edge.relay_passes.layout_graph import LayoutGraph, LayoutPlan
-from tvm_edge.relay_passes.layout_problem import LayoutProblem, Layouts
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
+from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem, Layouts
 from tvm_edge.runtime import CompiledModel
 from tvm_edge.runtime.inputs import random_inputs
 from tvm_edge.schedules.conv_records import (

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from tvm_edge.relay_passes.dependences import area_of
-from tvm_edge.relay_passes.expressions import static_shape
-from tvm_edge.relay_passes.kernel_graph import KernelCall
+from tvm_edge.relay_passes.fuse.kernel_graph import KernelCall
+from tvm_edge.relay_passes.ir.dependences import area_of
+from tvm_edge.relay_passes.ir.expressions import static_shape
 from tvm_edge.schedules.base import workspace_of
 
 __all__ = ["GroupProblem", "group_problem"]

@@ -17,8 +17,8 @@ from statistics import median
 
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.records import RecordLibrary, recorded_device
-from tvm_edge.relay_passes.layout_graph import LayoutGraph, LayoutPlan
-from tvm_edge.relay_passes.layout_problem import LayoutProblem
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
+from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.conv_records import config_of, config_space, recorded_workload

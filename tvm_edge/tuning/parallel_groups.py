@@ -24,9 +24,9 @@ from tvm_edge.compiler.driver import unmerged_kernels
 from tvm_edge.compiler.parallel import group_records
 from tvm_edge.errors import InputError
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.relay_passes.aliases import Lives
-from tvm_edge.relay_passes.kernel_graph import KernelGraph
-from tvm_edge.relay_passes.parallel_fusion import merged_kernels
+from tvm_edge.relay_passes.fuse.kernel_graph import KernelGraph
+from tvm_edge.relay_passes.fuse.parallel_fusion import merged_kernels
+from tvm_edge.relay_passes.ir.aliases import Lives
 from tvm_edge.schedules.launch_work import Launch
 from tvm_edge.schedules.parallel_policy import Group, choose_groups
 from tvm_edge.schedules.parallel_records import group_config, group_template, group_workload

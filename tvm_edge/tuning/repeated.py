@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.ops import quantize
-from tvm_edge.relay_passes.expressions import const
+from tvm_edge.relay_passes.ir.expressions import const
 from tvm_edge.runtime.candidates import Operands, sample_place
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.tuning.problem import convolve_at, rounding_of

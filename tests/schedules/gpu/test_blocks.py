@@ -27,7 +27,7 @@ from tvm_edge.compiler import prepared
 from tvm_edge.compiler.build import build
 from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.hardware import resolve_target
-from tvm_edge.relay_passes.layout_graph import LayoutPlan
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.report import layout_name
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_records import config_space

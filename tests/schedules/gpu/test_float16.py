@@ -31,8 +31,8 @@ from tests.schedules.gpu.intel_runtime import HOW_TO_GET_ONE, intel_environment
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.hardware import resolve_target
-from tvm_edge.relay_passes.calculate_in_float32 import calculate_in_float32
-from tvm_edge.relay_passes.round_weights import round_weights
+from tvm_edge.relay_passes.precision.calculate_in_float32 import calculate_in_float32
+from tvm_edge.relay_passes.precision.round_weights import round_weights
 from tvm_edge.schedules.base import PRECISION, Scheduled
 from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -112,7 +112,7 @@ PRODUCTS = {
 
 
 def stored_weights(kind: str, weights: Array) -> Array:
-    """What the compiler makes of constant weights (tests/relay_passes/test_round_weights.py)."""
+    """Constant weights as the compiler stores them (tests/relay_passes/precision)."""
     window = kind == "Conv" and weights.shape[2:] != (1, 1)
     axes = [2, 3] if window else [1] if kind == "Conv" else [weights.ndim - 2]
     return round_weights(weights, axes).astype("float64")

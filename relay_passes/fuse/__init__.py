@@ -1,0 +1,1 @@
+"""Independent kernels in one launch (EMDL'21)."""

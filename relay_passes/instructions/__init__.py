@@ -1,0 +1,1 @@
+"""Dataflow becomes virtual-machine instructions, recordings and stages."""

@@ -1,0 +1,204 @@
+"""Tensors that cross between a GPU and the CPU without a copy, where both share memory.
+
+To the CPU: its kernels read a view of the GPU's tensor, which kernels of the GPU may read too. The
+view extends the life of what it views, so the memory planner gives its storage to nobody else.
+
+To the GPU: a kernel of the CPU writes where the GPU will read. The tensor is the GPU's from the
+beginning, and the CPU's kernels see it through a view.
+
+What a device can do is found out when the model runs: where its memory is its own after all, or
+must be mapped in another way, the functions called here copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+
+import tvm
+from tvm import relax
+
+from tvm_edge.relay_passes.ir.aliases import Lives, reached
+from tvm_edge.relay_passes.ir.copy_functions import (
+    COPY,
+    FINISH_READ,
+    FINISH_WRITE,
+    HAND_OVER,
+    READ,
+    START_WRITE,
+    WRITE,
+    calls,
+)
+from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call, static_shape, with_bindings
+from tvm_edge.relay_passes.ir.vdevices import is_same, vdevice_of, vdevices_of
+
+__all__ = ["WriteOnHost", "shared_crossings"]
+
+
+def shared_crossings(mod: tvm.IRModule, shared: Collection[str]) -> dict[relax.Var, str]:
+    """The crossings of ``main`` that need no copy.
+
+    Left to copies are results of the model, which are the caller's to write; what a kernel writes
+    in place later on; and to the GPU all but tensors of known shape that a kernel of the CPU makes.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Two devices; operators are kernels, and crossings ``to_vdevice``.
+    shared : collection of {"read", "write"}
+        What the CPU may do with the GPU's tensors where they are.
+
+    Returns
+    -------
+    dict of Var to str
+        For the variable of a crossing :data:`READ` or :data:`HAND_OVER`.
+    """
+    found: dict[relax.Var, str] = {}
+    lives = Lives(mod["main"])
+    if any(isinstance(binding.value, relax.If) for binding in lives.bindings):
+        return found  # what branches read, write and result in is not looked at
+    gpu = vdevices_of(mod)[0]
+    written: set[relax.Var] = set()
+    for position, binding in enumerate(lives.bindings):
+        var, value = binding.var, binding.value
+        if not is_call(value, "relax.to_vdevice"):
+            continue
+        sources = reached(value.args[0], lives.held)
+        later = max(lives.overwritten.get(each, -1) for each in {var, *sources})
+        if later > position:
+            continue
+        if not is_same(vdevice_of(value.ty) or gpu, gpu):
+            if "read" in shared and sources and var not in lives.results:
+                found[var] = READ
+        elif "write" in shared and len(sources) == 1:
+            (source,) = sources
+            if source in lives.made and not sources & (lives.results | written):
+                shape = static_shape(value.ty)
+                if shape is not None and math.prod(shape) == math.prod(lives.made[source]):
+                    written.add(source)
+                    found[var] = HAND_OVER
+    return found
+
+
+@tvm.transform.module_pass(opt_level=0, name="WriteOnHost")
+class WriteOnHost:
+    """Have kernels of the CPU write into the tensors that are handed over to the GPU.
+
+    Runs behind ``CallTIRRewrite`` and in front of the memory planner. A tensor whose allocation it
+    does not find is copied when it is handed over.
+
+    A kernel that writes waits until the GPU is done with what the memory held before. Where the GPU
+    may have other work then, the tensor takes its memory before that work is enqueued, and the wait
+    is for what was enqueued earlier alone.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        gvar = mod.get_global_var("main")
+        main = mod[gvar]
+        bindings = bindings_of(main)
+        values = {binding.var: binding.value for binding in bindings}
+        homes: dict[relax.Var, relax.Var] = {}  # by the CPU's tensor the GPU's
+        for binding in bindings:
+            if calls(binding.value, HAND_OVER):
+                source, target = binding.value.args
+                made = _allocation(source, values)
+                if made is not None and made not in homes and _is_planned(values.get(target)):
+                    homes[made] = target
+        if not homes:
+            return mod
+        places = {made: _idle_from(bindings, made, homes[made]) for made in homes}
+        mod = mod.clone()
+        mod[gvar] = _rewritten(main, homes, places, values)
+        return mod
+
+
+def _is_planned(value: relax.Expr | None) -> bool:
+    """Whether this is an allocation that can be made anywhere."""
+    return is_call(value, "relax.builtin.alloc_tensor") and static_shape(value.ty) is not None
+
+
+def _allocation(tensor: relax.Expr, values: dict[relax.Var, relax.Expr]) -> relax.Var | None:
+    """The variable of the allocation that a name or a view stands for."""
+    while isinstance(tensor, relax.Var) and tensor in values:
+        value = values[tensor]
+        if _is_planned(value):
+            return tensor
+        if isinstance(value, relax.TupleGetItem):
+            whole = values.get(value.tuple_value)
+            value = whole.fields[value.index] if isinstance(whole, relax.Tuple) else None
+        elif is_call(value, "relax.reshape"):
+            value = value.args[0]
+        tensor = value
+    return None
+
+
+def _idle_from(bindings: list[relax.Binding], made: relax.Var, home: relax.Var) -> relax.Var | None:
+    """The first binding after which no kernel has to be waited for, if kernels of the GPU follow.
+
+    It stands where the host last waited for the GPU on its way to the CPU's kernel, whose result
+    is allocated as `made`; where that wait was for an earlier place, there.
+    """
+    positions = {binding.var: position for position, binding in enumerate(bindings)}
+    end = positions[made]
+    start = 0
+    for position in range(end - 1, -1, -1):
+        value = bindings[position].value
+        if calls(value, FINISH_READ):
+            start = positions[value.args[0]]
+            break
+        if calls(value, READ) or calls(value, COPY):
+            start = position + 1
+            break
+    gpu = vdevice_of(home.ty)
+    for binding in bindings[start:end]:
+        value = binding.value
+        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
+            device = vdevice_of(value.args[-1].ty)
+            if device is None or gpu is None or is_same(device, gpu):
+                return bindings[start].var
+    return None
+
+
+def _rewritten(
+    main: relax.Function,
+    homes: dict[relax.Var, relax.Var],
+    places: dict[relax.Var, relax.Var | None],
+    values: dict[relax.Var, relax.Expr],
+) -> relax.Function:
+    builder = relax.BlockBuilder()
+    moved = frozenset(homes.values())
+    early: dict[relax.Var, list[relax.Var]] = {}
+    for made, place in places.items():
+        if place is not None:
+            early.setdefault(place, []).append(made)
+    started: dict[relax.Var, relax.Var] = {}
+
+    def call(name: str, argument: relax.Expr, ty: relax.Type) -> relax.Expr:
+        return builder.normalize(relax.Call(relax.ExternFunc(name), [argument], ty_args=[ty]))
+
+    def shared(binding: relax.Binding) -> Iterator[relax.Binding]:
+        for made in early.get(binding.var, ()):
+            home = homes[made]
+            yield relax.VarBinding(home, values[home])
+            value = call(START_WRITE, home, relax.ObjectType())
+            started[made] = relax.Var(f"{home.name}_write", value.ty)
+            yield relax.VarBinding(started[made], value)
+        home = homes.get(binding.var)
+        if home is None:
+            if binding.var not in moved:
+                yield binding
+            return
+        like = home.ty
+        ty = relax.TensorType(like.shape, like.dtype, binding.var.ty.vdevice)
+        if binding.var in started:
+            view = call(FINISH_WRITE, started[binding.var], ty)
+        else:
+            yield relax.VarBinding(home, values[home])
+            view = call(WRITE, home, ty)
+        if static_shape(ty) != static_shape(binding.var.ty):
+            name = relax.Var(f"{binding.var.name}_shared", ty)
+            yield relax.VarBinding(name, view)
+            view = relax.op.reshape(name, binding.var.ty.shape)
+        yield relax.VarBinding(binding.var, builder.normalize(view))
+
+    return with_bindings(main, shared)

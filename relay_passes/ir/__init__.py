@@ -1,0 +1,1 @@
+"""Helpers that read and build Relax."""

@@ -1,0 +1,1 @@
+"""Channel blocks (NCHW16c) and matrix panels."""

@@ -1,0 +1,437 @@
+"""Blocked layouts: images as NCHW16c from one convolution to the next.
+
+A convolution that reads and writes blocks of channels needs no shuffling of lanes
+(:mod:`tvm_edge.schedules.blocked`). Operators between convolutions take blocks as they are where
+they can; an image is packed where a convolution needs it and unpacked where somebody else reads
+it, each at most once. Filters and constants are packed here, when the model is compiled.
+
+On a CPU blocks are what kernels are best with; on a GPU they are what a plan says, and nothing
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import tvm
+from tvm import relax, topi
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.relay_passes.ir.expressions import const, constant_of, static_shape
+from tvm_edge.relay_passes.ir.workloads import conv_workload
+from tvm_edge.relay_passes.layout.choose_blocks import BINARY, UNARY, choose_blocked
+from tvm_edge.relay_passes.layout.gpu_convolution import gpu_conv
+from tvm_edge.relay_passes.layout.int8_convolution import int8_conv
+from tvm_edge.relay_passes.layout.moved_channels import BlockedImage, MovedChannels
+from tvm_edge.relay_passes.memory.concat_in_place import CONCAT
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan, layout_graph
+from tvm_edge.schedules.blocked import (
+    CONV2D,
+    DEPTHWISE,
+    ConvWorkload,
+    conv2d,
+    filled,
+    pack_constant,
+    pack_filters,
+    pack_image,
+    repack_image,
+    unpack_image,
+)
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.cpu.gather_channels import gather_channels
+from tvm_edge.schedules.layouts import image_block
+from tvm_edge.schedules.winograd import PRODUCT, conv2d_winograd, transform_filters
+
+__all__ = ["BlockLayout"]
+
+_Rule = Callable[[relax.Call], "tuple[relax.Expr, int] | None"]
+
+
+@tvm.transform.module_pass(opt_level=0, name="BlockLayout")
+class BlockLayout:
+    """Give convolutions of static shape and constant filters a blocked layout.
+
+    Parameters
+    ----------
+    spec : DeviceSpec
+        A CPU, whose blocks have the lanes of its vector registers, or a GPU.
+    configs : mapping of ConvWorkload to ConvConfig, optional
+        Algorithm and knobs of convolutions, instead of the heuristic's.
+    plan : LayoutPlan, optional
+        The layout of each operator of ``main``, in place of what follows from its operands, and
+        the configurations of those convolutions that have a choice.
+
+    Examples
+    --------
+    ``relu(conv2d(x, w))`` of 64 channels becomes, with ``pack``, ``conv2d_blocked`` and ``unpack``
+    kernels and `w_packed` a constant::
+
+        x_blocked = pack(x)                                 # [1, 64, H, W] as [1, 4, H, W, 16]
+        y = unpack(relu(conv2d_blocked(x_blocked, w_packed)))
+    """
+
+    def __init__(
+        self,
+        spec: DeviceSpec,
+        configs: Mapping[ConvWorkload, ConvConfig] | None = None,
+        plan: LayoutPlan | None = None,
+    ) -> None:
+        self._spec = spec
+        self._configs = configs or {}
+        self._plan = plan
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        if self._spec.lanes() == 1 and self._spec.has_cpu_cores:
+            return mod
+        for gvar, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                chosen, layouts = self._chosen(func)
+                if chosen or self._spec.has_cpu_cores:
+                    blocker = _Blocker(mod, chosen, layouts, self._spec, self._configs)
+                    mod = blocker.blocked(gvar, func)
+        return mod
+
+    def _chosen(
+        self, func: relax.Function
+    ) -> tuple[dict[relax.Call, ConvConfig], dict[relax.Var, int]]:
+        """The convolutions on blocks; the layout of each result, where that is planned."""
+        if self._plan is not None:
+            graph = layout_graph(func, self._spec)
+            if graph.digest == self._plan.network:
+                chosen = {graph.calls[i]: config for i, config in self._plan.configs.items()}
+                of_vars = zip(graph.variables, self._plan.layouts, strict=True)
+                return chosen, {var: layout for var, layout in of_vars if var is not None}
+        if not self._spec.has_cpu_cores:
+            return {}, {}
+        return choose_blocked(func, self._spec, self._configs), {}
+
+
+@mutator
+class _Blocker(PyExprMutator):
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        chosen: Mapping[relax.Call, ConvConfig],
+        layouts: Mapping[relax.Var, int],
+        spec: DeviceSpec,
+        configs: Mapping[ConvWorkload, ConvConfig],
+    ) -> None:
+        super().__init__(mod)
+        self._chosen = chosen
+        self._layouts = layouts
+        self._spec = spec
+        # Measured knobs of convolutions of bytes; `None`: they have no kernel on blocks.
+        self._int8 = configs if spec.has_cpu_cores and spec.dot_product else None
+        self._bound: dict[relax.Var, relax.Expr] = {}
+        self._planned: int | None = None  # the layout of the result at hand
+        self._blocked: dict[relax.Var, BlockedImage] = {}
+        self._repacked: dict[tuple[relax.Expr, int], BlockedImage] = {}  # in blocks of other sizes
+        self._plain: dict[relax.Var, relax.Var] = {}
+        self._moved = MovedChannels(self._blocked, self._concat_parts)
+        self._rules: dict[str, _Rule] = {
+            "relax.concat": self._concat,
+            "relax.image.resize2d": self._resize2d,
+            "relax.mean": self._mean,
+            "relax.nn.avg_pool2d": self._pool2d,
+            "relax.nn.conv2d": self._conv2d,
+            "relax.nn.max_pool2d": self._pool2d,
+        }
+
+    def blocked(self, gvar: tvm.ir.GlobalVar, func: relax.Function) -> tvm.IRModule:
+        """The module with one function rewritten, and the kernels it calls.
+
+        The builder's module must be asked for here: it is gone with the mutator.
+        """
+        self.builder_.update_func(gvar, self.visit_expr(func))
+        return self.builder_.get()
+
+    # -------------------------------------------------------------------------------- bindings
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self._bound[binding.var] = binding.value
+        self._planned = self._layouts.get(binding.var)
+        image = None if self._planned == 0 else self._rewrite(binding.value)
+        if image is None:
+            if self._planned != 0:
+                self._moved.note(binding.var, binding.value)
+            super().visit_var_binding_(binding)  # dead, and removed, if only blocks are read
+            return
+        value, channels = image
+        blocked = BlockedImage(self._emit_as(binding.var.name, value), channels)
+        self._blocked[binding.var] = blocked
+        if not isinstance(binding.var, relax.DataflowVar):
+            plain = self.builder_.emit_output(self._unpacked(blocked, binding.var.ty))
+            self._plain[binding.var] = plain
+            self.set_var_remap(binding.var, plain)
+
+    def visit_dataflow_var_(self, op: relax.DataflowVar) -> relax.Expr:
+        if op not in self._blocked:
+            return super().visit_dataflow_var_(op)
+        if op not in self._plain:
+            plain = self._unpacked(self._blocked[op], op.ty)
+            self._plain[op] = self.builder_.emit(plain, "unpacked")
+        return self._plain[op]
+
+    def _emit_as(self, name: str, value: relax.Expr) -> relax.Var:
+        """Bind `value` to a variable of this very name; ``emit`` might append a digit to it.
+
+        The name says which node of the user's model is computed.
+        """
+        value = self.builder_.normalize(value)
+        var = relax.DataflowVar(name, value.ty)
+        self.builder_.emit_normalized(relax.VarBinding(var, value))
+        return var
+
+    # ---------------------------------------------------------------------- packing, unpacking
+
+    def _packed(self, expr: relax.Expr, block: int) -> BlockedImage:
+        """An image in blocks, packed now if it is not yet."""
+        known = self._image(expr)
+        if known is not None and known.block == block:
+            return known
+        if (expr, block) in self._repacked:
+            return self._repacked[expr, block]
+        shape = static_shape(expr.ty)
+        assert shape is not None
+        batch, channels, *size = shape
+        if known is not None and block > 1 and (self._layouts or expr not in self._plain):
+            value = self._in_other_blocks(known, block)
+        elif block == 1 or (size == [1, 1] and channels % block == 0):
+            value = relax.op.reshape(
+                self.visit_expr(expr), (batch, channels // block, *size, block)
+            )
+        else:
+            value = self.visit_expr(expr)
+            value = self.builder_.call_te(pack_image, value, block, primfunc_name_hint="pack")
+        image = BlockedImage(self.builder_.emit(value, "packed"), channels)
+        # What follows takes these blocks, unless a plan says what it takes.
+        follows = known is None and block > 1 and not self._layouts
+        if follows and isinstance(expr, relax.Var):
+            self._blocked[expr] = image
+            if isinstance(expr, relax.DataflowVar):
+                own = self.get_var_remap(expr)
+                self._plain[expr] = expr if own is None else own  # bound as it was
+        else:
+            self._repacked[expr, block] = image
+        return image
+
+    def _in_other_blocks(self, image: BlockedImage, block: int) -> relax.Expr:
+        """The blocks of an image in another size."""
+        shape = static_shape(image.var.ty)
+        assert shape is not None
+        batch, _, *size, before = shape
+        if size == [1, 1] and image.channels % before == image.channels % block == 0:
+            return relax.op.reshape(image.var, (batch, image.channels // block, *size, block))
+        value = self.builder_.call_te(
+            repack_image, image.var, image.channels, block, primfunc_name_hint="repack"
+        )
+        blocks = filled(image.channels, block) // block
+        value = self.builder_.emit(value, "repacked")
+        return relax.op.reshape(value, (batch, blocks, *size, block))
+
+    def _operand(self, expr: relax.Expr) -> BlockedImage | None:
+        """The image in the blocks that are planned for the result, or else in those it has."""
+        if self._planned:
+            return self._packed(expr, self._planned)
+        return self._image(expr)
+
+    def _image(self, expr: relax.Expr) -> BlockedImage | None:
+        """The blocks of an image that has them; picked channels are copied together now."""
+        picked = self._moved.of_image(expr)
+        if picked is None:
+            return self._blocked.get(expr)
+        if expr not in self._blocked:
+            sources = list(dict.fromkeys(channel.image for channel in picked))
+            picks = [(sources.index(channel.image), channel.number) for channel in picked]
+            shapes = [static_shape(source.ty) or () for source in sources]
+            dtype = str(expr.ty.dtype)
+            name = self.builder_.add_func(gather_channels(shapes, picks, dtype), "gather_channels")
+            block = shapes[0][-1]
+            shape = (shapes[0][0], filled(len(picks), block) // block, *shapes[0][2:])
+            call = relax.call_tir(name, sources, relax.TensorType(shape, dtype))
+            self._blocked[expr] = BlockedImage(self.builder_.emit(call, "gathered"), len(picks))
+        return self._blocked[expr]
+
+    def _concat_parts(self, call: relax.Call) -> list[relax.Expr] | None:
+        """The images that are concatenated along channels."""
+        parts = call.args[0]
+        if isinstance(parts, relax.Var):
+            parts = self.lookup_binding(parts)
+        if not isinstance(parts, relax.Tuple) or int(call.attrs.axis) % 4 != 1:
+            return None
+        return list(parts.fields)
+
+    def _unpacked(self, image: BlockedImage, ty: relax.Type) -> relax.Expr:
+        shape = static_shape(ty)
+        assert shape is not None
+        size = list(shape[2:])
+        if size == [1, 1] and image.channels % image.block == 0:
+            return relax.op.reshape(image.var, shape)
+        return self.builder_.call_te(
+            unpack_image, image.var, image.channels, primfunc_name_hint="unpack"
+        )
+
+    # ------------------------------------------------------------------------------- operators
+
+    def _rewrite(self, value: relax.Expr) -> tuple[relax.Expr, int] | None:
+        """`value` over blocked images, and its channels; ``None`` if it stays as it is."""
+        if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
+            return None
+        shape = static_shape(value.ty)
+        if shape is None or len(shape) != 4 or 0 in shape:
+            return None
+        name = str(value.op.name)
+        if name in UNARY:
+            return self._unary(value)
+        if name in BINARY:
+            return self._binary(value, shape)
+        rule = self._rules.get(name)
+        return None if rule is None else rule(value)
+
+    def _conv2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
+        whole = None if self._int8 is None else int8_conv(call, self._bound)
+        if whole is not None and whole.block and self._int8 is not None:
+            blocks = self._packed(whole.image, whole.block).var
+            measured = self._int8.get(whole.workload)
+            knobs = "" if measured is None else measured.knobs
+            return whole.blocked(self.builder_, blocks, knobs), whole.workload.filters
+        config = self._chosen.get(call)
+        if config is None:
+            return None
+        found = conv_workload(call)
+        assert found is not None, "only convolutions with a workload are chosen"
+        workload, weights = found
+        block = config.block
+        depth = image_block(workload, block, self._spec)
+        image = self._packed(call.args[0], depth)
+        if not self._spec.has_cpu_cores:
+            result = gpu_conv(self.builder_, image.var, workload, weights, config)
+            return result, workload.filters
+        if config.algorithm == "winograd":
+            filters = const(transform_filters(weights, config.m, block), "float32")
+            result = self.builder_.call_te(
+                conv2d_winograd,
+                image.var,
+                filters,
+                config.m,
+                workload.padding,
+                config.knobs,
+                primfunc_name_hint=PRODUCT.replace("product", "conv2d"),
+                # Several stages: TVM would take none of them for one that tails may follow.
+                primfunc_attrs={"op_pattern": 4},
+            )
+            return result, workload.filters
+        if workload.depthwise:
+            depth = 1
+        result = self.builder_.call_te(
+            conv2d,
+            image.var,
+            const(pack_filters(weights, depth, block, workload.groups), "float32"),
+            workload.strides,
+            workload.padding,
+            workload.dilation,
+            workload.groups,
+            config.knobs,
+            primfunc_name_hint=DEPTHWISE if workload.depthwise else CONV2D,
+        )
+        return result, workload.filters
+
+    def _unary(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
+        constants = [constant_of(arg) for arg in call.args[1:]]
+        if any(value is not None and value.size > 1 for value in constants):
+            return None  # one for each channel
+        image = self._operand(call.args[0])
+        if image is None:
+            return None
+        return relax.Call(call.op, [image.var, *call.args[1:]], call.attrs), image.channels
+
+    def _binary(self, call: relax.Call, shape: tuple[int, ...]) -> tuple[relax.Expr, int] | None:
+        values = [constant_of(arg) for arg in call.args]
+        images = [
+            self._operand(arg) if value is None else None
+            for arg, value in zip(call.args, values, strict=True)
+        ]
+        if not any(images):
+            return None
+        known = [image for image in images if image is not None]
+        if len(known) + sum(value is not None for value in values) < 2:
+            return None
+        if any(image.channels != shape[1] for image in known):
+            return None  # an image of one channel, broadcast
+        block = self._planned or known[0].block
+        operands = [
+            self._packed(arg, block).var
+            if value is None
+            else const(pack_constant(value, block), str(value.dtype))
+            for arg, value in zip(call.args, values, strict=True)
+        ]
+        return relax.Call(call.op, operands, call.attrs), shape[1]
+
+    def _pool2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
+        image = self._operand(call.args[0])
+        if image is None or call.attrs.layout != "NCHW" or call.attrs.out_layout != "NCHW":
+            return None
+        attrs = call.attrs
+        make = relax.op.nn.max_pool2d if "max" in call.op.name else relax.op.nn.avg_pool2d
+        result = make(
+            image.var,
+            list(attrs.pool_size),
+            list(attrs.strides),
+            list(attrs.padding),
+            list(attrs.dilation),
+            bool(attrs.ceil_mode),
+            bool(attrs.count_include_pad),
+            layout=f"NCHW{image.block}c",
+        )
+        return result, image.channels
+
+    def _mean(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
+        image = self._operand(call.args[0])
+        axes = [int(axis) % 4 for axis in call.attrs.axis or []]
+        if image is None or sorted(axes) != [2, 3] or not call.attrs.keepdims:
+            return None
+        return relax.op.mean(image.var, [2, 3], keepdims=True), image.channels
+
+    def _concat(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
+        parts = self._concat_parts(call)
+        if parts is None or any(part in self._moved for part in parts):
+            return None
+        images = [self._blocked.get(part) for part in parts]
+        first = images[0]
+        if not self._planned and (first is None or None in images):
+            return None
+        block = self._planned or (first.block if first is not None else 0)
+        sizes = [(static_shape(part.ty) or (0, 0))[1] for part in parts]
+        if any(size % block for size in sizes[:-1]):
+            return None
+        known = [self._packed(part, block) for part in parts]
+        channels = sum(image.channels for image in known)
+        if not self._spec.has_cpu_cores:
+            return relax.op.concat([image.var for image in known], axis=1), channels
+        result = self.builder_.call_te(
+            lambda *parts: topi.concatenate(parts, 1),
+            *(image.var for image in known),
+            primfunc_name_hint="concatenate",
+            primfunc_attrs={CONCAT: True},
+        )
+        return result, channels
+
+    def _resize2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
+        image = self._operand(call.args[0])
+        if image is None or call.attrs.layout != "NCHW":
+            return None
+        attrs = call.attrs
+        result = relax.op.image.resize2d(
+            image.var,
+            call.args[1],
+            [float(r) for r in attrs.roi] or None,
+            layout=f"NCHW{image.block}c",
+            method=attrs.method,
+            coordinate_transformation_mode=attrs.coordinate_transformation_mode,
+            rounding_method=attrs.rounding_method,
+            cubic_alpha=float(attrs.cubic_alpha),
+            cubic_exclude=int(attrs.cubic_exclude),
+            extrapolation_value=float(attrs.extrapolation_value),
+        )
+        return result, image.channels

@@ -1,0 +1,165 @@
+"""Which convolutions of a graph are worth a blocked layout.
+
+Convolutions that hand blocks to each other stand or fall together: what all of them gain has to
+pay for packing and unpacking the images where blocks begin and end.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from tvm import relax
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.ops import DEQUANTIZE, QUANTIZE, QUANTIZED_ADD
+from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call, static_shape
+from tvm_edge.relay_passes.ir.workloads import conv_workload
+from tvm_edge.relay_passes.place.label_operators import operands
+from tvm_edge.schedules.blocked import ConvWorkload, input_block
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.cpu.algorithm import choose_config
+
+__all__ = ["BINARY", "UNARY", "choose_blocked"]
+
+UNARY = frozenset(
+    f"relax.{name}"
+    for name in (
+        "abs",
+        "astype",
+        "clip",
+        "exp",
+        "negative",
+        "nn.gelu",
+        "nn.gelu_tanh",
+        "nn.leakyrelu",
+        "nn.relu",
+        "nn.silu",
+        "round",
+        "sigmoid",
+        "sqrt",
+        "tanh",
+    )
+) | {DEQUANTIZE, QUANTIZE}
+BINARY = frozenset(
+    f"relax.{name}" for name in ("add", "subtract", "multiply", "maximum", "minimum")
+) | {QUANTIZED_ADD}
+_FOLLOWS = (
+    UNARY
+    | BINARY
+    | {
+        "relax.concat",
+        "relax.image.resize2d",
+        "relax.mean",
+        "relax.nn.avg_pool2d",
+        "relax.nn.max_pool2d",
+    }
+)
+_REGROUPS = frozenset(("relax.permute_dims", "relax.reshape", "relax.split"))
+
+# Shares of the peak that kernels reach: plain, blocked, and what Winograd's algorithm makes of it.
+_PLAIN, _DIRECT, _WINOGRAD = 0.55, 0.85, 1.6
+_LAUNCH = 2e-6  # seconds of a parallel kernel more
+
+
+def choose_blocked(
+    func: relax.Function, spec: DeviceSpec, configs: Mapping[ConvWorkload, ConvConfig]
+) -> dict[relax.Call, ConvConfig]:
+    """Choose the convolutions to compute on blocks, and how.
+
+    Parameters
+    ----------
+    func : relax.Function
+    spec : DeviceSpec
+        Its peak and bandwidth weigh convolutions against transforms.
+    configs : mapping of ConvWorkload to ConvConfig
+        Measured choices; these convolutions are not weighed.
+    """
+    chosen: dict[relax.Call, ConvConfig] = {}
+    group = _Groups()
+    gain: dict[relax.Var, float] = defaultdict(float)
+    reads: list[tuple[relax.Var, relax.Expr]] = []  # member of a group, what it takes as blocks
+    others: list[relax.Expr] = [func.body.body]
+    for binding in bindings_of(func):
+        value, var = binding.value, binding.var
+        found = conv_workload(value)
+        config = None
+        if found is not None:
+            config = configs.get(found[0]) or choose_config(found[0], spec)
+        if config is not None and found is not None and config.algorithm != "plain":
+            chosen[value] = config
+            measured = found[0] in configs
+            gain[var] = float("inf") if measured else _gain(found[0], config, spec)
+            group.add(var)
+            if input_block(found[0], config.block) > 1:
+                reads.append((var, value.args[0]))
+                if value.args[0] in group:
+                    group.join(var, value.args[0])
+            continue
+        members = [arg for arg in operands(value) if arg in group]
+        if members and _follows(value):
+            group.add(var)
+            for member in members:
+                group.join(var, member)
+            continue
+        others.append(value)
+    cost: dict[relax.Var, float] = defaultdict(float)
+    for source, owner in {(source, group.of(var)) for var, source in reads}:
+        if source not in group:
+            cost[owner] += _transform(source, spec)
+    for source in {arg for value in others for arg in relax.analysis.free_vars(value)}:
+        if source in group:
+            cost[group.of(source)] += _transform(source, spec)
+    total: dict[relax.Var, float] = defaultdict(float)
+    for var, seconds in gain.items():
+        total[group.of(var)] += seconds
+    return {
+        binding.value: chosen[binding.value]
+        for block in func.body.blocks
+        for binding in block.bindings
+        if binding.value in chosen and total[group.of(binding.var)] > cost[group.of(binding.var)]
+    }
+
+
+def _follows(value: relax.Expr) -> bool:
+    """Whether an operator takes blocks where its operands have them."""
+    if isinstance(value, relax.TupleGetItem):
+        return True
+    return is_call(value, *_FOLLOWS, *_REGROUPS)
+
+
+def _gain(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float:
+    """Seconds that blocks save."""
+    seconds = 2e-9 * workload.macs / max(spec.peak_gflops, 1e-3)
+    speed = _DIRECT * (_WINOGRAD if config.algorithm == "winograd" else 1)
+    return seconds * (1 / _PLAIN - 1 / speed)
+
+
+def _transform(image: relax.Expr, spec: DeviceSpec) -> float:
+    """Seconds to pack or unpack an image, which mostly is in a cache."""
+    shape = static_shape(image.ty) or ()
+    size = 4.0
+    for dim in shape:
+        size *= dim
+    return _LAUNCH + 2 * size / (4e9 * max(spec.bandwidth_gbs, 1e-3))
+
+
+class _Groups:
+    """Disjoint sets of variables."""
+
+    def __init__(self) -> None:
+        self._parent: dict[relax.Var, relax.Var] = {}
+
+    def __contains__(self, var: object) -> bool:
+        return var in self._parent
+
+    def add(self, var: relax.Var) -> None:
+        self._parent[var] = var
+
+    def of(self, var: relax.Var) -> relax.Var:
+        while self._parent[var] is not var:
+            self._parent[var] = var = self._parent[self._parent[var]]
+        return var
+
+    def join(self, a: relax.Var, b: relax.Var) -> None:
+        self._parent[self.of(a)] = self.of(b)

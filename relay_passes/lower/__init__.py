@@ -1,0 +1,1 @@
+"""Operators become calls of kernels."""

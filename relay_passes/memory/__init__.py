@@ -1,0 +1,1 @@
+"""Storage: in-place results, workspaces, streamed weights, the memory plan."""

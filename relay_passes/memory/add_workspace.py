@@ -1,0 +1,68 @@
+"""Room that kernels need beside their results, as further results that nobody reads.
+
+So the memory planner knows it, shares it between kernels, and nothing is allocated in the run.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, is_call
+from tvm_edge.schedules.base import workspace_of
+
+__all__ = ["AddWorkspace"]
+
+
+@tvm.transform.module_pass(opt_level=0, name="AddWorkspace")
+class AddWorkspace:
+    """Have calls of scheduled kernels give them their workspace."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        wanting = [gvar for gvar, func in mod.functions_items() if workspace_of(func)]
+        if not wanting:
+            return mod
+        # A name has the type of its kernel as it was, and types are never changed.
+        renamed = {gvar: tvm.ir.GlobalVar(gvar.name_hint) for gvar in wanting}
+        functions = {renamed.get(gvar, gvar): func for gvar, func in mod.functions_items()}
+        for gvar in renamed.values():
+            relax.expr._update_type(gvar, functions[gvar].ty)
+        updated = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+        rewriter = _Rewriter(updated, renamed)
+        for gvar, func in functions.items():
+            if isinstance(func, relax.Function):
+                rewriter.builder_.update_func(gvar, rewriter.visit_expr(func))
+        return rewriter.builder_.get()
+
+
+@mutator
+class _Rewriter(PyExprMutator):
+    def __init__(
+        self, mod: tvm.IRModule, renamed: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar]
+    ) -> None:
+        super().__init__(mod)
+        self._mod, self._renamed = mod, renamed
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        op = super().visit_call_(op)
+        if not is_call(op, *KERNEL_CALLS):
+            return op
+        if op.args[0] not in self._renamed:
+            return op
+        kernel, result = self._renamed[op.args[0]], op.ty_args[0]
+        several = isinstance(result, relax.TupleType)
+        own = list(result.fields) if several else [result]
+        room = [
+            relax.TensorType([int(d) for d in buffer.shape], str(buffer.dtype), own[0].vdevice)
+            for buffer in workspace_of(self._mod[kernel])
+        ]
+        results = [*own, *room]
+        if is_call(op, "relax.call_tir"):
+            call = relax.call_tir(kernel, op.args[1], results)
+        else:
+            places = [*op.attrs.inplace_indices, *(-1 for _ in room)]  # -1: a tensor of its own
+            call = relax.op.call_tir_inplace(kernel, op.args[1], places, results)
+        made = self.builder_.emit(call)
+        items = [relax.TupleGetItem(made, index) for index in range(len(own))]
+        return relax.Tuple([self.builder_.emit(each) for each in items]) if several else items[0]

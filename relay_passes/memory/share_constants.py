@@ -1,0 +1,52 @@
+"""Equal constants of ``main`` as one object, so that they are stored once.
+
+Filters that several convolutions read are packed for each of them by itself, and networks made from
+one file, which an artifact may have several of, are read from it each by themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+__all__ = ["ShareConstants"]
+
+
+@tvm.transform.module_pass(opt_level=0, name="ShareConstants")
+class ShareConstants:
+    """Replace each tensor constant by the first of the same type and bytes.
+
+    Runs in front of :class:`~tvm_edge.relay_passes.memory.lift_weights.LiftWeights`, which tells
+    constants apart by identity.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        gvar = mod.get_global_var("main")
+        mod = mod.clone()
+        mod[gvar] = _Sharer(mod).visit_expr(mod[gvar])
+        return mod
+
+
+@mutator
+class _Sharer(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self._first: dict[tuple[str, bytes], relax.Expr] = {}
+        self._seen: dict[tvm.ir.GenericConst, relax.Expr] = {}
+        constants: set[tvm.ir.GenericConst] = set()
+        tvm_ffi.structural_walk(mod["main"], (tvm.ir.GenericConst, constants.add))
+        self._of_type = Counter(str(each.ty) for each in constants)
+
+    def visit_generic_const_(self, op: tvm.ir.GenericConst) -> relax.Expr:
+        # Large weights are mostly the only ones of their shape, and need not be read.
+        if not isinstance(op.ty, relax.TensorType) or self._of_type[str(op.ty)] == 1:
+            return op
+        if op not in self._seen:
+            content = hashlib.blake2b(op.value.numpy().tobytes(), digest_size=16).digest()
+            self._seen[op] = self._first.setdefault((str(op.ty), content), op)
+        return self._seen[op]

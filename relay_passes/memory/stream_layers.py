@@ -1,0 +1,146 @@
+"""Convolutions whose weights are read in every run, instead of lying on the device.
+
+Rallapalli et al., "Are Very Deep Neural Networks Feasible on Mobile Devices?", section 3, reads the
+weights of fully connected layers part by part (:mod:`tvm_edge.relay_passes.memory.split_fc`). What
+is left on a GPU then is the weights of convolutions. They go the same way, a layer at a time: while
+one calculates, the weights of the next are read.
+
+Runs on kernels that are not scheduled yet: weights are what kernels read, packed in blocks or
+transformed for Winograd's algorithm, whatever the algorithm is. Convolutions with more weights than
+half of the window were cut before (:mod:`tvm_edge.relay_passes.memory.split_conv`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import tvm
+import tvm_ffi
+from tvm import relax, s_tir, tirx
+
+from tvm_edge.relay_passes.ir.expressions import (
+    KERNEL_CALLS,
+    all_bindings,
+    is_call,
+    static_shape,
+    with_bindings,
+)
+from tvm_edge.relay_passes.ir.vdevices import is_same, vdevice_of, vdevices_of
+from tvm_edge.relay_passes.memory.stream_weights import streamed, streamed_constant
+
+__all__ = ["LEAST_STREAMED", "StreamedKernels", "is_streamed_to", "stream_layers"]
+
+LEAST_STREAMED = 1 << 20
+"""Bytes of weights that are worth asking for: less is no matter for memory."""
+
+
+@dataclass(frozen=True)
+class StreamedKernels:
+    """A module, and its kernels whose weights are streamed.
+
+    Attributes
+    ----------
+    module : tvm.IRModule
+    nbytes : dict of int to int
+        By the position of a kernel's call, counted as
+        :func:`~tvm_edge.relay_passes.ir.expressions.kernel_calls` does, the bytes of its weights.
+    """
+
+    module: tvm.IRModule
+    nbytes: dict[int, int]
+
+
+def is_streamed_to(mod: tvm.IRModule, ty: relax.Type) -> bool:
+    """Whether a kernel with a result of this type runs where weights take room.
+
+    On a GPU, or on the one device there is. The CPU beside a GPU reads its weights where they are
+    mapped.
+    """
+    devices, own = vdevices_of(mod), vdevice_of(ty)
+    return not devices or own is None or is_same(own, devices[0])
+
+
+def stream_layers(mod: tvm.IRModule, least: int | None) -> StreamedKernels:
+    """Mark the weights of the layers of ``main`` as streamed.
+
+    A layer is a kernel that adds up. Those in branches stay as they are: which of them runs next is
+    not known. Of several constants that a kernel reads the largest is streamed.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Fused kernels; weights are constants, and some are marked already.
+    least : int or None
+        Bytes of weights from which on they are streamed; ``None`` leaves all layers as they are.
+    """
+    if least is None:
+        return StreamedKernels(mod, {})
+    gvar = mod.get_global_var("main")
+    main = mod[gvar]
+    calls = [b.var for b in all_bindings(main.body) if is_call(b.value, *KERNEL_CALLS)]
+    positions = {var: position for position, var in enumerate(calls)}
+    marked = {
+        binding.var
+        for block in main.body.blocks
+        for binding in block.bindings
+        if streamed_constant(binding.value) is not None
+    }
+    builder = relax.BlockBuilder(mod)
+    nbytes: dict[int, int] = {}
+
+    def asked(binding: relax.Binding) -> Iterator[relax.Binding]:
+        call = binding.value
+        if binding.var not in positions or not is_streamed_to(mod, binding.var.ty):
+            yield binding
+            return
+        given = list(call.args[1].fields)
+        place = _largest(given)
+        size = 0 if place is None else _nbytes(given[place])
+        if place is None or size < least or marked.intersection(given):
+            yield binding
+            return
+        if not _adds_up(mod[call.args[0]]):
+            yield binding
+            return
+        make = type(binding.var)
+        mark = builder.normalize(streamed(given[place], vdevice_of(binding.var.ty)))
+        weights = make("weights", mark.ty)
+        yield relax.VarBinding(weights, mark)
+        given[place] = weights
+        arguments = [call.args[0], relax.Tuple(given), *call.args[2:]]
+        value = relax.Call(call.op, arguments, call.attrs, call.ty_args)
+        yield relax.VarBinding(binding.var, builder.normalize(value))
+        nbytes[positions[binding.var]] = size
+
+    made = with_bindings(main, asked)
+    if not nbytes:
+        return StreamedKernels(mod, {})
+    mod = mod.clone()
+    mod[gvar] = made
+    return StreamedKernels(mod, nbytes)
+
+
+def _largest(given: list[relax.Expr]) -> int | None:
+    """The position of the largest constant among arguments."""
+    constants = [i for i, arg in enumerate(given) if isinstance(arg, tvm.ir.GenericConst)]
+    return max(constants, key=lambda i: _nbytes(given[i]), default=None)
+
+
+def _nbytes(constant: tvm.ir.GenericConst) -> int:
+    size = int(tvm.DataType(str(constant.ty.dtype)).itemsize)
+    for length in static_shape(constant.ty) or ():
+        size *= length
+    return size
+
+
+def _adds_up(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel reduces: one that picks from a table reads some of its rows alone."""
+    found = False
+
+    def block(node: s_tir.SBlock) -> None:
+        nonlocal found
+        found |= any(var.iter_type == tirx.IterVar.CommReduce for var in node.iter_vars)
+
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, block))
+    return found

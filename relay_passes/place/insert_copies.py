@@ -1,0 +1,204 @@
+"""Put copies between devices (ICPP'19 §3.1.2, the second of two passes), and lower them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_edge.relay_passes.instructions.write_on_host import shared_crossings
+from tvm_edge.relay_passes.ir.copy_functions import COPY, HAND_OVER, READ
+from tvm_edge.relay_passes.ir.vdevices import on_vdevice, set_vdevices
+from tvm_edge.relay_passes.place.label_operators import Label
+from tvm_edge.relay_passes.place.overlap_copies import split_reads
+
+__all__ = ["LowerCopies", "insert_copies"]
+
+
+def insert_copies(
+    mod: tvm.IRModule,
+    labels: Mapping[relax.Var, Label],
+    parameters: Sequence[int],
+    targets: Sequence[tvm.target.Target],
+) -> tvm.IRModule:
+    """Annotate ``main`` with virtual devices and copy each tensor that changes its device.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Operators not legalised yet.
+    labels : mapping of Var to Label
+        A device for the result of every binding.
+    parameters : sequence of int
+        The devices of the function's parameters.
+    targets : sequence of Target
+        One for each device, by its number.
+
+    Returns
+    -------
+    IRModule
+        With one ``to_vdevice`` for each tensor and device that it goes to.
+    """
+    mod = mod.clone()
+    devices = set_vdevices(mod, targets)
+    gvar = mod.get_global_var("main")
+    inserter = _Inserter(mod, mod[gvar], labels, parameters, devices)
+    mod.update_func(gvar, inserter.placed())
+    return mod
+
+
+@mutator
+class _Inserter(PyExprMutator):
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        func: relax.Function,
+        labels: Mapping[relax.Var, Label],
+        parameters: Sequence[int],
+        devices: Sequence[relax.VDevice],
+    ) -> None:
+        super().__init__(mod)
+        self._func = func
+        self._devices = devices
+        self._place = {var: label.device for var, label in labels.items()}
+        self._place.update(zip(func.params, parameters, strict=True))
+        self._tuples: dict[relax.Var, relax.Tuple] = {}
+        # By tensor, which may be an item of a tuple, and device.
+        self._copies: dict[tuple[relax.Var, int | None, int], relax.Var] = {}
+        self._device = 0
+
+    def placed(self) -> relax.Function:
+        func = self._func
+        params = []
+        for param in func.params:
+            ty = on_vdevice(param.ty, self._devices[self._place[param]])
+            params.append(relax.Var(param.name, ty))
+            self.set_var_remap(param, params[-1])
+        body = self.visit_expr(func.body)
+        return relax.Function(params, body, None, func.is_pure, func.attrs)
+
+    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
+        self._copies.clear()  # a copy made in a dataflow block is not visible outside of it
+        return super().visit_binding_block_(block)
+
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
+        self._copies.clear()
+        return super().visit_dataflow_block_(block)
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        if isinstance(binding.value, relax.Tuple):
+            self._tuples[binding.var] = binding.value
+        self._device = self._place.get(binding.var, 0)
+        super().visit_var_binding_(binding)
+
+    def visit_if_(self, op: relax.If) -> relax.Expr:
+        device, outside = self._device, self._copies
+        condition = self.visit_expr(op.cond)
+        branches = []
+        for branch in (op.true_branch, op.false_branch):
+            self._copies = {}  # a branch's are its own
+            branches.append(self._branch(branch, device))
+        self._copies = outside
+        return relax.If(condition, *branches)
+
+    def _branch(self, branch: relax.SeqExpr, device: int) -> relax.SeqExpr:
+        """A branch whose result is on the device of the ``If``."""
+        blocks = [self.visit_binding_block(block) for block in branch.blocks]
+        self._copies.clear()
+        self.builder_._begin_binding_block()
+        body = self._moved(branch.body, device)
+        if isinstance(body, relax.Tuple):
+            body = self.builder_.emit(body)
+        blocks.append(self.builder_._end_block())
+        return self.builder_.normalize(relax.SeqExpr(blocks, body))
+
+    def visit_match_cast_(self, binding: relax.MatchCast) -> None:
+        ty = on_vdevice(binding.ty, self._devices[self._place[binding.var]])
+        value = self.visit_expr(binding.value)
+        var = self.with_type(self.visit_var_def(binding.var), ty)
+        self.set_var_remap(binding.var, var)
+        self.builder_.emit_normalized(relax.MatchCast(var, value, ty))
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        device = self._device
+        args = [self._moved(arg, device) for arg in op.args]
+        return self.builder_.normalize(relax.Call(op.op, args, op.attrs, op.ty_args))
+
+    def _moved(self, arg: relax.Expr, device: int) -> relax.Expr:
+        """An argument of a call, on the device of the call."""
+        if isinstance(arg, relax.Tuple):
+            return relax.Tuple([self._moved(field, device) for field in arg.fields])
+        if not isinstance(arg, relax.Var):
+            return self.visit_expr(arg)
+        if arg in self._tuples:
+            return self._moved(self._tuples[arg], device)
+        if self._place.get(arg, 0) == device:
+            return self.visit_expr(arg)
+        if isinstance(arg.ty, relax.TupleType):
+            # `to_vdevice` takes tensors only.
+            return relax.Tuple([self._copied(arg, i, device) for i in range(len(arg.ty.fields))])
+        if not isinstance(arg.ty, relax.TensorType):
+            return self.visit_expr(arg)  # shapes live on the host
+        return self._copied(arg, None, device)
+
+    def _copied(self, arg: relax.Var, index: int | None, device: int) -> relax.Var:
+        """A tensor, or item `index` of a tuple, on another device; copied when first asked for."""
+        key = (arg, index, device)
+        if key not in self._copies:
+            tensor = self.visit_expr(arg)
+            if index is not None:
+                tensor = self.builder_.emit(relax.TupleGetItem(tensor, index))
+            copy = relax.op.to_vdevice(tensor, self._devices[device])
+            self._copies[key] = self.builder_.emit(copy, f"{arg.name}_copy")
+        return self._copies[key]
+
+
+@tvm.transform.module_pass(opt_level=0, name="LowerCopies")
+class LowerCopies:
+    """Make ``to_vdevice`` a packed call that copies into a tensor of the other device.
+
+    TVM's own lowering writes the number of the device into the code, and a model could then run
+    on no other device of the kind than the first.
+
+    Parameters
+    ----------
+    shared : collection of {"read", "write"}
+        What the CPU does with the GPU's tensors where they are, instead of copying them.
+    overlapped : bool
+        Whether the GPU works while the CPU waits for one of its tensors.
+    """
+
+    def __init__(self, shared: Collection[str] = (), *, overlapped: bool = True) -> None:
+        self._shared = shared
+        self._overlapped = overlapped
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        shared = shared_crossings(mod, self._shared)
+        mod = (split_reads(mod) if self._overlapped else mod).clone()
+        for gvar, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                mod[gvar] = _Lowerer(mod, shared).visit_expr(func)
+        return mod
+
+
+@mutator
+class _Lowerer(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, shared: Mapping[relax.Var, str]) -> None:
+        super().__init__(mod)
+        self._shared = shared
+        self._way: str | None = None
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self._way = self._shared.get(binding.var)
+        super().visit_var_binding_(binding)
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        op = super().visit_call_(op)
+        if not isinstance(op.op, tvm.ir.Op) or op.op.name != "relax.to_vdevice":
+            return op
+        if self._way == READ:
+            return relax.op.call_pure_packed(READ, op.args[0], ty_args=op.ty)
+        copy = HAND_OVER if self._way == HAND_OVER else COPY
+        return relax.op.call_dps_packed(copy, relax.Tuple([op.args[0]]), op.ty)

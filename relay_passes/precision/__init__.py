@@ -1,0 +1,1 @@
+"""Float16 storage and arithmetic."""

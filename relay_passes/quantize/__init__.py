@@ -1,0 +1,1 @@
+"""Passes on quantised tensors: integer arithmetic between DEQUANTIZE and QUANTIZE."""

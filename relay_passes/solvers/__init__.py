@@ -1,0 +1,1 @@
+"""Optimisation problems that passes pose; no IR is rewritten here."""

@@ -1,0 +1,396 @@
+"""Compare what two commits compile: a refactoring shows that it changed no code.
+
+::
+
+    python tools/same_artifacts.py BASE              # this checkout against commit BASE
+    python tools/same_artifacts.py BASE --zoo        # every network, machine code to the byte
+    python tools/same_artifacts.py BASE --only cuda  # cases whose name contains "cuda"
+
+Each case is a model, a target and options. Compared are the structural hash of the TIR that enters
+code generation and of the Relax module whose instructions call it, the artifact's manifest with the
+report, and the digest of its weights. With ``--zoo`` every network is generated as well: objects of
+LLVM to the byte, OpenCL and CUDA as source. No device is needed, but for the target ``opencl``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parent.parent
+_AT_ONCE = 2  # processes: what a compilation takes outside of LLVM is one thread's
+
+_AVX2 = {"kind": "llvm", "mcpu": "haswell", "num-cores": 4}
+_AVX512 = {"kind": "llvm", "mcpu": "icelake-server", "num-cores": 4}
+_TARGETS: Mapping[str, Any] = {
+    "avx2": _AVX2,
+    "avx512": _AVX512,
+    "neon": "arm/rk3399",
+    "pocl": "opencl",
+    "mali": "mali-t860",
+    "adreno": "adreno-650",
+    "intel": "intel-hd505",
+    "cuda": "jetson-orin-nano",
+}
+# Hosts of a GPU are this machine's, unless the preset names one.
+_HOSTED = frozenset(("pocl", "adreno", "cuda"))
+_NETWORKS = ("mobilenet_v2", "squeezenet1_0", "googlenet", "shapes_ssd")
+
+# Options that reach a variant of the compiler, and the network and targets that show it.
+_VARIANTS: tuple[tuple[str, str, tuple[str, ...], Mapping[str, Any]], ...] = (
+    ("tf32", "googlenet", ("cuda",), {"precision": "tf32"}),
+    ("mixed", "mobilenet_v2", ("cuda", "mali", "intel"), {"precision": "mixed"}),
+    (
+        "float16",
+        "squeezenet1_0",
+        ("cuda", "adreno"),
+        {"precision": "float16", "precision_exceptions": ["Gemm"]},
+    ),
+    ("budget", "vgg16", ("avx2", "mali", "cuda"), {"memory_budget": "400MiB"}),
+    ("small budget", "yolov1_small", ("avx512", "adreno"), {"memory_budget": "200MiB"}),
+    (
+        "fusion",
+        "googlenet",
+        ("avx512", "neon", "mali", "intel", "cuda"),
+        {"parallel_fusion": True},
+    ),
+    ("no fusion", "googlenet", ("mali", "cuda"), {"parallel_fusion": False}),
+    ("no records", "googlenet", ("avx512", "cuda", "pocl"), {"tuning_logs": False}),
+    ("list", "shapes_ssd", ("mali", "cuda"), {"fallback": "list"}),
+    ("none", "shapes_ssd", ("adreno",), {"fallback": "none"}),
+    ("named", "shapes_ssd", ("intel", "cuda"), {"fallback": ["TopK", "NonMaxSuppression"]}),
+    ("int8", "mobilenet_v2_int8", ("avx2", "avx512", "neon", "mali", "cuda"), {}),
+    ("head", "faster_rcnn_head", ("avx2", "mali", "cuda"), {}),
+)
+
+
+def _cases(whole_zoo: bool) -> dict[str, Callable[[], Iterator[Any]]]:
+    """Compilations by name; each yields compiled models."""
+    import tvm_edge
+    from tvm_edge import zoo
+
+    found: dict[str, Callable[[], Iterator[Any]]] = {}
+
+    def add(name: str, model: Any, target: str, **options: Any) -> None:
+        def compiled() -> Iterator[Any]:
+            yield tvm_edge.compile(model, _TARGETS[target], host=_host(target), **options)
+
+        found[f"{name} {target}"] = compiled
+
+    if whole_zoo:
+        names = (zoo.names(), zoo.trained_names(), zoo.quantized_names())
+        for network in (name for group in names for name in group):
+            for target in _TARGETS:
+                add(network, f"zoo:{network}", target)
+        return found
+    for network in _NETWORKS:
+        for target in _TARGETS:
+            add(network, f"zoo:{network}", target)
+    for label, network, targets, options in _VARIANTS:
+        for target in targets:
+            add(f"{network}, {label}", f"zoo:{network}", target, **options)
+    two = {"a": "zoo:mobilenet_v2", "b": "zoo:shapes_ssd"}
+    for target in ("avx2", "mali", "cuda"):
+        add("two models", two, target, parallel_fusion=True)
+    for target in ("avx512", "mali", "cuda"):
+        found[f"plans {target}"] = partial(_plans, target)
+        found[f"tunable {target}"] = partial(_tunable, target)
+    return found
+
+
+def _host(target: str) -> Any:
+    return _AVX2 if target in _HOSTED else None
+
+
+def _plans(target: str) -> Iterator[Any]:
+    """Every variant that a memory budget chooses from, carried out."""
+    from tvm_edge.compiler.driver import compile_with
+    from tvm_edge.memory.plans import Plan
+
+    for way in (
+        Plan("without Winograd", winograd=False),
+        Plan("split layers", weight_window=1 << 20),
+        Plan("all streamed", winograd=False, weight_window=1 << 20, conv_window=1 << 20),
+    ):
+        yield compile_with("zoo:vgg16", _TARGETS[target], {}, host=_host(target), way=way)
+
+
+def _tunable(target: str) -> Iterator[Any]:
+    """Kernels as ``tune`` measures them: the first configurations of a few convolutions."""
+    import numpy as np
+
+    from tvm_edge.compiler.driver import compile_with
+    from tvm_edge.compiler.tunable import convolutions_of
+    from tvm_edge.hardware import resolve_target
+    from tvm_edge.runtime.candidates import Operands
+    from tvm_edge.schedules.conv_records import config_space
+    from tvm_edge.tuning.candidates import build_candidate
+
+    host = _host(target)
+    resolved = resolve_target(_TARGETS[target], host)
+    workloads = list(convolutions_of("zoo:mobilenet_v2", resolved))[:6]
+    for workload in workloads:
+        shape = (workload.batch, workload.channels, workload.height, workload.width)
+        own = workload.channels // workload.groups
+        filters = np.ones((workload.filters, own, *workload.kernel), "float32")
+        bias = np.ones(workload.filters, "float32")
+        operands = Operands(np.ones(shape, "float32"), filters, bias, np.ones(1, "float32"))
+        for config in config_space(workload, resolved.spec).top(2):
+            if resolved.kind == "llvm":
+                try:
+                    build_candidate(workload, config, operands, _TARGETS[target], {})
+                except (AttributeError, KeyError, RuntimeError):
+                    pass  # its code was noted, and not generated
+            else:
+                configs = {workload: config}
+                yield compile_with("zoo:mobilenet_v2", _TARGETS[target], configs, host=host)
+    yield from ()
+
+
+# ------------------------------------------------------------------------------- in one checkout
+
+
+class Recorder:
+    """What enters code generation, noted in its place.
+
+    Parameters
+    ----------
+    generate : bool
+        Note machine code and source as well.
+    """
+
+    def __init__(self, generate: bool) -> None:
+        import tvm
+
+        self.notes: list[str] = []
+        self._generate = generate
+        self._build = sys.modules["tvm.tirx.build"]
+        self._codegen = self._build.codegen_build  # type: ignore[attr-defined]
+        self._build.codegen_build = self._noted  # type: ignore[attr-defined]
+        relax_build = tvm.relax.build
+
+        def build(mod: Any, *args: Any, **kwargs: Any) -> Any:
+            self.notes.append(f"relax {_hash(mod)}")
+            return relax_build(mod, *args, **kwargs)
+
+        tvm.relax.build = build
+        tvm.runtime.Executable.export_library = lambda _self, path, **_: Path(path).write_bytes(
+            b"code"
+        )
+
+    def _noted(self, mod: Any, target: Any) -> Any:
+        import tvm
+        from tvm import tirx
+
+        self.notes.append(f"{target} {_hash(mod)}")
+        if self._generate and len(mod.functions):
+            self.notes.append(f"{target.kind.name} code {self._code(mod, target)}")
+        if target.kind.name != "llvm":
+            return None
+        nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
+        nothing = nothing.with_attr({"global_symbol": "nothing", "tirx.is_host_func": True})
+        here = tvm.target.Target("llvm")
+        return self._codegen(tvm.IRModule({"nothing": nothing.with_attr("target", here)}), here)
+
+    def _code(self, mod: Any, target: Any) -> str:
+        import tvm_ffi
+
+        if target.kind.name == "cuda":
+            source = []
+
+            class Taken(Exception):
+                """The source is known, and nobody here compiles it."""
+
+            def take(code: str, _target: Any) -> Any:
+                source.append(code)
+                raise Taken
+
+            tvm_ffi.register_global_func("tvm_callback_cuda_compile", take, override=True)
+            try:
+                self._codegen(mod, target)
+            except (Taken, RuntimeError):
+                if not source:
+                    raise
+            return _digest(source[0].encode())
+        code = self._codegen(mod, target)
+        if target.kind.name == "opencl":
+            return _digest(code.inspect_source().encode())
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "code.o")
+            code.write_to_file(str(path), "o")
+            return _digest(path.read_bytes())
+
+
+def _hash(mod: Any) -> str:
+    """Of a module, by function: their order and the names of variables do not matter."""
+    import tvm_ffi
+
+    own = sorted(
+        (str(gvar.name_hint), tvm_ffi.structural_hash(func, map_free_vars=True))
+        for gvar, func in mod.functions_items()
+    )
+    return _digest(repr(own).encode())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _describe(name: str, make: Callable[[], Iterator[Any]], recorder: Recorder) -> dict[str, Any]:
+    from tvm_edge import TvmEdgeError
+
+    recorder.notes.clear()
+    entry: dict[str, Any] = {"models": []}
+    try:
+        for model in make():
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, "model.tvme")
+                model.export(path)
+                entry["models"].append(_artifact(path))
+    except TvmEdgeError as err:
+        entry["error"] = f"{type(err).__name__}: {err}"
+    entry["code"] = list(recorder.notes)
+    return entry
+
+
+def _artifact(path: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(path) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+        weights = _digest(archive.read("weights.bin"))
+        names = sorted(archive.namelist())
+    manifest.pop("checksums", None)
+    manifest.pop("versions", None)
+    manifest.get("report", {}).pop("seconds", None)
+    return {"manifest": manifest, "weights": weights, "members": names}
+
+
+def _child(arguments: argparse.Namespace) -> None:
+    """Describe cases with the package of the checkout that this runs in, one JSON line for each."""
+    source = Path(arguments.source)
+    sys.meta_path[:] = [each for each in sys.meta_path if "ScikitBuild" not in type(each).__name__]
+    sys.path.insert(0, str(source))
+    warnings.simplefilter("ignore")
+    import tvm_edge
+
+    assert Path(tvm_edge.__file__).is_relative_to(source), tvm_edge.__file__
+    recorder = Recorder(arguments.zoo)
+    cases = _cases(arguments.zoo)
+    names = [name for name in cases if not arguments.only or arguments.only in name]
+    for name in names[arguments.child :: _AT_ONCE]:
+        entry = _describe(name, cases[name], recorder)
+        print("@" + json.dumps({name: entry}), flush=True)
+
+
+# ------------------------------------------------------------------------------ of two checkouts
+
+
+def _described(source: Path, zoo: bool, only: str) -> dict[str, Any]:
+    """All cases by the package in a folder, made by processes of its own."""
+    runtime = find_spec("tvm_edge.opencl")
+    assert runtime is not None and runtime.submodule_search_locations is not None
+    for folder in runtime.submodule_search_locations:
+        for library in Path(folder).glob("*.so"):  # built for this environment
+            if not (source / "tvm_edge/opencl" / library.name).exists():
+                shutil.copy(library, source / "tvm_edge/opencl")
+    command = [sys.executable, __file__, "-", "--source", str(source), "--only", only]
+    command += ["--zoo"] if zoo else []
+    environment = {**os.environ, "TVM_EDGE_TUNING_LOGS": str(source / "no-records")}
+
+    def one(number: int) -> dict[str, Any]:
+        with subprocess.Popen(
+            [*command, "--child", str(number)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=source,
+        ) as process:
+            assert process.stdout is not None
+            found: dict[str, Any] = {}
+            for line in process.stdout:
+                if line.startswith("@"):
+                    found.update(json.loads(line[1:]))
+        if process.returncode:
+            raise SystemExit(f"the process of {source} ended with {process.returncode}")
+        return found
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return {
+            name: entry for part in pool.map(one, range(_AT_ONCE)) for name, entry in part.items()
+        }
+
+
+def _differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Where two values of JSON differ."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys((*before, *after)):
+            yield from _differences(before.get(key), after.get(key), f"{path}.{key}")
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for number, (left, right) in enumerate(zip(before, after, strict=True)):
+            yield from _differences(left, right, f"{path}[{number}]")
+    elif before != after:
+        yield f"{path}: {json.dumps(before)[:160]} became {json.dumps(after)[:160]}"
+
+
+def _of_commit(commit: str, zoo: bool, only: str, cache: Path | None) -> dict[str, Any]:
+    full = subprocess.check_output(["git", "rev-parse", commit], cwd=_ROOT, text=True).strip()
+    kept = cache / f"{full}{'-zoo' if zoo else ''}-{_digest(only.encode())}.json" if cache else None
+    if kept is not None and kept.exists():
+        return dict(json.loads(kept.read_text()))
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "checkout")
+        subprocess.check_call(
+            ["git", "worktree", "add", "-q", "--detach", str(source), full], cwd=_ROOT
+        )
+        try:
+            found = _described(source, zoo, only)
+        finally:
+            subprocess.check_call(["git", "worktree", "remove", "--force", str(source)], cwd=_ROOT)
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(found))
+    return found
+
+
+def main() -> int:
+    """Print what differs; 0 if nothing does."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("base", help="the commit to compare this checkout with")
+    parser.add_argument("--zoo", action="store_true", help="every network, to the byte")
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--cache", type=Path, help="a folder that keeps what BASE compiles")
+    parser.add_argument("--source", help=argparse.SUPPRESS)
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child is not None:
+        _child(arguments)
+        return 0
+    before = _of_commit(arguments.base, arguments.zoo, arguments.only, arguments.cache)
+    after = _described(_ROOT, arguments.zoo, arguments.only)
+    different = 0
+    for name in dict.fromkeys((*before, *after)):
+        found = list(_differences(before.get(name), after.get(name)))
+        different += bool(found)
+        for line in found[:5]:
+            print(f"{name}{line}")
+    print(f"{len(after)} cases, {different} differ")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
