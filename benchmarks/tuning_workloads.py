@@ -7,7 +7,7 @@ of filters.
 
 from __future__ import annotations
 
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = ["CPU_NETWORKS", "GPU_NETWORKS", "SPACES", "describe"]
 

@@ -10,18 +10,17 @@ Filters are ``[O/l, C/b, KH, KW, b, l]``, packed when the model is compiled.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import ceil, gcd
 
 import numpy as np
 from tvm import te, tirx, topi
 
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.knobs import CONFIG
 
 __all__ = [
     "CONV2D",
     "DEPTHWISE",
-    "ConvWorkload",
     "conv2d",
     "filled",
     "fills",
@@ -42,69 +41,6 @@ DEPTHWISE = "depthwise_blocked"
 
 
 _FEW_CHANNELS = 4
-
-
-@dataclass(frozen=True)
-class ConvWorkload:
-    """What a two-dimensional convolution computes, whatever the layout.
-
-    Attributes
-    ----------
-    batch, channels, height, width : int
-        The image.
-    filters : int
-        Output channels.
-    kernel, strides, dilation : tuple of int
-        Along lines and columns.
-    padding : tuple of int
-        Top, left, bottom, right.
-    groups : int
-    dtype : {"float32", "uint8", "int8"}
-        Of the image: bytes are multiplied by filters of int8 and added up in int32; float16 counts
-        as float32. Not part of the text, which names networks in records of layouts.
-    """
-
-    batch: int
-    channels: int
-    height: int
-    width: int
-    filters: int
-    kernel: tuple[int, int]
-    strides: tuple[int, int]
-    padding: tuple[int, int, int, int]
-    dilation: tuple[int, int]
-    groups: int
-    dtype: str = field(default="float32", repr=False)
-
-    @property
-    def output(self) -> tuple[int, int]:
-        """Lines and columns of the output."""
-        top, left, bottom, right = self.padding
-        sizes = (self.height + top + bottom, self.width + left + right)
-        lines, columns = (
-            (size - dilation * (kernel - 1) - 1) // stride + 1
-            for size, kernel, stride, dilation in zip(
-                sizes, self.kernel, self.strides, self.dilation, strict=True
-            )
-        )
-        return lines, columns
-
-    @property
-    def macs(self) -> int:
-        """Multiply-adds."""
-        lines, columns = self.output
-        window = self.kernel[0] * self.kernel[1]
-        return self.batch * self.filters * lines * columns * window * self.channels // self.groups
-
-    @property
-    def depthwise(self) -> bool:
-        """Whether each output channel reads one input channel of its own."""
-        return 1 < self.groups == self.channels == self.filters
-
-    @property
-    def is_bytes(self) -> bool:
-        """Whether images are of 8-bit numbers."""
-        return self.dtype in ("uint8", "int8")
 
 
 def input_block(workload: ConvWorkload, block: int) -> int:

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.records import LayoutRecord, Record, Workload
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu import algorithm as on_cpu
 from tvm_edge.schedules.gpu import algorithm as on_gpu
 from tvm_edge.schedules.gpu.conv2d_int8 import uses_words

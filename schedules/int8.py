@@ -17,7 +17,8 @@ from math import ceil
 import numpy as np
 from tvm import te, tirx, topi
 
-from tvm_edge.schedules.blocked import ConvWorkload, fills, pack_filters
+from tvm_edge.schedules.blocked import fills, pack_filters
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.knobs import CONFIG
 
 __all__ = [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules import blocked
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu import algorithm as on_cpu
 from tvm_edge.schedules.gpu import channel_blocks as on_gpu
 from tvm_edge.schedules.int8 import BLOCK

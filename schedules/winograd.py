@@ -17,7 +17,8 @@ from functools import cache
 import numpy as np
 from tvm import te, tirx
 
-from tvm_edge.schedules.blocked import ConvWorkload, pad_image
+from tvm_edge.schedules.blocked import pad_image
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.knobs import CONFIG
 
 __all__ = [

@@ -21,11 +21,11 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from tvm_edge.relay_passes.instructions.lower_copies import LowerCopies
 from tvm_edge.relay_passes.ir.aliases import Lives, reached
 from tvm_edge.relay_passes.ir.copy_functions import COPY, READ
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call
 from tvm_edge.relay_passes.ir.vdevices import is_same, vdevice_of, vdevices_of
-from tvm_edge.relay_passes.place.insert_copies import LowerCopies
 from tvm_edge.relay_passes.place.label_operators import CPU, GPU
 
 __all__ = ["Stage", "split_stages"]

@@ -10,7 +10,7 @@ from tvm import relax
 
 from tvm_edge.relay_passes.ir.expressions import constant_of, is_call, static_shape
 from tvm_edge.relay_passes.quantize.encodings import BYTES
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = ["conv_workload", "workload_of"]
 

@@ -29,7 +29,6 @@ from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan, layout_graph
 from tvm_edge.schedules.blocked import (
     CONV2D,
     DEPTHWISE,
-    ConvWorkload,
     conv2d,
     filled,
     pack_constant,
@@ -39,6 +38,7 @@ from tvm_edge.schedules.blocked import (
     unpack_image,
 )
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.gather_channels import gather_channels
 from tvm_edge.schedules.layouts import image_block
 from tvm_edge.schedules.winograd import PRODUCT, conv2d_winograd, transform_filters

@@ -16,8 +16,9 @@ from tvm_edge.ops import DEQUANTIZE, QUANTIZE, QUANTIZED_ADD
 from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call, static_shape
 from tvm_edge.relay_passes.ir.workloads import conv_workload
 from tvm_edge.relay_passes.place.label_operators import operands
-from tvm_edge.schedules.blocked import ConvWorkload, input_block
+from tvm_edge.schedules.blocked import input_block
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import choose_config
 
 __all__ = ["BINARY", "UNARY", "choose_blocked"]

@@ -6,8 +6,8 @@ import numpy as np
 from tvm import relax
 
 from tvm_edge.relay_passes.ir.expressions import const
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.channel_blocks import conv2d_in_blocks, pack_rows
 from tvm_edge.schedules.gpu.items import ITEMS
 from tvm_edge.schedules.knobs import CONFIG

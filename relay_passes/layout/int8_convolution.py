@@ -13,7 +13,7 @@ from tvm import relax, te
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.ir.expressions import bindings_of, const, count_uses, is_call
 from tvm_edge.relay_passes.ir.workloads import conv_workload
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.int8 import (
     CONV2D_INT8,

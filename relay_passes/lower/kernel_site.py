@@ -9,8 +9,8 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.emit import Kernel
 
 __all__ = ["KernelSite", "is_empty"]

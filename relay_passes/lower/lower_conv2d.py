@@ -12,8 +12,8 @@ from tvm_edge.relay_passes.ir.workloads import conv_workload
 from tvm_edge.relay_passes.lower.kernel_site import KernelSite
 from tvm_edge.relay_passes.lower.lower_conv2d_int8 import lower_conv2d_int8
 from tvm_edge.schedules.base import PRECISION
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.float16 import stored
 from tvm_edge.schedules.gpu.algorithm import choose_config
 from tvm_edge.schedules.gpu.items import ITEMS

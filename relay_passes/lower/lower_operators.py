@@ -63,8 +63,8 @@ from tvm_edge.relay_passes.lower.lower_sort import (
     lower_top_k,
     lower_unique,
 )
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = ["LowerVision"]
 

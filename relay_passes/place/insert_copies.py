@@ -1,20 +1,17 @@
-"""Put copies between devices (ICPP'19 §3.1.2, the second of two passes), and lower them."""
+"""Put copies between devices (ICPP'19 §3.1.2, the second of two passes)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.relay_passes.instructions.write_on_host import shared_crossings
-from tvm_edge.relay_passes.ir.copy_functions import COPY, HAND_OVER, READ
 from tvm_edge.relay_passes.ir.vdevices import on_vdevice, set_vdevices
 from tvm_edge.relay_passes.place.label_operators import Label
-from tvm_edge.relay_passes.place.overlap_copies import split_reads
 
-__all__ = ["LowerCopies", "insert_copies"]
+__all__ = ["insert_copies"]
 
 
 def insert_copies(
@@ -153,52 +150,3 @@ class _Inserter(PyExprMutator):
             copy = relax.op.to_vdevice(tensor, self._devices[device])
             self._copies[key] = self.builder_.emit(copy, f"{arg.name}_copy")
         return self._copies[key]
-
-
-@tvm.transform.module_pass(opt_level=0, name="LowerCopies")
-class LowerCopies:
-    """Make ``to_vdevice`` a packed call that copies into a tensor of the other device.
-
-    TVM's own lowering writes the number of the device into the code, and a model could then run
-    on no other device of the kind than the first.
-
-    Parameters
-    ----------
-    shared : collection of {"read", "write"}
-        What the CPU does with the GPU's tensors where they are, instead of copying them.
-    overlapped : bool
-        Whether the GPU works while the CPU waits for one of its tensors.
-    """
-
-    def __init__(self, shared: Collection[str] = (), *, overlapped: bool = True) -> None:
-        self._shared = shared
-        self._overlapped = overlapped
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        shared = shared_crossings(mod, self._shared)
-        mod = (split_reads(mod) if self._overlapped else mod).clone()
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                mod[gvar] = _Lowerer(mod, shared).visit_expr(func)
-        return mod
-
-
-@mutator
-class _Lowerer(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, shared: Mapping[relax.Var, str]) -> None:
-        super().__init__(mod)
-        self._shared = shared
-        self._way: str | None = None
-
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        self._way = self._shared.get(binding.var)
-        super().visit_var_binding_(binding)
-
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        op = super().visit_call_(op)
-        if not isinstance(op.op, tvm.ir.Op) or op.op.name != "relax.to_vdevice":
-            return op
-        if self._way == READ:
-            return relax.op.call_pure_packed(READ, op.args[0], ty_args=op.ty)
-        copy = HAND_OVER if self._way == HAND_OVER else COPY
-        return relax.op.call_dps_packed(copy, relax.Tuple([op.args[0]]), op.ty)

@@ -16,7 +16,7 @@ from tvm_edge.relay_passes.quantize.quantized_constants import (
     quantized_constant,
     real_constant,
 )
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = ["Sum", "convolution", "in_lines", "product_workload"]
 

@@ -22,7 +22,7 @@ from tvm_edge.relay_passes.ir.expressions import const, constant_of, is_call, st
 from tvm_edge.relay_passes.quantize.accumulators import convolution
 from tvm_edge.relay_passes.quantize.encodings import BYTES, Encoding, by_channel
 from tvm_edge.relay_passes.quantize.quantized_constants import QuantizedConstant
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = [
     "bytes_less_zero",

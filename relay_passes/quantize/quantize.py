@@ -57,7 +57,7 @@ from tvm_edge.relay_passes.quantize.integer_products import (
     moved_zero,
 )
 from tvm_edge.relay_passes.quantize.quantized_constants import QuantizedConstant, quantized_constant
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.gpu.dot_products import dot_product_of
 from tvm_edge.schedules.int8 import image_block

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.ops import DEQUANTIZE
-from tvm_edge.relay_passes.ir.expressions import const, constant_of, is_call, static_shape
+from tvm_edge.relay_passes.ir.expressions import constant_of, is_call, static_shape
 
-__all__ = ["FoldDequantized", "QuantizedConstant", "quantized_constant", "real_constant"]
+__all__ = ["QuantizedConstant", "quantized_constant", "real_constant"]
 
 _RESHAPES = tuple(
     f"relax.{name}" for name in ("expand_dims", "flatten", "reshape", "squeeze", "nn.batch_flatten")
@@ -87,22 +85,3 @@ def real_constant(expr: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> np
         return None if inner is None or shape is None else inner.reshape(shape)
     found = constant_of(value)
     return found if found is not None and found.dtype == np.float32 else None
-
-
-@tvm.transform.module_pass(opt_level=0, name="FoldDequantized")
-class FoldDequantized:
-    """Calculate what quantised constants stand for, where nobody took them as they are."""
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                mod[gvar] = _Folder(mod).visit_expr(func)
-        return mod
-
-
-@mutator
-class _Folder(PyExprMutator):
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        op = super().visit_call_(op)
-        found = quantized_constant(op, {}) if is_call(op, DEQUANTIZE) else None
-        return op if found is None else const(found.real, "float32")

@@ -21,8 +21,9 @@ from tvm_edge.relay_passes.ir.workloads import conv_workload
 from tvm_edge.relay_passes.layout.choose_blocks import BINARY, UNARY
 from tvm_edge.relay_passes.layout.int8_convolution import Int8Conv, int8_conv, int8_convs
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutNode, LayoutProblem, Read, digest
-from tvm_edge.schedules.blocked import ConvWorkload, fills
+from tvm_edge.schedules.blocked import fills
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.int8 import BLOCK
 from tvm_edge.schedules.layouts import block_sizes, image_block
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.blocked import ConvWorkload, filled, input_block
+from tvm_edge.schedules.blocked import filled, input_block
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.blocked import Tile, candidates, touched
 from tvm_edge.schedules.cpu.space_int8 import choose_int8, int8_configs
 from tvm_edge.schedules.knobs import knobs_as_text

@@ -7,8 +7,9 @@ from functools import lru_cache
 from tvm import te
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.blocked import ConvWorkload, filled
+from tvm_edge.schedules.blocked import filled
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.channel_blocks import (
     SIZES,
     BlockedSums,

@@ -22,8 +22,9 @@ from tvm.s_tir.schedule import SBlockRV, Schedule
 
 from tvm_edge.schedules.accesses import accesses, constant
 from tvm_edge.schedules.analysis import accepts, is_plain, root_blocks
-from tvm_edge.schedules.blocked import ConvWorkload, filled, input_block, pad_image
+from tvm_edge.schedules.blocked import filled, input_block, pad_image
 from tvm_edge.schedules.contraction import Contraction
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.items import ITEMS
 from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.knobs import knobs_as_text, read_knobs

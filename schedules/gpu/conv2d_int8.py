@@ -15,7 +15,7 @@ from math import ceil
 import numpy as np
 from tvm import te, tirx, topi
 
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.words import WORD, dot, packed, word, word_of_one
 
 __all__ = ["conv2d_int8", "int8_tensors", "pack_words", "uses_words"]

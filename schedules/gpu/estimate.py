@@ -9,8 +9,8 @@ from __future__ import annotations
 from math import prod
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.algorithm import (
     as_product,
     block_extents,

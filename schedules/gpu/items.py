@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.gpu.reduce import has_few_results
 from tvm_edge.schedules.gpu.write_direct import ItemTile

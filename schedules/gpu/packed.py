@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import te, topi
 
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.product import VECTOR
 
 __all__ = ["can_pack", "conv2d_tensors", "pack_channels"]

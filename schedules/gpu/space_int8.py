@@ -13,8 +13,8 @@ from functools import lru_cache
 from tvm import te, tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.conv2d_int8 import int8_tensors
 from tvm_edge.schedules.gpu.direct import DirectConv
 from tvm_edge.schedules.gpu.items import possible_items

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import te, tirx, topi
 
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.subgroup_tile import SubGroupTile
 
 __all__ = ["SUB_GROUP", "conv2d_for_sub_groups", "pack_for_sub_groups"]

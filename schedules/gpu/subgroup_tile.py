@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = ["SubGroupTile", "choose_sub_group_tile", "fits_sub_group"]
 

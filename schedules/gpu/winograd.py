@@ -19,7 +19,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import inline_spatial, open_schedule, root_blocks
 from tvm_edge.schedules.base import Origin
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.emit import Kernel, each, function, hold, registers, when
 from tvm_edge.schedules.float16 import widened
 from tvm_edge.schedules.gpu.tail import Memory, Tail, as_vectors

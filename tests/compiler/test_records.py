@@ -26,9 +26,9 @@ from tvm_edge.records import (
     store_of,
     write_lines,
 )
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import config_of, config_space
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.items import Items
 from tvm_edge.schedules.knobs import read_knobs
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.records import Record, RecordedDevice, Workload, recorded_device
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import (
     TEMPLATES,
@@ -16,6 +15,7 @@ from tvm_edge.schedules.conv_records import (
     recorded_workload,
     template_of,
 )
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 DEVICE = RecordedDevice("arm/mali-g52", "arm/wave8-local-global", "Arm Mali-G52 MP2", "r32p1")
 

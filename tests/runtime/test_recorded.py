@@ -20,7 +20,7 @@ from tests.opencl.support import build_shim
 from tests.runtime.support import run_python
 from tvm_edge import opencl
 from tvm_edge.compiler import prepared, steps
-from tvm_edge.relay_passes.instructions.write_on_host import HAND_OVER, READ, WRITE
+from tvm_edge.relay_passes.ir.copy_functions import HAND_OVER, READ, WRITE
 from tvm_edge.relay_passes.ir.expressions import is_call
 from tvm_edge.runtime.entry import KERNEL_BY_KERNEL
 

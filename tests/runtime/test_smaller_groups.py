@@ -20,8 +20,8 @@ from tests.schedules.harness import Graph
 from tvm_edge.compiler import driver, prepared, smaller
 from tvm_edge.compiler.build import build
 from tvm_edge.hardware import ResolvedTarget, resolve_target
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.items import Items
 from tvm_edge.schedules.knobs import knobs_as_text
 from tvm_edge.tuning.problem import make_problem

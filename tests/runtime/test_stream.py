@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 import tvm_edge
 from tests.marks import in_full
 from tests.onnx_models import make_model, random_input
-from tests.relay_passes.test_branches import choosing
+from tests.relay_passes.place.test_branches import choosing
 from tests.runtime.frames import (
     SHAPE,
     WAIT_S,

@@ -29,8 +29,8 @@ from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.layout import choose_blocks as layout_choice
 from tvm_edge.report import CompileReport
 from tvm_edge.schedules.base import Scheduled
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import choose_config
 
 TAILS = (

@@ -8,8 +8,9 @@ from tvm import te
 from tests.schedules.harness import AVX2, AVX512, NEON
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import root_blocks
-from tvm_edge.schedules.blocked import ConvWorkload, conv2d, input_block
+from tvm_edge.schedules.blocked import conv2d, input_block
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import choose_config, config_space, direct_tile, product_tile
 from tvm_edge.schedules.cpu.blocked import Knobs, candidates, conv_tile
 from tvm_edge.schedules.cpu.winograd import product_tile as tile_of_block

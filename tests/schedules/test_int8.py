@@ -12,8 +12,9 @@ from tvm import s_tir, te
 
 from tests.schedules.harness import AVX2, AVX512, NEON, SWEEP, call
 from tvm_edge.hardware import DeviceSpec, resolve_target
-from tvm_edge.schedules.blocked import ConvWorkload, filled
+from tvm_edge.schedules.blocked import filled
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu import schedule
 from tvm_edge.schedules.cpu.algorithm import choose_config, config_space
 from tvm_edge.schedules.cpu.blocked import Knobs, best_knobs, candidates

@@ -22,8 +22,8 @@ from tests.schedules.blocked_harness import (
 )
 from tests.schedules.harness import Graph, sweep
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import choose_config
 from tvm_edge.schedules.winograd import transform_filters, transforms, winograd_applies
 

@@ -10,8 +10,8 @@ from onnx import helper
 
 from tests.onnx_models import make_model, random_input
 from tvm_edge.hardware import resolve_target
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.tuning.tasks import legal_configs
 
 _BASE = ConvWorkload(1, 16, 12, 12, 16, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1)

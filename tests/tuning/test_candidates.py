@@ -13,7 +13,7 @@ from tests.tuning.made import conv, first_config
 from tvm_edge.compiler import driver, prepared
 from tvm_edge.hardware import resolve_target
 from tvm_edge.runtime.candidates import model_candidate
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.tuning.candidates import Shared, build_candidate
 from tvm_edge.tuning.features import features
 from tvm_edge.tuning.problem import TOLERANCE, make_problem

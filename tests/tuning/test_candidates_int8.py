@@ -12,7 +12,7 @@ from tests.marks import sampled
 from tests.tuning.made import conv
 from tvm_edge.hardware import resolve_target
 from tvm_edge.runtime.candidates import kernel_candidate, relative_error
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.tuning.candidates import Shared, build_candidate
 from tvm_edge.tuning.features import features

@@ -26,9 +26,9 @@ from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
 from tvm_edge.records import Database, Record, add_records, store_of
 from tvm_edge.runtime import CompiledModel
 from tvm_edge.runtime.candidates import Candidate, Operands, model_candidate
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import TEMPLATES, config_of, config_space, template_of
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.gpu.conv2d_int8 import int8_tensors
 from tvm_edge.schedules.gpu.items import Items

@@ -29,9 +29,9 @@ from tvm_edge.records import add_records
 from tvm_edge.relay_passes.ir.expressions import kernel_calls
 from tvm_edge.relay_passes.layout.block_layout import BlockLayout
 from tvm_edge.runtime import CompiledModel
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import config_of, config_space
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.int8 import BLOCK
 from tvm_edge.schedules.knobs import knobs_as_dict
 from tvm_edge.tuning import graph_tuner, measurer

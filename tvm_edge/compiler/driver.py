@@ -23,8 +23,8 @@ from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
 from tvm_edge.runtime.threads import resolve_num_threads
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = ["analyze", "compile", "compile_with", "unmerged_kernels"]
 

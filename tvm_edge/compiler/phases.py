@@ -13,6 +13,7 @@ from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.relay_passes.instructions.announce_recordings import AnnounceRecordings
 from tvm_edge.relay_passes.instructions.hoist_weights import HoistWeights
 from tvm_edge.relay_passes.instructions.keep_region_results import KeepRegionResults
+from tvm_edge.relay_passes.instructions.lower_copies import LowerCopies
 from tvm_edge.relay_passes.instructions.mark_made_arguments import MarkMade
 from tvm_edge.relay_passes.instructions.record_on_opencl import RecordOnOpenCL
 from tvm_edge.relay_passes.instructions.write_on_host import WriteOnHost
@@ -27,16 +28,15 @@ from tvm_edge.relay_passes.memory.add_workspace import AddWorkspace
 from tvm_edge.relay_passes.memory.plan_memory import PlanMemory
 from tvm_edge.relay_passes.memory.reuse_in_place import ReuseInPlace
 from tvm_edge.relay_passes.memory.stream_weights import StreamWeights
-from tvm_edge.relay_passes.place.insert_copies import LowerCopies
 from tvm_edge.relay_passes.place.verify_placement import VerifyPlacement
 from tvm_edge.relay_passes.precision.calculate_in_float32 import CalculateInFloat32
 from tvm_edge.relay_passes.quantize.quantize import Quantize
-from tvm_edge.relay_passes.quantize.quantized_constants import FoldDequantized
 from tvm_edge.relay_passes.simplify.fold_affine import FoldAffine
 from tvm_edge.relay_passes.simplify.fold_constant_views import FoldConstantViews
+from tvm_edge.relay_passes.simplify.fold_dequantized import FoldDequantized
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = [
     "FUSE",

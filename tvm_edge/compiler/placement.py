@@ -14,9 +14,11 @@ from tvm_edge.compiler.auto_placement import cheaper_on_cpu
 from tvm_edge.compiler.options import check_overrides
 from tvm_edge.frontend import ImportedModel
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
-from tvm_edge.relay_passes.instructions.write_on_host import shared_crossings
+from tvm_edge.relay_passes.instructions.shared_copies import shared_copies
+from tvm_edge.relay_passes.instructions.split_reads import late_reads
 from tvm_edge.relay_passes.ir.expressions import all_bindings, bindings_of
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of, vdevices_of
+from tvm_edge.relay_passes.place.gpu_work_first import gpu_work_first
 from tvm_edge.relay_passes.place.insert_copies import insert_copies
 from tvm_edge.relay_passes.place.label_operators import (
     CPU,
@@ -27,7 +29,6 @@ from tvm_edge.relay_passes.place.label_operators import (
     label_parameters,
     nodes_of,
 )
-from tvm_edge.relay_passes.place.overlap_copies import gpu_work_first, late_reads
 
 __all__ = ["Placed", "copies_of", "place"]
 
@@ -162,7 +163,7 @@ def copies_of(
         return ()
     nodes = nodes_of(main)
     inputs = dict(zip(main.params, [spec.name for spec in model.inputs], strict=True))
-    uncopied = shared_crossings(mod, shared)
+    uncopied = shared_copies(mod, shared)
     late = late_reads(mod)
     found = []
     for binding in all_bindings(main.body):

@@ -40,8 +40,8 @@ from tvm_edge.relay_passes.precision.lower_precision import lower_precision
 from tvm_edge.relay_passes.quantize.quantize import is_quantized
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.report import CompileReport, KernelInfo, MemoryInfo, TensorSpec
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = ["Prepared", "prepare", "prepare_within"]
 

@@ -15,7 +15,7 @@ from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.ir.expressions import bindings_of
 from tvm_edge.relay_passes.layout.int8_convolution import convolution_at
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, layout_graph
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = ["check_alone", "convolutions_of", "layout_graph_of"]
 

@@ -17,9 +17,9 @@ from tvm_edge.relay_passes.ir.node_names import node_index
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.layout.int8_convolution import convolution_at
 from tvm_edge.report import RecordsInfo
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.conv_records import config_of, config_space, recorded_workload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.layouts import usual_block
 
 __all__ = ["Tuned", "TuningLogs", "choose", "convolutions"]

@@ -11,8 +11,8 @@ import tvm
 
 from tvm_edge.compiler.tuned import Tuned, convolutions
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu import algorithm as cpu
 from tvm_edge.schedules.gpu import algorithm as gpu
 

@@ -30,8 +30,9 @@ from tvm_edge.runtime.candidates import (
     model_candidate,
 )
 from tvm_edge.schedules import cpu
-from tvm_edge.schedules.blocked import ConvWorkload, conv2d, filled, input_block, pack_filters
+from tvm_edge.schedules.blocked import conv2d, filled, input_block, pack_filters
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.packed import conv2d_tensors
 from tvm_edge.schedules.layouts import block_sizes
 from tvm_edge.schedules.winograd import conv2d_winograd, transform_filters

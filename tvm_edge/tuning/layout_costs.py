@@ -19,9 +19,9 @@ from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.records import RecordLibrary, recorded_device
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.conv_records import config_of, config_space, recorded_workload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu import estimate as on_cpu
 from tvm_edge.schedules.gpu import estimate as on_gpu
 from tvm_edge.tuning.transforms import Kind, Shape, TransformTimes

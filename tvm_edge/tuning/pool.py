@@ -16,8 +16,8 @@ from typing import Any
 
 from tvm_edge.child import Child, ChildEnded
 from tvm_edge.errors import DeviceLost, MeasureTimeout, MissingDependencyError
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.tuning.serving import Done, Failed
 from tvm_edge.tuning.worker import Build, Drop, Measure
 

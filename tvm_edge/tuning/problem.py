@@ -15,7 +15,7 @@ import numpy as np
 
 from tvm_edge.errors import TuningError
 from tvm_edge.runtime.candidates import Operands
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = [
     "TOLERANCE",

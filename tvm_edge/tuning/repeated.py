@@ -13,7 +13,7 @@ from tvm import relax
 from tvm_edge.ops import quantize
 from tvm_edge.relay_passes.ir.expressions import const
 from tvm_edge.runtime.candidates import Operands, sample_place
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.tuning.problem import convolve_at, rounding_of
 
 __all__ = ["repeated_convolution"]

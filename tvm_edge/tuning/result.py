@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tvm_edge.report import LayoutsInfo
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = ["GraphResult", "GroupResult", "Progress", "TaskResult", "TuneResult"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tvm_edge.errors import WrongResult
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.tuning.serving import Done, serve, serve_parent
 
 __all__ = ["Build", "Drop", "Export", "Measure"]

@@ -16,7 +16,7 @@ from tvm import tirx
 import tvm_edge
 from tests.marks import in_full
 from tests.onnx_models import make_model, reference, relative_error
-from tests.relay_passes.test_in_place import conv, fire, inception
+from tests.relay_passes.memory.test_in_place import conv, fire, inception
 from tests.schedules.harness import Graph
 from tvm_edge.compiler import parallel, prepared
 from tvm_edge.hardware import resolve_target

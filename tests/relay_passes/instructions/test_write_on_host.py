@@ -23,7 +23,7 @@ from tests.relay_passes.two_devices import (
     programs,
     pure,
 )
-from tvm_edge.relay_passes.instructions.write_on_host import shared_crossings
+from tvm_edge.relay_passes.instructions.shared_copies import shared_copies
 from tvm_edge.relay_passes.ir import aliases
 from tvm_edge.relay_passes.ir.copy_functions import (
     COPY,
@@ -38,7 +38,7 @@ from tvm_edge.relay_passes.ir.expressions import is_call
 
 def decided(p: Program, *results: relax.Var) -> list[str]:
     """What becomes of each crossing."""
-    found = shared_crossings(p.module(*results), SHARED)
+    found = shared_copies(p.module(*results), SHARED)
     return [found.get(var, COPY) for var in p.crossed]
 
 
@@ -174,7 +174,7 @@ def test_a_tensor_without_an_allocation_is_handed_over_by_a_copy() -> None:
     mod = p.module(*results)
     with pytest.MonkeyPatch.context() as patch:
         ways = dict.fromkeys(p.crossed, HAND_OVER)
-        patch.setattr("tvm_edge.relay_passes.place.insert_copies.shared_crossings", lambda *_: ways)
+        patch.setattr("tvm_edge.relay_passes.place.insert_copies.shared_copies", lambda *_: ways)
         found = lowered(mod)
     assert WRITE not in [called(value) for _, value in lines(found)]
     assert execute(found, "fine") == pure(mod)
@@ -188,7 +188,7 @@ def test_a_tensor_without_an_allocation_is_handed_over_by_a_copy() -> None:
 def test_nobody_reads_what_another_wrote(mod: tvm.IRModule) -> None:
     assert_right(mod, shared=False)
     names = Counter(called(value) for _, value in lines(assert_right(mod)))
-    assert names[READ] + names[START_READ] + names[HAND_OVER] == len(shared_crossings(mod, SHARED))
+    assert names[READ] + names[START_READ] + names[HAND_OVER] == len(shared_copies(mod, SHARED))
     # One that was handed over for nothing would be copied.
     assert names[WRITE] + names[FINISH_WRITE] == names[HAND_OVER]
 

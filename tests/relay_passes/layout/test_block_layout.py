@@ -22,8 +22,9 @@ from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.relay_passes.ir.workloads import conv_workload
 from tvm_edge.relay_passes.layout.block_layout import BlockLayout
 from tvm_edge.schedules import cpu
-from tvm_edge.schedules.blocked import ConvWorkload, repack_image
+from tvm_edge.schedules.blocked import repack_image
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 
 SPEC = SPECS[0]
 ONE = {"kernel": (1, 1), "pads": (0, 0, 0, 0)}

@@ -11,7 +11,7 @@ from tvm import relax
 
 import tvm_edge
 from tests.onnx_models import make_model, random_input, reference
-from tests.relay_passes.test_fallback import _without_copies
+from tests.relay_passes.place.test_label_operators import _without_copies
 from tvm_edge.compiler import phases
 from tvm_edge.compiler.placement import place
 from tvm_edge.frontend import load_model

@@ -16,8 +16,9 @@ from tvm_edge.compiler import phases
 from tvm_edge.compiler.placement import Placed, place
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
+from tvm_edge.relay_passes.instructions.lower_copies import LowerCopies
 from tvm_edge.relay_passes.ir.vdevices import is_same, vdevice_of, vdevices_of
-from tvm_edge.relay_passes.place.insert_copies import LowerCopies, insert_copies
+from tvm_edge.relay_passes.place.insert_copies import insert_copies
 from tvm_edge.relay_passes.place.label_operators import CPU, GPU, Label, Policy, label_operators
 from tvm_edge.relay_passes.place.verify_placement import VerifyPlacement
 

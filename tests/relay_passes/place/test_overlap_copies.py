@@ -22,6 +22,7 @@ from tests.relay_passes.two_devices import (
     programs,
     pure,
 )
+from tvm_edge.relay_passes.instructions.split_reads import late_reads
 from tvm_edge.relay_passes.ir import aliases
 from tvm_edge.relay_passes.ir.copy_functions import (
     COPY,
@@ -34,7 +35,7 @@ from tvm_edge.relay_passes.ir.copy_functions import (
     WRITE,
 )
 from tvm_edge.relay_passes.ir.expressions import is_call
-from tvm_edge.relay_passes.place.overlap_copies import gpu_work_first, late_reads
+from tvm_edge.relay_passes.place.gpu_work_first import gpu_work_first
 
 
 def two_heads() -> tuple[Program, list[relax.Var]]:

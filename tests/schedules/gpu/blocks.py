@@ -17,9 +17,9 @@ from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import config_space
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.layouts import block_sizes
 
 Pick = Callable[[list[ConvConfig]], ConvConfig]

@@ -29,8 +29,8 @@ from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.report import layout_name
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_records import config_space
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.knobs import read_knobs
 from tvm_edge.schedules.layouts import image_block

@@ -34,8 +34,8 @@ from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.precision.calculate_in_float32 import calculate_in_float32
 from tvm_edge.relay_passes.precision.round_weights import round_weights
 from tvm_edge.schedules.base import PRECISION, Scheduled
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu import schedule
 from tvm_edge.zoo.evaluate import evaluate
 

@@ -25,8 +25,8 @@ from tests.schedules.test_rules import network
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering import opencl_pipeline
 from tvm_edge.schedules.base import workspace_of
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.blocked import Knobs
 from tvm_edge.schedules.grid import GRID, as_grid, schedule
 from tvm_edge.schedules.knobs import knobs_as_text

@@ -20,14 +20,14 @@ from tests.quantized_models import (
     quantized,
     with_intermediates,
 )
-from tests.relay_passes.test_quantize_int8 import AWKWARD, network, rules_of
+from tests.relay_passes.quantize.test_quantize_int8 import AWKWARD, network, rules_of
 from tests.schedules.gpu.harness import MALI, ORIN, launches, local_bytes
 from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.hardware import DeviceSpec, probe, resolve_target
 from tvm_edge.hardware.presets import GENERIC_CUDA, PRESETS
 from tvm_edge.lowering.opencl_source import sources_rewritten
 from tvm_edge.schedules.base import Scheduled, workspace_of
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu import schedule, tiled
 from tvm_edge.schedules.gpu.conv2d_int8 import conv2d_int8, pack_words, uses_words
 from tvm_edge.schedules.gpu.dot_products import with_dot_products

@@ -22,8 +22,8 @@ from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
 from tvm_edge.hardware.presets import PRESETS
 from tvm_edge.runtime.candidates import Operands, relative_error
 from tvm_edge.schedules.base import Scheduled
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu import algorithm, schedule
 from tvm_edge.schedules.gpu.algorithm import choose_config, config_space
 from tvm_edge.schedules.gpu.direct import DirectConv

@@ -14,8 +14,8 @@ from tests.schedules.gpu.harness import MALI, ORIN, TINY, launches, local_bytes
 from tests.tuning.made import conv
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Scheduled
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu import schedule, space_int8
 from tvm_edge.schedules.gpu.algorithm import choose_config, config_space
 from tvm_edge.schedules.gpu.conv2d_int8 import conv2d_int8, int8_tensors

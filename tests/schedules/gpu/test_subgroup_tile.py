@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tvm_edge.hardware.presets import PRESETS
-from tvm_edge.schedules.blocked import ConvWorkload
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.algorithm import choose_config, config_space
 from tvm_edge.schedules.gpu.subgroup_tile import choose_sub_group_tile
 

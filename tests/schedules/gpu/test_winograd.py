@@ -19,8 +19,8 @@ from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.lower import lower_conv2d
-from tvm_edge.schedules.blocked import ConvWorkload
 from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu import schedule
 from tvm_edge.schedules.gpu.algorithm import choose_config, config_space
 from tvm_edge.schedules.gpu.product import Tile
