@@ -229,7 +229,7 @@ class _Rewriter(PyExprMutator):
         call = self.builder_.normalize(call)
         # ``emit`` might append a digit to the name.
         make = relax.DataflowVar if isinstance(var, relax.DataflowVar) else relax.Var
-        own = make(var.name, call.ty)
+        own = make(var.name, call.ty, var.span)
         self.builder_.emit_normalized(relax.VarBinding(own, call))
         if place is None:
             self.set_var_remap(var, own)

@@ -21,7 +21,7 @@ from tvm_edge.records import (
     store_of,
     user_folder,
 )
-from tvm_edge.relay_passes.ir.node_names import node_index
+from tvm_edge.relay_passes.ir.locations import node_of
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan, layout_graph
 from tvm_edge.report import LayoutsInfo, TransformInfo, layout_name
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -101,7 +101,7 @@ def describe_layout_plan(
 
     def name(operator: int) -> str:
         var = graph.variables[operator]
-        node = None if var is None else node_index(str(var.name))
+        node = None if var is None else node_of(var)
         return "" if node is None else nodes[node].name
 
     counts, fixed = (

@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, bindings_of, is_call
-from tvm_edge.relay_passes.ir.node_names import node_index
+from tvm_edge.relay_passes.ir.locations import node_of
 
 __all__ = ["NodeTrace"]
 
@@ -42,7 +42,7 @@ class NodeTrace:
         for binding in all_bindings(main.body):
             number = self._bound(binding, env)
             pending.append((number, binding.value))
-            node = node_index(binding.var.name)
+            node = node_of(binding.var)
             if node is not None:
                 for value, _ in pending:
                     self._node.setdefault(value, node)

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.records import RecordLibrary, recorded_device, user_folder
 from tvm_edge.relay_passes.ir.expressions import all_bindings
-from tvm_edge.relay_passes.ir.node_names import node_index
+from tvm_edge.relay_passes.ir.locations import node_of
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.layout.int8_convolution import convolution_at
 from tvm_edge.report import RecordsInfo
@@ -194,7 +194,7 @@ def convolutions(
             device = vdevice_of(binding.value.ty)
             if device is None or str(device.target.kind.name) == resolved.kind:
                 pending.append(workload)
-        node = node_index(binding.var.name)
+        node = node_of(binding.var)
         if node is not None:  # what a node computes in several steps ends with its result
             yield from ((workload, node) for workload in pending)
             pending.clear()
