@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import (
     CalibrationDataReader,
@@ -20,7 +19,7 @@ from onnxruntime.quantization import (
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import tvm_edge
-from tests.onnx_models import reference
+from tests.onnx_models import reference, session
 
 TYPES = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
 MOST_DIFFERENT = 1e-3
@@ -205,10 +204,7 @@ def with_intermediates(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """A model with the shapes of its outputs, which ONNX does not infer behind other domains."""
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    for value, made in zip(model.graph.output, session.get_outputs(), strict=True):
+    for value, made in zip(model.graph.output, session(model).get_outputs(), strict=True):
         value.type.tensor_type.shape.ClearField("dim")
         for length in made.shape:
             value.type.tensor_type.shape.dim.add().dim_value = length
