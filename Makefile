@@ -28,7 +28,7 @@ test: $(VENV)/.tested lint
 # With Zig, for the test that links by it: its largest version below 100 MB.
 test-full: test
 	$(INSTALL) ziglang
-	sh tools/test_full.sh $(BIN)/python
+	$(BIN)/python -m tools.test_full
 
 test-newest:
 	rm -rf .venv-newest
