@@ -18,7 +18,9 @@ JUNIT = """<?xml version="1.0"?><testsuites><testsuite time="9.5">
 <testcase classname="tests.zoo.test_a" name="test_y" time="0.5">
 <skipped type="pytest.skip" message="no cuda device">tests/zoo/test_a.py:3: no cuda</skipped>
 </testcase>
-<testcase classname="tests.test_b" name="test_z" time="1"><failure message="assert 1 == 2&#10;because">trace</failure></testcase>
+<testcase classname="tests.test_b" name="test_z" time="1">
+<failure message="assert 1 == 2&#10;because">trace</failure>
+</testcase>
 <testcase classname="tests.test_b" name="test_w" time="1"><error message="no file" /></testcase>
 </testsuite></testsuites>"""
 
