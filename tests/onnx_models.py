@@ -123,3 +123,68 @@ def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
     """Largest difference, relative to the largest expected value."""
     scale = float(np.abs(expected).max()) if expected.size else 1.0
     return float(np.abs(actual - expected).max()) / (scale or 1.0) if expected.size else 0.0
+
+
+def unsupported_model() -> onnx.ModelProto:
+    """Two operators of a foreign domain and a form of NMS that is not implemented, among others."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="conv"),
+        helper.make_node("Mystery", ["a"], ["b"], name="first", domain="com.example"),
+        helper.make_node("Relu", ["a"], ["c"], name="relu"),
+        helper.make_node("Mystery", ["c"], ["d"], name="second", domain="com.example"),
+        helper.make_node("Exp", ["w"], ["e"], name="constant"),
+        helper.make_node("Conv", ["x", "e"], ["f"], name="other"),
+        helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["kept"], name="nms"),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "test",
+        [
+            value("x", TensorProto.FLOAT, [1, 3, 8, 8]),
+            value("boxes", TensorProto.FLOAT, [1, 4, 4]),
+            value("scores", TensorProto.FLOAT, [1, 1, 4]),
+            value("most", TensorProto.INT64, [1]),
+        ],
+        [
+            value("b", TensorProto.FLOAT, [1, 4, 6, 6]),
+            value("d", TensorProto.FLOAT, [1, 4, 6, 6]),
+            value("f", TensorProto.FLOAT, [1, 4, 6, 6]),
+            value("kept", TensorProto.INT64, ["n", 3]),
+        ],
+        [numpy_helper.from_array(np.ones((4, 3, 3, 3), "float32"), "w")],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
+
+
+def choosing() -> onnx.ModelProto:
+    """One of two results of an exponential, and what is behind them."""
+
+    def branch(*nodes: onnx.NodeProto) -> onnx.GraphProto:
+        # An item of a tuple has another name of its own, which the compiler forgets.
+        result = helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, (4, 8))
+        return helper.make_graph(nodes, nodes[-1].op_type, [], [result])
+
+    then = branch(
+        helper.make_node("Unique", ["e"], ["values"]),
+        helper.make_node("ReduceMax", ["values"], ["largest"], keepdims=0),
+        helper.make_node("Div", ["e", "largest"], ["then"]),
+    )
+    otherwise = branch(
+        helper.make_node("Relu", ["e"], ["r"]),
+        helper.make_node("TopK", ["r", "k"], ["otherwise", "indices"], axis=1),
+    )
+    return make_model(
+        [
+            helper.make_node("Exp", ["data"], ["e"], name="exp"),
+            helper.make_node(
+                "If", ["which"], ["c"], name="choice", then_branch=then, else_branch=otherwise
+            ),
+            helper.make_node("Neg", ["c"], ["y"], name="neg"),
+        ],
+        {"data": (4, 8), "which": ()},
+        ["y"],
+        {"k": np.array([8])},
+        dtypes={"which": TensorProto.BOOL},
+    )

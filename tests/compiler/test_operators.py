@@ -14,7 +14,7 @@ from tvm import relax
 
 import tvm_edge
 from tests.onnx_models import make_model, random_input, session
-from tests.zoo.test_counts import count
+from tests.zoo.counts import count
 from tvm_edge import CompileReport, zoo
 from tvm_edge.report import KernelInfo, MemoryInfo, OperatorInfo
 
