@@ -173,7 +173,7 @@ def pocl_as_written() -> None:
     its first kernel was built with holds for all.
     """
     if "-cl-opt-disable" not in os.environ["POCL_EXTRA_BUILD_FLAGS"]:
-        pytest.skip("pocl optimises in this process; tools/test_full.sh runs it without")
+        pytest.skip("pocl optimises in this process; tools/test_full.py runs it without")
 
 
 @pytest.fixture

@@ -28,7 +28,8 @@ from tvm_edge.schedules import cpu
 
 ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "docs/guide"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
+PAGES = [*TOP, *sorted((ROOT / "docs").rglob("*.md"))]
 RESULTS = ROOT / "benchmarks/RESULTS.md"
 
 _CODE = re.compile(r"`([^`\n]+)`")

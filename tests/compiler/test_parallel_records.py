@@ -9,8 +9,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.relay_passes.fuse.test_parallel_fusion import two_networks
-from tests.relay_passes.memory.test_in_place import conv
+from tests.relay_passes.concatenations import conv
+from tests.relay_passes.fusion_groups import two_networks
 from tests.schedules.harness import Graph
 from tvm_edge.compiler.prepared import prepare
 from tvm_edge.hardware.presets import PRESETS

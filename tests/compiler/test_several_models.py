@@ -18,7 +18,7 @@ import tvm_edge
 from tests.compiler.several_models import assert_close, check, expected_of, inputs_of
 from tests.marks import in_full
 from tests.onnx_models import conv_relu, make_model, random_input
-from tests.relay_passes.memory.test_in_place import fire
+from tests.relay_passes.concatenations import fire
 from tests.runtime.support import rewrite_artifact
 from tests.schedules.harness import Graph
 from tvm_edge import ArtifactError

@@ -9,8 +9,8 @@ import pytest
 
 import tvm_edge
 from tests.runtime.support import run_python
+from tests.schedules.gpu.graphs import conv
 from tests.schedules.gpu.harness import assert_legal, gpu_kernels
-from tests.schedules.gpu.test_kernels import conv
 from tvm_edge.hardware import probe, resolve_target
 from tvm_edge.hardware.presets import PRESETS
 

@@ -331,3 +331,18 @@ def programs(draw: st.DrawFn, in_place: bool = True) -> tvm.IRModule:
                 fresh.add(tensors[-1])
     some = draw(st.lists(st.sampled_from(tensors[-6:]), min_size=1, max_size=3, unique=True))
     return p.module(*some)
+
+
+def without_copies(mod: tvm.IRModule) -> tvm.IRModule:
+    """Each copy replaced by what it copies."""
+
+    @relax.expr_functor.mutator
+    class Forget(relax.expr_functor.PyExprMutator):
+        def visit_call_(self, op: relax.Call) -> relax.Expr:
+            op = super().visit_call_(op)
+            is_copy = isinstance(op.op, tvm.ir.Op) and op.op.name == "relax.to_vdevice"
+            return op.args[0] if is_copy else op
+
+    mod = mod.clone()
+    mod["main"] = Forget(mod).visit_expr(mod["main"])
+    return mod

@@ -18,7 +18,7 @@ from tvm.script import relax as R
 
 import tvm_edge
 from tests.onnx_models import conv_relu, random_input, reference, relative_error
-from tests.runtime.test_concurrency import at_once
+from tests.runtime.support import at_once
 from tvm_edge.compiler import phases, prepared, steps
 from tvm_edge.relay_passes.instructions import record_on_opencl
 from tvm_edge.runtime import captures, dlpack, session

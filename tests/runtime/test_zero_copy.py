@@ -8,35 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import tvm
-from onnx import helper
 
 import tvm_edge
 from tests.marks import sampled
-from tests.onnx_models import ladder, make_model, random_input, reference, relative_error
+from tests.onnx_models import random_input, reference, relative_error
 from tests.opencl.support import Worker, build_shim, worker
+from tests.runtime.frames import network
 from tvm_edge import opencl
 from tvm_edge.compiler import prepared
 from tvm_edge.hardware import resolve_target
 
 SHAPE = (1, 8, 12, 12)
 FALLBACKS = [["Tanh"], ["Add"], ["Tanh", "Sigmoid"], ["Conv"], ["Split", "Tanh"], ["Reshape"]]
-
-
-def network() -> onnx.ModelProto:
-    """Tensors that cross to and fro, read again by both sides; fields, views, an early result."""
-    nodes, weights, value = ladder(4)
-    nodes += [
-        helper.make_node("Split", [value], ["p0", "p1"], axis=1),
-        helper.make_node("Mul", ["p1", "p0"], ["m"]),
-        helper.make_node("Concat", ["m", "p1", "p0"], ["joined"], axis=1),
-        helper.make_node("Reshape", ["joined", "shape"], ["flat"]),
-        helper.make_node("Relu", ["flat"], ["last"]),
-    ]
-    weights["shape"] = np.array([1, -1], "int64")
-    return make_model(nodes, {"data": SHAPE}, ["last", "a1"], weights)
 
 
 def inputs(count: int) -> list[dict[str, np.ndarray]]:

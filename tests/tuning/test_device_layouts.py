@@ -18,10 +18,10 @@ from tests.marks import needs_opencl
 from tests.schedules.blocked_harness import Conv
 from tests.schedules.gpu.blocks import plan_in_blocks
 from tests.schedules.harness import Graph
+from tests.tuning.int8_networks import MIXED_MODEL, PLAIN_MODEL, check_mixed
+from tests.tuning.layout_networks import check_outputs
 from tests.tuning.made import conv
-from tests.tuning.test_int8_networks import MIXED_MODEL, PLAIN_MODEL, check_mixed
-from tests.tuning.test_network_layouts import check_outputs
-from tests.tuning.test_tune import StandIn
+from tests.tuning.stand_in import StandIn
 from tvm_edge.compiler import phases, prepared
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.tunable import layout_graph_of

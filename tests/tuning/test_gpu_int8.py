@@ -16,9 +16,9 @@ from tests.marks import in_full
 from tests.quantized_models import QuantizedGraph, assert_same_numbers
 from tests.records.made import measured
 from tests.schedules.gpu.harness import MALI, ORIN, launches
+from tests.tuning.int8_networks import PLAIN, PLAIN_MODEL
 from tests.tuning.made import conv
-from tests.tuning.test_int8_networks import PLAIN, PLAIN_MODEL
-from tests.tuning.test_tune import StandIn
+from tests.tuning.stand_in import StandIn
 from tvm_edge.compiler import driver as compiler
 from tvm_edge.compiler import prepared
 from tvm_edge.compiler.tunable import convolutions_of

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import tvm_edge
-from tests.tuning.test_network_layouts import CPU, SMALL, SMALL_MODEL, check_outputs, network
+from tests.tuning.layout_networks import CPU, SMALL, SMALL_MODEL, check_outputs, network
 from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.records import (
     LAYOUTS,

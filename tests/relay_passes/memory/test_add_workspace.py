@@ -9,7 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 from tests.marks import in_full
-from tests.relay_passes.memory.test_in_place import conv
+from tests.relay_passes.concatenations import conv
 from tests.schedules.harness import Graph
 from tvm_edge.compiler import prepared
 from tvm_edge.relay_passes.ir.expressions import is_call

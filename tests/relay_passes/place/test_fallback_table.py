@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 import tvm_edge
-from tests.compiler.test_zoo_accuracy import REDUCED
+from tests.compiler.reduced_networks import REDUCED
 from tests.marks import in_full
 from tvm_edge import zoo
 from tvm_edge.compiler import phases

@@ -11,6 +11,7 @@ from tvm import relax
 
 import tvm_edge
 from tests.onnx_models import make_model, random_input, reference, relative_error
+from tests.relay_passes.two_devices import without_copies
 from tests.schedules.harness import Graph
 from tvm_edge.compiler import phases
 from tvm_edge.compiler.placement import Placed, place
@@ -153,22 +154,7 @@ def test_a_lost_copy_is_found() -> None:
         legal = phases.legalize(resolved)(placed(branches(), ["left"]).module)
     VerifyPlacement()(legal)
     with pytest.raises(RuntimeError, match="lost a copy"):
-        VerifyPlacement()(_without_copies(legal))
-
-
-def _without_copies(mod: tvm.IRModule) -> tvm.IRModule:
-    """Each copy replaced by what it copies."""
-
-    @relax.expr_functor.mutator
-    class Forget(relax.expr_functor.PyExprMutator):
-        def visit_call_(self, op: relax.Call) -> relax.Expr:
-            op = super().visit_call_(op)
-            is_copy = isinstance(op.op, tvm.ir.Op) and op.op.name == "relax.to_vdevice"
-            return op.args[0] if is_copy else op
-
-    mod = mod.clone()
-    mod["main"] = Forget(mod).visit_expr(mod["main"])
-    return mod
+        VerifyPlacement()(without_copies(legal))
 
 
 def test_copies_name_no_device_number() -> None:

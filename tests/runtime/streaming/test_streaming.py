@@ -16,7 +16,7 @@ import tvm
 import tvm_edge
 from tests.onnx_models import reference, relative_error
 from tests.runtime.streaming.conftest import LAYERS, WIDTH
-from tests.runtime.test_concurrency import at_once
+from tests.runtime.support import at_once
 from tvm_edge import ArtifactError, opencl
 from tvm_edge.runtime.mapped_file import MappedFile
 from tvm_edge.runtime.streaming import WeightStream

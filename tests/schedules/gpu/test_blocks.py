@@ -21,8 +21,8 @@ from tests.schedules.gpu.blocks import (
 )
 from tests.schedules.gpu.harness import MALI, ORIN
 from tests.schedules.harness import Graph
+from tests.tuning.layout_networks import network
 from tests.tuning.made import conv
-from tests.tuning.test_network_layouts import network
 from tvm_edge.compiler import prepared
 from tvm_edge.compiler.build import build
 from tvm_edge.compiler.tunable import layout_graph_of

@@ -14,13 +14,15 @@ from tvm import ir, te, tirx
 import tvm_edge
 from tests.marks import in_full, needs_opencl
 from tests.quantized_models import (
+    AWKWARD,
     QuantizedGraph,
     assert_same_numbers,
     inputs_of,
+    network,
     quantized,
+    rules_of,
     with_intermediates,
 )
-from tests.relay_passes.quantize.test_quantize_int8 import AWKWARD, network, rules_of
 from tests.schedules.gpu.harness import MALI, ORIN, launches, local_bytes
 from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.hardware import DeviceSpec, probe, resolve_target
