@@ -18,7 +18,7 @@ def compile_stock(model: Path, library: Path) -> None:
     from tvm import relax
     from tvm.relax.frontend.onnx import from_onnx
 
-    from tvm_edge.compiler.cuda import cuda_compiler
+    from tvm_edge.lowering.cuda_compiler import cuda_compiler
     from tvm_edge.hardware import resolve_target
 
     target = resolve_target("cuda").target

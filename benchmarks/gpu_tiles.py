@@ -76,7 +76,7 @@ def _build(layer: Layer | Products, tiles: list[Any], target: str, folder: str) 
     """Libraries of a layer's kernel, one for each tile."""
     import tvm
 
-    from tvm_edge.compiler.cuda import cuda_compiler
+    from tvm_edge.lowering.cuda_compiler import cuda_compiler
     from tvm_edge.hardware import resolve_target
     from tvm_edge.lowering import opencl_intrinsics
 

@@ -82,7 +82,7 @@ def _exported(model: Any, path: Path) -> Path:
 
 
 def _described(model: Any) -> dict[str, Any]:
-    from tvm_edge.compiler.budgeted import bytes_of_frame
+    from tvm_edge.compiler.budget import bytes_of_frame
 
     memory = model.report.memory
     found = model.report.to_dict()["memory"]

@@ -85,7 +85,7 @@ def _metaschedule(number: str, target: str, trials: str, folder: Path) -> dict[s
     from tvm import relax
     from tvm.s_tir import meta_schedule
 
-    from tvm_edge.compiler.cuda import cuda_compiler
+    from tvm_edge.lowering.cuda_compiler import cuda_compiler
     from tvm_edge.hardware import resolve_target
 
     resolved = resolve_target(target)

@@ -62,7 +62,7 @@ def store_features(
     from tvm.s_tir.meta_schedule.search_strategy import MeasureCandidate
 
     from tvm_edge.compiler import phases
-    from tvm_edge.compiler.schedule import schedule_kernels
+    from tvm_edge.relay_passes.lower.schedule_kernels import schedule_kernels
     from tvm_edge.compiler.steps import fuse
     from tvm_edge.tuning.problem import make_problem
     from tvm_edge.tuning.repeated import repeated_convolution

@@ -178,7 +178,7 @@ def build_kernel(kernel: Any, target: str, path: Path) -> None:
     """
     import tvm
 
-    from tvm_edge.compiler.cuda import cuda_compiler
+    from tvm_edge.lowering.cuda_compiler import cuda_compiler
     from tvm_edge.hardware import resolve_target
     from tvm_edge.lowering import opencl_intrinsics
 
@@ -198,7 +198,7 @@ def compile_stock(name: str, folder: Path) -> Result:
     """A job: compile a workload with TVM's own pipeline for CUDA, DispatchSortScan in it."""
     import tvm
 
-    from tvm_edge.compiler.cuda import cuda_compiler
+    from tvm_edge.lowering.cuda_compiler import cuda_compiler
     from tvm_edge.hardware import resolve_target
 
     workload = find_workload(name)

@@ -119,7 +119,7 @@ class _Sweep:
         import onnxruntime
         import tvm
 
-        from tvm_edge.compiler.cuda import cuda_compiler
+        from tvm_edge.lowering.cuda_compiler import cuda_compiler
         from tvm_edge.hardware import resolve_target
         from tvm_edge.lowering import opencl_intrinsics
         from tvm_edge.schedules import workgroup

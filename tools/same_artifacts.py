@@ -134,7 +134,11 @@ def _tunable(target: str) -> Iterator[Any]:
     import numpy as np
 
     from tvm_edge.compiler.driver import compile_with
-    from tvm_edge.compiler.tunable import convolutions_of
+
+    try:
+        from tvm_edge.tuning.tunable import convolutions_of
+    except ImportError:  # before 0.2
+        from tvm_edge.compiler.tunable import convolutions_of
     from tvm_edge.hardware import resolve_target
     from tvm_edge.runtime.candidates import Operands
     from tvm_edge.schedules.conv_records import config_space

@@ -7,10 +7,13 @@ imported model, or kernels of the compilation. Names of variables are for reader
 
 from __future__ import annotations
 
+import tvm
 from tvm import relax
 from tvm.ir import SourceName, Span
 
-__all__ = ["at_kernel", "at_node", "emit_at", "kernel_of", "node_of"]
+from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call
+
+__all__ = ["at_kernel", "at_node", "calls_by_kernel", "emit_at", "kernel_of", "node_of"]
 
 _NODE, _KERNEL = "node", "kernel"
 
@@ -35,8 +38,18 @@ def kernel_of(var: relax.Var) -> int | None:
     return _line(var, _KERNEL)
 
 
+def calls_by_kernel(mod: tvm.IRModule) -> dict[int, relax.Binding]:
+    """Kernel calls of ``main`` by number, in execution order, those of all branches included."""
+    found = {}
+    for binding in all_bindings(mod["main"].body):
+        number = kernel_of(binding.var)
+        if number is not None and is_call(binding.value, *KERNEL_CALLS):
+            found[number] = binding
+    return found
+
+
 def emit_at(
-    builder: relax.BlockBuilder, value: relax.Expr, like: relax.Expr, *, output: bool = False
+    builder: relax.BlockBuilder, value: relax.Expr, like: relax.Expr | None, *, output: bool = False
 ) -> relax.Var:
     """Bind `value` to a new variable at the location, and with the name, of the variable `like`.
 

@@ -38,7 +38,7 @@ def considered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Launch, ...]
         found.append(tuple(map(tuple, members)))
         return group_workload(members)
 
-    monkeypatch.setattr("tvm_edge.compiler.parallel.group_workload", remembered)
+    monkeypatch.setattr("tvm_edge.compiler.parallel_fusion.group_workload", remembered)
     return found
 
 

@@ -16,7 +16,7 @@ from tests.onnx_models import make_model, random_input, reference, relative_erro
 from tests.records.made import measured
 from tests.schedules.gpu.harness import launches
 from tvm_edge.compiler import prepared
-from tvm_edge.compiler.tunable import convolutions_of
+from tvm_edge.tuning.tunable import convolutions_of
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.records import (
     Record,

@@ -23,7 +23,7 @@ from tests.runtime.support import rewrite_artifact
 from tests.schedules.harness import Graph
 from tvm_edge import ArtifactError
 from tvm_edge.compiler import prepared
-from tvm_edge.compiler.models_alone import with_models
+from tvm_edge.relay_passes.instructions.separate_models import with_models
 
 # ------------------------------------------------------------------------------ together and alone
 

@@ -12,7 +12,7 @@ from onnx import helper
 import tvm_edge
 from tests.onnx_models import ladder, make_model
 from tvm_edge.compiler import prepared
-from tvm_edge.compiler.storage_plan import over_time, planned_storages
+from tvm_edge.memory.storage_plan import over_time, planned_storages
 
 SHAPE = (1, 8, 10, 10)
 TENSOR = 4 * math.prod(SHAPE)  # bytes

@@ -24,7 +24,7 @@ from tests.schedules.harness import (
     scalar_lanes,
 )
 from tvm_edge.compiler import prepared
-from tvm_edge.compiler.schedule import KernelSchedule, schedule_kernels
+from tvm_edge.relay_passes.lower.schedule_kernels import KernelSchedule, schedule_kernels
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.layout import choose_blocks as layout_choice
 from tvm_edge.report import CompileReport

@@ -11,7 +11,7 @@ import onnx
 from tests.onnx_models import reference
 from tests.schedules.blocked_harness import Conv
 from tests.schedules.harness import Graph, assert_close
-from tvm_edge.compiler.tunable import layout_graph_of
+from tvm_edge.tuning.tunable import layout_graph_of
 from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem

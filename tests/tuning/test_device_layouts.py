@@ -24,7 +24,7 @@ from tests.tuning.made import conv
 from tests.tuning.stand_in import StandIn
 from tvm_edge.compiler import phases, prepared
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.compiler.tunable import layout_graph_of
+from tvm_edge.tuning.tunable import layout_graph_of
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.records import LAYOUTS, read_layouts, store_of

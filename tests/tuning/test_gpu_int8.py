@@ -21,7 +21,7 @@ from tests.tuning.made import conv
 from tests.tuning.stand_in import StandIn
 from tvm_edge.compiler import driver as compiler
 from tvm_edge.compiler import prepared
-from tvm_edge.compiler.tunable import convolutions_of
+from tvm_edge.tuning.tunable import convolutions_of
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
 from tvm_edge.records import Database, Record, add_records, store_of
 from tvm_edge.runtime import CompiledModel

@@ -22,7 +22,7 @@ from tests.tuning.made import records_of
 from tests.tuning.stand_in import StandIn
 from tvm_edge.compiler import phases
 from tvm_edge.compiler.driver import compile_with, unmerged_kernels
-from tvm_edge.compiler.tunable import convolutions_of, layout_graph_of
+from tvm_edge.tuning.tunable import convolutions_of, layout_graph_of
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import add_records

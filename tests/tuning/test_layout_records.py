@@ -10,7 +10,7 @@ import pytest
 
 import tvm_edge
 from tests.tuning.layout_networks import CPU, SMALL, SMALL_MODEL, check_outputs, network
-from tvm_edge.compiler.tunable import layout_graph_of
+from tvm_edge.tuning.tunable import layout_graph_of
 from tvm_edge.records import (
     LAYOUTS,
     LayoutRecord,

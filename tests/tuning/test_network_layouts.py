@@ -29,7 +29,7 @@ from tests.tuning.layout_networks import (
 from tests.tuning.stand_in import StandIn
 from tvm_edge.compiler import phases
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.compiler.tunable import layout_graph_of
+from tvm_edge.tuning.tunable import layout_graph_of
 from tvm_edge.errors import InputError
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target

@@ -18,6 +18,7 @@ from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.floor import floor_of
 from tvm_edge.memory.scratch import Scratch, kept, scratch_of
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call, static_shape
+from tvm_edge.relay_passes.ir.locations import kernel_of
 from tvm_edge.relay_passes.memory.stream_weights import streamed_constant
 from tvm_edge.report import SplitInfo
 from tvm_edge.runtime.pinned_copies import BLOCKS_NBYTES
@@ -170,9 +171,8 @@ def launch_code(devices: Iterable[str], resolved: ResolvedTarget) -> tuple[int, 
 
 def call_bytes(
     mod: tvm.IRModule, scratch: Mapping[str, Scratch], threads: int
-) -> list[tuple[int, int, int, int]]:
-    """Of each launch in ``main``, in order: its constants, its results, its scratch space, and the
-    constants that are streamed.
+) -> dict[int, tuple[int, int, int, int]]:
+    """Bytes of each kernel of ``main``: its weights, results, workspace, and streamed weights.
 
     Parameters
     ----------
@@ -182,14 +182,15 @@ def call_bytes(
         By name of the kernel.
     threads : int
     """
-    found = []
+    found = {}
     parts: dict[relax.Var, relax.Expr] = {}
     for binding in all_bindings(mod["main"].body):
         call = binding.value
         part = streamed_constant(call)
         if part is not None:
             parts[binding.var] = part
-        if not is_call(call, *KERNEL_CALLS):
+        number = kernel_of(binding.var)
+        if number is None or not is_call(call, *KERNEL_CALLS):
             continue
         kernel = call.args[0]
         room = sum(tensor_bytes(b.shape, str(b.dtype)) for b in workspace_of(mod[kernel]))
@@ -202,7 +203,7 @@ def call_bytes(
             for each in (kept, asked)
         )
         results = _type_bytes(call.ty) - room
-        found.append((weights + streamed, results, room + own, streamed))
+        found[number] = weights + streamed, results, room + own, streamed
     return found
 
 

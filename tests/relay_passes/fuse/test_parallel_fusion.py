@@ -206,7 +206,7 @@ def test_who_reads_all_parts_waits_for_each(
         seen.append(mod)
         return ParallelFusion(mod, [(number,) for number in range(len(kernel_calls(mod)))])
 
-    monkeypatch.setattr("tvm_edge.compiler.parallel.fuse_parallel", kept)
+    monkeypatch.setattr("tvm_edge.compiler.parallel_fusion.fuse_parallel", kept)
     graph = Graph()
     fire(graph)
     prepared.prepare(graph.model(), gpu, None, "none", parallel_fusion=True)

@@ -13,7 +13,7 @@ from tests.onnx_models import reference
 from tests.schedules.harness import Graph, assert_close
 from tvm_edge.compiler import prepared
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.compiler.tunable import layout_graph_of
+from tvm_edge.tuning.tunable import layout_graph_of
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem

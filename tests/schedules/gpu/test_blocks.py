@@ -25,7 +25,7 @@ from tests.tuning.layout_networks import network
 from tests.tuning.made import conv
 from tvm_edge.compiler import prepared
 from tvm_edge.compiler.build import build
-from tvm_edge.compiler.tunable import layout_graph_of
+from tvm_edge.tuning.tunable import layout_graph_of
 from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.report import layout_name

@@ -24,7 +24,7 @@ from tests.quantized_models import (
     with_intermediates,
 )
 from tests.schedules.gpu.harness import MALI, ORIN, launches, local_bytes
-from tvm_edge.compiler.cuda import cuda_compiler
+from tvm_edge.lowering.cuda_compiler import cuda_compiler
 from tvm_edge.hardware import DeviceSpec, probe, resolve_target
 from tvm_edge.hardware.presets import GENERIC_CUDA, PRESETS
 from tvm_edge.lowering.opencl_source import sources_rewritten

@@ -15,7 +15,7 @@ from tests.schedules.gpu.harness import MALI, ORIN, check_gpu, launches
 from tests.schedules.harness import Graph, assert_close
 from tvm_edge.compiler import phases
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.compiler.schedule import schedule_kernels
+from tvm_edge.relay_passes.lower.schedule_kernels import schedule_kernels
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.lower import lower_conv2d

@@ -6,17 +6,13 @@ takes is cut out of it before that: the same kernels on the same weights, by a f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from tvm_edge.compiler.parallel import merged_infos
-from tvm_edge.compiler.steps import lower
-from tvm_edge.frontend import ImportedModel
-from tvm_edge.relay_passes.fuse.parallel_fusion import ParallelFusion
 from tvm_edge.relay_passes.ir.expressions import (
     KERNEL_CALLS,
     all_bindings,
@@ -24,10 +20,10 @@ from tvm_edge.relay_passes.ir.expressions import (
     with_functions_named,
 )
 from tvm_edge.relay_passes.memory.stream_weights import not_waiting, waits_for
-from tvm_edge.report import KernelInfo, MemoryInfo, ModelAlone, ModelPart
+from tvm_edge.report import ModelPart
 from tvm_edge.runtime.entry import ALL, function_of, kernel_by_kernel
 
-__all__ = ["Alone", "Lowered", "largest", "models_alone", "with_models"]
+__all__ = ["Alone", "models_alone", "with_models"]
 
 
 @dataclass(frozen=True)
@@ -39,8 +35,6 @@ class Alone:
     part : ModelPart
     module : tvm.IRModule
         ``main`` has the model's inputs and the weights of all models.
-    calls : tuple of int
-        For each of its kernel calls, which of those of all models it is.
     weights : tuple of int
         The weights that it reads; of streamed ones also the parts that it reads ahead, which may be
         another model's.
@@ -48,7 +42,6 @@ class Alone:
 
     part: ModelPart
     module: tvm.IRModule
-    calls: tuple[int, ...]
     weights: tuple[int, ...]
 
 
@@ -72,16 +65,10 @@ def _alone(lifted: tvm.IRModule, part: ModelPart) -> Alone:
     blocks, results = _returning(main, part)
     blocks = _not_waiting_for_others(blocks, inputs)
     kept = _needed(blocks, inputs, results)
-    calls: list[int] = []
     read: dict[int, None] = {}
-    count = 0
     for binding in (binding for block in blocks for binding in block.bindings):
-        inside = _with_branches(binding)
-        own = range(count, count + sum(is_call(each.value, *KERNEL_CALLS) for each in inside))
-        count = own.stop
         if binding.var in kept:
-            calls += own
-            for each in inside:
+            for each in _with_branches(binding):
                 read.update(dict.fromkeys(_items_of(weights, each.value)))
     for result in results:
         read.update(dict.fromkeys(_items_of(weights, result)))
@@ -107,7 +94,7 @@ def _alone(lifted: tvm.IRModule, part: ModelPart) -> Alone:
     relax.expr._update_type(name, func.ty)
     functions[name] = func
     module = tvm.IRModule(functions, attrs=lifted.attrs, global_infos=lifted.global_infos)
-    return Alone(part, module, tuple(calls), tuple(sorted(read)))
+    return Alone(part, module, tuple(sorted(read)))
 
 
 def _returning(
@@ -196,60 +183,6 @@ def _items_of(weights: relax.Var, value: relax.Expr) -> list[int]:
 
     relax.analysis.post_order_visit(value, visit)
     return found
-
-
-class Lowered:
-    """Instructions of one of several models by itself.
-
-    Parameters
-    ----------
-    alone : Alone
-    merged : ParallelFusion
-        Of its module.
-    kinds, shared
-        As for :func:`tvm_edge.compiler.steps.lower`.
-    """
-
-    def __init__(
-        self, alone: Alone, merged: ParallelFusion, kinds: Sequence[str], shared: Collection[str]
-    ) -> None:
-        self._alone, self._merged = alone, merged
-        self.instructions, self._plain = lower(merged.module, kinds, shared)
-
-    def described(
-        self,
-        model: ImportedModel,
-        kernels: Sequence[KernelInfo],
-        memory_of: Callable[..., MemoryInfo],
-    ) -> ModelAlone:
-        """What a report says of it, given the launches of all models without merged ones.
-
-        `memory_of` takes instructions, the positions of weights, inputs, outputs and launches.
-        """
-        part = self._alone.part
-        own = merged_infos([kernels[call] for call in self._alone.calls], self._merged)
-        memory = memory_of(
-            self._plain,
-            self._alone.weights,
-            [model.inputs[position] for position in part.inputs],
-            [model.outputs[position] for position in part.outputs],
-            own,
-        )
-        return ModelAlone(part.name, own, memory)
-
-
-def largest(memory: MemoryInfo, models: Sequence[ModelAlone]) -> MemoryInfo:
-    """The memory of a run of all models, with the activations of any run that needs more.
-
-    On each device by itself: a run of one model may need more than one of all, as the planner finds
-    no least plan.
-    """
-    every = [memory, *(model.memory for model in models)]
-    devices = {
-        device: max(each.by_device.get(device, 0) for each in every) for device in memory.by_device
-    }
-    activations = max(sum(devices.values()), *(each.activations for each in every), 0)
-    return replace(memory, activations=activations, by_device=devices)
 
 
 def with_models(whole: tvm.IRModule, lowered: Sequence[tvm.IRModule]) -> tvm.IRModule:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import tvm
 
-from tvm_edge.compiler.tuned import TuningLogs
+from tvm_edge.compiler.convolutions import TuningLogs
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.records import SHIPPED, RecordLibrary, recorded_device, stores_below, user_folder
 from tvm_edge.relay_passes.fuse.parallel_fusion import Measured, ParallelFusion, fuse_parallel
-from tvm_edge.relay_passes.ir.expressions import kernel_calls
 from tvm_edge.report import KernelInfo
 from tvm_edge.schedules.parallel_policy import UNKNOWN, Group, fuses_by_itself
 from tvm_edge.schedules.parallel_records import gain, group_workload
 
-__all__ = ["describe_groups", "group_records", "merge_kernels", "merged_infos"]
+__all__ = ["describe_groups", "group_records", "merge_kernels", "merged_info"]
 
 # Where a merged kernel's schedule came from: as the least certain of its members'.
 _ORIGINS = ("fallback", "heuristic", "transferred", "tuned")
@@ -55,7 +54,7 @@ def merge_kernels(
                 return replace(found, groups=told)
             if fuses_by_itself(spec):
                 return fuse_parallel(mod, spec, resolved.target)
-    return ParallelFusion(mod, [(number,) for number in range(len(kernel_calls(mod)))])
+    return ParallelFusion(mod)
 
 
 @contextmanager
@@ -71,18 +70,8 @@ def group_records(resolved: ResolvedTarget, tuning_logs: TuningLogs) -> Iterator
         yield lambda members: gain(library.candidates(group_workload(members), resolved.kind), spec)
 
 
-def merged_infos(kernels: Sequence[KernelInfo], parallel: ParallelFusion) -> tuple[KernelInfo, ...]:
-    """The launches of a run, given those that there would be without merged ones."""
-    names = kernel_calls(parallel.module)
-    return tuple(
-        _merged(name, [kernels[member] for member in members])
-        for name, members in zip(names, parallel.calls, strict=True)
-    )
-
-
-def _merged(name: str, members: Sequence[KernelInfo]) -> KernelInfo:
-    if len(members) == 1:
-        return members[0]
+def merged_info(name: str, members: Sequence[KernelInfo]) -> KernelInfo:
+    """Describe the kernel that `members` are merged to."""
     rules = ", ".join(member.rule for member in members)
     return KernelInfo(
         name,
@@ -100,20 +89,20 @@ def _merged(name: str, members: Sequence[KernelInfo]) -> KernelInfo:
 
 
 def describe_groups(
-    kernels: Sequence[KernelInfo], parallel: ParallelFusion, parallel_fusion: str | bool
+    kernels: Mapping[int, KernelInfo], groups: Sequence[Group], parallel_fusion: str | bool
 ) -> tuple[dict[str, Any], ...]:
-    """What the report says of each group that was considered.
+    """Describe each group that was considered, for the report.
 
     Parameters
     ----------
-    kernels : sequence of KernelInfo
-        The launches without merged ones.
+    kernels : mapping of int to KernelInfo
+        Kernels that are not merged, by number.
+    groups : sequence of Group
+    parallel_fusion : {"auto", True, False}
     """
-    if parallel_fusion is True and not parallel.groups:
+    if parallel_fusion is True and not groups:
         return (_entry((), Group((), False, _NOTHING, None, None)),)
-    return tuple(
-        _entry([kernels[member] for member in group.members], group) for group in parallel.groups
-    )
+    return tuple(_entry([kernels[member] for member in group.members], group) for group in groups)
 
 
 def _entry(members: Sequence[KernelInfo], group: Group) -> dict[str, Any]:

@@ -7,10 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tvm_edge.compiler import phases
+import tvm
+
+from tvm_edge.compiler.compilation import Compilation
+from tvm_edge.compiler.options import Options
+from tvm_edge.compiler.pipeline import PIPELINE
 from tvm_edge.compiler.placement import place
 from tvm_edge.errors import InputError, PlacementError
-from tvm_edge.frontend import SourceNode, load_model
+from tvm_edge.frontend import ImportedModel, SourceNode, load_model
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.ir.expressions import bindings_of
 from tvm_edge.relay_passes.layout.int8_convolution import convolution_at
@@ -31,13 +35,20 @@ def convolutions_of(
 
     With how often the model has each.
     """
-    imported = load_model(model, input_shapes)
-    with resolved.cpu.target:
-        simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))
+    _, simple = _simplified(model, resolved, input_shapes)
     bindings = bindings_of(simple["main"])
     bound = {binding.var: binding.value for binding in bindings}
     found = (convolution_at(binding.value, bound, resolved.spec) for binding in bindings)
     return dict(Counter(filter(None, found)))
+
+
+def _simplified(
+    model: Any, resolved: ResolvedTarget, input_shapes: Mapping[str, Sequence[int]] | None
+) -> tuple[ImportedModel, tvm.IRModule]:
+    """Import a model, and run the passes on its operators that come before placement."""
+    imported = load_model(model, input_shapes)
+    begun = Compilation(imported, resolved, Options(), module=imported.module)
+    return imported, PIPELINE.part(until="PlaceOperators").run(begun).module
 
 
 def check_alone(
@@ -53,9 +64,7 @@ def check_alone(
     """
     if resolved.host is None:
         return
-    imported = load_model(model, input_shapes)
-    with resolved.cpu.target:
-        simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))
+    imported, simple = _simplified(model, resolved, input_shapes)
     try:
         place(simple, imported, resolved, "none")
     except PlacementError as err:
@@ -79,7 +88,5 @@ def layout_graph_of(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[LayoutGraph, Sequence[SourceNode]]:
     """Which layouts the operators of a model may have on a device, and the model's nodes."""
-    imported = load_model(model, input_shapes)
-    with resolved.cpu.target:
-        simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(imported.module))
+    imported, simple = _simplified(model, resolved, input_shapes)
     return layout_graph(simple["main"], resolved.spec), imported.nodes

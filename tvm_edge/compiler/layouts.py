@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tvm
 
-from tvm_edge.compiler.tuned import TuningLogs
+from tvm_edge.compiler.convolutions import TuningLogs
 from tvm_edge.frontend import SourceNode
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.records import (
@@ -33,11 +33,11 @@ from tvm_edge.schedules.conv_records import (
 )
 from tvm_edge.schedules.layouts import block_sizes
 
-__all__ = ["Planned", "describe_layout_plan", "has_layouts", "planned_layouts"]
+__all__ = ["LayoutChoice", "choose_layouts", "describe_layout_plan", "has_layouts"]
 
 
 @dataclass(frozen=True)
-class Planned:
+class LayoutChoice:
     """Layouts of a module's ``main``.
 
     Attributes
@@ -59,12 +59,12 @@ def has_layouts(resolved: ResolvedTarget) -> bool:
     return bool(block_sizes(resolved.spec))
 
 
-def planned_layouts(
+def choose_layouts(
     mod: tvm.IRModule,
     resolved: ResolvedTarget,
     tuning_logs: TuningLogs,
     nodes: Sequence[SourceNode],
-) -> Planned:
+) -> LayoutChoice:
     """What records say of the layouts of a module of one device.
 
     Parameters
@@ -77,21 +77,21 @@ def planned_layouts(
         Of the user's model.
     """
     if isinstance(tuning_logs, bool) or not has_layouts(resolved):
-        return Planned()
+        return LayoutChoice()
     folders = [user_folder(tuning_logs), SHIPPED]
     if not any(_has_file(folder, resolved.spec) for folder in folders):
-        return Planned()
+        return LayoutChoice()
     graph = layout_graph(mod["main"], resolved.spec)
     target = recorded_target(resolved.kind, resolved.spec)
     record, warnings = find_layouts(folders, resolved.spec.key, target, graph.digest)
     if record is None:
-        return Planned(warnings=warnings)
+        return LayoutChoice(warnings=warnings)
     try:
         plan = _plan_of(record, graph, resolved.spec)
     except ValueError as err:
         reason = f"the layouts of {record.name}: {err}; tune it again with graph=True (--graph)"
-        return Planned(ignored=(reason,), warnings=warnings)
-    return Planned(plan, describe_layout_plan(record, graph, nodes), (), warnings)
+        return LayoutChoice(ignored=(reason,), warnings=warnings)
+    return LayoutChoice(plan, describe_layout_plan(record, graph, nodes), (), warnings)
 
 
 def describe_layout_plan(

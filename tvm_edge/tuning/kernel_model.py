@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.compiler.build import build, described_target
-from tvm_edge.compiler.steps import lower
+from tvm_edge.compiler.pipeline import instructions_of
 from tvm_edge.frontend.specs import output_specs, spec_of
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.memory.lift_weights import WEIGHTS_PARAM
@@ -43,8 +43,7 @@ def kernel_model(
     mod["main"] = relax.Function(
         [*main.params, weights], main.body, main.ret_ty, main.is_pure, main.attrs
     )
-    with resolved.target:
-        lowered, _ = lower(mod, [resolved.kind], resolved.shared)
+    lowered = instructions_of(mod, resolved)
     code = described_target(resolved)
     report = CompileReport("kernels", resolved.spec.name, (), (), None)
     plan = DevicePlan((resolved.kind,), (0,) * len(inputs), ())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol, TypeVar
 
+from tvm_edge.compiler.compilation import Compilation
 from tvm_edge.compiler.frame_time import frame_time
 from tvm_edge.errors import InputError, TvmEdgeWarning
-from tvm_edge.frontend import SourceNode
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.budget import machine_bytes, written
 from tvm_edge.memory.plans import Plan, Prediction, chosen, possible
@@ -22,38 +21,19 @@ _DEPTH = 2  # frames in flight, as `stream` has them by default
 _Options = tuple[tuple[int, ...], bool, int | None, int | None]
 
 
-class _Made(Protocol):
-    """What the compiler knows of a model before it generates code."""
-
-    @property
-    def report(self) -> CompileReport: ...
-    @property
-    def resolved(self) -> ResolvedTarget: ...
-
-
-_P = TypeVar("_P", bound=_Made)
-
-
 def within_budget(
-    make: Callable[[Plan], _P],
-    budget: int,
-    nodes: Sequence[SourceNode],
-    target: ResolvedTarget,
-    fallback: str | Sequence[str],
-) -> tuple[_P, CompileReport]:
-    """The fastest plan that fits, and its report with all others in it.
+    begun: Compilation, make: Callable[[Plan], Compilation], budget: int
+) -> Compilation:
+    """Carry out the fastest plan that fits; its report lists all others.
 
     Parameters
     ----------
+    begun : Compilation
+        Before its first pass.
     make : callable
         Carries out a plan, up to code.
     budget : int
         Bytes.
-    nodes : sequence of SourceNode
-        Of the model.
-    target : ResolvedTarget
-    fallback : str or sequence of str
-        As ``compile`` takes it.
 
     Raises
     ------
@@ -61,13 +41,14 @@ def within_budget(
         No plan fits.
     """
     _check_machine(budget)
+    target, fallback = begun.resolved, begun.options.fallback
     reports: dict[_Options, tuple[CompileReport, ResolvedTarget]] = {}
     considered: list[tuple[Plan, Prediction | str]] = []
     # Of all that is made only the best stays, as each has the model's weights.
-    best: tuple[float, _Options, _P] | None = None
+    best: tuple[float, _Options, Compilation] | None = None
     enough: set[str] = set()  # plans that fit, and those that are slower than one of these
     for plan, missing in possible(
-        nodes,
+        begun.imported.nodes,
         beside_cpu=target.host is not None,
         unified=target.spec.unified_memory,
         offload=fallback not in ("none", "error"),
@@ -104,7 +85,8 @@ def within_budget(
     made = best[2] if best is not None and best[1] == _options(plan) else make(plan)
     memory = made.report.memory
     assert memory is not None, "a model that compiles has a memory plan"
-    return made, replace(made.report, memory=replace(memory, budget=budget, plans=infos))
+    report = replace(made.report, memory=replace(memory, budget=budget, plans=infos))
+    return replace(made, report=report)
 
 
 def _options(plan: Plan) -> _Options:

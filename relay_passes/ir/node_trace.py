@@ -1,4 +1,4 @@
-"""Which of the user's operators a kernel computes.
+"""Nodes of the user's model that each kernel computes.
 
 Fusion renames variables and shares functions, so names alone do not survive it. Value numbering
 does: a value is its producer and the numbers of its arguments, the same before and after fusion.
@@ -26,7 +26,7 @@ class NodeTrace:
     Parameters
     ----------
     mod : tvm.IRModule
-        Legalised, before fusion; the variable of node ``i``'s result is called ``n<i>_``.
+        Legalised, before fusion.
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:
@@ -53,18 +53,17 @@ class NodeTrace:
                 if isinstance(read, int) and read in self._node:
                     self._node.setdefault(number, self._node[read])
 
-    def calls(self, mod: tvm.IRModule) -> list[tuple[str, tuple[int, ...]]]:
-        """Kernel and node indices of every kernel call in ``main`` after ``FuseOps``.
+    def nodes_of_kernels(self, mod: tvm.IRModule) -> dict[relax.Var, tuple[int, ...]]:
+        """Nodes of every kernel call in ``main`` after ``FuseOps``, by the variable of its result.
 
         Returns
         -------
-        list of (str, tuple of int)
-            In execution order, branches one after the other; the first is the name of the function
-            that is called.
+        dict of Var to tuple of int
+            In execution order, branches one after the other.
         """
         main = mod["main"]
         env: dict[relax.Var, Hashable] = {p: ("param", i) for i, p in enumerate(main.params)}
-        result = []
+        result: dict[relax.Var, tuple[int, ...]] = {}
         for binding in all_bindings(main.body):
             value = binding.value
             callee = value.op if isinstance(value, relax.Call) else None
@@ -78,11 +77,11 @@ class NodeTrace:
                 numbers = [self._bound(step, inner) for step in bindings_of(group)]
                 env[binding.var] = key = self._key(group.body.body, inner)
                 self._match(binding.var.ty, group.body.body.ty, key)
-                result.append((callee.name_hint, self._nodes(numbers)))
+                result[binding.var] = self._nodes(numbers)
             else:
                 number = self._bound(binding, env)
                 if is_call(value, *KERNEL_CALLS):
-                    result.append((value.args[0].name_hint, self._nodes([number])))
+                    result[binding.var] = self._nodes([number])
         return result
 
     def _nodes(self, numbers: Sequence[int]) -> tuple[int, ...]:

@@ -5,12 +5,11 @@ Instructions of the virtual machine alone: the kernels are those that ``main`` c
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import tvm
 from tvm import relax, tirx
 
-from tvm_edge.compiler import phases
 from tvm_edge.relay_passes.instructions.split_stages import split_stages
 from tvm_edge.runtime.entry import stage_name
 
@@ -18,16 +17,19 @@ __all__ = ["with_stages"]
 
 
 def with_stages(
-    lowered: tvm.IRModule, lifted: tvm.IRModule, devices: int, shared: Collection[str]
+    lowered: tvm.IRModule,
+    lifted: tvm.IRModule,
+    lower: Callable[[tvm.IRModule], tvm.IRModule],
+    shared: Collection[str],
 ) -> tvm.IRModule:
     """A lowered module with the stages of ``main``, if there are several, as functions.
 
     Parameters
     ----------
     lowered, lifted : IRModule
-        After and before the phase "lower".
-    devices : int
-        How many virtual devices there are.
+        Instructions of the virtual machine, and what they were made of.
+    lower : callable
+        Makes instructions of such a module, and records none of them.
     shared : collection of {"read", "write"}
         What the CPU does with the GPU's tensors where they are.
 
@@ -50,7 +52,7 @@ def with_stages(
         functions[tvm.ir.GlobalVar("main")] = stage.function
         known = {gvar.name_hint for gvar in functions}
         alone = tvm.IRModule(functions, attrs=lifted.attrs, global_infos=lifted.global_infos)
-        staged = phases.lower(devices)(alone)
+        staged = lower(alone)
         for gvar, func in _kernels(staged):
             if gvar.name_hint not in known:
                 lowered.update_func(gvar, func)
