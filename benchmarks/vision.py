@@ -30,11 +30,9 @@ float32. ``--sweep`` adds cost against length and against the number of segments
 many, regions of interest, and what else detection heads do; on the machine with CUDA
 ``torchvision.ops`` and ``torch.nn.functional``. tvm-edge's ``events`` are of the model through
 TVM's virtual machine, and PyTorch's of the same call as ``call``. Results are compared before
-anything is timed. Naive kernels, a work-item for each class, segment or line, stand for ICPP'19's
-"before" (Table 4); ``--networks`` adds its three networks with naive suppression and with ours.
-``--device opencl`` is tvm-edge's OpenCL by itself, on any device; ``--small`` are workloads of
-small sizes, to try the benchmark. Where time is short: ``--part detection --rounds 2 --seconds
-0.05``.
+anything is timed. ``--device opencl`` is tvm-edge's OpenCL by itself, on any device; ``--small``
+are workloads of small sizes, to try the benchmark. Where time is short: ``--part detection --rounds
+2 --seconds 0.05``.
 """
 
 from __future__ import annotations
@@ -65,7 +63,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--networks", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.device == "opencl" and options.part != "detection":

@@ -18,8 +18,6 @@ from benchmarks.vision_detection_report import (
     COLUMNS,
     RATIOS,
     beside_lines,
-    naive_lines,
-    network_lines,
     rounding_lines,
     table,
     verdicts_of,
@@ -34,7 +32,6 @@ from benchmarks.vision_figures import (
     verdict_records,
     wrong_line,
 )
-from benchmarks.vision_naive_peers import NAIVE_SUPPRESSIONS, NETWORKS, SORTING
 from benchmarks.vision_peers import environment_of
 
 __all__ = ["measure_detection"]
@@ -61,7 +58,6 @@ class _Session:
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
         self.device: str = options.device
-        self.targets = () if self.device == "cpu" else _TARGETS[self.device]
 
     def child(self, runtime: str, *job: object) -> dict[str, Any]:
         """Run a job in a process for a runtime."""
@@ -150,50 +146,6 @@ def _measure_gpu(rounds: Rounds, failed: Rounds, session: _Session) -> None:
             note(f"round {number + 1}: {runtime} {done.get('failed', 'done')}")
 
 
-def _measure_naive(workloads: Sequence[Detection], session: _Session) -> Rounds:
-    """One process for each target; of the naive kernels that are wanted."""
-    names = [w.name for w in workloads if w.name.startswith(NAIVE_SUPPRESSIONS)]
-    names = list(dict.fromkeys(names))
-    names += [name for name in SORTING if name.split()[0] in session.options.operators]
-    jobs = [(target, ("compile_naive", target, n)) for target in session.targets for n in names]
-    rounds: Rounds = {name: {} for name in names}
-    for (target, (_, _, name)), result in zip(jobs, session.all(jobs), strict=True):
-        if "failed" in result:
-            rounds[name][target] = [result]
-    for target in session.targets:
-        compiled = [name for name in names if target not in rounds[name]]
-        if compiled:
-            done = session.child(target, "time_naive", target, ";".join(compiled))
-            for name in compiled:
-                rounds[name][target] = [done if "failed" in done else done["results"][name]]
-            note(f"naive kernels: {target} {done.get('failed', 'done')}")
-    for name, results in rounds.items():
-        note_failures(f"naive {name}", results)
-    return rounds
-
-
-def _measure_networks(session: _Session) -> Rounds:
-    """Networks with our kernels and with naive ones in turns; ``own cuda`` and so on."""
-    variants = [(target, kernels) for target in session.targets for kernels in ("own", "naive")]
-    jobs = [(t, ("compile_network", t, k, name)) for name in NETWORKS for t, k in variants]
-    rounds: Rounds = {name: {f"{k} {t}": [] for t, k in variants} for name in NETWORKS}
-    for (target, (_, _, kernels, name)), result in zip(jobs, session.all(jobs), strict=True):
-        if "failed" in result or result["beside"]:
-            why = result.get("failed") or f"{', '.join(result['beside'])} on the CPU"
-            rounds[name][f"{kernels} {target}"] = [{"failed": why}]
-    failed = {(name, v) for name, variants in rounds.items() for v, f in variants.items() if f}
-    for _ in range(session.options.rounds):
-        for name, results in rounds.items():
-            for target, kernels in variants:
-                if (name, f"{kernels} {target}") not in failed:
-                    how = (target, kernels, name, session.options.seconds)
-                    found = session.child(target, "time_network", *how)
-                    results[f"{kernels} {target}"].append(found)
-    for name, results in rounds.items():
-        note_failures(name, results)
-    return rounds
-
-
 def measure_detection(
     options: argparse.Namespace, machine: Mapping[str, Any], folder: Path, record: dict[str, Any]
 ) -> None:
@@ -218,11 +170,6 @@ def measure_detection(
     rounds = found["workloads"] = _measure(workloads, compiled, session)
     record["detection"] = found
     save_record(options.json, record)
-    naive = found["naive"] = _measure_naive(workloads, session) if session.targets else {}
-    networks = found["networks"] = (
-        _measure_networks(session) if options.networks and session.targets else {}
-    )
-    everything = rounds | {f"naive {name}": results for name, results in naive.items()} | networks
     verdicts = verdicts_of(workloads, rounds, session.device)
     found["verdicts"] = verdict_records(verdicts)
     save_record(options.json, record)
@@ -230,10 +177,8 @@ def measure_detection(
         print(machine_line(machine), *table(operator, workloads, rounds, session.device), sep="\n")
         print()
     for lines in (
-        naive_lines(naive, rounds),
-        network_lines(networks),
         [str(verdict) for verdict in verdicts],
-        [*rounding_lines(rounds), *beside_lines(rounds), wrong_line(everything)],
+        [*rounding_lines(rounds), *beside_lines(rounds), wrong_line(rounds)],
     ):
         if lines:
             print(*lines, sep="\n", end="\n\n")

@@ -1,7 +1,7 @@
 """What the processes of :mod:`benchmarks.vision_detection` do: each holds one runtime.
 
 Results are checked before anything is timed. Times are those of :mod:`benchmarks.vision_peers`:
-``host_us``, ``device_us``, ``event_us``, and ``kernel_us`` of a naive kernel.
+``host_us``, ``device_us``, ``event_us``.
 """
 
 from __future__ import annotations
@@ -33,12 +33,6 @@ from benchmarks.vision_detection_models import (
 )
 from benchmarks.vision_expected import check
 from benchmarks.vision_models import path_of, words_of
-from benchmarks.vision_naive_peers import (
-    compile_naive,
-    compile_network,
-    time_naive,
-    time_network,
-)
 from benchmarks.vision_timing import CALLS, EVENT_ROUNDS, host_us, machine_us, torch_us
 
 __all__ = ["MODULE"]
@@ -288,13 +282,9 @@ def _torch_multibox(tensors: Mapping[str, Any]) -> Callable[[], Any]:
 
 _CHILDREN: dict[str, Job] = {
     "compile": compile_detection,
-    "compile_naive": compile_naive,
-    "compile_network": compile_network,
     "prepare": prepare_detection,
     "time_cpu": _time_cpu,
     "time_gpu": _time_gpu,
-    "time_naive": time_naive,
-    "time_network": time_network,
 }
 
 if __name__ == "__main__" and is_child():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import geometric_mean, median
-from typing import Any
+from statistics import geometric_mean
 
 from benchmarks.vision_boxes import Detection, Suppression
 from benchmarks.vision_figures import (
@@ -12,9 +11,7 @@ from benchmarks.vision_figures import (
     Ratio,
     Rounds,
     Verdict,
-    figures_of,
     quotient_of,
-    spread_us,
     table_line,
 )
 
@@ -22,8 +19,6 @@ __all__ = [
     "COLUMNS",
     "RATIOS",
     "beside_lines",
-    "naive_lines",
-    "network_lines",
     "rounding_lines",
     "table",
     "verdicts_of",
@@ -152,61 +147,3 @@ def beside_lines(rounds: Rounds) -> list[str]:
         for runtime, found in results.items()
         if found and found[0].get("beside")
     ]
-
-
-# ---------------------------------------------------------------- naive operators, for Table 4
-
-
-def naive_lines(naive: Rounds, rounds: Rounds) -> list[str]:
-    """Naive kernels beside ours: models by events for suppression, kernels for sorts and scans."""
-    if not naive:
-        return []
-    lines = ["| operator | on | naive, µs | ours, µs | naive / ours |", "|---|---|---|---|---|"]
-    for name, results in naive.items():
-        for target, found in results.items():
-            before, after = _before(found), _after(name, target, found, rounds)
-            ratio = f"**{before / median(after):.3g}**" if before and after else "–"
-            cells = (_words(found, before), spread_us(after) if after else "–")
-            lines.append(f"| {name} | {target} | {' | '.join(cells)} | {ratio} |")
-    return lines
-
-
-def _before(found: Sequence[dict[str, Any]]) -> float | None:
-    (only,) = found
-    if not only.get("right"):
-        return None
-    microseconds: float | None = only.get("event_us", only.get("kernel_us"))
-    return microseconds
-
-
-def _after(
-    name: str, target: str, found: Sequence[dict[str, Any]], rounds: Rounds
-) -> Sequence[float]:
-    if "own_us" in found[0]:
-        return [found[0]["own_us"]]
-    return figures_of(rounds.get(name, {}), Column("", target, "event_us"))
-
-
-def _words(found: Sequence[dict[str, Any]], microseconds: float | None) -> str:
-    if microseconds is not None:
-        return f"{microseconds:,.0f}"
-    return "**failed**" if "failed" in found[0] else "**wrong**"
-
-
-def network_lines(networks: Rounds) -> list[str]:
-    """Whole networks with naive suppression and with ours."""
-    if not networks:
-        return []
-    titles = "| network | on | boxes kept | naive, call, µs | ours, call, µs | naive / ours |"
-    lines = [titles, "|---|---|---|---|---|---|"]
-    for name, results in networks.items():
-        for target in dict.fromkeys(variant.split()[1] for variant in results):
-            columns = [Column("", f"{k} {target}", "host_us") for k in ("naive", "own")]
-            figures = [figures_of(results, column) for column in columns]
-            kept = {r["kept"] for variant in results.values() for r in variant if "kept" in r}
-            found = quotient_of(results, Ratio("", *columns))
-            cells = [spread_us(figure) if figure else "–" for figure in figures]
-            ratio = f"**{found[0]:.2f}**" if found else "–"
-            boxes = ", ".join(map(str, sorted(kept))) or "–"
-            lines.append(f"| {name} | {target} | {boxes} | {' | '.join(cells)} | {ratio} |")
-    return lines

@@ -19,7 +19,6 @@ from benchmarks.vision_workloads import Workload, find_workload
 
 __all__ = [
     "build_cub",
-    "build_kernel",
     "compile_stock",
     "compile_workload",
     "path_of",
@@ -157,7 +156,7 @@ def _compile_kernel(target: str, workload: Workload, folder: Path) -> Result:
     from tvm_edge.hardware import resolve_target
 
     kernel = _kernel(workload, resolve_target(target).spec)
-    build_kernel(kernel, target, path_of(workload.name, f"{target}.so", folder))
+    _build_kernel(kernel, target, path_of(workload.name, f"{target}.so", folder))
     tensors = [
         [[[int(dim) for dim in shape], dtype] for shape, dtype in tensors]
         for tensors in (kernel.inputs, kernel.outputs)
@@ -166,7 +165,7 @@ def _compile_kernel(target: str, workload: Workload, folder: Path) -> Result:
     return {}
 
 
-def build_kernel(kernel: Any, target: str, path: Path) -> None:
+def _build_kernel(kernel: Any, target: str, path: Path) -> None:
     """Compile a GPU kernel as the function ``kernel`` of a library.
 
     Parameters

@@ -45,7 +45,6 @@ __all__ = [
     "MODULE",
     "environment_of",
     "has_runtime",
-    "time_kernel",
 ]
 
 MODULE = "benchmarks.vision_peers"
@@ -192,7 +191,7 @@ def _time_tvm_edge(target: str, workload: Workload, seconds: float, folder: Path
     if path_of(workload.name, f"{target}.tvme", folder).exists():
         found.append(_time_model(target, workload, inputs, seconds, folder))
     if path_of(workload.name, f"{target}.json", folder).exists():
-        found.append(time_kernel(target, workload, inputs, folder))
+        found.append(_time_kernel(target, workload, inputs, folder))
     if not found:
         return {"failed": "neither model nor kernel compiled"}
     result = {key: value for part in found for key, value in part.items()}
@@ -222,7 +221,9 @@ def _time_model(
     return result
 
 
-def time_kernel(target: str, workload: Workload, inputs: Mapping[str, Any], folder: Path) -> Result:
+def _time_kernel(
+    target: str, workload: Workload, inputs: Mapping[str, Any], folder: Path
+) -> Result:
     """The function that `_compile_kernel` made."""
     import tvm
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cpu_runtimes import ENVIRONMENT
-from benchmarks.lines_of_code import lines_markdown, operator_lines
 from benchmarks.processes import run_child
 from benchmarks.vision_figures import (
     Rounds,
@@ -164,7 +163,6 @@ def measure_sorting(
         "verdicts": verdict_records(verdicts),
         "compiled": compiled,
         "copies": copies,
-        "lines_of_code": operator_lines(),
     }
     save_record(options.json, record)
     operators = dict.fromkeys(w.operator for w in listed)
@@ -177,5 +175,4 @@ def measure_sorting(
         print(draw(swept, rounds, device, Path(__file__).with_name(f"vision_{device}.png")))
         print()
     print(*verdicts, sep="\n", end="\n\n")
-    print(wrong_line(rounds), end="\n\n")
-    print(lines_markdown())
+    print(wrong_line(rounds))

@@ -78,7 +78,7 @@ def jobs(targets: Sequence[str], devices: Mapping[str, Mapping[str, Any]]) -> li
     for target in ("opencl", "cuda"):
         if target in targets:
             on_cpu = bool(devices.get(target, {}).get("on_cpu"))
-            found += _of_gpu(target, targets, on_cpu)
+            found += _of_gpu(target, on_cpu)
     strategies = ("--part", "strategies", "--networks", _YOLO, "--targets", ",".join(targets))
     small = ("--networks", "yolov1_small", "--targets", "llvm", "--frames", "2")
     found.append(Job("strategies-llvm", "memory", strategies, ("--part", "strategies", *small)))
@@ -99,7 +99,7 @@ def _of_cpu() -> list[Job]:
     ]
 
 
-def _of_gpu(target: str, targets: Sequence[str], on_cpu: bool) -> list[Job]:
+def _of_gpu(target: str, on_cpu: bool) -> list[Job]:
     own = ("--target", target)
     networks = tuple(dict.fromkeys((*_ICPP, *_EMDL)))
     # pocl builds a kernel anew for each size.
@@ -134,20 +134,6 @@ def _of_gpu(target: str, targets: Sequence[str], on_cpu: bool) -> list[Job]:
             for part in ("temporal", "flat", "models")
         ),
     ]
-    # With CUDA the benchmark of vision operators measures OpenCL as well.
-    if target == "cuda" or "cuda" not in targets:
-        detection = ("--device", target, "--part", "detection")
-        found.append(
-            Job(
-                f"vision-{target}",
-                "vision",
-                (*detection, "--networks", "--operators", "class_nms", "--rounds", "3"),
-                quick(
-                    *(*detection, "--small", "--operators", "class_nms"),
-                    *(*once, "--seconds", "0.05"),
-                ),
-            )
-        )
     if target == "cuda":
         cudnn = ("--networks", *_CLASSIFIERS)
         found.append(Job("gpu-cuda", "gpu", cudnn))

@@ -12,7 +12,6 @@ from benchmarks import (
     parallel_models,
     tuning,
     tuning_metaschedule,
-    tuning_stores,
     workgroup,
 )
 from benchmarks.chosen import chosen_numbers
@@ -32,7 +31,6 @@ def test_all_by_default_and_what_is_asked_for_in_its_order() -> None:
         (parallel_models, ("--rows",)),
         (tuning, ("--part", "spaces", "--spaces")),
         (tuning_metaschedule, ("--spaces",)),
-        (tuning_stores, ("--spaces",)),
         (workgroup, ("--layers",)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -27,6 +27,7 @@ _ASKED = {
     "apsys20": ["Table 2", "Table 3", "Figure 5", "Figure 6"],
     "very_deep": [f"Table {n}" for n in range(1, 5)],
 }
+_STUDIED = ("icpp19", "Table 4")  # by kernels that were written for it alone
 _PAGE = "# Page\n\nby hand\n\n<!-- papers: generated -->\nold\n<!-- papers: end -->\nby hand too\n"
 _MACHINE = {"cpu": "a CPU", "cores": 2, "python": "3", "versions": {}, "date": "today"}
 
@@ -66,7 +67,8 @@ def test_without_results_every_exhibit_is_shown_as_not_measured() -> None:
             (part,) = re.findall(
                 rf"^\*\*{re.escape(name)}, {title}\*\*(.*?)(?=^\*\*|^###|\Z)", text, re.M | re.S
             )
-            assert re.search(r"not measured; `python -m benchmarks\.", part), (name, title)
+            how = "the study is at commit" if (key, title) == _STUDIED else "`python -m benchmarks."
+            assert f"not measured; {how}" in part, (name, title)
             for row in papers()[key].exhibits[title].rows:
                 assert f"| {row[0]}" in part or str(row[0]) in part
 
