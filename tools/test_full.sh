@@ -4,7 +4,7 @@
 set -u
 python=$1
 out=tests/test-full.txt
-"$python" -c 'import json; from benchmarks.machine import describe_machine
+"$python" -c 'import json; from benchmarks.common.machine import describe_machine
 print("make test-full, the full-size tests of it"); print(json.dumps(describe_machine(), indent=2))' > "$out"
 # As kernels are built for use; make test has LLVM leave optimisation out.
 export TVM_EDGE_TEST_OPTIMISED=1

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.papers.figures import Printed
 from benchmarks.papers.jobs import jobs
-from benchmarks.papers.measured import Measured
+from benchmarks.papers.measurements import Measured
 from benchmarks.papers.quotes import Quoted
 
 __all__ = [
@@ -81,8 +81,8 @@ def commands(sources: Iterable[Source]) -> list[str]:
 
 
 def quoted(quote: Quoted) -> Table:
-    """The table of a quote as it stands, but for the columns that are left out."""
-    return Table(list(quote.titles), [list(row.values()) for row in quote.rows])
+    """The table of a quote as it stands."""
+    return Table(quote.columns, quote.rows)
 
 
 def not_measured(what: str, job: str) -> str:

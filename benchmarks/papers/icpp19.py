@@ -18,7 +18,7 @@ from benchmarks.papers.exhibits import (
     ratio,
 )
 from benchmarks.papers.figures import papers
-from benchmarks.papers.measured import Measured, Results
+from benchmarks.papers.measurements import Measured, Results
 from benchmarks.papers.quotes import Quoted
 
 __all__ = ["exhibits", "speed_ups"]
@@ -141,18 +141,16 @@ def _elsewhere(source: Source) -> set[str]:
 
 
 def _quoted(quote: Quoted) -> Times:
-    """Of a section of the page, whose columns may be in microseconds."""
+    """Times of a section of the page."""
     found: dict[str, dict[str, float]] = {}
-    for title in quote.titles:
-        name, _, unit = title.partition(", ")
-        if name in ("tvm-edge", "peer"):
-            for network, value in quote.numbers("network", title).items():
-                found.setdefault(network, {})[name] = value / 1e3 if unit == "µs" else value
+    for name in ("tvm-edge", "peer"):
+        for network, ms in quote.milliseconds(name).items():
+            found.setdefault(network, {})[name] = ms
     return found
 
 
 def _on_cpu(measured: Measured) -> Times:
-    """Of :mod:`benchmarks.cpu`; what was wrong counts as not measured."""
+    """Times of :mod:`benchmarks.cpu.networks`; what was wrong counts as not measured."""
     names = {"tvm-edge": "tvm-edge", "openvino": "peer"}
     return {
         row["network"]: {
@@ -165,7 +163,7 @@ def _on_cpu(measured: Measured) -> Times:
 
 
 def _of_zoo(measured: Measured) -> Times:
-    """Of :mod:`benchmarks.zoo`: one target, and ONNX Runtime."""
+    """Times of :mod:`benchmarks.models.zoo`: one target, and ONNX Runtime."""
     found: dict[str, dict[str, float]] = {}
     for row in measured.result["rows"]:
         if "ms" in row and row.get("right", True):
@@ -175,7 +173,7 @@ def _of_zoo(measured: Measured) -> Times:
 
 
 def _of_gpu(measured: Measured) -> Times:
-    """Of :mod:`benchmarks.gpu`: CUDA's, in device time."""
+    """Times of :mod:`benchmarks.gpu.networks`: CUDA's, of the device."""
     names = {"cuda": "tvm-edge", "cuDNN float32": "peer"}
     return {
         network: {
@@ -213,11 +211,9 @@ def _tuning(results: Results) -> Exhibit:
             rows.append([name, each.label, before, after, ratio(before, after)])
     quotes = results.quotes("icpp19 Table 5")
     for quote in quotes:
-        # Of one unit or the other.
-        scale, suffix = (1.0, "") if "before" in quote.titles else (1e3, ", µs")
-        after_by_network = quote.numbers("network", f"after{suffix}")
-        for network, before in quote.numbers("network", f"before{suffix}").items():
-            times = (before / scale, after_by_network[network] / scale)
+        after = quote.milliseconds("after")
+        for network, before in quote.milliseconds("before").items():
+            times = (before, after[network])
             rows.append([_NAMES.get(network, network), quote.label, *times, ratio(*times)])
     tables = [Table(printed.columns, printed.cells)]
     if rows:
