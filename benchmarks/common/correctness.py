@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 TOLERANCE = 1e-4
-"""Of an output's largest value."""
+"""Error that is allowed, of an output's largest value."""
 
 
 def write_reference(name: str, folder: Path) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def compare_outputs(
 
 
 def _score_threshold(path: Path) -> float:
-    """Of the last NonMaxSuppression."""
+    """Threshold of the last NonMaxSuppression."""
     import onnx
 
     model = onnx.load(path, load_external_data=False)

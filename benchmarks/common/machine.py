@@ -1,4 +1,4 @@
-"""Where a figure was measured: CPU, versions, date."""
+"""Description of the machine that measures: CPU, versions, date."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _workload_row(
 
 
 def _rate(row: Mapping[str, Any], peaks: Mapping[str, float]) -> tuple[str, float, float]:
-    """What limits a layer: the unit, tvm-edge's rate, and its part of the peak."""
+    """Rate of a layer: its unit, the rate, and its part of the peak that limits it."""
     if row["kind"] == "dense":
         rate = row["bytes"] / row["us"]["tvm-edge"] / 1e3
         return "GB/s", rate, rate / peaks["read_gbs"]
@@ -228,7 +228,7 @@ def _sum(rows: Iterable[Mapping[str, Any]], runtime: str) -> float:
 def _summarise(
     networks: Sequence[Mapping[str, Any]], peaks: Mapping[str, float]
 ) -> dict[str, dict[str, Any]]:
-    """What the bars ask for."""
+    """Figures that the bars are about."""
     ours = [
         {"network": network["network"], **row}
         for network in networks

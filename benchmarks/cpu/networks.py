@@ -55,7 +55,7 @@ _PROFILED = (5, 8)  # turns, and runs in each
 
 @dataclass(frozen=True)
 class Bars:
-    """What the ratios have to reach."""
+    """Least ratios that are asked for."""
 
     geomean: float
     worst: float
@@ -97,7 +97,7 @@ def _time(runtime: str, name: str, threads: str, seconds: str, folder: Path) -> 
 
 
 def _outside(name: str, threads: str, folder: Path) -> dict[str, Any]:
-    """What of tvm-edge's run is not in kernels."""
+    """A job: the part of tvm-edge's run that is not in kernels."""
     inputs = load_inputs(name, folder)
     model = tvm_edge_model(name, folder, int(threads))
     timed_runs(lambda: model.run(inputs), _WARM_UP)
@@ -157,7 +157,7 @@ def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
 
 
 def _summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of the processes of one runtime."""
+    """Summary of the processes of one runtime."""
     failed = next((r for r in results if "failed" in r), None)
     if failed:
         return {"failed": failed["failed"], "rounds": list(results)}

@@ -20,7 +20,7 @@ _LEAST_RUNS, _MOST_RUNS = 5, 500
 _MEANS = 5  # of OpenVINO's counters
 
 Rows = list[tuple[list[str], float]]
-"""Of a profile: the names of what a kernel computes, and its microseconds."""
+"""Rows of a profile: the names of what a kernel computes, and its microseconds."""
 
 
 def profile(runtime: str, name: str, threads: str, seconds: str, folder: Path) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _profile_onnxruntime(name: str, threads: int, seconds: float, folder: Path) 
 
 
 def _node_name(event: str) -> str:
-    """Of a node or of its output in the ONNX model, without what ONNX Runtime adds.
+    """Name of a node or of its output in the ONNX model, without what ONNX Runtime adds.
 
     A convolution on its blocked layout is called by its output, a fused Gemm by its node.
     """

@@ -28,7 +28,7 @@ __all__ = [
 RUNTIMES = ("tvm-edge", "onnxruntime", "openvino")
 
 ENVIRONMENT: Mapping[str, Mapping[str, str]] = {"tvm-edge": {"TVM_USE_RUNTIME_LIB": "1"}}
-"""What a process that runs a runtime has in its environment."""
+"""Environment of a process that runs a runtime."""
 
 
 def compile_network(name: str, mode: str, threads: str, folder: Path) -> dict[str, Any]:

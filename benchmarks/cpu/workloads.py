@@ -40,7 +40,7 @@ _FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Workload:
-    """What makes two layers the same work.
+    """Shapes and attributes that make two layers the same work.
 
     Attributes
     ----------

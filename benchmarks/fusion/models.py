@@ -157,7 +157,7 @@ JOBS: dict[str, Job] = {"compile": _compile, "time": _time}
 
 
 def _rows(part: str) -> dict[str, dict[str, Variant]]:
-    """By title what is measured."""
+    """Variants of each row, by title."""
     if part == "temporal":
         return {
             network: {
@@ -221,7 +221,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
 
 
 def _lines(row: Mapping[str, Any]) -> Iterator[str]:
-    """How many times faster each variant is than the first, and of batches a picture."""
+    """Speed-up of each variant over the first, of batches by picture."""
     for how, times in row["us"].items():
         us = {name: median(own) for name, own in times.items()}
         first = next(iter(us))

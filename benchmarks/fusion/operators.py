@@ -125,7 +125,7 @@ def _as_given(evenly: bool) -> Iterator[list[bool]]:
 
 
 def _policy_view(model: Any, target: str, fallback: str) -> dict[str, Any]:
-    """What the policy knows of a model: its device, and the launches of each of its kernels."""
+    """Policy's view of a model: its device, and the launches of each of its kernels."""
     from tvm_edge.compiler.prepared import prepare
     from tvm_edge.relay_passes.expressions import kernel_calls
     from tvm_edge.schedules.launch_work import launches_of
@@ -173,7 +173,7 @@ JOBS: dict[str, Job] = {"extract": _extract, "compile": _compile, "time": _time}
 
 
 Variants = dict[str, tuple[list[list[Any]], Any]]
-"""What is compiled, by name: members (network, node, batch) and ``parallel_fusion=``."""
+"""Variants to compile, by name: members (network, node, batch) and ``parallel_fusion=``."""
 
 
 def _of_group(members: list[list[Any]], orders: bool) -> Variants:
@@ -192,7 +192,7 @@ def _of_copies(operator: list[str], count: int) -> Variants:
 
 
 def _rows(options: argparse.Namespace) -> dict[str, Variants]:
-    """By title what is measured."""
+    """Variants of each row, by title."""
     if options.part == "networks":
         return {
             name: {"off": ([[name]], False), "auto": ([[name]], "auto")}
@@ -254,7 +254,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
 
 
 def _timed(names: dict[int, list[str]], target: str, rounds: int, folder: Path) -> dict[str, Any]:
-    """What ``_time`` finds in as many processes as there are rounds, by row.
+    """Times of rows, in as many processes as there are rounds.
 
     Every second process opens variants the other way round: what is opened later lies elsewhere in
     the device's memory, which is 4 % of mobilenet_v2.

@@ -70,7 +70,7 @@ class Row:
         return any(member.startswith(f"{network}/") for member in self.members)
 
     def gain(self, how: str, variant: str) -> float | None:
-        """How many times faster a variant is than its kernels apart; ``None`` if not measured."""
+        """Speed-up of a variant over its kernels apart; ``None`` if not measured."""
         for us in self.commits:
             found = us.get(how, {})
             if {"off", variant} <= found.keys():
@@ -184,7 +184,7 @@ def decide(row: Row, spec: DeviceSpec) -> str:
 
 
 def decisions(rows: Sequence[Row], spec: DeviceSpec, constants: Constants) -> list[str]:
-    """What it takes of each group with other constants."""
+    """Variants that the policy takes of each group with other constants."""
     shared, least = constants
     with (
         mock.patch.object(launch_time, "_SHARED", shared),
@@ -222,7 +222,7 @@ def fitted(rows: Sequence[Row], choices: dict[Constants, list[str]], out: str) -
 
 
 def summary(decided: Iterable[tuple[Row, str]]) -> Iterator[str]:
-    """What is taken and what it gains, pairs, triples and all, on a stream and in a graph."""
+    """Groups that are taken and their gains: pairs, triples and all, on a stream and in a graph."""
     every = list(decided)
     for how in _HOW:
         for sizes in ((2,), (3,), (2, 3)):

@@ -82,7 +82,7 @@ def _opened(keys: list[str], folder: Path) -> Members:
 
 
 def why_not_captured(path: Path) -> str:
-    """What keeps an artifact's runs out of a CUDA graph; empty if nothing does."""
+    """Reason that keeps an artifact's runs out of a CUDA graph; empty if there is none."""
     from tvm_edge.runtime.artifact import read_artifact
     from tvm_edge.runtime.info import read_info
     from tvm_edge.runtime.library import load_library
@@ -95,7 +95,7 @@ def why_not_captured(path: Path) -> str:
 
 
 def _first_reason(error: BaseException) -> str:
-    """What broke a capture, and not what its end then says."""
+    """Error that broke a capture, not the one at its end."""
     while error.__context__ is not None:
         error = error.__context__
     return str(error)[-200:]

@@ -53,7 +53,7 @@ BARRIER_FREE = (
     ("mobilenet_v1", "backbone/conv6/depthwise"),
     ("inception_v3", "mixed6b/pool"),
 )
-"""Of the list too: their work-items share nothing, so that they can be merged by items."""
+"""Operators whose work-items share nothing, so that they can be merged by items."""
 
 _ANCHORS = {"Conv", "MaxPool", "AveragePool", "Gemm", "MatMul"}
 _TAILS = {"Relu", "Clip", "BatchNormalization", "Add", "Sigmoid", "HardSwish"}

@@ -129,7 +129,7 @@ def _record(name: str, folder: Path) -> dict[str, Any]:
 
 
 def _replay(name: str, folder: Path) -> dict[str, Any]:
-    """How long OpenCL's kernels run, launched by CUDA."""
+    """A job: the time of OpenCL's kernels, launched by CUDA."""
     run, launches = replay(folder / f"{name}.recording")
     return {
         "kernels_us": min(busy_us(run) for _ in range(_PROFILED)),

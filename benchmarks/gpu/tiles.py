@@ -65,7 +65,7 @@ def _source(layer: Layer | Products, target: str) -> Any:
 
 
 def _expected(layer: Layer | Products, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """What ONNX Runtime computes; of products, which it has no operator for, NumPy in float64."""
+    """Result by ONNX Runtime; of products, which it has no operator for, by NumPy in float64."""
     if isinstance(layer, Products):
         filters = inputs["u"].astype("float64").transpose(0, 2, 1)
         return filters @ inputs["v"].astype("float64")

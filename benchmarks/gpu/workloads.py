@@ -45,7 +45,7 @@ class Layer:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the image, the filters and the bias."""
+        """Shapes of the image, the filters and the bias."""
         return {
             "x": (1, self.channels, self.size, self.size),
             "w": (self.outputs, self.channels // self.groups, self.kernel, self.kernel),
@@ -75,7 +75,7 @@ class Products:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the transformed filters and images."""
+        """Shapes of the transformed filters and images."""
         first = (self.frequencies, self.channels)
         return {"u": (*first, self.outputs), "v": (*first, self.tiles)}
 

@@ -175,14 +175,14 @@ def strategies(
 
 
 def _as_run(compiled: dict[str, Any], pipelined: bool) -> dict[str, Any]:
-    """What is predicted of frames that are pipelined: two are on their way."""
+    """Prediction for frames that are pipelined: two are on their way."""
     if not pipelined or "predicted" not in compiled:
         return compiled
     return {**compiled, "predicted": compiled["predicted"] + compiled["frame"]}
 
 
 def _as_copied(compiled: dict[str, Any], copies: bool) -> dict[str, Any]:
-    """What is predicted where a device that is the CPU has memory of its own.
+    """Prediction where a device that is the CPU has memory of its own.
 
     It has a copy of its weights, and one window that the parts of others are copied to.
     """

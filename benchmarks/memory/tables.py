@@ -85,7 +85,7 @@ def _strategy(row: dict[str, Any]) -> list[str]:
 
 
 def _summary(rows: Sequence[dict[str, Any]], memory: str) -> str:
-    """As the paper's Table 1, or 2: a network's strategies beside each other."""
+    """Strategies of a network beside each other, as in the paper's Tables 1 and 2."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
         if row["memory"] == memory:

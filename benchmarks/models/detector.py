@@ -33,7 +33,7 @@ def accuracy(run: Run, scenes: Sequence[shapes.Scene]) -> float:
 
 
 def _ways() -> list[tuple[str, str, dict[str, Any]]]:
-    """What is compiled: a name, a target and options."""
+    """Ways to compile: a name, a target and options."""
     ways: list[tuple[str, str, dict[str, Any]]] = [("llvm", "llvm", {})]
     present = {device.target for device in tvm_edge.devices()}
     for target in ("opencl", "cuda"):

@@ -243,7 +243,7 @@ def _verdict(rows: Sequence[dict[str, Any]], detector: dict[str, Any]) -> str:
 
 
 def _tuned_lines(rows: Sequence[dict[str, Any]]) -> str:
-    """What tuning found, a line for each network."""
+    """Lines of what tuning found, one for each network."""
     lines = []
     for row in rows:
         found = row.get("tune", {})

@@ -260,7 +260,7 @@ def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _tuned_line(row: Mapping[str, Any]) -> str:
-    """What tuning found."""
+    """Line of what tuning found."""
     found, compiled = row.get("tune", {}), row.get(_TUNED, {})
     failed = found.get("failed") or compiled.get("failed")
     if failed:

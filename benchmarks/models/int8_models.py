@@ -53,7 +53,7 @@ def with_intermediates(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far quantised tensors are from ONNX Runtime's.
+    """Distance of quantised tensors from ONNX Runtime's.
 
     Attributes
     ----------

@@ -64,7 +64,7 @@ class Accuracy:
 
     @property
     def good(self) -> bool:
-        """Whether the bar is met."""
+        """True if the bar is met."""
         return self.worst <= ERROR and self.agreement >= AGREEMENT
 
 

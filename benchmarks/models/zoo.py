@@ -36,6 +36,7 @@ from benchmarks.common.onnx_runtime import onnxruntime_session
 from benchmarks.common.options import Parser, save_json
 from benchmarks.common.process_memory import peak_mib
 from benchmarks.common.processes import Job, run_child
+from benchmarks.common.timing import timed_runs
 
 SECONDS = 1.5  # of timed runs in a process
 
@@ -86,13 +87,8 @@ def _peer(name: str, folder: Path) -> dict[str, Any]:
 
 def _time(run: Callable[[], Any]) -> dict[str, Any]:
     """Milliseconds of repeated runs, and the process's peak so far."""
-    samples = []
     run()
-    begin = perf_counter()
-    while len(samples) < 5 or (len(samples) < 200 and perf_counter() - begin < SECONDS):
-        start = perf_counter()
-        run()
-        samples.append((perf_counter() - start) * 1e3)
+    samples = [seconds * 1e3 for seconds in timed_runs(run, SECONDS)]
     return {"ms": median(samples), "repeat": len(samples), "resident_mib": peak_mib()}
 
 

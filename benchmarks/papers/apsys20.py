@@ -36,7 +36,7 @@ def exhibits(results: Results) -> list[Exhibit]:
 
 
 def layers(measured: Measured) -> Mapping[str, Layer]:
-    """By name."""
+    """Layers of a run by name."""
     found: Mapping[str, Layer] = measured.result["layers"]
     return found
 
@@ -158,7 +158,7 @@ def _latency(results: Results) -> Exhibit:
 
 
 def _saved(ratios: Sequence[float]) -> tuple[str, str, int]:
-    """Of times over those of TVM's default: the mean, the most, and how many."""
+    """Savings of times over TVM's default: the mean, the most, and how many."""
     return (f"{1 - geometric_mean(ratios):.1%}", f"{1 - min(ratios):.1%}", len(ratios))
 
 

@@ -125,7 +125,7 @@ def _complexity(results: Results) -> Exhibit:
 
 
 def batches(measured: Measured, how: str) -> Mapping[str, Mapping[int, float]]:
-    """By network, by pictures in a batch: throughput over that of one picture."""
+    """Throughput over that of one picture, by network and pictures in a batch."""
     found: dict[str, dict[int, float]] = {}
     for row in measured.result:
         us = _medians(row, how)
@@ -174,7 +174,7 @@ def merged(measured: Measured, how: str) -> Iterator[Merged]:
 
 
 def _is_whole(variant: str, size: int) -> bool:
-    """Whether it is a kernel of all members: ``fused0``, or their order, ``"1 0 2"``."""
+    """True for a kernel of all members: ``fused0``, or their order, ``"1 0 2"``."""
     return variant.startswith("fused") or sorted(variant.split()) == list(map(str, range(size)))
 
 

@@ -1,4 +1,4 @@
-"""How an exhibit of a paper is shown: its own rows, with ours beside or below them."""
+"""Exhibits of a paper: its own rows, with ours beside or below them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = [
 NOT_MEASURED = "not measured"
 
 Source = Measured | Quoted
-"""Where figures of ours come from: what a job measured, or a section of the page."""
+"""Source of figures of ours: what a job measured, or a section of the page."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Of Markdown: cells are text, or what :func:`cell` makes text of."""
+    """Table of Markdown; cells are text, or what :func:`cell` makes text of."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -48,7 +48,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """What is shown for one exhibit of a paper.
+    """An exhibit of a paper as the page shows it.
 
     Attributes
     ----------
@@ -86,13 +86,13 @@ def quoted(quote: Quoted) -> Table:
 
 
 def not_measured(what: str, job: str) -> str:
-    """What is not measured, and the command of the job that would."""
+    """Note of a thing that is not measured, with the command of the job that would."""
     (found,) = (each for each in jobs(("llvm", "opencl", "cuda"), {}) if each.name == job)
     return f"{what}: {NOT_MEASURED}; `{found.command()}`."
 
 
 def ratio(before: float | None, after: float | None) -> str:
-    """How many times faster, or nothing to compare."""
+    """Speed-up, or a dash where nothing can be compared."""
     return f"**{before / after:.2f}**" if before and after else "–"
 
 

@@ -76,7 +76,7 @@ class Paper:
 
 @cache
 def papers() -> Mapping[str, Paper]:
-    """By key: ``icpp19``, ``emdl21``, ``apsys20``, ``very_deep``."""
+    """Papers by key: ``icpp19``, ``emdl21``, ``apsys20``, ``very_deep``."""
     found = json.loads(_PATH.read_text(encoding="utf-8"))
     return {
         key: Paper(

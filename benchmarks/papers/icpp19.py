@@ -27,12 +27,12 @@ _PAPER = papers()["icpp19"]
 _NAMES = {ours: theirs for theirs, ours in _PAPER.zoo.items()}
 
 _PEERS = {"Table 1": "OpenVINO", "Table 2": "cuDNN", "Table 3": "cuDNN"}
-"""Whose times stand beside ours; the CPU of the same machine in Table 2 where that is measured."""
+"""Peers beside ours; in Table 2 the CPU of the same machine where that is measured."""
 
 _STUDY = "de5c59a"  # the last commit with naive vision operators
 
 Times = Mapping[str, Mapping[str, float]]
-"""By network of the zoo, ``tvm-edge`` and the runtimes beside it: milliseconds."""
+"""Milliseconds by network of the zoo, of ``tvm-edge`` and the runtimes beside it."""
 
 
 def exhibits(results: Results) -> list[Exhibit]:
@@ -86,7 +86,7 @@ def speed_ups(results: Results) -> Mapping[str, Mapping[str, float]]:
 
 
 def _measured(title: str, results: Results) -> list[tuple[Source, str, Times]]:
-    """What stands in a table: by source the other runtime's name, and times."""
+    """Contents of a table: by source the other runtime's name, and times."""
     peer = _PEERS[title]
     found: list[tuple[Source, str, Times]] = []
     if title == "Table 1":

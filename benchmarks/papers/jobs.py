@@ -57,7 +57,7 @@ class Job:
     quick: Arguments | None = None
 
     def command(self, quick: bool = False) -> str:
-        """What a user types."""
+        """Command as a user types it."""
         return " ".join(("python", *self._line(quick)))
 
     def _line(self, quick: bool) -> Arguments:
@@ -200,7 +200,7 @@ def measure(
 
 
 def run_line(line: Sequence[str], log: Any, seconds: float) -> str:
-    """Why a command did not end well; nothing if it did."""
+    """Run a command; return why it did not end well, nothing if it did."""
     # A session of its own: benchmarks have children, which a time limit has to end as well.
     process = subprocess.Popen(
         line, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

@@ -63,12 +63,12 @@ class Measured:
 
     @property
     def device(self) -> Mapping[str, Any]:
-        """What is known of that device."""
+        """Facts of that device."""
         found: Mapping[str, Any] = self.machine.get("devices", {}).get(self.target, {})
         return found
 
     def is_elsewhere(self, row: Mapping[str, Any]) -> bool:
-        """Whether a model of :mod:`benchmarks.models.zoo` left this device altogether, by cost."""
+        """True if a model of :mod:`benchmarks.models.zoo` left this device altogether, by cost."""
         return self.target not in row.get("partitions", self.target).split("+")
 
     @property
@@ -114,7 +114,7 @@ class Results:
         self._quotes = list(quotes)
 
     def quotes(self, exhibit: str) -> Sequence[Quoted]:
-        """Those of an exhibit: ``"icpp19 Table 1"``."""
+        """Quotes of an exhibit: ``"icpp19 Table 1"``."""
         return [each for each in self._quotes if each.exhibit == exhibit]
 
     def beside(self, more: Iterable[Measured], quotes: Iterable[Quoted]) -> Results:
@@ -122,7 +122,7 @@ class Results:
         return Results([*self._found, *more], [*self._quotes, *quotes])
 
     def of(self, kind: str, *targets: str) -> Sequence[Measured]:
-        """Those of a kind that found something, on the given devices or on all."""
+        """Results of a kind that found something, on the given devices or on all."""
         return [
             each
             for each in self._found
@@ -131,7 +131,7 @@ class Results:
 
     @property
     def failed(self) -> Sequence[Measured]:
-        """Those that found nothing."""
+        """Results that found nothing."""
         return [each for each in self._found if not each.result]
 
     def __len__(self) -> int:

@@ -52,7 +52,7 @@ class Quoted:
 
     @property
     def machine_line(self) -> str:
-        """Where it stands, and what it was measured on."""
+        """Section of the table, and the machine."""
         return f'section "{self.section}" above: {self.machine}'
 
     @property

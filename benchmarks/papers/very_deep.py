@@ -52,7 +52,7 @@ def exhibits(results: Results) -> list[Exhibit]:
 def strategies(
     measured: Measured, memory: str = "separate"
 ) -> Iterator[tuple[str, str, Mapping[str, Run]]]:
-    """By network and target the runs of each of the paper's columns; what failed is out.
+    """Runs of each of the paper's columns, by network and target; what failed is out.
 
     A GPU has its own copy of what it reads (``"separate"``) or shares it with the host
     (``"unified"``); a CPU alone stands with the former.

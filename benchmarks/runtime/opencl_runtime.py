@@ -245,7 +245,7 @@ def _floor(folder: Path, device: dict[str, Any]) -> list[float]:
 
 
 def _alone(folder: Path) -> list[float]:
-    """What TVM and the runtime take of a launch."""
+    """Microseconds of a launch that TVM and the runtime take."""
     from tvm_edge import opencl
 
     library = folder / "libnull.so"

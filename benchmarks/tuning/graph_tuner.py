@@ -200,7 +200,7 @@ def _measure(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
 
 
 def _solved(name: str, target: str, folder: Path) -> dict[str, Any]:
-    """How long a network of the zoo takes to be solved."""
+    """Seconds to solve a network of the zoo."""
     row: dict[str, Any] = {"network": name} | run_child(__name__, "solve", name, target, folder)
     if "failed" not in row:
         print(

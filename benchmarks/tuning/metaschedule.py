@@ -237,7 +237,7 @@ def _measure(
 
 
 def _step(result: dict[str, Any]) -> str:
-    """What tuning came to."""
+    """Words for what tuning came to."""
     if "failed" in result:
         return str(result["failed"])
     best = f"best {result['best_us']:.2f} µs"
@@ -262,7 +262,7 @@ def _line(number: int, row: dict[str, Any]) -> str:
 
 
 def _is_whole(row: dict[str, Any]) -> bool:
-    """Whether both were timed, and right each time."""
+    """True if both were timed, and right each time."""
     return all(times and "failed" not in row[which] for which, times in row["us"].items())
 
 

@@ -119,7 +119,7 @@ def measure_spaces(target: str, path: Path, seconds: float, numbers: list[int]) 
 
 
 def replay(data: Path) -> list[dict[str, Any]]:
-    """By space: how far the best found is from the best there is, after each trial."""
+    """Distance of the best found from the best there is, after each trial, by space."""
     from tvm_edge.schedules.conv_config import ConvConfig
     from tvm_edge.tuning.search import Search, TaskSearch
     from tvm_edge.tuning.tasks import Task

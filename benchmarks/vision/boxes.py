@@ -155,7 +155,7 @@ _LAYOUTS: Mapping[str, Callable[[np.random.Generator, int], tuple[np.ndarray, ..
 def _class_scores(
     generator: np.random.Generator, group: np.ndarray, classes: int, part: float, threshold: float
 ) -> np.ndarray:
-    """Of every class and box; a group may be of several classes."""
+    """Scores of every class and box; a group may be of several classes."""
     scores = threshold * generator.uniform(0, 1, (classes, len(group))) ** 3
     objects = max(1, round(part * scores.size / _GROUP))
     for which, kind in zip(
@@ -204,7 +204,7 @@ class Layer:
 
     @cached_property
     def inputs(self) -> Arrays:
-        """By the names of the model's inputs."""
+        """Arrays by the names of the model's inputs."""
         return _INPUTS[self.operator](_generator(self.name), self.size)
 
 
@@ -314,12 +314,12 @@ DETECTIONS = _listed()
 
 
 def small_detections() -> tuple[Detection, ...]:
-    """To try the benchmark."""
+    """Small workloads, to try the benchmark."""
     return tuple(workload.small() for workload in DETECTIONS)
 
 
 def find_detection(name: str) -> Detection:
-    """By its name.
+    """Find a workload by its name.
 
     Raises
     ------

@@ -35,7 +35,7 @@ _COMPILE_SECONDS = 120  # after which the process is ended, by signal 14
 _OPSET = 16
 
 _COMPOSITES = frozenset({"decode", "multibox"})
-"""What tvm-edge gets as a Relax module with one of its own operators."""
+"""Operators that tvm-edge gets as a Relax module with one of its own."""
 
 Result = dict[str, Any]
 

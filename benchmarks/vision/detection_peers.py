@@ -49,7 +49,7 @@ Timer = Callable[[Detection, float, Path], Result]
 def _checked(
     workload: Detection, outputs: Mapping[str, np.ndarray], folder: Path
 ) -> tuple[Result, bool]:
-    """What is known before the clock starts, and whether it is to be started."""
+    """Facts before the clock starts, and whether it is to be started."""
     result = check(workload, outputs, load_arrays(workload, folder))
     return result, result["right"]
 
@@ -144,7 +144,7 @@ def _time_tvm_edge(target: str, workload: Detection, seconds: float, folder: Pat
 
 
 def _time_torch(workload: Detection, seconds: float, folder: Path) -> Result:
-    """As a user calls it: torchvision's reduction on the host is part of the call."""
+    """Time PyTorch as a user calls it: torchvision's reduction on the host is part of the call."""
     import torch
 
     tensors = {name: torch.from_numpy(array).cuda() for name, array in workload.inputs.items()}
@@ -251,7 +251,7 @@ def _torch_layer(workload: Layer, tensors: Mapping[str, Any]) -> Callable[[], An
 
 
 def _torch_multibox(tensors: Mapping[str, Any]) -> Callable[[], Any]:
-    """As one would write it: rows behind the last one are filled without knowing their number."""
+    """Multibox as one would write it: rows after the last are filled without their number."""
     import torch
 
     probabilities, anchors = tensors["probabilities"][0], tensors["anchors"][0]

@@ -20,7 +20,7 @@ from benchmarks.vision.boxes import (
 __all__ = ["check", "expected_outputs"]
 
 _TOLERANCE = 1e-4
-"""Of a float result, as a part of its largest value."""
+"""Error allowed of a float result, as a part of its largest value."""
 _IOU_ROUNDING = 1e-5
 _IOU_ROUNDING_SHIFTED = 1e-3
 """``batched_nms`` keeps classes apart by adding up to 80 widths of the picture to coordinates. They
@@ -30,7 +30,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def expected_outputs(workload: Detection) -> dict[str, np.ndarray]:
-    """By the names of the ONNX model's outputs."""
+    """Arrays by the names of the ONNX model's outputs."""
     if isinstance(workload, Suppression):
         return {"selected": _suppress(workload)}
     if workload.operator == "multibox":
@@ -66,7 +66,7 @@ def check(workload: Detection, outputs: Arrays, expected: Arrays) -> dict[str, A
 
 
 def _compare(found: np.ndarray, wanted: np.ndarray) -> dict[str, Any]:
-    """Of one output."""
+    """Compare one output."""
     if found.shape != wanted.shape:
         return {"right": False, "error": float(abs(found.size - wanted.size))}
     if wanted.dtype.kind == "f":
@@ -133,7 +133,7 @@ def _check_set(workload: Suppression, kept: np.ndarray, wanted: np.ndarray) -> d
 
 
 def _is_suppression(workload: Suppression, kind: int, kept: list[int]) -> bool:
-    """Whether a set is one that greedy suppression gives, up to the rounding of each IoU.
+    """True for a set that greedy suppression gives, up to the rounding of each IoU.
 
     No two boxes that were kept overlap, and each box that was not is overlapped by a better one
     that was.
@@ -160,7 +160,7 @@ def _is_suppression(workload: Suppression, kind: int, kept: list[int]) -> bool:
 
 
 def _bilinear(data: np.ndarray, y: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Of ``(channels, height, width)`` at points within it; ``(channels, *points)``, float64."""
+    """Sample ``(channels, height, width)`` at points in it; ``(channels, *points)``, float64."""
     height, width = data.shape[1:]
     y0, x0 = np.floor(y).astype(int), np.floor(x).astype(int)
     y1, x1 = np.minimum(y0 + 1, height - 1), np.minimum(x0 + 1, width - 1)

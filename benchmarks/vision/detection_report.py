@@ -12,7 +12,7 @@ from benchmarks.vision.figures import (
     Rounds,
     Verdict,
     quotient_of,
-    table_line,
+    table_lines,
 )
 
 __all__ = [
@@ -45,7 +45,7 @@ COLUMNS: Mapping[str, Sequence[Column]] = {
     "cuda": (_CUDA, _CUDA_CALL, _OPENCL, _OPENCL_CALL, _TORCH, _TORCH_CALL),
     "opencl": (_OPENCL, _OPENCL_CALL),
 }
-"""Of each device's tables."""
+"""Parts of each device's tables."""
 
 _TORCH_EVENTS = Ratio("PyTorch / CUDA, events", _TORCH, _CUDA)
 _TORCH_CALLS = Ratio("PyTorch / CUDA, call", _TORCH_CALL, _CUDA_CALL)
@@ -59,22 +59,13 @@ RATIOS: Mapping[str, Sequence[Ratio]] = {
     "cuda": (_TORCH_EVENTS, _TORCH_CALLS, _OPENCL_EVENTS),
     "opencl": (),
 }
-"""Of each device's tables."""
+"""Parts of each device's tables."""
 
 
 def table(operator: str, workloads: Sequence[Detection], rounds: Rounds, device: str) -> list[str]:
     """A line for each workload of an operator."""
-    columns, ratios = COLUMNS[device], RATIOS[device]
-    titles = [operator, *(f"{c.title}, µs" for c in columns), *(r.title for r in ratios)]
-    return [
-        f"| {' | '.join(titles)} |",
-        "|" + "---|" * len(titles),
-        *(
-            table_line(workload.name, rounds[workload.name], columns, ratios)
-            for workload in workloads
-            if workload.operator == operator
-        ),
-    ]
+    names = [workload.name for workload in workloads if workload.operator == operator]
+    return table_lines(operator, names, rounds, COLUMNS[device], RATIOS[device])
 
 
 # --------------------------------------------------------------------------------------------- bars
@@ -128,7 +119,7 @@ def _over_all(
 
 
 def rounding_lines(rounds: Rounds) -> list[str]:
-    """Where a peer's boxes differ from ONNX's by the rounding of an IoU."""
+    """Workloads where a peer's boxes differ from ONNX's by the rounding of an IoU."""
     notes = {
         f"- {name} by {runtime}: {r['note']}"
         for name, results in rounds.items()
@@ -140,7 +131,7 @@ def rounding_lines(rounds: Rounds) -> list[str]:
 
 
 def beside_lines(rounds: Rounds) -> list[str]:
-    """What did not run where it should have."""
+    """Operators that did not run where they should have."""
     return [
         f"- {name} by {runtime}: {', '.join(found[0]['beside'])} **on the CPU**, no figure"
         for name, results in rounds.items()

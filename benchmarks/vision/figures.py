@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -21,6 +21,7 @@ __all__ = [
     "quotient_of",
     "spread_us",
     "table_line",
+    "table_lines",
     "verdict_records",
     "wrong_line",
 ]
@@ -40,7 +41,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times faster the second column is than the first one."""
+    """Speed-up of the second column over the first one."""
 
     title: str
     peer: Column
@@ -58,7 +59,7 @@ class Verdict:
 
     @property
     def met(self) -> bool:
-        """Whether it is."""
+        """True if the bar is met."""
         if self.value is None:
             return False
         return self.value <= self.bar if self.at_most else self.value >= self.bar
@@ -73,7 +74,7 @@ class Verdict:
 
 
 def figures_of(results: Mapping[str, Sequence[dict[str, Any]]], column: Column) -> list[float]:
-    """Of each process; nothing if one failed, was wrong, or ran beside its device."""
+    """Figures of each process; none if one failed, was wrong, or ran beside its device."""
     found = results.get(column.runtime, [])
     if not all(r.get("right") and column.key in r and not r.get("beside") for r in found):
         return []
@@ -83,7 +84,7 @@ def figures_of(results: Mapping[str, Sequence[dict[str, Any]]], column: Column) 
 def quotient_of(
     results: Mapping[str, Sequence[dict[str, Any]]], ratio: Ratio
 ) -> tuple[float, list[float]] | None:
-    """Of the medians, and round by round."""
+    """Ratio of the medians, and round by round."""
     peer, own = figures_of(results, ratio.peer), figures_of(results, ratio.own)
     if not peer or not own:
         return None
@@ -130,8 +131,24 @@ def table_line(
     return f"| {' | '.join(cells)} |"
 
 
+def table_lines(
+    title: str,
+    names: Iterable[str],
+    rounds: Rounds,
+    columns: Sequence[Column],
+    ratios: Sequence[Ratio] = (),
+) -> list[str]:
+    """A table with a line for each workload of those names."""
+    titles = [title, *(f"{c.title}, µs" for c in columns), *(r.title for r in ratios)]
+    return [
+        f"| {' | '.join(titles)} |",
+        "|" + "---|" * len(titles),
+        *(table_line(name, rounds[name], columns, ratios) for name in names),
+    ]
+
+
 def machine_line(machine: Mapping[str, Any]) -> str:
-    """Where a table was measured."""
+    """Machine and versions of a table, in a line."""
     if "failed" in machine:
         return f"Machine not described: {machine['failed']}"
     parts = [machine["date"], f"{machine['cpu']}, {machine['cores']} cores"]
@@ -146,7 +163,7 @@ def note(text: str) -> None:
 
 
 def note_failures(name: str, results: Mapping[str, Sequence[dict[str, Any]]]) -> None:
-    """Why runtimes have no figure of a workload."""
+    """Note why runtimes have no figure of a workload."""
     for runtime, found in results.items():
         for reason in sorted({r["failed"] for r in found if "failed" in r}):
             note(f"{name} by {runtime}: {reason}")
@@ -158,7 +175,7 @@ def verdict_records(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
 
 
 def wrong_line(rounds: Rounds) -> str:
-    """What was wrong or failed in any process."""
+    """List what was wrong or failed in any process."""
     wrong = [
         f"{name} by {runtime}"
         for name, results in rounds.items()

@@ -56,7 +56,7 @@ CPU_RUNTIMES: Mapping[str, frozenset[str]] = {
     "numpy": _ALL,
     "onnxruntime": _ALL - {"segmented_argsort"},
 }
-"""Which operators each computes."""
+"""Operators that each computes."""
 
 GPU_RUNTIMES: Mapping[str, frozenset[str]] = {
     "cuda": _ALL,
@@ -65,7 +65,7 @@ GPU_RUNTIMES: Mapping[str, frozenset[str]] = {
     "stock": frozenset({"argsort", "cumsum"}),
     "cub": frozenset({"segmented_argsort"}),
 }
-"""Which operators each computes."""
+"""Operators that each computes."""
 
 Result = dict[str, Any]
 
@@ -76,7 +76,7 @@ def has_runtime(workload: Workload, runtimes: Mapping[str, frozenset[str]]) -> l
 
 
 def environment_of(runtime: str) -> Mapping[str, str]:
-    """What a process on the machine with CUDA has in its environment."""
+    """Environment of a process on the machine with CUDA."""
     return {"TVM_EDGE_OPENCL": "nvidia"} if runtime == "opencl" else {}
 
 
@@ -84,7 +84,7 @@ def environment_of(runtime: str) -> Mapping[str, str]:
 
 
 def _check(workload: Workload, outputs: Mapping[str, np.ndarray]) -> Result:
-    """Of a model's outputs."""
+    """Compare a model's outputs."""
     if workload.operator == "top_k":
         return workload.check(outputs["indices"], outputs["values"])
     if "indices" in outputs:  # ONNX's TopK of all
@@ -175,7 +175,7 @@ def _time_gpu(runtime: str, seconds: str, folder: Path) -> Result:
 
 
 def _time_tvm_edge(target: str, workload: Workload, seconds: float, folder: Path) -> Result:
-    """Of model and kernel what compiled."""
+    """Time model and kernel, those that compiled."""
     import tvm
 
     device = tvm.device(target, 0)

@@ -17,7 +17,7 @@ from benchmarks.vision.figures import (
     figures_of,
     quotient_of,
     spread_us,
-    table_line,
+    table_lines,
 )
 from benchmarks.vision.sorting_peers import CPU_RUNTIMES, GPU_RUNTIMES
 from benchmarks.vision.workloads import Workload
@@ -92,16 +92,8 @@ def table(
     computing = {runtime for runtime, operators in runtimes.items() if operator in operators}
     columns = [c for c in COLUMNS[device] if c.runtime in computing]
     ratios = [r for r in RATIOS[device] if r.peer.runtime in computing]
-    titles = [operator, *(f"{c.title}, µs" for c in columns), *(r.title for r in ratios)]
-    return [
-        f"| {' | '.join(titles)} |",
-        "|" + "---|" * len(titles),
-        *(
-            table_line(workload.name, rounds[workload.name], columns, ratios)
-            for workload in workloads
-            if workload.operator == operator
-        ),
-    ]
+    names = [workload.name for workload in workloads if workload.operator == operator]
+    return table_lines(operator, names, rounds, columns, ratios)
 
 
 def cpu_verdicts(
@@ -178,13 +170,7 @@ def copy_lines(rounds: Rounds, copies: Sequence[dict[str, Any]], threads: int) -
 
 
 def sweep_lines(workloads: Sequence[Workload], rounds: Rounds, device: str) -> list[str]:
-    columns = _SWEPT[device]
-    titles = ["sweep", *(f"{c.title}, µs" for c in columns)]
-    return [
-        f"| {' | '.join(titles)} |",
-        "|" + "---|" * len(titles),
-        *(table_line(workload.name, rounds[workload.name], columns, ()) for workload in workloads),
-    ]
+    return table_lines("sweep", (w.name for w in workloads), rounds, _SWEPT[device])
 
 
 def draw(workloads: Sequence[Workload], rounds: Rounds, device: str, path: Path) -> str:

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 SUM_TOLERANCE = 1e-6
-"""Of a prefix sum in float32, as a part of the sum of the magnitudes of what went into it."""
+"""Error allowed of a prefix sum in float32, as a part of the sum of its magnitudes."""
 
 _DIGITS = 4
 _STEPS = 64  # of one, in data of exact sums
@@ -78,12 +78,12 @@ class Workload:
 
     @property
     def elements(self) -> int:
-        """Of the data."""
+        """Elements of the data."""
         return int(self.offsets[-1]) if self.lengths else prod(self.shape)
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """Where segments begin, and the end: int32, ``(segments + 1,)``."""
+        """Begins of the segments, and the end: int32, ``(segments + 1,)``."""
         count = self.shape[0]
         generator = self._generator("offsets")
         if self.lengths == "geometric":
@@ -113,7 +113,7 @@ class Workload:
 
     @property
     def inputs(self) -> dict[str, np.ndarray]:
-        """By the names of the models' inputs."""
+        """Arrays by the names of the models' inputs."""
         return {"data": self.data, **({"offsets": self.offsets} if self.lengths else {})}
 
     @property
@@ -223,7 +223,7 @@ def sweep_workloads(longest: int) -> tuple[Workload, ...]:
 
 
 def find_workload(name: str) -> Workload:
-    """By its name.
+    """Find a workload by its name.
 
     Raises
     ------

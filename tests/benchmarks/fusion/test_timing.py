@@ -1,4 +1,4 @@
-"""Which artifacts' runs may be captured in a CUDA graph."""
+"""Captures in CUDA graphs: the artifacts whose runs may be."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pointwise() -> onnx.ModelProto:
 
 
 def suppression(*, rows: bool) -> onnx.ModelProto:
-    """Of a number of results that depends on data; without `rows` only their maximum is one."""
+    """A model whose number of results depends on data; without `rows` only their maximum is one."""
     nodes = [helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["y"])]
     if not rows:
         nodes.append(helper.make_node("ReduceMax", ["y"], ["last"], keepdims=1))
