@@ -1,4 +1,4 @@
-/* The most that this CPU can do; cpu_peaks.py builds and runs it.
+/* The most that this CPU can do; peaks.py builds and runs it.
  *
  *   cpu_peaks fma THREADS TRIALS     multiply-adds in registers: a line of 10**9 operations/s a trial
  *   cpu_peaks read THREADS TRIALS BYTES     reads of an array: a line of 10**9 bytes/s a trial

@@ -1,5 +1,5 @@
 // What the OpenCL driver itself needs for a pipelined launch of a tiny kernel: the floor under
-// benchmarks/opencl_runtime.py, which compiles this with the runtime's own library.cc.
+// benchmarks/runtime/opencl_runtime.py, which compiles this with the runtime's own library.cc.
 // Usage: opencl_floor PLATFORM_INDEX DEVICE_INDEX LAUNCHES
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,4 @@
-/* cub::DeviceSegmentedSort::StableSortPairs on one list of segments; vision_peers.py builds it.
+/* cub::DeviceSegmentedSort::StableSortPairs on one list of segments; sorting_models.py builds it.
  *
  *   cub_segmented_sort KEYS OFFSETS SORTED CALLS ROUNDS SECONDS
  *
