@@ -39,7 +39,7 @@ test-board: $(VENV)/.tested
 	$(BIN)/python -m pytest -m board tests/board
 
 conformance: $(VENV)/.tested
-	$(BIN)/python -m benchmarks.onnx_conformance --jobs 2 --check
+	$(BIN)/python -m benchmarks run onnx_conformance --jobs 2 --check
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check

@@ -56,7 +56,7 @@ def summary(machine: Mapping[str, Any], cases: Sequence[Case], seconds: float) -
     Parameters
     ----------
     machine : dict
-        As of :func:`benchmarks.machine.describe_machine`.
+        As of :func:`benchmarks.common.machine.describe_machine`.
     cases : sequence of Case
     seconds : float
         Wall time of all runs.
@@ -92,7 +92,7 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 
 def main() -> int:
     """Run both parts of the tests, write the summary, and return an exit status."""
-    from benchmarks.machine import describe_machine
+    from benchmarks.common.machine import describe_machine
 
     cases: list[Case] = []
     status, seconds = 0, 0.0

@@ -11,13 +11,13 @@ import onnx
 from tests.onnx_models import reference
 from tests.schedules.blocked_harness import Conv
 from tests.schedules.harness import Graph, assert_close
-from tvm_edge.tuning.tunable import layout_graph_of
 from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem
 from tvm_edge.runtime import CompiledModel
 from tvm_edge.tuning.layout_costs import layout_problem, plan_of, transform_kinds, ways
 from tvm_edge.tuning.transforms import estimate_transforms
+from tvm_edge.tuning.tunable import layout_graph_of
 
 CPU = resolve_target("llvm")
 ONE = {"kernel": (1, 1), "pads": (0, 0, 0, 0)}

@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 import tvm_edge
+from tests.compiler.steps import simplified
 from tests.marks import in_full
 from tests.quantized_models import assert_same_numbers
 from tests.records.made import measured
@@ -20,9 +21,7 @@ from tests.tuning.int8_networks import MIXED_MODEL, PLAIN, PLAIN_MODEL, check_mi
 from tests.tuning.layout_networks import mixed_layouts
 from tests.tuning.made import records_of
 from tests.tuning.stand_in import StandIn
-from tvm_edge.compiler import phases
 from tvm_edge.compiler.driver import compile_with, unmerged_kernels
-from tvm_edge.tuning.tunable import convolutions_of, layout_graph_of
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import add_records
@@ -37,6 +36,7 @@ from tvm_edge.tuning import graph_tuner, measurer
 from tvm_edge.tuning.graph_tuner import GraphTuner
 from tvm_edge.tuning.layout_costs import plan_of, transform_kinds
 from tvm_edge.tuning.transforms import TransformTimes, estimate_transforms
+from tvm_edge.tuning.tunable import convolutions_of, layout_graph_of
 
 CPU = resolve_target("llvm")
 
@@ -149,7 +149,7 @@ def test_convolutions_of_bytes_have_one_layout() -> None:
 def test_any_choice_around_them_is_compiled_as_it_says(seed: int, tmp_path: Path) -> None:
     found, problem, layouts, plan = mixed_layouts(MIXED_MODEL, seed, tmp_path)
     assert found.fits(layouts)
-    simple = phases.SIMPLIFY(phases.quantize(CPU.spec)(load_model(MIXED_MODEL).module))
+    simple = simplified(load_model(MIXED_MODEL).module, CPU)
     blocked = relax.transform.DeadCodeElimination()(BlockLayout(CPU.spec, None, plan)(simple))
     called = Counter(name.rstrip("0123456789") for name in kernel_calls(blocked))
     expected = Counter(

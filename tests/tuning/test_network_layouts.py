@@ -14,6 +14,7 @@ import pytest
 from tvm import relax
 
 import tvm_edge
+from tests.compiler.steps import simplified
 from tests.marks import sampled
 from tests.records.made import measured
 from tests.schedules.blocked_harness import Conv
@@ -27,9 +28,7 @@ from tests.tuning.layout_networks import (
     network,
 )
 from tests.tuning.stand_in import StandIn
-from tvm_edge.compiler import phases
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.tuning.tunable import layout_graph_of
 from tvm_edge.errors import InputError
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
@@ -46,6 +45,7 @@ from tvm_edge.tuning import measurer
 from tvm_edge.tuning.graph_tuner import GraphTuner, check_graph, uniform
 from tvm_edge.tuning.layout_costs import transform_kinds, ways
 from tvm_edge.tuning.transforms import estimate_transforms, measure_transforms
+from tvm_edge.tuning.tunable import layout_graph_of
 
 # ------------------------------------------------------------------------------- real networks
 
@@ -85,7 +85,7 @@ def test_every_operator_has_its_layouts(model: onnx.ModelProto) -> None:
 def test_transforms_are_those_that_the_problem_counts(seed: int, tmp_path: Path) -> None:
     model = network(split=False).model()
     _, problem, layouts, plan = mixed_layouts(model, seed, tmp_path)
-    simple = phases.SIMPLIFY(load_model(model).module)
+    simple = simplified(load_model(model).module)
     blocked = BlockLayout(CPU.spec, None, plan)(simple)
     blocked = relax.transform.DeadCodeElimination()(blocked)
     called = [re.sub(r"\d*$", "", name) for name in kernel_calls(blocked)]

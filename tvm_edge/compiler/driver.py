@@ -77,8 +77,8 @@ def compile(
         ``"float16"`` also multiplies in float16, and adds up so for a few terms at most (a step
         of a tile, or a window), where that is faster: on OpenCL. Both are of GPUs with float16.
         Inputs and outputs keep their types, and operators that float16 does not suit stay
-        float32, which ``report.precision`` lists. ``benchmarks/precision.py`` measures how large
-        the error is.
+        float32, which ``report.precision`` lists. ``python -m benchmarks run precision`` measures
+        how large the error is.
     precision_exceptions : sequence of str
         Operators or ONNX nodes that stay float32.
     fallback : {"auto", "list", "none", "error"} or sequence of str

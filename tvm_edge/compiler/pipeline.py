@@ -74,8 +74,11 @@ from tvm_edge.schedules.conv_config import ConvConfig
 
 __all__ = ["PIPELINE", "in_smaller_groups", "instructions_of", "main"]
 
-_RECORDING = frozenset(("cuda", "opencl"))
-"""Kinds of devices whose drivers record launches."""
+RECORDINGS = {
+    "cuda": frozenset(("AnnounceRecordings",)),
+    "opencl": frozenset(("HoistWeights", "RecordOnOpenCL")),
+}
+"""Kinds of devices whose drivers record launches, with the passes that only one of them needs."""
 
 _SMALLER_GROUPS = 64
 """Work-items of a group that a driver runs whatever registers they take: Midgard's fewest."""
@@ -361,8 +364,9 @@ def _describe(c: Compilation) -> Compilation:
     return replace(c, report=describe.report_of(c))
 
 
-def _records_on(kind: str) -> Any:
-    return lambda c: c.recording == kind
+def _recorded(name: str) -> Any:
+    """Whether the device whose launches are recorded needs the pass called `name`."""
+    return lambda c: c.recording is not None and name in RECORDINGS[c.recording]
 
 
 def _step(phase: str, name: str, apply: Any) -> CompilerPass:
@@ -485,15 +489,15 @@ def _list() -> Pipeline:
             ),
             on_module("instructions", _plan_first, "PlanMemory"),
             on_module("instructions", HoistWeights()).when(
-                _records_on("opencl"), "recorded launches of OpenCL"
+                _recorded("HoistWeights"), "recorded launches of OpenCL"
             ),
             on_module("instructions", transform.RewriteCUDAGraph()).when(*recording),
             on_module("instructions", KeepRegionResults()).when(*recording),
             on_module("instructions", AnnounceRecordings()).when(
-                _records_on("cuda"), "recorded launches of CUDA"
+                _recorded("AnnounceRecordings"), "recorded launches of CUDA"
             ),
             on_module("instructions", RecordOnOpenCL()).when(
-                _records_on("opencl"), "recorded launches of OpenCL"
+                _recorded("RecordOnOpenCL"), "recorded launches of OpenCL"
             ),
             # After what takes all planned storage for the first device's: what reads or writes
             # another's tensors is then in no recorded region.
@@ -509,7 +513,7 @@ def _list() -> Pipeline:
                 lambda c: c.recording is None, "main"
             ),
             _step("instructions", "AddRecordings", _add_recordings).when(
-                lambda c: c.placed.kinds[0] in _RECORDING, "CUDA and OpenCL"
+                lambda c: c.placed.kinds[0] in RECORDINGS, "CUDA and OpenCL"
             ),
             _step("instructions", "AddStages", _add_stages).when(*several),
             _step("instructions", "AddModels", _add_models).when(

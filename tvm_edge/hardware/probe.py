@@ -20,7 +20,7 @@ __all__ = ["GPU_APIS", "compute_version", "opencl_info", "probe_gpu"]
 GPU_APIS = ("cuda", "opencl")
 """Kinds of GPU that tvm-edge compiles for, in the order in which devices are listed."""
 
-# What the host waits for the end of a kernel of pocl (`python -m benchmarks.fallback`).
+# What the host waits for the end of a kernel of pocl (`python -m benchmarks run fallback`).
 _WAIT_ON_CPU_US = 40.0
 
 # Single-precision lanes of a multiprocessor by compute capability, where it is not 128.

@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tests.compiler.steps import lowered as lowered_model
 from tests.relay_passes.concatenations import (
     compiled,
     conv,
@@ -19,7 +20,6 @@ from tests.relay_passes.concatenations import (
     names,
 )
 from tests.schedules.harness import Graph
-from tvm_edge.compiler.prepared import prepare
 from tvm_edge.relay_passes.layout import choose_blocks as layout_choice
 
 
@@ -101,8 +101,8 @@ def test_kernels_that_are_not_called_are_not_built(
     graph = Graph()
     build(graph)
     # Nothing is built for it: the device need not be here.
-    plan = prepare(graph.model(), target, None, "none", host=None if target == "llvm" else "llvm")
-    kernels = {str(gvar.name_hint) for gvar in plan.unmerged.get_global_vars()}
+    plan = lowered_model(graph.model(), target, "none", host=None if target == "llvm" else "llvm")
+    kernels = {str(gvar.name_hint) for gvar in plan.lifted.get_global_vars()}
     assert any(name.endswith("_in_place") for name in kernels)
     assert kernels == {"main", *(kernel.name for kernel in plan.report.kernels)}
 

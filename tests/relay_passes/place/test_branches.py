@@ -8,9 +8,9 @@ import tvm
 from tvm import relax
 
 import tvm_edge
+from tests.compiler.steps import legalized, simplified
 from tests.onnx_models import choosing, random_input, reference
 from tests.relay_passes.two_devices import without_copies
-from tvm_edge.compiler import phases
 from tvm_edge.compiler.placement import place
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
@@ -133,7 +133,7 @@ def placed(model: tvm.IRModule) -> tvm.IRModule:
     resolved = resolve_target("mali-t860", "llvm")
     imported = load_model(model, None)
     with resolved.cpu.target:
-        return place(phases.SIMPLIFY(imported.module), imported, resolved, "list").module
+        return place(simplified(imported.module), imported, resolved, "list").module
 
 
 def test_copies_are_made_where_they_are_needed() -> None:
@@ -164,7 +164,7 @@ def test_a_tensor_crosses_once_however_many_branches_are_between() -> None:
 def test_a_copy_lost_in_a_branch_is_found() -> None:
     resolved = resolve_target("mali-t860", "llvm")
     with resolved.target:
-        legal = phases.legalize(resolved)(placed(module(searches_first=True)))
+        legal = legalized(placed(module(searches_first=True)), resolved)
     VerifyPlacement()(legal)
     with pytest.raises(RuntimeError, match="lost a copy"):
         VerifyPlacement()(without_copies(legal))

@@ -24,9 +24,9 @@ from tests.quantized_models import (
     with_intermediates,
 )
 from tests.schedules.gpu.harness import MALI, ORIN, launches, local_bytes
-from tvm_edge.lowering.cuda_compiler import cuda_compiler
 from tvm_edge.hardware import DeviceSpec, probe, resolve_target
 from tvm_edge.hardware.presets import GENERIC_CUDA, PRESETS
+from tvm_edge.lowering.cuda_compiler import cuda_compiler
 from tvm_edge.lowering.opencl_source import sources_rewritten
 from tvm_edge.schedules.base import Scheduled, workspace_of
 from tvm_edge.schedules.conv_workload import ConvWorkload
