@@ -10,7 +10,7 @@ import pytest
 import tvm
 
 import tvm_edge
-from tvm_edge.compiler import cuda
+from tvm_edge.lowering import cuda_compiler as cuda
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 
