@@ -11,9 +11,12 @@ from tvm import relax
 
 from tvm_edge.relay_passes.ir.aliases import Lives, reached
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, is_call
-from tvm_edge.relay_passes.memory.concat_in_place import AREAS
 
-__all__ = ["Access", "accesses", "area_of", "dependences", "places_of"]
+__all__ = ["AREAS", "Access", "accesses", "area_of", "dependences", "places_of"]
+
+AREAS = "tvm_edge.areas"
+"""Attribute of kernels whose tensors are parts of larger ones: of each the parameter, the first and
+how many along axis 1 of the larger tensor. Of that the kernel reads and writes nothing else."""
 
 Area = tuple[int, int]
 """The first and how many along axis 1."""

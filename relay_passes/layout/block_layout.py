@@ -19,10 +19,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, static_shape
-from tvm_edge.relay_passes.ir.workloads import conv_workload
+from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv
 from tvm_edge.relay_passes.layout.choose_blocks import BINARY, UNARY, choose_blocked
 from tvm_edge.relay_passes.layout.gpu_convolution import gpu_conv
-from tvm_edge.relay_passes.layout.int8_convolution import int8_conv
+from tvm_edge.relay_passes.layout.int8_convolution import blocked_call
 from tvm_edge.relay_passes.layout.moved_channels import BlockedImage, MovedChannels
 from tvm_edge.relay_passes.memory.concat_in_place import CONCAT
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan, layout_graph
@@ -295,7 +295,7 @@ class _Blocker(PyExprMutator):
             blocks = self._packed(whole.image, whole.block).var
             measured = self._int8.get(whole.workload)
             knobs = "" if measured is None else measured.knobs
-            return whole.blocked(self.builder_, blocks, knobs), whole.workload.filters
+            return blocked_call(whole, self.builder_, blocks, knobs), whole.workload.filters
         config = self._chosen.get(call)
         if config is None:
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tvm import relax, te
 
 from tvm_edge.relay_passes.ir.expressions import const
-from tvm_edge.relay_passes.layout.int8_convolution import int8_conv
+from tvm_edge.relay_passes.ir.workloads import int8_conv
 from tvm_edge.relay_passes.lower.kernel_site import KernelSite
 from tvm_edge.schedules.gpu.conv2d_int8 import conv2d_int8, pack_words, uses_words
 from tvm_edge.schedules.gpu.items import ITEMS

@@ -17,9 +17,9 @@ from tvm import relax
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.relay_passes.ir.expressions import bindings_of, constant_of, is_call, static_shape
-from tvm_edge.relay_passes.ir.workloads import conv_workload
+from tvm_edge.relay_passes.ir.workloads import Int8Conv, conv_workload, int8_conv
 from tvm_edge.relay_passes.layout.choose_blocks import BINARY, UNARY
-from tvm_edge.relay_passes.layout.int8_convolution import Int8Conv, int8_conv, int8_convs
+from tvm_edge.relay_passes.layout.int8_convolution import int8_convs
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutNode, LayoutProblem, Read, digest
 from tvm_edge.schedules.blocked import fills
 from tvm_edge.schedules.conv_config import ConvConfig
