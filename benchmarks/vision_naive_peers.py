@@ -61,7 +61,7 @@ def _compile_naively(source: Any, target: str, fallback: str = "list") -> Any:
     """
     import tvm_edge
     from benchmarks import vision_naive
-    from tvm_edge.relay_passes.lower import lower_nms
+    from tvm_edge.ops.detection import nms as operator
 
     taken = []
 
@@ -69,7 +69,7 @@ def _compile_naively(source: Any, target: str, fallback: str = "list") -> Any:
         taken.append(spec.kind)
         return vision_naive.select_boxes(batch, classes, boxes, spec, **how)
 
-    lower_nms.nms.select_boxes = select_boxes
+    operator.nms.select_boxes = select_boxes
     model = tvm_edge.compile(source, target, fallback=fallback)
     if "gpu" not in taken:
         raise RuntimeError("no suppression was compiled for the GPU")

@@ -24,14 +24,12 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_edge.ops.movement import CONCAT
 from tvm_edge.relay_passes.ir.dependences import AREAS
 from tvm_edge.relay_passes.ir.expressions import all_bindings, bindings_of, is_call, static_shape
 from tvm_edge.relay_passes.place.label_operators import operands
 
-__all__ = ["CONCAT", "concat_in_place"]
-
-CONCAT = "tvm_edge.concat"
-"""Attribute of kernels that concatenate along axis 1 and do nothing else."""
+__all__ = ["concat_in_place"]
 
 _VECTOR_BYTES = 16
 

@@ -22,7 +22,7 @@ from tvm_edge.relay_passes.layout.pack_matrices import PackMatrices
 from tvm_edge.relay_passes.lower.fuse_tir import FuseTIR
 from tvm_edge.relay_passes.lower.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.lower.legalize import legalize_ops
-from tvm_edge.relay_passes.lower.lower_operators import LowerVision
+from tvm_edge.relay_passes.lower.lower_operators import LowerOperators
 from tvm_edge.relay_passes.lower.spread_vdevices import SpreadVDevices
 from tvm_edge.relay_passes.memory.add_workspace import AddWorkspace
 from tvm_edge.relay_passes.memory.plan_memory import PlanMemory
@@ -111,7 +111,7 @@ def legalize(
     return Pipeline(
         "legalize",
         (
-            LowerVision(resolved, precision, configs, chooser),
+            LowerOperators(resolved, precision, configs, chooser),
             DispatchSampling(),
             DispatchSortScan(),
             legalize_ops(),

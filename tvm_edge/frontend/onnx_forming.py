@@ -11,51 +11,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tvm_edge.frontend.onnx_edges import all_nodes, subgraphs
-from tvm_edge.frontend.onnx_functions import DOMAINS
+from tvm_edge.frontend.onnx_functions import label
+from tvm_edge.ops.registry import find
 
 if TYPE_CHECKING:
     import onnx
 
 __all__ = ["forming_inputs"]
 
-# Operator → operands that decide shapes or the form of a kernel.
-_FORMING = {
-    "AffineGrid": (1,),
-    "BlackmanWindow": (0,),
-    "CenterCropPad": (1,),
-    "Col2Im": (1, 2),
-    "ConstantOfShape": (0,),
-    "CumProd": (1,),
-    "CumSum": (1,),
-    "DFT": (1, 2),
-    "Dropout": (1, 2),
-    "Expand": (1,),
-    "HammingWindow": (0,),
-    "HannWindow": (0,),
-    "Loop": (0, 1),
-    "MaxUnpool": (2,),
-    "NonMaxSuppression": (2, 3, 4),
-    "OneHot": (1, 2),
-    "Pad": (1, 2, 3),
-    "Range": (0, 1, 2),
-    **{
-        f"Reduce{kind}": (1,)
-        for kind in "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare".split()
-    },
-    "Reshape": (1,),
-    "Resize": (1, 2, 3),
-    "STFT": (1, 3),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "TopK": (1,),
-    "Trilu": (1,),
-    "Unsqueeze": (1,),
-    "Upsample": (1,),
-}
-
-# What shapes are calculated by. Anything else ends the search: a shape that depends on a picture is
+# Arithmetic on shapes. Anything else ends the search: a shape that depends on a picture is
 # not known before it, and a model for each picture is no model.
 _ARITHMETIC = frozenset(
     "Abs Add And Cast CastLike Ceil Concat Div Equal Expand Floor Gather Greater GreaterOrEqual "
@@ -69,7 +33,7 @@ _MOST_ELEMENTS = 64
 
 
 def forming_inputs(proto: onnx.ModelProto) -> list[str]:
-    """Names of the inputs whose values form the code, in the model's order.
+    """Return the inputs whose values form the code, in the model's order.
 
     Parameters
     ----------
@@ -82,8 +46,7 @@ def forming_inputs(proto: onnx.ModelProto) -> list[str]:
     waiting = [
         node.input[index]
         for node in all_nodes(proto.graph)
-        if node.domain in DOMAINS
-        for index in _FORMING.get(node.op_type, ())
+        for index in find(label(node)).forming
         if index < len(node.input) and node.input[index]
     ]
     while waiting:
@@ -106,7 +69,7 @@ def forming_inputs(proto: onnx.ModelProto) -> list[str]:
 
 
 def _bodies(graph: onnx.GraphProto) -> Iterator[tuple[str, str]]:
-    """The inputs of bodies of loops, and what the loop gives them at first."""
+    """Pair the inputs of bodies of loops with their first values."""
     for node in graph.node:
         for inner in subgraphs(node):
             if node.op_type in ("Loop", "Scan"):

@@ -20,8 +20,9 @@ from tvm_edge.frontend.onnx_folding import fold_constants
 from tvm_edge.frontend.onnx_functions import DOMAINS, expand_functions, is_known, label
 from tvm_edge.frontend.onnx_graph import import_graph
 from tvm_edge.frontend.onnx_source import checked_proto, non_finite_weights
-from tvm_edge.frontend.operators.small_types import SMALL_TYPES, STORED_AS
 from tvm_edge.frontend.specs import output_specs
+from tvm_edge.ops.converter import type_name
+from tvm_edge.ops.small_types import SMALL_TYPES, STORED_AS
 from tvm_edge.report import TensorSpec
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ def refuse_unsupported(proto: onnx.ModelProto) -> None:
             (name for name, n in missing.items() if nodes[n[0]].domain not in DOMAINS), ""
         )
         advice = (
-            f", or give it a converter: tvm_edge.frontend.converters.CONVERTERS[{foreign!r}]"
+            f", or give it a converter: tvm_edge.ops.registry.register({foreign!r}, convert=…)"
             if foreign
             else ""
         )
@@ -283,9 +284,7 @@ def _input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 
 def _with_the_models_type(spec: TensorSpec, value: onnx.ValueInfoProto) -> TensorSpec:
     """The type that the model says, and the one that the code has it in."""
-    import onnx
-
-    name = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name
+    name = type_name(value.type.tensor_type.elem_type)
     if name in SMALL_TYPES:
         return replace(spec, dtype=name, stored_as=STORED_AS)
     return replace(spec, dtype=spec.dtype or name)

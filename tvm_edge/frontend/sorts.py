@@ -1,4 +1,4 @@
-"""What a Relax module asks of sorts, checked before anything is compiled."""
+"""Checks of the sorts of a Relax module, before anything is compiled."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import tvm
 from tvm import relax
 
 from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
-from tvm_edge.frontend.operators.base import constant, static_shape
 from tvm_edge.ops import SEGMENTED_ARGSORT, UNIQUE
+from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 from tvm_edge.report import TensorSpec
 from tvm_edge.report.tensors import offsets_problem
 from tvm_edge.schedules.vision.keys import SORTABLE
@@ -21,7 +21,7 @@ _SORTS = (SEGMENTED_ARGSORT, UNIQUE, "relax.argsort", "relax.sort", "relax.topk"
 
 
 def check_sorts(main: relax.Function, inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """The signatures of inputs, with what a run has to check of offsets of segments.
+    """Add to the signatures of inputs what a run has to check of offsets of segments.
 
     Offsets that the model computes are not checked: sorts stay inside of their tensors whatever
     they are.
@@ -41,7 +41,7 @@ def check_sorts(main: relax.Function, inputs: Sequence[TensorSpec]) -> list[Tens
         name = _name(expr)
         if name in _SORTS and str(expr.args[0].ty.dtype) not in SORTABLE:
             unsupported.append(f"{name} of {expr.args[0].ty.dtype}")
-        shape = static_shape(expr.args[0]) if name in (SEGMENTED_ARGSORT, "relax.topk") else None
+        shape = static_shape(expr.args[0].ty) if name in (SEGMENTED_ARGSORT, "relax.topk") else None
         if shape is None:
             return
         if name == "relax.topk":
@@ -53,7 +53,7 @@ def check_sorts(main: relax.Function, inputs: Sequence[TensorSpec]) -> list[Tens
                 )
             return
         offsets = expr.args[1]
-        known = constant(offsets)
+        known = constant_of(offsets)
         problem = offsets_problem(known, shape[0]) if known is not None else ""
         if problem:
             problems.append(
