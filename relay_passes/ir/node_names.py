@@ -1,4 +1,4 @@
-"""Which node of the user's model a Relax variable holds the result of."""
+"""Names of Relax variables, which say the node of the user's model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NODE_VARIABLE = re.compile(r"n(\d+)_[\d_]*$")
 
 
 def node_index(name: str) -> int | None:
-    """``i`` for a variable called ``n<i>_``, as frontends name results; ``None`` for others.
+    """Return ``i`` for a variable called ``n<i>_``, as frontends name results; else ``None``.
 
     Relax may append digits to make a name unique.
     """

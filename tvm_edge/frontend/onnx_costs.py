@@ -112,7 +112,7 @@ def _long_integers(graph: onnx.GraphProto) -> bool:
 
 
 def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """`proto` with large initializers as inputs: inference copies the whole model twice."""
+    """Make large initializers inputs: inference copies the whole model twice."""
     import onnx
 
     light = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)

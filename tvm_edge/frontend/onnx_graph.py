@@ -1,4 +1,4 @@
-"""From a prepared ONNX graph to a Relax module, by TVM's importer with converters of ours."""
+"""Convert a prepared ONNX graph to Relax, by TVM's importer with converters of ours."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tvm import relax
 
 from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
 from tvm_edge.frontend.limits import refuse_indices
-from tvm_edge.frontend.naming import name_results
 from tvm_edge.frontend.onnx_costs import small_tensors, tensor_infos
 from tvm_edge.frontend.onnx_functions import DOMAINS, label
+from tvm_edge.frontend.result_names import name_results
 from tvm_edge.ops.converter import type_name
 from tvm_edge.ops.registry import find
 from tvm_edge.ops.small_types import SMALL_TYPES, STORED_AS
@@ -61,7 +61,7 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
     class Importer(ONNXGraphImporter):
-        """TVM's importer with our converters in front; remembers what each node computed."""
+        """TVM's importer that asks our converters first and remembers the results of nodes."""
 
         def __init__(self) -> None:
             # TVM takes a length of 0 for one that is not known.
@@ -112,7 +112,7 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
                         self.results.setdefault(self._nodes[name], index)
 
         def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-            """Done before, with converters of ours that TVM does not know (refuse_unsupported)."""
+            """Do nothing: refuse_unsupported has looked, and knows converters that TVM does not."""
 
         def _convert_operator(
             self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "operand",
     "scalar",
     "small_type",
+    "spread",
     "text",
     "type_name",
 ]
@@ -50,6 +52,13 @@ def small_type(attrs: Attributes, index: int) -> str:
     """Return the type of an input stored as uint8, such as ``float8_e5m2``; empty for others."""
     kinds = attrs.get("small_types", ())
     return kinds[index] if index < len(kinds) else ""
+
+
+def spread(values: np.ndarray, axis: int, rank: int) -> np.ndarray:
+    """Reshape a vector so that it is broadcast along all axes but one."""
+    shape = [1] * rank
+    shape[axis] = len(values)
+    return values.reshape(shape)
 
 
 def type_name(number: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
-from tvm_edge.ops.converter import Attributes, num_outputs, operand, text
+from tvm_edge.ops.converter import Attributes, num_outputs, operand, spread, text
 from tvm_edge.ops.flops import Formula, Operation, elements, no_flops, per_element
 from tvm_edge.ops.registry import FOLLOWS, PERFORMS, register, relax_names
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
@@ -45,8 +45,8 @@ def _max_pool(
             there = (positions >= 0) & (positions < axis.length)
             held = np.clip(positions, 0, axis.length - 1)
             value = bb.emit(relax.op.take(value, relax.const(held, "int64"), 2 + i, mode="clip"))
-            inside = inside & _spread(there, 2 + i, len(shape))
-            place = place + _spread(held * stride, 2 + i, len(shape))
+            inside = inside & spread(there, 2 + i, len(shape))
+            place = place + spread(held * stride, 2 + i, len(shape))
             stride *= axis.length
         planes = np.arange(shape[0] * shape[1]).reshape(shape[0], shape[1])
         place = place + planes.reshape(*planes.shape, *[1] * len(axes)) * stride
@@ -107,13 +107,6 @@ def _axes(shape: Sequence[int], kernel: Sequence[int], attrs: Attributes) -> lis
     return axes
 
 
-def _spread(values: np.ndarray, axis: int, rank: int) -> np.ndarray:
-    """Reshape a vector so that it is broadcast along all other axes."""
-    shape = [1] * rank
-    shape[axis] = len(values)
-    return values.reshape(shape)
-
-
 def _max_unpool(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr | None:
@@ -147,10 +140,10 @@ def _max_unpool(
     result = bb.emit(relax.op.reshape(flat, full))
     if wanted is None:
         return result
-    behind = [int(w) - length for w, length in zip(wanted[-rank:], least, strict=True)]
-    if min(behind) < 0:
+    after = [int(w) - length for w, length in zip(wanted[-rank:], least, strict=True)]
+    if min(after) < 0:
         raise ValueError(f"a MaxUnpool to {wanted.tolist()} has elements for {full}")
-    widths = [0, 0, 0, 0, *(n for more in behind for n in (0, more))]
+    widths = [0, 0, 0, 0, *(n for more in after for n in (0, more))]
     return bb.normalize(relax.op.nn.pad(result, widths))
 
 

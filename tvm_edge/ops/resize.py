@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 from tvm import relax, tirx
 
-from tvm_edge.ops.converter import Attributes, operand, text
+from tvm_edge.ops.converter import Attributes, operand, spread, text
 from tvm_edge.ops.flops import Operation, UnknownShape, elements, known
 from tvm_edge.ops.kernel_site import KernelSite, is_empty
 from tvm_edge.ops.registry import FOLLOWS, PERFORMS, register
@@ -89,7 +89,7 @@ def _by_tables(
         if how.coordinates == "tf_crop_and_resize":
             position = positions_of(axis, how.coordinates)
             beyond = ~((position >= 0) & (position <= axis.old - 1))
-            empty = empty | _along(beyond, number, len(axes))
+            empty = empty | spread(beyond, number, len(axes))
     if empty.any():
         value = relax.const(np.asarray(outside, calculated), calculated)
         x = bb.emit(relax.op.where(relax.const(empty, "bool"), value, x))
@@ -170,13 +170,6 @@ def _is_exact_in_binary(axis: Axis) -> bool:
     return mantissa == 0.5 and abs(exponent) < 10
 
 
-def _along(values: np.ndarray, axis: int, dimensions: int) -> np.ndarray:
-    """Reshape a vector so that it is broadcast along all other axes."""
-    shape = [1] * dimensions
-    shape[axis] = len(values)
-    return values.reshape(shape)
-
-
 def _resize_axis(
     bb: relax.BlockBuilder, x: relax.Expr, number: int, axis: Axis, how: Filter
 ) -> relax.Expr:
@@ -188,7 +181,7 @@ def _resize_axis(
     for k in range(indices.shape[1]):
         term = relax.op.take(x, relax.const(indices[:, k], "int64"), number, mode="clip")
         if how.mode != "nearest":
-            weight = _along(weights[:, k], number, x.ty.ndim).astype(dtype)
+            weight = spread(weights[:, k], number, x.ty.ndim).astype(dtype)
             term = relax.op.multiply(term, relax.const(weight, dtype))
         terms.append(bb.emit(term))
     total = terms[0]

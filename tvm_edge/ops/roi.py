@@ -59,7 +59,7 @@ def roi_align(
         Bins of a region.
     sampling_ratio : int
         Points of a bin in each direction; 0: as many as a bin has pixels of the feature map,
-        rounded up, and none if a region's end is not behind its start.
+        rounded up, and none if a region's end is not after its start.
     spatial_scale : float
         Pixels of the feature map to one of the picture.
     mode : {"avg", "max"}

@@ -1,6 +1,6 @@
-"""Several models as one: side by side in one function, so that their kernels may be merged.
+"""Several models side by side in one function, so that their kernels can be merged.
 
-Everything that has a name gets the model's in front of it: ``detector/data``, ``detector/conv1``.
+Everything that has a name gets the model's before it: ``detector/data``, ``detector/conv1``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import tvm
 from tvm import relax
 
 from tvm_edge.errors import InputError, TvmEdgeError, near_matches
-from tvm_edge.frontend.naming import name_results
 from tvm_edge.frontend.normal_form import ImportedModel, SourceNode, Survey
+from tvm_edge.frontend.result_names import name_results
 from tvm_edge.relay_passes.ir.expressions import all_bindings, with_functions_named
 from tvm_edge.relay_passes.ir.node_names import node_index
 from tvm_edge.report import ModelPart, TensorSpec, UnsupportedInfo
@@ -56,7 +56,7 @@ def check_models(models: Mapping[Any, Any]) -> None:
 def shapes_of(
     models: Iterable[str], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, dict[str, Sequence[int]]]:
-    """``input_shapes`` of several models, by model and by the model's own names.
+    """Sort ``input_shapes`` of several models by model and by the model's own names.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def shapes_of(
 
 @contextmanager
 def named_in_errors(model: str) -> Iterator[None]:
-    """Say in errors which of several models they are of, and call its inputs as users do."""
+    """Name the model in errors, one of several, and call its inputs as users do."""
     try:
         yield
     except TvmEdgeError as err:
@@ -97,7 +97,7 @@ def named_in_errors(model: str) -> Iterator[None]:
 
 
 def beside(models: Mapping[str, ImportedModel]) -> ImportedModel:
-    """Models side by side.
+    """Put models side by side.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def beside(models: Mapping[str, ImportedModel]) -> ImportedModel:
 
 
 def surveyed_beside(models: Mapping[str, ImportedModel | Survey]) -> Survey:
-    """What is known of several models, of which at least one cannot be imported."""
+    """Join the facts of several models, of which at least one cannot be imported."""
     nodes: list[SourceNode] = []
     folded: list[SourceNode] = []
     unsupported: list[UnsupportedInfo] = []
@@ -167,7 +167,7 @@ def surveyed_beside(models: Mapping[str, ImportedModel | Survey]) -> Survey:
 
 
 def _numbered(model: str, nodes: Iterable[SourceNode], first: int) -> list[SourceNode]:
-    """A model's operators behind `first` others."""
+    """Number a model's operators after `first` others."""
     moved = [replace(node, inputs=tuple(first + i for i in node.inputs)) for node in nodes]
     return [_named(model, node) for node in moved]
 
@@ -177,7 +177,7 @@ def _named(model: str, thing: _Named) -> _Named:
 
 
 def _renumbered(module: tvm.IRModule, nodes: int, inputs: int) -> tvm.IRModule:
-    """A module whose variables are called by numbers behind those of the models in front of it."""
+    """Rename a module's variables by numbers after those of the models before it."""
     if not nodes and not inputs:
         return module
     results = {}
@@ -190,7 +190,7 @@ def _renumbered(module: tvm.IRModule, nodes: int, inputs: int) -> tvm.IRModule:
 
 
 def _one_after_the_other(mains: Sequence[relax.Function]) -> relax.Function:
-    """A function that takes and returns what all do."""
+    """Make a function that takes all parameters and returns all results."""
     builder = relax.BlockBuilder()
     blocks: list[relax.BindingBlock] = []
     results: list[relax.Expr] = []
@@ -216,7 +216,7 @@ def _one_after_the_other(mains: Sequence[relax.Function]) -> relax.Function:
 def _results(
     main: relax.Function, builder: relax.BlockBuilder
 ) -> tuple[list[relax.BindingBlock], list[relax.Expr]]:
-    """The blocks of a function, and each of its results as something that a tuple may hold."""
+    """Return the blocks of a function, and each of its results as a tuple can hold it."""
     blocks, returned = list(main.body.blocks), main.body.body
     if isinstance(returned, relax.Tuple):
         return blocks, list(returned.fields)
@@ -239,7 +239,7 @@ def _results(
 
 
 def _renamed(module: tvm.IRModule, taken: set[str]) -> tvm.IRModule:
-    """A module none of whose functions beside ``main`` has a name in `taken`."""
+    """Rename functions beside ``main`` whose names are in `taken`."""
     names: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
     own = {str(gvar.name_hint) for gvar in module.get_global_vars()}
     for gvar, func in module.functions_items():

@@ -1,4 +1,4 @@
-"""A graph of what a run has to compute: constants folded, loops and functions written out."""
+"""Fold the constants of a graph, and write out its loops and functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_ROUNDS = 4
 
 
 def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Expand functions, evaluate what does not depend on the inputs, and unroll loops.
+    """Expand functions, evaluate nodes that do not depend on the inputs, and unroll loops.
 
     Shapes are inferred on the way, so that what is calculated from a shape is a constant too.
     Folding here takes milliseconds; TVM's FoldConstant compiles a kernel per operator and takes
@@ -67,7 +67,7 @@ def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _keep_overflows(proto: onnx.ModelProto) -> None:
-    """A Cast for every CastLike that does not saturate, which onnxscript would forget."""
+    """Put a Cast for every CastLike that does not saturate, which onnxscript would forget."""
     import onnx.helper
 
     tensors: dict[str, TensorInfo] = {}
