@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -99,7 +100,9 @@ def device_of(tensor: relax.Expr) -> int:
 
 def lowered(mod: tvm.IRModule, shared: bool = True) -> tvm.IRModule:
     """With planned storage, before there are instructions."""
-    resolved = resolve_target("mali-t860" if shared else "jetson-orin-nano", "llvm")
+    resolved = resolve_target("mali-t860", "llvm")
+    spec = replace(resolved.spec, unified_memory=shared, fine_grained_memory=shared)
+    resolved = replace(resolved, spec=spec)
     kinds = [str(device.target.kind.name) for device in DEVICES]
     return between(mod, "MarkMade", "LowerAllocTensor", resolved, kinds=kinds)
 

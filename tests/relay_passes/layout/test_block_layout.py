@@ -13,6 +13,7 @@ import tvm
 from onnx import TensorProto, helper
 from tvm import relax, te
 
+from tests.compiler import steps
 from tests.onnx_models import make_model, random_input
 from tests.schedules.blocked_harness import SPECS, Conv, check, compile_as, direct
 from tests.schedules.harness import Graph
@@ -30,7 +31,7 @@ ONE = {"kernel": (1, 1), "pads": (0, 0, 0, 0)}
 
 
 def simplified(model: onnx.ModelProto) -> tvm.IRModule:
-    return simplified(load_model(model).module)
+    return steps.simplified(load_model(model).module)
 
 
 def operators(mod: tvm.IRModule) -> Counter[str]:
@@ -366,7 +367,7 @@ def test_a_cpu_without_vectors_and_a_gpu_stay_as_they_are() -> None:
     before = simplified(conv_model())
     assert_equal(BlockLayout(replace(SPEC, simd_bytes=4))(before), before)
     gpu = resolve_target("mali-t860")
-    assert_equal(between(before, "BlockLayout", "LowerOperators", gpu), before)
+    assert_equal(steps.between(before, "BlockLayout", "LowerOperators", gpu), before)
 
 
 # ------------------------------------------------------------------------------- the report
