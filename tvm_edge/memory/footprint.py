@@ -20,8 +20,8 @@ from tvm_edge.memory.scratch import Scratch, kept, scratch_of
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call, static_shape
 from tvm_edge.relay_passes.memory.stream_weights import streamed_constant
 from tvm_edge.report import SplitInfo
+from tvm_edge.runtime.device_plan import STREAMED
 from tvm_edge.runtime.pinned_copies import BLOCKS_NBYTES
-from tvm_edge.runtime.placement import STREAMED
 from tvm_edge.schedules.base import workspace_of
 
 __all__ = [
@@ -55,7 +55,7 @@ def weights_of_devices(
     ----------
     weights : sequence of Tensor
     owners : sequence of int
-        For each the position of its device, or :data:`~tvm_edge.runtime.placement.STREAMED`.
+        For each the position of its device, or :data:`~tvm_edge.runtime.device_plan.STREAMED`.
     kinds : sequence of str
         Of the devices.
     """
@@ -105,7 +105,7 @@ def windows(splits: Iterable[SplitInfo], resolved: ResolvedTarget) -> list[int]:
     """Bytes of each of a GPU's windows, which parts of streamed weights pass through.
 
     There are two where the host may write the device's memory at any time, else one
-    (:mod:`tvm_edge.runtime.streaming`). A CPU reads parts where they are mapped, also as an
+    (:mod:`tvm_edge.runtime.weight_stream`). A CPU reads parts where they are mapped, also as an
     OpenCL device.
     """
     if _lent(resolved):

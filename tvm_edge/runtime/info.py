@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.report import CompileReport, Launches, ModelPart, TensorSpec
 from tvm_edge.runtime.artifact import Artifact, tensor_dtype
-from tvm_edge.runtime.placement import STREAMED, DevicePlan
+from tvm_edge.runtime.device_plan import STREAMED, DevicePlan
 from tvm_edge.schema import check_types
 
 __all__ = ["ModelInfo", "read_info", "versions"]

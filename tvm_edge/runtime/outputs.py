@@ -10,7 +10,8 @@ import tvm
 
 from tvm_edge.errors import ArtifactError, InputError, near_matches
 from tvm_edge.report import TensorSpec
-from tvm_edge.runtime.dlpack import numpy_dtype, to_numpy
+from tvm_edge.runtime.devices import to_numpy
+from tvm_edge.runtime.dlpack import numpy_dtype
 
 __all__ = ["checked_outputs", "named_outputs", "wanted_outputs"]
 

@@ -9,30 +9,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tvm.runtime import Tensor
 from tvm.runtime.vm import VirtualMachine
 
+from tvm_edge.runtime.devices import RuntimeDevice
 from tvm_edge.runtime.entry import Main, entry, stage_name
-from tvm_edge.runtime.inputs import Bound
-from tvm_edge.runtime.stream import Step
 
-if TYPE_CHECKING:
-    from tvm_edge.runtime.session import Session
-
-__all__ = ["Stage", "StagedFrame", "find_stages", "frame_steps"]
+__all__ = ["Stage", "StagedFrame", "find_stages"]
 
 
 @dataclass(frozen=True)
 class StagedFrame:
-    """What one frame has come to.
+    """State of one frame between two stages.
 
     Attributes
     ----------
     values : sequence
-        What its last stage returned.
+        Results of its last stage.
     taken : sequence of int
         The addresses of the model's inputs.
     """
@@ -47,69 +41,42 @@ class Stage:
 
     Attributes
     ----------
-    kind : str
-        Of the device that it runs on.
+    device : RuntimeDevice
+        The one that it runs on.
     lock : threading.Lock
         Of the virtual machine, which runs one function at a time; stages of one device share it.
     function : callable
         Takes the values and, last, the weights.
     """
 
-    kind: str
+    device: RuntimeDevice
     lock: threading.Lock
     function: Main
 
 
 def find_stages(
-    make_machine: Callable[[], VirtualMachine], kinds: Sequence[str]
+    make_machine: Callable[[], VirtualMachine], devices: Sequence[RuntimeDevice]
 ) -> tuple[Stage, ...]:
-    """The stages that a model's code has, in order; none for a model on one device.
+    """Return the stages that a model's code has, in order; none for a model on one device.
 
     Parameters
     ----------
     make_machine : callable
         Makes a virtual machine for the code.
-    kinds : sequence of str
-        Of the model's devices, in the order of the code's virtual devices.
+    devices : sequence of RuntimeDevice
+        The model's, in the order of the code's virtual devices.
     """
-    if len(kinds) < 2:
+    if len(devices) < 2:
         return ()
     code: Any = make_machine()
     machines: dict[int, tuple[VirtualMachine, threading.Lock]] = {}
     found: list[Stage] = []
     while True:
-        names = {device: stage_name(len(found), device) for device in range(len(kinds))}
-        device = next((d for d, n in names.items() if code.module.implements_function(n)), None)
-        if device is None:
+        names = {number: stage_name(len(found), number) for number in range(len(devices))}
+        number = next((d for d, n in names.items() if code.module.implements_function(n)), None)
+        if number is None:
             return tuple(found)
-        if device not in machines:
-            machines[device] = (code if not machines else make_machine(), threading.Lock())
-        machine, lock = machines[device]
-        found.append(Stage(kinds[device], lock, entry(machine, names[device])))
-
-
-def frame_steps(session: Session, finish: Callable[[list[Tensor]], dict[str, Any]]) -> list[Step]:
-    """The steps of a stream's frame, from a model's inputs to what `finish` makes of its results.
-
-    Parameters
-    ----------
-    session : Session
-        On one device a frame is one run of ``main``.
-    finish : callable
-    """
-    if not session.stages:
-        kind = session.kinds[0]
-        return [Step(kind, lambda inputs: finish(session.invoke(inputs)), session.start_thread)]
-
-    def run(number: int, state: Sequence[Bound] | StagedFrame) -> Any:
-        frame = session.run_stage(number, state)
-        if number + 1 < len(session.stages):
-            return frame
-        return finish(session.results_of(frame))
-
-    return [
-        Step(stage.kind, partial(run, number), session.start_thread)
-        if stage.kind == "llvm"
-        else Step(stage.kind, partial(run, number))
-        for number, stage in enumerate(session.stages)
-    ]
+        if number not in machines:
+            machines[number] = (code if not machines else make_machine(), threading.Lock())
+        machine, lock = machines[number]
+        found.append(Stage(devices[number], lock, entry(machine, names[number])))
