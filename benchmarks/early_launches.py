@@ -40,7 +40,7 @@ def _compile(name: str, build: str, folder: Path) -> dict[str, Any]:
     from tvm.script import tirx as T
 
     import tvm_edge
-    from tvm_edge.hardware import probe
+    from tvm_edge.hardware.kinds import cuda
     from tvm_edge.lowering import cuda_pipeline
     from tvm_edge.lowering.dependent_launches import DependentLaunches
 
@@ -63,7 +63,7 @@ def _compile(name: str, build: str, folder: Path) -> dict[str, Any]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(cuda_pipeline, "PASSES", passes))
         if build not in ("wait", "early", "at once"):
-            stack.enter_context(mock.patch.object(probe, "_DEPENDENT_LAUNCH_US", float(build)))
+            stack.enter_context(mock.patch.object(cuda, "_DEPENDENT_LAUNCH_US", float(build)))
         model = tvm_edge.compile(f"zoo:{name}", "cuda", fallback="none", tuning_logs=False)
     model.export(folder / f"{name}.{build}.tvme")
     return {"kernels": [kernel.name for kernel in model.report.kernels]}

@@ -23,7 +23,8 @@ from tests.quantized_models import (
 from tests.relay_passes.quantize.test_quantize_int8 import AWKWARD, network, rules_of
 from tests.schedules.gpu.harness import MALI, ORIN, launches, local_bytes
 from tvm_edge.compiler.cuda import cuda_compiler
-from tvm_edge.hardware import DeviceSpec, probe, resolve_target
+from tvm_edge.hardware import DeviceSpec, resolve_target
+from tvm_edge.hardware.kinds import opencl
 from tvm_edge.hardware.presets import GENERIC_CUDA, PRESETS
 from tvm_edge.lowering.opencl_source import sources_rewritten
 from tvm_edge.schedules.base import Scheduled, workspace_of
@@ -329,7 +330,7 @@ def test_words_hold_four_neighbours(shape: tuple[int, ...]) -> None:
     ],
 )
 def test_which_opencl_devices_have_one(extensions: str, expected: str) -> None:
-    assert probe._dot_product("a device", extensions.split()) == expected
+    assert opencl._dot_product("a device", extensions.split()) == expected
 
 
 def test_which_presets_have_one() -> None:
