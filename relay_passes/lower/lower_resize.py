@@ -22,7 +22,7 @@ def lower_resize2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     data, attrs = call.args[0], call.attrs
     coordinates, dtype = str(attrs.coordinate_transformation_mode), str(data.ty.dtype)
     if (
-        site.spec.kind == "gpu"
+        site.spec.launches_grids
         or str(attrs.method) not in ("linear", "cubic")
         or coordinates not in _COORDINATES
         or str(attrs.layout) != "NCHW"
@@ -52,7 +52,7 @@ def lower_grid_sample(site: KernelSite, call: relax.Call) -> relax.Expr:
     dtypes = str(data.ty.dtype), str(grid.ty.dtype)
     shape, points = list(data.ty.shape), list(grid.ty.shape)
     if (
-        site.spec.kind == "gpu"
+        site.spec.launches_grids
         or str(attrs.layout) != "NCHW"
         or not all(dtype in _FLOATS for dtype in dtypes)
         or not all(isinstance(size, tirx.IntImm) for size in (*shape, *points))

@@ -79,7 +79,7 @@ def _sorted(
         "index_dtype": index_dtype,
         "values": values,
     }
-    if site.spec.kind == "cpu":
+    if not site.spec.launches_grids:
         kernel = cpu.argsort_rows(rows.dtype, site.spec, **how)
         types = [site.tensor((rows.count, rows.length), dtype) for dtype in dtypes]
         types += _workspace(site, rows.count * rows.length)
@@ -105,7 +105,7 @@ def lower_top_k(site: KernelSite, call: relax.Call) -> relax.Expr:
         made: list[relax.Expr] = [site.zeros(shape, dtype) for dtype in dtypes]
     else:
         rows = _Rows(site, data, axis)
-        if site.spec.kind == "cpu":
+        if not site.spec.launches_grids:
             kernel = cpu.top_k_rows(
                 rows.dtype, int(k), site.spec, largest=largest, index_dtype=index_dtype
             )
@@ -141,7 +141,7 @@ def lower_segmented_argsort(site: KernelSite, call: relax.Call) -> relax.Expr:
     }
     if is_empty(data.ty.shape):
         return site.zeros(data.ty.shape, how["index_dtype"])
-    if site.spec.kind == "cpu":
+    if not site.spec.launches_grids:
         kernel = cpu.argsort_segments(dtype, offset_dtype, site.spec, **how)
         types = [call.ty, *_workspace(site, data.ty.shape[0])]
         results = site.call(kernel.func, "segmented_argsort", [data, offsets], types)

@@ -15,6 +15,7 @@ from tvm import relax
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, bindings_of, is_call, with_bindings
 from tvm_edge.relay_passes.ir.vdevices import on_vdevice, vdevice_of, vdevices_of
 from tvm_edge.relay_passes.place.label_operators import operands
+from tvm_edge.runtime.devices import is_host
 from tvm_edge.runtime.weight_stream import NEXT_PART, UPLOAD_PART
 
 __all__ = [
@@ -167,4 +168,4 @@ def _name(mod: tvm.IRModule, var: relax.Var, kind: str) -> str:
         device = devices[0]
     if device is not None:
         kind = str(device.target.kind.name)
-    return NEXT_PART if kind == "llvm" else UPLOAD_PART
+    return NEXT_PART if is_host(kind) else UPLOAD_PART

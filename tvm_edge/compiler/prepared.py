@@ -179,7 +179,7 @@ def prepare(
     # becomes instructions.
     with clock("lower"), resolved.target:
         lifted, weights, weight_devices = lift_weights(phases.stream(resolved.kind)(scheduled))
-        on_cpu = [i for i, device in enumerate(placed.inputs) if placed.kinds[device] == "llvm"]
+        on_cpu = [i for i, d in enumerate(placed.inputs) if placed.kinds[d] == resolved.cpu.kind]
         lifted, anywhere = take_unaligned(lifted, on_cpu)
         merge = partial(
             merge_kernels,

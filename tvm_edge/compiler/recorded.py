@@ -12,11 +12,12 @@ import tvm
 from tvm import relax
 
 from tvm_edge.compiler import phases
+from tvm_edge.hardware.kinds import KINDS
 from tvm_edge.runtime.entry import KERNEL_BY_KERNEL
 
 __all__ = ["RECORDING", "lower_recorded"]
 
-RECORDING = frozenset(("cuda", "opencl"))
+RECORDING = frozenset(kind.name for kind in KINDS.values() if kind.records_launches)
 """The kinds of devices whose drivers record."""
 
 # What makes RewriteCUDAGraph rewrite, for either kind.

@@ -40,7 +40,7 @@ def has_smaller(resolved: ResolvedTarget) -> bool:
     """
     spec = resolved.spec
     return (
-        resolved.kind == "opencl"
+        resolved.facts.limits_kernels
         and not spec.has_cpu_cores
         and spec.max_work_group_size > _SMALLER_GROUPS
     )
