@@ -3,8 +3,8 @@
 Those of "Are Very Deep Neural Networks Feasible on Mobile Devices?" (section 3): fully connected
 layers on the CPU, whose weights then are pages of a file that the operating system may drop; the
 same with frames pipelined; layers split, whose weights pass through a window. Beside them
-convolutions without Winograd's algorithm, which takes room for transformed images and filters, and
-convolutions whose weights pass through that window as well.
+convolutions without Winograd's algorithm, which needs a workspace for transformed images and
+filters, and convolutions whose weights pass through that window as well.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def _matters(node: SourceNode) -> bool:
 def offloaded(nodes: Sequence[SourceNode]) -> list[int]:
     """The nodes that go to the CPU with the fully connected layers.
 
-    All behind them, unless there are convolutions; else what is between one of them and another.
-    So a frame crosses from the GPU to the CPU once.
+    All after them, unless there are convolutions; else what is between one of them and another.
+    So a frame is copied from the GPU to the CPU once.
     """
     import networkx
 
@@ -129,10 +129,10 @@ def offloaded(nodes: Sequence[SourceNode]) -> list[int]:
     graph = networkx.DiGraph()
     graph.add_nodes_from(range(len(nodes)))
     graph.add_edges_from((i, index) for index, node in enumerate(nodes) for i in node.inputs)
-    behind = {d for index in dense for d in networkx.descendants(graph, index)}
-    if any(_is_convolution(nodes[index]) for index in behind):
-        behind &= {a for index in dense for a in networkx.ancestors(graph, index)}
-    return sorted({*dense, *behind})
+    after = {d for index in dense for d in networkx.descendants(graph, index)}
+    if any(_is_convolution(nodes[index]) for index in after):
+        after &= {a for index in dense for a in networkx.ancestors(graph, index)}
+    return sorted({*dense, *after})
 
 
 def possible(

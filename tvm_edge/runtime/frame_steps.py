@@ -8,10 +8,10 @@ from typing import Any
 
 from tvm.runtime import Tensor
 
+from tvm_edge.runtime.frame_stages import StagedFrame
 from tvm_edge.runtime.frame_stream import Step
 from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.session import Session
-from tvm_edge.runtime.stages import StagedFrame
 
 __all__ = ["frame_steps"]
 

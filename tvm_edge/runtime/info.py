@@ -164,7 +164,7 @@ def _check_info(info: ModelInfo, weights: int) -> None:
 
 
 def _check_models(info: ModelInfo) -> None:
-    """Refuse models that are not made of the inputs and outputs, each one's behind the other's."""
+    """Refuse models that are not made of the inputs and outputs, one's after the other's."""
     if not info.models:
         return
     for what, specs in (("inputs", info.inputs), ("outputs", info.outputs)):

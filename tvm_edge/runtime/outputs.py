@@ -61,7 +61,7 @@ def wanted_outputs(specs: Sequence[TensorSpec], outputs: Sequence[str] | None) -
 def checked_outputs(
     tensors: Sequence[tvm.runtime.Tensor], count: int
 ) -> Sequence[tvm.runtime.Tensor]:
-    """The first `count` results; what code returns behind them is not the user's.
+    """Return the first `count` results; what code returns after them is not the user's.
 
     Raises
     ------

@@ -21,10 +21,10 @@ from tvm_edge.runtime.device_plan import STREAMED, DevicePlan
 from tvm_edge.runtime.devices import RuntimeDevice
 from tvm_edge.runtime.dlpack import share_array
 from tvm_edge.runtime.entry import ALL, UNALIGNED, Entry, Main, entry, kernel_by_kernel
+from tvm_edge.runtime.frame_stages import Stage, StagedFrame, find_stages
 from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.interrupts import defer_interrupt
 from tvm_edge.runtime.once import once
-from tvm_edge.runtime.stages import Stage, StagedFrame, find_stages
 from tvm_edge.runtime.staging import Staging, is_aligned
 from tvm_edge.runtime.threads import configure_pool
 from tvm_edge.runtime.weight_stream import WeightStream

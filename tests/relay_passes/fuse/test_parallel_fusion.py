@@ -20,7 +20,7 @@ from tests.relay_passes.memory.test_in_place import conv, fire, inception
 from tests.schedules.harness import Graph
 from tvm_edge.compiler import parallel, prepared
 from tvm_edge.hardware import resolve_target
-from tvm_edge.lowering.merged import merged_launches, with_merged_launches
+from tvm_edge.lowering.member_launches import merged_launches, with_merged_launches
 from tvm_edge.lowering.parallel_members import PARALLEL
 from tvm_edge.relay_passes.fuse import parallel_fusion
 from tvm_edge.relay_passes.fuse.parallel_fusion import ParallelFusion
