@@ -415,7 +415,7 @@ GENERIC_OPENCL = DeviceSpec(
     local_memory_kind="dedicated",
     float64=False,
 )
-"""What an embedded GPU of any vendor has."""
+"""Properties that an embedded GPU of any vendor has."""
 
 GENERIC_CUDA = DeviceSpec(
     key="cuda/generic",

@@ -1,4 +1,4 @@
-"""From what a user may write as a target to TVM's Target and a DeviceSpec."""
+"""Targets: from any form that a user may write to TVM's Target and a DeviceSpec."""
 
 from __future__ import annotations
 

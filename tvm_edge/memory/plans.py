@@ -35,7 +35,7 @@ _LEAST = written(LEAST_STREAMED)
 _ON_CPU = "the target is the CPU, which reads its weights where the artifact is mapped"
 
 _FC_ON_CPU = "FC on the CPU: its weights stay pages of the artifact, for the memory budget"
-"""Why an operator that would run on the GPU does not."""
+"""Reason of an operator that would run on the GPU and does not."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Plan:
 
 
 AS_IS = Plan("as is")
-"""What the compiler does where nobody asks for less memory."""
+"""Plan of the compiler where nobody asks for less memory."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a plan takes.
+    """Memory and time of a plan.
 
     Attributes
     ----------
@@ -187,7 +187,7 @@ def possible(
 
 
 def _direct(plan: Plan) -> Plan:
-    """The same without Winograd's algorithm."""
+    """Return a plan without Winograd's algorithm."""
     return replace(plan, name=f"{plan.name}, no Winograd", winograd=False)
 
 

@@ -1,4 +1,4 @@
-"""Code that is tried: its result is checked, and its time taken, where it runs.
+"""Candidates of tuning: their results are checked, and their times taken, where they run.
 
 On this machine or on a board, which has TVM's runtime tier alone.
 """
@@ -67,7 +67,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Operands:
-    """Of a convolution with bias and ReLU.
+    """Operands of a convolution with bias and ReLU.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What an artifact's manifest says of a model: written by the compiler, checked when read."""
+"""Facts of a model in an artifact's manifest: written by the compiler, checked when read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What an artifact's manifest says of a model, weights and checksums aside.
+    """Manifest of an artifact, weights and checksums aside.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class ModelInfo:
 
 
 def read_info(artifact: Artifact) -> ModelInfo:
-    """What the manifest of an artifact says, checked.
+    """Read the manifest of an artifact, and check it.
 
     Raises
     ------

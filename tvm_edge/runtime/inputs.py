@@ -1,4 +1,4 @@
-"""From what a caller hands in to the arrays a session takes."""
+"""Inputs of a run: from values that a caller hands in to arrays that a session takes."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def random_inputs(specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
 
 
 def stored(value: Bound, spec: TensorSpec) -> Bound:
-    """The same bytes, of the type that the code of the model has the tensor in."""
+    """Return the bytes of an input as the type that the code of the model has it in."""
     if spec.stored_as is None:
         return value
     if isinstance(value, np.ndarray):

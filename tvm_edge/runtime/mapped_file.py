@@ -52,7 +52,7 @@ class MappedFile(mmap.mmap):
     """
 
     address: int
-    """Where the first byte is."""
+    """Address of the first byte."""
 
     name: str
     _file: int

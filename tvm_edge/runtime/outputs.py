@@ -1,4 +1,4 @@
-"""Outputs of a model: which of them a caller wants, and as what."""
+"""Outputs of a model: those that a caller wants, as arrays or as tensors."""
 
 from __future__ import annotations
 
@@ -110,5 +110,5 @@ def named_outputs(
 
 
 def _of_its_type(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """The same bytes, of the type that the model says the output has."""
+    """Return the bytes of an output as the type that the model declares."""
     return array if spec.stored_as is None else array.view(numpy_dtype(spec.dtype))

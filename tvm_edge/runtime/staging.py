@@ -46,7 +46,7 @@ class Staging:
 
 
 class FrameInputs:
-    """What frames of a stream are prepared to: inputs in memory that their source does not write.
+    """Prepare frames of a stream: inputs in memory that their source does not write.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ FAR = (2**40, -(2**63), 10**8, -6, 5)
 _RUN = """
 import numpy as np
 import tvm_edge
-from tests.relay_passes.test_in_bounds import FAR, OPERATORS, indexing_model
+from tests.relay_passes.lower.test_in_bounds import FAR, OPERATORS, indexing_model
 for op in OPERATORS:
     model = tvm_edge.compile(indexing_model(op), "llvm")
     for value in FAR:
@@ -96,7 +96,7 @@ def test_indices_in_range_are_as_onnx_says(op: str) -> None:
 _DIVIDE = """
 import numpy as np
 import tvm_edge
-from tests.relay_passes.test_in_bounds import division_model
+from tests.relay_passes.lower.test_in_bounds import division_model
 for dtype in ("int8", "int32", "int64", "uint8"):
     low = np.iinfo(dtype).min
     a = np.asarray([[7], [low], [5]], dtype)

@@ -1,0 +1,77 @@
+"""Knobs of convolutions without local memory: the tile of a work-item, and the work-group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm_edge.schedules.workgroup import WorkGroup
+
+__all__ = [
+    "ITEMS",
+    "ITEMS_PER_CORE",
+    "LONGEST_WINDOW",
+    "RESULTS_PER_CORE",
+    "ItemTile",
+    "Items",
+]
+
+ITEMS = "tvm_edge.items"
+"""Annotation of a convolution's block: an :class:`Items` as text."""
+
+LONGEST_WINDOW = 49
+"""Steps of a window that are written out."""
+
+RESULTS_PER_CORE = 64
+"""Below so many results a work-group shares a reduction, as the rule for reductions has it."""
+
+ITEMS_PER_CORE = 512
+"""Work-items for each core that hide the latency of memory."""
+
+
+@dataclass(frozen=True)
+class ItemTile:
+    """Outputs of a work-item, along channels, lines and columns."""
+
+    channels: int
+    lines: int
+    columns: int
+
+    @property
+    def size(self) -> int:
+        """Outputs in all."""
+        return self.channels * self.lines * self.columns
+
+
+@dataclass(frozen=True)
+class Items:
+    """The tile of a work-item, and the work-items of a group.
+
+    Attributes
+    ----------
+    channels, lines, columns : int
+        Outputs of a work-item.
+    x, y, z : int
+        Work-items of a group along columns, lines, and channels with all else.
+    """
+
+    channels: int
+    lines: int
+    columns: int
+    x: int
+    y: int
+    z: int
+
+    @staticmethod
+    def of(tile: ItemTile, group: WorkGroup) -> Items:
+        """Make knobs of a tile and a work-group."""
+        return Items(tile.channels, tile.lines, tile.columns, *group.sizes)
+
+    @property
+    def tile(self) -> ItemTile:
+        """Outputs of a work-item."""
+        return ItemTile(self.channels, self.lines, self.columns)
+
+    @property
+    def group(self) -> WorkGroup:
+        """Work-items of a group."""
+        return WorkGroup(self.x, self.y, self.z)
