@@ -30,7 +30,7 @@ class ConvConfig:
         For the schedule: a CPU's :class:`tvm_edge.schedules.cpu.blocked.Knobs`, a GPU's
         :class:`tvm_edge.schedules.gpu.product.Tile`, of sub-groups
         :class:`tvm_edge.schedules.gpu.subgroup_tile.SubGroupTile`, of items
-        :class:`tvm_edge.schedules.gpu.item_knobs.Items`, as text; empty: its choice.
+        :class:`tvm_edge.schedules.gpu.items.Items`, as text; empty: its choice.
     """
 
     algorithm: Literal["direct", "winograd", "subgroup", "items", "plain"]

@@ -9,7 +9,7 @@ from tvm_edge.relay_passes.ir.expressions import const
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.channel_blocks import conv2d_in_blocks, pack_rows
-from tvm_edge.schedules.gpu.item_knobs import ITEMS
+from tvm_edge.schedules.gpu.items import ITEMS
 from tvm_edge.schedules.knobs import CONFIG
 
 __all__ = ["gpu_conv"]

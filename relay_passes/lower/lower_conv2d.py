@@ -16,7 +16,7 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.float16 import stored
 from tvm_edge.schedules.gpu.algorithm import choose_config
-from tvm_edge.schedules.gpu.item_knobs import ITEMS
+from tvm_edge.schedules.gpu.items import ITEMS
 from tvm_edge.schedules.gpu.packed import can_pack, conv2d_tensors, pack_channels
 from tvm_edge.schedules.gpu.subgroup_filters import (
     SUB_GROUP,

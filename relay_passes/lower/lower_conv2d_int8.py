@@ -11,7 +11,7 @@ from tvm_edge.relay_passes.ir.expressions import const
 from tvm_edge.relay_passes.layout.int8_convolution import int8_conv
 from tvm_edge.relay_passes.lower.kernel_site import KernelSite
 from tvm_edge.schedules.gpu.conv2d_int8 import conv2d_int8, pack_words, uses_words
-from tvm_edge.schedules.gpu.item_knobs import ITEMS
+from tvm_edge.schedules.gpu.items import ITEMS
 from tvm_edge.schedules.knobs import CONFIG
 
 __all__ = ["lower_conv2d_int8"]

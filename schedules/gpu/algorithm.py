@@ -16,10 +16,10 @@ from tvm_edge.schedules.gpu.channel_blocks import (
     image_block,
     tensors_in_blocks,
 )
-from tvm_edge.schedules.gpu.direct_conv import DirectConv
+from tvm_edge.schedules.gpu.direct import DirectConv
 from tvm_edge.schedules.gpu.item_blocks import BlockedConv
-from tvm_edge.schedules.gpu.item_knobs import Items
 from tvm_edge.schedules.gpu.items import (
+    Items,
     cycles_of_items,
     first_items,
     items_apply,

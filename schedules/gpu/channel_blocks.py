@@ -25,7 +25,7 @@ from tvm_edge.schedules.analysis import accepts, is_plain, root_blocks
 from tvm_edge.schedules.blocked import filled, input_block, pad_image
 from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.gpu.item_knobs import ITEMS
+from tvm_edge.schedules.gpu.items import ITEMS
 from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
 from tvm_edge.schedules.stages import isolate, open_reduction

@@ -18,7 +18,7 @@ from tvm_edge.schedules.gpu.algorithm import (
     winograd_cycles,
 )
 from tvm_edge.schedules.gpu.cycles import ALUS
-from tvm_edge.schedules.gpu.item_knobs import Items
+from tvm_edge.schedules.gpu.items import Items
 from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.gpu.product_tile import (
     choose_block_tile,

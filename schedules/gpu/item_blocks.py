@@ -14,10 +14,10 @@ from tvm import tirx
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.gpu.channel_blocks import BlockedSums
-from tvm_edge.schedules.gpu.direct import kernel_by_items
-from tvm_edge.schedules.gpu.direct_conv import DirectConv
-from tvm_edge.schedules.gpu.item_knobs import ITEMS_PER_CORE, ItemTile
+from tvm_edge.schedules.gpu.direct import DirectConv
+from tvm_edge.schedules.gpu.items import ITEMS_PER_CORE, is_legal
 from tvm_edge.schedules.gpu.product import VECTOR
+from tvm_edge.schedules.gpu.write_direct import ItemTile
 from tvm_edge.schedules.workgroup import Problem
 
 __all__ = ["BlockedConv", "ItemBlocks"]
@@ -33,11 +33,15 @@ class ItemBlocks:
     origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
-        """Return the kernel, if `func` is one such convolution and its epilogue."""
+        """The kernel, if `func` is one such convolution and what follows its sums."""
         sums = BlockedSums.of(func)
         if sums is None:
             return None
-        return kernel_by_items(BlockedConv(sums), spec)
+        found = BlockedConv(sums)
+        items = found.items
+        if items is not None and not is_legal(found, items.tile):
+            items = None  # a record may be another convolution's
+        return found.tiled(items, spec)
 
 
 class BlockedConv(DirectConv):

@@ -1,4 +1,4 @@
-"""Config space of a convolution without local memory: tiles of work-items, and work-groups.
+"""What work-items of a convolution without local memory may compute, and in which work-groups.
 
 Both together are the knobs of :mod:`tvm_edge.schedules.gpu.direct`. Its rule chooses one after the
 other, which is where a search begins; all others are ranked by an estimate that was fitted to no
@@ -7,21 +7,16 @@ device, and only says what to try first.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import TYPE_CHECKING
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.gpu.direct_conv import DirectConv
-from tvm_edge.schedules.gpu.item_knobs import (
-    ITEMS_PER_CORE,
-    LONGEST_WINDOW,
-    RESULTS_PER_CORE,
-    Items,
-    ItemTile,
-)
 from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.gpu.reduce import has_few_results
+from tvm_edge.schedules.gpu.write_direct import ItemTile
 from tvm_edge.schedules.workgroup import (
     Problem,
     WorkGroup,
@@ -31,7 +26,15 @@ from tvm_edge.schedules.workgroup import (
     simultaneous_items,
 )
 
+if TYPE_CHECKING:
+    from tvm_edge.schedules.gpu.direct import DirectConv
+
 __all__ = [
+    "ITEMS",
+    "ITEMS_PER_CORE",
+    "LONGEST_WINDOW",
+    "RESULTS_PER_CORE",
+    "Items",
     "cycles_of_items",
     "first_items",
     "is_legal",
@@ -39,6 +42,18 @@ __all__ = [
     "possible_items",
     "possible_tiles",
 ]
+
+ITEMS = "tvm_edge.items"
+"""Annotation of a convolution's block: an :class:`Items` as text."""
+
+LONGEST_WINDOW = 49
+"""Steps of a window that are written out."""
+
+RESULTS_PER_CORE = 64
+"""Below so many results a work-group shares a sum, as the rule for reductions has it."""
+
+ITEMS_PER_CORE = 512
+"""Work-items for each core that hide the latency of memory."""
 
 _CHANNELS = (1, 2, 4, 8)
 _LINES = (1, 2, 4)
@@ -59,6 +74,41 @@ _READ = 4.0
 
 # Work-items of a core at which half of the latency of memory is hidden.
 _HALF_HIDDEN = 32
+
+
+@dataclass(frozen=True)
+class Items:
+    """The tile of a work-item, and the work-items of a group.
+
+    Attributes
+    ----------
+    channels, lines, columns : int
+        Outputs of a work-item.
+    x, y, z : int
+        Work-items of a group along columns, lines, and channels with all else.
+    """
+
+    channels: int
+    lines: int
+    columns: int
+    x: int
+    y: int
+    z: int
+
+    @staticmethod
+    def of(tile: ItemTile, group: WorkGroup) -> Items:
+        """Both as knobs."""
+        return Items(tile.channels, tile.lines, tile.columns, *group.sizes)
+
+    @property
+    def tile(self) -> ItemTile:
+        """Outputs of a work-item."""
+        return ItemTile(self.channels, self.lines, self.columns)
+
+    @property
+    def group(self) -> WorkGroup:
+        """Work-items of a group."""
+        return WorkGroup(self.x, self.y, self.z)
 
 
 def items_apply(workload: ConvWorkload, spec: DeviceSpec) -> bool:

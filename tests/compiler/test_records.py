@@ -29,7 +29,7 @@ from tvm_edge.records import (
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import config_of, config_space
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.gpu.item_knobs import Items
+from tvm_edge.schedules.gpu.items import Items
 from tvm_edge.schedules.knobs import read_knobs
 
 CPU = resolve_target("llvm").spec

@@ -22,7 +22,7 @@ from tvm_edge.compiler.build import build
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.gpu.item_knobs import Items
+from tvm_edge.schedules.gpu.items import Items
 from tvm_edge.schedules.knobs import knobs_as_text
 from tvm_edge.tuning.problem import make_problem
 from tvm_edge.tuning.repeated import repeated_convolution

@@ -31,7 +31,7 @@ from tvm_edge.schedules.conv_records import TEMPLATES, config_of, config_space, 
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.schedules.gpu.conv2d_int8 import int8_tensors
-from tvm_edge.schedules.gpu.item_knobs import Items
+from tvm_edge.schedules.gpu.items import Items
 from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.knobs import read_knobs
 from tvm_edge.tuning import candidates, driver, measurer

@@ -19,7 +19,7 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu import schedule, space_int8
 from tvm_edge.schedules.gpu.algorithm import choose_config, config_space
 from tvm_edge.schedules.gpu.conv2d_int8 import conv2d_int8, int8_tensors
-from tvm_edge.schedules.gpu.item_knobs import ITEMS, Items
+from tvm_edge.schedules.gpu.items import ITEMS, Items
 from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.gpu.product_tile import fits
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
