@@ -55,7 +55,7 @@ _TURN = 1
 
 # Of what a group calculates, how much longer each further one of its kind on the core makes it: one
 # by itself reaches a part of what the units can do. Fitted to 59 merged launches on an H100
-# (benchmarks/parallel_policy.py), as are the cost of a member and the next.
+# (benchmarks/fusion/policy.py), as are the cost of a member and the next.
 _SHARED = 0.3
 
 # Of what a group calculates, for each work-item how much longer one that does nothing makes it: it

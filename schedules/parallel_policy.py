@@ -33,7 +33,7 @@ __all__ = [
 
 LEAST_GAIN = 0.04
 """Of the time that kernels take apart, what a merge has to gain by the prediction. With 3 %
-one of those that were measured loses 2 % (benchmarks/parallel_policy.py)."""
+one of those that were measured loses 2 % (benchmarks/fusion/policy.py)."""
 
 MOST_MEMBERS = 8
 """Of a group: as many as EMDL'21 has measured (Figure 9)."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import (
     CalibrationDataReader,
@@ -20,11 +19,34 @@ from onnxruntime.quantization import (
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import tvm_edge
-from tests.onnx_models import reference
+from tests.onnx_models import make_model, reference, session
 
 TYPES = {"uint8": QuantType.QUInt8, "int8": QuantType.QInt8}
 MOST_DIFFERENT = 1e-3
 """The share of elements that may differ by more than one unit in the last place."""
+AWKWARD: dict[str, tuple[tuple[int, ...], tuple[int, int, int, int], dict[str, Any]]] = {
+    "first layer": ((1, 3, 13, 15), (16, 3, 7, 7), {"pads": [3, 2, 3, 3], "strides": [2, 2]}),
+    "one channel": ((2, 1, 9, 9), (24, 1, 3, 3), {"pads": [0, 1, 2, 0]}),
+    "filled up": ((1, 24, 7, 9), (40, 24, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "pixels left over": ((1, 32, 5, 13), (64, 32, 1, 1), {}),
+    "one pixel": ((3, 64, 1, 1), (48, 64, 1, 1), {}),
+    "dilated": ((1, 16, 14, 11), (16, 16, 3, 3), {"pads": [2] * 4, "dilations": [2, 2]}),
+    "strided": ((2, 32, 9, 12), (32, 32, 1, 1), {"strides": [2, 3]}),
+    "groups": ((1, 64, 6, 7), (32, 32, 3, 3), {"pads": [1] * 4, "group": 2}),
+    "depthwise": ((1, 32, 12, 13), (32, 1, 3, 3), {"pads": [1] * 4, "group": 32}),
+    "depthwise, strided": (
+        (2, 40, 11, 9),
+        (40, 1, 5, 5),
+        {"pads": [2, 1, 2, 3], "group": 40, "strides": [2, 2]},
+    ),
+    "depthwise, one line": ((1, 16, 1, 30), (16, 1, 1, 7), {"pads": [0, 3, 0, 3], "group": 16}),
+    "depthwise, dilated down": (
+        (1, 16, 14, 9),
+        (16, 1, 3, 2),
+        {"pads": [2, 0, 2, 1], "group": 16, "dilations": [2, 1]},
+    ),
+}
+"""Shapes of an image and of filters, and attributes, of convolutions."""
 
 
 def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
@@ -205,10 +227,7 @@ def with_intermediates(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """A model with the shapes of its outputs, which ONNX does not infer behind other domains."""
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    for value, made in zip(model.graph.output, session.get_outputs(), strict=True):
+    for value, made in zip(model.graph.output, session(model).get_outputs(), strict=True):
         value.type.tensor_type.shape.ClearField("dim")
         for length in made.shape:
             value.type.tensor_type.shape.dim.add().dim_value = length
@@ -233,3 +252,49 @@ def assert_same_numbers(
         assert share <= MOST_DIFFERENT, f"{name}: {share:.2%} by up to {difference.max()}"
         assert np.mean(difference > 0) <= 0.02, f"{name}: {np.mean(difference > 0):.2%} differ"
         assert want.size < 64 or len(np.unique(want)) > 8, f"{name} is as good as constant"
+
+
+def rules_of(compiled: tvm_edge.CompiledModel, operator: str) -> set[str]:
+    """The rules of the kernels that compute an operator."""
+    return {k.rule for k in compiled.report.kernels if operator in k.operators}
+
+
+def network() -> onnx.ModelProto:
+    """Every way that whole numbers go: first layer, inverted residual, pools, dense layer."""
+    random = np.random.default_rng(0)
+    weights: dict[str, np.ndarray] = {}
+    nodes: list[onnx.NodeProto] = []
+
+    def op(kind: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{kind.lower()}_{len(nodes)}"
+        nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def weight(*shape: int) -> str:
+        name = f"w{len(weights)}"
+        scale = max(np.prod(shape[1:]), 1) ** -0.5
+        weights[name] = random.normal(0, scale, shape).astype("float32")
+        return name
+
+    def conv(x: str, filters: int, channels: int, size: int, **attributes: Any) -> str:
+        own = channels // attributes.get("group", 1)
+        pads = [size // 2] * 4
+        operands = (weight(filters, own, size, size), weight(filters))
+        return op("Conv", x, *operands, pads=pads, **attributes)
+
+    def relu6(x: str) -> str:
+        weights.setdefault("low", np.float32(0))
+        weights.setdefault("high", np.float32(6))
+        return op("Clip", x, "low", "high")
+
+    x = op("Relu", conv("image", 24, 3, 3, strides=[2, 2]))
+    x = op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    wide = relu6(conv(x, 96, 24, 1))
+    deep = relu6(conv(wide, 96, 96, 3, group=96))
+    x = op("Add", conv(deep, 24, 96, 1), x)
+    strided = relu6(conv(x, 24, 24, 5, group=24, strides=[2, 2]))
+    x = op("Concat", conv(strided, 16, 24, 1), op("Relu", conv(strided, 32, 24, 3)), axis=1)
+    x = op("GlobalAveragePool", x)
+    x = op("Flatten", x)
+    x = op("Gemm", x, weight(24, 48), weight(24), transB=1)
+    return make_model(nodes, {"image": (1, 3, 37, 45)}, [x], weights)

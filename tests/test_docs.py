@@ -18,8 +18,11 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import tvm_edge
+from benchmarks.__main__ import benchmarks
+from benchmarks.catalogue import BENCHMARKS
 from tests.marks import in_full
 from tools import run_docs
 from tvm_edge import zoo
@@ -28,7 +31,8 @@ from tvm_edge.schedules import cpu
 
 ROOT = Path(__file__).parents[1]
 GUIDES = ROOT / "docs/guide"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
+PAGES = [*TOP, *sorted((ROOT / "docs").rglob("*.md"))]
 RESULTS = ROOT / "benchmarks/RESULTS.md"
 
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -40,7 +44,7 @@ _NAME = re.compile(r"\btvm_edge(?:\.[A-Za-z]\w*)+")
 _ZOO = re.compile(r"\bzoo:([a-z]\w*)")
 _ENVIRONMENT = re.compile(r"\bTVM_EDGE_\w+")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
-_MODULE = re.compile(r"-m ((?:benchmarks|tests)\.[\w.]+)")
+_MODULE = re.compile(r"-m (benchmarks run \w+|tests\.[\w.]+)")
 _INDENTED = re.compile(r"^ {4}((?:tvm-edge|ssh|\S*python3?) .*)$", re.MULTILINE)
 _MISSED = re.compile(r'Bars? "([^"]+)"((?:(?!Bars? "|\n- |\n\n).)*)', re.DOTALL)
 
@@ -137,7 +141,11 @@ def _unknown_options(line: str, modules: frozenset[str] = frozenset()) -> list[s
 
 @cache
 def _options_of(module: str) -> set[str]:
-    """What the source of a module names; importing it may take libraries that are not here."""
+    """Options of a benchmark by its help, or of a module of tests by its source."""
+    name = module.removeprefix("benchmarks run ")
+    if name in BENCHMARKS:
+        shown = CliRunner().invoke(benchmarks, ["run", name, "--help"]).output
+        return set(_OPTION.findall(shown.partition("\noptions:\n")[2]))
     path = ROOT / f"{module.replace('.', '/')}.py"
     if not path.exists():
         return set()
@@ -163,7 +171,7 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 def test_what_is_not_there_is_found() -> None:
     page = (
         "`schedules/none.py` tvm_edge.none() zoo:none TVM_EDGE_NONE `--none`\n\n"
-        "    tvm-edge tune x --none1  # --none2\n\n`python -m benchmarks.vision --none3`\n"
+        "    tvm-edge tune x --none1  # --none2\n\n`python -m benchmarks run vision --none3`\n"
         "```console\n$ tvm-edge run model.tvme --repeat 3\n```\n```python\nx = (\n```\n"
         '```sh\nssh board tvm-edge run --none4\n```\n```python\n--8 < --"x.py"\n```\n'
     )
@@ -267,7 +275,7 @@ def test_the_page_of_results_names_commands_that_there_are() -> None:
 
 def test_every_missed_bar_of_the_page_of_results_is_in_the_list() -> None:
     text = RESULTS.read_text(encoding="utf-8")
-    listed = json.loads((ROOT / "benchmarks/missed.json").read_text(encoding="utf-8"))
+    listed = json.loads((ROOT / "benchmarks/results/missed.json").read_text(encoding="utf-8"))
     headings = re.findall(r"^## ([^:\n]+)", text, re.MULTILINE)
     assert {row["section"] for row in listed} <= set(headings)
     missed = {
@@ -281,7 +289,7 @@ def test_every_missed_bar_of_the_page_of_results_is_in_the_list() -> None:
 
 def test_every_bar_without_a_figure_is_in_the_other_list() -> None:
     text = RESULTS.read_text(encoding="utf-8")
-    folder = RESULTS.parent
+    folder = RESULTS.parent / "results"
     missed = json.loads((folder / "missed.json").read_text(encoding="utf-8"))
     listed = json.loads((folder / "not_measured.json").read_text(encoding="utf-8"))
     headings = re.findall(r"^## ([^:\n]+)", text, re.MULTILINE)

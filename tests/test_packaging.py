@@ -7,6 +7,7 @@ import sys
 import tarfile
 import venv
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import numpy as np
@@ -64,14 +65,27 @@ def test_wheel_and_sdist(dist: Path) -> None:
     with tarfile.open(sdist) as archive:
         sources = {"/".join(name.split("/")[1:]) for name in archive.getnames()}
     top = {name.split("/")[0] for name in sources}
-    assert top.isdisjoint(("benchmarks", "docs", "mkdocs.yml", "site", "tests"))
+    assert top.isdisjoint(("benchmarks", "docs", "mkdocs.yml", "requirements", "site", "tests"))
     for file in ("schedules/cpu/conv2d.py", "relay_passes/lower/lower_operators.py"):
         assert f"tvm_edge/{file}" in names
         assert file in sources
     for file in ("page.html.j2", "macros.html.j2", "drawings.html.j2", "style.css", "script.js"):
         assert f"tvm_edge/report/page/{file}" in names
-    detector = "tvm_edge/zoo/data/shapes_ssd.onnx"
-    assert detector in names and detector in sources
+    for file in ("tvm_edge/zoo/data/shapes_ssd.onnx", "tvm_edge/py.typed"):
+        assert file in names and file in sources
+
+
+def test_metadata(dist: Path) -> None:
+    """The licence with its text, the version in one place, and where to go with questions."""
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        folder = f"tvm_edge-{tvm_edge.__version__}.dist-info"
+        metadata = message_from_bytes(archive.read(f"{folder}/METADATA"))
+        assert archive.read(f"{folder}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    assert metadata["Version"] == tvm_edge.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    urls = {url.split(", ")[0] for url in metadata.get_all("Project-URL")}
+    assert urls >= {"Homepage", "Documentation", "Source", "Issues", "Changelog"}
 
 
 @pytest.mark.full  # pip installs TVM: a minute, and a package index

@@ -15,10 +15,11 @@ _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)[^)]*\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages, and the pictures beside them."""
+    """Add the pages, and the pictures of the results."""
     for page, source in PAGES.items():
         text = _LINK.sub(r"\1", (ROOT / source).read_text(encoding="utf-8"))
         files.append(File.generated(config, page, content=text))
-    for picture in sorted((ROOT / "benchmarks").glob("*.png")):
-        files.append(File.generated(config, picture.name, abs_src_path=str(picture)))
+    for picture in sorted((ROOT / "benchmarks/results").rglob("*.png")):
+        name = picture.relative_to(ROOT / "benchmarks").as_posix()
+        files.append(File.generated(config, name, abs_src_path=str(picture)))
     return files

@@ -20,4 +20,3 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
     fi
 fi
 "$python" -m venv "$folder"
-"$folder/bin/python" -m pip install --quiet --upgrade pip

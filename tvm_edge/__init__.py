@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tvm_edge._version import __version__
 
 if TYPE_CHECKING:
-    from tvm_edge.compiler import analyze, compile
+    from tvm_edge.compiler.driver import analyze, compile
     from tvm_edge.diagnosis import Diagnosis, doctor
     from tvm_edge.errors import (
         ArtifactError,
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from tvm_edge.tuning import TuneResult, tune
 
 _HOME = {
-    "analyze": "compiler",
-    "compile": "compiler",
+    "analyze": "compiler.driver",
+    "compile": "compiler.driver",
     "Diagnosis": "diagnosis",
     "doctor": "diagnosis",
     "ArtifactError": "errors",
@@ -131,7 +131,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"tvm_edge.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'tvm_edge' has no attribute {name!r}")
-    if _HOME[name] in ("compiler", "hardware", "tuning"):
+    if _HOME[name] in ("compiler.driver", "hardware", "tuning"):
         importlib.import_module("tvm_edge.extras").require_compiler()
     value = getattr(importlib.import_module(f"tvm_edge.{_HOME[name]}"), name)
     globals()[name] = value

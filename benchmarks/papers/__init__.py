@@ -1,1 +1,1 @@
-"""What :mod:`benchmarks.paper_tables` is made of: the papers' figures, and what stands for them."""
+"""The papers' tables: what the papers print, and figures of tvm-edge beside it."""

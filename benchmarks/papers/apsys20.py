@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any
 
 from benchmarks.papers.exhibits import Exhibit, Table, not_measured, quoted
 from benchmarks.papers.figures import papers
-from benchmarks.papers.measured import Measured, Results
-from benchmarks.papers.quotes import number
+from benchmarks.papers.measurements import Measured, Results
 
 __all__ = ["COMPETITIVE", "PAPERS_LAYERS", "exhibits", "layers"]
 
 COMPETITIVE = 1.15
 """Times of the best that count as near it (§4.1)."""
 PAPERS_LAYERS = ("256×56² to 256, 3×3/1", "128×56² to 128, 3×3/1, 128 groups")
-"""Of :mod:`benchmarks.workgroup` those that are the paper's (Figure 5)."""
+"""Layers of :mod:`benchmarks.gpu.workgroup` that are the paper's (Figure 5)."""
 
 _PAPER = papers()["apsys20"]
 _KINDS = {"convolutions": "Conv", "depthwise": "Dw-Conv"}
-_SCORE = re.compile(r"\d\.\d+")
 _NOT_HERE = "No Mali and no Adreno was reached."
 
 Layer = Mapping[str, Any]
-"""What :mod:`benchmarks.workgroup` writes of a layer."""
+"""A layer as :mod:`benchmarks.gpu.workgroup` writes it."""
 
 
 def exhibits(results: Results) -> list[Exhibit]:
@@ -39,7 +36,7 @@ def exhibits(results: Results) -> list[Exhibit]:
 
 
 def layers(measured: Measured) -> Mapping[str, Layer]:
-    """By name."""
+    """Layers of a run by name."""
     found: Mapping[str, Layer] = measured.result["layers"]
     return found
 
@@ -65,7 +62,7 @@ def _initialisation(results: Results) -> Exhibit:
     tables += [quoted(each) for each in quotes]
     notes = [
         f"{_NOT_HERE} TFLite initialises in the application; tvm-edge chooses when it compiles, "
-        "and loads code that is built (`benchmarks.opencl_runtime`, second start). Compared can be "
+        "and loads code that is built (`opencl_runtime`, second start). Compared can be "
         "what a search costs with what the rules do."
     ]
     return Exhibit(printed, tables, [*notes, *_missing([*rows, *quotes])], [*sources, *quotes])
@@ -88,11 +85,7 @@ def _importance(results: Results) -> Exhibit:
     ]
     quotes = results.quotes("apsys20 Table 3")
     for quote in quotes:
-        # Of both operators; without rule I where no size obeys it.
-        scores = [float(score) for score in _SCORE.findall(quote.says)]
-        half = len(scores) // 2
-        for name, own in zip(_KINDS.values(), (scores[:half], scores[half:]), strict=True):
-            rows.append([quote.label, name, *[None] * (len(printed.columns) - 1 - half), *own])
+        rows += [[quote.label, *row] for row in quote.rows]
     table = Table(["on", *printed.columns], rows)
     notes += _missing([*sources, *quotes])
     return Exhibit(printed, [table], notes, [*sources, *quotes])
@@ -112,10 +105,11 @@ def _distribution(results: Results) -> Exhibit:
             rows.append([name, each.label, f"{len(times)} of {layer['possible']}", *cells])
     quotes = results.quotes("apsys20 Figure 5")
     for quote in quotes:
-        for row in quote.rows:
+        for row in quote.records:
             if row["layer"] in PAPERS_LAYERS:
-                cells = tuple(row[key] for key in ("near", "best", "median", "worst"))
-                rows.append([row["layer"], quote.label, row["sizes"].replace(", ", " of "), *cells])
+                times = (row[f"{which}, µs"] for which in ("best", "median", "worst"))
+                sizes = f"{row['tried']} of {row['possible']}"
+                rows.append([row["layer"], quote.label, sizes, f"{row['near']:.0%}", *times])
     tables = [Table(printed.columns, printed.cells)]
     if rows:
         titles = ("sizes tried", "within 15 %", "best, µs", "median, µs", "worst, µs")
@@ -124,8 +118,8 @@ def _distribution(results: Results) -> Exhibit:
     notes = [not_measured(", ".join(missing), "workgroup-cuda")] if missing else []
     if quotes:
         notes.append(
-            "All times of the H200's layers: `benchmarks/workgroup_h200_opencl.png`, "
-            "`benchmarks/workgroup_h200_cuda.png`."
+            "All times of the H200's layers: `benchmarks/results/gpu/workgroup_h200_opencl.png`, "
+            "`benchmarks/results/gpu/workgroup_h200_cuda.png`."
         )
     return Exhibit(printed, tables, [_NOT_HERE, *notes], [*sources, *quotes])
 
@@ -147,10 +141,9 @@ def _latency(results: Results) -> Exhibit:
     for quote in quotes:
         for kind, name in _KINDS.items():
             saved = [
-                rules / default
-                for row in quote.rows
+                row["rules / best"] / row["default / best"]
+                for row in quote.records
                 if ("groups" in row["layer"]) == (kind == "depthwise")
-                if (rules := number(row["rules"])) and (default := number(row["default"]))
             ]
             rows.append([name, quote.label, *_saved(saved)])
     tables = [Table(printed.columns, printed.cells)]
@@ -165,7 +158,7 @@ def _latency(results: Results) -> Exhibit:
 
 
 def _saved(ratios: Sequence[float]) -> tuple[str, str, int]:
-    """Of times over those of TVM's default: the mean, the most, and how many."""
+    """Savings of times over TVM's default: the mean, the most, and how many."""
     return (f"{1 - geometric_mean(ratios):.1%}", f"{1 - min(ratios):.1%}", len(ratios))
 
 

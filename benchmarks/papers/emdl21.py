@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import geometric_mean, median
 from typing import Any
 
+from benchmarks.fusion.workloads import groups
 from benchmarks.papers.exhibits import Exhibit, Source, Table, beside, not_measured
 from benchmarks.papers.figures import papers
-from benchmarks.papers.measured import Measured, Results
-from benchmarks.parallel_workloads import groups
+from benchmarks.papers.measurements import Measured, Results
 
 __all__ = ["Merged", "batches", "exhibits", "merged"]
 
@@ -56,10 +56,7 @@ def _utilisation(results: Results) -> Exhibit:
     }
     measured: list[tuple[Source, dict[str, float]]] = [
         *((each, _own_ms(each)) for each in results.of("zoo")),
-        *(
-            (each, {n: us / 1e3 for n, us in each.numbers("network", "µs").items()})
-            for each in results.quotes("emdl21 Figure 1")
-        ),
+        *((each, each.milliseconds("tvm-edge")) for each in results.quotes("emdl21 Figure 1")),
     ]
     columns: dict[str, dict[str, Any]] = {}
     sources: list[Source] = []
@@ -91,7 +88,7 @@ def _utilisation(results: Results) -> Exhibit:
 
 
 def _own_ms(measured: Measured) -> dict[str, float]:
-    """Of :mod:`benchmarks.zoo`, what ran on the device that it is named for."""
+    """Times of networks of :mod:`benchmarks.models.zoo` that ran on the job's own device."""
     return {
         row["network"]: row["ms"]
         for row in measured.result["rows"]
@@ -128,7 +125,7 @@ def _complexity(results: Results) -> Exhibit:
 
 
 def batches(measured: Measured, how: str) -> Mapping[str, Mapping[int, float]]:
-    """By network, by pictures in a batch: throughput over that of one picture."""
+    """Throughput over that of one picture, by network and pictures in a batch."""
     found: dict[str, dict[int, float]] = {}
     for row in measured.result:
         us = _medians(row, how)
@@ -177,7 +174,7 @@ def merged(measured: Measured, how: str) -> Iterator[Merged]:
 
 
 def _is_whole(variant: str, size: int) -> bool:
-    """Whether it is a kernel of all members: ``fused0``, or their order, ``"1 0 2"``."""
+    """True for a kernel of all members: ``fused0``, or their order, ``"1 0 2"``."""
     return variant.startswith("fused") or sorted(variant.split()) == list(map(str, range(size)))
 
 
@@ -200,9 +197,9 @@ def _different(results: Results) -> Exhibit:
         tables.append(Table(["operators", "tvm-edge on", "launched", *spread], rows))
     notes = [
         "The paper: every combination of the operators of six networks; here 48 pairs and 24 "
-        "triples of them, drawn before anything was merged (`benchmarks/parallel_workloads.json`), "
-        "in the best order of members that was tried at the last commit that measured a group, "
-        "whatever the policy would take of them."
+        "triples of them, drawn before anything was merged "
+        "(`benchmarks/results/fusion/groups.json`), in the best order of members that was tried at "
+        "the last commit that measured a group, whatever the policy would take of them."
     ]
     missing = _missing(rows, "Groups", "groups-cuda")
     return Exhibit(printed, tables, [*notes, *missing], sources)

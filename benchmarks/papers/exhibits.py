@@ -1,4 +1,4 @@
-"""How an exhibit of a paper is shown: its own rows, with ours beside or below them."""
+"""Exhibits of a paper: its own rows, with ours beside or below them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.papers.figures import Printed
 from benchmarks.papers.jobs import jobs
-from benchmarks.papers.measured import Measured
+from benchmarks.papers.measurements import Measured
 from benchmarks.papers.quotes import Quoted
 
 __all__ = [
@@ -27,12 +27,12 @@ __all__ = [
 NOT_MEASURED = "not measured"
 
 Source = Measured | Quoted
-"""Where figures of ours come from: what a job measured, or a section of the page."""
+"""Source of figures of ours: what a job measured, or a section of the page."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Of Markdown: cells are text, or what :func:`cell` makes text of."""
+    """Table of Markdown; cells are text, or what :func:`cell` makes text of."""
 
     headers: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -48,7 +48,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """What is shown for one exhibit of a paper.
+    """An exhibit of a paper as the page shows it.
 
     Attributes
     ----------
@@ -81,18 +81,18 @@ def commands(sources: Iterable[Source]) -> list[str]:
 
 
 def quoted(quote: Quoted) -> Table:
-    """The table of a quote as it stands, but for the columns that are left out."""
-    return Table(list(quote.titles), [list(row.values()) for row in quote.rows])
+    """The table of a quote as it stands."""
+    return Table(quote.columns, quote.rows)
 
 
 def not_measured(what: str, job: str) -> str:
-    """What is not measured, and the command of the job that would."""
+    """Note of a thing that is not measured, with the command of the job that would."""
     (found,) = (each for each in jobs(("llvm", "opencl", "cuda"), {}) if each.name == job)
     return f"{what}: {NOT_MEASURED}; `{found.command()}`."
 
 
 def ratio(before: float | None, after: float | None) -> str:
-    """How many times faster, or nothing to compare."""
+    """Speed-up, or a dash where nothing can be compared."""
     return f"**{before / after:.2f}**" if before and after else "–"
 
 

@@ -1,4 +1,4 @@
-"""What the four papers print: ``figures.json``, read from their texts.
+"""Tables and figures that the four papers print: ``results/papers/figures.json``.
 
 Each exhibit has the place where it stands, its columns and its rows. What a text does not say
 (marks in pictures, page numbers) is left out; ``unclear`` names what does not go together in the
@@ -11,12 +11,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
+
+from benchmarks.common.paths import RESULTS
 
 __all__ = ["Paper", "Printed", "papers"]
 
-_PATH = Path(__file__).with_name("figures.json")
+_PATH = RESULTS / "papers" / "figures.json"
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Paper:
 
 @cache
 def papers() -> Mapping[str, Paper]:
-    """By key: ``icpp19``, ``emdl21``, ``apsys20``, ``very_deep``."""
+    """Papers by key: ``icpp19``, ``emdl21``, ``apsys20``, ``very_deep``."""
     found = json.loads(_PATH.read_text(encoding="utf-8"))
     return {
         key: Paper(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
 from benchmarks.papers.exhibits import (
+    NOT_MEASURED,
     Exhibit,
     Source,
     Table,
@@ -17,7 +18,7 @@ from benchmarks.papers.exhibits import (
     ratio,
 )
 from benchmarks.papers.figures import papers
-from benchmarks.papers.measured import Measured, Results
+from benchmarks.papers.measurements import Measured, Results
 from benchmarks.papers.quotes import Quoted
 
 __all__ = ["exhibits", "speed_ups"]
@@ -26,10 +27,12 @@ _PAPER = papers()["icpp19"]
 _NAMES = {ours: theirs for theirs, ours in _PAPER.zoo.items()}
 
 _PEERS = {"Table 1": "OpenVINO", "Table 2": "cuDNN", "Table 3": "cuDNN"}
-"""Whose times stand beside ours; the CPU of the same machine in Table 2 where that is measured."""
+"""Peers beside ours; in Table 2 the CPU of the same machine where that is measured."""
+
+_STUDY = "de5c59a"  # the last commit with naive vision operators
 
 Times = Mapping[str, Mapping[str, float]]
-"""By network of the zoo, ``tvm-edge`` and the runtimes beside it: milliseconds."""
+"""Milliseconds by network of the zoo, of ``tvm-edge`` and the runtimes beside it."""
 
 
 def exhibits(results: Results) -> list[Exhibit]:
@@ -83,7 +86,7 @@ def speed_ups(results: Results) -> Mapping[str, Mapping[str, float]]:
 
 
 def _measured(title: str, results: Results) -> list[tuple[Source, str, Times]]:
-    """What stands in a table: by source the other runtime's name, and times."""
+    """Contents of a table: by source the other runtime's name, and times."""
     peer = _PEERS[title]
     found: list[tuple[Source, str, Times]] = []
     if title == "Table 1":
@@ -138,18 +141,16 @@ def _elsewhere(source: Source) -> set[str]:
 
 
 def _quoted(quote: Quoted) -> Times:
-    """Of a section of the page, whose columns may be in microseconds."""
+    """Times of a section of the page."""
     found: dict[str, dict[str, float]] = {}
-    for title in quote.titles:
-        name, _, unit = title.partition(", ")
-        if name in ("tvm-edge", "peer"):
-            for network, value in quote.numbers("network", title).items():
-                found.setdefault(network, {})[name] = value / 1e3 if unit == "µs" else value
+    for name in ("tvm-edge", "peer"):
+        for network, ms in quote.milliseconds(name).items():
+            found.setdefault(network, {})[name] = ms
     return found
 
 
 def _on_cpu(measured: Measured) -> Times:
-    """Of :mod:`benchmarks.cpu`; what was wrong counts as not measured."""
+    """Times of :mod:`benchmarks.cpu.networks`; what was wrong counts as not measured."""
     names = {"tvm-edge": "tvm-edge", "openvino": "peer"}
     return {
         row["network"]: {
@@ -162,7 +163,7 @@ def _on_cpu(measured: Measured) -> Times:
 
 
 def _of_zoo(measured: Measured) -> Times:
-    """Of :mod:`benchmarks.zoo`: one target, and ONNX Runtime."""
+    """Times of :mod:`benchmarks.models.zoo`: one target, and ONNX Runtime."""
     found: dict[str, dict[str, float]] = {}
     for row in measured.result["rows"]:
         if "ms" in row and row.get("right", True):
@@ -172,7 +173,7 @@ def _of_zoo(measured: Measured) -> Times:
 
 
 def _of_gpu(measured: Measured) -> Times:
-    """Of :mod:`benchmarks.gpu`: CUDA's, in device time."""
+    """Times of :mod:`benchmarks.gpu.networks`: CUDA's, of the device."""
     names = {"cuda": "tvm-edge", "cuDNN float32": "peer"}
     return {
         network: {
@@ -184,61 +185,16 @@ def _of_gpu(measured: Measured) -> Times:
 
 def _vision(results: Results) -> Exhibit:
     printed = _PAPER.exhibits["Table 4"]
-    networks, operators = [], []
-    measured = results.of("vision")
-    for each in measured:
-        found = each.result.get("detection", {})
-        for name, variants in found.get("networks", {}).items():
-            for target in dict.fromkeys(variant.split()[1] for variant in variants):
-                before = _host_ms(variants.get(f"naive {target}", ()))
-                after = _host_ms(variants.get(f"own {target}", ()))
-                where = _where(each, target)
-                networks.append([_NAMES[name], where, before, after, ratio(before, after)])
-        for name, variants in found.get("naive", {}).items():
-            for target, (only,) in variants.items():
-                before = _us(only)
-                after = _event_us(found["workloads"].get(name, {}).get(target, ()))
-                where = _where(each, target)
-                operators.append([name, where, before, after, ratio(before, after)])
-    tables = [Table(printed.columns, printed.cells)]
-    titles = ("before", "after", "before / after")
-    if networks:
-        tables.append(Table(["network", "tvm-edge on", *(f"{t}, ms" for t in titles)], networks))
-    if operators:
-        units = [f"{title}, µs" for title in titles[:2]]
-        tables.append(Table(["operator", "tvm-edge on", *units, titles[2]], operators))
     quotes = results.quotes("icpp19 Table 4")
-    tables += [quoted(each) for each in quotes]
+    tables = [Table(printed.columns, printed.cells), *map(quoted, quotes)]
     notes = [
-        '"Before" here: one work-item for each segment, line or class (`benchmarks/vision_naive.py`'
-        "); the paper does not say what its was. Its networks are trained, and how many boxes they "
-        "suppress is not said; on its devices suppression took hundreds of milliseconds before.",
+        '"Before" here: one work-item for each segment, line or class; the paper does not say what '
+        "its was. Its networks are trained, and how many boxes they suppress is not said; on its "
+        "devices suppression took hundreds of milliseconds before.",
     ]
-    if not networks and not quotes:
-        notes.append(not_measured("Whole networks", "vision-cuda"))
-    return Exhibit(printed, tables, notes, [*measured, *quotes])
-
-
-def _where(measured: Measured, target: str) -> str:
-    device = measured.machine.get("devices", {}).get(target, {})
-    return f"{target}, {device.get('name', measured.machine['cpu'])}"
-
-
-def _host_ms(found: Sequence[Mapping[str, Any]]) -> float | None:
-    times = [r["host_us"] / 1e3 for r in found if r.get("right") and "host_us" in r]
-    return median(times) if times else None
-
-
-def _us(found: Mapping[str, Any]) -> float | None:
-    if not found.get("right"):
-        return None
-    us: float | None = found.get("event_us", found.get("kernel_us"))
-    return us
-
-
-def _event_us(found: Sequence[Mapping[str, Any]]) -> float | None:
-    times = [r["event_us"] for r in found if r.get("right") and "event_us" in r]
-    return median(times) if times else None
+    if not quotes:
+        notes.append(f"Naive operators: {NOT_MEASURED}; the study is at commit {_STUDY}.")
+    return Exhibit(printed, tables, notes, quotes)
 
 
 def _tuning(results: Results) -> Exhibit:
@@ -255,11 +211,9 @@ def _tuning(results: Results) -> Exhibit:
             rows.append([name, each.label, before, after, ratio(before, after)])
     quotes = results.quotes("icpp19 Table 5")
     for quote in quotes:
-        # Of one unit or the other.
-        scale, suffix = (1.0, "") if "before" in quote.titles else (1e3, ", µs")
-        after_by_network = quote.numbers("network", f"after{suffix}")
-        for network, before in quote.numbers("network", f"before{suffix}").items():
-            times = (before / scale, after_by_network[network] / scale)
+        after = quote.milliseconds("after")
+        for network, before in quote.milliseconds("before").items():
+            times = (before, after[network])
             rows.append([_NAMES.get(network, network), quote.label, *times, ratio(*times)])
     tables = [Table(printed.columns, printed.cells)]
     if rows:

@@ -1,7 +1,7 @@
-"""Which benchmarks measure what the papers' exhibits show, and how they are run.
+"""Jobs that measure what the papers' exhibits show, and how they are run.
 
 Nothing is measured here: every job is the command line of another benchmark, whose JSON is kept as
-it is, in the envelope of :mod:`benchmarks.papers.measured`.
+it is, in the envelope of :mod:`benchmarks.papers.measurements`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from json import JSONDecodeError, loads
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.paths import ROOT
+from benchmarks.common.processes import Job as ChildJob
+from benchmarks.common.processes import run_child
 from benchmarks.papers.figures import papers
-from benchmarks.papers.measured import Measured
-from benchmarks.processes import is_child, run_child, serve
+from benchmarks.papers.measurements import Measured
 
 __all__ = ["Job", "describe", "jobs", "machine_here", "measure", "run_line"]
 
-_MODULE = "benchmarks.papers.jobs"
-_ROOT = Path(__file__).parents[2]
 _HOURS = 4 * 3600.0
 
 _ICPP = tuple(papers()["icpp19"].zoo.values())
@@ -44,23 +44,25 @@ class Job:
     ----------
     name : str
         With its device: ``"zoo-opencl"``.
-    module : str
+    benchmark : str
+        Its name in :mod:`benchmarks.catalogue`.
     arguments : tuple of str
     quick : tuple of str, optional
-        What takes seconds on two cores, with pocl; by default it is left out of a quick run.
+        Takes seconds on two cores, with pocl; by default the job is left out of a quick run.
     """
 
     name: str
-    module: str
+    benchmark: str
     arguments: Arguments
     quick: Arguments | None = None
 
     def command(self, quick: bool = False) -> str:
-        """What a user types."""
+        """Command as a user types it."""
         return " ".join(("python", *self._line(quick)))
 
     def _line(self, quick: bool) -> Arguments:
-        return ("-m", f"benchmarks.{self.module}", *((quick and self.quick) or self.arguments))
+        own = (quick and self.quick) or self.arguments
+        return ("-m", "benchmarks", "run", self.benchmark, *own)
 
 
 def jobs(targets: Sequence[str], devices: Mapping[str, Mapping[str, Any]]) -> list[Job]:
@@ -78,7 +80,7 @@ def jobs(targets: Sequence[str], devices: Mapping[str, Mapping[str, Any]]) -> li
     for target in ("opencl", "cuda"):
         if target in targets:
             on_cpu = bool(devices.get(target, {}).get("on_cpu"))
-            found += _of_gpu(target, targets, on_cpu)
+            found += _of_gpu(target, on_cpu)
     strategies = ("--part", "strategies", "--networks", _YOLO, "--targets", ",".join(targets))
     small = ("--networks", "yolov1_small", "--targets", "llvm", "--frames", "2")
     found.append(Job("strategies-llvm", "memory", strategies, ("--part", "strategies", *small)))
@@ -99,7 +101,7 @@ def _of_cpu() -> list[Job]:
     ]
 
 
-def _of_gpu(target: str, targets: Sequence[str], on_cpu: bool) -> list[Job]:
+def _of_gpu(target: str, on_cpu: bool) -> list[Job]:
     own = ("--target", target)
     networks = tuple(dict.fromkeys((*_ICPP, *_EMDL)))
     # pocl builds a kernel anew for each size.
@@ -134,20 +136,6 @@ def _of_gpu(target: str, targets: Sequence[str], on_cpu: bool) -> list[Job]:
             for part in ("temporal", "flat", "models")
         ),
     ]
-    # With CUDA the benchmark of vision operators measures OpenCL as well.
-    if target == "cuda" or "cuda" not in targets:
-        detection = ("--device", target, "--part", "detection")
-        found.append(
-            Job(
-                f"vision-{target}",
-                "vision",
-                (*detection, "--networks", "--operators", "class_nms", "--rounds", "3"),
-                quick(
-                    *(*detection, "--small", "--operators", "class_nms"),
-                    *(*once, "--seconds", "0.05"),
-                ),
-            )
-        )
     if target == "cuda":
         cudnn = ("--networks", *_CLASSIFIERS)
         found.append(Job("gpu-cuda", "gpu", cudnn))
@@ -158,7 +146,7 @@ def _of_gpu(target: str, targets: Sequence[str], on_cpu: bool) -> list[Job]:
 def describe(_folder: Path) -> dict[str, Any]:
     """A child's job: this machine and its devices."""
     import tvm_edge
-    from benchmarks.machine import describe_machine
+    from benchmarks.common.machine import describe_machine
 
     kept = ("name", "peak_gflops", "unified_memory", "on_cpu")
     devices: dict[str, Any] = {}
@@ -178,7 +166,7 @@ def machine_here() -> dict[str, Any]:
     """
     if find_spec("onnxruntime") is None:
         raise SystemExit("onnxruntime is not installed; run: pip install -e '.[bench]'")
-    found = run_child(_MODULE, "describe", _ROOT)
+    found = run_child(__name__, "describe", ROOT)
     if "failed" in found:
         raise SystemExit(f"tvm-edge does not run here: {found['failed']}; run: tvm-edge doctor")
     return found
@@ -212,10 +200,10 @@ def measure(
 
 
 def run_line(line: Sequence[str], log: Any, seconds: float) -> str:
-    """Why a command did not end well; nothing if it did."""
+    """Run a command; return why it did not end well, nothing if it did."""
     # A session of its own: benchmarks have children, which a time limit has to end as well.
     process = subprocess.Popen(
-        line, cwd=_ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        line, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
     )
     try:
         status = process.wait(seconds)
@@ -236,7 +224,7 @@ def _last_line(reason: str, log: Path) -> str:
 def _commit() -> str:
     done = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"],
-        cwd=_ROOT,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
@@ -244,6 +232,4 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-if __name__ == "__main__":
-    if is_child():
-        serve({"describe": describe})
+JOBS: dict[str, ChildJob] = {"describe": describe}

@@ -9,16 +9,24 @@ from typing import Any
 
 from benchmarks.papers import apsys20, emdl21, icpp19, very_deep
 from benchmarks.papers.figures import papers
-from benchmarks.papers.measured import Results
+from benchmarks.papers.measurements import Results
 
-__all__ = ["draw"]
+__all__ = ["draw", "picture_of"]
 
 _SPARE = 0.8  # of the room between two groups of bars
 _HOW = ("graph", "stream")
 
 
+def picture_of(key: str) -> str:
+    """Path of a paper's picture, from the folder of the page."""
+    return f"results/papers/{key}.png"
+
+
 def draw(results: Results, folder: Path) -> dict[str, str]:
-    """Write ``paper_<key>.png``; the files by paper. Without matplotlib nothing is drawn."""
+    """Write pictures below the page's folder; their paths from there by paper.
+
+    Without matplotlib nothing is drawn.
+    """
     try:
         import matplotlib
     except ImportError:
@@ -43,9 +51,10 @@ def draw(results: Results, folder: Path) -> dict[str, str]:
             )
             for paint, axis in zip(wanted, axes[0], strict=True):
                 paint(axis, results)
-            path = folder / f"paper_{key}.png"
+            found[key] = picture_of(key)
+            path = folder / found[key]
+            path.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(path, dpi=80)
-            found[key] = path.name
         pyplot.close("all")
     return found
 
@@ -156,13 +165,13 @@ def _rules(axis: Any, results: Results) -> bool:
     """APSys'20, Figure 6, by layer."""
     quotes = results.quotes("apsys20 Figure 5")
     series = {
-        f"{name}, {quote.label}": quote.numbers("layer", key)
+        f"{name}, {quote.label}": {row["layer"]: row[f"{key} / best"] for row in quote.records}
         for quote in quotes
         for key, name in (("rules", "rules"), ("default", "TVM's default"))
     }
     if not series:
         return False
-    _bars(axis, [row["layer"] for row in quotes[0].rows], series)
+    _bars(axis, [row["layer"] for row in quotes[0].records], series)
     axis.axhline(1, color="black", lw=0.8)
     axis.set(title="APSys'20, Figure 6, by layer", ylabel="time / best")
     axis.tick_params("x", labelsize="x-small")

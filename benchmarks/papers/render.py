@@ -11,16 +11,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.paths import RESULTS
 from benchmarks.papers import apsys20, emdl21, icpp19, very_deep
 from benchmarks.papers.exhibits import Table, commands
 from benchmarks.papers.figures import papers
-from benchmarks.papers.measured import Results
+from benchmarks.papers.measurements import Results
 
 __all__ = ["MISSED", "NOT_MEASURED", "missed_part", "not_measured_part", "papers_part", "put"]
 
-MISSED = Path(__file__).parents[1] / "missed.json"
+MISSED = RESULTS / "missed.json"
 """Bars that are missed, worst first; whoever writes a section of ``RESULTS.md`` keeps it."""
-NOT_MEASURED = MISSED.with_name("not_measured.json")
+NOT_MEASURED = RESULTS / "not_measured.json"
 """Bars without a figure, with the command that would give one; kept in the same way."""
 
 _EXHIBITS = {
@@ -34,8 +35,8 @@ _EXHIBITS = {
 def missed_part() -> str:
     """A table of :data:`MISSED`."""
     about = (
-        "Worst first, of `benchmarks/missed.json`; all other bars that the sections name are met, "
-        "or stand in the table below."
+        "Worst first, of `benchmarks/results/missed.json`; all other bars that the sections name "
+        "are met, or stand in the table below."
     )
     return _listed("Bars that are missed", about, MISSED, ("bar", "measured", "why", "section"))
 
@@ -43,8 +44,8 @@ def missed_part() -> str:
 def not_measured_part() -> str:
     """A table of :data:`NOT_MEASURED`."""
     about = (
-        "Of `benchmarks/not_measured.json`: bars of the issues that have no figure, or not on all "
-        "that they ask for, and what would measure them."
+        "Of `benchmarks/results/not_measured.json`: bars of the issues that have no figure, or not "
+        "on all that they ask for, and what would measure them."
     )
     columns = ("bar", "command", "why", "section")
     return _listed("Bars that are not measured", about, NOT_MEASURED, columns)

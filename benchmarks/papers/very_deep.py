@@ -14,7 +14,7 @@ from benchmarks.papers.exhibits import (
     quoted,
 )
 from benchmarks.papers.figures import Printed, papers
-from benchmarks.papers.measured import Measured, Results
+from benchmarks.papers.measurements import Measured, Results
 
 __all__ = ["STRATEGIES", "Run", "exhibits", "strategies"]
 
@@ -24,13 +24,13 @@ STRATEGIES = {
     "CPU Offload": "offload",
     "Pipeline": "pipeline",
 }
-"""The paper's columns by :mod:`benchmarks.memory`'s; its "CPU" is ``as is`` on ``llvm``."""
+"""The paper's columns and ours; its "CPU" is ``as is`` on ``llvm``."""
 
 _PAPER = papers()["very_deep"]
 _GB = 1e9
 
 Run = Mapping[str, Any]
-"""What :mod:`benchmarks.memory` measured of a strategy: ``peak``, ``seconds``, ``joules``."""
+"""A strategy that :mod:`benchmarks.memory.networks` measured: ``peak``, ``seconds``, ``joules``."""
 
 
 def exhibits(results: Results) -> list[Exhibit]:
@@ -52,7 +52,7 @@ def exhibits(results: Results) -> list[Exhibit]:
 def strategies(
     measured: Measured, memory: str = "separate"
 ) -> Iterator[tuple[str, str, Mapping[str, Run]]]:
-    """By network and target the runs of each of the paper's columns; what failed is out.
+    """Runs of each of the paper's columns, by network and target; what failed is out.
 
     A GPU has its own copy of what it reads (``"separate"``) or shares it with the host
     (``"unified"``); a CPU alone stands with the former.

@@ -15,6 +15,7 @@ from tvm_edge.lowering.parallel_members import can_compose, compose
 from tvm_edge.relay_passes.ir.aliases import Lives
 from tvm_edge.relay_passes.ir.dependences import dependences, places_of
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, is_call, static_shape
+from tvm_edge.relay_passes.ir.locations import kernel_of
 from tvm_edge.relay_passes.ir.vdevices import reading_device
 from tvm_edge.schedules.launch_work import Launch, launches_of, shares_memory
 from tvm_edge.schedules.parallel_policy import Group, Problem
@@ -100,6 +101,11 @@ class KernelGraph:
         for position, before in enumerate(found):
             home = self.home[position]
             self.before[home] |= {self.home[each] for each in before} - {home}
+
+    def numbers_of(self, members: Sequence[int]) -> tuple[int, ...]:
+        """Numbers in the module of kernels of this block; none of kernels without a number."""
+        found = (kernel_of(self.kernels[member].binding.var) for member in members)
+        return tuple(number for number in found if number is not None)
 
     def problem(self, spec: DeviceSpec, measured: Measured) -> Problem:
         """The kernels, and what is independent among them."""

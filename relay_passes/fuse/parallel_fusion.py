@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
+from tvm.ir import Span
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.lowering.merge_launches import SPREAD
@@ -29,9 +31,9 @@ from tvm_edge.relay_passes.ir.expressions import (
     all_bindings,
     bindings_of,
     is_call,
-    kernel_calls,
     with_blocks,
 )
+from tvm_edge.relay_passes.ir.locations import at_kernel, calls_by_kernel
 from tvm_edge.relay_passes.memory.concat_in_place import AREAS
 from tvm_edge.schedules.launch_time import spread_over
 from tvm_edge.schedules.parallel_policy import Group, choose_groups
@@ -48,14 +50,14 @@ class ParallelFusion:
     Attributes
     ----------
     module : tvm.IRModule
-    calls : list of tuple of int
-        For each kernel call of the module, in order, those of the module given that it makes.
+    merged : dict of int to tuple of int
+        By number of each merged kernel its members' numbers.
     groups : list of Group
-        What was merged, and what was not and why; members are calls of the module given.
+        What was merged, and what was not and why; members are numbers of kernels.
     """
 
     module: tvm.IRModule
-    calls: list[tuple[int, ...]]
+    merged: dict[int, tuple[int, ...]] = field(default_factory=dict)
     groups: list[Group] = field(default_factory=list)
 
 
@@ -72,7 +74,8 @@ def fuse_parallel(
     Parameters
     ----------
     mod : IRModule
-        Operators in ``main`` are calls of scheduled kernels, workspace among their results.
+        Operators in ``main`` are calls of scheduled kernels, numbered, workspace among their
+        results.
     spec : DeviceSpec
         The first device.
     target : Target
@@ -84,16 +87,15 @@ def fuse_parallel(
         they are as one; ``None`` where there is none.
     """
     main = mod["main"]
-    calls: list[tuple[int, ...]] = [(number,) for number in range(len(kernel_calls(mod)))]
     bindings = bindings_of(main)
     if any(isinstance(binding.value, relax.If) for binding in bindings):
-        return ParallelFusion(mod, calls)  # what branches read and write is not looked at
+        return ParallelFusion(mod)  # what branches read and write is not looked at
     lives = Lives(main)
     made: list[relax.BindingBlock] = []
     groups: list[Group] = []
-    order: list[tuple[int, ...]] = []
+    merged: dict[int, tuple[int, ...]] = {}
     kernels = _Kernels(mod, {var.name_hint for var in mod.get_global_vars()})
-    first = 0
+    fresh = count(max(calls_by_kernel(mod), default=-1) + 1)
     for block in main.body.blocks:
         graph = KernelGraph(mod, list(block.bindings), lives)
         chosen: list[Group] = []
@@ -105,17 +107,14 @@ def fuse_parallel(
                 chosen = [graph.checked(group, target) for group in chosen]
         taken = [group.members for group in chosen if group.taken]
         if taken:
-            rewritten, launched = _Writer(graph, kernels, spec, taken).written()
-            made.append(relax.DataflowBlock(rewritten))
-        else:
-            made.append(block)
-            launched = [(number,) for number in range(len(graph.kernels))]
-        order += [tuple(first + member for member in members) for members in launched]
-        groups += [_moved(group, first) for group in chosen]
-        first += len(graph.kernels)
+            writer = _Writer(graph, kernels, spec, taken, fresh)
+            block = relax.DataflowBlock(writer.written())
+            merged |= writer.merged
+        made.append(block)
+        groups += [replace(group, members=graph.numbers_of(group.members)) for group in chosen]
     if not kernels.made:
-        return ParallelFusion(mod, calls, groups)
-    return ParallelFusion(_with_kernels(mod, with_blocks(main, made), kernels), order, groups)
+        return ParallelFusion(mod, merged, groups)
+    return ParallelFusion(_with_kernels(mod, with_blocks(main, made), kernels), merged, groups)
 
 
 def merged_kernels(
@@ -138,13 +137,9 @@ def merged_kernels(
     (block,) = main.body.blocks
     graph = KernelGraph(mod, list(block.bindings), Lives(main))
     kernels = _Kernels(mod, {var.name_hint for var in mod.get_global_vars()})
-    bindings, _ = _Writer(graph, kernels, spec, [tuple(group) for group in groups]).written()
-    func = with_blocks(main, [relax.DataflowBlock(bindings)])
+    writer = _Writer(graph, kernels, spec, [tuple(group) for group in groups], count())
+    func = with_blocks(main, [relax.DataflowBlock(writer.written())])
     return _with_kernels(mod, func, kernels)
-
-
-def _moved(group: Group, by: int) -> Group:
-    return replace(group, members=tuple(by + member for member in group.members))
 
 
 def _with_kernels(mod: tvm.IRModule, main: relax.Function, kernels: _Kernels) -> tvm.IRModule:
@@ -237,7 +232,13 @@ class _Kernels:
 
 
 class _Writer:
-    """Writes the bindings of a block whose groups are merged."""
+    """Writes the bindings of a block whose groups are merged.
+
+    Attributes
+    ----------
+    merged : dict of int to tuple of int
+        By number of each kernel that was made its members' numbers.
+    """
 
     def __init__(
         self,
@@ -245,8 +246,11 @@ class _Writer:
         kernels: _Kernels,
         spec: DeviceSpec,
         groups: Sequence[tuple[int, ...]],
+        fresh: Iterator[int],
     ) -> None:
         self._graph, self._kernels, self._spec = graph, kernels, spec
+        self._fresh = fresh
+        self.merged: dict[int, tuple[int, ...]] = {}
         self._builder = relax.BlockBuilder()
         position = {number: place for place, number in graph.number.items()}
         self._leader = {home: home for home in graph.before}
@@ -259,21 +263,19 @@ class _Writer:
             self._numbers[leader] = group
         self._latest: dict[relax.Var, relax.Var] = {}  # of a tensor the name of its last state
 
-    def written(self) -> tuple[list[relax.Binding], list[tuple[int, ...]]]:
-        """The bindings, and the kernels that each of its calls makes."""
+    def written(self) -> list[relax.Binding]:
+        """Bindings of the block."""
         bindings: list[relax.Binding] = []
-        launched: list[tuple[int, ...]] = []
         for node in self._order():
             if node in self._members:
-                bindings += self._group(self._members[node], self._spread(node))
-                launched.append(self._numbers[node])
+                number = next(self._fresh)
+                self.merged[number] = self._graph.numbers_of(self._numbers[node])
+                bindings += self._group(self._members[node], self._spread(node), number)
             elif node in self._graph.number:
-                kernel = self._graph.kernels[self._graph.number[node]]
-                bindings += self._kernel(kernel)
-                launched.append((self._graph.number[node],))
+                bindings += self._kernel(self._graph.kernels[self._graph.number[node]])
             else:
                 bindings.append(self._graph.bindings[node])
-        return bindings, launched
+        return bindings
 
     def _order(self) -> Iterator[int]:
         """Nodes in the order they had, as far as groups do not have to wait."""
@@ -320,8 +322,10 @@ class _Writer:
         launches = self._graph.launches(self._numbers[leader])
         return [] if launches is None else spread_over(launches, self._spec)
 
-    def _group(self, members: Sequence[KernelCall], spread: Sequence[int]) -> list[relax.Binding]:
-        """Kernels as one."""
+    def _group(
+        self, members: Sequence[KernelCall], spread: Sequence[int], number: int
+    ) -> list[relax.Binding]:
+        """Kernels as one, which gets this number."""
         inputs = [arg for member in members for arg in member.inputs]
         slots: list[int] = []
         types: list[relax.Type] = []
@@ -348,7 +352,7 @@ class _Writer:
         name = self._kernels.of(members, slots, len(types), over, spread)
         order = [*over, *(slot for slot in range(len(types)) if slot not in over)]
         call = self._call(name, inputs, states, [types[slot] for slot in order])
-        made = self._bind("parallel", call)
+        made = self._bind("parallel", call, at_kernel(number))
         bindings = [made]
         results: dict[int, relax.Expr] = {
             slot: made.var if len(types) == 1 else relax.TupleGetItem(made.var, index)
@@ -406,9 +410,9 @@ class _Writer:
         places = [len(inputs) + i for i in range(len(over))] + [-1] * (len(types) - len(over))
         return relax.op.call_tir_inplace(name, [*inputs, *over], places, given)
 
-    def _bind(self, name: str, value: relax.Expr) -> relax.VarBinding:
+    def _bind(self, name: str, value: relax.Expr, at: Span | None = None) -> relax.VarBinding:
         value = self._builder.normalize(value)
-        return relax.VarBinding(relax.DataflowVar(name, value.ty), value)
+        return relax.VarBinding(relax.DataflowVar(name, value.ty, at), value)
 
     def _named(self, var: relax.Var, value: relax.Expr) -> relax.VarBinding:
         return relax.VarBinding(var, self._builder.normalize(value))

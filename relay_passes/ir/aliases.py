@@ -93,7 +93,7 @@ class Lives:
                 self.overwritten.update(dict.fromkeys(over, position))
                 fields.append(over)
                 continue
-            tensor = var if whole else relax.Var(var.name, ty)
+            tensor = var if whole else relax.Var(var.name, ty, var.span)
             shape = static_shape(ty)
             if shape is not None:
                 self.made[tensor] = shape

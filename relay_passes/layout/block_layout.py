@@ -158,7 +158,7 @@ class _Blocker(PyExprMutator):
             super().visit_var_binding_(binding)  # dead, and removed, if only blocks are read
             return
         value, channels = image
-        blocked = BlockedImage(self._emit_as(binding.var.name, value), channels)
+        blocked = BlockedImage(self._emit_as(binding.var, value), channels)
         self._blocked[binding.var] = blocked
         if not isinstance(binding.var, relax.DataflowVar):
             plain = self.builder_.emit_output(self._unpacked(blocked, binding.var.ty))
@@ -173,13 +173,10 @@ class _Blocker(PyExprMutator):
             self._plain[op] = self.builder_.emit(plain, "unpacked")
         return self._plain[op]
 
-    def _emit_as(self, name: str, value: relax.Expr) -> relax.Var:
-        """Bind `value` to a variable of this very name; ``emit`` might append a digit to it.
-
-        The name says which node of the user's model is computed.
-        """
+    def _emit_as(self, like: relax.Var, value: relax.Expr) -> relax.Var:
+        """Bind `value` to a variable at the location, and of the very name, of `like`."""
         value = self.builder_.normalize(value)
-        var = relax.DataflowVar(name, value.ty)
+        var = relax.DataflowVar(like.name, value.ty, like.span)
         self.builder_.emit_normalized(relax.VarBinding(var, value))
         return var
 

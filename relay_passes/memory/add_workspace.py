@@ -10,6 +10,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, is_call
+from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.schedules.base import workspace_of
 
 __all__ = ["AddWorkspace"]
@@ -43,6 +44,11 @@ class _Rewriter(PyExprMutator):
     ) -> None:
         super().__init__(mod)
         self._mod, self._renamed = mod, renamed
+        self._var: relax.Var | None = None
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self._var = binding.var
+        super().visit_var_binding_(binding)
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         op = super().visit_call_(op)
@@ -63,6 +69,6 @@ class _Rewriter(PyExprMutator):
         else:
             places = [*op.attrs.inplace_indices, *(-1 for _ in room)]  # -1: a tensor of its own
             call = relax.op.call_tir_inplace(kernel, op.args[1], places, results)
-        made = self.builder_.emit(call)
+        made = emit_at(self.builder_, call, self._var)
         items = [relax.TupleGetItem(made, index) for index in range(len(own))]
         return relax.Tuple([self.builder_.emit(each) for each in items]) if several else items[0]

@@ -47,9 +47,7 @@ class _Place:
     offset: int
 
 
-def concat_in_place(
-    mod: tvm.IRModule, *, specialise: bool = False
-) -> tuple[tvm.IRModule, list[int]]:
+def concat_in_place(mod: tvm.IRModule, *, specialise: bool = False) -> tvm.IRModule:
     """Have the producers of concatenated images write into the concatenation's result.
 
     Parameters
@@ -59,12 +57,6 @@ def concat_in_place(
     specialise : bool
         A kernel for each offset, instead of kernels that take the offset as a parameter. Kernels
         that have no schedule yet need this. Parts may then have other readers wherever they lie.
-
-    Returns
-    -------
-    tvm.IRModule
-    list of int
-        For each kernel call which one it was in the module given, counted from 0.
     """
     main = mod["main"]
     bindings = bindings_of(main)
@@ -79,10 +71,7 @@ def concat_in_place(
     plan = _Plan(mod, producer, readers, others, specialise)
     for binding in reversed(bindings):
         plan.add(binding.var)
-    if plan.gone:
-        mod = _Rewriter(mod, plan, specialise).rewritten()
-    calls = [b.var for b in everywhere if is_call(b.value, "relax.call_tir")]
-    return mod, [i for i, var in enumerate(calls) if var not in plan.gone]
+    return _Rewriter(mod, plan, specialise).rewritten() if plan.gone else mod
 
 
 class _Plan:
@@ -229,7 +218,7 @@ class _Rewriter(PyExprMutator):
         call = self.builder_.normalize(call)
         # ``emit`` might append a digit to the name.
         make = relax.DataflowVar if isinstance(var, relax.DataflowVar) else relax.Var
-        own = make(var.name, call.ty)
+        own = make(var.name, call.ty, var.span)
         self.builder_.emit_normalized(relax.VarBinding(own, call))
         if place is None:
             self.set_var_remap(var, own)

@@ -41,6 +41,7 @@ class LiftWeights:
         self.devices: list[int] = []
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        mod = mod.clone()
         gvar = mod.get_global_var("main")
         lifter = _Lifter(mod, mod[gvar])
         mod[gvar] = lifter.lifted()

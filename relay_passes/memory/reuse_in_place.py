@@ -145,6 +145,6 @@ class _Rewriter(PyExprMutator):
         call = relax.op.call_tir_inplace(
             self._kernels[key], [*args, over], len(args), binding.var.ty
         )
-        var = relax.DataflowVar(binding.var.name, binding.var.ty)
+        var = relax.DataflowVar(binding.var.name, binding.var.ty, binding.var.span)
         self.builder_.emit_normalized(relax.VarBinding(var, self.builder_.normalize(call)))
         self.set_var_remap(binding.var, var)

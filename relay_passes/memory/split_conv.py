@@ -235,6 +235,6 @@ class _Writer:
     def _let(self, like: relax.Var, number: int, value: relax.Expr) -> relax.Var:
         """A part's step; its name says which node of the user's model it is of."""
         value = self._builder.normalize(value)
-        var = self._make(f"{like.name}_{number}", value.ty)
+        var = self._make(f"{like.name}_{number}", value.ty, like.span)
         self.bindings.append(relax.VarBinding(var, value))
         return var

@@ -21,11 +21,11 @@ from tvm import relax, s_tir, tirx
 
 from tvm_edge.relay_passes.ir.expressions import (
     KERNEL_CALLS,
-    all_bindings,
     is_call,
     static_shape,
     with_bindings,
 )
+from tvm_edge.relay_passes.ir.locations import kernel_of
 from tvm_edge.relay_passes.ir.vdevices import is_same, vdevice_of, vdevices_of
 from tvm_edge.relay_passes.memory.stream_weights import streamed, streamed_constant
 
@@ -43,8 +43,7 @@ class StreamedKernels:
     ----------
     module : tvm.IRModule
     nbytes : dict of int to int
-        By the position of a kernel's call, counted as
-        :func:`~tvm_edge.relay_passes.ir.expressions.kernel_calls` does, the bytes of its weights.
+        By kernel the bytes of its weights.
     """
 
     module: tvm.IRModule
@@ -70,7 +69,7 @@ def stream_layers(mod: tvm.IRModule, least: int | None) -> StreamedKernels:
     Parameters
     ----------
     mod : IRModule
-        Fused kernels; weights are constants, and some are marked already.
+        Fused kernels, numbered; weights are constants, and some are marked already.
     least : int or None
         Bytes of weights from which on they are streamed; ``None`` leaves all layers as they are.
     """
@@ -78,8 +77,6 @@ def stream_layers(mod: tvm.IRModule, least: int | None) -> StreamedKernels:
         return StreamedKernels(mod, {})
     gvar = mod.get_global_var("main")
     main = mod[gvar]
-    calls = [b.var for b in all_bindings(main.body) if is_call(b.value, *KERNEL_CALLS)]
-    positions = {var: position for position, var in enumerate(calls)}
     marked = {
         binding.var
         for block in main.body.blocks
@@ -91,7 +88,9 @@ def stream_layers(mod: tvm.IRModule, least: int | None) -> StreamedKernels:
 
     def asked(binding: relax.Binding) -> Iterator[relax.Binding]:
         call = binding.value
-        if binding.var not in positions or not is_streamed_to(mod, binding.var.ty):
+        number = kernel_of(binding.var)
+        streams = is_call(call, *KERNEL_CALLS) and is_streamed_to(mod, binding.var.ty)
+        if number is None or not streams:
             yield binding
             return
         given = list(call.args[1].fields)
@@ -111,7 +110,7 @@ def stream_layers(mod: tvm.IRModule, least: int | None) -> StreamedKernels:
         arguments = [call.args[0], relax.Tuple(given), *call.args[2:]]
         value = relax.Call(call.op, arguments, call.attrs, call.ty_args)
         yield relax.VarBinding(binding.var, builder.normalize(value))
-        nbytes[positions[binding.var]] = size
+        nbytes[number] = size
 
     made = with_bindings(main, asked)
     if not nbytes:

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 
 from tvm_edge.errors import PlacementError
 from tvm_edge.relay_passes.ir.expressions import all_bindings, bindings_of
-from tvm_edge.relay_passes.ir.node_names import node_index
+from tvm_edge.relay_passes.ir.locations import node_of
 from tvm_edge.relay_passes.place.fallback_table import (
     IMPOSSIBLE,
     SHAPE_OPERATORS,
@@ -87,7 +87,7 @@ def node_indices(func: relax.Function) -> list[int | None]:
     steps: list[relax.Var] = []
     for binding in bindings_of(func):
         var, value = binding.var, binding.value
-        node = node_index(var.name)
+        node = node_of(var)
         whole = value.tuple_value if isinstance(value, relax.TupleGetItem) else None
         nodes[var] = node if node is not None else nodes.get(whole)
         if node is not None:

@@ -25,6 +25,7 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, is_call, static_shape
+from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.lower.in_bounds import broadcast
 from tvm_edge.relay_passes.precision.precision_plan import PrecisionPlan, is_float32
@@ -121,10 +122,10 @@ class _Converter(PyExprMutator):
             value = self.visit_expr(binding.value) if kernel is None else kernel
             value = self.builder_.normalize(value)
             self._dtype = "float32"
-            self._made[var] = self.builder_.emit(value, var.name)
+            self._made[var] = emit_at(self.builder_, value, var)
             if self._in_dataflow and not isinstance(var, relax.DataflowVar):
                 result = self._converted(self._made[var], "float32")
-                self._casts[var, "float32"] = self.builder_.emit_output(result, var.name)
+                self._casts[var, "float32"] = emit_at(self.builder_, result, var, output=True)
                 self.set_var_remap(var, self._casts[var, "float32"])
         else:
             super().visit_var_binding_(binding)
@@ -203,7 +204,7 @@ class _Converter(PyExprMutator):
         if str(made.ty.dtype) == dtype:
             return made
         if (var, dtype) not in self._casts:
-            self._casts[var, dtype] = self.builder_.emit(self._converted(made, dtype), var.name)
+            self._casts[var, dtype] = emit_at(self.builder_, self._converted(made, dtype), var)
         return self._casts[var, dtype]
 
     def _converted(self, made: relax.Var, dtype: str) -> relax.Expr:

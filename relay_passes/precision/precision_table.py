@@ -30,7 +30,7 @@ WITH_CONSTANT = frozenset(
 )
 """Those of :data:`FOLLOWING` with constants that stay float32 where they are shared by many
 elements: biases and scales. They are some KiB of a model, and rounded they would be a third of its
-error (``benchmarks/precision.py``).
+error (``benchmarks/models/precision.py``).
 """
 
 FOLLOWING = frozenset(

@@ -40,6 +40,7 @@ from tvm_edge.relay_passes.ir.expressions import (
     is_call,
     static_shape,
 )
+from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.relay_passes.ir.workloads import workload_of
 from tvm_edge.relay_passes.quantize.accumulators import Sum, convolution, in_lines, product_workload
 from tvm_edge.relay_passes.quantize.encodings import (
@@ -169,8 +170,9 @@ class _Quantizer(PyExprMutator):
         self._sums[var] = found
         return found.finish(self._real(found))
 
-    def _emit(self, value: relax.Expr, name: str = "") -> relax.Expr:
-        return value if isinstance(value, relax.Var) else self.builder_.emit(value, name)
+    def _emit(self, value: relax.Expr, like: relax.Expr | None = None) -> relax.Expr:
+        """A variable that holds `value`, at the location of `like`."""
+        return value if isinstance(value, relax.Var) else emit_at(self.builder_, value, like)
 
     # ------------------------------------------------------------------------------------ tensors
 
@@ -179,7 +181,7 @@ class _Quantizer(PyExprMutator):
         encoding = encoding_of(call, str(call.attrs["dtype"]))
         if encoding is None or static_shape(call.ty) is None:
             return None
-        made = self._emit(self._as(call.args[0], encoding.stored_as(self._stored)), var.name)
+        made = self._emit(self._as(call.args[0], encoding.stored_as(self._stored)), var)
         self._made[var] = made
         return moved(made, encoding.dtype)
 
@@ -191,7 +193,7 @@ class _Quantizer(PyExprMutator):
             if inner is None:
                 return None
             if expr not in self._made:
-                self._made[expr] = self._emit(self._applied(value, inner[0]), expr.name)
+                self._made[expr] = self._emit(self._applied(value, inner[0]), expr)
             return self._made[expr], inner[1]
         if not is_call(value, DEQUANTIZE):
             return None
@@ -213,8 +215,7 @@ class _Quantizer(PyExprMutator):
     def _as(self, expr: relax.Expr, encoding: Encoding) -> relax.Expr:
         """A real tensor quantised."""
         if (expr, encoding) not in self._forms:
-            name = expr.name if isinstance(expr, relax.Var) else ""
-            self._forms[expr, encoding] = self._emit(self._quantize(expr, encoding), name)
+            self._forms[expr, encoding] = self._emit(self._quantize(expr, encoding), expr)
         return self._forms[expr, encoding]
 
     def _quantize(self, expr: relax.Expr, encoding: Encoding) -> relax.Expr:
@@ -341,11 +342,11 @@ class _Quantizer(PyExprMutator):
     def _real(self, found: Sum, scale: float = 1.0) -> relax.Expr:
         return self._emit(self.builder_.normalize(found.real(scale)))
 
-    def _named(self, found: Sum | None, name: str) -> Sum | None:
-        """A sum whose numbers are bound to a variable of this name."""
+    def _located(self, found: Sum | None, var: relax.Var) -> Sum | None:
+        """Accumulators whose numbers are bound at the location of `var`."""
         if found is None:
             return None
-        numbers = self._emit(self.builder_.normalize(found.numbers), name)
+        numbers = self._emit(self.builder_.normalize(found.numbers), var)
         return replace(found, numbers=numbers)
 
     def _conv2d(self, var: relax.Var, call: relax.Call) -> Sum | None:
@@ -357,7 +358,7 @@ class _Quantizer(PyExprMutator):
         if not self._takes(workload):
             return None
         found = convolution(*known, workload, weights, lambda result: result)
-        return self._named(found, var.name)
+        return self._located(found, var)
 
     def _matmul(self, var: relax.Var, call: relax.Call) -> Sum | None:
         """With a constant matrix: the rows on the left are pixels."""
@@ -374,7 +375,7 @@ class _Quantizer(PyExprMutator):
             *(part.T[..., None, None] for part in (weights.values, weights.scale, weights.zero))
         )
         finish = partial(in_lines, shape=whole)
-        return self._named(convolution(data, known[1], workload, filters, finish), var.name)
+        return self._located(convolution(data, known[1], workload, filters, finish), var)
 
     def _pixels(self, data: relax.Expr, product: ConvWorkload) -> relax.Expr:
         """A matrix whose rows are the pixels of an image."""

@@ -14,6 +14,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, count_uses, is_call
+from tvm_edge.relay_passes.ir.locations import emit_at
 
 __all__ = ["FoldAffine"]
 
@@ -65,7 +66,7 @@ class _Folder(PyExprMutator):
         tail = [-1] + [1] * (data.ty.ndim - 1 - norm.attrs.axis % data.ty.ndim)
         dtype = str(data.ty.dtype)
         scaled = self._scaled(data, scale.reshape(tail), dtype)
-        return self._shifted(self.builder_.emit(scaled, _hint(data)), shift.reshape(tail), dtype)
+        return self._shifted(emit_at(self.builder_, scaled, data), shift.reshape(tail), dtype)
 
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         op = super().visit_call_(op)
@@ -105,7 +106,7 @@ class _Folder(PyExprMutator):
             shift = constant_of(producer.args[1])
             inner = producer.args[0]
             if shift is not None and self._folds_scale(inner, scale):
-                scaled = self.builder_.emit(self._scaled(inner, scale, dtype), _hint(inner))
+                scaled = emit_at(self.builder_, self._scaled(inner, scale, dtype), inner)
                 return relax.op.add(scaled, const(shift.astype("float64") * scale, dtype))
         if producer is not None and is_call(producer, "relax.multiply"):
             factor = constant_of(producer.args[1])
@@ -166,10 +167,6 @@ class _Folder(PyExprMutator):
         if isinstance(expr, relax.Var) and self._uses.get(expr, 1) > 1:
             return None
         return self._producer(expr)
-
-
-def _hint(expr: relax.Expr) -> str:
-    return expr.name if isinstance(expr, relax.Var) else ""
 
 
 def _same_shape(a: relax.Type, b: relax.Type) -> bool:

@@ -18,6 +18,7 @@ class FoldDequantized:
     """Calculate what quantised constants stand for, where nobody took them as they are."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        mod = mod.clone()
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 mod[gvar] = _Folder(mod).visit_expr(func)

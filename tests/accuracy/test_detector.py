@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 import tvm_edge
 from tests.marks import in_full
+from tests.onnx_models import session
 from tests.opencl.support import child_environment
 from tests.schedules.gpu.intel_runtime import HOW_TO_GET_ONE, intel_environment
 from tvm_edge.hardware import resolve_target
@@ -47,11 +47,9 @@ def scenes() -> list[shapes.Scene]:
 @pytest.fixture(scope="session")
 def expected(scenes: list[shapes.Scene]) -> list[Detections]:
     """What ONNX Runtime finds in them."""
-    session = onnxruntime.InferenceSession(
-        model_path("shapes_ssd"), providers=["CPUExecutionProvider"]
-    )
-    names = [output.name for output in session.get_outputs()]
-    return found(lambda feeds: dict(zip(names, session.run(names, feeds), strict=True)), scenes)
+    opened = session(Path(model_path("shapes_ssd")))
+    names = [output.name for output in opened.get_outputs()]
+    return found(lambda feeds: dict(zip(names, opened.run(names, feeds), strict=True)), scenes)
 
 
 @pytest.fixture(scope="session")

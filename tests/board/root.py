@@ -3,9 +3,9 @@
     python -m tests.board.root
 
 prints the folder. It lies below ``TVM_EDGE_BOARD`` (default: the user's cache folder), under the
-digest of its recipe: another recipe, or another version that the package asks for, is another
-folder. The wheel is of the files of this checkout, and is put in again when one of them changed.
-Nothing is installed on this machine, and root is not needed.
+digest of its recipe: another recipe, or another version that the lock has, is another folder. The
+wheel is of the files of this checkout, and is put in again when one of them changed. Nothing is
+installed on this machine, and root is not needed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ TRIPLE = "aarch64-linux-gnu"
 PACKAGES = "usr/local/lib/python3.11/dist-packages"  # where Debian's Python looks for others'
 
 _SUITE, _PYTHON = "bookworm", "311"
+_LOCK = CHECKOUT / f"requirements/py{_PYTHON}.txt"
 _DEBIAN = ("python3", "pocl-opencl-icd", "ocl-icd-libopencl1")
 _RPC = ("cloudpickle", "psutil", "tornado")  # TVM's RPC server, which its wheel does not ask for
 _PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_26", "manylinux_2_17")
@@ -91,7 +92,8 @@ def board_root() -> Path:
         raise CannotBuild(f"not installed; run: sudo apt-get install {' '.join(lacking)}")
     base = Path(os.environ.get("TVM_EDGE_BOARD") or platformdirs.user_cache_path("tvm-edge-board"))
     base.mkdir(parents=True, exist_ok=True)
-    root = base / _digest(Path(__file__).read_bytes(), *map(str.encode, _requirements()))
+    recipe = Path(__file__).read_bytes(), _LOCK.read_bytes(), *map(str.encode, _requirements())
+    root = base / _digest(*recipe)
     with filelock.FileLock(base / "lock"):
         if not root.exists():
             for old in base.glob("[0-9a-f]*"):
@@ -140,6 +142,7 @@ def _install_wheels(folder: Path) -> None:
     folder.mkdir(parents=True)
     platforms = [f"--platform={name}_aarch64" for name in _PLATFORMS]
     where = ["--target", folder, f"--python-version={_PYTHON}", "--only-binary=:all:"]
+    where += ["--constraint", _LOCK]
     what = [*_requirements(), *_RPC]
     _run(sys.executable, "-m", "pip", "install", "-q", *platforms, *where, *what)
     (folder / _COMPILER).unlink()

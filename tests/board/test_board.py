@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import tvm_edge
 from tests.board.board import Board
-from tests.onnx_models import random_input
+from tests.onnx_models import random_input, reference
 from tvm_edge import zoo
 from tvm_edge.zoo.trained import model_path
 
@@ -72,13 +71,6 @@ def deploy(
     return dict(np.load(outputs))
 
 
-def reference(model: str | bytes, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """ONNX Runtime's results."""
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, inputs), strict=True))
-
-
 def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
     """To 1e-4 of each tensor's largest value; integers are equal."""
     assert found.keys() == expected.keys()
@@ -91,21 +83,21 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
 def test_a_convolution(board: Board, small_model: onnx.ModelProto, target: dict[str, Any]) -> None:
     inputs = {"data": random_input((1, 3, 16, 16))}
     found = deploy(board, small_model, inputs, target)
-    assert_close(found, reference(small_model.SerializeToString(), inputs))
+    assert_close(found, reference(small_model, inputs))
 
 
 def test_squeezenet(board: Board, target: dict[str, Any]) -> None:
     network = zoo.build("squeezenet1_0")
     inputs = zoo.sample_input("squeezenet1_0")
     found = deploy(board, network, inputs, target)
-    assert_close(found, reference(network.SerializeToString(), inputs))
+    assert_close(found, reference(network, inputs))
 
 
 def test_the_detector(board: Board, target: dict[str, Any]) -> None:
     inputs = zoo.sample_input("shapes_ssd")
     found = deploy(board, "zoo:shapes_ssd", inputs, target)
     assert len(found["scores"])
-    assert_close(found, reference(str(model_path("shapes_ssd")), inputs))
+    assert_close(found, reference(onnx.load(model_path("shapes_ssd")), inputs))
 
 
 @pytest.mark.parametrize(

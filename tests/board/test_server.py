@@ -13,7 +13,7 @@ import tvm_edge
 from tests.board.board import Board
 from tests.onnx_models import conv_relu, random_input, reference, relative_error
 from tests.rpc.support import free_port, tracker
-from tests.tuning.test_tune import INPUTS, network
+from tests.tuning.made import INPUTS, network
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import Database, stores_below
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from tests.cli.conftest import Files, Invoke
-from tests.compiler.test_analyze import unsupported_model
+from tests.onnx_models import unsupported_model
 from tvm_edge import CompileReport
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from tests.cli.conftest import Files, Invoke
 from tests.records.made import DEVICE, failure, measured, record
-from tvm_edge.compiler.tunable import convolutions_of
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import Database, LinesFile, add_records, store_of, write_lines
 from tvm_edge.schedules.conv_records import config_space
+from tvm_edge.tuning.tunable import convolutions_of
 
 KEY = DEVICE.key
 

@@ -9,7 +9,7 @@ import onnx
 
 import tvm_edge
 from tests.onnx_models import random_input, reference, relative_error
-from tests.relay_passes.memory.test_in_place import conv
+from tests.relay_passes.concatenations import conv
 from tests.schedules.harness import Graph
 
 Values = dict[str, np.ndarray]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import tvm_edge
-from tests.onnx_models import conv_relu
+from tests.onnx_models import conv_relu, unsupported_model
 from tests.runtime.support import run_python
 from tvm_edge import (
     CompileReport,
@@ -21,39 +20,6 @@ from tvm_edge import (
     UnsupportedOperatorError,
 )
 from tvm_edge.frontend import survey_model
-
-
-def unsupported_model() -> onnx.ModelProto:
-    """Two operators of a foreign domain and a form of NMS that is not implemented, among others."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], name="conv"),
-        helper.make_node("Mystery", ["a"], ["b"], name="first", domain="com.example"),
-        helper.make_node("Relu", ["a"], ["c"], name="relu"),
-        helper.make_node("Mystery", ["c"], ["d"], name="second", domain="com.example"),
-        helper.make_node("Exp", ["w"], ["e"], name="constant"),
-        helper.make_node("Conv", ["x", "e"], ["f"], name="other"),
-        helper.make_node("NonMaxSuppression", ["boxes", "scores", "most"], ["kept"], name="nms"),
-    ]
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "test",
-        [
-            value("x", TensorProto.FLOAT, [1, 3, 8, 8]),
-            value("boxes", TensorProto.FLOAT, [1, 4, 4]),
-            value("scores", TensorProto.FLOAT, [1, 1, 4]),
-            value("most", TensorProto.INT64, [1]),
-        ],
-        [
-            value("b", TensorProto.FLOAT, [1, 4, 6, 6]),
-            value("d", TensorProto.FLOAT, [1, 4, 6, 6]),
-            value("f", TensorProto.FLOAT, [1, 4, 6, 6]),
-            value("kept", TensorProto.INT64, ["n", 3]),
-        ],
-        [numpy_helper.from_array(np.ones((4, 3, 3, 3), "float32"), "w")],
-    )
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
 def test_unsupported_operators_are_listed_together() -> None:

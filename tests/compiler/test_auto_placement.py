@@ -12,9 +12,9 @@ from onnx import helper
 from tvm import relax
 
 import tvm_edge
+from tests.compiler.steps import simplified
 from tests.onnx_models import make_model, reference, relative_error
 from tvm_edge import zoo
-from tvm_edge.compiler import phases
 from tvm_edge.compiler.auto_placement import placement_problem
 from tvm_edge.compiler.placement import place
 from tvm_edge.frontend import load_model
@@ -54,7 +54,7 @@ def problem_of(model: onnx.ModelProto, target: str) -> tuple[PlacementProblem, l
     """The costs of a model's placements, and the operators in their order."""
     resolved = resolve_target(target)
     with resolved.cpu.target:
-        main = phases.SIMPLIFY(load_model(model, None).module)["main"]
+        main = simplified(load_model(model, None).module)["main"]
     labels = label_operators(main, Policy("named"), {})
     problem, variables = placement_problem(main, labels, resolved)
     made = {b.var: b.value for block in main.body.blocks for b in block.bindings}
@@ -290,7 +290,7 @@ def copies_for(model: object, fallback: list[str]) -> list[str]:
     resolved = resolve_target("mali-g76")
     imported = load_model(model, None)
     with resolved.cpu.target:
-        simple = phases.SIMPLIFY(imported.module)
+        simple = simplified(imported.module)
     placed = place(simple, imported, resolved, fallback).module["main"]
     return [
         str(b.value.args[0])

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import tvm_edge
-from tests.compiler.test_zoo_accuracy import (
+from tests.compiler.reduced_networks import (
     REDUCED,
     TOLERANCE,
     networks,

@@ -7,15 +7,14 @@ from collections import Counter
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import tvm
 from onnx import helper
 from tvm import relax
 
 import tvm_edge
-from tests.onnx_models import make_model, random_input
-from tests.zoo.test_counts import count
+from tests.onnx_models import make_model, random_input, session
+from tests.zoo.counts import count
 from tvm_edge import CompileReport, zoo
 from tvm_edge.report import KernelInfo, MemoryInfo, OperatorInfo
 
@@ -51,10 +50,10 @@ def test_bytes_are_those_of_the_arrays(detector: onnx.ModelProto, report: Compil
     exposed.graph.output.extend(
         onnx.ValueInfoProto(name=name) for name in names if name not in declared
     )
-    session = onnxruntime.InferenceSession(exposed.SerializeToString())
-    (image,) = session.get_inputs()
+    opened = session(exposed)
+    (image,) = opened.get_inputs()
     feed = {image.name: random_input(image.shape)}
-    sizes = {n: v.nbytes for n, v in zip(names, session.run(names, feed), strict=True)}
+    sizes = {n: v.nbytes for n, v in zip(names, opened.run(names, feed), strict=True)}
     sizes[image.name] = feed[image.name].nbytes
 
     nodes = {node.name: node for node in detector.graph.node}

@@ -9,10 +9,10 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tests.relay_passes.fuse.test_parallel_fusion import two_networks
-from tests.relay_passes.memory.test_in_place import conv
+from tests.compiler.steps import lowered as lowered_model
+from tests.relay_passes.concatenations import conv
+from tests.relay_passes.fusion_groups import two_networks
 from tests.schedules.harness import Graph
-from tvm_edge.compiler.prepared import prepare
 from tvm_edge.hardware.presets import PRESETS
 from tvm_edge.records import Record, RecordedDevice, add_records, recorded_device
 from tvm_edge.schedules.launch_work import Launch
@@ -38,7 +38,7 @@ def considered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Launch, ...]
         found.append(tuple(map(tuple, members)))
         return group_workload(members)
 
-    monkeypatch.setattr("tvm_edge.compiler.parallel.group_workload", remembered)
+    monkeypatch.setattr("tvm_edge.compiler.parallel_fusion.group_workload", remembered)
     return found
 
 
@@ -63,7 +63,7 @@ def record(
 
 
 def groups(model: onnx.ModelProto, logs: Path) -> list[dict[str, object]]:
-    plan = prepare(model, TARGET, None, "none", tuning_logs=logs, parallel_fusion="auto")
+    plan = lowered_model(model, TARGET, "none", tuning_logs=logs, parallel_fusion="auto")
     report = plan.report
     return [dict(group) for group in report.fusion_groups]
 

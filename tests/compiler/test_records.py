@@ -12,11 +12,10 @@ import pytest
 from onnx import helper
 
 import tvm_edge
+from tests.compiler.steps import lowered as lowered_model
 from tests.onnx_models import make_model, random_input, reference, relative_error
 from tests.records.made import measured
 from tests.schedules.gpu.harness import launches
-from tvm_edge.compiler import prepared
-from tvm_edge.compiler.tunable import convolutions_of
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.records import (
     Record,
@@ -31,6 +30,7 @@ from tvm_edge.schedules.conv_records import config_of, config_space
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.items import Items
 from tvm_edge.schedules.knobs import read_knobs
+from tvm_edge.tuning.tunable import convolutions_of
 
 CPU = resolve_target("llvm").spec
 INPUTS = {"x": random_input((1, 32, 12, 12))}
@@ -268,7 +268,7 @@ def test_records_of_a_gpu_without_local_memory(tmp_path: Path, groups: int) -> N
     options = {"fallback": "none", "tuning_logs": tmp_path}
     (kernel,) = tvm_edge.analyze(model, "mali-t860", **options).kernels
     assert (kernel.rule, kernel.origin) == ("direct", "tuned")
-    lowered = prepared.prepare(model, "mali-t860", None, **options).lowered
+    lowered = lowered_model(model, "mali-t860", **options).module
     assert launches(lowered[kernel.name])[-1].items == read_knobs(Items, config.knobs).group.items
     (kernel,) = tvm_edge.analyze(model, "mali-t860", fallback="none", tuning_logs=False).kernels
     assert (kernel.rule, kernel.origin) == ("direct", "heuristic")

@@ -16,14 +16,14 @@ from tvm import relax, te
 
 import tvm_edge
 from tests.compiler.several_models import assert_close, check, expected_of, inputs_of
+from tests.compiler.steps import lowered as lowered_model
 from tests.marks import in_full
 from tests.onnx_models import conv_relu, make_model, random_input
-from tests.relay_passes.memory.test_in_place import fire
+from tests.relay_passes.concatenations import fire
 from tests.runtime.support import rewrite_artifact
 from tests.schedules.harness import Graph
 from tvm_edge import ArtifactError
-from tvm_edge.compiler import prepared
-from tvm_edge.compiler.models_alone import with_models
+from tvm_edge.relay_passes.instructions.separate_models import with_models
 
 # ------------------------------------------------------------------------------ together and alone
 
@@ -250,10 +250,8 @@ def test_memory_is_of_the_run_that_needs_most(both: tvm_edge.CompiledModel) -> N
 
 def test_nothing_changes_for_one_model(small_model: onnx.ModelProto) -> None:
     """Neither in the code nor in the report."""
-    plan = prepared.prepare(small_model, "llvm", None, "auto")
-    assert [g.name_hint for g in plan.lowered.get_global_vars() if "main" in g.name_hint] == [
-        "main"
-    ]
+    plan = lowered_model(small_model, "llvm", "auto")
+    assert [g.name_hint for g in plan.module.get_global_vars() if "main" in g.name_hint] == ["main"]
     assert plan.report.models == ()
 
 
@@ -382,7 +380,7 @@ def test_kernels_of_one_name_are_told_apart() -> None:
 
 def test_recorded_regions_are_each_models_own(models: dict[str, onnx.ModelProto]) -> None:
     """CUDA graphs of different entries have memory and launches of their own."""
-    lowered = prepared.prepare(models, "jetson-orin-nano", None, "none").lowered
+    lowered = lowered_model(models, "jetson-orin-nano", "none").module
     regions = [g for g in lowered.get_global_vars() if "cuda_graph" in g.name_hint]
     called: dict[str, set[str]] = {}
     for gvar, func in lowered.functions_items():

@@ -10,9 +10,9 @@ import pytest
 from onnx import helper
 
 import tvm_edge
+from tests.compiler.steps import lowered as lowered_model
 from tests.onnx_models import ladder, make_model
-from tvm_edge.compiler import prepared
-from tvm_edge.compiler.storage_plan import over_time, planned_storages
+from tvm_edge.memory.storage_plan import over_time, planned_storages
 
 SHAPE = (1, 8, 10, 10)
 TENSOR = 4 * math.prod(SHAPE)  # bytes
@@ -93,8 +93,8 @@ def test_it_survives_a_file_and_may_be_absent() -> None:
 
 
 def test_launches_that_the_plan_does_not_have() -> None:
-    plan = prepared.prepare(two_steps(), "llvm", None, "auto")
+    plan = lowered_model(two_steps(), "llvm", "auto")
     names = [kernel.name for kernel in plan.report.kernels]
-    storages = planned_storages(plan.lowered)
-    assert over_time(plan.lowered, storages, names) != {}
-    assert over_time(plan.lowered, storages, [*names, names[0]]) == {}
+    storages = planned_storages(plan.module)
+    assert over_time(plan.module, storages, names) != {}
+    assert over_time(plan.module, storages, [*names, names[0]]) == {}

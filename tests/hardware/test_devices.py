@@ -10,8 +10,8 @@ import tvm
 
 import tvm_edge
 from tests.runtime.support import run_python
+from tests.schedules.gpu.graphs import conv
 from tests.schedules.gpu.harness import assert_legal, gpu_kernels
-from tests.schedules.gpu.test_kernels import conv
 from tvm_edge.hardware import resolve_target
 from tvm_edge.hardware.kinds import KINDS
 from tvm_edge.hardware.kinds import opencl as opencl_kind

@@ -16,9 +16,9 @@ import tvm
 import tvm_ffi
 from tvm import ir, te, tirx, topi
 
-from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_intrinsics, opencl_pipeline
+from tvm_edge.lowering.cuda_compiler import cuda_compiler
 from tvm_edge.lowering.opencl_source import sources_rewritten
 from tvm_edge.schedules import cpu, gpu, grid
 from tvm_edge.schedules.gpu.subgroup_calls import PIN

@@ -8,10 +8,10 @@ import pytest
 import tvm
 from tvm.script import tirx as T
 
-from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.errors import MissingDependencyError
 from tvm_edge.hardware import resolve_target
 from tvm_edge.lowering import cuda_pipeline
+from tvm_edge.lowering.cuda_compiler import cuda_compiler
 
 
 @T.prim_func(s_tir=True)

@@ -12,6 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tests.compiler.steps import lowered as lowered_model
 from tests.lowering.members import (
     Member,
     assert_barriers_are_met,
@@ -31,7 +32,6 @@ from tests.marks import in_full
 from tests.schedules.gpu.harness import MALI, ORIN, assert_golden, launches
 from tests.schedules.gpu.subgroup_cases import conv as subgroup_conv
 from tests.schedules.harness import assert_close
-from tvm_edge.compiler import prepared
 from tvm_edge.errors import MissingDependencyError
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering import merge_launches
@@ -330,8 +330,8 @@ def test_sub_groups_that_are_not_whole() -> None:
 def test_sub_groups() -> None:
     """Kernels of Intel's: the merged one requires the size that each of them does."""
     model = subgroup_conv(1, 4, 6, 24, outputs=4, kernel=(3, 3), pads=[1] * 4).model()
-    plan = prepared.prepare(model, "intel-hd505", None, "none", host="llvm", precision="float32")
-    funcs = [func for _, func in plan.lowered.functions_items() if isinstance(func, tirx.PrimFunc)]
+    plan = lowered_model(model, "intel-hd505", "none", host="llvm", precision="float32")
+    funcs = [func for _, func in plan.module.functions_items() if isinstance(func, tirx.PrimFunc)]
     assert pinned_sub_groups(funcs[0].body) == {8}
     made = compose([funcs[0], funcs[0]])
     assert merged_launches(with_merged_launches(made, plan.resolved.target)) == ((0, 1),)

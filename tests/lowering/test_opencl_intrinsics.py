@@ -10,8 +10,8 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.hardware import resolve_target
+from tvm_edge.lowering.cuda_compiler import cuda_compiler
 from tvm_edge.lowering.opencl_intrinsics import RENAMED, register
 from tvm_edge.schedules.gpu import schedule
 

@@ -1,7 +1,7 @@
 """Models compiled for a budget keep to it, and compute the same.
 
 What a process takes is measured of one that loads an artifact and does nothing else
-(``benchmarks/memory.py``).
+(``benchmarks/memory/peaks.py``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pytest
 import tvm
 
 import tvm_edge
-from benchmarks.limited import limited
-from benchmarks.memory import measured
+from benchmarks.memory.limit import limited
+from benchmarks.memory.peaks import measure_peak
 from tests.memory.models import IMAGE, conv_heavy, yolo_shaped
 from tests.onnx_models import random_input, reference, relative_error
 from tvm_edge import CompileReport
@@ -115,8 +115,8 @@ def test_what_is_predicted_is_measured(
     model = tvm_edge.compile(heavy, target, fallback="auto" if target == "llvm" else "none")
     artifact = model.export(tmp_path / "model.tvme", embed_programs=target != "llvm")
     if target != "llvm":  # in the first process pocl compiles once more, for its work-groups
-        measured(artifact, inputs_file, frames=0)
-    found = measured(artifact, inputs_file, frames=3)
+        measure_peak(artifact, inputs_file, frames=0)
+    found = measure_peak(artifact, inputs_file, frames=3)
     assert "failed" not in found, found
     assert found["peak"] == pytest.approx(memory_of(model.report).peak, rel=0.1)
     expected = np.abs(model.run(inputs)["result"]).astype("float64").sum()
@@ -153,18 +153,18 @@ def test_fully_connected_layers_go_to_the_cpu(
     check(planned, heavy, inputs)
 
     artifact = planned.export(tmp_path / "planned.tvme", embed_programs=True)
-    found = measured(artifact, inputs_file, frames=2, copies=True)
+    found = measure_peak(artifact, inputs_file, frames=2, copies=True)
     assert "failed" not in found, found
     room = found["peak"] + HEAVY // 2
     with limited(room) as limit:
         if limit.kind == "RLIMIT_DATA":
             pytest.skip("control groups cannot be made here")
-        lives = measured(artifact, inputs_file, frames=2, copies=True, limit=limit)
+        lives = measure_peak(artifact, inputs_file, frames=2, copies=True, limit=limit)
     assert "failed" not in lives, lives
     assert lives["outputs"] == pytest.approx(found["outputs"])
     other = unplanned.export(tmp_path / "unplanned.tvme", embed_programs=True)
     with limited(room) as limit:
-        dies = measured(other, inputs_file, frames=2, copies=True, limit=limit)
+        dies = measure_peak(other, inputs_file, frames=2, copies=True, limit=limit)
     assert "failed" in dies, dies
 
 

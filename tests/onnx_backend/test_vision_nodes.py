@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from tests.marks import sampled
 from tests.onnx_backend.cases import load_cases, operator_of, run_case
+from tests.onnx_models import session
 from tvm_edge import onnx_backend
 
 _OPERATORS = ("GridSample", "NonMaxSuppression", "NonZero", "Resize", "RoiAlign")
@@ -27,10 +27,10 @@ def check(name: str, device: str) -> None:
     if name not in _AS_ONNX_RUNTIME:
         run_case(case, device)
         return
-    session = onnxruntime.InferenceSession(case.model.SerializeToString())
+    opened = session(case.model)
     for inputs, _ in case.data_sets:
-        names = [tensor.name for tensor in session.get_inputs()]
-        expected = session.run(None, dict(zip(names, inputs, strict=True)))
+        names = [tensor.name for tensor in opened.get_inputs()]
+        expected = opened.run(None, dict(zip(names, inputs, strict=True)))
         outputs = onnx_backend.prepare(case.model, device).run(inputs)
         np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-5)
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Client
 from pathlib import Path
@@ -25,6 +26,7 @@ SANITIZED = "TVM_EDGE_TEST_SANITIZE" in os.environ
 """Whether the runtime is built with a sanitizer, which holds back freed memory (sanitize.sh)."""
 
 DEFAULT_STREAM = 0
+THREADS = 8
 OUT_OF_RESOURCES, OUT_OF_HOST_MEMORY, NOT_AVAILABLE, NO_ICD = -5, -6, -2, -1001
 
 
@@ -196,3 +198,33 @@ def resident_mib() -> float:
     """Resident set of this process in MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def copied(function: Callable[[], Any]) -> dict[str, int]:
+    """Bytes that a call copies."""
+    import tvm_edge.opencl
+
+    before = tvm_edge.opencl.copied()
+    function()
+    return {way: n - before[way] for way, n in tvm_edge.opencl.copied().items()}
+
+
+def in_threads(body: Callable[[int], None]) -> None:
+    """`body` in every thread at once; raises what the first of them raised."""
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(THREADS)
+
+    def run(index: int) -> None:
+        try:
+            barrier.wait()
+            body(index)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

@@ -20,11 +20,11 @@ from tests.opencl.support import (
     OUT_OF_RESOURCES,
     Shim,
     Worker,
+    in_threads,
     settled_memory,
     upload,
     worker,
 )
-from tests.opencl.test_threads import in_threads
 
 INVALID_OPERATION, INVALID_COMMAND_QUEUE = -59, -36
 

@@ -18,6 +18,7 @@ from tests.opencl.support import (
     OUT_OF_HOST_MEMORY,
     SANITIZED,
     Shim,
+    copied,
     empty,
     memory_kind,
     ramp,
@@ -39,13 +40,6 @@ def write_on_host(tensor: Tensor) -> Tensor:
 
 def hand_over(written: Tensor, tensor: Tensor) -> None:
     tvm_ffi.get_global_func("vm.builtin.tvm_edge.hand_over")(written, tensor)
-
-
-def copied(function: Callable[[], Any]) -> dict[str, int]:
-    """Bytes that a call copies."""
-    before = tvm_edge.opencl.copied()
-    function()
-    return {way: n - before[way] for way, n in tvm_edge.opencl.copied().items()}
 
 
 # --------------------------------------------------------------------- from the device to the host

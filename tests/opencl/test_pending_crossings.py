@@ -15,13 +15,13 @@ from tests.opencl import programs
 from tests.opencl.support import (
     OUT_OF_HOST_MEMORY,
     Shim,
+    copied,
     empty,
     memory_kind,
     ramp,
     settled_memory,
     upload,
 )
-from tests.opencl.test_crossings import copied
 
 Run = Callable[..., Any]
 

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import tvm_edge.opencl
 from tests.opencl import programs
-from tests.opencl.support import DEFAULT_STREAM, empty, ramp, settled_memory, upload
+from tests.opencl.support import (
+    DEFAULT_STREAM,
+    THREADS,
+    empty,
+    in_threads,
+    ramp,
+    settled_memory,
+    upload,
+)
 
-THREADS = 8
 LAUNCHES = 1000
-
-
-def in_threads(body: Callable[[int], None]) -> None:
-    """`body` in every thread at once; raises what the first of them raised."""
-    errors: list[BaseException] = []
-    barrier = threading.Barrier(THREADS)
-
-    def run(index: int) -> None:
-        try:
-            barrier.wait()
-            body(index)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def test_eight_threads_of_a_thousand_launches(device: Any) -> None:

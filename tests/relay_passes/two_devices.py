@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tvm import relax
 from tvm.target import Target
 
-from tvm_edge.compiler import phases
+from tests.compiler.steps import between
+from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.ir.copy_functions import (
     COPY,
     FINISH_READ,
@@ -98,9 +99,9 @@ def device_of(tensor: relax.Expr) -> int:
 
 def lowered(mod: tvm.IRModule, shared: bool = True) -> tvm.IRModule:
     """With planned storage, before there are instructions."""
-    passes = phases.lower(2, shared=SHARED if shared else ()).passes
-    stop = next(i for i, each in enumerate(passes) if each.info.name == "LowerAllocTensor")
-    return tvm.transform.Sequential(passes[:stop])(mod)
+    resolved = resolve_target("mali-t860" if shared else "jetson-orin-nano", "llvm")
+    kinds = [str(device.target.kind.name) for device in DEVICES]
+    return between(mod, "MarkMade", "LowerAllocTensor", resolved, kinds=kinds)
 
 
 def lines(mod: tvm.IRModule) -> list[tuple[relax.Var, relax.Expr]]:
@@ -331,3 +332,18 @@ def programs(draw: st.DrawFn, in_place: bool = True) -> tvm.IRModule:
                 fresh.add(tensors[-1])
     some = draw(st.lists(st.sampled_from(tensors[-6:]), min_size=1, max_size=3, unique=True))
     return p.module(*some)
+
+
+def without_copies(mod: tvm.IRModule) -> tvm.IRModule:
+    """Each copy replaced by what it copies."""
+
+    @relax.expr_functor.mutator
+    class Forget(relax.expr_functor.PyExprMutator):
+        def visit_call_(self, op: relax.Call) -> relax.Expr:
+            op = super().visit_call_(op)
+            is_copy = isinstance(op.op, tvm.ir.Op) and op.op.name == "relax.to_vdevice"
+            return op.args[0] if is_copy else op
+
+    mod = mod.clone()
+    mod["main"] = Forget(mod).visit_expr(mod["main"])
+    return mod

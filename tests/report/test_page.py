@@ -12,8 +12,7 @@ import pytest
 from onnx import helper
 
 import tvm_edge
-from tests.compiler.test_analyze import unsupported_model
-from tests.onnx_models import make_model
+from tests.onnx_models import make_model, unsupported_model
 from tests.report.html_reader import Page
 from tests.report.reports import NASTY, made_report, profile_of
 from tvm_edge.report import RecordsInfo, SplitInfo

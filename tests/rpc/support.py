@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from tests.runtime.support import child_environment
+from tvm_edge.rpc.agent import Agent, Call, Upload
 
 __all__ = ["Board", "Proxy", "descendants", "free_port", "process", "silent", "tracker", "until"]
 
@@ -176,3 +177,12 @@ def silent() -> Iterator[int]:
     """A port that takes connections and says nothing."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         yield int(server.getsockname()[1])
+
+
+def endless(agent: Agent, artifact: str | Path) -> Call:
+    """A request to run a model for minutes."""
+    name = agent.call(Upload(artifact), 30)
+    given = {"file": name, "name": "small", "device": None, "num_threads": 1}
+    model = agent.call(Call("load", given), 30).values["model"]
+    values = {"model": model, "inputs": False, "warmup": 10**8, "repeat": 1}
+    return Call("benchmark", values)

@@ -19,11 +19,21 @@ import pytest
 from tvm.rpc import base
 
 import tvm_edge
-from tests.rpc.support import Board, Proxy, descendants, free_port, process, silent, tracker, until
+from tests.rpc.support import (
+    Board,
+    Proxy,
+    descendants,
+    endless,
+    free_port,
+    process,
+    silent,
+    tracker,
+    until,
+)
 from tests.runtime.support import BLOCK_IMPORTS
 from tvm_edge.errors import DeviceLost, MeasureTimeout
 from tvm_edge.rpc import agent as agents
-from tvm_edge.rpc.agent import Agent, Call, Upload, open_session
+from tvm_edge.rpc.agent import Agent, Call, open_session
 from tvm_edge.rpc.tracker import served_keys
 
 KEY = "fragile"
@@ -67,15 +77,6 @@ def measuring(agent: Agent, board: Board, artifact: Path) -> psutil.Process:
     agent.ask(request, 60)
     until(lambda: session.cpu_times().user > before + 0.2)
     return session
-
-
-def endless(agent: Agent, artifact: str | Path) -> Call:
-    """A request to run a model for minutes."""
-    name = agent.call(Upload(artifact), 30)
-    given = {"file": name, "name": "small", "device": None, "num_threads": 1}
-    model = agent.call(Call("load", given), 30).values["model"]
-    values = {"model": model, "inputs": False, "warmup": 10**8, "repeat": 1}
-    return Call("benchmark", values)
 
 
 def works(address: str, artifact: Path, key: str | None = KEY) -> None:
@@ -162,7 +163,7 @@ def test_the_process_that_holds_the_session_is_killed(one: tuple[str, Board, Exi
 
 PARENT = """
 import sys
-from tests.rpc.test_faults import endless
+from tests.rpc.support import endless
 from tvm_edge.rpc.agent import open_session
 agent = open_session(sys.argv[1], sys.argv[2], seconds=30)
 agent.ask(endless(agent, sys.argv[3]), 600)

@@ -15,8 +15,8 @@ from tests.onnx_models import random_input
 from tests.rpc.conftest import KEY
 from tests.rpc.conftest import Fleet as Boards
 from tests.rpc.support import Board, Proxy, free_port, silent, tracker
-from tests.tuning.test_int8_networks import PLAIN_MODEL
-from tests.tuning.test_tune import network, records_of
+from tests.tuning.int8_networks import PLAIN_MODEL
+from tests.tuning.made import network, records_of
 from tvm_edge.errors import ArtifactError, DeviceLost, DeviceUnavailableError, InputError
 from tvm_edge.hardware import resolve_target
 from tvm_edge.tuning import fleet as fleets

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -46,3 +47,17 @@ def endless() -> Iterator[Frame]:
     (frame,) = frames(1)
     while True:
         yield frame
+
+
+def network() -> onnx.ModelProto:
+    """Tensors that cross to and fro, read again by both sides; fields, views, an early result."""
+    nodes, weights, value = ladder(4)
+    nodes += [
+        helper.make_node("Split", [value], ["p0", "p1"], axis=1),
+        helper.make_node("Mul", ["p1", "p0"], ["m"]),
+        helper.make_node("Concat", ["m", "p1", "p0"], ["joined"], axis=1),
+        helper.make_node("Reshape", ["joined", "shape"], ["flat"]),
+        helper.make_node("Relu", ["flat"], ["last"]),
+    ]
+    weights["shape"] = np.array([1, -1], "int64")
+    return make_model(nodes, {"data": SHAPE}, ["last", "a1"], weights)

@@ -1,4 +1,4 @@
-"""Child processes and edited artifacts, for tests of the runtime and of the command line."""
+"""Child processes, threads and edited artifacts: for tests of the runtime and the command line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from onnx import helper
 from tests.onnx_models import make_model
 
 ROOT = Path(__file__).resolve().parents[2]
+FORK_TIMEOUT_S = 10
 
 BLOCK_IMPORTS = """
 import sys
@@ -129,3 +133,40 @@ def wide_conv(seed: int = 0) -> onnx.ModelProto:
         ["result"],
         {"weight": weight},
     )
+
+
+def at_once(*actions: Callable[[], Any]) -> list[Any]:
+    """The results of actions that start together, each in a thread of its own."""
+    barrier = threading.Barrier(len(actions))
+
+    def start(action: Callable[[], Any]) -> Any:
+        barrier.wait()
+        return action()
+
+    with ThreadPoolExecutor(len(actions)) as pool:
+        return list(pool.map(start, actions))
+
+
+def in_forked_child(action: Callable[[], object]) -> str:
+    """Name of the error that `action` raises in a forked child, ``"done"``, or ``"hung"``."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            action()
+            outcome = "done"
+        except BaseException as err:
+            outcome = type(err).__name__
+        os.write(writer, outcome.encode())
+        os._exit(0)
+    os.close(writer)
+    deadline = time.monotonic() + FORK_TIMEOUT_S
+    while not os.waitpid(pid, os.WNOHANG)[0]:
+        if time.monotonic() > deadline:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+            os.close(reader)
+            return "hung"
+        time.sleep(0.01)
+    with os.fdopen(reader) as pipe:
+        return pipe.read()

@@ -17,9 +17,10 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import tvm_edge
+from tests.compiler.steps import lowered as lowered_model
 from tests.onnx_models import conv_relu, random_input, reference, relative_error
-from tests.runtime.test_concurrency import at_once
-from tvm_edge.compiler import phases, prepared, steps
+from tests.runtime.support import at_once
+from tvm_edge.compiler import pipeline
 from tvm_edge.relay_passes.instructions import record_on_opencl
 from tvm_edge.runtime import captures, session
 from tvm_edge.runtime.captures import RECORDING, Captures, Turn
@@ -146,7 +147,7 @@ class Branching:
 
 def test_what_is_recorded_says_so_first() -> None:
     """In ``main`` and in branches, and nothing else does: a replay calls nothing."""
-    lowered = prepared.prepare(Branching, "jetson-orin-nano", None, "none", "llvm").lowered
+    lowered = lowered_model(Branching, "jetson-orin-nano", "none", host="llvm").module
     functions = {
         gvar.name_hint: func
         for gvar, func in lowered.functions_items()
@@ -192,9 +193,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     tvm_ffi.register_global_func(names[RUN], found.run, override=True)
     tvm_ffi.register_global_func(names[ALLOCATE], found.allocate, override=True)
     monkeypatch.setattr(record_on_opencl, "_OURS", names)
-    passes = (*phases._RECORDINGS["cuda"], record_on_opencl.RecordOnOpenCL())
-    monkeypatch.setitem(phases._RECORDINGS, "llvm", passes)
-    monkeypatch.setattr(steps, "RECORDING", frozenset(["llvm"]))
+    passes = frozenset(("AnnounceRecordings", "RecordOnOpenCL"))
+    monkeypatch.setattr(pipeline, "RECORDINGS", {"llvm": passes})
     return found
 
 

@@ -14,23 +14,11 @@ import tvm
 
 import tvm_edge
 from tests.onnx_models import conv_relu, random_input
-from tests.runtime.support import wide_conv
+from tests.runtime.support import at_once, wide_conv
 from tvm_edge.host import allowed_cpus
 
 WIDE = (1, 32, 56, 56)
 SMALL = (1, 3, 16, 16)
-
-
-def at_once(*actions: Callable[[], Any]) -> list[Any]:
-    """The results of actions that start together, each in a thread of its own."""
-    barrier = threading.Barrier(len(actions))
-
-    def start(action: Callable[[], Any]) -> Any:
-        barrier.wait()
-        return action()
-
-    with ThreadPoolExecutor(len(actions)) as pool:
-        return list(pool.map(start, actions))
 
 
 def checker(

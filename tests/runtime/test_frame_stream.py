@@ -16,18 +16,17 @@ from onnx import TensorProto, helper
 
 import tvm_edge
 from tests.marks import in_full
-from tests.onnx_models import make_model, random_input
-from tests.relay_passes.place.test_branches import choosing
+from tests.onnx_models import choosing, make_model, random_input
 from tests.runtime.frames import (
     SHAPE,
     WAIT_S,
     Frame,
     assert_right,
     frames,
+    network,
     there_and_back,
     threads,
 )
-from tests.runtime.test_zero_copy import network
 from tvm_edge import InputError
 from tvm_edge.report.memory import PlanInfo
 from tvm_edge.runtime.frame_stream import FrameStream, Step

@@ -20,8 +20,7 @@ from tests.runtime.frames import (
     endless,
     threads,
 )
-from tests.runtime.support import run_python
-from tests.runtime.test_run import in_forked_child
+from tests.runtime.support import in_forked_child, run_python
 from tvm_edge import DeviceUnavailableError
 
 

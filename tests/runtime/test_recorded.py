@@ -15,11 +15,12 @@ import tvm
 from tvm import relax
 
 import tvm_edge
+from tests.compiler.steps import lowered as lowered_model
 from tests.onnx_models import make_model, random_input, reference, relative_error
 from tests.opencl.support import build_shim
 from tests.runtime.support import run_python
 from tvm_edge import opencl
-from tvm_edge.compiler import prepared, steps
+from tvm_edge.compiler import pipeline
 from tvm_edge.relay_passes.ir.copy_functions import HAND_OVER, READ, WRITE
 from tvm_edge.relay_passes.ir.expressions import is_call
 from tvm_edge.runtime.entry import KERNEL_BY_KERNEL
@@ -230,7 +231,7 @@ def test_a_region_without_results(kind: str, request: pytest.FixtureRequest) -> 
 
 
 def lowered(target: str, fallback: str | list[str] = "none") -> tvm.IRModule:
-    return prepared.prepare(network(), target, None, fallback, "llvm").lowered
+    return lowered_model(network(), target, fallback, host="llvm").module
 
 
 def functions(target: str) -> dict[str, relax.Function]:
@@ -300,7 +301,7 @@ def test_regions_of_a_model_on_two_devices_are_the_gpus(
 
 def test_the_report_does_not_depend_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = tvm_edge.analyze(network(), "mali-g76")
-    monkeypatch.setattr(steps, "RECORDING", frozenset())
+    monkeypatch.setattr(pipeline, "RECORDINGS", {})
     plain = tvm_edge.analyze(network(), "mali-g76")
     assert recorded.memory == plain.memory
     assert recorded.kernels == plain.kernels

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,10 +18,8 @@ from onnx import TensorProto, helper
 
 import tvm_edge
 from tests.onnx_models import conv_relu, make_model, random_input, reference, relative_error
-from tests.runtime.support import wide_conv
+from tests.runtime.support import in_forked_child, wide_conv
 from tvm_edge import DeviceUnavailableError, InputError
-
-FORK_TIMEOUT_S = 10
 
 
 @pytest.fixture(scope="module")
@@ -256,31 +252,6 @@ def test_integers_pass_through_exactly() -> None:
     result = tvm_edge.compile(model, "llvm").run({"x": x})["y"]
     assert result.dtype == np.int64
     np.testing.assert_array_equal(result, 2 * x)
-
-
-def in_forked_child(action: Callable[[], object]) -> str:
-    """Name of the error that `action` raises in a forked child, ``"done"``, or ``"hung"``."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            action()
-            outcome = "done"
-        except BaseException as err:
-            outcome = type(err).__name__
-        os.write(writer, outcome.encode())
-        os._exit(0)
-    os.close(writer)
-    deadline = time.monotonic() + FORK_TIMEOUT_S
-    while not os.waitpid(pid, os.WNOHANG)[0]:
-        if time.monotonic() > deadline:
-            os.kill(pid, 9)
-            os.waitpid(pid, 0)
-            os.close(reader)
-            return "hung"
-        time.sleep(0.01)
-    with os.fdopen(reader) as pipe:
-        return pipe.read()
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")

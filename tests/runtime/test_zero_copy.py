@@ -8,35 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import tvm
-from onnx import helper
 
 import tvm_edge
 from tests.marks import sampled
-from tests.onnx_models import ladder, make_model, random_input, reference, relative_error
+from tests.onnx_models import random_input, reference, relative_error
 from tests.opencl.support import Worker, build_shim, worker
+from tests.runtime.frames import network
 from tvm_edge import opencl
-from tvm_edge.compiler import prepared
+from tvm_edge.compiler import driver
 from tvm_edge.hardware import resolve_target
 
 SHAPE = (1, 8, 12, 12)
 FALLBACKS = [["Tanh"], ["Add"], ["Tanh", "Sigmoid"], ["Conv"], ["Split", "Tanh"], ["Reshape"]]
-
-
-def network() -> onnx.ModelProto:
-    """Tensors that cross to and fro, read again by both sides; fields, views, an early result."""
-    nodes, weights, value = ladder(4)
-    nodes += [
-        helper.make_node("Split", [value], ["p0", "p1"], axis=1),
-        helper.make_node("Mul", ["p1", "p0"], ["m"]),
-        helper.make_node("Concat", ["m", "p1", "p0"], ["joined"], axis=1),
-        helper.make_node("Reshape", ["joined", "shape"], ["flat"]),
-        helper.make_node("Relu", ["flat"], ["last"]),
-    ]
-    weights["shape"] = np.array([1, -1], "int64")
-    return make_model(nodes, {"data": SHAPE}, ["last", "a1"], weights)
 
 
 def inputs(count: int) -> list[dict[str, np.ndarray]]:
@@ -136,7 +121,7 @@ def run_what_shares(fallback: list[str]) -> None:
     resolved = resolve_target("mali-t860", "llvm")
     fine = replace(resolved, spec=replace(resolved.spec, fine_grained_memory=True))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepared, "resolve_target", lambda *_: fine)
+        patch.setattr(driver, "resolve_target", lambda *_: fine)
         model = tvm_edge.compile(network(), "mali-t860", host="llvm", fallback=fallback)
     assert len(model.report.copied) < len(model.report.copies)
     given = inputs(3)

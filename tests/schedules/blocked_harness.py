@@ -23,10 +23,10 @@ from tests.schedules.harness import (
     loop_kinds,
     scalar_lanes,
 )
-from tvm_edge.compiler import prepared
-from tvm_edge.compiler.schedule import KernelSchedule, schedule_kernels
+from tvm_edge.compiler import driver, pipeline
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.layout import choose_blocks as layout_choice
+from tvm_edge.relay_passes.lower.schedule_kernels import KernelSchedule, schedule_kernels
 from tvm_edge.report import CompileReport
 from tvm_edge.schedules.base import Scheduled
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -211,8 +211,8 @@ def compile_as(
         return after, schedules
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepared, "resolve_target", resolve)
-        patch.setattr(prepared, "schedule_kernels", record)
+        patch.setattr(driver, "resolve_target", resolve)
+        patch.setattr(pipeline, "schedule_kernels", record)
         if choose is not None:
             patch.setattr(layout_choice, "choose_config", choose)
         patch.setattr(layout_choice, "_gain", lambda *_: float("inf"))

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import tvm
 import tvm_ffi
 from hypothesis import HealthCheck, settings
@@ -22,7 +21,7 @@ from tvm import relax, s_tir, tirx
 from tvm.relax.backend import DispatchSortScan
 from tvm.relax.frontend.onnx import from_onnx
 
-from tests.onnx_models import session_options
+from tests.onnx_models import session
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Scheduled
 from tvm_edge.schedules.cpu import schedule
@@ -223,12 +222,10 @@ def run(
 def check(graph: Graph, spec: DeviceSpec = AVX512) -> list[Kernel]:
     """Compare a graph with ONNX Runtime; its kernels, all of them sensibly scheduled."""
     model = graph.model()
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), session_options(), providers=["CPUExecutionProvider"]
-    )
-    expected = session.run(None, graph.values)
+    opened = session(model)
+    expected = opened.run(None, graph.values)
     actual, kernels = run(model, graph.values, spec)
-    for output, want, got in zip(session.get_outputs(), expected, actual, strict=True):
+    for output, want, got in zip(opened.get_outputs(), expected, actual, strict=True):
         assert_close(got, want, f"{output.name} of\n{onnx.printer.to_text(model.graph)}")
     for kernel in kernels:
         assert_scheduled(kernel, spec)

@@ -9,36 +9,11 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
+from tests.schedules.graphs import network
 from tests.schedules.harness import AVX512, Graph, kernels_of, loop_kinds
 from tvm_edge.schedules.accesses import trailing_contiguous
 from tvm_edge.schedules.analysis import narrow_indices
 from tvm_edge.schedules.cpu import RULES, schedule
-
-
-def network() -> Graph:
-    """A stem, a residual block, a depthwise block and a head."""
-    graph = Graph()
-
-    def conv(data: str, inputs: int, outputs: int, kernel: int, stride: int, group: int = 1) -> str:
-        return graph.op(
-            "Conv",
-            data,
-            graph.input(outputs, inputs // group, kernel, kernel),
-            graph.input(outputs),
-            strides=[stride, stride],
-            pads=[kernel // 2] * 4,
-            group=group,
-        )
-
-    stem = graph.op("Relu", conv(graph.input(1, 3, 64, 64), 3, 32, 7, 2))
-    pooled = graph.op("MaxPool", stem, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    inner = graph.op("Relu", conv(graph.op("Relu", conv(pooled, 32, 16, 1, 1)), 16, 16, 3, 1))
-    block = graph.op("Relu", graph.op("Add", conv(inner, 16, 32, 1, 1), pooled))
-    mobile = conv(graph.op("Relu", conv(block, 32, 32, 3, 2, group=32)), 32, 64, 1, 1)
-    features = graph.op("Flatten", graph.op("GlobalAveragePool", mobile))
-    scores = graph.op("Gemm", features, graph.input(64, 1000), graph.input(1000))
-    graph.output(graph.op("Softmax", scores, axis=1))
-    return graph
 
 
 def test_each_kernel_of_a_network_finds_its_rule() -> None:

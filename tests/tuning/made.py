@@ -1,8 +1,9 @@
-"""Convolutions that tests of the tuner measure, and a network of them."""
+"""Convolutions that tests of the tuner measure, a network of them, and its records."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -10,10 +11,12 @@ from onnx import helper
 
 from tests.onnx_models import make_model, random_input
 from tvm_edge.hardware import resolve_target
+from tvm_edge.records import Database, Record, store_of
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.tuning.tasks import legal_configs
 
+INPUTS = {"x": random_input((1, 16, 12, 12))}
 _BASE = ConvWorkload(1, 16, 12, 12, 16, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1)
 
 
@@ -44,3 +47,11 @@ def network(channels: int = 16) -> onnx.ModelProto:
         "u": random_input((32, channels, 1, 1), 3),
     }
     return make_model(nodes, {"x": (1, 16, 12, 12)}, ["y"], weights)
+
+
+def records_of(folder: Path) -> list[Record]:
+    """Records of this CPU in a folder, none of them damaged."""
+    with Database(store_of(folder, resolve_target("llvm").spec.key), readonly=True) as database:
+        records, damages = database.all()
+        assert not damages and not database.damages()
+    return records

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.compiler.steps import lowered as lowered_model
 from tests.marks import needs_opencl
 from tests.tuning.made import conv, first_config
-from tvm_edge.compiler import driver, prepared
+from tvm_edge.compiler import driver
 from tvm_edge.hardware import resolve_target
 from tvm_edge.runtime.candidates import model_candidate
 from tvm_edge.schedules.conv_workload import ConvWorkload
@@ -132,7 +133,7 @@ WITHOUT_LOCAL_MEMORY = {
 def test_of_a_gpu_without_local_memory(name: str, small_gpu: None) -> None:
     workload = WITHOUT_LOCAL_MEMORY[name]
     problem = make_problem(workload)
-    configs = legal_configs(workload, prepared.resolve_target("opencl"))
+    configs = legal_configs(workload, driver.resolve_target("opencl"))
     config = [config for config in configs if config.algorithm == "items"][-1]
     candidate = build_candidate(workload, config, problem, "opencl", {})
     assert candidate.error() <= TOLERANCE
@@ -156,13 +157,13 @@ def test_convolutions_are_timed_inside_the_recorded_graph() -> None:
     """All but the one whose result is an output: launched by the host, others would be timed."""
     workload = conv()
     model = repeated_convolution(workload, make_problem(workload), 5, sampled=True)
-    plan = prepared.prepare(model, "jetson-orin-nano", None, "none")
+    plan = lowered_model(model, "jetson-orin-nano", "none")
     recorded = next(
-        func for gvar, func in plan.lowered.functions_items() if "capture" in gvar.name_hint
+        func for gvar, func in plan.module.functions_items() if "capture" in gvar.name_hint
     )
     # Of five that which writes an output is the host's.
     assert str(recorded).count("conv2d") == 4
-    assert str(plan.lowered["main"]).count("conv2d") == 1
+    assert str(plan.module["main"]).count("conv2d") == 1
 
 
 @needs_opencl

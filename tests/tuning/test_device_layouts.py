@@ -14,17 +14,17 @@ import pytest
 from tvm import relax
 
 import tvm_edge
+from tests.compiler.steps import simplified
 from tests.marks import needs_opencl
 from tests.schedules.blocked_harness import Conv
 from tests.schedules.gpu.blocks import plan_in_blocks
 from tests.schedules.harness import Graph
+from tests.tuning.int8_networks import MIXED_MODEL, PLAIN_MODEL, check_mixed
+from tests.tuning.layout_networks import check_outputs
 from tests.tuning.made import conv
-from tests.tuning.test_int8_networks import MIXED_MODEL, PLAIN_MODEL, check_mixed
-from tests.tuning.test_network_layouts import check_outputs
-from tests.tuning.test_tune import StandIn
-from tvm_edge.compiler import phases, prepared
+from tests.tuning.stand_in import StandIn
+from tvm_edge.compiler import driver
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.records import LAYOUTS, read_layouts, store_of
@@ -37,6 +37,7 @@ from tvm_edge.tuning.graph_tuner import GraphTuner, timed_in_turns
 from tvm_edge.tuning.problem import TOLERANCE, make_problem
 from tvm_edge.tuning.tasks import extract_layout_tasks, legal_configs
 from tvm_edge.tuning.transforms import TransformTimes, estimate_transforms, measure_transforms
+from tvm_edge.tuning.tunable import layout_graph_of
 
 
 def chain(*filters: int) -> tuple[Graph, onnx.ModelProto]:
@@ -99,8 +100,8 @@ def test_a_cpu_behind_opencl(
 
 def as_given(monkeypatch: pytest.MonkeyPatch) -> ResolvedTarget:
     """This machine's OpenCL device as a fixture has it, for tuners too."""
-    monkeypatch.setattr(candidates, "resolve_target", prepared.resolve_target)
-    resolved = prepared.resolve_target("opencl")
+    monkeypatch.setattr(candidates, "resolve_target", driver.resolve_target)
+    resolved = driver.resolve_target("opencl")
     assert not resolved.spec.has_cpu_cores
     return resolved
 
@@ -198,7 +199,7 @@ def test_bytes_are_in_nchw_on_a_gpu(tmp_path: Path) -> None:
     assert [found.nodes[number].layouts for number in found.convolutions] == [(0, 4, 8)] * 3
     plan = plan_in_blocks(MIXED_MODEL, 4, resolved)
     assert all(plan.layouts[number] == 4 for number in found.convolutions)
-    simple = phases.SIMPLIFY(phases.quantize(resolved.spec)(load_model(MIXED_MODEL).module))
+    simple = simplified(load_model(MIXED_MODEL).module, resolved)
     blocked = relax.transform.DeadCodeElimination()(BlockLayout(resolved.spec, None, plan)(simple))
     called = Counter(name.rstrip("0123456789") for name in kernel_calls(blocked))
     assert called["conv2d_in_blocks"] == 3 and "conv2d_int8" not in called
@@ -212,7 +213,7 @@ def test_bytes_are_in_nchw_on_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize("gpu_of", ["large_gpu", "small_gpu"])
 def test_blocks_beside_bytes(gpu_of: str, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue(gpu_of)
-    plan = plan_in_blocks(MIXED_MODEL, 8, prepared.resolve_target("opencl"))
+    plan = plan_in_blocks(MIXED_MODEL, 8, driver.resolve_target("opencl"))
     compiled = compile_with(MIXED_MODEL, "opencl", {}, fallback="none", layout_plan=plan)
     rules = Counter(kernel.rule for kernel in compiled.report.kernels)
     large = gpu_of == "large_gpu"

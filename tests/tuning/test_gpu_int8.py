@@ -12,16 +12,15 @@ import pytest
 from tvm import tirx
 
 import tvm_edge
+from tests.compiler.steps import lowered as lowered_model
 from tests.marks import in_full
 from tests.quantized_models import QuantizedGraph, assert_same_numbers
 from tests.records.made import measured
 from tests.schedules.gpu.harness import MALI, ORIN, launches
+from tests.tuning.int8_networks import PLAIN, PLAIN_MODEL
 from tests.tuning.made import conv
-from tests.tuning.test_int8_networks import PLAIN, PLAIN_MODEL
-from tests.tuning.test_tune import StandIn
+from tests.tuning.stand_in import StandIn
 from tvm_edge.compiler import driver as compiler
-from tvm_edge.compiler import prepared
-from tvm_edge.compiler.tunable import convolutions_of
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
 from tvm_edge.records import Database, Record, add_records, store_of
 from tvm_edge.runtime import CompiledModel
@@ -42,6 +41,7 @@ from tvm_edge.tuning.problem import TOLERANCE, convolve, convolve_at, make_probl
 from tvm_edge.tuning.repeated import repeated_convolution
 from tvm_edge.tuning.serving import Done, Failed
 from tvm_edge.tuning.tasks import Task, extract_layout_tasks, extract_tasks, legal_configs
+from tvm_edge.tuning.tunable import convolutions_of
 
 CPU = resolve_target("llvm")
 BYTES = {"dtype": "int8"}
@@ -153,7 +153,7 @@ def test_candidates_are_exact(
     size: str, name: str, gpu: str, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue(size)
-    workload, resolved = WORKLOADS[name], prepared.resolve_target(gpu)
+    workload, resolved = WORKLOADS[name], compiler.resolve_target(gpu)
     problem = make_problem(workload, 3)
     assert len(np.unique(problem.expected)) > 100
     for config in ends(legal_configs(workload, resolved)):
@@ -166,7 +166,7 @@ def test_a_product_that_is_missing_is_seen(gpu: str, large_gpu: None) -> None:
     """One number of one filter; and what the image is padded with."""
     workload = WORKLOADS["dense"]
     right = make_problem(workload)
-    config = legal_configs(workload, prepared.resolve_target(gpu))[0]
+    config = legal_configs(workload, compiler.resolve_target(gpu))[0]
     sums = convolve(right.image, right.filters, workload, padding=1.0)
     expected = rounding_of(workload).of(sums + right.bias[:, None, None])
     filters = right.filters.copy()
@@ -214,15 +214,15 @@ def test_copies_have_filters_of_their_own_and_are_timed_as_in_a_network(
 ) -> None:
     """Inside the recorded graph but for the one whose result is an output; a kernel each."""
     model = repeated_convolution(workload, make_problem(workload), 5, sampled=True)
-    plan = prepared.prepare(model, "jetson-orin-nano", None, "none")
+    plan = lowered_model(model, "jetson-orin-nano", "none")
     shape = [int(dim) for dim in int8_tensors(workload)[1].shape]
     filters = {w.numpy().tobytes() for w in plan.weights if list(w.shape) == shape}
     assert len(filters) == 5
     recorded = next(
-        func for gvar, func in plan.lowered.functions_items() if "capture" in gvar.name_hint
+        func for gvar, func in plan.module.functions_items() if "capture" in gvar.name_hint
     )
     assert str(recorded).count("conv2d_int8") == 4
-    assert str(plan.lowered["main"]).count("conv2d_int8") == 1
+    assert str(plan.module["main"]).count("conv2d_int8") == 1
     rules = [kernel.rule for kernel in plan.report.kernels]
     assert sum(rule.endswith("_int8") or rule == "reduce" for rule in rules) == 5
     # Their images negated, the samples: no other kernel stands between.
@@ -260,10 +260,10 @@ def test_one_element_of_a_convolution(name: str) -> None:
 
 def groups_of(model: Any, kind: str, logs: Any) -> list[int]:
     """Work-items of a group, by kernel of bytes of a compiled model; of its largest launch."""
-    plan = prepared.prepare(model, kind, None, "none", tuning_logs=logs)
+    plan = lowered_model(model, kind, "none", tuning_logs=logs)
     kernels = [
         func
-        for name, func in sorted((v.name_hint, f) for v, f in plan.unmerged.functions_items())
+        for name, func in sorted((v.name_hint, f) for v, f in plan.lifted.functions_items())
         if isinstance(func, tirx.PrimFunc) and "conv2d_int8" in name
     ]
     return [launches(kernel)[0].items for kernel in kernels]
@@ -276,7 +276,7 @@ def records_for(
 
 
 def test_records_are_in_the_kernels(gpu: str, large_gpu: None, tmp_path: Path) -> None:
-    resolved = prepared.resolve_target(gpu)
+    resolved = compiler.resolve_target(gpu)
     configs = {w: spread(w, resolved.spec) for w in convolutions_of(PLAIN_MODEL, resolved)}
     assert [config.algorithm for config in configs.values()] == ["direct", "items", "direct"]
     add_records(tmp_path, records_for(configs, resolved.spec, gpu))
@@ -294,7 +294,7 @@ def test_records_are_in_the_kernels(gpu: str, large_gpu: None, tmp_path: Path) -
 def test_any_configuration_gives_the_same_bytes(
     number: int, gpu: str, large_gpu: None, tmp_path: Path
 ) -> None:
-    resolved = prepared.resolve_target(gpu)
+    resolved = compiler.resolve_target(gpu)
     random = np.random.default_rng(number)
     configs = {}
     for workload in convolutions_of(PLAIN_MODEL, resolved):
@@ -316,7 +316,7 @@ def test_records_of_another_instruction_are_not_taken(tmp_path: Path) -> None:
     workloads = list(convolutions_of(PLAIN_MODEL, resolved))
     configs = {w: config_space(w, without).configs[1] for w in workloads}
     add_records(tmp_path, records_for(configs, without, "cuda"))
-    plan = prepared.prepare(PLAIN_MODEL, target, None, "none", tuning_logs=tmp_path)
+    plan = lowered_model(PLAIN_MODEL, target, "none", tuning_logs=tmp_path)
     info = plan.report.records
     assert info is not None and (info.convolutions, info.tuned) == (3, 1)
     assert len(info.ignored) == 2
@@ -342,7 +342,7 @@ def test_records_of_another_version_or_of_float32_are_not_taken(tmp_path: Path) 
         replace(workload, dtype="float32"), spread(workload, MALI), MALI, "opencl"
     )
     add_records(tmp_path, [outdated, of_float32])
-    plan = prepared.prepare(PLAIN_MODEL, "mali-t860", None, "none", tuning_logs=tmp_path)
+    plan = lowered_model(PLAIN_MODEL, "mali-t860", "none", tuning_logs=tmp_path)
     info = plan.report.records
     assert info is not None and info.tuned == 0
     (reason,) = info.ignored
@@ -357,7 +357,7 @@ def test_of_another_gpu_only_what_is_plausible_is_taken(tmp_path: Path) -> None:
     configs = {w: config_space(w, ORIN).configs[-1] for w in workloads[:1]}
     configs |= {w: config_space(w, ORIN).configs[3] for w in workloads[1:]}
     add_records(tmp_path, records_for(configs, other, "cuda"))
-    plan = prepared.prepare(PLAIN_MODEL, target, None, "none", tuning_logs=tmp_path)
+    plan = lowered_model(PLAIN_MODEL, target, "none", tuning_logs=tmp_path)
     info = plan.report.records
     assert info is not None and (info.tuned, info.transferred) == (0, 2)
     assert len(info.ignored) == 1 and "32 better" in info.ignored[0]
@@ -391,11 +391,11 @@ def test_a_quantised_network_is_tuned(
     """From nothing: by real processes on a GPU, by this one on pocl compiled for as if it were."""
     if resolve_target(gpu).spec.on_cpu:
         request.getfixturevalue("large_gpu")
-        monkeypatch.setattr(driver, "resolve_target", prepared.resolve_target)
+        monkeypatch.setattr(driver, "resolve_target", compiler.resolve_target)
         monkeypatch.setattr(measurer, "Pool", type("Own", (Here,), {"tried": []}))
         monkeypatch.setattr(candidates, "_MOST_LAYERS_ELSEWHERE", 3)
         _without_slow_builds(monkeypatch)
-    resolved: ResolvedTarget = prepared.resolve_target(gpu)
+    resolved: ResolvedTarget = compiler.resolve_target(gpu)
     result = tvm_edge.tune(PLAIN_MODEL, gpu, trials=9, tuning_logs=tmp_path)
     assert result.trials == 9 and result.failed == 0
     assert len(result.tasks) == 3 and all("int8" in task.name for task in result.tasks)

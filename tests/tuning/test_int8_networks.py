@@ -8,27 +8,25 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import tvm_ffi
 from tvm import relax, tirx
 
 import tvm_edge
+from tests.compiler.steps import simplified
 from tests.marks import in_full
-from tests.onnx_models import session_options
-from tests.quantized_models import QuantizedGraph, assert_same_numbers
+from tests.quantized_models import assert_same_numbers
 from tests.records.made import measured
-from tests.tuning.test_network_layouts import mixed_layouts
-from tests.tuning.test_tune import StandIn, records_of
-from tvm_edge.compiler import phases
+from tests.tuning.int8_networks import MIXED_MODEL, PLAIN, PLAIN_MODEL, check_mixed
+from tests.tuning.layout_networks import mixed_layouts
+from tests.tuning.made import records_of
+from tests.tuning.stand_in import StandIn
 from tvm_edge.compiler.driver import compile_with, unmerged_kernels
-from tvm_edge.compiler.tunable import convolutions_of, layout_graph_of
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import add_records
 from tvm_edge.relay_passes.ir.expressions import kernel_calls
 from tvm_edge.relay_passes.layout.block_layout import BlockLayout
-from tvm_edge.runtime import CompiledModel
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import config_of, config_space
 from tvm_edge.schedules.conv_workload import ConvWorkload
@@ -38,61 +36,13 @@ from tvm_edge.tuning import graph_tuner, measurer
 from tvm_edge.tuning.graph_tuner import GraphTuner
 from tvm_edge.tuning.layout_costs import plan_of, transform_kinds
 from tvm_edge.tuning.transforms import TransformTimes, estimate_transforms
+from tvm_edge.tuning.tunable import convolutions_of, layout_graph_of
 
 CPU = resolve_target("llvm")
 
 pytestmark = pytest.mark.skipif(
     not CPU.spec.dot_product, reason="this CPU has no dot products of 8 bits"
 )
-
-
-def network(*, mixed: bool = False) -> QuantizedGraph:
-    """Two dense convolutions of bytes, one of them padded, and one of windows.
-
-    `mixed` has convolutions of float32 between them, a sum, a pool and a concatenation.
-    """
-    graph = QuantizedGraph(3)
-    data = graph.input(1, 3, 14, 13)
-    data = graph.quantized(graph.conv(data, (32, 3, 3, 3), pads=[1] * 4, name="first"), 0.04)
-    if mixed:
-        data = graph.quantized(graph.op("Relu", float_conv(graph, data, 32, "left")), 0.02, 0)
-    deep = graph.conv(data, (32, 1, 3, 3), scale=0.04, group=32, pads=[1] * 4, name="window")
-    deep = graph.quantized(deep, 0.04)
-    if mixed:
-        right = float_conv(graph, data, 32, "right")
-        summed = graph.quantized(graph.op("Add", deep, right), 0.05)
-        pooled = graph.op("MaxPool", summed, kernel_shape=[3, 3], pads=[1] * 4)
-        deep = graph.quantized(graph.op("Concat", pooled, deep, axis=1), 0.05)
-        graph.output(float_conv(graph, deep, 64, "end"))
-    channels = 64 if mixed else 32
-    last = graph.conv(deep, (48, channels, 1, 1), scale=0.05, name="last")
-    graph.quantized(last, 0.06)
-    return graph
-
-
-def float_conv(graph: QuantizedGraph, data: str, channels: int, name: str) -> str:
-    """A convolution whose weights are not quantised."""
-    weights = graph.random.normal(0, (9 * channels) ** -0.5, (32, channels, 3, 3))
-    return graph.op("Conv", data, graph.constant(weights, "float32"), name=name, pads=[1] * 4)
-
-
-PLAIN, MIXED = network(), network(mixed=True)
-PLAIN_MODEL, MIXED_MODEL = PLAIN.model(), MIXED.model()
-
-
-def check_mixed(compiled: CompiledModel) -> None:
-    """As the model says: ONNX Runtime's optimised graph rounds in other places."""
-    options = session_options()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        MIXED_MODEL.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    actual = compiled.run(MIXED.values)
-    for value, expected in zip(session.get_outputs(), session.run(None, MIXED.values), strict=True):
-        apart = np.abs(np.subtract(actual[value.name], expected, dtype="float64"))
-        is_real = expected.dtype.kind == "f"
-        assert apart.max() <= (0.1 if is_real else 4), value.name
-        assert np.mean(apart > (1e-3 if is_real else 0)) <= 0.02, value.name
 
 
 def spread(workload: ConvWorkload) -> ConvConfig:
@@ -199,7 +149,7 @@ def test_convolutions_of_bytes_have_one_layout() -> None:
 def test_any_choice_around_them_is_compiled_as_it_says(seed: int, tmp_path: Path) -> None:
     found, problem, layouts, plan = mixed_layouts(MIXED_MODEL, seed, tmp_path)
     assert found.fits(layouts)
-    simple = phases.SIMPLIFY(phases.quantize(CPU.spec)(load_model(MIXED_MODEL).module))
+    simple = simplified(load_model(MIXED_MODEL).module, CPU)
     blocked = relax.transform.DeadCodeElimination()(BlockLayout(CPU.spec, None, plan)(simple))
     called = Counter(name.rstrip("0123456789") for name in kernel_calls(blocked))
     expected = Counter(

@@ -9,8 +9,7 @@ import onnx
 import pytest
 
 import tvm_edge
-from tests.tuning.test_network_layouts import CPU, SMALL, SMALL_MODEL, check_outputs, network
-from tvm_edge.compiler.tunable import layout_graph_of
+from tests.tuning.layout_networks import CPU, SMALL, SMALL_MODEL, check_outputs, network
 from tvm_edge.records import (
     LAYOUTS,
     LayoutRecord,
@@ -26,6 +25,7 @@ from tvm_edge.tuning import GraphResult, graph_tuner
 from tvm_edge.tuning.graph_tuner import GraphTuner, uniform
 from tvm_edge.tuning.layout_costs import layout_problem, transform_kinds, ways
 from tvm_edge.tuning.transforms import estimate_transforms
+from tvm_edge.tuning.tunable import layout_graph_of
 
 
 def tune_small(folder: Path, patch: pytest.MonkeyPatch, *, faster: bool) -> GraphResult:

@@ -14,15 +14,21 @@ import pytest
 from tvm import relax
 
 import tvm_edge
+from tests.compiler.steps import simplified
 from tests.marks import sampled
-from tests.onnx_models import reference
 from tests.records.made import measured
 from tests.schedules.blocked_harness import Conv
-from tests.schedules.harness import Graph, assert_close
-from tests.tuning.test_tune import StandIn
-from tvm_edge.compiler import phases
+from tests.schedules.harness import Graph
+from tests.tuning.layout_networks import (
+    CPU,
+    ONE,
+    SMALL_MODEL,
+    check_outputs,
+    mixed_layouts,
+    network,
+)
+from tests.tuning.stand_in import StandIn
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.errors import InputError
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
@@ -31,48 +37,17 @@ from tvm_edge.records import (
 )
 from tvm_edge.relay_passes.ir.expressions import kernel_calls
 from tvm_edge.relay_passes.layout.block_layout import BlockLayout
-from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
-from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph
 from tvm_edge.report import layout_name
-from tvm_edge.runtime import CompiledModel
 from tvm_edge.schedules.conv_records import config_space
 from tvm_edge.schedules.cpu.algorithm import block_sizes
 from tvm_edge.tuning import measurer
 from tvm_edge.tuning.graph_tuner import GraphTuner, check_graph, uniform
-from tvm_edge.tuning.layout_costs import layout_problem, plan_of, transform_kinds, ways
+from tvm_edge.tuning.layout_costs import transform_kinds, ways
 from tvm_edge.tuning.transforms import estimate_transforms, measure_transforms
-
-CPU = resolve_target("llvm")
-ONE = {"kernel": (1, 1), "pads": (0, 0, 0, 0)}
+from tvm_edge.tuning.tunable import layout_graph_of
 
 # ------------------------------------------------------------------------------- real networks
-
-
-def network(*, split: bool = True) -> Graph:
-    """Convolutions, a residual sum, pools, a concatenation, a gate, two results; moved channels."""
-    graph = Graph()
-    data = Conv(channels=3, filters=32, image=(14, 12), strides=(2, 2)).build(graph, "stem")
-    width = 48 if split else 64  # fills blocks or not
-    left = Conv(channels=32, filters=width).build(graph, "left", data)
-    right = Conv(channels=32, filters=width, tail="silu", **ONE).build(graph, "right", data)
-    data = graph.op("Add", left, right)
-    graph.output(data)
-    pooled = graph.op("MaxPool", data, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4)
-    window = Conv(channels=width, filters=width, groups=width, tail="clip")
-    data = graph.op("Concat", pooled, window.build(graph, "window", data), axis=1)
-    data = Conv(channels=2 * width, filters=64, tail="bias").build(graph, "joined", data)
-    mean = graph.op("GlobalAveragePool", data)
-    gate = Conv(channels=64, filters=64, tail="sigmoid", image=(1, 1), **ONE)
-    data = graph.op("Mul", data, gate.build(graph, "gate", mean))
-    parts = [data, data]
-    if split:
-        parts = graph.ops("Split", 2, data, graph.constant(np.array([32, 32])), axis=1)
-    ends = [
-        Conv(channels=32 if split else 64, filters=32, **ONE).build(graph, f"end{i}", part)
-        for i, part in enumerate(parts)
-    ]
-    graph.output(graph.op("Softmax", graph.op("Concat", *ends, axis=1), axis=1))
-    return graph
 
 
 @pytest.fixture(scope="module")
@@ -83,12 +58,6 @@ def graph() -> Graph:
 @pytest.fixture(scope="module")
 def model(graph: Graph) -> onnx.ModelProto:
     return graph.model()
-
-
-def check_outputs(compiled: CompiledModel, graph: Graph, model: onnx.ModelProto) -> None:
-    actual = compiled.run(graph.values)
-    for name, expected in reference(model, graph.values).items():
-        assert_close(actual[name], expected, name)
 
 
 def convolutions(found: LayoutGraph) -> dict[str, int]:
@@ -112,25 +81,11 @@ def test_every_operator_has_its_layouts(model: onnx.ModelProto) -> None:
     assert again.digest == found.digest
 
 
-def mixed_layouts(
-    model: onnx.ModelProto, seed: int, folder: Path
-) -> tuple[LayoutGraph, LayoutProblem, tuple[int, ...], LayoutPlan]:
-    """The best layouts by random costs of operators."""
-    found, _ = layout_graph_of(model, CPU)
-    options, _ = ways(found.convolutions.values(), CPU, folder)
-    problem = layout_problem(found, options, estimate_transforms(transform_kinds(found), CPU.spec))
-    random = np.random.default_rng(seed)
-    costs = tuple(tuple(random.random(len(n.layouts)) * 1e-4) for n in problem.nodes)
-    layouts = replace(problem, seconds=costs).solve().layouts
-    assert len(set(layouts)) > 2, "layouts are mixed"
-    return found, problem, layouts, plan_of(found, layouts, options)
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_transforms_are_those_that_the_problem_counts(seed: int, tmp_path: Path) -> None:
     model = network(split=False).model()
     _, problem, layouts, plan = mixed_layouts(model, seed, tmp_path)
-    simple = phases.SIMPLIFY(load_model(model).module)
+    simple = simplified(load_model(model).module)
     blocked = BlockLayout(CPU.spec, None, plan)(simple)
     blocked = relax.transform.DeadCodeElimination()(blocked)
     called = [re.sub(r"\d*$", "", name) for name in kernel_calls(blocked)]
@@ -218,17 +173,6 @@ def test_what_was_not_measured_is_not_taken_for_a_little(tmp_path: Path) -> None
     assert own[lanes].measured and own[lanes].seconds == 1e-3
     others = [way for block, way in own.items() if block != lanes]
     assert others and all(not way.measured and way.seconds > 1.2e-3 for way in others)
-
-
-def small_model() -> tuple[Graph, onnx.ModelProto]:
-    graph = Graph()
-    data = Conv(channels=64, filters=64, image=(28, 28)).build(graph, "first")
-    data = Conv(channels=64, filters=64, **ONE).build(graph, "second", data)
-    graph.output(data)
-    return graph, graph.model()
-
-
-SMALL, SMALL_MODEL = small_model()
 
 
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.full)])

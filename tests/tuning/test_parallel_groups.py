@@ -17,7 +17,7 @@ from tvm import tirx
 import tvm_edge
 from tests.marks import in_full
 from tests.onnx_models import reference, relative_error
-from tests.relay_passes.fuse.test_parallel_fusion import shared_and_in_place, two_networks
+from tests.relay_passes.fusion_groups import shared_and_in_place, two_networks
 from tests.schedules.harness import Graph
 from tvm_edge import InputError
 from tvm_edge.compiler.driver import unmerged_kernels

@@ -10,9 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
 from contextlib import closing
-from hashlib import sha256
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -27,10 +25,11 @@ import tvm_edge
 from tests.onnx_models import make_model, random_input, reference, relative_error
 from tests.records.made import measured
 from tests.runtime.support import child_environment
-from tests.tuning.made import network
+from tests.tuning.made import INPUTS, network, records_of
+from tests.tuning.stand_in import StandIn
 from tvm_edge.errors import RecordError, TuningError
 from tvm_edge.hardware import resolve_target
-from tvm_edge.records import Database, Record, store_of, stores_below
+from tvm_edge.records import store_of, stores_below
 from tvm_edge.tuning import Progress, TuneResult, measurer, run
 from tvm_edge.tuning.device_lock import DeviceLock
 from tvm_edge.tuning.pool import Trial
@@ -38,19 +37,10 @@ from tvm_edge.tuning.search import Search, TaskSearch
 from tvm_edge.tuning.serving import Done, Failed
 from tvm_edge.tuning.tasks import extract_tasks
 
-INPUTS = {"x": random_input((1, 16, 12, 12))}
-
 
 @pytest.fixture(scope="module")
 def model() -> onnx.ModelProto:
     return network()
-
-
-def records_of(folder: Path) -> list[Record]:
-    with Database(store_of(folder, resolve_target("llvm").spec.key), readonly=True) as database:
-        records, damages = database.all()
-        assert not damages and not database.damages()
-    return records
 
 
 def tried(folder: Path) -> set[tuple[str, str]]:
@@ -138,39 +128,6 @@ def test_two_at_once_one_of_them_killed(model: onnx.ModelProto, tmp_path: Path) 
 
 
 # ------------------------------------------------------------- the course of a run, by a stand-in
-
-
-class StandIn:
-    """Latencies are a function of the configuration; nothing is built."""
-
-    tried: list[str]
-    fails: tuple[str, ...] = ()
-    interrupt_after = 10**9
-
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def __enter__(self) -> StandIn:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def _answer(self, trial: Trial) -> Done | Failed:
-        if trial.config.algorithm in self.fails:
-            return Failed("WrongResult", "as asked")
-        number = int(sha256(f"{trial.workload}{trial.config}".encode()).hexdigest()[:8], 16)
-        return Done((1e-5 * (1 + number % 1000),))
-
-    def run(self, trials: Sequence[Trial]) -> Iterator[tuple[int, Done | Failed]]:
-        for number, trial in enumerate(trials):
-            if len(self.tried) == self.interrupt_after:
-                raise KeyboardInterrupt
-            self.tried.append(f"{trial.workload}{trial.config}")
-            yield number, self._answer(trial)
-
-    def measure_in_turns(
-        self, trials: Sequence[Trial], _rounds: int, _seconds: float
-    ) -> list[Done | Failed]:
-        return [self._answer(trial) for trial in trials]
 
 
 @pytest.fixture

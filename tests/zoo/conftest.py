@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
+from tests import onnx_models
 from tvm_edge import zoo
 
 Arrays = dict[str, NDArray[Any]]
@@ -55,11 +55,8 @@ def session() -> Callable[..., Callable[[Mapping[str, NDArray[Any]]], Arrays]]:
         infos = {v.name: v for v in model.graph.value_info}
         extended = onnx.ModelProto.FromString(model.SerializeToString())
         extended.graph.output.extend(infos[n] for n in names if n not in known)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 2
-        options.log_severity_level = 3
-        runner = onnxruntime.InferenceSession(extended.SerializeToString(), options)
-        return lambda feeds: dict(zip(names, runner.run(names, dict(feeds)), strict=True))
+        opened = onnx_models.session(extended, threads=2)
+        return lambda feeds: dict(zip(names, opened.run(names, dict(feeds)), strict=True))
 
     return make
 

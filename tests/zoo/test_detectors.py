@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
 
+from tests.detections import iou
 from tests.zoo.networks import DETECTORS, marked
 from tvm_edge import zoo
 
@@ -64,15 +64,6 @@ def detect(
     return run
 
 
-def overlap(box: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Intersection over union of one box with many."""
-    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
-    shared = np.prod(np.clip(high - low, 0, None), axis=1)
-    areas = np.prod(others[:, 2:] - others[:, :2], axis=1)
-    ratio: NDArray[np.float32] = shared / (np.prod(box[2:] - box[:2]) + areas - shared)
-    return ratio
-
-
 @pytest.mark.parametrize("name", marked(MANY))
 @pytest.mark.parametrize("seed", range(3))
 def test_a_picture_shows_some_objects_of_some_classes(name: str, seed: int, detect: Detect) -> None:
@@ -117,7 +108,7 @@ def test_suppression_is_greedy_per_class(name: str, detect: Detect) -> None:
             for box in np.argsort(-scores, kind="stable"):
                 if scores[box] <= limits.score or len(kept) == PER_CLASS:
                     break
-                if not kept or overlap(boxes[box], boxes[kept]).max() <= limits.iou:
+                if not kept or iou(boxes[[box]], boxes[kept]).max() <= limits.iou:
                     kept.append(int(box))
             expected += [[picture, index, box] for box in kept]
     np.testing.assert_array_equal(out["selected"], expected)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.onnx_models import reference
 from tvm_edge.zoo.evaluate import OPSET, evaluate
 
 
@@ -29,9 +29,7 @@ def by_onnxruntime(
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=8,
     )
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    (y,) = session.run(None, feeds)
-    return np.asarray(y)
+    return reference(model, feeds)["y"]
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -140,7 +138,7 @@ def test_linear_resize(old: tuple[int, int], new: tuple[int, int], mode: str) ->
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=8,
     )
-    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    expected = reference(model, {"x": x})["y"]
     # ONNX Runtime computes positions in float32: up to 1e-6 of 17 pixels.
     np.testing.assert_allclose(got, expected, atol=2e-5)
 

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from tests.zoo.test_detectors import overlap
+from tests.detections import iou
 from tvm_edge import zoo
 from tvm_edge.zoo.anchors import ssd_anchors
 
@@ -53,7 +53,7 @@ def test_proposals_are_the_best_that_suppression_leaves(values: dict[str, Any]) 
     scores = values["rpn/objectness/reshape:0"][0, :, 0]
     kept: list[int] = []
     for box in np.argsort(-scores, kind="stable"):
-        if not kept or overlap(boxes[box], boxes[kept]).max() <= 0.7:
+        if not kept or iou(boxes[[box]], boxes[kept]).max() <= 0.7:
             kept.append(int(box))
     assert 100 < len(kept) < 500  # or the suppression would have nothing to do
     np.testing.assert_allclose(values["rpn/proposals:0"][0], boxes[kept[:100]], atol=1e-5)

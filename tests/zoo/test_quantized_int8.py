@@ -13,9 +13,9 @@ import pytest
 
 from tests.onnx_models import make_model, random_input
 from tvm_edge import zoo
-from tvm_edge.compiler.tunable import convolutions_of
 from tvm_edge.errors import InputError, MissingDependencyError
 from tvm_edge.hardware import resolve_target
+from tvm_edge.tuning.tunable import convolutions_of
 from tvm_edge.zoo import quantized
 
 NAMES = ("mobilenet_v2_int8", "resnet50_v1_int8")

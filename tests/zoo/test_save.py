@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import numpy_helper
 
 import tvm_edge
+from tests.onnx_models import session
 from tvm_edge import zoo
 from tvm_edge.errors import InputError
 from tvm_edge.frontend import read_model
@@ -35,8 +35,7 @@ def weights(model: onnx.ModelProto) -> dict[str, bytes]:
 
 
 def run_file(path: Path) -> np.ndarray[Any, Any]:
-    session = onnxruntime.InferenceSession(path)
-    (logits,) = session.run(None, zoo.sample_input(onnx.load(path)))
+    (logits,) = session(path).run(None, zoo.sample_input(onnx.load(path)))
     return np.asarray(logits)
 
 

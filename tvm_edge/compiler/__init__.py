@@ -1,5 +1,1 @@
-"""From a model to code, in phases that can be printed."""
-
-from tvm_edge.compiler.driver import analyze, compile
-
-__all__ = ["analyze", "compile"]
+"""From a model to code: one list of passes, and what it decides by."""

@@ -1,55 +1,56 @@
-"""Read a report out of modules at the points where each fact is visible."""
+"""The report of a compilation."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import tvm
 from tvm import relax, tirx
 from tvm.s_tir.analysis import estimate_tir_flops
 
-from tvm_edge.compiler.schedule import KernelSchedule
-from tvm_edge.compiler.storage_plan import by_device, over_time, planned_storages
+from tvm_edge.compiler.compilation import Compilation, Kernel, ModelInstructions
+from tvm_edge.compiler.parallel_fusion import describe_groups, merged_info
 from tvm_edge.frontend import ImportedModel, SourceNode, Survey
-from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.footprint import (
     launch_code,
     mapped,
     pinned,
     rounding,
     tensor_bytes,
+    uploaded,
+    weights_of_devices,
     windows,
     workspace,
 )
-from tvm_edge.memory.scratch import Scratch
+from tvm_edge.memory.storage_plan import by_device, over_time, planned_storages
+from tvm_edge.relay_passes.lower.schedule_kernels import KernelSchedule
 from tvm_edge.relay_passes.memory.split_fc import SplitLayer
-from tvm_edge.relay_passes.precision.lower_precision import LoweredPrecision
 from tvm_edge.report import (
+    CompileReport,
     KernelInfo,
     MemoryInfo,
+    ModelAlone,
+    ModelPart,
     OperatorInfo,
     Placement,
     PrecisionInfo,
     SplitInfo,
-    TensorSpec,
     layout_name,
 )
 from tvm_edge.schedules.gpu.channel_blocks import block_of
 
 __all__ = [
-    "describe_kernels",
-    "describe_layouts",
-    "describe_memory",
+    "argument_bytes",
+    "channel_block",
     "describe_operators",
-    "describe_placements",
-    "describe_precision",
-    "describe_splits",
-    "describe_streamed",
     "describe_unplaced",
-    "partitions",
-    "unfit_constants",
+    "kernel_infos",
+    "launches_of",
+    "loop_flops",
+    "report_of",
 ]
 
 _BLOCKED = frozenset(
@@ -60,39 +61,87 @@ _HOST = "llvm"
 _WINOGRAD = frozenset(("winograd", "winograd_output"))
 
 
-def describe_kernels(
-    mod: tvm.IRModule,
-    calls: Sequence[tuple[str, tuple[int, ...]]],
-    names: Sequence[str],
-    schedules: Mapping[str, KernelSchedule],
-    model: ImportedModel,
-    origins: Mapping[int, str],
-    sizes: Sequence[tuple[int, int, int, int]],
-) -> tuple[KernelInfo, ...]:
-    """The launches of a run, with the `names` of their final kernels.
+def report_of(c: Compilation) -> CompileReport:
+    """Report of a compilation whose instructions are made; seconds are the caller's to add."""
+    apart = kernel_infos(c, c.apart)
+    kernels = launches_of(c.kernels, c.launches, apart)
+    placements = describe_placements(c)
+    splits = (*_split_layers(c.split_layers, placements), *_streamed_layers(c))
+    memory = _memory_of(c, c.plain, range(len(c.weights)), None, kernels, splits)
+    models = tuple(_model_alone(c, model, apart, splits) for model in c.models)
+    return CompileReport(
+        model=c.imported.name,
+        target=f"{c.asked.kind} ({c.asked.spec.name})",
+        placements=placements,
+        operators=describe_operators(c.imported.nodes, c.imported.folded, placements),
+        kernels=kernels,
+        copies=c.copies,
+        layouts=_layouts(c),
+        fusion_groups=describe_groups(apart, c.groups, c.options.parallel_fusion),
+        memory=_largest(memory, models),
+        models=models,
+        partitions=_partitions(kernels),
+        precision=_precision(c),
+        records=c.choices.with_ignored(c.layouts.ignored),
+        layout_choice=c.layouts.info,
+        splits=splits,
+        warnings=(
+            *c.imported.warnings,
+            *_unfit_constants(c),
+            *c.choices.warnings,
+            *c.layouts.warnings,
+        ),
+        seconds=c.clock.seconds,
+    )
 
-    `mod` holds the unscheduled kernels, called as in `calls`; `origins` says by node which
-    configurations of convolutions were measured, and where; `sizes` are of
-    :func:`~tvm_edge.memory.footprint.call_bytes`.
+
+def channel_block(func: tirx.PrimFunc, rule: str) -> int:
+    """Return the channels of a block of a kernel's result, 0 if it is not stored in blocks.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Not scheduled yet.
+    rule : str
+        Schedule rule that takes it.
     """
-    costs = {
-        gvar.name_hint: (_flops(gvar, func), _argument_bytes(func))
-        for gvar, func in mod.functions_items()
-        if isinstance(func, tirx.PrimFunc)
-    }
-    loops = [costs[name][0] for name, _ in calls]
-    infos = []
-    work = _shared_out(calls, loops, model)
-    for (name, nodes), final, flops, own in zip(calls, names, work, sizes, strict=True):
-        schedule, (_, nbytes) = schedules[name], costs[name]
-        operators = tuple(model.nodes[i].name for i in nodes)
-        origin = _origin(schedule, nodes, origins)
-        infos.append(
-            KernelInfo(
-                final, operators, schedule.device, origin, schedule.rule, flops, nbytes, *own
-            )
+    return int(func.params[-1].shape[-1]) if rule in _BLOCKED else block_of(func)
+
+
+def kernel_infos(c: Compilation, numbers: Sequence[int]) -> dict[int, KernelInfo]:
+    """Describe kernels that are not merged, by their numbers."""
+    own = {number: c.kernels[number] for number in numbers}
+    work = _shared_out(own, c.imported)
+    infos = {}
+    for number, kernel in own.items():
+        schedule = kernel.schedule
+        assert schedule is not None, "kernels are scheduled before they are described"
+        infos[number] = KernelInfo(
+            kernel.name,
+            tuple(c.imported.nodes[i].name for i in kernel.nodes),
+            schedule.device,
+            _origin(schedule, kernel.nodes, c.choices.origins),
+            schedule.rule,
+            work[number],
+            kernel.nbytes,
+            kernel.weights,
+            kernel.results,
+            kernel.workspace,
+            kernel.streamed,
         )
-    return tuple(infos)
+    return infos
+
+
+def launches_of(
+    kernels: Mapping[int, Kernel], numbers: Sequence[int], apart: Mapping[int, KernelInfo]
+) -> tuple[KernelInfo, ...]:
+    """Describe the launches of a run, merged ones from their members in `apart`."""
+    return tuple(
+        merged_info(kernels[number].name, [apart[member] for member in kernels[number].members])
+        if kernels[number].members
+        else apart[number]
+        for number in numbers
+    )
 
 
 def _origin(schedule: KernelSchedule, nodes: Sequence[int], origins: Mapping[int, str]) -> str:
@@ -107,54 +156,45 @@ def _origin(schedule: KernelSchedule, nodes: Sequence[int], origins: Mapping[int
     return measured[0]
 
 
-def describe_layouts(
-    mod: tvm.IRModule,
-    calls: Sequence[tuple[str, tuple[int, ...]]],
-    schedules: Mapping[str, KernelSchedule],
-    model: ImportedModel,
-) -> dict[str, str]:
-    """Convolutions on images that are stored in another way than the model's, or by Winograd's
-    algorithm: the layout, and the algorithm.
+def _layouts(c: Compilation) -> dict[str, str]:
+    """Layout and algorithm of convolutions whose images are stored in another way than the model's,
+    or that are by Winograd's algorithm.
     """
     layouts = {}
-    for name, nodes in calls:
-        rule, func = schedules[name].rule, mod[name]
-        block = int(func.params[-1].shape[-1]) if rule in _BLOCKED else block_of(func)
-        if not block and rule not in _WINOGRAD:
+    for number in c.apart:
+        kernel = c.kernels[number]
+        winograd = kernel.schedule is not None and kernel.schedule.rule in _WINOGRAD
+        if not kernel.block and not winograd:
             continue
-        layout = layout_name(block)
-        algorithm = ", Winograd" if rule in _WINOGRAD else ""
-        for node in nodes:
-            if model.nodes[node].op_type in _CONVOLUTIONS:
-                layouts[model.nodes[node].name] = layout + algorithm
+        layout = layout_name(kernel.block) + (", Winograd" if winograd else "")
+        for node in kernel.nodes:
+            if c.imported.nodes[node].op_type in _CONVOLUTIONS:
+                layouts[c.imported.nodes[node].name] = layout
     return layouts
 
 
-def _shared_out(
-    calls: Sequence[tuple[str, tuple[int, ...]]], loops: Sequence[float], model: ImportedModel
-) -> list[float]:
-    """FLOPs of each launch: what its operators' definitions take.
+def _shared_out(kernels: Mapping[int, Kernel], model: ImportedModel) -> dict[int, float]:
+    """FLOPs of each kernel: what its operators' definitions take.
 
-    `loops` has what the loops of each launch do, guards of padding included. They share out an
-    operator that several launches compute, and stand in where a definition does not say.
+    Operations of loops, guards of padding included, share out an operator that several kernels
+    compute, and stand in where a definition does not say.
     """
     of_node: Counter[int] = Counter()  # FLOPs of loops
-    launches: Counter[int] = Counter()
-    for (_, nodes), work in zip(calls, loops, strict=True):
-        for node in nodes:
-            of_node[node] += work  # type: ignore[assignment]
-            launches[node] += 1
-    result = []
-    for (_, nodes), work in zip(calls, loops, strict=True):
-        known = [(node, model.nodes[node].cost.flops) for node in nodes]
-        if not nodes or any(flops is None for _, flops in known):
-            result.append(work)
+    readers: Counter[int] = Counter()
+    for kernel in kernels.values():
+        for node in kernel.nodes:
+            of_node[node] += kernel.loop_flops  # type: ignore[assignment]
+            readers[node] += 1
+    result = {}
+    for number, kernel in kernels.items():
+        work = kernel.loop_flops
+        known = [(node, model.nodes[node].cost.flops) for node in kernel.nodes]
+        if not known or any(flops is None for _, flops in known):
+            result[number] = work
             continue
-        result.append(
-            sum(
-                (flops or 0) * (work / of_node[node] if of_node[node] else 1 / launches[node])
-                for node, flops in known
-            )
+        result[number] = sum(
+            (flops or 0) * (work / of_node[node] if of_node[node] else 1 / readers[node])
+            for node, flops in known
         )
     return result
 
@@ -181,28 +221,25 @@ def describe_operators(
     )
 
 
-def describe_placements(
-    model: ImportedModel,
-    calls: Sequence[tuple[str, tuple[int, ...]]],
-    schedules: Mapping[str, KernelSchedule],
-    reasons: Mapping[int, str],
-) -> tuple[Placement, ...]:
+def describe_placements(c: Compilation) -> tuple[Placement, ...]:
     """Where each of the user's operators runs and why, or why nowhere.
 
     An operator of which a part has left the GPU, as branches may, is said to be where that part is.
     """
     running: dict[int, str] = {}
-    for name, nodes in calls:
-        device = schedules[name].device
-        running |= {index: device for index in nodes if running.get(index) != _HOST}
+    for number in c.apart:
+        kernel = c.kernels[number]
+        assert kernel.schedule is not None, "kernels are scheduled before they are described"
+        device = kernel.schedule.device
+        running |= {index: device for index in kernel.nodes if running.get(index) != _HOST}
     default = "the target is this device"
     placed = [
-        Placement(node.name, node.op_type, running[index], reasons.get(index, default))
+        Placement(node.name, node.op_type, running[index], c.placed.reasons.get(index, default))
         if index in running
         else Placement(node.name, node.op_type, "", "a view, or absorbed by its neighbours")
-        for index, node in enumerate(model.nodes)
+        for index, node in enumerate(c.imported.nodes)
     ]
-    return (*placed, *_folded(model.folded))
+    return (*placed, *_folded(c.imported.folded))
 
 
 def describe_unplaced(survey: Survey) -> tuple[Placement, ...]:
@@ -226,86 +263,67 @@ def _folded(nodes: Sequence[SourceNode]) -> list[Placement]:
     return [Placement(n.name, n.op_type, "", "constant: evaluated now") for n in nodes]
 
 
-def partitions(kernels: Sequence[KernelInfo]) -> tuple[tuple[str, int], ...]:
+def _partitions(kernels: Sequence[KernelInfo]) -> tuple[tuple[str, int], ...]:
     """Device and number of launches of each maximal run on one device."""
     return tuple((d, len(list(run))) for d, run in groupby(kernels, key=lambda k: k.device))
 
 
-def describe_precision(
-    mode: str, lowered: LoweredPrecision | None, before: tvm.IRModule, model: ImportedModel
-) -> PrecisionInfo | None:
-    """What became of the types in `before`; ``None`` if nothing."""
+def _precision(c: Compilation) -> PrecisionInfo | None:
+    """Types of the operators; ``None`` if nothing was lowered."""
+    lowered = c.lowered_types
     if lowered is None:
         return None
-    names = {index: node.name for index, node in enumerate(model.nodes)}
+    names = {index: node.name for index, node in enumerate(c.imported.nodes)}
     return PrecisionInfo(
-        mode,
+        c.precision,
         {names[node]: dtype for node, dtype in sorted(lowered.types.items())},
         {names[node]: reason for node, reason in sorted(lowered.reasons.items())},
         lowered.casts,
         _constant_bytes(lowered.module),
-        _constant_bytes(before),
+        _constant_bytes(c.placed.module),
     )
 
 
-def describe_splits(
+def _split_layers(
     layers: Sequence[SplitLayer], placements: Sequence[Placement]
-) -> tuple[SplitInfo, ...]:
-    """What the report says of layers in parts; `placements` has one for each node, in order."""
-    found = []
+) -> Iterator[SplitInfo]:
+    """Layers in parts; `placements` has one for each node, in order."""
     for layer in layers:
         place = None if layer.node is None else placements[layer.node]
-        found.append(
-            SplitInfo(
-                place.operator if place else "",
-                place.device if place else "",
-                layer.cut.along,
-                layer.parts,
-                layer.part_bytes,
-                layer.weight_bytes,
-            )
+        yield SplitInfo(
+            place.operator if place else "",
+            place.device if place else "",
+            layer.cut.along,
+            layer.parts,
+            layer.part_bytes,
+            layer.weight_bytes,
         )
-    return tuple(found)
 
 
-def describe_streamed(
-    sizes: Iterable[int],
-    calls: Sequence[tuple[str, tuple[int, ...]]],
-    schedules: Mapping[str, KernelSchedule],
-    model: ImportedModel,
-) -> tuple[SplitInfo, ...]:
-    """What the report says of layers whose weights are streamed as kernels read them.
-
-    Parameters
-    ----------
-    sizes : iterable of int
-        Bytes of the streamed weights of each launch that has some.
-    calls : sequence of (str, tuple of int)
-        Of each of these the kernel, and the nodes that it computes.
-    schedules : mapping of str to KernelSchedule
-        By kernel.
-    model : ImportedModel
-    """
+def _streamed_layers(c: Compilation) -> Iterator[SplitInfo]:
+    """Layers whose weights are streamed as kernels read them."""
     layers: dict[tuple[str, str], list[int]] = {}
-    for size, (name, nodes) in zip(sizes, calls, strict=True):
-        heaviest = max(nodes, key=lambda i: model.nodes[i].cost.weight_bytes, default=None)
-        operator = "" if heaviest is None else model.nodes[heaviest].name
-        layers.setdefault((operator, schedules[name].device), []).append(size)
-    return tuple(
-        SplitInfo(
-            operator, device, "output" if parts[1:] else "", len(parts), max(parts), sum(parts)
-        )
-        for (operator, device), parts in layers.items()
-    )
+    nodes = c.imported.nodes
+    for kernel in c.kernels.values():
+        if kernel.streamed_layer is None or kernel.schedule is None:
+            continue
+        heaviest = max(kernel.nodes, key=lambda i: nodes[i].cost.weight_bytes, default=None)
+        operator = "" if heaviest is None else nodes[heaviest].name
+        key = operator, kernel.schedule.device
+        layers.setdefault(key, []).append(kernel.streamed_layer)
+    for (operator, device), parts in layers.items():
+        along = "output" if parts[1:] else ""
+        yield SplitInfo(operator, device, along, len(parts), max(parts), sum(parts))
 
 
-def unfit_constants(lowered: LoweredPrecision | None, model: ImportedModel) -> tuple[str, ...]:
+def _unfit_constants(c: Compilation) -> tuple[str, ...]:
     """Warnings of operators that stay float32 for the sake of a number."""
-    if lowered is None:
+    if c.lowered_types is None:
         return ()
+    nodes = c.imported.nodes
     return tuple(
-        f"{model.nodes[node].name} ({model.nodes[node].op_type}) stays float32: {reason}"
-        for node, reason in sorted(lowered.unfit.items())
+        f"{nodes[node].name} ({nodes[node].op_type}) stays float32: {reason}"
+        for node, reason in sorted(c.lowered_types.unfit.items())
     )
 
 
@@ -321,39 +339,40 @@ def _constant_bytes(mod: tvm.IRModule) -> int:
     return sum(found.values())
 
 
-def describe_memory(
-    lowered: tvm.IRModule,
-    scratch: Mapping[str, Scratch],
-    weights: Mapping[str, int],
-    uploaded: Sequence[int],
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
+def _memory_of(
+    c: Compilation,
+    instructions: tvm.IRModule,
+    items: Sequence[int],
+    part: ModelPart | None,
     kernels: Sequence[KernelInfo],
     splits: Sequence[SplitInfo],
-    resolved: ResolvedTarget,
 ) -> MemoryInfo:
-    """Bytes of a process that loads the model and runs it.
+    """Bytes of a process that loads a model and runs it.
 
     Parameters
     ----------
-    lowered : IRModule
-        With the storage plan.
-    scratch : mapping of str to Scratch
-        What kernels of the CPU allocate.
-    weights : mapping of str to int
-        Bytes by device, and of those that are streamed.
-    uploaded : sequence of int
-        Bytes of each that is on a GPU.
-    inputs, outputs : sequence of TensorSpec
+    c : Compilation
+    instructions : IRModule
+        With the storage plan, without recorded launches.
+    items : sequence of int
+        Weights that are read.
+    part : ModelPart or None
+        One of several models; ``None`` for all.
     kernels : sequence of KernelInfo
-        The launches of a run, in order.
+        Launches of a run, in order.
     splits : sequence of SplitInfo
         Layers whose weights are streamed.
-    resolved : ResolvedTarget
     """
+    resolved = c.resolved
+    inputs, outputs = c.imported.inputs, c.imported.outputs
+    if part is not None:
+        inputs = tuple(inputs[position] for position in part.inputs)
+        outputs = tuple(outputs[position] for position in part.outputs)
+    own = [c.weights[item] for item in items], [c.weight_devices[item] for item in items]
+    weights = weights_of_devices(*own, c.placed.kinds)
     results = sum(tensor_bytes(t.shape, t.stored_as or t.dtype) for t in outputs)
-    storages = planned_storages(lowered)
-    activations = by_device(lowered, storages)
+    storages = planned_storages(instructions)
+    activations = by_device(instructions, storages)
     library = {kernel.name: kernel.device for kernel in kernels}
     programs, floor = launch_code(library.values(), resolved)
     room = windows(splits, resolved)
@@ -362,20 +381,46 @@ def describe_memory(
         weights=sum(weights.values()),
         activations=sum(activations.values()),
         by_device={} if len(activations) == 1 else activations,
-        over_time=over_time(lowered, storages, [kernel.name for kernel in kernels]),
-        workspace=workspace(scratch, resolved),
+        over_time=over_time(instructions, storages, [kernel.name for kernel in kernels]),
+        workspace=workspace(c.scratch, resolved),
         inputs_outputs=results + sum(tensor_bytes(t.shape, t.stored_as or t.dtype) for t in inputs),
         weights_by_device=dict(weights),
         mapped=mapped(weights, resolved),
         window=sum(room) + pinned(room, resolved),
-        rounding=rounding([*uploaded, *on_gpu, *room], resolved),
+        rounding=rounding([*uploaded(*own, c.placed.kinds), *on_gpu, *room], resolved),
         programs=programs,
         floor=floor,
     )
 
 
-def _flops(gvar: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> float:
-    """Operations of a kernel; 0 where loops depend on run-time values."""
+def _model_alone(
+    c: Compilation,
+    model: ModelInstructions,
+    apart: Mapping[int, KernelInfo],
+    splits: Sequence[SplitInfo],
+) -> ModelAlone:
+    """One of several models where it runs alone."""
+    kernels = launches_of(model.kernels, model.launches, apart)
+    memory = _memory_of(c, model.plain, model.weights, model.part, kernels, splits)
+    return ModelAlone(model.part.name, kernels, memory)
+
+
+def _largest(memory: MemoryInfo, models: Sequence[ModelAlone]) -> MemoryInfo:
+    """The memory of a run of all models, with the activations of any run that needs more.
+
+    On each device by itself: a run of one model may need more than one of all, as the planner finds
+    no least plan.
+    """
+    every = [memory, *(model.memory for model in models)]
+    devices = {
+        device: max(each.by_device.get(device, 0) for each in every) for device in memory.by_device
+    }
+    activations = max(sum(devices.values()), *(each.activations for each in every), 0)
+    return replace(memory, activations=activations, by_device=devices)
+
+
+def loop_flops(gvar: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> float:
+    """Return the operations of a kernel's loops; 0 where they depend on run-time values."""
     if func.attrs is not None and func.attrs.get("tirx.is_scheduled", False):
         return 0.0  # sorts and sweeps, whose loops say nothing of how often they run
     try:
@@ -385,7 +430,8 @@ def _flops(gvar: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> float:
         return 0.0
 
 
-def _argument_bytes(func: tirx.PrimFunc) -> int:
+def argument_bytes(func: tirx.PrimFunc) -> int:
+    """Return the bytes of a kernel's arguments, each counted once."""
     return sum(
         tensor_bytes(param.ty.shape, str(param.ty.dtype))
         for param in func.params

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import tvm
 
-from tvm_edge.compiler import describe
-from tvm_edge.compiler.build import build, described_target
-from tvm_edge.compiler.options import Options, check_options, check_window
-from tvm_edge.compiler.prepared import prepare, prepare_within
-from tvm_edge.compiler.tuned import TuningLogs
-from tvm_edge.errors import TvmEdgeWarning, UnsupportedOperatorError
-from tvm_edge.frontend import survey_model
+from tvm_edge.compiler.budget import within_budget
+from tvm_edge.compiler.build import BuiltLibrary, build, described_target
+from tvm_edge.compiler.compilation import Clock, Compilation
+from tvm_edge.compiler.convolutions import TuningLogs
+from tvm_edge.compiler.describe import (
+    describe_operators,
+    describe_unplaced,
+    kernel_infos,
+    launches_of,
+)
+from tvm_edge.compiler.options import Options, check_options, check_precision, check_window
+from tvm_edge.compiler.passes import dump
+from tvm_edge.compiler.pipeline import PIPELINE, in_smaller_groups
+from tvm_edge.errors import CompilationError, TvmEdgeWarning, UnsupportedOperatorError
+from tvm_edge.frontend import load_model, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.memory.budget import parse_budget
 from tvm_edge.memory.plans import AS_IS, Plan
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
-from tvm_edge.report import CompileReport
+from tvm_edge.report import CompileReport, Launches
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
 from tvm_edge.runtime.threads import resolve_num_threads
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 
-__all__ = ["analyze", "compile", "compile_with", "unmerged_kernels"]
+__all__ = ["analyze", "compile", "compile_with", "lowered", "start", "unmerged_kernels"]
 
 _LOG = logging.getLogger("tvm_edge.compiler")
 
@@ -68,8 +77,8 @@ def compile(
         ``"float16"`` also multiplies in float16, and adds up so for a few terms at most (a step
         of a tile, or a window), where that is faster: on OpenCL. Both are of GPUs with float16.
         Inputs and outputs keep their types, and operators that float16 does not suit stay
-        float32, which ``report.precision`` lists. ``benchmarks/precision.py`` measures how large
-        the error is.
+        float32, which ``report.precision`` lists. ``python -m benchmarks run precision`` measures
+        how large the error is.
     precision_exceptions : sequence of str
         Operators or ONNX nodes that stay float32.
     fallback : {"auto", "list", "none", "error"} or sequence of str
@@ -172,27 +181,94 @@ def compile_with(
         way = replace(way, weight_window=weight_window)
     if conv_window is not None:
         way = replace(way, conv_window=conv_window)
-    decided = {"configs": configs, "layout_plan": layout_plan, "way": way}
+    decided = {"configs": configs, "layout_plan": layout_plan, "plan": way}
     return _compiled(model, target, Options(**options), **decided)
 
 
-def _compiled(
-    model: Any, target: str | dict[str, Any] | tvm.target.Target, options: Options, **decided: Any
-) -> CompiledModel:
-    """What is `decided` :func:`~tvm_edge.compiler.prepared.prepare` takes beside the options."""
+def start(model: Any, target: Any, options: Options, **decided: Any) -> Compilation:
+    """Begin a compilation: resolve the target and import the model.
+
+    Parameters
+    ----------
+    model, target
+        As for :func:`compile`.
+    options : Options
+    **decided
+        Fields of :class:`~tvm_edge.compiler.compilation.Compilation` that the caller decided.
+    """
+    clock = Clock()
+    resolved = resolve_target(target, options.host)
+    check_precision(options.precision, resolved)
+    with clock("import"):
+        imported = load_model(model, options.input_shapes)
+        dump(imported.module, "imported")
+    return Compilation(
+        imported,
+        resolved,
+        options,
+        module=imported.module,
+        precision=options.precision,
+        clock=clock,
+        **decided,
+    )
+
+
+def lowered(model: Any, target: Any, options: Options, **decided: Any) -> Compilation:
+    """Compile a model up to instructions and their report, by the plan that fits the budget.
+
+    Parameters
+    ----------
+    model, target, options, **decided
+        As for :func:`start`.
+
+    Raises
+    ------
+    MemoryBudgetError
+        No plan fits.
+    """
+    begun = start(model, target, options, **decided)
+    budget = parse_budget(options.memory_budget)
+    if budget is None:
+        return PIPELINE.run(begun)
+    return within_budget(begun, lambda plan: PIPELINE.run(begun.by_plan(plan)), budget)
+
+
+def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> CompiledModel:
+    """Compile up to a model that runs; arguments as of :func:`start`."""
     num_threads = resolve_num_threads(options.num_threads)
-    plan = prepare_within(model, target, options, **decided)
-    with plan.clock("build"):
-        library = build(plan.lowered, plan.resolved, plan.smaller)
-    report = replace(plan.report, seconds=plan.clock.seconds)
+    done = lowered(model, target, options, **decided)
+    with done.clock("build"):
+        library = build(done.module, done.resolved, _smaller_groups(done))
+    report = replace(done.report, seconds=done.clock.seconds)
     for message in report.warnings:
         warnings.warn(message, TvmEdgeWarning, stacklevel=3)
     _LOG.info("%s: %s", report.model, report.placement_line())
-    code = described_target(plan.resolved)
-    devices = DevicePlan(plan.placed.kinds, plan.placed.inputs, tuple(plan.weight_devices))
-    imported = plan.imported
+    devices = DevicePlan(done.placed.kinds, done.placed.inputs, done.weight_devices)
+    imported, code = done.imported, described_target(done.resolved)
     info = ModelInfo(imported.inputs, imported.outputs, code, devices, report, imported.parts)
-    return CompiledModel(info, library, plan.weights, num_threads)
+    return CompiledModel(info, library, done.weights, num_threads)
+
+
+def _smaller_groups(done: Compilation) -> Callable[[], BuiltLibrary] | None:
+    """Build the same in smaller work-groups, when it is asked for; ``None``: nothing is smaller."""
+    begun = in_smaller_groups(done)
+    if begun is None:
+        return None
+
+    def make() -> BuiltLibrary:
+        small = PIPELINE.part("BlockLayout").run(replace(begun, clock=Clock()))
+        mine, others = ([(w.shape, w.dtype) for w in each.weights] for each in (small, done))
+        if mine != others:
+            raise CompilationError(
+                "the kernels with smaller work-groups want other weights than the model's; this is "
+                "a bug in tvm-edge: report it with the model"
+            )
+        infos = kernel_infos(small, small.launches)
+        alone = (launches_of(each.kernels, each.launches, infos) for each in small.models)
+        launches = Launches(tuple(infos.values()), tuple(alone))
+        return build(small.module, done.resolved, launches=launches)
+
+    return make
 
 
 def analyze(
@@ -234,11 +310,11 @@ def analyze(
     )
     check_options(options)
     try:
-        return prepare_within(model, target, options).report
+        return lowered(model, target, options).report
     except UnsupportedOperatorError as err:
         survey = survey_model(model, input_shapes, err)
     resolved = resolve_target(target, host)
-    placements = describe.describe_unplaced(survey)
+    placements = describe_unplaced(survey)
     return CompileReport(
         model=survey.name,
         target=f"{resolved.kind} ({resolved.spec.name})",
@@ -246,7 +322,7 @@ def analyze(
         kernels=(),
         memory=None,
         warnings=survey.warnings,
-        operators=describe.describe_operators(survey.nodes, survey.folded, placements),
+        operators=describe_operators(survey.nodes, survey.folded, placements),
         unsupported=survey.unsupported,
     )
 
@@ -259,12 +335,13 @@ def unmerged_kernels(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     tuning_logs: TuningLogs = False,
 ) -> tuple[tvm.IRModule, ResolvedTarget]:
-    """What :func:`compile` hands to parallel fusion: a module of scheduled kernels, and its device.
+    """Return the scheduled kernels that :func:`compile` hands to parallel fusion, and their device.
 
     Parameters
     ----------
     model, target, host, input_shapes, tuning_logs
         As for :func:`compile`.
     """
-    plan = prepare(model, target, input_shapes, "auto", host, tuning_logs=tuning_logs)
-    return plan.unmerged, plan.resolved
+    options = Options(host=host, input_shapes=input_shapes, tuning_logs=tuning_logs)
+    done = PIPELINE.part(until="FuseParallel").run(start(model, target, options))
+    return done.module, done.resolved

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvm_edge.compiler.tuned import TuningLogs
+from tvm_edge.compiler.convolutions import TuningLogs
 from tvm_edge.errors import InputError, PlacementError, near_matches
 from tvm_edge.frontend import ImportedModel
 from tvm_edge.hardware import ResolvedTarget

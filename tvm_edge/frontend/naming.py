@@ -1,4 +1,4 @@
-"""Names of Relax variables: a trace of the user's operators, and identifiers in any language."""
+"""Locations of Relax variables among the user's operators, and names that any language takes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_edge.relay_passes.ir.locations import at_node
+
 __all__ = ["name_results"]
 
 
 def name_results(
     mod: tvm.IRModule, results: Mapping[relax.Var, int], first_input: int = 0
 ) -> tvm.IRModule:
-    """Call the variable of node ``i``'s result ``n<i>_``, that of parameter ``i`` ``input<i>``.
+    """Locate the variable of node ``i``'s result there, and name parameter ``i`` ``input<i>``.
 
     The parameters' own names are the user's, and become identifiers of kernels: ``images/rgb`` or
     ``input-1`` would not compile.
@@ -35,28 +37,28 @@ def name_results(
         for binding in block.bindings:
             if isinstance(binding.value, relax.Var) and binding.value in node:
                 node[binding.var] = node[binding.value]
-    # The mark keeps digits apart that Relax appends to make a name unique.
-    names = {var: f"n{i}_" for var, i in node.items()}
-    names |= {param: f"input{i}" for i, param in enumerate(main.params, first_input)}
-    mod[mod.get_global_var("main")] = _Renamer(mod, names).visit_expr(main)
+    renamed = {var: type(var)(f"n{i}_", var.ty, at_node(i)) for var, i in node.items()}
+    renamed |= {
+        param: relax.Var(f"input{i}", param.ty) for i, param in enumerate(main.params, first_input)
+    }
+    mod[mod.get_global_var("main")] = _Renamer(mod, renamed).visit_expr(main)
     return mod
 
 
 @mutator
 class _Renamer(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, names: dict[relax.Var, str]) -> None:
+    def __init__(self, mod: tvm.IRModule, renamed: dict[relax.Var, relax.Var]) -> None:
         super().__init__(mod)
-        self._names = names
+        self._renamed = renamed
 
     def visit_var_def_(self, var: relax.Var) -> relax.Var:
-        return self._renamed(var, relax.Var)
+        return self._new(var)
 
     def visit_dataflow_var_def_(self, var: relax.DataflowVar) -> relax.Var:
-        return self._renamed(var, relax.DataflowVar)
+        return self._new(var)
 
-    def _renamed(self, var: relax.Var, kind: type[relax.Var]) -> relax.Var:
-        if var not in self._names:
-            return var
-        renamed = kind(self._names[var], var.ty)
-        self.set_var_remap(var, renamed)
-        return renamed
+    def _new(self, var: relax.Var) -> relax.Var:
+        new = self._renamed.get(var, var)
+        if new is not var:
+            self.set_var_remap(var, new)
+        return new

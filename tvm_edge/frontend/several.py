@@ -17,7 +17,7 @@ from tvm_edge.errors import InputError, TvmEdgeError, near_matches
 from tvm_edge.frontend.naming import name_results
 from tvm_edge.frontend.normal_form import ImportedModel, SourceNode, Survey
 from tvm_edge.relay_passes.ir.expressions import all_bindings, with_functions_named
-from tvm_edge.relay_passes.ir.node_names import node_index
+from tvm_edge.relay_passes.ir.locations import node_of
 from tvm_edge.report import ModelPart, TensorSpec, UnsupportedInfo
 
 __all__ = ["beside", "check_models", "named_in_errors", "shapes_of", "surveyed_beside"]
@@ -182,7 +182,7 @@ def _renumbered(module: tvm.IRModule, nodes: int, inputs: int) -> tvm.IRModule:
         return module
     results = {}
     for binding in all_bindings(module["main"].body):
-        node = node_index(str(binding.var.name))
+        node = node_of(binding.var)
         if node is not None:
             results[binding.var] = node + nodes
     module = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
@@ -229,10 +229,10 @@ def _results(
         item = builder.normalize(relax.TupleGetItem(returned, index))
         # Where the item turns out to be a node's result, this name is what is left of the two.
         field = whole.fields[index] if isinstance(whole, relax.Tuple) else None
-        name = str(field.name) if isinstance(field, relax.Var) else ""
-        if node_index(name) is None:
-            name = f"result{index}"
-        taken.append(relax.VarBinding(relax.Var(name, item.ty), item))
+        var = relax.Var(f"result{index}", item.ty)
+        if isinstance(field, relax.Var) and node_of(field) is not None:
+            var = relax.Var(str(field.name), item.ty, field.span)
+        taken.append(relax.VarBinding(var, item))
     last = blocks[-1] if blocks else relax.BindingBlock([])
     blocks[-1:] = [type(last)([*last.bindings, *taken])]
     return blocks, [binding.var for binding in taken]

@@ -37,7 +37,7 @@ class DependentLaunches:
     None calls ``launch_dependents``, so that the next one is launched when the work-groups of this
     one have ended. Launched earlier, its work-groups went where this one's were not, two and three
     on a multiprocessor beside idle ones: on an H100 resnet50_v1 took 1.6 times as long, where
-    launched at the end it is 1.04 times as fast (``python -m benchmarks.early_launches``).
+    launched at the end it is 1.04 times as fast (``benchmarks/RESULTS.md``).
 
     Runs on the kernels that ``SplitHostDevice`` made.
     """

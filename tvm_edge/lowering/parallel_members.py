@@ -57,7 +57,7 @@ def compose(
     ----------
     members : sequence of PrimFunc
         Scheduled kernels that do not read or write what another one writes; one may be there more
-        than once. Behind ``phases.WORKSPACE``: loops that become launches are grids already.
+        than once. After ``LaunchGrids``: loops that become launches are grids already.
     stages : sequence of sequence of int, optional
         For each member the stage of each of its launches, ascending: those of a stage are merged.
         By default, and where there are more launches than stages, one after the other from 0 on.

@@ -1,9 +1,9 @@
 """Memory of a process that loads a model of no size, and what each kernel adds to it.
 
-Measured by ``python -m benchmarks.memory --floor`` as the anonymous and shared memory of a process
-on TVM's runtime tier, and what it has of a GPU's own memory: Python 3.11 on x86-64, glibc 2.36.
-They are constants, so that a plan does not depend on what else the compiling machine does. CUDA's
-are an H200's, driver 580 (593 MiB, 526 of them on the device, and 89 KiB a kernel); of
+Measured by ``python -m benchmarks run memory --floor`` as the anonymous and shared memory of a
+process on TVM's runtime tier, and what it has of a GPU's own memory: Python 3.11 on x86-64, glibc
+2.36. They are constants, so that a plan does not depend on what else the compiling machine does.
+CUDA's are an H200's, driver 580 (593 MiB, 526 of them on the device, and 89 KiB a kernel); of
 OpenCL GPUs with a driver of their own none was measured yet: those are guesses on the safe side.
 Where PyTorch is installed, tvm_ffi imports it, and a process takes some 140 MiB more.
 """

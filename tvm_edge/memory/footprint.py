@@ -18,6 +18,7 @@ from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.floor import floor_of
 from tvm_edge.memory.scratch import Scratch, kept, scratch_of
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call, static_shape
+from tvm_edge.relay_passes.ir.locations import kernel_of
 from tvm_edge.relay_passes.memory.stream_weights import streamed_constant
 from tvm_edge.report import SplitInfo
 from tvm_edge.runtime.device_plan import STREAMED
@@ -165,11 +166,8 @@ def launch_code(devices: Iterable[str], resolved: ResolvedTarget) -> tuple[int, 
 
 def call_bytes(
     mod: tvm.IRModule, scratch: Mapping[str, Scratch], threads: int
-) -> list[tuple[int, int, int, int]]:
-    """Return bytes of each launch in ``main``, in order.
-
-    They are those of its constants, its results, its scratch space, and of the constants that are
-    streamed.
+) -> dict[int, tuple[int, int, int, int]]:
+    """Return bytes of each kernel of ``main``: weights, results, workspace, streamed weights.
 
     Parameters
     ----------
@@ -179,14 +177,15 @@ def call_bytes(
         By name of the kernel.
     threads : int
     """
-    found = []
+    found = {}
     parts: dict[relax.Var, relax.Expr] = {}
     for binding in all_bindings(mod["main"].body):
         call = binding.value
         part = streamed_constant(call)
         if part is not None:
             parts[binding.var] = part
-        if not is_call(call, *KERNEL_CALLS):
+        number = kernel_of(binding.var)
+        if number is None or not is_call(call, *KERNEL_CALLS):
             continue
         kernel = call.args[0]
         workspace_bytes = sum(
@@ -201,7 +200,7 @@ def call_bytes(
             for each in (kept, asked)
         )
         results = _type_bytes(call.ty) - workspace_bytes
-        found.append((weights + streamed, results, workspace_bytes + own, streamed))
+        found[number] = weights + streamed, results, workspace_bytes + own, streamed
     return found
 
 

@@ -27,7 +27,7 @@ require_compiler()
 import onnx  # noqa: E402
 from onnx.backend.base import Backend  # noqa: E402
 
-from tvm_edge.compiler import compile  # noqa: E402
+from tvm_edge.compiler.driver import compile  # noqa: E402
 from tvm_edge.frontend import load_model, read_model  # noqa: E402
 from tvm_edge.frontend.onnx_functions import expand_functions  # noqa: E402
 from tvm_edge.frontend.onnx_import import refuse_unsupported  # noqa: E402

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx.backend.base import BackendRep, namedtupledict
 
-from tvm_edge.compiler import compile
+from tvm_edge.compiler.driver import compile
 from tvm_edge.errors import InputError, near_matches
 from tvm_edge.frontend.onnx_forming import forming_inputs
 from tvm_edge.hardware.gpu import this_gpu

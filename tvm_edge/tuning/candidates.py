@@ -19,7 +19,6 @@ from tvm import te, tirx
 
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.linker import find_linker
-from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.runtime import CompiledModel
@@ -38,6 +37,7 @@ from tvm_edge.schedules.layouts import block_sizes
 from tvm_edge.schedules.winograd import conv2d_winograd, transform_filters
 from tvm_edge.tuning.int8_kernel import int8_tensors, packed_int8_filters
 from tvm_edge.tuning.repeated import repeated_convolution
+from tvm_edge.tuning.tunable import layout_graph_of
 
 __all__ = ["Exported", "Shared", "build_candidate", "export_candidate"]
 

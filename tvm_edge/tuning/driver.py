@@ -12,7 +12,7 @@ from typing import Any
 
 import tvm
 
-from tvm_edge.compiler.tuned import TuningLogs
+from tvm_edge.compiler.convolutions import TuningLogs
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import user_folder
 from tvm_edge.tuning.graph_tuner import GraphTuner, check_graph

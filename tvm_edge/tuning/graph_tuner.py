@@ -26,8 +26,7 @@ from typing import Any, Literal
 import tvm
 
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.compiler.planned import describe_layout_plan, has_layouts
-from tvm_edge.compiler.tunable import check_alone, layout_graph_of
+from tvm_edge.compiler.layouts import describe_layout_plan, has_layouts
 from tvm_edge.errors import InputError
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.records import LayoutRecord, RecordedTransform, recorded_device, update_layouts
@@ -52,6 +51,7 @@ from tvm_edge.tuning.layout_costs import (
 )
 from tvm_edge.tuning.result import GraphResult
 from tvm_edge.tuning.transforms import TransformTimes, estimate_transforms, measure_transforms
+from tvm_edge.tuning.tunable import check_alone, layout_graph_of
 
 __all__ = ["GraphTuner", "check_graph", "timed_in_turns", "uniform"]
 

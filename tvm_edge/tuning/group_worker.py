@@ -92,10 +92,10 @@ def largest_error(
 def _serve(connection: Connection, target: Any, host: Any, num_threads: int) -> None:
     import tvm
 
-    from tvm_edge.compiler.kernel_model import kernel_model
     from tvm_edge.hardware import resolve_target
     from tvm_edge.runtime import CompiledModel
     from tvm_edge.runtime.inputs import random_inputs
+    from tvm_edge.tuning.kernel_model import kernel_model
 
     resolved = resolve_target(target, host)
     models: dict[str, CompiledModel] = {}

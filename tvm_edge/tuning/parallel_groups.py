@@ -21,7 +21,7 @@ from typing import Any
 from tvm import relax
 
 from tvm_edge.compiler.driver import unmerged_kernels
-from tvm_edge.compiler.parallel import group_records
+from tvm_edge.compiler.parallel_fusion import group_records
 from tvm_edge.errors import InputError
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.fuse.kernel_graph import KernelGraph

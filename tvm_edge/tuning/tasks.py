@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_edge.compiler.tunable import convolutions_of
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import config_space, recorded_workload
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.layouts import usual_block
+from tvm_edge.tuning.tunable import convolutions_of
 
 __all__ = ["Task", "digest", "extract_layout_tasks", "extract_tasks", "legal_configs"]
 

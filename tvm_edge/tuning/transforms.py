@@ -18,14 +18,15 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
-from tvm_edge.compiler import phases
-from tvm_edge.compiler.kernel_model import kernel_model
-from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
+from tvm_edge.relay_passes.lower.launch_grids import LaunchGrids
+from tvm_edge.relay_passes.lower.schedule_kernels import schedule_kernels
+from tvm_edge.relay_passes.memory.add_workspace import AddWorkspace
 from tvm_edge.runtime.inputs import random_inputs
 from tvm_edge.runtime.threads import configure_pool
 from tvm_edge.schedules import cpu
 from tvm_edge.schedules.blocked import filled, pack_image, repack_image, unpack_image
+from tvm_edge.tuning.kernel_model import kernel_model
 
 __all__ = ["TransformTimes", "estimate_transforms", "measure_transforms"]
 
@@ -146,7 +147,7 @@ def _on_device(wanted: Sequence[Transform], resolved: ResolvedTarget) -> Iterato
             builder.emit_func_output(outputs)
         with resolved.target:
             scheduled, _ = schedule_kernels(builder.finalize(), resolved)
-            model = kernel_model(phases.WORKSPACE(scheduled), resolved)
+            model = kernel_model(_with_workspace(scheduled), resolved)
         inputs = random_inputs(model.inputs)
         one = model.seconds_in_a_row(inputs, 1)
         runs = max(1, min(_RUNS_IN_FLIGHT, round(_SECONDS / one)))
@@ -190,3 +191,12 @@ def _timed(function: Any, shapes: list[Shape]) -> float:
             runs += 1
         found.append((perf_counter() - start) / runs)
     return median(found)
+
+
+def _with_workspace(scheduled: tvm.IRModule) -> tvm.IRModule:
+    """Scheduled kernels as they are launched, with the workspaces that they asked for."""
+    # Passes, by decorators that type checkers cannot see through.
+    passes: list[Any] = [LaunchGrids(), AddWorkspace()]
+    for each in passes:
+        scheduled = each(scheduled)
+    return scheduled

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.relay_passes.fuse.test_parallel_fusion import compiled, groups
+from tests.relay_passes.fusion_groups import compiled, groups
 from tests.schedules.harness import Graph
 from tvm_edge.lowering import outline_members
 

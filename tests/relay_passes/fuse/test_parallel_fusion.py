@@ -14,51 +14,22 @@ import tvm
 from tvm import tirx
 
 import tvm_edge
+from tests.compiler.steps import lowered as lowered_model
 from tests.marks import in_full
 from tests.onnx_models import make_model, reference, relative_error
-from tests.relay_passes.memory.test_in_place import conv, fire, inception
+from tests.relay_passes.concatenations import conv, fire, inception
+from tests.relay_passes.fusion_groups import compiled, groups, shared_and_in_place, two_networks
 from tests.schedules.harness import Graph
-from tvm_edge.compiler import parallel, prepared
+from tvm_edge.compiler import parallel_fusion
 from tvm_edge.hardware import resolve_target
 from tvm_edge.lowering.member_launches import merged_launches, with_merged_launches
 from tvm_edge.lowering.parallel_members import PARALLEL
-from tvm_edge.relay_passes.fuse import parallel_fusion
 from tvm_edge.relay_passes.fuse.parallel_fusion import ParallelFusion
 from tvm_edge.relay_passes.ir.aliases import Lives
 from tvm_edge.relay_passes.ir.dependences import dependences
-from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call, kernel_calls
+from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call
 from tvm_edge.schedules import parallel_policy
 from tvm_edge.schedules.parallel_policy import Group, Problem
-
-
-def compiled(graph: Graph, target: str, mode: str | bool = True) -> tvm_edge.CompiledModel:
-    """The model, whose outputs agree with ONNX Runtime's in two runs, fresh memory or not.
-
-    And on a CPU, bit for bit, with those without merged kernels.
-    """
-    model = graph.model()
-    result = tvm_edge.compile(model, target, fallback="none", parallel_fusion=mode)
-    apart = None
-    if target == "llvm":
-        apart = tvm_edge.compile(model, target, parallel_fusion=False)
-    for scale in (1.0, -0.5):
-        values = {n: np.asarray(v * scale, v.dtype) for n, v in graph.values.items()}
-        actual = result.run(values)
-        for name, expected in reference(model, values).items():
-            assert relative_error(actual[name], expected) < 1e-5, onnx.printer.to_text(model.graph)
-        for name, same in (apart.run(values) if apart else {}).items():
-            assert np.array_equal(actual[name], same)
-    return result
-
-
-def groups(model: tvm_edge.CompiledModel) -> list[set[str]]:
-    """The operators of each merged kernel, which is one launch of the report too."""
-    taken = [group for group in model.report.fusion_groups if group["taken"]]
-    found = [set(group["operators"]) for group in taken]
-    merged = [set(k.operators) for k in model.report.kernels if k.rule.startswith("parallel: ")]
-    assert sorted(map(sorted, found)) == sorted(map(sorted, merged))
-    assert all(len(group["kernels"]) > 1 for group in taken)
-    return found
 
 
 def together(model: tvm_edge.CompiledModel, *operators: str) -> bool:
@@ -75,29 +46,6 @@ def heads(graph: Graph) -> None:
             graph.output(graph.op("Transpose", head, perm=[0, 2, 3, 1]))
 
 
-def two_networks(graph: Graph) -> None:
-    """Nothing in common."""
-    for _ in range(2):
-        data = conv(graph, graph.input(1, 8, 9, 7), 8, 16)
-        graph.output(conv(graph, graph.op("GlobalAveragePool", data), 16, 10, 1))
-
-
-def shared_and_in_place(graph: Graph) -> None:
-    """One input of all branches, residuals that are overwritten, an operator of two results."""
-    data = conv(graph, graph.input(1, 16, 8, 8), 16, 16)
-    ends = []
-    for size in (1, 3):
-        branch = conv(graph, data, 16, 16, size)
-        inner = conv(graph, branch, 16, 16, 1)
-        ends.append(graph.op("Relu", graph.op("Add", inner, branch)))
-    left, right = graph.ops("Split", 2, ends[0], axis=1)
-    graph.output(graph.op("Mul", left, right))
-    values = graph.ops("TopK", 2, graph.op("Flatten", ends[1]), graph.constant(np.array([5])))
-    graph.output(graph.op("Exp", values[0]))
-    graph.output(values[1], onnx.TensorProto.INT64)
-    graph.output(conv(graph, data, 16, 8))
-
-
 MODELS = [fire, inception, heads, two_networks, shared_and_in_place]
 
 
@@ -112,7 +60,7 @@ def test_on_a_cpu(build: Callable[[Graph], None]) -> None:
 @pytest.fixture
 def as_large(large_gpu: None, pocl_as_written: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large GPU, for which the policy decides as it does for one."""
-    monkeypatch.setattr(parallel, "fuses_by_itself", parallel_policy.fuses_by_itself)
+    monkeypatch.setattr(parallel_fusion, "fuses_by_itself", parallel_policy.fuses_by_itself)
 
 
 @pytest.mark.parametrize(
@@ -139,13 +87,13 @@ def test_barriers_are_kept_apart_on_cpus(
     """The same kernels, of a device that is one."""
     graph = Graph()
     build(graph)
-    fuse = parallel.fuse_parallel
+    fuse = parallel_fusion.fuse_parallel
 
     def on_cpu(mod: Any, spec: Any, target: Any, **options: Any) -> Any:
         return fuse(mod, replace(spec, on_cpu=True), target, **options)
 
-    monkeypatch.setattr(parallel, "fuse_parallel", on_cpu)
-    report = prepared.prepare(graph.model(), gpu, None, "none", parallel_fusion=True).report
+    monkeypatch.setattr(parallel_fusion, "fuse_parallel", on_cpu)
+    report = lowered_model(graph.model(), gpu, "none", parallel_fusion=True).report
     refused = [group["reason"] for group in report.fusion_groups if not group["taken"]]
     assert any("barriers" in reason for reason in refused)
     assert not any(group["taken"] for group in report.fusion_groups)
@@ -219,7 +167,7 @@ def test_parts_are_written_in_any_order(
         assert not any(a in problem.before[b] for group in taken for a in group for b in group)
         return [Group(members, True, "chosen here", None, None) for members in taken]
 
-    monkeypatch.setattr(parallel_fusion, "choose_groups", chosen)
+    monkeypatch.setattr("tvm_edge.relay_passes.fuse.parallel_fusion.choose_groups", chosen)
     model = compiled(graph, gpu)
     convs = [node.name for node in model.report.operators if node.op_type == "Conv"]
     assert all(together(model, *(convs[member] for member in members)) for members in taken)
@@ -256,12 +204,12 @@ def test_who_reads_all_parts_waits_for_each(
 
     def kept(mod: tvm.IRModule, *_: Any, **__: Any) -> ParallelFusion:
         seen.append(mod)
-        return ParallelFusion(mod, [(number,) for number in range(len(kernel_calls(mod)))])
+        return ParallelFusion(mod)
 
-    monkeypatch.setattr("tvm_edge.compiler.parallel.fuse_parallel", kept)
+    monkeypatch.setattr("tvm_edge.compiler.parallel_fusion.fuse_parallel", kept)
     graph = Graph()
     fire(graph)
-    prepared.prepare(graph.model(), gpu, None, "none", parallel_fusion=True)
+    lowered_model(graph.model(), gpu, "none", parallel_fusion=True)
     (mod,) = seen
     bindings = list(all_bindings(mod["main"].body))
     before = dependences(mod, bindings, Lives(mod["main"]))
@@ -276,10 +224,10 @@ def test_kernels_are_one_launch_in_the_end(gpu: str, as_large: None) -> None:
     """Also those that write parts of one tensor."""
     graph = Graph()
     fire(graph)
-    plan = prepared.prepare(graph.model(), gpu, None, "none", parallel_fusion=True)
+    plan = lowered_model(graph.model(), gpu, "none", parallel_fusion=True)
     composed = [
         func
-        for func in plan.lowered.functions.values()
+        for func in plan.module.functions.values()
         if isinstance(func, tirx.PrimFunc) and PARALLEL in func.attrs
     ]
     assert composed
@@ -299,7 +247,7 @@ def test_the_best_branches_are_merged_without_being_asked(gpu: str, as_large: No
         if group["taken"]:
             assert group["merged_us"] < group["apart_us"]
             assert "predicted" in group["reason"]
-    apart = prepared.prepare(graph.model(), gpu, None, "none", parallel_fusion=False).report
+    apart = lowered_model(graph.model(), gpu, "none", parallel_fusion=False).report
     assert not apart.fusion_groups and len(apart.kernels) > len(model.report.kernels)
 
 
@@ -338,7 +286,7 @@ def test_what_members_write_is_alive_together() -> None:
     total = graph.op("Sum", *(conv(graph, each, 16, 16, 1) for each in data))
     graph.output(total)
     cpu = {"kind": "llvm", "mcpu": "znver4"}  # other instructions have other kernels to merge
-    report = prepared.prepare(graph.model(), cpu, None, "none", parallel_fusion=True).report
+    report = lowered_model(graph.model(), cpu, "none", parallel_fusion=True).report
     assert max(len(group["kernels"]) for group in report.fusion_groups) == 4
     memory = report.memory
     assert memory is not None and memory.over_time[""][0] == 4 * 16**3 * 4
@@ -349,7 +297,7 @@ def test_the_same_every_time(gpu: str, as_large: None) -> None:
     inception(graph)
     model = graph.model()
     first, second = (
-        prepared.prepare(model, gpu, None, "none", parallel_fusion=True).report for _ in range(2)
+        lowered_model(model, gpu, "none", parallel_fusion=True).report for _ in range(2)
     )
     assert first.fusion_groups == second.fusion_groups
     assert [k.name for k in first.kernels] == [k.name for k in second.kernels]

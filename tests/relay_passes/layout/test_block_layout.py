@@ -16,7 +16,6 @@ from tvm import relax, te
 from tests.onnx_models import make_model, random_input
 from tests.schedules.blocked_harness import SPECS, Conv, check, compile_as, direct
 from tests.schedules.harness import Graph
-from tvm_edge.compiler import phases
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.relay_passes.ir.workloads import conv_workload
@@ -31,7 +30,7 @@ ONE = {"kernel": (1, 1), "pads": (0, 0, 0, 0)}
 
 
 def simplified(model: onnx.ModelProto) -> tvm.IRModule:
-    return phases.SIMPLIFY(load_model(model).module)
+    return simplified(load_model(model).module)
 
 
 def operators(mod: tvm.IRModule) -> Counter[str]:
@@ -366,8 +365,8 @@ def test_symbolic_shapes_stay_as_they_are() -> None:
 def test_a_cpu_without_vectors_and_a_gpu_stay_as_they_are() -> None:
     before = simplified(conv_model())
     assert_equal(BlockLayout(replace(SPEC, simd_bytes=4))(before), before)
-    gpu = resolve_target("mali-t860").spec
-    assert_equal(phases.layout(gpu)(before), before)
+    gpu = resolve_target("mali-t860")
+    assert_equal(between(before, "BlockLayout", "LowerOperators", gpu), before)
 
 
 # ------------------------------------------------------------------------------- the report

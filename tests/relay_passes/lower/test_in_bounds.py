@@ -5,30 +5,18 @@ Each run is in a child: what these tests are about ends a process.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 import tvm_edge
-from tests.onnx_models import make_model, reference
+from tests.onnx_models import reference
+from tests.relay_passes.indexing_models import indexing_model
 from tests.runtime.support import run_child
-
-OPERATORS = (
-    "Gather",
-    "GatherElements",
-    "GatherND",
-    "ScatterElements",
-    "ScatterND",
-    "MaxUnpool",
-)
-FAR = (2**40, -(2**63), 10**8, -6, 5)
 
 _RUN = """
 import numpy as np
 import tvm_edge
-from tests.relay_passes.lower.test_in_bounds import FAR, OPERATORS, indexing_model
+from tests.relay_passes.indexing_models import FAR, OPERATORS, indexing_model
 for op in OPERATORS:
     model = tvm_edge.compile(indexing_model(op), "llvm")
     for value in FAR:
@@ -38,31 +26,6 @@ for op in OPERATORS:
         # Ones, sums of at most 20 of them, and zeros beside.
         assert ((result >= 0) & (result <= 21) & (result == result.round())).all(), (op, result)
 """
-
-
-def indexing_model(op: str) -> Any:
-    """An operator that reads or writes where its input ``i`` says."""
-    shapes: dict[str, tuple[int, ...]] = {
-        "Gather": (3,),
-        "GatherElements": (4, 5),
-        "GatherND": (2, 2),
-        "ScatterElements": (4, 5),
-        "ScatterND": (1, 1),
-        "MaxUnpool": (1, 1, 2, 2),
-    }
-    inputs: dict[str, tuple[int, ...]] = {"x": (4, 5), "i": shapes[op]}
-    names, attributes = ["x", "i"], {}
-    if op == "ScatterElements":
-        names.append("x")
-        attributes["reduction"] = "add"
-    elif op == "ScatterND":
-        names.append("u")
-        inputs["u"] = (1, 5)
-    elif op == "MaxUnpool":
-        inputs["x"] = shapes[op]
-        attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
-    node = helper.make_node(op, names, ["y"], **attributes)
-    return make_model([node], inputs, ["y"], dtypes={"i": TensorProto.INT64}, opset=18)
 
 
 def test_indices_out_of_range_stay_inside() -> None:
@@ -96,7 +59,7 @@ def test_indices_in_range_are_as_onnx_says(op: str) -> None:
 _DIVIDE = """
 import numpy as np
 import tvm_edge
-from tests.relay_passes.lower.test_in_bounds import division_model
+from tests.relay_passes.indexing_models import division_model
 for dtype in ("int8", "int32", "int64", "uint8"):
     low = np.iinfo(dtype).min
     a = np.asarray([[7], [low], [5]], dtype)
@@ -116,18 +79,6 @@ for dtype in ("int8", "int32", "int64", "uint8"):
                 expected = np.where(b == 0, 0, numpy(a, b))
         assert (result == expected.astype(dtype)).all(), (op, fmod, dtype, result, expected)
 """
-
-
-def division_model(op: str, fmod: int, dtype: str, columns: int) -> Any:
-    """Integers by integers, broadcast."""
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    attributes = {"fmod": fmod} if op == "Mod" else {}
-    return make_model(
-        [helper.make_node(op, ["a", "b"], ["y"], **attributes)],
-        {"a": (3, 1), "b": (columns,)},
-        ["y"],
-        dtypes=dict.fromkeys(("a", "b", "y"), kind),
-    )
 
 
 def test_integer_division_does_not_trap() -> None:

@@ -8,10 +8,10 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from tests.compiler.steps import lowered as lowered_model
 from tests.marks import in_full
-from tests.relay_passes.memory.test_in_place import conv
+from tests.relay_passes.concatenations import conv
 from tests.schedules.harness import Graph
-from tvm_edge.compiler import prepared
 from tvm_edge.relay_passes.ir.expressions import is_call
 from tvm_edge.schedules.base import workspace_of
 
@@ -60,10 +60,10 @@ def test_a_recorded_run_allocates_its_results_alone(
 ) -> None:
     """Partial sums and transformed images too are taken once, outside of what is recorded."""
     given = model or sums_in_parts().model()
-    plan = prepared.prepare(given, "jetson-orin-nano", None, "none", parallel_fusion=fusion)
-    kernels = [f for _, f in plan.unmerged.functions_items() if isinstance(f, tirx.PrimFunc)]
+    plan = lowered_model(given, "jetson-orin-nano", "none", parallel_fusion=fusion)
+    kernels = [f for _, f in plan.lifted.functions_items() if isinstance(f, tirx.PrimFunc)]
     assert any(len(workspace_of(func)) for func in kernels), "nothing here has partial sums"
-    found = allocations(plan.lowered)
+    found = allocations(plan.module)
     captured = {name: counts for name, counts in found.items() if "capture" in name}
     assert sum(counts["launched"] for counts in captured.values())
     assert not any(counts["allocated"] for counts in captured.values())

@@ -9,7 +9,7 @@ import pytest
 
 import tvm_edge
 from tests.marks import in_full
-from tests.relay_passes.memory.test_in_place import (
+from tests.relay_passes.concatenations import (
     compiled,
     conv,
     dense_block,

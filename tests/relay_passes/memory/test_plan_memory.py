@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
-import tvm_edge
-from tests.compiler.test_zoo_accuracy import REDUCED
+from tests.compiler.reduced_networks import REDUCED
 from tests.marks import in_full
 from tvm_edge import zoo
-from tvm_edge.compiler import prepared
+from tvm_edge.compiler import driver
+from tvm_edge.compiler.options import Options
+from tvm_edge.compiler.pipeline import PIPELINE
 from tvm_edge.relay_passes.ir.expressions import is_call
 from tvm_edge.relay_passes.memory.plan_memory import PlanMemory, _Storage
 
@@ -391,21 +392,9 @@ def test_that_the_check_finds_an_overwritten_tensor(monkeypatch: pytest.MonkeyPa
 
 def rewritten(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> tvm.IRModule:
     """A network as planners find it."""
-    found = []
-
-    def lower(lifted: tvm.IRModule, *_: object) -> tuple[tvm.IRModule, tvm.IRModule]:
-        found.append(lifted)
-        raise InterruptedError
-
-    monkeypatch.setattr(prepared, "lower", lower)
-    with pytest.raises(tvm_edge.CompilationError, match="InterruptedError"):
-        tvm_edge.analyze(zoo.build(name, **REDUCED[name]), target, fallback="none")
-    passes = (
-        transform.ToNonDataflow(),
-        transform.RemovePurityChecking(),
-        transform.CallTIRRewrite(),
-    )
-    return tvm.transform.Sequential(passes)(found[0])
+    model = zoo.build(name, **REDUCED[name])
+    begun = driver.start(model, target, Options(fallback="none", tuning_logs=None))
+    return PIPELINE.part(until="PlanMemory").run(begun).module
 
 
 @pytest.mark.parametrize(

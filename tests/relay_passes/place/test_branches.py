@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
 import tvm
-from onnx import TensorProto, helper
 from tvm import relax
 
 import tvm_edge
-from tests.onnx_models import make_model, random_input, reference
-from tests.relay_passes.place.test_label_operators import _without_copies
-from tvm_edge.compiler import phases
+from tests.compiler.steps import legalized, simplified
+from tests.onnx_models import choosing, random_input, reference
+from tests.relay_passes.two_devices import without_copies
 from tvm_edge.compiler.placement import place
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
@@ -26,38 +24,6 @@ from tvm_edge.relay_passes.place.label_operators import (
 from tvm_edge.relay_passes.place.verify_placement import VerifyPlacement
 
 EDGES = np.float32([1.0, 1.5])
-
-
-def choosing() -> onnx.ModelProto:
-    """One of two results of an exponential, and what is behind them."""
-
-    def branch(*nodes: onnx.NodeProto) -> onnx.GraphProto:
-        # An item of a tuple has another name of its own, which the compiler forgets.
-        result = helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, (4, 8))
-        return helper.make_graph(nodes, nodes[-1].op_type, [], [result])
-
-    then = branch(
-        helper.make_node("Unique", ["e"], ["values"]),
-        helper.make_node("ReduceMax", ["values"], ["largest"], keepdims=0),
-        helper.make_node("Div", ["e", "largest"], ["then"]),
-    )
-    otherwise = branch(
-        helper.make_node("Relu", ["e"], ["r"]),
-        helper.make_node("TopK", ["r", "k"], ["otherwise", "indices"], axis=1),
-    )
-    return make_model(
-        [
-            helper.make_node("Exp", ["data"], ["e"], name="exp"),
-            helper.make_node(
-                "If", ["which"], ["c"], name="choice", then_branch=then, else_branch=otherwise
-            ),
-            helper.make_node("Neg", ["c"], ["y"], name="neg"),
-        ],
-        {"data": (4, 8), "which": ()},
-        ["y"],
-        {"k": np.array([8])},
-        dtypes={"which": TensorProto.BOOL},
-    )
 
 
 @pytest.mark.parametrize(
@@ -167,7 +133,7 @@ def placed(model: tvm.IRModule) -> tvm.IRModule:
     resolved = resolve_target("mali-t860", "llvm")
     imported = load_model(model, None)
     with resolved.cpu.target:
-        return place(phases.SIMPLIFY(imported.module), imported, resolved, "list").module
+        return place(simplified(imported.module), imported, resolved, "list").module
 
 
 def test_copies_are_made_where_they_are_needed() -> None:
@@ -198,7 +164,7 @@ def test_a_tensor_crosses_once_however_many_branches_are_between() -> None:
 def test_a_copy_lost_in_a_branch_is_found() -> None:
     resolved = resolve_target("mali-t860", "llvm")
     with resolved.target:
-        legal = phases.legalize(resolved)(placed(module(searches_first=True)))
+        legal = legalized(placed(module(searches_first=True)), resolved)
     VerifyPlacement()(legal)
     with pytest.raises(RuntimeError, match="lost a copy"):
-        VerifyPlacement()(_without_copies(legal))
+        VerifyPlacement()(without_copies(legal))

@@ -8,10 +8,10 @@ import tvm
 from tvm import relax
 
 import tvm_edge
-from tests.compiler.test_zoo_accuracy import REDUCED
+from tests.compiler.reduced_networks import REDUCED
+from tests.compiler.steps import simplified
 from tests.marks import in_full
 from tvm_edge import zoo
-from tvm_edge.compiler import phases
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.lower.lower_operators import _LOWERINGS
@@ -87,7 +87,7 @@ def test_networks_stay(name: str) -> None:
     """All that a GPU can run of the zoo performs there: the list moves none of it."""
     model = load_model(zoo.build(name, **REDUCED[name]), None)
     with resolve_target("llvm").target:
-        main = phases.SIMPLIFY(model.module)["main"]
+        main = simplified(model.module)["main"]
     needed = label_operators(main, Policy("named"), {})
     for kind in KINDS:
         assert label_operators(main, Policy("list", kind=kind), {}) == needed

@@ -10,9 +10,10 @@ from onnx import TensorProto, helper
 from tvm import relax
 
 import tvm_edge
+from tests.compiler.steps import fuse_kernels, legalized, simplified
 from tests.onnx_models import make_model, random_input, reference, relative_error
+from tests.relay_passes.two_devices import without_copies
 from tests.schedules.harness import Graph
-from tvm_edge.compiler import phases
 from tvm_edge.compiler.placement import Placed, place
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
@@ -48,7 +49,7 @@ def placed(
     resolved = resolve_target(target, "llvm")
     imported = load_model(model, None)
     with resolved.cpu.target:
-        return place(phases.SIMPLIFY(imported.module), imported, resolved, fallback)
+        return place(simplified(imported.module), imported, resolved, fallback)
 
 
 def copies(mod: tvm.IRModule) -> list[relax.Call]:
@@ -133,8 +134,8 @@ def test_every_kernel_has_the_device_of_its_tensors() -> None:
     mod = placed(branches(), ["conv", "sum", "product"]).module
     resolved = resolve_target("mali-t860", "llvm")
     with resolved.target:
-        legal = phases.legalize(resolved)(mod)
-        fused = phases.FUSE(phases.GROUP(legal))  # VerifyPlacement is its last
+        legal = legalized(mod, resolved)
+        fused = fuse_kernels(legal, resolved)  # VerifyPlacement is its last
     targets = {
         gvar.name_hint: func.attrs.get("target")
         for gvar, func in fused.functions_items()
@@ -150,25 +151,10 @@ def test_every_kernel_has_the_device_of_its_tensors() -> None:
 def test_a_lost_copy_is_found() -> None:
     resolved = resolve_target("mali-t860", "llvm")
     with resolved.target:
-        legal = phases.legalize(resolved)(placed(branches(), ["left"]).module)
+        legal = legalized(placed(branches(), ["left"]).module, resolved)
     VerifyPlacement()(legal)
     with pytest.raises(RuntimeError, match="lost a copy"):
-        VerifyPlacement()(_without_copies(legal))
-
-
-def _without_copies(mod: tvm.IRModule) -> tvm.IRModule:
-    """Each copy replaced by what it copies."""
-
-    @relax.expr_functor.mutator
-    class Forget(relax.expr_functor.PyExprMutator):
-        def visit_call_(self, op: relax.Call) -> relax.Expr:
-            op = super().visit_call_(op)
-            is_copy = isinstance(op.op, tvm.ir.Op) and op.op.name == "relax.to_vdevice"
-            return op.args[0] if is_copy else op
-
-    mod = mod.clone()
-    mod["main"] = Forget(mod).visit_expr(mod["main"])
-    return mod
+        VerifyPlacement()(without_copies(legal))
 
 
 def test_copies_name_no_device_number() -> None:

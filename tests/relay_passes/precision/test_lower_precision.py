@@ -10,8 +10,8 @@ import tvm_ffi
 from onnx import TensorProto, helper
 from tvm import relax, tirx
 
+from tests.compiler.steps import between, fuse_kernels, legalized, simplified
 from tests.onnx_models import make_model
-from tvm_edge.compiler import phases
 from tvm_edge.compiler.placement import place
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
@@ -40,7 +40,7 @@ def lowered(
     imported = load_model(model, None)
     named = {i: "named" for i, n in enumerate(imported.nodes) if n.name in exceptions}
     with resolved.cpu.target:
-        placed = place(phases.SIMPLIFY(imported.module), imported, resolved, fallback)
+        placed = place(simplified(imported.module), imported, resolved, fallback)
     result = lower_precision(placed.module, "opencl", named)
     relax.analysis.well_formed(result.module)  # raises
     names = [n.name for n in imported.nodes]
@@ -133,8 +133,8 @@ def test_a_bias_is_added_before_anything_is_rounded() -> None:
     """In one kernel with the convolution, whose sums are float32."""
     resolved = resolve_target("mali-t860", "llvm")
     with resolved.target:
-        legal = phases.legalize(resolved)(lowered(residual()).module)
-        fused = phases.arithmetic(resolved)(phases.FUSE(phases.GROUP(legal)))
+        legal = legalized(lowered(residual()).module, resolved)
+        fused = between(legal, "TraceNodes", "MeasureLoops", resolved)
     kernels = [f for g, f in fused.functions_items() if "conv2d" in g.name_hint]
     stores: list[str] = []
     for kernel in kernels:
@@ -175,8 +175,8 @@ def test_a_tail_is_one_kernel() -> None:
     """Bias, sum and ReLU behind a convolution, and the conversion behind the last one."""
     resolved = resolve_target("mali-t860", "llvm")
     with resolved.target:
-        legal = phases.legalize(resolved)(lowered(residual()).module)
-        fused = phases.FUSE(phases.GROUP(legal))
+        legal = legalized(lowered(residual()).module, resolved)
+        fused = fuse_kernels(legal, resolved)
     kernels = [
         binding.value.args[0].name_hint
         for block in fused["main"].body.blocks

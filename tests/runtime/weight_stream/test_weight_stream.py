@@ -15,7 +15,7 @@ import tvm
 
 import tvm_edge
 from tests.onnx_models import reference, relative_error
-from tests.runtime.test_concurrency import at_once
+from tests.runtime.support import at_once
 from tests.runtime.weight_stream.conftest import LAYERS, WIDTH
 from tvm_edge import ArtifactError, opencl
 from tvm_edge.runtime.devices import device_of

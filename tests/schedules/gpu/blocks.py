@@ -11,9 +11,8 @@ import onnx
 import tvm_edge
 from tests.onnx_models import reference
 from tests.schedules.harness import Graph, assert_close
-from tvm_edge.compiler import prepared
+from tvm_edge.compiler import driver
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem
@@ -21,6 +20,7 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import config_space
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.layouts import block_sizes
+from tvm_edge.tuning.tunable import layout_graph_of
 
 Pick = Callable[[list[ConvConfig]], ConvConfig]
 
@@ -82,7 +82,7 @@ def check_blocks(
     graph: Graph, block: int, pick: Pick = first, target: str = "opencl"
 ) -> tvm_edge.CompiledModel:
     """The same, in blocks of one size."""
-    resolved = prepared.resolve_target(target)  # as fixtures have it
+    resolved = driver.resolve_target(target)  # as fixtures have it
     return check_plan(graph, plan_in_blocks(graph.model(), block, resolved, pick), target)
 
 

@@ -15,9 +15,10 @@ from tvm import s_tir, tirx
 from tvm.relax import transform
 
 import tvm_edge
+from tests.compiler.steps import fuse_kernels, legalized, simplified
+from tests.compiler.steps import lowered as lowered_model
 from tests.onnx_models import reference
 from tests.schedules.harness import Graph, Kernel, assert_close
-from tvm_edge.compiler import phases, prepared
 from tvm_edge.compiler.build import build
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import DeviceSpec, resolve_target
@@ -53,10 +54,10 @@ def gpu_functions(model: onnx.ModelProto) -> tvm.IRModule:
     """The unscheduled kernels of a model."""
     resolved = resolve_target("mali-t860")
     with resolved.cpu.target:
-        simple = phases.SIMPLIFY(load_model(model, None).module)
+        simple = simplified(load_model(model, None).module)
     with resolved.target:
-        legal = phases.legalize(resolved)(simple)
-        return transform.DeadCodeElimination()(phases.FUSE(phases.GROUP(legal)))
+        legal = legalized(simple, resolved)
+        return transform.DeadCodeElimination()(fuse_kernels(legal, resolved))
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def check_gpu(graph: Graph, target: str) -> tuple[KernelInfo, ...]:
 
 def opencl_source(model: onnx.ModelProto, target: str, precision: str = "float32") -> str:
     """The OpenCL C of all kernels that a model has on a target."""
-    plan = prepared.prepare(model, target, None, "none", host="llvm", precision=precision)
+    plan = lowered_model(model, target, "none", host="llvm", precision=precision)
     found: list[str] = []
 
     def collect(module: Any) -> None:
@@ -165,7 +166,7 @@ def opencl_source(model: onnx.ModelProto, target: str, precision: str = "float32
         for imported in module.imports:
             collect(imported)
 
-    collect(build(plan.lowered, plan.resolved)._executable.mod)
+    collect(build(plan.module, plan.resolved)._executable.mod)
     return "\n".join(found)
 
 

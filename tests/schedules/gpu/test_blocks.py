@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.compiler.steps import lowered as lowered_model
 from tests.marks import in_full, needs_opencl
 from tests.schedules.blocked_harness import Conv
 from tests.schedules.gpu.blocks import (
@@ -21,11 +22,10 @@ from tests.schedules.gpu.blocks import (
 )
 from tests.schedules.gpu.harness import MALI, ORIN
 from tests.schedules.harness import Graph
+from tests.tuning.layout_networks import network
 from tests.tuning.made import conv
-from tests.tuning.test_network_layouts import network
-from tvm_edge.compiler import prepared
+from tvm_edge.compiler import driver
 from tvm_edge.compiler.build import build
-from tvm_edge.compiler.tunable import layout_graph_of
 from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.report import layout_name
@@ -34,6 +34,7 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.knobs import read_knobs
 from tvm_edge.schedules.layouts import image_block
+from tvm_edge.tuning.tunable import layout_graph_of
 
 DENSE = {
     "pointwise": Conv(channels=24, filters=40, kernel=(1, 1), pads=(0,) * 4, image=(9, 14)),
@@ -153,7 +154,7 @@ def test_sums_in_parts(large_gpu: None) -> None:
 def test_layouts_of_a_network(seed: int, split: bool, large_gpu: None) -> None:
     """Mixed at random: with pools, sums, concatenations, a gate; moved channels are in NCHW."""
     graph = network(split=split)
-    model, resolved = graph.model(), prepared.resolve_target("opencl")
+    model, resolved = graph.model(), driver.resolve_target("opencl")
     found, _ = layout_graph_of(model, resolved)
     assert not found.gathers
     random = np.random.default_rng(seed)
@@ -184,10 +185,11 @@ def test_smaller_work_groups_read_the_same_weights() -> None:
     graph = beside_each_other({"window": ALL["window"], "pointwise": ALL["pointwise"]})
     model, resolved = graph.model(), resolve_target("adreno-630")
     plan = plan_in_blocks(model, 4, resolved, lambda configs: configs[-1])
-    made = prepared.prepare(model, "adreno-630", None, "none", host="llvm", layout_plan=plan)
+    made = lowered_model(model, "adreno-630", "none", host="llvm", layout_plan=plan)
     assert set(made.report.layouts.values()) == {"NCHW4c"}
-    assert made.smaller is not None
-    made.smaller()
+    smaller = driver._smaller_groups(made)
+    assert smaller is not None
+    smaller()
 
 
 @pytest.mark.full
@@ -197,7 +199,7 @@ def test_cuda_reads_and_stores_vectors(block: int) -> None:
     graph = beside_each_other({"pointwise": ALL["pointwise"], "window": ALL["window"]})
     model, resolved = graph.model(), resolve_target("jetson-orin-nano")
     plan = plan_in_blocks(model, block, resolved)
-    made = prepared.prepare(model, "jetson-orin-nano", None, "none", host="llvm", layout_plan=plan)
+    made = lowered_model(model, "jetson-orin-nano", "none", host="llvm", layout_plan=plan)
     assert set(made.report.layouts.values()) == {layout_name(block)}
     sources: list[str] = []
 
@@ -207,7 +209,7 @@ def test_cuda_reads_and_stores_vectors(block: int) -> None:
         for imported in module.imports:
             collect(imported)
 
-    collect(build(made.lowered, made.resolved)._executable.mod)
+    collect(build(made.module, made.resolved)._executable.mod)
     kernels = re.findall(r"\w*conv2d\w*\(([^)]*)\) \{(.*?)\n\}", "".join(sources), re.DOTALL)
     assert kernels
     for params, body in kernels:

@@ -29,8 +29,8 @@ from tests.opencl.support import child_environment
 from tests.schedules.gpu.harness import ORIN, gpu_functions
 from tests.schedules.gpu.intel_runtime import HOW_TO_GET_ONE, intel_environment
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.hardware import resolve_target
+from tvm_edge.relay_passes.lower.schedule_kernels import schedule_kernels
 from tvm_edge.relay_passes.precision.calculate_in_float32 import calculate_in_float32
 from tvm_edge.relay_passes.precision.round_weights import round_weights
 from tvm_edge.schedules.base import PRECISION, Scheduled

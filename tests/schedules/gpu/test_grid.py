@@ -20,8 +20,8 @@ from tests.schedules.blocked_harness import (
     direct,
 )
 from tests.schedules.gpu.harness import check_gpu
+from tests.schedules.graphs import network
 from tests.schedules.harness import Graph, assert_close, kernels_of
-from tests.schedules.test_rules import network
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering import opencl_pipeline
 from tvm_edge.schedules.base import workspace_of

@@ -14,18 +14,20 @@ from tvm import ir, te, tirx
 import tvm_edge
 from tests.marks import in_full, needs_opencl
 from tests.quantized_models import (
+    AWKWARD,
     QuantizedGraph,
     assert_same_numbers,
     inputs_of,
+    network,
     quantized,
+    rules_of,
     with_intermediates,
 )
-from tests.relay_passes.quantize.test_quantize_int8 import AWKWARD, network, rules_of
 from tests.schedules.gpu.harness import MALI, ORIN, launches, local_bytes
-from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.hardware.kinds import opencl
 from tvm_edge.hardware.presets import GENERIC_CUDA, PRESETS
+from tvm_edge.lowering.cuda_compiler import cuda_compiler
 from tvm_edge.lowering.opencl_source import sources_rewritten
 from tvm_edge.schedules.base import Scheduled, workspace_of
 from tvm_edge.schedules.conv_workload import ConvWorkload

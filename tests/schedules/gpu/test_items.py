@@ -13,10 +13,10 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
+from tests.compiler.steps import fuse_kernels, legalized
 from tests.marks import in_full, needs_opencl
 from tests.schedules.gpu.harness import MALI, ORIN, TINY, launches
 from tests.tuning.made import conv
-from tvm_edge.compiler import phases
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
 from tvm_edge.hardware.presets import PRESETS
@@ -92,7 +92,7 @@ def sample(configs: Sequence[ConvConfig], count: int) -> list[ConvConfig]:
 def simplified(problem: Operands, workload: ConvWorkload, resolved: ResolvedTarget) -> Any:
     """A model of the convolution, its bias and a ReLU."""
     with resolved.cpu.target:
-        return phases.SIMPLIFY(load_model(repeated_convolution(workload, problem, 1), None).module)
+        return simplified(load_model(repeated_convolution(workload, problem, 1), None).module)
 
 
 def kernel(
@@ -100,8 +100,8 @@ def kernel(
 ) -> Scheduled:
     """The only kernel of a model that compiles with `configs`."""
     with resolved.target:
-        legal = phases.legalize(resolved, "float32", configs)(simple)
-        fused = phases.FUSE(phases.GROUP(legal))
+        legal = legalized(simple, resolved, "float32", configs)
+        fused = fuse_kernels(legal, resolved)
         (func,) = (f for _, f in fused.functions_items() if isinstance(f, tirx.PrimFunc))
         return schedule(func, resolved.spec)
 

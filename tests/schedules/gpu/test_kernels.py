@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tvm_edge
+from tests.schedules.gpu.graphs import conv
 from tests.schedules.gpu.harness import check_gpu, rules
 from tests.schedules.harness import Graph
 
@@ -17,19 +18,6 @@ from tests.schedules.harness import Graph
 def size(request: pytest.FixtureRequest) -> None:
     """Every kernel as this GPU gets it, and as a large one does."""
     request.getfixturevalue(request.param)
-
-
-def conv(
-    *data: int, outputs: int, kernel: tuple[int, ...], tail: bool = True, **attributes: Any
-) -> Graph:
-    """A convolution, with a bias and a ReLU unless told otherwise."""
-    graph = Graph()
-    group = attributes.get("group", 1)
-    weight = graph.input(outputs, data[1] // group, *kernel)
-    bias = [graph.input(outputs)] if tail else []
-    result = graph.op("Conv", graph.input(*data), weight, *bias, **attributes)
-    graph.output(graph.op("Relu", result) if tail else result)
-    return graph
 
 
 @pytest.mark.diagonals(2)

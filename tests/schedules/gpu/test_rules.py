@@ -18,8 +18,8 @@ from tests.schedules.gpu.harness import (
     gpu_kernels,
     launches,
 )
+from tests.schedules.graphs import network
 from tests.schedules.harness import Graph, Kernel
-from tests.schedules.test_rules import network
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.schedules.gpu import RULES, schedule
 from tvm_edge.schedules.gpu.tile import choose_tile

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tvm import relax, tirx
 
 import tvm_edge
+from tests.compiler.steps import fuse_kernels, legalized, simplified
 from tests.marks import in_full
 from tests.onnx_models import reference, relative_error
 from tests.runtime.support import run_child
@@ -22,7 +23,6 @@ from tests.schedules.gpu.intel_runtime import HOW_TO_GET_ONE, sub_group_environm
 from tests.schedules.gpu.lanes import Lanes
 from tests.schedules.gpu.subgroup_cases import CASES, RUNS, SIZES, conv
 from tests.schedules.harness import TOLERANCE, Graph, sweep
-from tvm_edge.compiler import phases
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.hardware.presets import PRESETS
@@ -37,9 +37,9 @@ def run_in_lanes(graph: Graph, spec: DeviceSpec) -> tuple[np.ndarray, list[str],
     """A model's output, its rules and what its kernels of sub-groups called, without a device."""
     resolved = replace(resolve_target("intel-hd505", host="llvm"), spec=spec)
     with resolved.cpu.target:
-        simple = phases.SIMPLIFY(load_model(graph.model(), None).module)
+        simple = simplified(load_model(graph.model(), None).module)
     with resolved.target:
-        fused = phases.FUSE(phases.GROUP(phases.legalize(resolved)(simple)))
+        fused = fuse_kernels(legalized(simple, resolved), resolved)
     values: dict[Any, np.ndarray] = dict(
         zip(fused["main"].params, graph.values.values(), strict=True)
     )
@@ -99,9 +99,9 @@ def test_filters_packed_for_another_device_go_to_another_rule() -> None:
     """What a rule refuses is still right: packed filters are a convolution to all of them."""
     resolved = resolve_target("intel-hd505", host="llvm")
     with resolved.cpu.target:
-        simple = phases.SIMPLIFY(load_model(CASES["odd"][0](0).model(), None).module)
+        simple = simplified(load_model(CASES["odd"][0](0).model(), None).module)
     with resolved.target:
-        fused = phases.FUSE(phases.GROUP(phases.legalize(resolved)(simple)))
+        fused = fuse_kernels(legalized(simple, resolved), resolved)
     (func,) = (f for _, f in fused.functions_items() if isinstance(f, tirx.PrimFunc))
     assert schedule(func, HD505).rule == "subgroup"
     for spec in (replace(HD505, sub_groups=()), replace(HD505, max_work_group_size=4)):

@@ -10,9 +10,8 @@ import tvm
 
 import tvm_edge
 from tests.onnx_models import reference
+from tests.schedules.gpu.graphs import conv, matrices, residual
 from tests.schedules.gpu.harness import ORIN, gpu_functions, launches
-from tests.schedules.gpu.test_kernels import conv
-from tests.schedules.gpu.test_tiled import matrices, residual
 from tests.schedules.harness import Graph
 from tvm_edge.errors import InputError
 from tvm_edge.schedules.base import PRECISION, Scheduled, workspace_of

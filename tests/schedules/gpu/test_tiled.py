@@ -11,10 +11,10 @@ import pytest
 import tvm
 from tvm import relax
 
+from tests.compiler.steps import lowered as lowered_model
+from tests.schedules.gpu.graphs import conv, matrices, residual
 from tests.schedules.gpu.harness import ORIN, check_gpu, gpu_functions, launches
-from tests.schedules.gpu.test_kernels import conv
 from tests.schedules.harness import Graph
-from tvm_edge.compiler import prepared
 from tvm_edge.report import KernelInfo
 from tvm_edge.runtime.entry import KERNEL_BY_KERNEL
 from tvm_edge.schedules.base import workspace_of
@@ -25,22 +25,6 @@ from tvm_edge.schedules.gpu.product_tile import choose_product_tile
 
 def rules(kernels: tuple[KernelInfo, ...]) -> list[str]:
     return [kernel.rule for kernel in kernels]
-
-
-def matrices(*shapes: tuple[int, ...]) -> Graph:
-    graph = Graph()
-    graph.output(graph.op("MatMul", *(graph.input(*shape) for shape in shapes)))
-    return graph
-
-
-def residual() -> Graph:
-    """What follows the sums reads an image and, for each column, a vector."""
-    graph = Graph()
-    data, weight = graph.input(1, 16, 8, 12), graph.input(24, 16, 3, 3)
-    made = graph.op("Conv", data, weight, graph.input(24), pads=[1] * 4)
-    made = graph.op("Add", made, graph.input(1, 24, 8, 12))
-    graph.output(graph.op("Relu", graph.op("Mul", made, graph.input(12))))
-    return graph
 
 
 def chain() -> Graph:
@@ -162,8 +146,8 @@ def test_a_device_without_room_gets_another_rule() -> None:
 
 def test_runs_of_cuda_are_recorded() -> None:
     """Without a device: what is replayed, and beside it what the profiler calls."""
-    plan = prepared.prepare(chain().model(), "jetson-orin-nano", None, "none")
-    functions = plan.lowered.functions_items()
+    plan = lowered_model(chain().model(), "jetson-orin-nano", "none")
+    functions = plan.module.functions_items()
     named = {g.name_hint: f for g, f in functions if isinstance(f, relax.Function)}
     assert "cuda_graph" in str(named["main"])
     assert "cuda_graph" not in str(named[KERNEL_BY_KERNEL])

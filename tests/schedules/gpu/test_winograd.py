@@ -10,15 +10,15 @@ import tvm
 from tvm import te
 
 import tvm_edge
+from tests.compiler.steps import fuse_kernels, legalized, simplified
 from tests.onnx_models import reference
 from tests.schedules.gpu.harness import MALI, ORIN, check_gpu, launches
 from tests.schedules.harness import Graph, assert_close
-from tvm_edge.compiler import phases
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.compiler.schedule import schedule_kernels
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.lower import lower_conv2d
+from tvm_edge.relay_passes.lower.schedule_kernels import schedule_kernels
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu import schedule
@@ -203,10 +203,10 @@ def test_allowing_tf32_does_not_round_what_the_transforms_make() -> None:
     resolved = replace(resolve_target(target), spec=SERVER)
     model = conv(1, 64, 224, 224, 64, [1] * 4).model()
     with resolved.cpu.target:
-        simple = phases.SIMPLIFY(load_model(model, None).module)
+        simple = simplified(load_model(model, None).module)
     workload = same(64, 224, 64)
     with resolved.target:
-        legal = phases.legalize(resolved, "tf32", {workload: ConvConfig("winograd", m=4)})(simple)
-        fused = phases.FUSE(phases.GROUP(legal))
+        legal = legalized(simple, resolved, "tf32", {workload: ConvConfig("winograd", m=4)})
+        fused = fuse_kernels(legal, resolved)
         rules = {s.rule for s in schedule_kernels(fused, resolved, "tf32")[1].values()}
     assert "tiled" in rules and "tensor_core" not in rules

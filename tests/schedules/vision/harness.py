@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tvm import relax
 
 import tvm_edge
-from tvm_edge.compiler.cuda import cuda_compiler
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering import opencl_intrinsics
+from tvm_edge.lowering.cuda_compiler import cuda_compiler
 from tvm_edge.schedules.emit import Kernel
 from tvm_edge.schedules.vision import cpu, gpu
 

@@ -6,12 +6,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from tvm import tirx
 
-from tests.onnx_models import make_model
+from tests.onnx_models import make_model, session
 from tests.schedules.vision.harness import Machine, machine, run_kernel, run_operator
 from tvm_edge import ops
 from tvm_edge.schedules.emit import each, function
@@ -31,10 +30,10 @@ def device(request: pytest.FixtureRequest) -> Machine:
 
 
 @cache
-def session(
+def opened(
     shape: tuple[int, int, int], most: int, iou: float, score: float | None, center: bool
-) -> onnxruntime.InferenceSession:
-    """ONNX Runtime with a NonMaxSuppression."""
+) -> Any:
+    """ONNX Runtime's session with a NonMaxSuppression."""
     batch, _, boxes = shape
     limits = {"most": np.array([most]), "iou": np.array([iou], "float32")}
     if score is not None:
@@ -49,15 +48,13 @@ def session(
         limits,
         dtypes={"y": TensorProto.INT64},
     )
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    return session(model)
 
 
 def expected(boxes: np.ndarray, scores: np.ndarray, *how: Any) -> np.ndarray:
     """ONNX Runtime's answer."""
     feed = {"boxes": boxes, "scores": scores}
-    return np.asarray(session(scores.shape, *how).run(None, feed)[0])
+    return np.asarray(opened(scores.shape, *how).run(None, feed)[0])
 
 
 def select(

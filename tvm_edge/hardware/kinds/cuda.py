@@ -31,7 +31,6 @@ class CudaKind(GpuKind):
     name = "cuda"
     generic = GENERIC_CUDA
     oldest_arch = "sm_75"
-    records_launches = True
     pins_memory = True
 
     def spec_of(self, device: Any, index: int) -> DeviceSpec:

@@ -17,7 +17,7 @@ from tvm_edge.hardware.spec import DeviceSpec
 
 __all__ = ["OpenCLKind"]
 
-# What the host waits for the end of a kernel of pocl (`python -m benchmarks.fallback`).
+# What the host waits for the end of a kernel of pocl (`python -m benchmarks run fallback`).
 _WAIT_ON_CPU_US = 40.0
 
 # What an extension of OpenCL's gives, the one to take first.
@@ -38,7 +38,6 @@ class OpenCLKind(GpuKind):
 
     name = "opencl"
     generic = GENERIC_OPENCL
-    records_launches = True
     limits_kernels = True
     maps_memory = True
     pools_memory = True

@@ -19,8 +19,6 @@ class TargetKind:
     ----------
     name : str
         TVM's.
-    records_launches : bool
-        Whether drivers record launches of a model, and replay them as one command.
     limits_kernels : bool
         Whether a driver may allow a kernel fewer work-items than its device, which is known when it
         has built the kernel, maybe on another machine.
@@ -33,7 +31,6 @@ class TargetKind:
     """
 
     name: ClassVar[str]
-    records_launches: ClassVar[bool] = False
     limits_kernels: ClassVar[bool] = False
     maps_memory: ClassVar[bool] = False
     pools_memory: ClassVar[bool] = False

@@ -27,8 +27,8 @@ int MajorVersion(cl_device_id device, const char* extension) {
     return -1;
   }
   std::vector<cl_name_version> all(bytes / sizeof(cl_name_version));
-  if (cl().clGetDeviceInfo(device, CL_DEVICE_EXTENSIONS_WITH_VERSION, bytes, all.data(),
-                           nullptr) != CL_SUCCESS) {
+  if (cl().clGetDeviceInfo(device, CL_DEVICE_EXTENSIONS_WITH_VERSION, bytes, all.data(), nullptr) !=
+      CL_SUCCESS) {
     return -1;
   }
   for (const cl_name_version& each : all) {
@@ -65,9 +65,9 @@ std::string CommandBuffers::Look(const Device& device) {
   if (cl().clGetExtensionFunctionAddressForPlatform == nullptr) {
     return cl().path + " gives no access to extensions";
   }
-#define TVM_EDGE_LOAD(name, result, parameters)                                      \
-  name = reinterpret_cast<result(*) parameters>(                                     \
-      cl().clGetExtensionFunctionAddressForPlatform(device.platform, #name));        \
+#define TVM_EDGE_LOAD(name, result, parameters)                                                    \
+  name = reinterpret_cast<result(*) parameters>(                                                   \
+      cl().clGetExtensionFunctionAddressForPlatform(device.platform, #name));                      \
   if (name == nullptr) return "the driver lacks " #name;
   TVM_EDGE_OPENCL_COMMAND_BUFFER(TVM_EDGE_LOAD)
 #undef TVM_EDGE_LOAD

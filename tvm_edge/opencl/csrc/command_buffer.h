@@ -95,7 +95,7 @@ class CommandBuffer {
    */
   std::vector<std::unique_ptr<Kernel>> kernels_;
   std::vector<Allocation*> blocks_;  // each once
-  Event last_;  // of the replay before, where the next must wait for it
+  Event last_;                       // of the replay before, where the next must wait for it
 };
 
 /*! \brief What the thread's launches are appended to instead of being enqueued; null: nothing. */

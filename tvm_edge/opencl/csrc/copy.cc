@@ -81,14 +81,13 @@ void CopyWithin(Stream* stream, const End& from, const End& to, size_t bytes) {
     CopyOut(stream, from, to.host(), bytes);
     return;
   }
-  const cl_int status =
-      stream->Submit("copy", false, [&](cl_command_queue queue, cl_event* event) {
-        if (from.place.block->svm != nullptr) {
-          return cl().clEnqueueSVMMemcpy(queue, 0, to.svm(), from.svm(), bytes, 0, nullptr, event);
-        }
-        return cl().clEnqueueCopyBuffer(queue, from.buffer(), to.buffer(), from.place.offset,
-                                        to.place.offset, bytes, 0, nullptr, event);
-      });
+  const cl_int status = stream->Submit("copy", false, [&](cl_command_queue queue, cl_event* event) {
+    if (from.place.block->svm != nullptr) {
+      return cl().clEnqueueSVMMemcpy(queue, 0, to.svm(), from.svm(), bytes, 0, nullptr, event);
+    }
+    return cl().clEnqueueCopyBuffer(queue, from.buffer(), to.buffer(), from.place.offset,
+                                    to.place.offset, bytes, 0, nullptr, event);
+  });
   CheckCopy(status, from.device, "within the device", bytes);
 }
 

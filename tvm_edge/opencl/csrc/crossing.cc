@@ -78,9 +78,8 @@ struct Seen {
 };
 
 ffi::Tensor Shared(const ffi::Tensor& tensor, const End& end, char* host, bool mapped) {
-  return ffi::Tensor::FromNDAlloc(
-      SharedMemory(tensor, end.device, end.place.block, host, mapped), tensor.shape(),
-      tensor.dtype(), kHost);
+  return ffi::Tensor::FromNDAlloc(SharedMemory(tensor, end.device, end.place.block, host, mapped),
+                                  tensor.shape(), tensor.dtype(), kHost);
 }
 
 /*!
@@ -153,10 +152,10 @@ class Pending : public ffi::Object {
     Check(cl().clWaitForEvents(1, &raw), device, what);
   }
 
-  ffi::Tensor tensor;                // of the device; alive until the crossing ends
-  ffi::Optional<ffi::Tensor> seen;   // by the host, of an OpenCL tensor that it reads
-  Event ready;                       // null once it was waited for
-  End end;                           // what the host writes, without a device if elsewhere
+  ffi::Tensor tensor;               // of the device; alive until the crossing ends
+  ffi::Optional<ffi::Tensor> seen;  // by the host, of an OpenCL tensor that it reads
+  Event ready;                      // null once it was waited for
+  End end;                          // what the host writes, without a device if elsewhere
 
   TVM_FFI_DECLARE_OBJECT_INFO("tvm_edge.PendingCrossing", Pending, ffi::Object);
 };

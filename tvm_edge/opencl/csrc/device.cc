@@ -81,8 +81,7 @@ DeviceInfo Describe(cl_platform_id platform, cl_device_id device) {
   info.type = Ask<cl_bitfield>(device, CL_DEVICE_TYPE);
   info.single_precision = Ask<cl_bitfield>(device, CL_DEVICE_SINGLE_FP_CONFIG);
   // A 2.x device behind a 1.2 platform is reached through 1.2 entry points.
-  info.version_number =
-      std::min(VersionNumber(info.version), VersionNumber(info.platform_version));
+  info.version_number = std::min(VersionNumber(info.version), VersionNumber(info.platform_version));
   info.compute_units = Ask<cl_uint>(device, CL_DEVICE_MAX_COMPUTE_UNITS);
   info.max_work_group_size = Ask<size_t>(device, CL_DEVICE_MAX_WORK_GROUP_SIZE);
   info.max_work_item_sizes = AskSizes(device, CL_DEVICE_MAX_WORK_ITEM_SIZES);
@@ -141,8 +140,8 @@ Devices* FindDevices() {
   cl_uint count = 0;
   const cl_int status = cl().clGetPlatformIDs(0, nullptr, &count);
   if (status != CL_SUCCESS || count == 0) {
-    all->error = cl().path + " has no platform: no OpenCL driver is installed (" +
-                 StatusName(status) + ")";
+    all->error =
+        cl().path + " has no platform: no OpenCL driver is installed (" + StatusName(status) + ")";
     return all;
   }
   std::vector<cl_platform_id> platforms(count);
@@ -165,15 +164,14 @@ Devices* FindDevices() {
     for (int d = 0; d < static_cast<int>(device_count); ++d) {
       if (Ask<cl_bool>(devices[d], CL_DEVICE_AVAILABLE) != CL_TRUE) continue;
       DeviceInfo info = Describe(platforms[p], devices[d]);
-      const bool matches = Matches(chosen_platform, p, info.platform_name) &&
-                           Matches(chosen_device, d, info.name);
+      const bool matches =
+          Matches(chosen_platform, p, info.platform_name) && Matches(chosen_device, d, info.name);
       all->candidates.push_back({platforms[p], devices[d], std::move(info), p, d, matches});
     }
   }
-  std::stable_sort(all->candidates.begin(), all->candidates.end(),
-                   [](const Candidate& a, const Candidate& b) {
-                     return Rank(a.info) < Rank(b.info);
-                   });
+  std::stable_sort(
+      all->candidates.begin(), all->candidates.end(),
+      [](const Candidate& a, const Candidate& b) { return Rank(a.info) < Rank(b.info); });
   for (Candidate& candidate : all->candidates) {
     if (candidate.chosen && all->chosen.size() < kMaxDevices) all->chosen.push_back(&candidate);
   }
@@ -211,7 +209,6 @@ MemoryKind ChooseMemory(const DeviceInfo& info) {
   // like a buffer anyway.
   return info.unified_memory && fine ? MemoryKind::kSVMFine : buffer;
 }
-
 
 }  // namespace
 

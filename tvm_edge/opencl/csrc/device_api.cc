@@ -170,8 +170,8 @@ class DeviceAPI final : public tvm::runtime::DeviceAPI {
     if (in) device->copied_in.fetch_add(bytes, std::memory_order_relaxed);
     if (out) device->copied_out.fetch_add(bytes, std::memory_order_relaxed);
     if (in) {
-      CopyIn(stream, host_from,
-             FindEnd(device, to, to_offset, bytes, "The target of a copy"), bytes);
+      CopyIn(stream, host_from, FindEnd(device, to, to_offset, bytes, "The target of a copy"),
+             bytes);
       return;
     }
     const End source = FindEnd(device, from, from_offset, bytes, "The source of a copy");
@@ -221,10 +221,9 @@ class HostMapping {
   void AllocData(DLTensor* view) {
     device_ = GetDevice(tensor_.device().device_id);
     device_->CheckUsable();
-    const Place place =
-        FindEnd(device_, tensor_.GetDLTensorPtr()->data, tensor_.byte_offset(),
-                ffi::GetDataSize(tensor_), "A host view")
-            .place;
+    const Place place = FindEnd(device_, tensor_.GetDLTensorPtr()->data, tensor_.byte_offset(),
+                                ffi::GetDataSize(tensor_), "A host view")
+                            .place;
     view->data = device_->memory.Map(place.block) + place.offset;
     block_ = place.block;
   }
@@ -279,7 +278,8 @@ ffi::Tensor HostView(const ffi::Tensor& tensor) {
 }
 
 ffi::Optional<ffi::Tensor> Borrow(const ffi::Tensor& tensor, int index) {
-  if (tensor.device().device_type != kDLCPU) TVM_FFI_THROW(ValueError) << "borrow takes a CPU tensor";
+  if (tensor.device().device_type != kDLCPU)
+    TVM_FFI_THROW(ValueError) << "borrow takes a CPU tensor";
   if (!tensor.IsContiguous()) TVM_FFI_THROW(ValueError) << "borrow takes a contiguous tensor";
   Device* device = GetDevice(index);
   char* host = static_cast<char*>(tensor.GetDLTensorPtr()->data) + tensor.byte_offset();

@@ -8,6 +8,7 @@ namespace tvm_edge::opencl {
 
 std::string StatusName(cl_int status) {
   // Specification, appendix of error codes; extensions below -1000.
+  // clang-format off
   static constexpr const char* kFirst[] = {
       "CL_SUCCESS", "CL_DEVICE_NOT_FOUND", "CL_DEVICE_NOT_AVAILABLE", "CL_COMPILER_NOT_AVAILABLE",
       "CL_MEM_OBJECT_ALLOCATION_FAILURE", "CL_OUT_OF_RESOURCES", "CL_OUT_OF_HOST_MEMORY",
@@ -28,6 +29,7 @@ std::string StatusName(cl_int status) {
       "CL_INVALID_WORK_ITEM_SIZE", "CL_INVALID_GLOBAL_OFFSET", "CL_INVALID_EVENT_WAIT_LIST",
       "CL_INVALID_EVENT", "CL_INVALID_OPERATION", "CL_INVALID_GL_OBJECT",
       "CL_INVALID_BUFFER_SIZE", "CL_INVALID_MIP_LEVEL", "CL_INVALID_GLOBAL_WORK_SIZE"};
+  // clang-format on
   constexpr int kFirstCount = sizeof(kFirst) / sizeof(kFirst[0]);
   constexpr int kInvalidCount = sizeof(kInvalid) / sizeof(kInvalid[0]);
   if (status <= 0 && -status < kFirstCount) return kFirst[-status];

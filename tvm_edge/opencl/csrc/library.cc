@@ -37,8 +37,8 @@ bool Open(const char* path, Library* library) {
     return false;
   }
   std::string missing;
-#define TVM_EDGE_LOAD(name, result, parameters)                                 \
-  library->name = reinterpret_cast<result(*) parameters>(dlsym(handle, #name)); \
+#define TVM_EDGE_LOAD(name, result, parameters)                                                    \
+  library->name = reinterpret_cast<result(*) parameters>(dlsym(handle, #name));                    \
   if (library->name == nullptr) missing = #name;
   TVM_EDGE_OPENCL_OPTIONAL(TVM_EDGE_LOAD)
   missing.clear();  // those may be absent

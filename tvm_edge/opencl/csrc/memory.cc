@@ -140,8 +140,7 @@ void Memory::Free(void* handle) noexcept {
     blocks_.erase(found);
     stats_.in_use -= block->bytes;
     --stats_.live;
-    const size_t limit =
-        std::min(kMaxPooled, static_cast<size_t>(device_->info.global_memory / 8));
+    const size_t limit = std::min(kMaxPooled, static_cast<size_t>(device_->info.global_memory / 8));
     keep = !device_->lost && stats_.pooled + block->bytes <= limit;
   }
   DropSubBuffers(block);
@@ -246,9 +245,9 @@ char* Memory::Map(Allocation* block) {
         break;
       case MemoryKind::kMapped:
         stream->Submit("map", false, [&](cl_command_queue queue, cl_event* event) {
-          block->host = static_cast<char*>(cl().clEnqueueMapBuffer(
-              queue, block->mem, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0, block->bytes, 0, nullptr,
-              event, &status));
+          block->host = static_cast<char*>(
+              cl().clEnqueueMapBuffer(queue, block->mem, CL_TRUE, CL_MAP_READ | CL_MAP_WRITE, 0,
+                                      block->bytes, 0, nullptr, event, &status));
           return status;
         });
         break;
@@ -308,9 +307,8 @@ char* Memory::MapForReading(const Place& place, size_t bytes, Event* done) {
   const cl_uint wait = done == nullptr ? CL_TRUE : 0;
   if (kind == MemoryKind::kMapped) {
     const auto map = [&](cl_command_queue queue, cl_event* event) {
-      host = static_cast<char*>(cl().clEnqueueMapBuffer(queue, block->mem, wait, CL_MAP_READ,
-                                                        place.offset, bytes, 0, nullptr, event,
-                                                        &status));
+      host = static_cast<char*>(cl().clEnqueueMapBuffer(
+          queue, block->mem, wait, CL_MAP_READ, place.offset, bytes, 0, nullptr, event, &status));
       return status;
     };
     stream->Submit("map", false, map, done);

@@ -24,7 +24,7 @@ struct Allocation {
   size_t bytes = 0;    // size of the block, at least what was asked for
   cl_mem mem = nullptr;
   void* svm = nullptr;
-  bool borrowed = false;  // the host's, at `host`; kernels only read it
+  bool borrowed = false;      // the host's, at `host`; kernels only read it
   std::atomic<int> views{0};  // host views alive; kernels must not touch the block meanwhile
 
   std::mutex mutex;                      // guards what follows

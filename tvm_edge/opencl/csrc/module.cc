@@ -222,8 +222,7 @@ void KernelFunction::SetArguments(Kernel* kernel, Device* device, const TVMFFIAn
       }
     }
     if (status != CL_SUCCESS) {
-      Fail(status, device,
-           "setting argument " + std::to_string(i) + " of kernel '" + name_ + "'");
+      Fail(status, device, "setting argument " + std::to_string(i) + " of kernel '" + name_ + "'");
     }
   }
 }
@@ -258,10 +257,11 @@ void KernelFunction::Launch(ffi::PackedArgs args) {
     // A kernel object holds its arguments until it is enqueued.
     std::lock_guard<std::mutex> lock(kernel->mutex);
     SetArguments(kernel, device, values);
-    status = stream->Submit(name_, /*is_kernel=*/true, [&](cl_command_queue queue, cl_event* event) {
-      return cl().clEnqueueNDRangeKernel(queue, kernel->handle, dimensions_, nullptr, global, local,
-                                         0, nullptr, event);
-    });
+    status =
+        stream->Submit(name_, /*is_kernel=*/true, [&](cl_command_queue queue, cl_event* event) {
+          return cl().clEnqueueNDRangeKernel(queue, kernel->handle, dimensions_, nullptr, global,
+                                             local, 0, nullptr, event);
+        });
   }
   if (status != CL_SUCCESS) FailLaunch(status, kernel, global, local);
 }
@@ -291,9 +291,8 @@ void KernelFunction::FailLaunch(cl_int status, Kernel* kernel, const size_t* glo
     }
     TVM_FFI_THROW(ValueError) << "OpenCL device " << device->Describe() << " refuses kernel '"
                               << name_ << "' with work-groups of " << Sizes(local, dimensions_)
-                              << " = " << asked << " work-items: this kernel may have "
-                              << allowed << ", the device allows "
-                              << info.max_work_group_size << " and "
+                              << " = " << asked << " work-items: this kernel may have " << allowed
+                              << ", the device allows " << info.max_work_group_size << " and "
                               << Sizes(info.max_work_item_sizes.data(),
                                        static_cast<cl_uint>(info.max_work_item_sizes.size()))
                               << " per dimension";
@@ -313,8 +312,8 @@ OpenCLModule::OpenCLModule(ffi::Bytes code, ffi::String format, FunctionTable fu
     TVM_FFI_THROW(ValueError) << "An OpenCL module of format '" << format_
                               << "': this runtime takes OpenCL C source ('cl')";
   }
-  const auto split = std::make_shared<const std::vector<KernelSource>>(
-      SplitKernels({code_.data(), code_.size()}));
+  const auto split =
+      std::make_shared<const std::vector<KernelSource>>(SplitKernels({code_.data(), code_.size()}));
   for (size_t i = 0; i < split->size(); ++i) {
     const std::string& name = (*split)[i].name;
     const ffi::Optional<tvm::runtime::FunctionInfo> info = functions_.Get(name);
@@ -417,8 +416,8 @@ ffi::Module OpenCLModule::Join(const ffi::Array<ffi::Module>& modules) {
     code.append(found[0]->code_.data(), found[0]->code_.size());
     for (const auto& [name, info] : found[0]->functions_) functions.Set(name, info);
   }
-  return ffi::Module(ffi::make_object<OpenCLModule>(
-      ffi::Bytes(code), "cl", std::move(functions), SourceTable({{"cl", ffi::String(code)}})));
+  return ffi::Module(ffi::make_object<OpenCLModule>(ffi::Bytes(code), "cl", std::move(functions),
+                                                    SourceTable({{"cl", ffi::String(code)}})));
 }
 
 std::vector<const OpenCLModule*> FindOpenCLModules(const ffi::Module& root) {

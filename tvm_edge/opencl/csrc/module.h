@@ -25,8 +25,7 @@ using SourceTable = tvm::ffi::Map<tvm::ffi::String, tvm::ffi::String>;
 class KernelFunction {
  public:
   /*! \brief Kernel `index` of a module's `sources`. */
-  KernelFunction(KernelSources sources, size_t index,
-                 const tvm::runtime::FunctionInfo& info);
+  KernelFunction(KernelSources sources, size_t index, const tvm::runtime::FunctionInfo& info);
 
   /*! \brief The kernel on a device, built at the first call. */
   Kernel* On(Device* device);
@@ -40,8 +39,8 @@ class KernelFunction {
   void SetArguments(Kernel* kernel, Device* device, const TVMFFIAny* args,
                     std::vector<Allocation*>* blocks = nullptr);
   /*! \brief Append a launch to what the thread records. */
-  void Record(CommandBuffer* recording, Device* device, const TVMFFIAny* args,
-              const size_t* global, const size_t* local);
+  void Record(CommandBuffer* recording, Device* device, const TVMFFIAny* args, const size_t* global,
+              const size_t* local);
   [[noreturn]] void FailLaunch(cl_int status, Kernel* kernel, const size_t* global,
                                const size_t* local);
 
@@ -54,7 +53,7 @@ class KernelFunction {
   std::vector<DLDataType> parameters_;
   std::vector<int> launch_axes_;  // of each launch argument: 0-2 blockIdx.xyz, 3-5 threadIdx.xyz
   cl_uint dimensions_ = 1;
-  std::mutex mutex_;  // guards kernels_
+  std::mutex mutex_;                                          // guards kernels_
   std::unordered_map<int, std::unique_ptr<Kernel>> kernels_;  // by device
   // What every launch looks up: the kernel of the device used last.
   std::atomic<Kernel*> last_{nullptr};

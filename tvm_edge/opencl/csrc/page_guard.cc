@@ -80,11 +80,11 @@ void Handle(int number, siginfo_t* info, void* context) {
  * before it gives it back: a second thread that reads there meanwhile would end the process.
  */
 void Install() {
-  struct sigaction now {};
+  struct sigaction now{};
   sigaction(SIGBUS, nullptr, &now);
   if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == Handle) return;
   const std::lock_guard<std::mutex> lock(registering);
-  struct sigaction ours {};
+  struct sigaction ours{};
   ours.sa_sigaction = Handle;
   sigemptyset(&ours.sa_mask);
   // Threads that have a stack for signals have it because theirs may be used up.

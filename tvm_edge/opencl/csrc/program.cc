@@ -41,9 +41,8 @@ std::string Program::Source() const {
 std::string Program::Key() const {
   const DeviceInfo& info = device_->info;
   std::string key;
-  for (const std::string* part :
-       {&info.platform_name, &info.platform_version, &info.vendor, &info.name, &info.version,
-        &info.driver}) {
+  for (const std::string* part : {&info.platform_name, &info.platform_version, &info.vendor,
+                                  &info.name, &info.version, &info.driver}) {
     key += *part;
     key += '\n';
   }
@@ -111,8 +110,8 @@ cl_program Program::FromSource(cl_int* status, std::string* log) {
   if (*status == CL_SUCCESS) return program;
 
   size_t length = 0;
-  if (cl().clGetProgramBuildInfo(program, device_->id, CL_PROGRAM_BUILD_LOG, 0, nullptr,
-                                 &length) == CL_SUCCESS &&
+  if (cl().clGetProgramBuildInfo(program, device_->id, CL_PROGRAM_BUILD_LOG, 0, nullptr, &length) ==
+          CL_SUCCESS &&
       length > 1) {
     log->resize(length);
     cl().clGetProgramBuildInfo(program, device_->id, CL_PROGRAM_BUILD_LOG, length, &(*log)[0],

@@ -58,8 +58,7 @@ void Stream::ChooseQueue() {
   if (wanted == nullptr) {
     const cl_bitfield flags = profiling ? CL_QUEUE_PROFILING_ENABLE : 0;
     cl_int status = CL_SUCCESS;
-    if (cl().clCreateCommandQueueWithProperties != nullptr &&
-        device_->info.version_number >= 200) {
+    if (cl().clCreateCommandQueueWithProperties != nullptr && device_->info.version_number >= 200) {
       const cl_ulong properties[] = {CL_QUEUE_PROPERTIES, flags, 0};
       wanted = cl().clCreateCommandQueueWithProperties(device_->context, device_->id, properties,
                                                        &status);

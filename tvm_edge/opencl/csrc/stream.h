@@ -124,7 +124,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void CollectRecords();
 
   Device* device_;
-  std::mutex mutex_;  // guards all but pending_
+  std::mutex mutex_;                  // guards all but pending_
   cl_command_queue queue_ = nullptr;  // one of queues_
   std::atomic<bool> pending_{false};
 
@@ -168,7 +168,7 @@ class Streams {
   bool has_others() const { return has_others_.load(std::memory_order_relaxed); }
 
   Device* device_;
-  std::mutex mutex_;  // guards everything below
+  std::mutex mutex_;                 // guards everything below
   std::shared_ptr<Stream> default_;  // set once, before default_ready_
   std::atomic<bool> default_ready_{false};
   std::vector<std::shared_ptr<Stream>> others_;

@@ -1,0 +1,99 @@
+"""Three runtimes on the same CPU, set up alike: tvm-edge, ONNX Runtime, OpenVINO.
+
+All in float32 with the same number of threads, each for the shortest time of one picture:
+ONNX Runtime with all its graph optimisations, OpenVINO with one stream and its latency hint.
+tvm-edge runs an exported artifact on TVM's runtime tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common.onnx_runtime import Run, onnxruntime_function
+
+__all__ = [
+    "ENVIRONMENT",
+    "RUNTIMES",
+    "compile_network",
+    "load_runtime",
+    "openvino_model",
+    "tvm_edge_model",
+]
+
+RUNTIMES = ("tvm-edge", "onnxruntime", "openvino")
+
+ENVIRONMENT: Mapping[str, Mapping[str, str]] = {"tvm-edge": {"TVM_USE_RUNTIME_LIB": "1"}}
+"""Environment of a process that runs a runtime."""
+
+
+def compile_network(name: str, mode: str, threads: str, folder: Path) -> dict[str, Any]:
+    """A job: compile the network with tvm-edge and write the artifact.
+
+    In the mode ``records`` with the tuning records that ship; in the mode ``measured`` it is tuned
+    before, at the level ``fast``, with all cores.
+    """
+    import tvm_edge
+
+    path = folder / f"{name}.onnx"
+    start = perf_counter()
+    # Not the user's own, which may have anything.
+    records = folder / "records"
+    records.mkdir()
+    if mode == "measured":
+        tvm_edge.tune(str(path), "llvm", level="fast", tuning_logs=records)
+    measured = perf_counter()
+    model = tvm_edge.compile(path, "llvm", tuning_logs=False if mode == "heuristic" else records)
+    seconds = perf_counter() - measured
+    model.export(folder / f"{name}.tvme")
+    return {
+        "compile_seconds": seconds,
+        "search_seconds": measured - start,
+        "convolutions": model.report.records.tuned if model.report.records else 0,
+        "kernels": len(model.report.kernels),
+    }
+
+
+def load_runtime(runtime: str, name: str, folder: Path, threads: int) -> Run:
+    """A function that runs the network once, from NumPy arrays to NumPy arrays."""
+    if runtime == "tvm-edge":
+        run: Run = tvm_edge_model(name, folder, threads).run
+        return run
+    if runtime == "onnxruntime":
+        return onnxruntime_function(folder / f"{name}.onnx", threads)
+    model = openvino_model(name, folder, threads)
+    tensors = {output.get_any_name(): output for output in model.outputs}
+
+    def run_openvino(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        results = model(inputs, share_inputs=True)
+        return {name: results[tensor] for name, tensor in tensors.items()}
+
+    return run_openvino
+
+
+def tvm_edge_model(name: str, folder: Path, threads: int) -> Any:
+    """The artifact that `compile_network` wrote, loaded."""
+    import tvm_edge
+
+    return tvm_edge.load(folder / f"{name}.tvme", num_threads=threads)
+
+
+def openvino_model(name: str, folder: Path, threads: int, *, profile: bool = False) -> Any:
+    """A compiled model, with its counters on if `profile`."""
+    import openvino
+
+    return openvino.Core().compile_model(
+        folder / f"{name}.onnx",
+        "CPU",
+        {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+            "PERF_COUNT": profile,
+        },
+    )

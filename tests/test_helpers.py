@@ -1,0 +1,13 @@
+"""What several tests use is in modules of its own, so that a test can be moved or renamed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_IMPORT = re.compile(r"^\s*(?:from|import) tests[\w.]*\.test_\w+.*", re.MULTILINE)
+
+
+def test_no_module_imports_a_test() -> None:
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        assert _IMPORT.findall(path.read_text()) == [], path

@@ -1,0 +1,225 @@
+"""One compilation: what was asked for, and what passes have decided of it so far."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any, Literal
+
+import tvm
+
+from tvm_edge.compiler.convolutions import ConvChoices
+from tvm_edge.compiler.layouts import LayoutChoice
+from tvm_edge.compiler.options import Options
+from tvm_edge.compiler.placement import Placed
+from tvm_edge.errors import CompilationError, TvmEdgeError, one_line
+from tvm_edge.frontend import ImportedModel
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.memory.plans import AS_IS, Plan
+from tvm_edge.memory.scratch import Scratch
+from tvm_edge.relay_passes.ir.node_trace import NodeTrace
+from tvm_edge.relay_passes.lower.schedule_kernels import KernelSchedule
+from tvm_edge.relay_passes.memory.split_fc import SplitLayer
+from tvm_edge.relay_passes.precision.lower_precision import LoweredPrecision
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
+from tvm_edge.report import CompileReport, ModelPart
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.parallel_policy import Group
+
+__all__ = ["Clock", "Compilation", "Kernel", "ModelInstructions"]
+
+_LOG = logging.getLogger("tvm_edge.compiler")
+
+
+class Clock:
+    """Wall-clock seconds of named phases, and whatever they raise as an error of ours."""
+
+    def __init__(self, seconds: Mapping[str, float] | None = None) -> None:
+        self.seconds = dict(seconds or {})
+
+    @contextmanager
+    def __call__(self, phase: str, step: str = "") -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        except TvmEdgeError:
+            raise
+        # A model is anybody's file, and TVM meets what it did not foresee with any exception.
+        except Exception as err:
+            _LOG.info("phase %r failed%s", phase, step and f" in {step}", exc_info=True)
+            where = f"phase {phase!r}{step and f', pass {step}'}"
+            raise CompilationError(
+                f"the compiler fails on this model in its {where} ("
+                f"{type(err).__name__}: {one_line(err)}); simplify the model, and report it "
+                "with the model if ONNX Runtime runs it"
+            ) from err
+        spent = self.seconds.get(phase, 0.0) + perf_counter() - start
+        self.seconds[phase] = round(spent, 3)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel call of ``main``, by the number that its result is located at.
+
+    Attributes
+    ----------
+    nodes : tuple of int
+        Nodes of the user's model that it computes.
+    name : str
+        Its function in the module.
+    loop_flops : float
+        Operations of its loops, guards of padding included; 0 where extents are not constants.
+    nbytes : int
+        Bytes of its arguments, each counted once.
+    block : int
+        Channels of a block of its result, 0 for one that is not stored in blocks.
+    schedule : KernelSchedule or None
+        ``None`` until it has one.
+    weights, results, workspace, streamed : int
+        Bytes; streamed weights are among the weights.
+    streamed_layer : int or None
+        Bytes of the weights of a whole layer that it reads as they are streamed.
+    members : tuple of int
+        Of a merged kernel, the numbers of those that it is made of.
+    """
+
+    nodes: tuple[int, ...] = ()
+    name: str = ""
+    loop_flops: float = 0.0
+    nbytes: int = 0
+    block: int = 0
+    schedule: KernelSchedule | None = None
+    weights: int = 0
+    results: int = 0
+    workspace: int = 0
+    streamed: int = 0
+    streamed_layer: int | None = None
+    members: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelInstructions:
+    """One of several models by itself.
+
+    Attributes
+    ----------
+    part : ModelPart
+    instructions, plain : IRModule
+        With and without recorded launches.
+    kernels : mapping of int to Kernel
+    launches : tuple of int
+        Its kernels in execution order.
+    weights : tuple of int
+        Weights that it reads, by their positions among those of all models.
+    """
+
+    part: ModelPart
+    instructions: tvm.IRModule
+    plain: tvm.IRModule
+    kernels: Mapping[int, Kernel]
+    launches: tuple[int, ...]
+    weights: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """A model on its way from operators to instructions.
+
+    Passes (:mod:`tvm_edge.compiler.pipeline`) make another one of it, with what they decided.
+
+    Attributes
+    ----------
+    imported : ImportedModel
+    resolved : ResolvedTarget
+        What runs the model: of a GPU that all operators left, the CPU beside it.
+    options : Options
+    plan : Plan
+        For a memory budget.
+    configs : mapping of ConvWorkload to ConvConfig
+        Configurations of convolutions that the caller measured.
+    layout_plan : LayoutPlan, False or None
+        Layouts that the caller chose; ``False`` for estimates, ``None`` for those of records.
+    work_group : int or None
+        Most work-items of a group; ``None`` for what the device allows.
+    recording : str or None
+        Kind of the device whose launches are recorded, in instructions that are being made.
+    module : IRModule
+    asked : ResolvedTarget
+        The target that the user named.
+    precision : str
+    placed : Placed
+    lowered_types : LoweredPrecision or None
+        What became of the types, with ``precision="float16"`` or ``"mixed"``.
+    choices : ConvChoices
+    layouts : LayoutChoice
+    split_layers : tuple of SplitLayer
+    before_layout : Compilation or None
+        This one before layouts and kernels, to be compiled again in smaller work-groups.
+    copies : tuple of dict
+    trace : NodeTrace or None
+    kernels : mapping of int to Kernel
+    launches : tuple of int
+        Numbers of the kernels that ``main`` calls, in execution order.
+    apart : tuple of int
+        The same without merged kernels.
+    scratch : mapping of str to Scratch
+    weights : tuple of Tensor
+    weight_devices : tuple of int
+        For each weight the device that reads it, or that it is streamed.
+    unaligned : tuple of int
+        Inputs that kernels read wherever they begin.
+    lifted : IRModule or None
+        Scheduled kernels; ``main`` takes the weights as its last parameter.
+    merged : IRModule or None
+        The same with merged kernels.
+    groups : tuple of Group
+    plain : IRModule or None
+        Instructions without recorded launches.
+    models : tuple of ModelInstructions
+        Each of several models by itself.
+    report : CompileReport or None
+    clock : Clock
+    """
+
+    imported: ImportedModel
+    resolved: ResolvedTarget
+    options: Options
+    plan: Plan = AS_IS
+    configs: Mapping[ConvWorkload, ConvConfig] = field(default_factory=dict)
+    layout_plan: LayoutPlan | Literal[False] | None = None
+    work_group: int | None = None
+    recording: str | None = None
+    # Filled by passes.
+    module: tvm.IRModule = None
+    asked: ResolvedTarget = None  # type: ignore[assignment]
+    precision: str = "float32"
+    placed: Placed = None  # type: ignore[assignment]
+    lowered_types: LoweredPrecision | None = None
+    choices: ConvChoices = field(default_factory=ConvChoices)
+    layouts: LayoutChoice = field(default_factory=LayoutChoice)
+    split_layers: tuple[SplitLayer, ...] = ()
+    before_layout: Compilation | None = None
+    copies: tuple[dict[str, Any], ...] = ()
+    trace: NodeTrace | None = None
+    kernels: Mapping[int, Kernel] = field(default_factory=dict)
+    launches: tuple[int, ...] = ()
+    apart: tuple[int, ...] = ()
+    scratch: Mapping[str, Scratch] = field(default_factory=dict)
+    weights: tuple[tvm.runtime.Tensor, ...] = ()
+    weight_devices: tuple[int, ...] = ()
+    unaligned: tuple[int, ...] = ()
+    lifted: tvm.IRModule = None
+    merged: tvm.IRModule = None
+    groups: tuple[Group, ...] = ()
+    plain: tvm.IRModule = None
+    models: tuple[ModelInstructions, ...] = ()
+    report: CompileReport = None  # type: ignore[assignment]
+    clock: Clock = field(default_factory=Clock)
+
+    def by_plan(self, plan: Plan) -> Compilation:
+        """Return this compilation, before its first pass, with another plan for memory."""
+        return replace(self, plan=plan, clock=Clock(self.clock.seconds))

@@ -1,0 +1,133 @@
+"""Compiler passes with names, and the list that runs, prints and dumps them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tvm
+
+from tvm_edge.compiler.compilation import Clock, Compilation
+
+__all__ = ["CompilerPass", "Pipeline", "dump", "on_module"]
+
+Condition = Callable[[Compilation], bool]
+
+_DUMP_VARIABLE = "TVM_EDGE_DUMP"
+_ON_HOST = frozenset(("quantize", "simplify", "place", "precision"))
+"""Phases that evaluate constants for the host; later ones do for the device."""
+
+
+def _always(_compilation: Compilation) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class CompilerPass:
+    """One step of a compilation.
+
+    Attributes
+    ----------
+    phase, name : str
+    apply : callable
+        Makes the next :class:`Compilation` of one.
+    applies : callable
+        Whether there is anything to do; :attr:`condition` says in words when.
+    condition : str
+    """
+
+    phase: str
+    name: str
+    apply: Callable[[Compilation], Compilation]
+    applies: Condition = _always
+    condition: str = ""
+
+    def when(self, applies: Condition, condition: str) -> CompilerPass:
+        """Return this pass for some compilations only; `condition` is printed beside its name."""
+        return replace(self, applies=applies, condition=condition)
+
+
+def on_module(
+    phase: str,
+    make: Callable[[Compilation], tvm.transform.Pass] | tvm.transform.Pass,
+    name: str = "",
+) -> CompilerPass:
+    """Wrap a pass of TVM's kind, or what makes one for a compilation.
+
+    Parameters
+    ----------
+    phase : str
+    make : Pass or callable
+        A callable needs the `name` that is printed.
+    name : str
+    """
+    if isinstance(make, tvm.transform.Pass):
+        made = make
+        return CompilerPass(phase, str(made.info.name), lambda c: replace(c, module=made(c.module)))
+    return CompilerPass(phase, name, lambda c: replace(c, module=make(c)(c.module)))
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A list of passes.
+
+    Examples
+    --------
+    >>> print(Pipeline((on_module("simplify", tvm.relax.transform.FoldConstant()),)))
+    simplify     FoldConstant
+    """
+
+    passes: tuple[CompilerPass, ...]
+
+    def __str__(self) -> str:
+        rows = [f"{p.phase:12} {p.name}{p.condition and f'  ({p.condition})'}" for p in self.passes]
+        return "\n".join(rows)
+
+    def part(self, first: str = "", until: str = "") -> Pipeline:
+        """Return the passes from the one called `first` to before the one called `until`."""
+        names = [each.name for each in self.passes]
+        begin = names.index(first) if first else 0
+        end = names.index(until, begin) if until else len(names)
+        return Pipeline(self.passes[begin:end])
+
+    def run(self, compilation: Compilation) -> Compilation:
+        """Apply every pass; with ``TVM_EDGE_DUMP=dir`` write the module after each."""
+        done = compilation
+        for _, done in self.steps(compilation):  # noqa: B007
+            pass
+        return done
+
+    def steps(self, compilation: Compilation) -> Iterator[tuple[CompilerPass, Compilation]]:
+        """Apply pass after pass, and yield each with what it made."""
+        for each in self.passes:
+            with compilation.clock(each.phase, each.name):
+                if not each.applies(compilation):
+                    continue
+                resolved = compilation.resolved
+                target = resolved.cpu.target if each.phase in _ON_HOST else resolved.target
+                with target:
+                    compilation = each.apply(compilation)
+                dump(compilation.module, f"{each.phase}-{each.name}")
+            yield each, compilation
+
+    def nested(self, compilation: Compilation) -> Compilation:
+        """Run inside of a pass, whose time it is."""
+        return self.run(replace(compilation, clock=Clock()))
+
+
+def dump(mod: tvm.IRModule, label: str) -> None:
+    """Write `mod` as TVMScript into ``$TVM_EDGE_DUMP``, numbered in the order of writing.
+
+    Does nothing if the variable is not set.
+    """
+    directory = os.environ.get(_DUMP_VARIABLE)
+    if not directory:
+        return
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    serial = len(list(folder.glob("*.py")))
+    name = re.sub(r"[^\w.-]", "_", label)
+    (folder / f"{serial:03d}-{name}.py").write_text(mod.script())

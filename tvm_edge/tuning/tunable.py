@@ -1,0 +1,92 @@
+"""What of a model can be tuned: its convolutions, and the layouts of its operators."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+
+from tvm_edge.compiler.compilation import Compilation
+from tvm_edge.compiler.options import Options
+from tvm_edge.compiler.pipeline import PIPELINE
+from tvm_edge.compiler.placement import place
+from tvm_edge.errors import InputError, PlacementError
+from tvm_edge.frontend import ImportedModel, SourceNode, load_model
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.relay_passes.ir.expressions import bindings_of
+from tvm_edge.relay_passes.layout.int8_convolution import convolution_at
+from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, layout_graph
+from tvm_edge.schedules.conv_workload import ConvWorkload
+
+__all__ = ["check_alone", "convolutions_of", "layout_graph_of"]
+
+_LOG = logging.getLogger("tvm_edge.tuning")
+
+
+def convolutions_of(
+    model: Any,
+    resolved: ResolvedTarget,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> dict[ConvWorkload, int]:
+    """The distinct convolutions of a model that a layout can be chosen for, in their order.
+
+    With how often the model has each.
+    """
+    _, simple = _simplified(model, resolved, input_shapes)
+    bindings = bindings_of(simple["main"])
+    bound = {binding.var: binding.value for binding in bindings}
+    found = (convolution_at(binding.value, bound, resolved.spec) for binding in bindings)
+    return dict(Counter(filter(None, found)))
+
+
+def _simplified(
+    model: Any, resolved: ResolvedTarget, input_shapes: Mapping[str, Sequence[int]] | None
+) -> tuple[ImportedModel, tvm.IRModule]:
+    """Import a model, and run the passes on its operators that come before placement."""
+    imported = load_model(model, input_shapes)
+    begun = Compilation(imported, resolved, Options(), module=imported.module)
+    return imported, PIPELINE.part(until="PlaceOperators").run(begun).module
+
+
+def check_alone(
+    model: Any,
+    resolved: ResolvedTarget,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> None:
+    """Refuse models that a GPU cannot run by itself; warn where ``compile`` would not let it.
+
+    Raises
+    ------
+    InputError
+    """
+    if resolved.host is None:
+        return
+    imported, simple = _simplified(model, resolved, input_shapes)
+    try:
+        place(simple, imported, resolved, "none")
+    except PlacementError as err:
+        raise InputError(
+            "graph=True (--graph) chooses the layouts of a model that runs on one device, and on "
+            f"{resolved.spec.name} {err}. Leave graph=True out, too",
+            name="graph",
+            expected=resolved.kind,
+        ) from err
+    if place(simple, imported, resolved, "auto").kinds != (resolved.kind,):
+        _LOG.warning(
+            "by cost compile places operators of this model on the CPU beside %s; "
+            "fallback='none' keeps all of it there, and takes the layouts that are chosen here",
+            resolved.spec.name,
+        )
+
+
+def layout_graph_of(
+    model: Any,
+    resolved: ResolvedTarget,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> tuple[LayoutGraph, Sequence[SourceNode]]:
+    """Which layouts the operators of a model may have on a device, and the model's nodes."""
+    imported, simple = _simplified(model, resolved, input_shapes)
+    return layout_graph(simple["main"], resolved.spec), imported.nodes
