@@ -25,7 +25,7 @@ from tvm_edge.lowering.merge_launches import SPREAD
 from tvm_edge.lowering.parallel_members import compose
 from tvm_edge.relay_passes.fuse.kernel_graph import KernelCall, KernelGraph, Measured
 from tvm_edge.relay_passes.ir.aliases import Lives
-from tvm_edge.relay_passes.ir.dependences import area_of
+from tvm_edge.relay_passes.ir.dependences import AREAS, area_of
 from tvm_edge.relay_passes.ir.expressions import (
     KERNEL_CALLS,
     all_bindings,
@@ -34,7 +34,6 @@ from tvm_edge.relay_passes.ir.expressions import (
     with_blocks,
 )
 from tvm_edge.relay_passes.ir.locations import at_kernel, calls_by_kernel
-from tvm_edge.relay_passes.memory.concat_in_place import AREAS
 from tvm_edge.schedules.launch_time import spread_over
 from tvm_edge.schedules.parallel_policy import Group, choose_groups
 

@@ -1,4 +1,4 @@
-"""Which tensors a value of Relax may be: a view, a name or a tuple of them."""
+"""Aliases of tensors: values of Relax that are a view, a name or a tuple of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _flat(held: Held) -> Iterator[relax.Var]:
 
 
 class Lives:
-    """What each variable of a function may be, and what becomes of it.
+    """Tensors that each variable of a function may be, and where they are overwritten.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Lives:
         self.results = reached(main.body.body, self.held)
 
     def _written(self, var: relax.Var, call: relax.Call, position: int) -> Held:
-        """What a kernel's results hold."""
+        """Return the tensors that a kernel's results hold."""
         whole = isinstance(var.ty, relax.TensorType)
         types = [var.ty] if whole else list(var.ty.fields)
         places = [-1] * len(types)

@@ -1,4 +1,4 @@
-"""What the runtime does for tensors that cross between a GPU and the CPU, by its names.
+"""Functions of the runtime that copy tensors between a GPU and the CPU, by name.
 
 Functions of the OpenCL runtime (``tvm_edge/opencl/csrc/crossing.h``) but for the copy, which is
 TVM's. They run between recorded kernels: TVM's pass for CUDA graphs takes in calls of functions by

@@ -1,4 +1,4 @@
-"""Which bindings of a block have to run before which: by names, and by memory written in place."""
+"""Dependences between the bindings of a block: by names, and by memory written in place."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from tvm import relax
 
 from tvm_edge.relay_passes.ir.aliases import Lives, reached
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, is_call
-from tvm_edge.relay_passes.memory.concat_in_place import AREAS
 
-__all__ = ["Access", "accesses", "area_of", "dependences", "places_of"]
+__all__ = ["AREAS", "Access", "accesses", "area_of", "dependences", "places_of"]
+
+AREAS = "tvm_edge.areas"
+"""Attribute of kernels whose tensors are parts of larger ones: of each the parameter, the first and
+how many along axis 1 of the larger tensor. Of that the kernel reads and writes nothing else."""
 
 Area = tuple[int, int]
 """The first and how many along axis 1."""
@@ -45,7 +48,7 @@ class Access:
 
 
 def places_of(call: relax.Call) -> list[int]:
-    """For each result of a kernel call the argument that it overwrites, or -1."""
+    """Return for each result of a kernel call the argument that it overwrites, or -1."""
     if is_call(call, "relax.call_tir_inplace"):
         return [int(place) for place in call.attrs.inplace_indices]
     ty = call.ty_args[0]
@@ -53,7 +56,7 @@ def places_of(call: relax.Call) -> list[int]:
 
 
 def area_of(func: tvm.ir.BaseFunc, parameter: int) -> Area | None:
-    """The part of a parameter that a kernel touches, if it is known to be one."""
+    """Return the part of a parameter that a kernel touches, if it is known to be one."""
     areas = func.attrs.get(AREAS, ()) if func.attrs is not None else ()
     for position, first, count in areas:
         if int(position) == parameter:
@@ -62,7 +65,7 @@ def area_of(func: tvm.ir.BaseFunc, parameter: int) -> Area | None:
 
 
 def accesses(mod: tvm.IRModule, binding: relax.Binding, lives: Lives) -> Iterator[Access]:
-    """The tensors that a binding touches."""
+    """Yield the tensors that a binding touches."""
     value = binding.value
     if not isinstance(value, relax.Call):
         return  # another name, which touches nothing
@@ -85,7 +88,7 @@ def accesses(mod: tvm.IRModule, binding: relax.Binding, lives: Lives) -> Iterato
 def dependences(
     mod: tvm.IRModule, bindings: Sequence[relax.Binding], lives: Lives
 ) -> list[set[int]]:
-    """For each binding those in front of it that have to stay there.
+    """Return for each binding those before it that have to stay there.
 
     Kernels that write different parts of one tensor, as the branches of a concatenation do, may run
     in any order, although each names the tensor as the one before has left it.
@@ -125,7 +128,7 @@ def dependences(
 
 
 def _named(mod: tvm.IRModule, value: relax.Expr) -> list[relax.Var]:
-    """The variables that an expression needs to have been bound.
+    """Return the variables that an expression needs to have been bound.
 
     Not that of a tensor of which it writes a known part: any state of it will do.
     """

@@ -1,4 +1,4 @@
-"""What passes ask of Relax expressions: which operator a call is of, what a constant holds."""
+"""Helpers that read and rewrite Relax expressions, constants and functions."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def is_call(value: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
 
 
 def constant_of(expr: relax.Expr) -> np.ndarray | None:
-    """The value of a constant, ``None`` for any other expression."""
+    """Return the value of a constant, ``None`` for any other expression."""
     return expr.value.numpy() if isinstance(expr, tvm.ir.GenericConst) else None
 
 
 def count_uses(func: relax.Function) -> dict[relax.Var, int]:
-    """How many bindings (the function's result counts as one) read each variable."""
+    """Count the bindings that read each variable; the function's result counts as one."""
     uses: dict[relax.Var, int] = {}
     readers = [binding.value for binding in bindings_of(func)]
     for reader in [*readers, func.body.body]:
@@ -57,12 +57,12 @@ def count_uses(func: relax.Function) -> dict[relax.Var, int]:
 
 
 def const(value: np.ndarray, dtype: str) -> relax.Expr:
-    """A constant of this value."""
+    """Make a constant of this value."""
     return relax.const(np.ascontiguousarray(value.astype(dtype, copy=False)), dtype)
 
 
 def static_shape(ty: relax.Type) -> tuple[int, ...] | None:
-    """The shape in a tensor's type, ``None`` if a dimension is symbolic or there is no shape."""
+    """Return the shape of a tensor's type, ``None`` if it has none or a symbolic dimension."""
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return None
     dims = [constant(dim) for dim in ty.shape.values]
@@ -75,12 +75,12 @@ def may_hold_tensors(ty: relax.Type) -> bool:
 
 
 def bindings_of(func: relax.Function) -> list[relax.Binding]:
-    """The bindings of a function, without those in branches."""
+    """Return the bindings of a function, without those in branches."""
     return [binding for block in func.body.blocks for binding in block.bindings]
 
 
 def all_bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
-    """All bindings of a body, those of a branch before the branch's."""
+    """Yield all bindings of a body, those of a branch before the branch's."""
     for block in body.blocks:
         for binding in block.bindings:
             if isinstance(binding.value, relax.If):
@@ -90,7 +90,7 @@ def all_bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
 
 
 def kernel_calls(mod: tvm.IRModule) -> list[str]:
-    """The names of the kernels that ``main`` calls, in order, those of all branches included."""
+    """Return the names of the kernels that ``main`` calls, in order, all branches included."""
     return [
         str(binding.value.args[0].name_hint)
         for binding in all_bindings(mod["main"].body)
@@ -101,7 +101,7 @@ def kernel_calls(mod: tvm.IRModule) -> list[str]:
 def with_bindings(
     func: relax.Function, rewrite: Callable[[relax.Binding], Iterable[relax.Binding]]
 ) -> relax.Function:
-    """A function with what `rewrite` makes of each binding in its place; its result as it was."""
+    """Replace each binding of a function by what `rewrite` makes of it; keep the result."""
     return with_blocks(
         func,
         [
@@ -112,7 +112,7 @@ def with_bindings(
 
 
 def with_blocks(func: relax.Function, blocks: list[relax.BindingBlock]) -> relax.Function:
-    """A function with other blocks; its result, which they have to bind, as it was."""
+    """Replace the blocks of a function; keep its result, which they have to bind."""
     body = relax.SeqExpr(blocks, func.body.body)
     relax.expr._update_type(body, func.body.ty)
     return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
@@ -121,7 +121,7 @@ def with_blocks(func: relax.Function, blocks: list[relax.BindingBlock]) -> relax
 def with_functions_named(
     func: relax.Function, names: Mapping[tvm.ir.GlobalVar, tvm.ir.GlobalVar]
 ) -> relax.Function:
-    """A function that calls others by other names, those in `names`."""
+    """Make a function call others by the names in `names`."""
     return _Renamer(names).visit_expr(func)
 
 

@@ -1,24 +1,27 @@
-"""What the operators of a graph compute, in the terms that kernels are chosen by."""
+"""Workloads of the convolutions of a graph: the terms that kernels are chosen by."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import relax
 
 from tvm_edge.relay_passes.ir.expressions import constant_of, is_call, static_shape
-from tvm_edge.relay_passes.quantize.encodings import BYTES
 from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.int8 import image_block
 
-__all__ = ["conv_workload", "workload_of"]
+__all__ = ["INT8_TYPES", "Int8Conv", "conv_workload", "int8_conv", "workload_of"]
+
+INT8_TYPES = ("int8", "uint8")
+"""Types of 8-bit numbers."""
 
 
 def conv_workload(
     call: relax.Expr, dtypes: Collection[str | tuple[str, str, str]] = ("float32",)
 ) -> tuple[ConvWorkload, np.ndarray] | None:
-    """What a convolution in NCHW computes and its filters; ``None`` unless both are known.
+    """Return the workload of a convolution in NCHW and its filters; ``None`` unless both are known.
 
     `dtypes` are those that all of its tensors may be of, or three of image, filters and result.
     """
@@ -33,11 +36,11 @@ def conv_workload(
     own = (str(call.args[0].ty.dtype), str(weights.dtype), str(call.ty.dtype))
     if own not in [(each,) * 3 if isinstance(each, str) else each for each in dtypes]:
         return None
-    return replace(workload, dtype=own[0] if own[0] in BYTES else "float32"), weights
+    return replace(workload, dtype=own[0] if own[0] in INT8_TYPES else "float32"), weights
 
 
 def workload_of(call: relax.Call, filters: np.ndarray) -> ConvWorkload | None:
-    """What a convolution in NCHW computes with these filters; ``None`` of other layouts."""
+    """Return the workload of a convolution with these filters; ``None`` unless in NCHW."""
     attrs = call.attrs
     layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
     shape = static_shape(call.args[0].ty)
@@ -59,3 +62,55 @@ def workload_of(call: relax.Call, filters: np.ndarray) -> ConvWorkload | None:
         dilation=(int(attrs.dilation[0]), int(attrs.dilation[1])),
         groups=int(attrs.groups),
     )
+
+
+@dataclass(frozen=True)
+class Int8Conv:
+    """A convolution of int8 or uint8 with the padding before it, accumulated in int32.
+
+    Attributes
+    ----------
+    workload : ConvWorkload
+    image : relax.Expr
+        Not padded yet.
+    weights : np.ndarray
+    zero : int
+        What the image is padded with.
+    block : int
+        Channels in a block of the image; 0 if it has no kernel on blocks.
+    """
+
+    workload: ConvWorkload
+    image: relax.Expr
+    weights: np.ndarray
+    zero: int
+    block: int
+
+
+def int8_conv(call: relax.Call, bound: Mapping[relax.Var, relax.Expr]) -> Int8Conv | None:
+    """Recognise a convolution as int8 models have it, padding included; ``None`` of all else.
+
+    Parameters
+    ----------
+    call : relax.Call
+    bound : mapping of relax.Var to relax.Expr
+        What variables are bound to.
+    """
+    found = conv_workload(call, [(image, "int8", "int32") for image in ("int8", "uint8")])
+    if found is None:
+        return None
+    workload, weights = found
+    image, zero = call.args[0], 0
+    pad = bound.get(image)
+    if is_call(pad, "relax.nn.pad") and not any(workload.padding):
+        width = [int(w) for w in pad.attrs.pad_width]
+        if str(pad.attrs.pad_mode) == "constant" and len(width) == 8 and not any(width[:4]):
+            top, bottom, left, right = width[4:]
+            image, zero = pad.args[0], int(pad.attrs.pad_value)
+            workload = replace(
+                workload,
+                height=workload.height - top - bottom,
+                width=workload.width - left - right,
+                padding=(top, left, bottom, right),
+            )
+    return Int8Conv(workload, image, weights, zero, image_block(workload))

@@ -18,13 +18,14 @@ from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.ops.movement import CONCAT
+from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, static_shape
-from tvm_edge.relay_passes.ir.workloads import conv_workload
-from tvm_edge.relay_passes.layout.choose_blocks import BINARY, UNARY, choose_blocked
+from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv
+from tvm_edge.relay_passes.layout.choose_blocks import choose_blocked
 from tvm_edge.relay_passes.layout.gpu_convolution import gpu_conv
-from tvm_edge.relay_passes.layout.int8_convolution import int8_conv
+from tvm_edge.relay_passes.layout.int8_convolution import blocked_call
 from tvm_edge.relay_passes.layout.moved_channels import BlockedImage, MovedChannels
-from tvm_edge.relay_passes.memory.concat_in_place import CONCAT
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan, layout_graph
 from tvm_edge.schedules.blocked import (
     CONV2D,
@@ -278,12 +279,12 @@ class _Blocker(PyExprMutator):
         shape = static_shape(value.ty)
         if shape is None or len(shape) != 4 or 0 in shape:
             return None
-        name = str(value.op.name)
-        if name in UNARY:
+        blocks = of_call(value).blocks
+        if blocks == "unary":
             return self._unary(value)
-        if name in BINARY:
+        if blocks == "binary":
             return self._binary(value, shape)
-        rule = self._rules.get(name)
+        rule = self._rules.get(str(value.op.name))
         return None if rule is None else rule(value)
 
     def _conv2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
@@ -292,7 +293,7 @@ class _Blocker(PyExprMutator):
             blocks = self._packed(whole.image, whole.block).var
             measured = self._int8.get(whole.workload)
             knobs = "" if measured is None else measured.knobs
-            return whole.blocked(self.builder_, blocks, knobs), whole.workload.filters
+            return blocked_call(whole, self.builder_, blocks, knobs), whole.workload.filters
         config = self._chosen.get(call)
         if config is None:
             return None

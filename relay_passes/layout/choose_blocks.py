@@ -1,4 +1,4 @@
-"""Which convolutions of a graph are worth a blocked layout.
+"""Choose the convolutions of a graph that are worth a blocked layout.
 
 Convolutions that hand blocks to each other stand or fall together: what all of them gain has to
 pay for packing and unpacking the images where blocks begin and end.
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from tvm import relax
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.ops import DEQUANTIZE, QUANTIZE, QUANTIZED_ADD
-from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call, static_shape
+from tvm_edge.ops.registry import of_call
+from tvm_edge.relay_passes.ir.expressions import bindings_of, static_shape
 from tvm_edge.relay_passes.ir.workloads import conv_workload
 from tvm_edge.relay_passes.place.label_operators import operands
 from tvm_edge.schedules.blocked import input_block
@@ -21,42 +21,7 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import choose_config
 
-__all__ = ["BINARY", "UNARY", "choose_blocked"]
-
-UNARY = frozenset(
-    f"relax.{name}"
-    for name in (
-        "abs",
-        "astype",
-        "clip",
-        "exp",
-        "negative",
-        "nn.gelu",
-        "nn.gelu_tanh",
-        "nn.leakyrelu",
-        "nn.relu",
-        "nn.silu",
-        "round",
-        "sigmoid",
-        "sqrt",
-        "tanh",
-    )
-) | {DEQUANTIZE, QUANTIZE}
-BINARY = frozenset(
-    f"relax.{name}" for name in ("add", "subtract", "multiply", "maximum", "minimum")
-) | {QUANTIZED_ADD}
-_FOLLOWS = (
-    UNARY
-    | BINARY
-    | {
-        "relax.concat",
-        "relax.image.resize2d",
-        "relax.mean",
-        "relax.nn.avg_pool2d",
-        "relax.nn.max_pool2d",
-    }
-)
-_REGROUPS = frozenset(("relax.permute_dims", "relax.reshape", "relax.split"))
+__all__ = ["choose_blocked"]
 
 # Shares of the peak that kernels reach: plain, blocked, and what Winograd's algorithm makes of it.
 _PLAIN, _DIRECT, _WINOGRAD = 0.55, 0.85, 1.6
@@ -124,9 +89,7 @@ def choose_blocked(
 
 def _follows(value: relax.Expr) -> bool:
     """Whether an operator takes blocks where its operands have them."""
-    if isinstance(value, relax.TupleGetItem):
-        return True
-    return is_call(value, *_FOLLOWS, *_REGROUPS)
+    return isinstance(value, relax.TupleGetItem) or of_call(value).blocks is not None
 
 
 def _gain(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float:

@@ -1,6 +1,6 @@
 """Kernels with the loops of a CPU become launches, on OpenCL devices that are CPUs.
 
-Runs behind the passes that put results in the place of others: they work on kernels whose last
+Runs after the passes that put results in the place of others: they work on kernels whose last
 parameter is the result.
 """
 

@@ -24,17 +24,12 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_edge.ops.movement import CONCAT
+from tvm_edge.relay_passes.ir.dependences import AREAS
 from tvm_edge.relay_passes.ir.expressions import all_bindings, bindings_of, is_call, static_shape
 from tvm_edge.relay_passes.place.label_operators import operands
 
-__all__ = ["AREAS", "CONCAT", "concat_in_place"]
-
-CONCAT = "tvm_edge.concat"
-"""Attribute of kernels that concatenate along axis 1 and do nothing else."""
-
-AREAS = "tvm_edge.areas"
-"""Attribute of kernels whose tensors are parts of larger ones: of each the parameter, the first and
-how many along axis 1 of the larger tensor. Of that the kernel reads and writes nothing else."""
+__all__ = ["concat_in_place"]
 
 _VECTOR_BYTES = 16
 

@@ -16,8 +16,8 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_edge.relay_passes.ir.dependences import AREAS
 from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call, static_shape
-from tvm_edge.relay_passes.memory.concat_in_place import AREAS
 from tvm_edge.relay_passes.place.label_operators import operands
 
 __all__ = ["ReuseInPlace"]

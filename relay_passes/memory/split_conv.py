@@ -17,6 +17,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.errors import InputError
+from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import (
     const,
     count_uses,
@@ -24,7 +25,6 @@ from tvm_edge.relay_passes.ir.expressions import (
     static_shape,
     with_blocks,
 )
-from tvm_edge.relay_passes.layout.choose_blocks import BINARY, UNARY
 from tvm_edge.relay_passes.memory.stream_layers import is_streamed_to
 from tvm_edge.relay_passes.place.label_operators import nodes_of, operands
 
@@ -170,7 +170,7 @@ def _layer(
 
 def _by_channel(value: relax.Expr, image: relax.Var) -> bool:
     """Whether an operator computes each channel of an image by itself, and has constants beside."""
-    if not is_call(value, *UNARY, *BINARY):
+    if of_call(value).blocks not in ("unary", "binary"):
         return False
     shape, own = static_shape(value.ty), static_shape(image.ty)
     if shape is None or shape != own:

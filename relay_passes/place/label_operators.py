@@ -1,4 +1,4 @@
-"""Which operators leave the GPU for the CPU beside it (ICPP'19 §3.1.2, first of two passes).
+"""Label operators that leave the GPU for the CPU beside it (ICPP'19 §3.1.2, first of two passes).
 
 The label pass decides; the second pass, :mod:`~tvm_edge.relay_passes.place.insert_copies`, puts a
 copy on each edge between devices.
@@ -14,14 +14,9 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.errors import PlacementError
+from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import all_bindings, bindings_of
 from tvm_edge.relay_passes.ir.locations import node_of
-from tvm_edge.relay_passes.place.fallback_table import (
-    IMPOSSIBLE,
-    SHAPE_OPERATORS,
-    STATIC,
-    why_left_out,
-)
 
 __all__ = [
     "CPU",
@@ -41,7 +36,7 @@ GPU, CPU = 0, 1
 
 @dataclass(frozen=True)
 class Label:
-    """Where an operator runs and why; `device` is :data:`GPU` or :data:`CPU`."""
+    """Place of an operator, and the reason; `device` is :data:`GPU` or :data:`CPU`."""
 
     device: int
     reason: str
@@ -52,12 +47,12 @@ _ON_TARGET = Label(GPU, "the target is this device")
 
 @dataclass(frozen=True)
 class Policy:
-    """What ``fallback=`` says.
+    """Meaning of ``fallback=``.
 
     Attributes
     ----------
     mode : {"list", "none", "error", "named"}
-        ``list``: operators that :data:`PERFORMING` does not have leave the GPU. ``none``: they
+        ``list``: operators that are not known to perform leave the GPU. ``none``: they
         stay. ``error``: nothing may leave. ``named``: as ``none``, and `nodes` leave. Those that a
         GPU cannot run leave in all modes but ``error`` and ``none``, which refuse the model.
     nodes : frozenset[int]
@@ -78,7 +73,7 @@ class Policy:
 
 
 def node_indices(func: relax.Function) -> list[int | None]:
-    """For each binding of ``main`` the node of the user's model that it is part of.
+    """Return for each binding of ``main`` the node of the user's model that it is part of.
 
     The result of node ``i`` is called ``n<i>_``; bindings before it that have other names are steps
     towards it, but for fields of the tuple that another node results in.
@@ -113,7 +108,7 @@ def nodes_of(func: relax.Function) -> dict[relax.Var, int | None]:
 def label_operators(
     func: relax.Function, policy: Policy, node_names: Mapping[int, str]
 ) -> dict[relax.Var, Label]:
-    """A device for the result of every binding of ``main``, those in branches included.
+    """Choose a device for the result of every binding of ``main``, those in branches included.
 
     The result of an ``If`` is on the CPU if both branches end there, and else on the GPU.
 
@@ -139,7 +134,7 @@ def label_operators(
         if isinstance(value, relax.Call):
             impossible = _impossible(value, binding.var, policy.lacking)
             # What is no operator is a function that a Relax module brings along.
-            listed = why_left_out(_name(value), policy.kind) if _name(value) else ""
+            listed = of_call(value).gpu.why_left_out(policy.kind) if _name(value) else ""
             if _has_operands(value) and not impossible and binding.var in shapes:
                 listed = "it computes a shape, which the host needs"
             label = _ON_TARGET
@@ -173,7 +168,7 @@ def label_operators(
 def label_parameters(
     func: relax.Function, labels: Mapping[relax.Var, Label], shared: bool
 ) -> list[int]:
-    """The device of each parameter of ``main``.
+    """Choose the device of each parameter of ``main``.
 
     Inputs that both devices read come from the host and stay there: on the GPU they would cross to
     it and back. Where the devices have `shared` memory, the CPU reads what is on the GPU for
@@ -190,7 +185,7 @@ def label_parameters(
 
 
 def operands(value: relax.Expr) -> list[relax.Var]:
-    """The tensor variables that an expression reads, those in tuples included.
+    """Return the tensor variables that an expression reads, those in tuples included.
 
     An ``If`` reads what its branches result in; their bindings have operands of their own.
     """
@@ -230,15 +225,13 @@ def _has_operands(call: relax.Call) -> bool:
 
 def _impossible(call: relax.Call, result: relax.Var, lacking: frozenset[str]) -> str:
     """Why no GPU kernel can compute a call; empty where one can."""
-    name = _name(call)
-    if name in IMPOSSIBLE:
-        return IMPOSSIBLE[name]
-    if name in SHAPE_OPERATORS:
-        return "the host computes shapes"
+    fitness = of_call(call).gpu
+    if fitness.impossible:
+        return fitness.impossible
     if not _has_operands(call):
         return ""
     tensors = [result.ty, *(var.ty for var in operands(call))]
-    if name in STATIC and any(_is_dynamic(var.ty) for var in operands(call)):
+    if fitness.static and any(_is_dynamic(var.ty) for var in operands(call)):
         return "its kernel is for one shape, and here that depends on data"
     missing = sorted(lacking & {dtype for ty in tensors for dtype in _dtypes(ty)})
     if missing:

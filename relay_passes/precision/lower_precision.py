@@ -1,21 +1,20 @@
 """Store activations and weights as float16 (``precision="mixed"`` and ``"float16"``).
 
 Products (convolutions, matrices) take float16 operands, and what lies between two of them stays
-float16. All else is float32: operators that are not in the table, those that the user names, those
-with a constant that float16 cannot hold, and what follows the last product (decoding of boxes,
-softmax, logits). A tensor is converted once for all who read it, where it is made, so that the
-conversion is fused with the kernel that makes it; a constant is converted now.
+float16. All else is float32: operators that are not declared otherwise (``float16=``), those that
+the user names, those with a constant that float16 cannot hold, and what follows the last product
+(decoding of boxes, softmax, logits). A tensor is converted once for all who read it, where it is
+made, so that the conversion is fused with the kernel that makes it; a constant is converted now.
 
 TVM's own ``ToMixedPrecision`` keeps its policy in the operators' registry, where a node of a model
-cannot be an exception, rounds behind each product and each element-wise operator, and converts
+cannot be an exception, rounds after each product and each element-wise operator, and converts
 constants that become infinite. What is rounded in a kernel of ours is what it stores, see
 :mod:`~tvm_edge.relay_passes.precision.calculate_in_float32`.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -24,31 +23,21 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_edge.ops.elementwise.kernels import broadcast
+from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, is_call, static_shape
 from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
-from tvm_edge.relay_passes.lower.in_bounds import broadcast
-from tvm_edge.relay_passes.precision.precision_plan import PrecisionPlan, is_float32
-from tvm_edge.relay_passes.precision.precision_table import PRODUCTS, WITH_CONSTANT
+from tvm_edge.relay_passes.precision.precision_plan import PrecisionPlan, is_float32, is_product
 from tvm_edge.relay_passes.precision.round_weights import round_weights
 from tvm_edge.schedules.float16 import stored, widened
 
 __all__ = ["LoweredPrecision", "lower_precision"]
 
-# Of numbers, by the operators of WITH_CONSTANT.
-_FUNCTIONS: Mapping[str, Callable[[tirx.Expr, tirx.Expr], tirx.Expr]] = {
-    "add": operator.add,
-    "divide": tirx.div,
-    "maximum": tirx.max,
-    "minimum": tirx.min,
-    "multiply": operator.mul,
-    "subtract": operator.sub,
-}
-
 
 @dataclass(frozen=True)
 class LoweredPrecision:
-    """What became of a model.
+    """A model in lower precision.
 
     Attributes
     ----------
@@ -135,7 +124,7 @@ class _Converter(PyExprMutator):
 
     def _round_weights(self, call: relax.Expr) -> None:
         """Round the constant weights of a product together."""
-        if not is_call(call, *PRODUCTS):
+        if not is_product(call):
             return
         weights = constant_of(call.args[1])
         if weights is None or weights.ndim < 2 or call.args[1] in self._constants:
@@ -149,9 +138,10 @@ class _Converter(PyExprMutator):
         self._constants[call.args[1]] = const(round_weights(weights, axes), "float16")
 
     def _with_constant(self, call: relax.Expr) -> relax.Call | None:
-        """A kernel of an operator one of whose operands is a bias, or alike, and stays float32."""
-        shape = static_shape(call.ty)
-        if not is_call(call, *WITH_CONSTANT) or shape is None:
+        """Make the kernel of an operator one of whose operands is a bias, or alike, in float32."""
+        shape, how = static_shape(call.ty), of_call(call).float16
+        arithmetic = None if how is None else how.arithmetic
+        if arithmetic is None or shape is None:
             return None
         values = [constant_of(arg) for arg in call.args]
         if all(value is None or value.size >= prod(shape) for value in values):
@@ -167,7 +157,7 @@ class _Converter(PyExprMutator):
             # Indexed alike, or TVM sees no element-wise kernel to be fused.
             whole = [tuple(map(int, x.shape)) == shape for x in given]
             found = [x(*i) if w else broadcast(x, i) for x, w in zip(given, whole, strict=True)]
-            return _FUNCTIONS[name](*map(widened, found))
+            return arithmetic(*map(widened, found))
 
         result = stored(shape, element)
         func = te.create_prim_func([*given, result], "int64").without_attr("global_symbol")

@@ -1,23 +1,25 @@
-"""Which operators of a graph become float16, and in which types others read their results."""
+"""Plan of a graph's precision: operators in float16, and the types their results are read in."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tvm
 from tvm import relax, tirx
 
-from tvm_edge.relay_passes.ir.expressions import bindings_of, constant_of, is_call
+from tvm_edge.ops.registry import of_call
+from tvm_edge.relay_passes.ir.expressions import bindings_of, constant_of
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.place.label_operators import node_indices
-from tvm_edge.relay_passes.precision.precision_table import FOLLOWING, LARGEST, PRODUCTS, SMALLEST
 
-__all__ = ["PrecisionPlan", "is_float32"]
+__all__ = ["PrecisionPlan", "is_float32", "is_product"]
+
+_LARGEST = 65504.0  # finite float16
+_SMALLEST = 2.0**-14  # normal one: below it digits are lost
 
 
 class PrecisionPlan:
-    """Which bindings of a function are float16, and who wants what.
+    """Types of the bindings of a function, and of those that read them.
 
     A product is, unless something speaks against it; an operator that may follow is where all that
     it reads is float16 and its result leads to a product. What leads to none (decoding of boxes,
@@ -68,7 +70,7 @@ class PrecisionPlan:
             self.wanted.setdefault(var, set()).add(dtype)
 
     def _read(self, value: relax.Expr) -> list[relax.Var]:
-        """The float32 tensors that an expression reads."""
+        """Return the float32 tensors that an expression reads."""
         found = []
         for var in relax.analysis.free_vars(value):
             if var in self.tuples:
@@ -78,24 +80,25 @@ class PrecisionPlan:
         return found
 
     def _between(self) -> set[relax.Var]:
-        """What leads to a product, by operators that may be float16."""
+        """Return the tensors that lead to a product, by operators that may be float16."""
         found: set[relax.Var] = set()
         for binding in reversed(self._bindings):
             value = binding.value
-            moves = not isinstance(value, relax.Call) or self._may(binding, FOLLOWING)
-            if self._may(binding, PRODUCTS) or (binding.var in found and moves):
+            moves = not isinstance(value, relax.Call) or self._may_follow(binding)
+            if self._is_lowered_product(binding) or (binding.var in found and moves):
                 found.update(self._read(value))
         return found
 
-    def _may(self, binding: relax.Binding, operators: frozenset[str]) -> bool:
-        """Whether a binding calls one of `operators` and nothing speaks against float16."""
-        value = binding.value
-        if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
-            return False
-        return value.op.name in operators and not self._objection(binding)
+    def _is_lowered_product(self, binding: relax.Binding) -> bool:
+        return is_product(binding.value) and not self._objection(binding)
+
+    def _may_follow(self, binding: relax.Binding) -> bool:
+        """Whether a binding is float16 where all that it reads is."""
+        how = of_call(binding.value).float16
+        return how is not None and not how.is_product and not self._objection(binding)
 
     def _objection(self, binding: relax.Binding) -> str:
-        """Why a call of an operator in the table stays float32; empty if it does not."""
+        """Return why a call of such an operator stays float32; empty if it does not."""
         if binding.var not in self._reasons:
             self._reasons[binding.var] = self._asked(binding)
         return self._reasons[binding.var]
@@ -122,20 +125,20 @@ class PrecisionPlan:
         return unfit
 
     def _is_lowered(self, binding: relax.Binding, between: set[relax.Var]) -> bool:
-        if self._may(binding, PRODUCTS):
+        if self._is_lowered_product(binding):
             return True
         if isinstance(binding, relax.MatchCast) or not is_float32(binding.var.ty):
             return False
         value = binding.value
         if isinstance(value, relax.Var | relax.TupleGetItem):
             return all(var in self.lowered for var in relax.analysis.free_vars(value))
-        if binding.var not in between or not self._may(binding, FOLLOWING):
+        if binding.var not in between or not self._may_follow(binding):
             return False
         read = self._read(value)
         return bool(read) and all(var in self.lowered for var in read)
 
     def of_nodes(self) -> tuple[dict[int, str], dict[int, str], dict[int, str]]:
-        """Types, reasons against float16, and those that are of constants, by node."""
+        """Return types, reasons against float16, and those about constants, by node."""
         types: dict[int, str] = {}
         reasons: dict[int, str] = {}
         unfit: dict[int, str] = {}
@@ -145,7 +148,7 @@ class PrecisionPlan:
             if node is None or not is_float32(var.ty) or not isinstance(binding.value, relax.Call):
                 continue
             # A node of several steps is what its product is, or its last step.
-            product = is_call(binding.value, *PRODUCTS)
+            product = is_product(binding.value)
             if product or node not in of_product:
                 types[node] = "float16" if var in self.lowered else "float32"
             if product:
@@ -159,9 +162,15 @@ class PrecisionPlan:
 
 
 def _read_whole(bindings: Sequence[relax.Binding], result: relax.Expr) -> set[relax.Var]:
-    """Variables that are read otherwise than field by field."""
+    """Return the variables that are read otherwise than field by field."""
     readers = [b.value for b in bindings if not isinstance(b.value, relax.TupleGetItem)]
     return {var for value in (*readers, result) for var in relax.analysis.free_vars(value)}
+
+
+def is_product(value: relax.Expr) -> bool:
+    """Whether an operator is worth a conversion of its operands to float16."""
+    how = of_call(value).float16
+    return how is not None and how.is_product
 
 
 def is_float32(ty: relax.Type) -> bool:
@@ -176,20 +185,20 @@ def _is_float(ty: relax.Type) -> bool:
 
 
 def _unfit_number(call: relax.Call) -> str:
-    """Which number in a call float16 cannot hold, in words; empty if there is none."""
+    """Say which number in a call float16 cannot hold; empty if there is none."""
     bounds = [float(arg.value) for arg in call.args if isinstance(arg, tirx.FloatImm)]
     if call.op.name == "relax.nn.pad":
         bounds.append(float(call.attrs.pad_value))
     for bound in bounds:
-        if np.isfinite(bound) and abs(bound) > LARGEST:
-            return f"its bound {bound:.3g} is beyond float16, which ends at {LARGEST:.0f}"
+        if np.isfinite(bound) and abs(bound) > _LARGEST:
+            return f"its bound {bound:.3g} is beyond float16, which ends at {_LARGEST:.0f}"
     for arg in call.args:
         value = constant_of(arg)
         if value is None or value.dtype != np.float32 or not value.size:
             continue
         largest = float(np.abs(value[np.isfinite(value)]).max(initial=0.0))
-        if largest > LARGEST:
-            return f"a constant of it holds {largest:.3g}, and float16 ends at {LARGEST:.0f}"
-        if 0 < largest < SMALLEST:
+        if largest > _LARGEST:
+            return f"a constant of it holds {largest:.3g}, and float16 ends at {_LARGEST:.0f}"
+        if 0 < largest < _SMALLEST:
             return f"a constant of it is below {largest:.3g}, where float16 loses its digits"
     return ""

@@ -10,10 +10,7 @@ from tvm import relax
 from tvm_edge.ops import quantize
 from tvm_edge.relay_passes.ir.expressions import const, constant_of
 
-__all__ = ["BYTES", "Encoding", "by_channel", "encoding_of", "moved", "of_channels", "rounded"]
-
-BYTES = ("int8", "uint8")
-"""Types of 8-bit numbers."""
+__all__ = ["Encoding", "by_channel", "encoding_of", "moved", "of_channels", "rounded"]
 
 
 @dataclass(frozen=True)

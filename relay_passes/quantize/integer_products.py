@@ -19,8 +19,9 @@ import numpy as np
 from tvm import relax
 
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, is_call, static_shape
+from tvm_edge.relay_passes.ir.workloads import INT8_TYPES
 from tvm_edge.relay_passes.quantize.accumulators import convolution
-from tvm_edge.relay_passes.quantize.encodings import BYTES, Encoding, by_channel
+from tvm_edge.relay_passes.quantize.encodings import Encoding, by_channel
 from tvm_edge.relay_passes.quantize.quantized_constants import QuantizedConstant
 from tvm_edge.schedules.conv_workload import ConvWorkload
 
@@ -65,7 +66,7 @@ def bytes_less_zero(
     if not is_call(value, "relax.astype") or str(value.ty.dtype) != "int32":
         return None
     data = value.args[0]
-    is_image = str(data.ty.dtype) in BYTES and static_shape(data.ty) is not None
+    is_image = str(data.ty.dtype) in INT8_TYPES and static_shape(data.ty) is not None
     return (data, zero) if is_image and constant_of(data) is None else None
 
 

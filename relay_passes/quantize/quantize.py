@@ -41,10 +41,9 @@ from tvm_edge.relay_passes.ir.expressions import (
     static_shape,
 )
 from tvm_edge.relay_passes.ir.locations import emit_at
-from tvm_edge.relay_passes.ir.workloads import workload_of
+from tvm_edge.relay_passes.ir.workloads import INT8_TYPES, workload_of
 from tvm_edge.relay_passes.quantize.accumulators import Sum, convolution, in_lines, product_workload
 from tvm_edge.relay_passes.quantize.encodings import (
-    BYTES,
     Encoding,
     encoding_of,
     moved,
@@ -199,7 +198,7 @@ class _Quantizer(PyExprMutator):
             return None
         data = value.args[0]
         dtype = str(data.ty.dtype)
-        encoding = encoding_of(value, dtype) if dtype in BYTES else None
+        encoding = encoding_of(value, dtype) if dtype in INT8_TYPES else None
         if encoding is None or constant_of(data) is not None or static_shape(data.ty) is None:
             return None
         if data not in self._made:

@@ -16,10 +16,10 @@ import tvm
 from tvm import relax
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import bindings_of, constant_of, is_call, static_shape
-from tvm_edge.relay_passes.ir.workloads import conv_workload
-from tvm_edge.relay_passes.layout.choose_blocks import BINARY, UNARY
-from tvm_edge.relay_passes.layout.int8_convolution import Int8Conv, int8_conv, int8_convs
+from tvm_edge.relay_passes.ir.workloads import Int8Conv, conv_workload, int8_conv
+from tvm_edge.relay_passes.layout.int8_convolution import int8_convs
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutNode, LayoutProblem, Read, digest
 from tvm_edge.schedules.blocked import fills
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -262,16 +262,17 @@ class _Builder:
         if not isinstance(value.op, tvm.ir.Op):
             return False
         name, layouts = str(value.op.name), (_PLAIN, *self._blocks(shape[1]))
+        blocks = of_call(value).blocks
         if name == "relax.concat":
             return self._concat(var, value)
-        if name in BINARY:
+        if blocks == "binary":
             return self._binary(var, value, shape)
         source = self._source(value.args[0]) if len(value.args) else None
         if source is None:
             return False
-        if name in UNARY and any(_size(arg) > 1 for arg in value.args[1:]):
+        if blocks == "unary" and any(_size(arg) > 1 for arg in value.args[1:]):
             return False  # one number for each channel
-        if name in UNARY:
+        if blocks == "unary":
             # Part of the kernel before, unless that one only says where channels are.
             own = self.nodes[source].layouts
             if any(i == source for i, _ in self.gathers):

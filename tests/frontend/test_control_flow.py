@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tvm_edge
 from tests.frontend.single import close, single
 from tests.onnx_models import make_model, random_input, reference
-from tvm_edge.frontend.converters import CONVERTERS
+from tvm_edge.ops.registry import OPERATORS, Operator
 
 
 def loop_model(steps: int | None) -> onnx.ModelProto:
@@ -108,18 +108,15 @@ def test_operators_of_another_domain_are_all_named() -> None:
     message = str(caught.value)
     assert caught.value.operators == ("com.example.Relu", "com.example.Twist")
     assert all(f"node{i}" in message for i in range(3))
-    assert "CONVERTERS['com.example.Relu']" in message
+    assert "register('com.example.Relu', convert=…)" in message
 
 
 def test_an_operator_of_another_domain_takes_a_converter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is not asked for ONNX's operator of the same name."""
     from tvm import relax
 
-    monkeypatch.setitem(
-        CONVERTERS,
-        "com.example.Relu",
-        lambda bb, inputs, attrs: bb.normalize(relax.op.negative(inputs[0])),
-    )
+    own = Operator(convert=lambda bb, inputs, _: bb.normalize(relax.op.negative(inputs[0])))
+    monkeypatch.setitem(OPERATORS, "com.example.Relu", own)
     x = random_input((2, 3))
     ours = tvm_edge.compile(foreign("Relu"), "llvm").run({"x": x})["t0"]
     np.testing.assert_array_equal(ours, -x)

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import tvm_edge
-from tvm_edge.frontend.operators.small_types import SMALL_TYPES
+from tvm_edge.ops.small_types import SMALL_TYPES
 
 # Every float16 is among them: what lies between two neighbours of a small type, and their middles.
 HALVES = np.arange(1 << 16, dtype="uint16").view("float16").reshape(256, 256)

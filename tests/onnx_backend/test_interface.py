@@ -15,7 +15,7 @@ from tests.onnx_models import conv_relu, make_model, random_input, reference
 from tests.runtime.support import run_python
 from tvm_edge import DeviceUnavailableError, InputError, InvalidModelError, UnsupportedOperatorError
 from tvm_edge import onnx_backend as backend
-from tvm_edge.frontend.onnx_forming import forming_inputs
+from tvm_edge.frontend.onnx_forming_inputs import forming_inputs
 
 
 def scale_model(**shapes: tuple[Any, ...]) -> onnx.ModelProto:

@@ -12,8 +12,8 @@ from tvm import relax
 
 from tvm_edge.compiler.operator_times import copy_us, operator_us
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
+from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call, static_shape
-from tvm_edge.relay_passes.layout.choose_blocks import BINARY, UNARY
 from tvm_edge.relay_passes.place.label_operators import CPU, GPU, Label
 from tvm_edge.relay_passes.solvers.minimum_cut import (
     PlacementProblem,
@@ -37,28 +37,25 @@ _VIEWS = frozenset(
     f"relax.{name}"
     for name in ("expand_dims", "flatten", "nn.batch_flatten", "nn.dropout", "reshape", "squeeze")
 )
-_TAILS = (
-    UNARY
-    | BINARY
-    | {
-        f"relax.{name}"
-        for name in (
-            "astype",
-            "divide",
-            "equal",
-            "floor",
-            "greater",
-            "less",
-            "log",
-            "nn.prelu",
-            "nn.softplus",
-            "power",
-            "round",
-            "where",
-        )
-    }
+_TAILS = tuple(
+    f"relax.{name}"
+    for name in (
+        "astype",
+        "divide",
+        "equal",
+        "floor",
+        "greater",
+        "less",
+        "log",
+        "nn.prelu",
+        "nn.softplus",
+        "power",
+        "round",
+        "where",
+    )
 )
-"""Operators that become part of the kernel in front of them."""
+"""Operators that become part of the kernel before them, beside those that take channel blocks
+element by element."""
 
 _Tensor = tuple[relax.Var, int]  # a variable, and which item of it
 
@@ -164,7 +161,7 @@ class _Graph:
 
     def kernel_in_front(self, call: relax.Call) -> int | None:
         """The operator whose kernel a call is fused into, if there is one."""
-        if not is_call(call, *_TAILS):
+        if not is_call(call, *_TAILS) and of_call(call).blocks not in ("unary", "binary"):
             return None
         for tensor in reversed(self.reads(call)):
             producer = self.producer[tensor]

@@ -48,7 +48,7 @@ from tvm_edge.relay_passes.layout.pack_matrices import PackMatrices
 from tvm_edge.relay_passes.lower.fuse_tir import FuseTIR
 from tvm_edge.relay_passes.lower.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.lower.legalize import legalize_ops
-from tvm_edge.relay_passes.lower.lower_operators import LowerVision
+from tvm_edge.relay_passes.lower.lower_operators import LowerOperators
 from tvm_edge.relay_passes.lower.number_kernels import number_kernels
 from tvm_edge.relay_passes.lower.schedule_kernels import schedule_kernels
 from tvm_edge.relay_passes.lower.spread_vdevices import SpreadVDevices
@@ -193,7 +193,7 @@ def _without_tile(config: ConvConfig) -> ConvConfig:
 
 def _lower_operators(c: Compilation) -> tvm.transform.Pass:
     chooser = None if c.work_group is None else c.asked.spec
-    return LowerVision(c.resolved, c.precision, c.choices.configs, chooser)
+    return LowerOperators(c.resolved, c.precision, c.choices.configs, chooser)
 
 
 def _list_copies(c: Compilation) -> Compilation:

@@ -1,4 +1,4 @@
-"""From a path, bytes, a ModelProto, a Relax module or a zoo name to one normal form."""
+"""Frontends: a path, bytes, a ModelProto, a Relax module or a zoo name to one normal form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvm.relax.utils import copy_with_new_vars
 from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
 from tvm_edge.extras import require
 from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode, Survey
-from tvm_edge.frontend.several import (
+from tvm_edge.frontend.several_models import (
     beside,
     check_models,
     named_in_errors,
@@ -43,7 +43,7 @@ def load_model(
     ----------
     model : path, bytes, onnx.ModelProto, tvm.IRModule, str ``"zoo:NAME"``, or dict
         A dict has several of the others by name, which are brought side by side
-        (:mod:`tvm_edge.frontend.several`).
+        (:mod:`tvm_edge.frontend.several_models`).
     input_shapes : mapping of str to sequence of int, optional
         Shapes of inputs with dynamic dimensions.
 
@@ -102,7 +102,7 @@ def survey_model(
     input_shapes: Mapping[str, Sequence[int]] | None,
     error: UnsupportedOperatorError,
 ) -> Survey:
-    """Say of a model that :func:`load_model` refused with `error` what is in it.
+    """List the contents of a model that :func:`load_model` refused with `error`.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def read_model(model: Any) -> Any:
 
 
 def _source(model: Any) -> tuple[Any, str]:
-    """What to read an ONNX model from, and what to call it.
+    """Return the source of an ONNX model, and its name.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def _no_model(model: Any) -> InvalidModelError:
 
 
 def _read(source: Any) -> Any:
-    """The model as an ``onnx.ModelProto`` that is the caller's alone, to change and to drop."""
+    """Read an ``onnx.ModelProto`` that is the caller's alone, to change and to drop."""
     from tvm_edge.frontend.onnx_source import read_proto
 
     if isinstance(source, str) and source.startswith("zoo:"):

@@ -1,4 +1,4 @@
-"""What a model may not ask for: constant indices out of range, tensors that no memory holds."""
+"""Limits of models: constant indices in range, tensors that a memory can hold."""
 
 from __future__ import annotations
 

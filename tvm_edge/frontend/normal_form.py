@@ -1,4 +1,4 @@
-"""What every frontend hands to the compiler."""
+"""Normal form of a model: every frontend hands it to the compiler."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["ImportedModel", "NodeCost", "SourceNode", "Survey"]
 
 @dataclass(frozen=True)
 class NodeCost:
-    """What one operator takes in a run, by its definition; ``None`` where that is not known.
+    """Cost of one operator by its definition; ``None`` where that is not known.
 
     Attributes
     ----------
     flops : int or None
-        See :mod:`tvm_edge.frontend.flops`.
+        See :mod:`tvm_edge.ops.flops`.
     parameters : int
         Elements of its constant operands, without settings such as a shape or a limit.
     weight_bytes : int
@@ -83,7 +83,7 @@ class ImportedModel:
 
 @dataclass(frozen=True)
 class Survey:
-    """What is known of a model that cannot be imported, because operators are not implemented.
+    """Facts of a model that cannot be imported, because operators are not implemented.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What each node of an ONNX graph takes in a run."""
+"""Cost of each node of an ONNX graph."""
 
 from __future__ import annotations
 
@@ -7,27 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tvm_edge.frontend.flops import Operation, Shape, flops
 from tvm_edge.frontend.normal_form import NodeCost
-from tvm_edge.frontend.operators.small_types import SMALL_TYPES
+from tvm_edge.frontend.onnx_functions import label
+from tvm_edge.ops.flops import Operation, Shape, count
+from tvm_edge.ops.registry import find
+from tvm_edge.ops.small_types import SMALL_TYPES
 
 if TYPE_CHECKING:
     import onnx
 
 __all__ = ["TensorInfo", "node_costs", "small_tensors", "tensor_infos"]
-
-# Shapes, axes and indices, which are values of int64 or bool, are no parameters of a network;
-# these operands are settings too, in floating point.
-_SETTINGS: Mapping[str, frozenset[int]] = {
-    "Clip": frozenset((1, 2)),
-    "Dropout": frozenset((1,)),
-    "NonMaxSuppression": frozenset((3, 4)),
-    "OneHot": frozenset((2,)),
-    "Pad": frozenset((2,)),
-    "Range": frozenset((0, 1, 2)),
-    "Resize": frozenset((1, 2)),
-    "Upsample": frozenset((1,)),
-}
 
 # Shape inference needs the values of shapes and axes only.
 _SMALL = 1 << 12
@@ -52,7 +41,7 @@ class TensorInfo:
 
     @property
     def elements(self) -> int | None:
-        """How many there are; ``None`` if the shape is not known."""
+        """Number of elements; ``None`` if the shape is not known."""
         return None if self.shape is None else math.prod(self.shape)
 
     @property
@@ -68,7 +57,7 @@ class TensorInfo:
 
 
 def node_costs(proto: onnx.ModelProto) -> list[NodeCost]:
-    """The cost of every node of the main graph, in order.
+    """Return the cost of every node of the main graph, in order.
 
     Parameters
     ----------
@@ -80,7 +69,7 @@ def node_costs(proto: onnx.ModelProto) -> list[NodeCost]:
 
 
 def tensor_infos(proto: onnx.ModelProto) -> dict[str, TensorInfo]:
-    """Every tensor of the main graph by name: inputs, constants, and what nodes compute."""
+    """Return every tensor of the main graph by name: inputs, constants, results of nodes."""
     import onnx
 
     light = _without_weights(proto)
@@ -123,7 +112,7 @@ def _long_integers(graph: onnx.GraphProto) -> bool:
 
 
 def _without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """`proto` with large initializers as inputs: inference copies the whole model twice."""
+    """Make large initializers inputs: inference copies the whole model twice."""
     import onnx
 
     light = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
@@ -160,11 +149,12 @@ def _cost(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> NodeCost:
     unknown = TensorInfo(None, 0)
     inputs = [tensors.get(name, unknown) if name else None for name in node.input]
     outputs = [tensors.get(name, unknown) for name in node.output if name]
-    settings = _SETTINGS.get(node.op_type, frozenset())
+    operator = find(label(node))
+    # Shapes, axes and indices, which are of int64 or bool, are no parameters of a network either.
     integers = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL, onnx.TensorProto.STRING)
     # A tensor that is read twice, as in x * x, is there once.
     constants = {
-        name: (tensor, at not in settings and tensor.dtype not in integers)
+        name: (tensor, at not in operator.settings and tensor.dtype not in integers)
         for at, (name, tensor) in enumerate(zip(node.input, inputs, strict=True))
         if tensor is not None and tensor.constant
     }
@@ -173,15 +163,13 @@ def _cost(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> NodeCost:
         for name, tensor in zip(node.input, inputs, strict=True)
         if tensor is not None and not tensor.constant
     }
-    standard = node.domain in ("", "ai.onnx")
     operation = Operation(
-        node.op_type,
         [None if tensor is None else tensor.shape for tensor in inputs],
         [tensor.shape for tensor in outputs],
         {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute},
     )
     return NodeCost(
-        flops=flops(operation) if standard else None,
+        flops=count(operator.flops, operation),
         parameters=sum(t.elements or 0 for t, parameter in constants.values() if parameter),
         weight_bytes=sum(t.nbytes or 0 for t, _ in constants.values()),
         input_bytes=_total(t.nbytes for t in computed.values()),
@@ -190,13 +178,13 @@ def _cost(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> NodeCost:
 
 
 def _total(sizes: Iterable[int | None]) -> int | None:
-    """The sum; ``None`` if one is not known."""
+    """Return the sum; ``None`` if one is not known."""
     known = list(sizes)
     return None if None in known else sum(size for size in known if size is not None)
 
 
 def small_tensors(proto: onnx.ModelProto) -> dict[str, str]:
-    """Names and types of the tensors that have a type of eight bits and fewer kept in bytes.
+    """Return names and types of the tensors whose type is stored as uint8.
 
     Empty, without a look at every node, for a model that names no such type.
     """

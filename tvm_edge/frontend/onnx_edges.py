@@ -1,4 +1,4 @@
-"""Which nodes of an ONNX graph read the results of which."""
+"""Edges between the nodes of an ONNX graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["all_nodes", "reads", "sources", "subgraphs"]
 
 
 def sources(proto: onnx.ModelProto) -> list[tuple[int, ...]]:
-    """For each node of the graph the positions of the nodes whose results it reads, each once."""
+    """Return for each node the positions of the nodes whose results it reads, each once."""
     made = {name: i for i, node in enumerate(proto.graph.node) for name in node.output if name}
     return [
         tuple(dict.fromkeys(made[name] for name in reads(node) if name in made))
@@ -21,7 +21,7 @@ def sources(proto: onnx.ModelProto) -> list[tuple[int, ...]]:
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Tensors that a node takes, those that its branches take from around it included."""
+    """Yield the tensors that a node takes, those that its branches take from around it included."""
     yield from filter(None, node.input)
     for graph in subgraphs(node):
         own = {value.name for value in (*graph.input, *graph.initializer)}
@@ -31,7 +31,7 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Branches of an If, the body of a Loop."""
+    """Yield the branches of an If, the body of a Loop."""
     for attribute in node.attribute:
         yield from attribute.graphs
         if attribute.HasField("g"):
@@ -39,7 +39,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of the graphs inside it."""
+    """Yield the nodes of a graph and of the graphs inside it."""
     for node in graph.node:
         yield node
         for inner in subgraphs(node):

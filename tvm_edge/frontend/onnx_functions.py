@@ -1,4 +1,4 @@
-"""Operators that ONNX defines by others, written out as those; which operators there are at all."""
+"""Operators that ONNX defines by others, written out as those; names of all operators."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tvm_edge.errors import InvalidModelError, one_line
-from tvm_edge.frontend.converters import CONVERTERS
 from tvm_edge.frontend.onnx_edges import all_nodes
 from tvm_edge.frontend.onnx_source import without_weights
+from tvm_edge.ops.registry import find
 
 if TYPE_CHECKING:
     import onnx
@@ -27,7 +27,7 @@ _KEPT = frozenset({"Bernoulli", "Multinomial", "SequenceMap"})
 
 
 def expand_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Replace operators without a converter by what ONNX's specification says they are.
+    """Replace operators without a converter by their definition in ONNX's specification.
 
     Parameters
     ----------
@@ -71,9 +71,7 @@ def expand_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def label(node: onnx.NodeProto) -> str:
-    """An operator's name in reports and among the converters: with its domain, if it is not ONNX's
-    own.
-    """
+    """Return an operator's name in reports and in the registry, with a domain other than ONNX's."""
     return node.op_type if node.domain in DOMAINS else f"{node.domain}.{node.op_type}"
 
 
@@ -84,8 +82,8 @@ def is_known(node: onnx.NodeProto) -> bool:
 
 def _is_converted(domain: str, name: str) -> bool:
     if domain not in DOMAINS:
-        return f"{domain}.{name}" in CONVERTERS
-    return name in CONVERTERS or (name in _of_tvm() and name not in _WRITTEN_OUT)
+        return find(f"{domain}.{name}").convert is not None
+    return find(name).convert is not None or (name in _of_tvm() and name not in _WRITTEN_OUT)
 
 
 def _is_written_out(domain: str, name: str) -> bool:
@@ -101,7 +99,7 @@ def _of_tvm() -> frozenset[str]:
 
 @cache
 def _defined() -> frozenset[tuple[str, str]]:
-    """Domain and name of ONNX's operators with a definition by others."""
+    """Return domain and name of ONNX's operators with a definition by others."""
     import onnx
 
     return frozenset(

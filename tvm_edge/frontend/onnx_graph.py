@@ -1,4 +1,4 @@
-"""From a prepared ONNX graph to a Relax module, by TVM's importer with converters of ours."""
+"""Convert a prepared ONNX graph to Relax, by TVM's importer with converters of ours."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ import tvm
 from tvm import relax
 
 from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
-from tvm_edge.frontend.converters import CONVERTERS, refuse_types
 from tvm_edge.frontend.limits import refuse_indices
-from tvm_edge.frontend.naming import name_results
 from tvm_edge.frontend.onnx_costs import small_tensors, tensor_infos
 from tvm_edge.frontend.onnx_functions import DOMAINS, label
-from tvm_edge.frontend.operators.base import static_shape
-from tvm_edge.frontend.operators.small_types import SMALL_TYPES, STORED_AS
+from tvm_edge.frontend.result_names import name_results
+from tvm_edge.ops.converter import type_name
+from tvm_edge.ops.registry import find
+from tvm_edge.ops.small_types import SMALL_TYPES, STORED_AS
+from tvm_edge.ops.types import refuse_types
+from tvm_edge.relay_passes.ir.expressions import static_shape
 
 if TYPE_CHECKING:
     import onnx
@@ -59,7 +61,7 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
     from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
     class Importer(ONNXGraphImporter):
-        """TVM's importer with our converters in front; remembers what each node computed."""
+        """TVM's importer that asks our converters first and remembers the results of nodes."""
 
         def __init__(self) -> None:
             # TVM takes a length of 0 for one that is not known.
@@ -110,7 +112,7 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
                         self.results.setdefault(self._nodes[name], index)
 
         def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-            """Done before, with converters of ours that TVM does not know (refuse_unsupported)."""
+            """Do nothing: refuse_unsupported has looked, and knows converters that TVM does not."""
 
         def _convert_operator(
             self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
@@ -125,8 +127,9 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
             refuse_types(op_name, inputs, own)
             refuse_indices(op_name, inputs, attrs)
             result = self._of_nothing(op_name, inputs, index)
-            if result is None and op_name in CONVERTERS:
-                result = CONVERTERS[op_name](self.bb, inputs, own)
+            convert = find(op_name).convert
+            if result is None and convert is not None:
+                result = convert(self.bb, inputs, own)
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
             result = self._bound(result)
@@ -140,7 +143,7 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
         def _of_nothing(
             self, op_name: str, inputs: list[relax.Expr], index: int | None
         ) -> relax.Expr | None:
-            """What an operator makes of data without elements, which no kernel is called for."""
+            """Return the result for data without elements, which no kernel is called for."""
             if op_name == "Concat":
                 kept = [value for value in inputs if not _has_no_elements(value)]
                 if len(kept) == 1 and len(inputs) > 1:
@@ -204,20 +207,17 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
 
 
 def _has_no_elements(value: relax.Expr | None) -> bool:
-    if not isinstance(getattr(value, "ty", None), relax.TensorType):
-        return False
-    return 0 in (static_shape(value) or ())
+    ty = getattr(value, "ty", None)
+    return isinstance(ty, relax.TensorType) and 0 in (static_shape(ty) or ())
 
 
 def _nothing(value: relax.Expr) -> relax.Expr:
-    """The only value that a tensor without elements can have."""
+    """Make the only value that a tensor without elements can have."""
     dtype = str(value.ty.dtype)
-    return relax.const(np.zeros(static_shape(value) or (), dtype), dtype)
+    return relax.const(np.zeros(static_shape(value.ty) or (), dtype), dtype)
 
 
 def _stored_type(number: int) -> str:
-    """The type that the code has tensors of an ONNX type in."""
-    import onnx.helper
-
-    name = onnx.helper.tensor_dtype_to_np_dtype(number).name
-    return STORED_AS if name in SMALL_TYPES else str(name)
+    """Return the type in which the code has tensors of an ONNX type."""
+    name = type_name(number)
+    return STORED_AS if name in SMALL_TYPES else name

@@ -1,4 +1,4 @@
-"""From a checked ModelProto to the normal form."""
+"""Import a checked ModelProto to the normal form."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from tvm_edge.errors import (
 )
 from tvm_edge.frontend.limits import refuse_unreal_tensors
 from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode
+from tvm_edge.frontend.onnx_constants import fold_constants
 from tvm_edge.frontend.onnx_costs import TensorInfo, node_costs, tensor_infos
 from tvm_edge.frontend.onnx_edges import all_nodes, sources
-from tvm_edge.frontend.onnx_folding import fold_constants
 from tvm_edge.frontend.onnx_functions import DOMAINS, expand_functions, is_known, label
 from tvm_edge.frontend.onnx_graph import import_graph
-from tvm_edge.frontend.onnx_source import checked_proto, non_finite_weights
-from tvm_edge.frontend.operators.small_types import SMALL_TYPES, STORED_AS
+from tvm_edge.frontend.onnx_source import checked_proto, weight_notes
 from tvm_edge.frontend.specs import output_specs
+from tvm_edge.ops.converter import type_name
+from tvm_edge.ops.small_types import SMALL_TYPES, STORED_AS
 from tvm_edge.report import TensorSpec
 
 if TYPE_CHECKING:
@@ -59,10 +60,7 @@ def import_onnx(
     """
     original = prepare(proto, input_shapes)
     refuse_unsupported(original)
-    notes = [
-        f"the weight {weight!r} holds NaN or infinity; outputs that depend on it will too"
-        for weight in non_finite_weights(original)
-    ]
+    notes = weight_notes(original)
     proto = fold_constants(original)
     refuse_unsupported(proto)  # what functions of the model are made of
     inputs = _input_specs(proto)
@@ -84,7 +82,7 @@ def import_onnx(
             strict=True,
         )
     )
-    return ImportedModel(name, module, inputs, outputs, nodes, folded, tuple(notes))
+    return ImportedModel(name, module, inputs, outputs, nodes, folded, notes)
 
 
 def prepare(proto: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
@@ -102,7 +100,7 @@ def prepare(proto: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -
 
 
 def _named(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Names are optional; an output's name is unique and what graph viewers show."""
+    """Name every node: names are optional, and graph viewers show that of an output."""
     for node in proto.graph.node:
         node.name = node.name or (node.output[0] if node.output else "")
     return proto
@@ -111,7 +109,7 @@ def _named(proto: onnx.ModelProto) -> onnx.ModelProto:
 def source_nodes(
     original: onnx.ModelProto, proto: onnx.ModelProto
 ) -> tuple[tuple[SourceNode, ...], tuple[SourceNode, ...]]:
-    """The nodes of `proto` with their costs, and those of `original` that folding absorbed."""
+    """Return the nodes of `proto` with their costs, and those of `original` that were folded."""
     nodes = tuple(
         SourceNode(node.name, label(node), cost, inputs)
         for node, cost, inputs in zip(
@@ -202,7 +200,7 @@ def _freeze_inputs(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) 
 
 
 def unsupported_nodes(proto: onnx.ModelProto) -> dict[str, list[str]]:
-    """Operators of a model without an implementation, each with the names of its nodes."""
+    """Return operators without an implementation, each with the names of its nodes."""
     local = {(f.domain, f.name) for f in proto.functions}
     missing: dict[str, list[str]] = {}
     for node in all_nodes(proto.graph):
@@ -244,7 +242,7 @@ def refuse_unsupported(proto: onnx.ModelProto) -> None:
             (name for name, n in missing.items() if nodes[n[0]].domain not in DOMAINS), ""
         )
         advice = (
-            f", or give it a converter: tvm_edge.frontend.converters.CONVERTERS[{foreign!r}]"
+            f", or give it a converter: tvm_edge.ops.registry.register({foreign!r}, convert=…)"
             if foreign
             else ""
         )
@@ -256,7 +254,7 @@ def refuse_unsupported(proto: onnx.ModelProto) -> None:
 
 
 def _operands(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> str:
-    """The shapes of a node's operands: ``1×3×8×8 and 4``."""
+    """Write the shapes of a node's operands: ``1×3×8×8 and 4``."""
     known = [tensors.get(name) for name in node.input if name]
     shapes = [info.shape if info is not None else None for info in known]
     texts = [
@@ -267,7 +265,7 @@ def _operands(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> str:
 
 
 def _input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Signatures of the inputs of a model with static shapes."""
+    """Return the signatures of the inputs of a model with static shapes."""
     initializers = {tensor.name for tensor in proto.graph.initializer}
     return tuple(
         _with_the_models_type(
@@ -282,17 +280,15 @@ def _input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 
 
 def _with_the_models_type(spec: TensorSpec, value: onnx.ValueInfoProto) -> TensorSpec:
-    """The type that the model says, and the one that the code has it in."""
-    import onnx
-
-    name = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).name
+    """Add the type that the model says, and the one that the code has it in."""
+    name = type_name(value.type.tensor_type.elem_type)
     if name in SMALL_TYPES:
         return replace(spec, dtype=name, stored_as=STORED_AS)
     return replace(spec, dtype=spec.dtype or name)
 
 
 def _with_the_models_symbols(spec: TensorSpec, value: onnx.ValueInfoProto) -> TensorSpec:
-    """Lengths known only after the run, called what the model calls them."""
+    """Call lengths known only after the run what the model calls them."""
     dims = value.type.tensor_type.shape.dim
     if len(dims) != len(spec.shape):
         return spec

@@ -65,7 +65,7 @@ def _replace(graph: ir.Graph, node: ir.Node, old: ir.Value, new: ir.Value) -> No
 
 
 def _loop(node: ir.Node, budget: int) -> list[ir.Value | None] | None:
-    """The results of a Loop written out in front of it; ``None`` if its steps are not known."""
+    """Write out a Loop before it, and return its results; ``None`` if its steps are not known."""
     body = node.attributes["body"].as_graph()
     steps = _number(node.inputs[0])
     running = node.inputs[1] if len(node.inputs) > 1 else None
@@ -93,7 +93,7 @@ def _loop(node: ir.Node, budget: int) -> list[ir.Value | None] | None:
 
 
 def _scan(model: ir.Model, node: ir.Node, budget: int) -> list[ir.Value | None] | None:
-    """The results of a Scan written out in front of it; ``None`` if its steps are not known."""
+    """Write out a Scan before it, and return its results; ``None`` if its steps are not known."""
     if model.opset_imports.get("", 9) < 9:
         return None  # over batches of sequences of their own lengths
     body = node.attributes["body"].as_graph()
@@ -131,7 +131,7 @@ def _scan(model: ir.Model, node: ir.Node, budget: int) -> list[ir.Value | None] 
 
 
 def _step(node: ir.Node, body: ir.Graph, actual: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
-    """A copy of the body in front of `node`, of `actual` inputs; its outputs."""
+    """Copy the body before `node`, with `actual` inputs; return its outputs."""
     copy = body.clone(allow_outer_scope_values=True)
     outputs = list(copy.outputs)
     graph = node.graph
@@ -169,7 +169,7 @@ def _goes_on(body: ir.Graph) -> bool:
 
 
 def _number(value: ir.Value | None) -> Any:
-    """The value of a constant of one element, else ``None``."""
+    """Return the value of a constant of one element, else ``None``."""
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
     return tensor.numpy().item() if tensor is not None and tensor.size == 1 else None
 
@@ -194,7 +194,7 @@ def _row(node: ir.Node, sequence: ir.Value | None, axis: int, index: int) -> ir.
 
 
 def _stacked(node: ir.Node, rows: Sequence[ir.Value], axis: int) -> ir.Value | None:
-    """The rows along a new axis."""
+    """Stack rows along a new axis."""
     if not rows:
         return None
     graph = node.graph

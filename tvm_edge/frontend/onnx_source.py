@@ -1,4 +1,4 @@
-"""From a path, bytes or a ModelProto to a checked ModelProto.
+"""Read a path, bytes or a ModelProto, and check the model.
 
 Nothing after this file meets a damaged model: what cannot be parsed, does not follow the ONNX
 specification, or would read files outside the model's folder ends here.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import onnx
     from google.protobuf.message import Message
 
-__all__ = ["checked_proto", "non_finite_weights", "read_proto", "without_weights"]
+__all__ = ["checked_proto", "read_proto", "weight_notes", "without_weights"]
 
 # Operators whose shape onnx infers as if a default were another.
 _INFERRED_WRONG = frozenset({"STFT"})
@@ -105,8 +105,8 @@ def checked_proto(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-def non_finite_weights(proto: onnx.ModelProto) -> list[str]:
-    """Names of floating-point initializers that hold NaN or infinity.
+def weight_notes(proto: onnx.ModelProto) -> tuple[str, ...]:
+    """Warn of floating-point initializers that hold NaN or infinity.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def non_finite_weights(proto: onnx.ModelProto) -> list[str]:
     """
     import onnx
 
-    names = []
+    notes = []
     for tensor in proto.graph.initializer:
         try:
             value = onnx.numpy_helper.to_array(tensor)
@@ -125,8 +125,11 @@ def non_finite_weights(proto: onnx.ModelProto) -> list[str]:
                 f"{tuple(tensor.dims)}: {one_line(err)}; export the model again"
             ) from err
         if value.dtype.kind == "f" and not np.isfinite(value).all():
-            names.append(tensor.name)
-    return names
+            notes.append(
+                f"the weight {tensor.name!r} holds NaN or infinity; outputs that depend on it will "
+                "too"
+            )
+    return tuple(notes)
 
 
 def _parse(data: bytes, label: str) -> onnx.ModelProto:
@@ -207,10 +210,10 @@ def _check(proto: onnx.ModelProto) -> None:
 
 
 def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which large floating-point weights are inputs, of their type and shape.
+    """Copy a model with its large floating-point weights as inputs, of their type and shape.
 
     onnx's C++ takes a model as one message: with its weights it would be copied several times over,
-    and refused above 2 GiB. :func:`non_finite_weights` looks at their data.
+    and refused above 2 GiB. :func:`weight_notes` looks at their data.
     """
     import onnx
 
@@ -251,7 +254,7 @@ def _copy_fields(source: Message, target: Message, without: str) -> None:
 
 @contextmanager
 def _specification() -> Iterator[None]:
-    """What onnx's checker and its shape inference raise, as errors of ours."""
+    """Translate the errors of onnx's checker and shape inference to ours."""
     import google.protobuf.message
     import onnx
 
@@ -348,7 +351,7 @@ def _load_external_data(proto: onnx.ModelProto, folder: Path | None, label: str)
 
 
 def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor of a model: initializers and attributes, in subgraphs and functions too."""
+    """Yield every tensor of a model: in initializers, attributes, subgraphs and functions."""
 
     def of_nodes(nodes: Iterator[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
         for node in nodes:

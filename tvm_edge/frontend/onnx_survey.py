@@ -1,4 +1,4 @@
-"""What is in an ONNX model that cannot be imported.
+"""Survey of an ONNX model that cannot be imported.
 
 The importer stops at the first operator that it does not implement. Here every node is tried by
 itself, so that one look names all of them.
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
 from tvm_edge.frontend.normal_form import Survey
+from tvm_edge.frontend.onnx_constants import fold_constants
 from tvm_edge.frontend.onnx_costs import TensorInfo, tensor_infos
 from tvm_edge.frontend.onnx_edges import reads
-from tvm_edge.frontend.onnx_folding import fold_constants
 from tvm_edge.frontend.onnx_graph import import_graph
 from tvm_edge.frontend.onnx_import import (
     prepare,
     source_nodes,
     unsupported_nodes,
 )
-from tvm_edge.frontend.onnx_source import non_finite_weights
+from tvm_edge.frontend.onnx_source import weight_notes
 from tvm_edge.report import UnsupportedInfo
 
 if TYPE_CHECKING:
@@ -55,10 +55,7 @@ def survey_onnx(
     InvalidModelError, InputError
     """
     original = prepare(proto, input_shapes)
-    notes = tuple(
-        f"the weight {weight!r} holds NaN or infinity; outputs that depend on it will too"
-        for weight in non_finite_weights(original)
-    )
+    notes = weight_notes(original)
     folded_proto = fold_constants(original)
     nodes, folded = source_nodes(original, folded_proto)
     # Functions of the model are nodes only after folding, and constants only before.
@@ -81,7 +78,7 @@ def survey_onnx(
 
 
 def _refused_forms(proto: onnx.ModelProto, skip: set[str]) -> dict[tuple[str, str], list[str]]:
-    """Node names by operator and reason, of operators that exist and refuse these nodes."""
+    """Return node names by operator and reason, of operators that refuse these nodes."""
     tensors = tensor_infos(proto)
     constants = {tensor.name: tensor for tensor in proto.graph.initializer}
     verdicts: dict[bytes, tuple[str, str] | None] = {}
@@ -107,7 +104,7 @@ def _alone(
     tensors: Mapping[str, TensorInfo],
     constants: Mapping[str, onnx.TensorProto],
 ) -> onnx.ModelProto | None:
-    """A model of one node; ``None`` where a type or shape is only known in the run."""
+    """Make a model of one node; ``None`` where a type or shape is only known in the run."""
     import onnx
 
     alone = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
@@ -132,7 +129,7 @@ def _alone(
 
 
 def _verdict(proto: onnx.ModelProto) -> tuple[str, str] | None:
-    """Operator and reason if the importer does not implement something; renames the nodes."""
+    """Return operator and reason if the importer refuses a model; rename its nodes."""
     try:
         import_graph(proto)
     except UnsupportedOperatorError as err:

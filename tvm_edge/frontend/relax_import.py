@@ -1,4 +1,4 @@
-"""From a Relax module to the normal form."""
+"""Import a Relax module to the normal form."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import tvm
 from tvm import relax
 
 from tvm_edge.errors import InputError, InvalidModelError, near_matches
-from tvm_edge.frontend.naming import name_results
+from tvm_edge.frontend.check_sorts import check_sorts
 from tvm_edge.frontend.normal_form import ImportedModel
 from tvm_edge.frontend.relax_costs import source_nodes
-from tvm_edge.frontend.sorts import check_sorts
+from tvm_edge.frontend.result_names import name_results
 from tvm_edge.frontend.specs import output_specs, spec_of
 
 __all__ = ["import_relax"]

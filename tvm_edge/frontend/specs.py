@@ -13,7 +13,7 @@ __all__ = ["output_specs", "spec_of"]
 
 
 def spec_of(name: str, ty: relax.Type) -> TensorSpec:
-    """The signature of a Relax tensor; a length not known before the run becomes its symbol.
+    """Return the signature of a Relax tensor; a length not known before the run becomes its symbol.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def spec_of(name: str, ty: relax.Type) -> TensorSpec:
 
 
 def output_specs(names: Sequence[str], main: relax.Function) -> tuple[TensorSpec, ...]:
-    """Signatures of a function's results, `names` in the order of the returned tuple."""
+    """Return the signatures of a function's results, `names` in the order of the returned tuple."""
     # The body's type still has the names of lengths that the signature had to erase.
     ty = main.body.body.ty
     fields = list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]

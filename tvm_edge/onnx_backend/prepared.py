@@ -12,7 +12,7 @@ from onnx.backend.base import BackendRep, namedtupledict
 
 from tvm_edge.compiler.driver import compile
 from tvm_edge.errors import InputError, near_matches
-from tvm_edge.frontend.onnx_forming import forming_inputs
+from tvm_edge.frontend.onnx_forming_inputs import forming_inputs
 from tvm_edge.hardware.gpu import this_gpu
 from tvm_edge.hardware.kinds import GPU_KINDS
 from tvm_edge.runtime import CompiledModel

@@ -1,23 +1,47 @@
-"""Composite operators that keep their name and attributes until kernels are chosen for them."""
+"""Operators, a family in each module, with all that the compiler knows of them.
 
-from tvm_edge.ops.anchors import MULTIBOX_PRIOR, multibox_prior
-from tvm_edge.ops.decode import (
+:mod:`tvm_edge.ops.registry` says what there is to declare. The functions exported here make
+composite operators of Relax: they keep name and attributes until kernels are chosen for them.
+"""
+
+# To import a family is to declare its operators.
+from tvm_edge.ops import (  # noqa: F401
+    control,
+    convolution,
+    elementwise,
+    movement,
+    normalization,
+    pooling,
+    products,
+    recurrent,
+    reductions,
+    resize,
+    sampling,
+    shapes,
+    signal,
+    training,
+    types,
+)
+from tvm_edge.ops.detection import (
+    BOX_NMS,
+    EFFICIENT_NMS,
+    MULTIBOX_PRIOR,
     MULTIBOX_TRANSFORM_LOC,
+    NON_MAX_SUPPRESSION,
+    PROPOSAL,
     SSD_DECODE,
     YOLO_DECODE,
+    box_nms,
+    efficient_nms,
+    multibox_detection,
+    multibox_prior,
     multibox_transform_loc,
+    non_max_suppression,
+    proposal,
     ssd_decode,
     yolo_decode,
 )
-from tvm_edge.ops.detections import (
-    EFFICIENT_NMS,
-    PROPOSAL,
-    efficient_nms,
-    multibox_detection,
-    proposal,
-)
-from tvm_edge.ops.nms import BOX_NMS, NON_MAX_SUPPRESSION, box_nms, non_max_suppression
-from tvm_edge.ops.quantize import (
+from tvm_edge.ops.quantization import (
     DEQUANTIZE,
     QUANTIZE,
     QUANTIZED_ADD,
@@ -27,8 +51,7 @@ from tvm_edge.ops.quantize import (
 )
 from tvm_edge.ops.roi import ROI_ALIGN, ROI_POOL, roi_align, roi_pool
 from tvm_edge.ops.scan import SCAN, scan
-from tvm_edge.ops.sort import SEGMENTED_ARGSORT, segmented_argsort
-from tvm_edge.ops.unique import UNIQUE, unique
+from tvm_edge.ops.sorting import SEGMENTED_ARGSORT, UNIQUE, segmented_argsort, unique
 
 __all__ = [
     "BOX_NMS",

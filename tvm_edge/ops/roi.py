@@ -1,10 +1,24 @@
-"""Regions of a feature map brought to one size: ROIAlign and ROI pooling."""
+"""Regions of a feature map brought to one size: ROIAlign and ROI pooling.
+
+TVM's RoiAlign shifts regions by half a pixel of the picture where ONNX means one of the feature
+map, and takes the maximum of other numbers; both of its operators trust the batch index.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 from tvm import relax, tirx
 
 from tvm_edge.ops import registry
+from tvm_edge.ops.converter import Attributes
+from tvm_edge.ops.flops import Operation, UnknownShape, elements
+from tvm_edge.ops.kernel_site import KernelSite, is_empty
+from tvm_edge.ops.registry import PERFORMS, register
+from tvm_edge.relay_passes.ir.expressions import static_shape
+from tvm_edge.schedules.emit import Kernel
+from tvm_edge.schedules.vision import roi
 
 __all__ = ["ROI_ALIGN", "ROI_POOL", "roi_align", "roi_pool"]
 
@@ -45,7 +59,7 @@ def roi_align(
         Bins of a region.
     sampling_ratio : int
         Points of a bin in each direction; 0: as many as a bin has pixels of the feature map,
-        rounded up, and none if a region's end is not behind its start.
+        rounded up, and none if a region's end is not after its start.
     spatial_scale : float
         Pixels of the feature map to one of the picture.
     mode : {"avg", "max"}
@@ -134,7 +148,7 @@ def _check_bins(name: str, height: int, width: int) -> None:
         raise ValueError(f"{name}: {height}x{width} is no size of a result")
 
 
-def _infer_align(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+def _infer_align_type(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
     rois, pictures = (arg.ty for arg in call.args[1:])
     if pictures.ndim != 1 or "int" not in str(pictures.dtype):
         raise ValueError(f"{ROI_ALIGN}: batch_indices must be a vector of integers")
@@ -144,14 +158,14 @@ def _infer_align(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
             raise ValueError(
                 f"{ROI_ALIGN}: {int(counts[0])} regions and {int(counts[1])} batch indices"
             )
-    return _pooled(call, columns=4)
+    return _pooled_type(call, columns=4)
 
 
-def _infer_pool(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
-    return _pooled(call, columns=5)
+def _infer_pool_type(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    return _pooled_type(call, columns=5)
 
 
-def _pooled(call: relax.Call, columns: int) -> relax.Type:
+def _pooled_type(call: relax.Call, columns: int) -> relax.Type:
     name = call.op.name
     data, rois = (arg.ty for arg in call.args[:2])
     if data.ndim != 4 or rois.ndim != 2:
@@ -173,5 +187,142 @@ def _pooled(call: relax.Call, columns: int) -> relax.Type:
     return relax.TensorType([rois.shape[0], data.shape[1], *bins], data.dtype, data.vdevice)
 
 
-registry.register(ROI_ALIGN, _infer_align)
-registry.register(ROI_POOL, _infer_pool)
+# Points of a bin in one direction. Users of RoiAlign take 2; loops of any length are no result.
+_MOST_SAMPLES = 1024
+
+
+def _convert_roi_align(
+    _bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr:
+    default = b"half_pixel" if attrs["opset"] >= 16 else b"output_half_pixel"
+    samples = int(attrs.get("sampling_ratio", 0))
+    if samples > _MOST_SAMPLES:
+        raise NotImplementedError(f"RoiAlign with sampling_ratio {samples} above {_MOST_SAMPLES}")
+    data, regions, pictures = inputs
+    _require_known(data, "RoiAlign")
+    return roi_align(
+        data,
+        regions,
+        pictures,
+        output_height=int(attrs.get("output_height", 1)),
+        output_width=int(attrs.get("output_width", 1)),
+        sampling_ratio=samples,
+        spatial_scale=float(attrs.get("spatial_scale", 1.0)),
+        mode=attrs.get("mode", b"avg").decode(),
+        coordinate_transformation_mode=attrs.get(
+            "coordinate_transformation_mode", default
+        ).decode(),
+    )
+
+
+def _convert_max_roi_pool(
+    _bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr:
+    data, regions = inputs
+    _require_known(data, "MaxRoiPool")
+    height, width = (int(size) for size in attrs["pooled_shape"])
+    return roi_pool(data, regions, (height, width), float(attrs.get("spatial_scale", 1.0)))
+
+
+def _require_known(data: relax.Expr, operator: str) -> None:
+    if static_shape(data.ty) is None:
+        raise NotImplementedError(f"{operator} of a feature map of a size known only at run time")
+
+
+def _lower_roi_align(site: KernelSite, call: relax.Call) -> relax.Expr:
+    """Lower ``tvm_edge.roi_align``."""
+    attrs = call.attrs
+    half_pixel = str(attrs["coordinate_transformation_mode"]) == "half_pixel"
+
+    def kernel(maps: roi.Maps, bins: Sequence[int]) -> Kernel:
+        return roi.roi_align(
+            maps,
+            bins,
+            site.spec,
+            ratio=int(attrs["sampling_ratio"]),
+            scale=float(attrs["spatial_scale"]),
+            offset=0.5 if half_pixel else 0.0,
+            at_least_one=not half_pixel,
+            mode=str(attrs["mode"]),
+        )
+
+    return _pooled(site, call, "roi_align", kernel)
+
+
+def _lower_roi_pool(site: KernelSite, call: relax.Call) -> relax.Expr:
+    """Lower ``tvm_edge.roi_pool``."""
+    scale = float(call.attrs["spatial_scale"])
+    return _pooled(
+        site, call, "roi_pool", lambda maps, bins: roi.roi_pool(maps, bins, site.spec, scale=scale)
+    )
+
+
+def _lower_relax_roi_align(site: KernelSite, call: relax.Call) -> relax.Expr:
+    """Lower ``relax.vision.roi_align``; leave TVM's own where it reduces points by their maximum.
+
+    Its "aligned" leaves regions smaller than a pixel alone, and moves none by half a pixel.
+    """
+    attrs, shape = call.attrs, static_shape(call.args[0].ty)
+    if str(attrs.layout) != "NCHW" or str(attrs.mode) != "avg" or shape is None:
+        return call
+
+    def kernel(maps: roi.Maps, bins: Sequence[int]) -> Kernel:
+        return roi.roi_align(
+            maps,
+            bins,
+            site.spec,
+            ratio=max(int(attrs.sample_ratio), 0),
+            scale=float(attrs.spatial_scale),
+            offset=0.0,
+            at_least_one=not attrs.aligned,
+        )
+
+    return _pooled(site, call, "roi_align", kernel)
+
+
+def _lower_relax_roi_pool(site: KernelSite, call: relax.Call) -> relax.Expr:
+    """Lower ``relax.vision.roi_pool``."""
+    attrs, shape = call.attrs, static_shape(call.args[0].ty)
+    if str(attrs.layout) != "NCHW" or shape is None:
+        return call
+    scale = float(attrs.spatial_scale)
+    return _pooled(
+        site,
+        call,
+        "roi_pool",
+        lambda maps, bins: roi.roi_pool(maps, bins, site.spec, scale=scale, halves="up"),
+    )
+
+
+def _pooled(site: KernelSite, call: relax.Call, name: str, kernel: Any) -> relax.Expr:
+    """Call the kernel for a call's tensors; the result is ``(regions, channels, *bins)``."""
+    data, *regions = call.args
+    shape, dtype = list(call.ty.shape), str(data.ty.dtype)
+    if is_empty(data.ty.shape) or is_empty(shape):
+        return site.zeros(shape, dtype)
+    count = shape[0]
+    maps = roi.Maps(
+        [int(size) for size in data.ty.shape],
+        dtype,
+        int(count) if isinstance(count, tirx.IntImm) else count,
+        str(regions[1].ty.dtype) if len(regions) > 1 else None,
+    )
+    made = kernel(maps, [int(size) for size in shape[2:]])
+    return site.run(made, name, call.args)[0]
+
+
+def _roi_align_flops(op: Operation) -> int:
+    """Count four weighted neighbours and the pooling, per sample."""
+    ratio = op.attributes.get("sampling_ratio", 0)
+    if not ratio:  # as many samples as the box is large
+        raise UnknownShape
+    return 9 * ratio**2 * elements(op.outputs[0])
+
+
+register("MaxRoiPool", convert=_convert_max_roi_pool)
+register("RoiAlign", convert=_convert_roi_align, flops=_roi_align_flops)
+
+register(ROI_ALIGN, infer_type=_infer_align_type, lower=_lower_roi_align, gpu=PERFORMS)
+register(ROI_POOL, infer_type=_infer_pool_type, lower=_lower_roi_pool, gpu=PERFORMS)
+register("relax.vision.roi_align", lower=_lower_relax_roi_align, gpu=PERFORMS)
+register("relax.vision.roi_pool", lower=_lower_relax_roi_pool, gpu=PERFORMS)

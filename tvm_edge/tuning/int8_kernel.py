@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 from tvm import te, tirx
 
-from tvm_edge.relay_passes.lower.lower_quantize import rounded
+from tvm_edge.ops.quantization.kernels import rounded
 from tvm_edge.schedules.blocked import filled
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.int8 import (

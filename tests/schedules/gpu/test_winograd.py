@@ -17,7 +17,7 @@ from tests.schedules.harness import Graph, assert_close
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import resolve_target
-from tvm_edge.relay_passes.lower import lower_conv2d
+from tvm_edge.ops.convolution import conv2d
 from tvm_edge.relay_passes.lower.schedule_kernels import schedule_kernels
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
@@ -74,7 +74,7 @@ GRAPHS = {
 def test_results(
     m: int, graph: Graph, gpu: str, large_gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lower_conv2d, "choose_config", lambda *_: ConvConfig("winograd", m=m))
+    monkeypatch.setattr(conv2d, "choose_config", lambda *_: ConvConfig("winograd", m=m))
     kernels = check_gpu(graph, gpu)
     assert [kernel.rule for kernel in kernels[:1]] == ["handwritten"]
     assert [kernel.rule for kernel in kernels[1:]] == ["tiled", "winograd_output"]
@@ -136,7 +136,7 @@ def test_without_local_memory_on_the_chip_nothing_is_tiled() -> None:
 def test_the_report_says_which_convolutions(
     gpu: str, large_gpu: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lower_conv2d, "choose_config", lambda *_: ConvConfig("winograd", m=4))
+    monkeypatch.setattr(conv2d, "choose_config", lambda *_: ConvConfig("winograd", m=4))
     graph = conv(1, 16, 8, 12, 20, [1] * 4)
     compiled = tvm_edge.compile(graph.model(), gpu, fallback="none")
     (layout,) = compiled.report.layouts.values()

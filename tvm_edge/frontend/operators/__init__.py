@@ -1,1 +1,0 @@
-"""Converters of ONNX operators, a family in each file; the table is ``frontend/converters.py``."""

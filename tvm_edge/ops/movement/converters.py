@@ -1,0 +1,149 @@
+"""Converters of operators that make, select and move elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from tvm_edge.ops.converter import Attributes, operand, type_name
+from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
+
+__all__ = [
+    "arange",
+    "constant",
+    "expand",
+    "eye_like",
+    "gather",
+    "one_hot",
+    "reverse_sequence",
+    "space_to_depth",
+    "split",
+]
+
+
+def constant(
+    _bb: relax.BlockBuilder, _inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """Convert a number or a list of numbers; TVM knows tensors only."""
+    for name, dtype in (("value_int", "int64"), ("value_float", "float32")):
+        for attribute in (name, f"{name}s"):
+            if attribute in attrs:
+                return relax.const(np.asarray(attrs[attribute], dtype), dtype)
+    return None
+
+
+def expand(
+    _bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
+) -> relax.Expr | None:
+    """Refuse a shape from the run, of which TVM does not keep lengths of 1; else take TVM's."""
+    if isinstance(inputs[1].ty, relax.TensorType) and constant_of(inputs[1]) is None:
+        raise NotImplementedError("Expand to a shape known only at run time")
+    return None
+
+
+def eye_like(
+    _bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr:
+    """Make a constant; TVM refuses a type other than the input's."""
+    shape = static_shape(inputs[0].ty)
+    if shape is None or len(shape) != 2:
+        raise NotImplementedError("EyeLike of a shape known only at run time")
+    dtype = str(inputs[0].ty.dtype)
+    if "dtype" in attrs:
+        dtype = type_name(attrs["dtype"])
+    return relax.const(np.eye(*shape, k=int(attrs.get("k", 0))).astype(dtype), dtype)
+
+
+def gather(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """Use ``take`` for constant indices; TVM adds six kernels in case some are negative."""
+    data, indices = inputs[:2]
+    if not isinstance(indices, tvm.ir.GenericConst) or not isinstance(data.ty, relax.TensorType):
+        return None
+    axis = int(attrs.get("axis", 0)) % data.ty.ndim
+    length = data.ty.shape[axis] if data.ty.shape is not None else None
+    values = indices.value.numpy()
+    if not isinstance(length, tirx.IntImm) or not values.size:
+        return None
+    if (values < -int(length)).any() or (values >= int(length)).any():
+        return None  # out of range: TVM's converter decides
+    positive = relax.const(np.where(values < 0, values + int(length), values), str(values.dtype))
+    # "fast" mode warns on standard error although these are in range.
+    return bb.normalize(relax.op.take(data, positive, axis, mode="clip"))
+
+
+def one_hot(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes) -> relax.Expr:
+    """Compare with 0 to depth - 1; TVM wants plain numbers for the two values."""
+    indices, _, values = inputs
+    depth = constant_of(inputs[1])
+    if depth is None:
+        raise NotImplementedError("OneHot needs a constant depth")
+    kind, length = str(indices.ty.dtype), int(depth.item())
+    axis = int(attrs.get("axis", -1)) % (indices.ty.ndim + 1)
+    wide = bb.emit(relax.op.expand_dims(indices, axis))
+    negative = relax.op.less(wide, relax.const(0, kind))
+    wide = relax.op.where(negative, relax.op.add(wide, relax.const(length, kind)), wide)
+    shape = [1] * (indices.ty.ndim + 1)
+    shape[axis] = length
+    classes = relax.const(np.arange(length).astype(kind).reshape(shape), kind)
+    off, on = (
+        relax.op.take(values, relax.const(np.int64(i), "int64"), 0, mode="clip") for i in (0, 1)
+    )
+    return bb.normalize(relax.op.where(relax.op.equal(wide, classes), on, off))
+
+
+def arange(
+    _bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
+) -> relax.Expr | None:
+    """Refuse bounds from the run, whose length TVM's shape machinery loses; else take TVM's."""
+    tensors = [bound for bound in inputs if isinstance(bound.ty, relax.TensorType)]
+    if any(constant_of(bound) is None for bound in tensors):
+        raise NotImplementedError("Range needs constant bounds")
+    return None
+
+
+def reverse_sequence(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr:
+    lengths = bb.emit(relax.op.astype(inputs[1], "int32"))
+    time, batch = int(attrs.get("time_axis", 0)), int(attrs.get("batch_axis", 1))
+    return bb.normalize(relax.op.reverse_sequence(inputs[0], lengths, time, batch))
+
+
+def space_to_depth(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """Move columns first, which TVM does not know."""
+    if attrs.get("mode", b"DCR") != b"CRD":
+        return None
+    size = int(attrs["blocksize"])
+    n, c, h, w = inputs[0].ty.shape
+    x = relax.op.reshape(inputs[0], (n, c, h // size, size, w // size, size))
+    x = relax.op.permute_dims(x, [0, 1, 3, 5, 2, 4])
+    return bb.normalize(relax.op.reshape(x, (n, c * size * size, h // size, w // size)))
+
+
+def split(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """Split into parts some of which have no elements, which TVM's kernel gets wrong."""
+    x, shape = inputs[0], static_shape(inputs[0].ty)
+    given = constant_of(operand(inputs, 1)) if attrs["opset"] >= 13 else attrs.get("split")
+    lengths = [int(length) for length in given] if given is not None else []
+    if shape is None or 0 not in lengths:
+        return None
+    axis, dtype = int(attrs.get("axis", 0)) % len(shape), str(x.ty.dtype)
+    left = [length for length in lengths if length]
+    parts = [x]
+    if len(left) > 1:
+        ends = [int(end) for end in np.cumsum(left)[:-1]]
+        found = bb.emit(relax.op.split(x, ends, axis))
+        parts = [bb.emit(relax.TupleGetItem(found, i)) for i in range(len(left))]
+    none = [0 if i == axis else length for i, length in enumerate(shape)]
+    empty = relax.const(np.zeros(none, dtype), dtype)
+    rest = iter(parts)
+    return relax.Tuple([next(rest) if length else empty for length in lengths])

@@ -1,0 +1,317 @@
+"""Recurrent layers RNN, GRU and LSTM, written out step by step.
+
+The inputs of all steps enter the gates by one product of matrices; a step adds a product with the
+state before it. A sequence that is shorter than others in its batch keeps its state after its end,
+so that the other direction begins at its last element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax
+
+from tvm_edge.ops.converter import (
+    Attributes,
+    Converter,
+    num_outputs,
+    operand,
+    scalar,
+    text,
+)
+from tvm_edge.ops.flops import Operation, elements, known
+from tvm_edge.ops.registry import register
+from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
+
+__all__: list[str] = []
+
+# Steps: several kernels each.
+_MOST_STEPS = 1024
+
+Activation = Callable[[relax.Expr], relax.Expr]
+
+
+@dataclass(frozen=True)
+class _Direction:
+    """Weights of one direction of a layer.
+
+    Shapes: `recurrence` ``(hidden, gates·hidden)``; `recurrent_bias` ``(gates·hidden,)``, which the
+    product with the inputs has not added; `peepholes` ``(3·hidden,)``.
+    """
+
+    recurrence: relax.Expr
+    recurrent_bias: relax.Expr | None
+    peepholes: relax.Expr | None
+    activations: Sequence[Activation]
+    hidden: int
+    attrs: Attributes
+
+
+# Builder, direction, the input's product with the gates, the states before → the states after.
+Cell = Callable[
+    [relax.BlockBuilder, _Direction, relax.Expr, Sequence[relax.Expr]], Sequence[relax.Expr]
+]
+
+
+def _layer(gates: int, defaults: Sequence[str], cell: Cell, states: int) -> Converter:
+    """Make a converter for cells of so many gates and states."""
+
+    def convert(
+        bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+    ) -> relax.Expr:
+        layout = int(attrs.get("layout", 0))
+        x = inputs[0]
+        initial = [operand(inputs, 5), operand(inputs, 6)][:states]
+        if layout:
+            x = bb.emit(relax.op.permute_dims(x, [1, 0, 2]))
+            initial = [
+                None if s is None else bb.emit(relax.op.permute_dims(s, [1, 0, 2])) for s in initial
+            ]
+        shape, sides = static_shape(x.ty), text(attrs, "direction", "forward")
+        recurrence = static_shape(inputs[2].ty)
+        if shape is None or recurrence is None:
+            raise NotImplementedError("a recurrent layer of a length known only at run time")
+        if shape[0] > _MOST_STEPS:
+            raise NotImplementedError(f"a recurrent layer of more than {_MOST_STEPS} steps")
+        hidden, dtype = recurrence[2], str(x.ty.dtype)
+        names = [
+            name.decode() if isinstance(name, bytes) else name
+            for name in attrs.get("activations", list(defaults) * recurrence[0])
+        ]
+        activations = _activations(names, attrs, dtype)
+        rows, last = [], []
+        for side in range(recurrence[0]):
+            weights = _transposed(bb, _part(bb, inputs[1], side))
+            recurrent = _transposed(bb, _part(bb, inputs[2], side))
+            added = bb.emit(relax.op.matmul(x, weights))
+            bias, recurrent_bias = _part(bb, operand(inputs, 3), side), None
+            if bias is not None:
+                of_input, recurrent_bias = _halves(bb, bias, gates * hidden)
+                added = bb.emit(relax.op.add(added, of_input))
+            direction = _Direction(
+                recurrent,
+                recurrent_bias,
+                _part(bb, operand(inputs, 7), side),
+                activations[side * len(defaults) : (side + 1) * len(defaults)],
+                hidden,
+                attrs,
+            )
+            state: Sequence[relax.Expr] = [
+                relax.const(np.zeros((shape[1], hidden), dtype), dtype)
+                if given is None
+                else _part(bb, given, side)
+                for given in initial
+            ]
+            backwards = sides == "reverse" or side == 1
+            row, state = _run(
+                bb, cell, direction, added, state, operand(inputs, 4), shape[0], backwards
+            )
+            rows.append(row)
+            last.append(state)
+        y = bb.emit(relax.op.stack(rows, 1))
+        ends = [bb.emit(relax.op.stack([s[i] for s in last], 0)) for i in range(states)]
+        if layout:
+            y = bb.emit(relax.op.permute_dims(y, [2, 0, 1, 3]))
+            ends = [bb.emit(relax.op.permute_dims(end, [1, 0, 2])) for end in ends]
+        results = [y, *ends][: num_outputs(attrs)]
+        return results[0] if len(results) == 1 else relax.Tuple(results)
+
+    return convert
+
+
+def _run(
+    bb: relax.BlockBuilder,
+    cell: Cell,
+    direction: _Direction,
+    added: relax.Expr,
+    state: Sequence[relax.Expr],
+    lengths: relax.Expr | None,
+    steps: int,
+    backwards: bool,
+) -> tuple[relax.Expr, Sequence[relax.Expr]]:
+    """Return the results of all steps ``(steps, batch, hidden)``, and the last states."""
+    nothing = scalar(0.0, added)
+    outputs: dict[int, relax.Expr] = {}
+    if lengths is not None:
+        lengths = bb.emit(relax.op.expand_dims(lengths, 1))
+    for step in reversed(range(steps)) if backwards else range(steps):
+        index = relax.const(np.int64(step), "int64")
+        item = bb.emit(relax.op.take(added, index, 0, mode="clip"))
+        after = [bb.emit(value) for value in cell(bb, direction, item, state)]
+        outputs[step] = after[0]
+        if lengths is not None:
+            there = bb.emit(relax.op.less(relax.const(np.int32(step), "int32"), lengths))
+            outputs[step] = bb.emit(relax.op.where(there, after[0], nothing))
+            after = [
+                bb.emit(relax.op.where(there, new, old))
+                for new, old in zip(after, state, strict=True)
+            ]
+        state = after
+    return bb.emit(relax.op.stack([outputs[step] for step in range(steps)], 0)), state
+
+
+def _simple(
+    bb: relax.BlockBuilder, layer: _Direction, item: relax.Expr, state: Sequence[relax.Expr]
+) -> Sequence[relax.Expr]:
+    total = _with_state(bb, layer, item, state[0])
+    return [layer.activations[0](_clipped(layer, total))]
+
+
+def _gru(
+    bb: relax.BlockBuilder, layer: _Direction, item: relax.Expr, state: Sequence[relax.Expr]
+) -> Sequence[relax.Expr]:
+    """Step a cell with gates in the order update, reset, hidden (Cho et al. 2014, as in ONNX)."""
+    (before,) = state
+    f, g = layer.activations
+    first, second = [2 * layer.hidden], [layer.hidden]
+    x_gates, x_hidden = _split(bb, item, first, 1)
+    r_gates, r_hidden = _split(bb, layer.recurrence, first, 1)
+    b_gates = b_hidden = None
+    if layer.recurrent_bias is not None:
+        b_gates, b_hidden = _split(bb, layer.recurrent_bias, first, 0)
+    gates = bb.emit(relax.op.add(x_gates, _affine(bb, before, r_gates, b_gates)))
+    gates = bb.emit(f(_clipped(layer, gates)))
+    update, reset = _split(bb, gates, second, 1)
+    if layer.attrs.get("linear_before_reset", 0):
+        inner = relax.op.multiply(reset, _affine(bb, before, r_hidden, b_hidden))
+    else:
+        inner = _affine(bb, bb.emit(relax.op.multiply(reset, before)), r_hidden, b_hidden)
+    new = bb.emit(g(_clipped(layer, bb.emit(relax.op.add(x_hidden, inner)))))
+    # (1 - z) · new + z · before
+    return [relax.op.add(new, relax.op.multiply(update, relax.op.subtract(before, new)))]
+
+
+def _lstm(
+    bb: relax.BlockBuilder, layer: _Direction, item: relax.Expr, state: Sequence[relax.Expr]
+) -> Sequence[relax.Expr]:
+    """Step a cell with gates in the order input, output, forget, cell."""
+    hidden_before, cell_before = state
+    f, g, h = layer.activations
+    n = layer.hidden
+    total = _with_state(bb, layer, item, hidden_before)
+    i, o, forget, c = _split(bb, total, [n, 2 * n, 3 * n], 1)
+    if layer.peepholes is not None:
+        p_i, p_o, p_f = _split(bb, layer.peepholes, [n, 2 * n], 0)
+        i = bb.emit(relax.op.add(i, relax.op.multiply(p_i, cell_before)))
+        forget = bb.emit(relax.op.add(forget, relax.op.multiply(p_f, cell_before)))
+    i = bb.emit(f(_clipped(layer, i)))
+    if layer.attrs.get("input_forget", 0):
+        forget = bb.emit(relax.op.subtract(scalar(1.0, i), i))
+    else:
+        forget = bb.emit(f(_clipped(layer, forget)))
+    new = relax.op.multiply(i, g(_clipped(layer, c)))
+    cell = bb.emit(relax.op.add(relax.op.multiply(forget, cell_before), new))
+    if layer.peepholes is not None:
+        o = bb.emit(relax.op.add(o, relax.op.multiply(p_o, cell)))
+    return [relax.op.multiply(f(_clipped(layer, o)), h(cell)), cell]
+
+
+def _with_state(
+    bb: relax.BlockBuilder, layer: _Direction, item: relax.Expr, state: relax.Expr
+) -> relax.Expr:
+    product = _affine(bb, state, layer.recurrence, layer.recurrent_bias)
+    return bb.emit(relax.op.add(item, product))
+
+
+def _affine(
+    bb: relax.BlockBuilder, x: relax.Expr, weights: relax.Expr, bias: relax.Expr | None
+) -> relax.Expr:
+    product = bb.emit(relax.op.matmul(x, weights))
+    return product if bias is None else bb.emit(relax.op.add(product, bias))
+
+
+def _clipped(layer: _Direction, value: relax.Expr) -> relax.Expr:
+    """Clip the operand of an activation, if the node says so."""
+    limit = layer.attrs.get("clip")
+    return value if limit is None else relax.op.clip(value, -float(limit), float(limit))
+
+
+def _part(bb: relax.BlockBuilder, value: relax.Expr | None, index: int) -> relax.Expr | None:
+    """Return one direction's part of an operand, which has the directions first."""
+    known = constant_of(value)
+    if value is None or known is None:
+        at = relax.const(np.int64(index), "int64")
+        return value if value is None else bb.emit(relax.op.take(value, at, 0, mode="clip"))
+    return relax.const(np.ascontiguousarray(known[index]), str(known.dtype))
+
+
+def _transposed(bb: relax.BlockBuilder, value: relax.Expr) -> relax.Expr:
+    known = constant_of(value)
+    if known is None:
+        return bb.emit(relax.op.permute_dims(value))
+    return relax.const(np.ascontiguousarray(known.T), str(known.dtype))
+
+
+def _halves(bb: relax.BlockBuilder, bias: relax.Expr, length: int) -> tuple[relax.Expr, relax.Expr]:
+    """Return the biases of the input and of the recurrence."""
+    first, second = _split(bb, bias, [length], 0)
+    return first, second
+
+
+def _split(
+    bb: relax.BlockBuilder, value: relax.Expr, at: Sequence[int], axis: int
+) -> list[relax.Expr]:
+    known = constant_of(value)
+    if known is not None:
+        parts = np.split(known, list(at), axis)
+        return [relax.const(np.ascontiguousarray(p), str(p.dtype)) for p in parts]
+    parts = bb.emit(relax.op.split(value, list(at), axis))
+    return [bb.emit(relax.TupleGetItem(parts, i)) for i in range(len(at) + 1)]
+
+
+def _activations(names: Sequence[str], attrs: Attributes, dtype: str) -> list[Activation]:
+    """Make activations; each with parameters takes the next alpha and beta of the node."""
+    alphas = list(attrs.get("activation_alpha", ()))
+    betas = list(attrs.get("activation_beta", ()))
+    result = []
+    for name in names:
+        if name not in _ACTIVATIONS:
+            raise NotImplementedError(f"a recurrent layer with the activation {name}")
+        make, alpha, beta = _ACTIVATIONS[name]
+        if alpha is not None and alphas:
+            alpha = alphas.pop(0)
+        if beta is not None and betas:
+            beta = betas.pop(0)
+        result.append(make(alpha or 0.0, beta or 0.0, dtype))
+    return result
+
+
+def _scaled(x: relax.Expr, alpha: float, beta: float, dtype: str) -> relax.Expr:
+    product = relax.op.multiply(x, relax.const(alpha, dtype))
+    return relax.op.add(product, relax.const(beta, dtype))
+
+
+# By name: from alpha, beta and the type, and their defaults; None for a parameter that it lacks.
+_ACTIVATIONS: dict[
+    str, tuple[Callable[[float, float, str], Activation], float | None, float | None]
+] = {
+    "Affine": (lambda a, b, t: lambda x: _scaled(x, a, b, t), 1.0, 0.0),
+    "HardSigmoid": (
+        lambda a, b, t: lambda x: relax.op.clip(_scaled(x, a, b, t), 0, 1),
+        0.2,
+        0.5,
+    ),
+    "LeakyRelu": (lambda a, b, t: lambda x: relax.op.nn.leakyrelu(x, a), 0.01, None),
+    "Relu": (lambda a, b, t: relax.op.nn.relu, None, None),
+    "ScaledTanh": (
+        lambda a, b, t: lambda x: _scaled(relax.op.tanh(_scaled(x, b, 0.0, t)), a, 0.0, t),
+        1.0,
+        1.0,
+    ),
+    "Sigmoid": (lambda a, b, t: relax.op.sigmoid, None, None),
+    "Tanh": (lambda a, b, t: relax.op.tanh, None, None),
+}
+
+
+def _flops(op: Operation) -> int:
+    """Count products with ``W [directions, gates * H, I]`` and ``R``; gates are left out."""
+    sequence_and_batch = math.prod(known(op.inputs[0])[:2])
+    return 2 * sequence_and_batch * (elements(op.inputs[1]) + elements(op.inputs[2]))
+
+
+register("GRU", convert=_layer(3, ["Sigmoid", "Tanh"], _gru, 1), flops=_flops)
+register("LSTM", convert=_layer(4, ["Sigmoid", "Tanh", "Tanh"], _lstm, 2), flops=_flops)
+register("RNN", convert=_layer(1, ["Tanh"], _simple, 1), flops=_flops)
