@@ -196,7 +196,7 @@ def each(spec: DeviceSpec, count: Any, body: Callable[[tirx.Expr], None], *, wor
     A work-item for each on a GPU; on a CPU all cores, where `count` times `work` elements are
     worth it.
     """
-    if spec.kind == "gpu":
+    if spec.launches_grids:
         items = group_size(count if isinstance(count, int) else None, spec)
         # Drivers refuse to launch nothing.
         with nullcontext() if isinstance(count, int) else when(count > 0):

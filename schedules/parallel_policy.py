@@ -54,7 +54,7 @@ def fuses_by_itself(spec: DeviceSpec) -> bool:
     registers. A CPU's cores are busy with one kernel; its threads are handed the next one at a
     cost that merging saves little of.
     """
-    if spec.kind != "gpu" or spec.on_cpu or spec.cores < 1:
+    if spec.has_cpu_cores or spec.cores < 1:
         return False
     return spec.wave > 1 or bool(spec.alus and spec.registers)
 

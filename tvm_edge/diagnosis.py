@@ -1,4 +1,4 @@
-"""``doctor``: what of the stack around tvm-edge is here, what is missing, what mends it.
+"""``doctor``: parts of the stack around tvm-edge that are here or missing, and what mends them.
 
 Nothing is imported from TVM before it is known to be there.
 """

@@ -59,18 +59,18 @@ def open_machine(path: Path) -> tuple[Any, Any]:
     from tvm.runtime.vm import VirtualMachine
 
     from tvm_edge.runtime.artifact import read_artifact
+    from tvm_edge.runtime.devices import open_device
     from tvm_edge.runtime.info import read_info
     from tvm_edge.runtime.library import load_library
-    from tvm_edge.runtime.placement import open_devices
 
     artifact = read_artifact(path)
     plan = read_info(artifact).devices
-    devices = open_devices(plan.kinds)
+    devices = [open_device(kind) for kind in plan.kinds]
     weights = zip(artifact.weights, plan.weights, strict=True)
     # TVM appends the CPU by itself.
-    own = [device for device, kind in zip(devices, plan.kinds, strict=True) if kind != "llvm"]
+    own = [device.handle for device in devices if not device.is_host]
     machine = VirtualMachine(load_library(path.stem, artifact.library), own or tvm.cpu())
-    return machine, tvm_ffi.Array([tvm.runtime.tensor(w, devices[d]) for w, d in weights])
+    return machine, tvm_ffi.Array([tvm.runtime.tensor(w, devices[d].handle) for w, d in weights])
 
 
 def machine_us(path: Path, target: str, inputs: Mapping[str, Any], calls: int = CALLS) -> float:

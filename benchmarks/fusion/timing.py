@@ -66,14 +66,14 @@ def _opened(keys: list[str], folder: Path) -> Members:
     import tvm
 
     from tvm_edge.runtime.artifact import read_artifact
+    from tvm_edge.runtime.devices import open_device
     from tvm_edge.runtime.info import read_info
-    from tvm_edge.runtime.placement import open_devices
 
     found = []
     for key in keys:
         path = folder / f"{key}.tvme"
         plan = read_info(read_artifact(path)).devices
-        devices = open_devices(plan.kinds)
+        devices = [open_device(kind).handle for kind in plan.kinds]
         with np.load(path.with_suffix(".npz")) as file:
             placed = zip(file.files, plan.inputs, strict=True)
             inputs = [tvm.runtime.tensor(file[name], devices[d]) for name, d in placed]

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.lowering.merged import merged_launches, with_merged_launches
+from tvm_edge.lowering.member_launches import merged_launches, with_merged_launches
 from tvm_edge.lowering.parallel_members import can_compose, compose
 from tvm_edge.relay_passes.ir.aliases import Lives
 from tvm_edge.relay_passes.ir.dependences import dependences, places_of

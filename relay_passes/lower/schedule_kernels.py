@@ -64,6 +64,6 @@ def _has_precision(func: tirx.PrimFunc) -> bool:
 
 
 def _schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
-    if spec.kind == "cpu":
+    if not spec.launches_grids:
         return cpu.schedule(func, spec)
     return (grid if spec.on_cpu else gpu).schedule(func, spec)

@@ -14,7 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_edge.relay_passes.ir.expressions import all_bindings
 from tvm_edge.relay_passes.ir.vdevices import reading_device
 from tvm_edge.relay_passes.memory.stream_weights import asks_for_part
-from tvm_edge.runtime.placement import STREAMED
+from tvm_edge.runtime.device_plan import STREAMED
 
 __all__ = ["WEIGHTS_PARAM", "LiftWeights"]
 
@@ -33,7 +33,7 @@ class LiftWeights:
         Filled by the pass: the items of the tuple, in order.
     devices : list[int]
         For each item the position, among the module's virtual devices, of the one that reads it;
-        :data:`~tvm_edge.runtime.placement.STREAMED` if a kernel gets it from the runtime.
+        :data:`~tvm_edge.runtime.device_plan.STREAMED` if a kernel gets it from the runtime.
     """
 
     def __init__(self) -> None:

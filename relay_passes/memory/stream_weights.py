@@ -1,8 +1,8 @@
 """Weights that ``main`` asks for when a kernel is about to read them.
 
 A pass marks a constant as streamed; what runs in between sees a tensor that nobody knows the values
-of. Behind the schedules each mark becomes a call of the runtime (:mod:`tvm_edge.runtime.streaming`)
-right in front of the kernel that reads the constant.
+of. After the schedules each mark becomes a call of the runtime
+(:mod:`tvm_edge.runtime.weight_stream`), right before the kernel that reads the constant.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from tvm import relax
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, bindings_of, is_call, with_bindings
 from tvm_edge.relay_passes.ir.vdevices import on_vdevice, vdevice_of, vdevices_of
 from tvm_edge.relay_passes.place.label_operators import operands
-from tvm_edge.runtime.streaming import NEXT_PART, UPLOAD_PART
+from tvm_edge.runtime.devices import is_host
+from tvm_edge.runtime.weight_stream import NEXT_PART, UPLOAD_PART
 
 __all__ = [
     "StreamWeights",
@@ -167,4 +168,4 @@ def _name(mod: tvm.IRModule, var: relax.Var, kind: str) -> str:
         device = devices[0]
     if device is not None:
         kind = str(device.target.kind.name)
-    return NEXT_PART if kind == "llvm" else UPLOAD_PART
+    return NEXT_PART if is_host(kind) else UPLOAD_PART

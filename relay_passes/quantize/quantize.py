@@ -112,7 +112,7 @@ class _Form:
 
 
 def _form(spec: DeviceSpec) -> _Form | None:
-    if spec.kind == "cpu":
+    if not spec.launches_grids:
         dot = DOT_PRODUCTS.get(spec.dot_product)
         return None if dot is None else _Form(dot.image, lambda conv: image_block(conv) > 0)
     if spec.on_cpu:  # its kernels are a CPU's, and its compilers have no such instruction

@@ -54,7 +54,7 @@ class Compaction:
     def __init__(self, lines: int, length: int, spec: DeviceSpec) -> None:
         self._lines, self._length, self._spec = lines, length, spec
         self._scan = LineScan(lines, length, "int32", OPERATORS["add"], True, spec)
-        self.workspace: list[Tensor] = self._scan.workspace if spec.kind == "gpu" else []
+        self.workspace: list[Tensor] = self._scan.workspace if spec.launches_grids else []
 
     def write(
         self, wanted: Wanted, keep: Keep, fill: Place | None, count: Place, space: Any
@@ -72,7 +72,7 @@ class Compaction:
         space : sequence of Buffer
             For :attr:`workspace`.
         """
-        if self._spec.kind == "cpu":
+        if not self._spec.launches_grids:
             self._one_pass(wanted, keep, fill, count)
             return
         last = self._length - 1

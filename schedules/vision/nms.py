@@ -21,7 +21,7 @@ __all__ = ["fill_indices", "number_selected", "select_boxes", "suppression"]
 
 def suppression(spec: DeviceSpec) -> type[cpu_nms.Suppression] | type[gpu_nms.Suppression]:
     """The kernels of a device."""
-    return cpu_nms.Suppression if spec.kind == "cpu" else gpu_nms.Suppression
+    return gpu_nms.Suppression if spec.launches_grids else cpu_nms.Suppression
 
 
 def select_boxes(
@@ -84,7 +84,9 @@ def number_selected(lists: int, spec: DeviceSpec) -> Kernel:
 
     ``shape`` is int64, ``[sum(counts), 3]``.
     """
-    scan = None if spec.kind == "cpu" else LineScan(1, lists, "int32", OPERATORS["add"], True, spec)
+    scan = (
+        LineScan(1, lists, "int32", OPERATORS["add"], True, spec) if spec.launches_grids else None
+    )
 
     def body(counts: Any, starts: Any, shape: Any, *space: Any) -> None:
         def finish(total: tirx.Expr) -> None:

@@ -38,7 +38,7 @@ def count_nonzero(shape: Shape, dtype: str, spec: DeviceSpec) -> Kernel:
         ``(data, result_shape, found, workspace...)``: int64 ``[axes, number]``; on a GPU the flat
         positions, on a CPU the number in front of the part of each core.
     """
-    on_gpu = spec.kind == "gpu"
+    on_gpu = spec.launches_grids
     size, parts = prod(shape), max(spec.cores, 1)
     plan = Compaction(1, int(size), spec) if on_gpu else None
     found_type = ([int(size)], "int32") if on_gpu else ([parts], "int64")
@@ -94,7 +94,7 @@ def nonzero_indices(shape: Shape, dtype: str, spec: DeviceSpec) -> Kernel:
     """
     size, parts = prod(shape), max(spec.cores, 1)
     number = tirx.Var("number", "int64")
-    on_gpu = spec.kind == "gpu"
+    on_gpu = spec.launches_grids
 
     def body(data: Any, found: Any, result: Any) -> None:
         def write(slot: tirx.Expr, position: tirx.Expr) -> None:

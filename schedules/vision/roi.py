@@ -85,7 +85,7 @@ def roi_pool(
 
 
 def _kernel(maps: Maps, operation: Operation, spec: DeviceSpec) -> Kernel:
-    if spec.kind == "cpu":
+    if not spec.launches_grids:
         return pool_channels(maps, operation, spec)
     return _by_elements(maps, operation, spec)
 

@@ -57,7 +57,7 @@ def soft_nms(
         :func:`~tvm_edge.schedules.vision.box_nms.box_nms`.
     """
     batch, length, width = rows.batch, rows.length, rows.width
-    items = 1 if spec.kind == "cpu" else min(power_of_two(spec.max_work_group_size), _ITEMS)
+    items = min(power_of_two(spec.max_work_group_size), _ITEMS) if spec.launches_grids else 1
 
     def body(data: Any, result: Any, counts: Any, scores: Any) -> None:
         candidates = rows.candidates(data, by_class)

@@ -6,12 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tvm
 
 import tvm_edge
 from tests.runtime.support import run_python
 from tests.schedules.gpu.graphs import conv
 from tests.schedules.gpu.harness import assert_legal, gpu_kernels
-from tvm_edge.hardware import probe, resolve_target
+from tvm_edge.hardware import resolve_target
+from tvm_edge.hardware.kinds import KINDS
+from tvm_edge.hardware.kinds import opencl as opencl_kind
 from tvm_edge.hardware.presets import PRESETS
 
 MALI = {
@@ -35,14 +38,14 @@ MALI = {
 
 def probed(monkeypatch: pytest.MonkeyPatch, **info: Any) -> tvm_edge.DeviceSpec:
     """The spec of an OpenCL device that answers so."""
-    monkeypatch.setattr(probe.tvm.runtime, "enabled", lambda api: True)
+    monkeypatch.setattr(tvm.runtime, "enabled", lambda api: True)
     unknown = dict.fromkeys(
         ("multi_processor_count", "max_threads_per_block", "max_shared_memory_per_block"), 0
     )
     device = SimpleNamespace(exist=True, **unknown)
-    monkeypatch.setattr(probe.tvm, "device", lambda api, index: device)
-    monkeypatch.setattr(probe, "opencl_info", lambda index: {**MALI, **info})
-    spec = probe.probe_gpu("opencl")
+    monkeypatch.setattr(tvm, "device", lambda api, index: device)
+    monkeypatch.setattr(opencl_kind, "_device_info", lambda index: {**MALI, **info})
+    spec = KINDS["opencl"].probe()
     assert spec is not None
     return spec
 
@@ -175,7 +178,7 @@ def test_launches_cost_less_where_they_do_not_wait(
         max_shared_memory_per_block=49152,
         l2_cache_size_bytes=4 << 20,
     )
-    monkeypatch.setattr(probe.tvm.runtime, "enabled", lambda api: True)
-    monkeypatch.setattr(probe.tvm, "device", lambda api, index: device)
-    spec = probe.probe_gpu("cuda")
+    monkeypatch.setattr(tvm.runtime, "enabled", lambda api: True)
+    monkeypatch.setattr(tvm, "device", lambda api, index: device)
+    spec = KINDS["cuda"].probe()
     assert spec is not None and spec.launch_us == launch_us

@@ -9,7 +9,8 @@ import pytest
 import tvm
 
 from tvm_edge import InputError
-from tvm_edge.hardware import gpu, resolve_target
+from tvm_edge.hardware import resolve_target
+from tvm_edge.hardware.kinds import GpuKind
 from tvm_edge.hardware.presets import GENERIC_CUDA, GENERIC_OPENCL, PRESETS
 from tvm_edge.host import machine
 
@@ -17,7 +18,7 @@ from tvm_edge.host import machine
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without a GPU."""
-    monkeypatch.setattr(gpu, "probe_gpu", lambda api, index=0: None)
+    monkeypatch.setattr(GpuKind, "probe", lambda kind, index=0: None)
 
 
 @pytest.mark.parametrize("name", PRESETS)

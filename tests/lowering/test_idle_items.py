@@ -15,7 +15,7 @@ from tests.lowering.members import assert_barriers_are_met, element_wise, run
 from tests.schedules.gpu.harness import MALI, ORIN
 from tvm_edge.hardware import resolve_target
 from tvm_edge.lowering.idle_items import has_barrier, only_where
-from tvm_edge.lowering.merged import merged_launches, with_merged_launches
+from tvm_edge.lowering.member_launches import merged_launches, with_merged_launches
 from tvm_edge.lowering.parallel_members import compose
 from tvm_edge.schedules.emit import barrier, function, hold, launch, registers, when
 

@@ -36,7 +36,7 @@ from tvm_edge.errors import MissingDependencyError
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.lowering import merge_launches
 from tvm_edge.lowering.flat_launches import FLAT
-from tvm_edge.lowering.merged import Launches, merged_launches, with_merged_launches
+from tvm_edge.lowering.member_launches import Launches, merged_launches, with_merged_launches
 from tvm_edge.lowering.parallel_members import compose, pinned_sub_groups
 from tvm_edge.schedules.base import workspace_of
 from tvm_edge.schedules.gpu import tiled

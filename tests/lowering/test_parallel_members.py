@@ -23,7 +23,7 @@ from tests.marks import in_full
 from tests.schedules.gpu.harness import MALI
 from tests.schedules.harness import assert_close
 from tvm_edge.hardware import ResolvedTarget, resolve_target
-from tvm_edge.lowering.merged import merged_launches, with_merged_launches
+from tvm_edge.lowering.member_launches import merged_launches, with_merged_launches
 from tvm_edge.lowering.outline_members import OutlineMembers
 from tvm_edge.lowering.parallel_members import MOST_ARGUMENTS, PARALLEL, can_compose, compose
 from tvm_edge.schedules.base import workspace_of

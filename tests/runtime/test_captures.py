@@ -22,8 +22,10 @@ from tests.onnx_models import conv_relu, random_input, reference, relative_error
 from tests.runtime.support import at_once
 from tvm_edge.compiler import pipeline
 from tvm_edge.relay_passes.instructions import record_on_opencl
-from tvm_edge.runtime import captures, dlpack, session
+from tvm_edge.runtime import captures, session
 from tvm_edge.runtime.captures import RECORDING, Captures, Turn
+from tvm_edge.runtime.devices.cpu import CpuDevice
+from tvm_edge.runtime.devices.cuda import CudaDevice
 
 SMALL = (1, 3, 16, 16)
 
@@ -219,17 +221,25 @@ class Noted(Captures):
 def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
     """What the process has its runs take."""
     found = Noted()
-    monkeypatch.setattr(session, "CAPTURES", found)
     monkeypatch.setattr(captures, "CAPTURES", found)
     return found
+
+
+class CpuThatCaptures(CpuDevice):
+    """The CPU, with a driver that is to be had for runs as CUDA's is."""
+
+    is_host = False
+    may_capture = True
+
+    @classmethod
+    def driver(cls) -> Any:
+        return CudaDevice.driver()
 
 
 def as_on_cuda(model: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A model compiled for this CPU, whose session takes it for a CUDA device."""
     found = tvm_edge.compile(model, "llvm")
-    monkeypatch.setattr(found._session, "_cuda", object())
-    monkeypatch.setattr(found._session, "_stream", nullcontext)
-    monkeypatch.setattr(found._session, "synchronize", lambda: None)
+    monkeypatch.setattr(found._session, "_main_device", CpuThatCaptures())
     return found
 
 
@@ -279,7 +289,7 @@ def test_ctrl_c_is_held_back_where_a_run_may_record(
         held.append(None)
         return nullcontext()
 
-    monkeypatch.setattr(session, "_interrupt_deferred", defer)
+    monkeypatch.setattr(session, "defer_interrupt", defer)
     compiled = as_on_cuda(model, monkeypatch)
     x = {"data": random_input((4, 16)), "which": np.array(True)}
     found = []
@@ -316,8 +326,7 @@ def test_runs_on_a_cpu_take_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
         def __getattr__(self, name: str) -> Any:
             raise AssertionError(f"a run on the CPU asks for {name!r} of the lock")
 
-    for module in (session, dlpack, captures):
-        monkeypatch.setattr(module, "CAPTURES", Untouched())
+    monkeypatch.setattr(captures, "CAPTURES", Untouched())
     model, x = tvm_edge.compile(conv_relu(SMALL), "llvm"), {"data": random_input(SMALL)}
     model.run(x)
     model.run_async(x).result()

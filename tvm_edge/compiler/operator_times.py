@@ -146,7 +146,7 @@ def _search_us(call: relax.Call, search: _Search, spec: DeviceSpec) -> float:
     if spec.on_cpu:
         looped = search.launches * _LOOPED_US
         return looped + kernel_us(search.gpu * elements, 4 * elements, spec, search.launches)
-    if spec.kind == "gpu":
+    if spec.launches_grids:
         return kernel_us(search.gpu * elements, 4 * elements, spec, search.launches)
     rows = max((math.prod(shape[:-1]) for shape in known), default=1)
     # One core's peak, as often as there are rows for cores.

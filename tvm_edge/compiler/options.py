@@ -133,7 +133,7 @@ def check_precision(precision: str, resolved: ResolvedTarget) -> None:
 
 def _check_float16(precision: str, resolved: ResolvedTarget) -> None:
     spec = resolved.spec
-    if spec.kind == "cpu":
+    if not spec.launches_grids:
         what = "is of GPUs in this version"
         advice = "use target='opencl' or 'cuda' on a GPU with float16"
     elif spec.float16:

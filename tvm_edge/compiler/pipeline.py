@@ -156,7 +156,7 @@ def _has_smaller_groups(c: Compilation) -> bool:
     """
     spec = c.resolved.spec
     large = spec.max_work_group_size > _SMALLER_GROUPS
-    return c.resolved.kind == "opencl" and not spec.has_cpu_cores and large
+    return c.resolved.facts.limits_kernels and not spec.has_cpu_cores and large
 
 
 def in_smaller_groups(c: Compilation) -> Compilation | None:
@@ -277,7 +277,7 @@ def _lift_weights(c: Compilation) -> Compilation:
 
 def _read_unaligned(c: Compilation) -> Compilation:
     devices = enumerate(c.placed.inputs)
-    on_cpu = [number for number, device in devices if c.placed.kinds[device] == "llvm"]
+    on_cpu = [number for number, device in devices if c.placed.kinds[device] == c.resolved.cpu.kind]
     module, taken = take_unaligned(c.module, on_cpu)
     return replace(c, module=module, unaligned=taken)
 

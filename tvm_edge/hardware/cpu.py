@@ -35,7 +35,7 @@ def native_cpu() -> tvm.target.Target:
 
 
 def cpu_spec(target: tvm.target.Target, *, native: bool, most_simd_bytes: int = 0) -> DeviceSpec:
-    """What is known of the CPU that an LLVM target names.
+    """Return the spec of the CPU that an LLVM target names.
 
     Parameters
     ----------

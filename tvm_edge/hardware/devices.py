@@ -1,12 +1,11 @@
-"""Which devices are on this machine."""
+"""Devices of this machine."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tvm_edge.hardware.probe import GPU_APIS, compute_version, opencl_info, probe_gpu
-from tvm_edge.hardware.targets import resolve_target
+from tvm_edge.hardware.kinds import KINDS
 
 __all__ = ["Device", "devices"]
 
@@ -29,7 +28,7 @@ class Device:
     cores : int
         Physical cores or compute units.
     details : dict
-        More of what is known of it.
+        Further facts of the device and its driver.
     """
 
     target: str
@@ -46,20 +45,12 @@ class Device:
 
 def devices() -> list[Device]:
     """Devices of this machine: the CPU first, then GPUs that TVM's runtime can reach."""
-    spec = resolve_target("llvm").spec
-    found = [Device("llvm", 0, spec.key, spec.name, spec.cores, spec.to_dict())]
-    for api in GPU_APIS:
+    found = []
+    for kind in KINDS.values():
         for index in range(_MOST_DEVICES):
-            gpu = probe_gpu(api, index)
-            if gpu is None:
+            spec = kind.probe(index)
+            if spec is None:
                 break
-            details = {**gpu.to_dict(), **_driver(api, index)}
-            found.append(Device(api, index, gpu.key, gpu.name, gpu.cores, details))
+            details = {**spec.to_dict(), **kind.driver(index)}
+            found.append(Device(kind.name, index, spec.key, spec.name, spec.cores, details))
     return found
-
-
-def _driver(api: str, index: int) -> dict[str, Any]:
-    if api == "cuda":
-        return {"compute_version": compute_version(index)}
-    info = opencl_info(index)
-    return {key: str(info[key]) for key in ("platform", "version", "driver", "type") if key in info}

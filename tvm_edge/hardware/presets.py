@@ -18,7 +18,7 @@ __all__ = ["GENERIC_CUDA", "GENERIC_OPENCL", "PRESETS", "Preset", "preset_by_dev
 
 KIB, MIB = 1024, 1024 * 1024
 
-# Until the host goes on behind a kernel, as phones' OpenCL drivers have it.
+# Until the host goes on after a kernel, as phones' OpenCL drivers have it.
 _WAIT_US = 50.0
 
 
@@ -415,7 +415,7 @@ GENERIC_OPENCL = DeviceSpec(
     local_memory_kind="dedicated",
     float64=False,
 )
-"""What an embedded GPU of any vendor has."""
+"""Properties that an embedded GPU of any vendor has."""
 
 GENERIC_CUDA = DeviceSpec(
     key="cuda/generic",

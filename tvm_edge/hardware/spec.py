@@ -1,4 +1,4 @@
-"""What a schedule needs to know of a device, in one record.
+"""DeviceSpec: the properties of a device that schedules read.
 
 Schedules and passes read a :class:`DeviceSpec` and never ask a driver: the same choice comes out
 with the device at hand, through cross-compilation, and in a test.
@@ -65,7 +65,7 @@ class DeviceSpec:
     bandwidth_gbs : float
         Memory bandwidth in 10**9 bytes per second.
     launch_us : float
-        What one more kernel costs behind another, microseconds: small kernels merged or split are
+        Cost of one more kernel after another, microseconds: small kernels merged or split are
         worth it or not by this. A GPU's driver does not say it; 4.5 is NVIDIA's OpenCL.
     copy_latency_us, copy_gbs : float
         A copy between the host's memory and the device's takes so many microseconds and moves so
@@ -123,9 +123,14 @@ class DeviceSpec:
         return max(1, self.simd_bytes // dtype_bytes)
 
     @property
+    def launches_grids(self) -> bool:
+        """Whether kernels are grids of work-groups that a driver launches, and not loops."""
+        return self.kind == "gpu"
+
+    @property
     def has_cpu_cores(self) -> bool:
         """Whether tasks with vectors and register tiles of a CPU are what it runs best."""
-        return self.kind == "cpu" or self.on_cpu
+        return self.on_cpu or not self.launches_grids
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-compatible dictionary of every attribute."""

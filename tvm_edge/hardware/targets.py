@@ -1,4 +1,4 @@
-"""From what a user may write as a target to TVM's Target and a DeviceSpec."""
+"""Targets: from any form that a user may write to TVM's Target and a DeviceSpec."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tvm.target import codegen
 
 from tvm_edge.errors import InputError, near_matches
 from tvm_edge.hardware.cpu import cpu_spec, native_cpu
-from tvm_edge.hardware.gpu import describe_gpu, gpu_config, this_gpu
+from tvm_edge.hardware.gpu import describe_gpu, this_gpu
+from tvm_edge.hardware.kinds import GPU_KINDS, KINDS, GpuKind, TargetKind
 from tvm_edge.hardware.presets import PRESETS
-from tvm_edge.hardware.probe import GPU_APIS
 from tvm_edge.hardware.spec import DeviceSpec
 from tvm_edge.host import CODEGEN_FEATURES, machine
 
@@ -36,7 +36,7 @@ class ResolvedTarget:
     target : tvm.target.Target
         With the host inside.
     spec : DeviceSpec
-        What schedules know of the device.
+        Properties of the device that decide how kernels are written.
     features : frozenset[str]
         Features of the host's CPU that the code may use, in LLVM's names, among those a loader can
         check.
@@ -63,17 +63,19 @@ class ResolvedTarget:
         return str(self.target.kind.name)
 
     @property
+    def facts(self) -> TargetKind:
+        """Facts that the kind decides."""
+        return KINDS[self.kind]
+
+    @property
     def cpu(self) -> ResolvedTarget:
         """The CPU: the target itself, or the host of a GPU."""
         return self.host or self
 
     @property
     def shared(self) -> frozenset[str]:
-        """What the CPU may do with the GPU's tensors where they are: ``read``, ``write``.
-
-        The OpenCL runtime can; TVM's for CUDA copies.
-        """
-        if self.kind != "opencl" or not self.spec.unified_memory:
+        """Accesses of the CPU to the GPU's tensors where they are: ``read``, ``write``."""
+        if not self.facts.maps_memory or not self.spec.unified_memory:
             return frozenset()
         return frozenset(("read", "write") if self.spec.fine_grained_memory else ("read",))
 
@@ -101,23 +103,24 @@ def resolve_target(
     """
     if isinstance(target, str) and target in PRESETS:
         preset = PRESETS[target]
-        config = gpu_config(preset.api, preset.spec, preset.arch)
+        config = GPU_KINDS[preset.api].config(preset.spec, preset.arch)
         resolved = _with_host(config, preset.spec, host or preset.host)
         if host is None and preset.host_gflops:
             cpu = replace(resolved.cpu.spec, peak_gflops=preset.host_gflops)
             resolved = replace(resolved, host=replace(resolved.cpu, spec=cpu))
         return resolved
-    if isinstance(target, str) and target in GPU_APIS:
-        spec, arch = this_gpu(target)
-        return _with_host(gpu_config(target, spec, arch), spec, host)
-    native = target == "llvm"
-    parsed = native_cpu() if native else _parse(target)
-    if parsed.kind.name in GPU_APIS:
+    named = KINDS.get(target) if isinstance(target, str) else None
+    if isinstance(named, GpuKind):
+        spec, arch = this_gpu(named)
+        return _with_host(named.config(spec, arch), spec, host)
+    parsed = native_cpu() if named else _parse(target)
+    kind = KINDS.get(str(parsed.kind.name))
+    if isinstance(kind, GpuKind):
         # TVM's tags are vendor/device, as our keys are.
         tag = target if isinstance(target, str) else ""
-        spec, config = describe_gpu(parsed, tag)
+        spec, config = describe_gpu(kind, parsed, tag)
         return _with_host(config, spec, host or parsed.host)
-    if parsed.kind.name != "llvm":
+    if kind is None:
         raise InputError(
             f"targets of kind {parsed.kind.name!r} are not supported; use 'llvm', 'opencl', "
             "'cuda', or a preset or tag of one of those, such as 'mali-t860' or 'arm/rk3399'",
@@ -132,13 +135,13 @@ def resolve_target(
             expected="None",
             got=repr(host),
         )
-    return _resolve_cpu(parsed, native=native)
+    return _resolve_cpu(parsed, native=named is not None)
 
 
 def _with_host(config: Mapping[str, Any], spec: DeviceSpec, host: Any) -> ResolvedTarget:
-    """A GPU with the CPU beside it."""
+    """Return a GPU with the CPU beside it."""
     cpu = resolve_target("llvm" if host is None else host)
-    if cpu.kind != "llvm":
+    if cpu.host is not None:
         raise InputError(
             f"host={host!r} is a target of kind {cpu.kind!r}, and host code runs on a CPU; "
             "use 'llvm' or a CPU tag such as 'arm/rk3399'",
@@ -266,13 +269,15 @@ def _parse(target: Any) -> tvm.target.Target:
             name="target",
             got=target,
         )
-    if isinstance(target, dict) and target.get("kind") == "cuda" and "arch" not in target:
-        target = {**target, "arch": this_gpu("cuda")[1]}  # TVM would say sm_50
+    if isinstance(target, dict):
+        gpu = GPU_KINDS.get(str(target.get("kind")))
+        if gpu is not None and gpu.oldest_arch and "arch" not in target:
+            target = {**target, "arch": this_gpu(gpu)[1]}  # TVM would say sm_50
     try:
         return tvm.target.Target(target)
     except (ValueError, TypeError, KeyError) as err:
         name = target if isinstance(target, str) else str(target.get("kind", target))
-        known = ["llvm", *GPU_APIS, *PRESETS, *(str(tag) for tag in tvm.target.list_tags())]
+        known = [*KINDS, *PRESETS, *(str(tag) for tag in tvm.target.list_tags())]
         raise InputError(
             f"{target!r} is not a target ({' '.join(str(err).split())[:200]}); "
             f"{near_matches(name, known)}",
@@ -282,7 +287,7 @@ def _parse(target: Any) -> tvm.target.Target:
 
 
 def _as_dict(target: str) -> dict[str, Any]:
-    """The dict form of TVM's old option string ``kind -key=value -flag``."""
+    """Return the dict form of TVM's old option string ``kind -key=value -flag``."""
     try:
         kind, *options = shlex.split(target)
     except ValueError:  # an open quote

@@ -14,7 +14,7 @@ CPU = "tvm_edge.cpu"
 """Name of the pipeline, for ``relax.build(tir_pipeline=...)``."""
 
 PASSES = lowering_passes()
-"""Up to functions of the host and of the device, which are finished apart."""
+"""Passes down to functions of the host and of the device, which are finished apart."""
 
 
 def register() -> None:

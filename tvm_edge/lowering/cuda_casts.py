@@ -20,10 +20,10 @@ __all__ = ["NameConvertedVectors"]
 
 @tirx.transform.prim_func_pass(opt_level=0, name="NameConvertedVectors")
 class NameConvertedVectors:
-    """Bind each vector that is converted to a variable in front of its statement.
+    """Bind each vector that is converted to a variable before its statement.
 
     What is converted under a condition stays: its variable ends with the condition's block, and
-    the texts of those in front of it are now names. Runs last, as ``StmtSimplify`` would put the
+    the texts of those before it are now names. Runs last, as ``StmtSimplify`` would put the
     vectors back.
     """
 

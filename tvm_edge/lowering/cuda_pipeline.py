@@ -1,4 +1,4 @@
-"""From scheduled kernels to CUDA C: TVM's own passes, with what its generator needs behind them."""
+"""From scheduled kernels to CUDA C: TVM's own passes, and what its generator needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CUDA = "tvm_edge.cuda"
 """Name of the pipeline, for ``relax.build(tir_pipeline=...)``."""
 
 PASSES = lowering_passes(kernels=(DependentLaunches(),))
-"""Up to functions of the host and of the device, which are finished apart."""
+"""Passes down to functions of the host and of the device, which are finished apart."""
 
 
 def register() -> None:

@@ -1,7 +1,7 @@
-"""CUDA kernels start while the one in front of them ends: programmatic dependent launch.
+"""CUDA kernels start while the one before them ends: programmatic dependent launch.
 
-Behind each other on a stream, and in a CUDA graph, a kernel is launched when the one in front of
-it has written its results back, which costs a microsecond where the kernels of small networks take
+One after another on a stream, and in a CUDA graph, a kernel is launched when the one before it has
+written its results back, which costs a microsecond where the kernels of small networks take
 two or three. Since compute capability 9.0 its work-groups can be placed before that, and wait for
 those results themselves (CUDA C++ Programming Guide, "Programmatic Dependent Launch and
 Synchronization").
@@ -28,10 +28,10 @@ _PARAMETERS = "tirx.kernel_launch_params"
 
 @tirx.transform.prim_func_pass(opt_level=0, name="DependentLaunches")
 class DependentLaunches:
-    """Let kernels be launched early, and wait for the kernels in front before they do anything.
+    """Let kernels be launched early, and wait for the kernels before them, before they do anything.
 
-    Each waits, also one that reads nothing of the kernel in front of it: that all of those before
-    have ended then holds for the kernel behind it as well, which may write what they read. Kernels
+    Each waits, also one that reads nothing of the kernel before it: that all earlier ones have
+    ended then holds for the kernel after it as well, which may write what they read. Kernels
     of libraries are not marked, and start and end as ever.
 
     None calls ``launch_dependents``, so that the next one is launched when the work-groups of this
@@ -55,6 +55,6 @@ class DependentLaunches:
 
 
 def _capability(target: tvm.target.Target) -> int:
-    """Of ``sm_90a`` 90; 0 for what is not CUDA."""
+    """Return a target's compute capability: of ``sm_90a`` 90; 0 for what is not CUDA."""
     number = re.match(r"sm_(\d+)", str(target.attrs.get("arch", "")))
     return int(number[1]) if target.kind.name == "cuda" and number else 0

@@ -1,8 +1,8 @@
 """Work-items that a member of a merged launch has no use for.
 
 The groups of a merged launch are as large as the largest member's. In a group of another member the
-work-items behind its own do nothing, but they meet the others at every barrier: one that only some
-work-items of a group reach is undefined in OpenCL and in CUDA, and so is one behind an early
+work-items after its own do nothing, but they meet the others at every barrier: one that only some
+work-items of a group reach is undefined in OpenCL and in CUDA, and so is one after an early
 return.
 """
 

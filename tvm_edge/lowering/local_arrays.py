@@ -52,7 +52,7 @@ def is_movable(array: tirx.Buffer, stmt: tirx.Stmt) -> bool:
 
 
 def common_bytes(members: Sequence[Sequence[tirx.Buffer]]) -> int:
-    """Bytes of local memory in which each of several lists of arrays finds room."""
+    """Return the bytes of local memory that hold any one of several lists of arrays."""
     return max(_laid_out(arrays)[1] for arrays in members)
 
 
@@ -131,7 +131,7 @@ def _itemsize(dtype: str) -> int:
 
 
 def _moved(stmt: tirx.Stmt, moves: Mapping[tirx.Buffer, tuple[tirx.Buffer, int]]) -> tirx.Stmt:
-    """A statement that finds arrays `n` elements behind the beginning of others."""
+    """Return a statement that finds arrays `n` elements after the beginning of others."""
 
     def load(node: ir.TensorLoad) -> ir.TensorLoad:
         if node.source not in moves:
@@ -150,7 +150,7 @@ def _moved(stmt: tirx.Stmt, moves: Mapping[tirx.Buffer, tuple[tirx.Buffer, int]]
 
 
 def _moved_index(index: tirx.Expr, array: tirx.Buffer, place: int) -> tirx.Expr:
-    """Where the element, or the vector, `index` of an array is in the common one."""
+    """Find the element, or the vector, `index` of an array in the common one."""
     width = _lanes(array.dtype)
     if width > 1:
         return tirx.Ramp(index * width + place, tirx.const(1, str(index.ty.dtype)), width)

@@ -6,7 +6,7 @@ work-items of two groups: by groups there is nothing to round, and all that run 
 barriers. A group finds its member, and its place in the member's own grid, by its number.
 
 Groups are as large as the largest member's whose work-items meet or share memory: the work-items
-behind a smaller one's own only meet the others at barriers (:mod:`tvm_edge.lowering.idle_items`).
+after a smaller one's own only meet the others at barriers (:mod:`tvm_edge.lowering.idle_items`).
 Where they do neither, their number alone says what they do, and a member's are dealt anew to groups
 of that size: beside a tile of 64, a depthwise convolution in groups of 256 would leave the tile's
 groups with 192 idle work-items each, whose registers nobody else could have.
@@ -33,9 +33,9 @@ from tvm_edge.lowering.flat_launches import FLAT, can_be_flat, flat_launch
 from tvm_edge.lowering.idle_items import only_where
 from tvm_edge.lowering.launches import Launch, digits, extent, take_apart
 from tvm_edge.lowering.local_arrays import common_bytes, in_common
+from tvm_edge.lowering.merge_stages import Joined, merge_stages
 from tvm_edge.lowering.outline_members import with_members
 from tvm_edge.lowering.parallel_members import MOST_ARGUMENTS
-from tvm_edge.lowering.stages import Joined, merge_stages
 from tvm_edge.schedules.gpu.subgroup_calls import PIN
 from tvm_edge.schedules.grid import sequence
 from tvm_edge.schedules.group_loops import group_loops
@@ -192,7 +192,7 @@ def _one(launches: Sequence[Launch], cores: int) -> tirx.Stmt:
 def _in_turn(
     stmt: tirx.Stmt, turn: tirx.Var, place: tirx.Expr, count: int, given: int, launch: Launch
 ) -> tirx.Stmt:
-    """What a group does of a member that has `given` instead of `count`: one after the other."""
+    """Run a member in a group that has `given` instead of `count`, one after the other."""
     turns = -(-count // given)
     if launch.arrays:  # which the next one writes to
         meet = tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared")
@@ -204,7 +204,7 @@ def _in_turn(
 
 
 def _dealt(launch: Launch, number: tirx.Expr, given: int) -> tirx.Stmt:
-    """What the `number`-th of a member's work-items does; `given` are there, or a few too many."""
+    """Run the `number`-th of a member's work-items; `given` are there, or a few too many."""
     count = launch.group_count * launch.item_count
     items = digits(tirx.truncmod(number, launch.item_count), launch.items)
     own = launch.at(tirx.truncdiv(number, launch.item_count), items)

@@ -13,8 +13,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tvm_edge.lowering.merge_stages import Joined, merge_stages
 from tvm_edge.lowering.outline_members import with_members
-from tvm_edge.lowering.stages import Joined, merge_stages
 from tvm_edge.schedules.accesses import constant
 
 __all__ = ["MergeLoops"]
@@ -26,7 +26,7 @@ _MOST = 2**31 - 1
 class MergeLoops:
     """Merge the outermost parallel loops of composed kernels for CPUs, stage by stage.
 
-    Runs behind ``LoopPartition``, which splits remainders off, and before ``StorageRewrite``, which
+    Runs after ``LoopPartition``, which splits remainders off, and before ``StorageRewrite``, which
     then knows that arrays of different members are in use at the same time.
     """
 

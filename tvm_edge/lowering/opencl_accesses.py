@@ -14,6 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import sym, tirx
 
+from tvm_edge.lowering.opencl_functions import is_opencl
 from tvm_edge.schedules.accesses import constant
 
 __all__ = ["NameUnalignedStores", "with_vector_accesses"]
@@ -46,7 +47,7 @@ class NameUnalignedStores:
     def transform_function(
         self, func: tirx.PrimFunc, _mod: tvm.IRModule, _ctx: tvm.transform.PassContext
     ) -> tirx.PrimFunc:
-        if func.attrs["target"].kind.name != "opencl":
+        if not is_opencl(func):
             return func
         return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, _named)))
 
@@ -103,7 +104,7 @@ def _rewritten(text: str, memory: dict[str, tuple[str, str]]) -> str:
 
 
 def _arguments(text: str, start: int) -> list[tuple[int, int]]:
-    """Where each argument of a call lies, without the space in front of it."""
+    """Find the place of each argument of a call, without the space before it."""
     found = []
     depth = 0
     for at in range(start, len(text)):

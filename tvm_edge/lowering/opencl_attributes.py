@@ -1,7 +1,7 @@
 """Attributes of OpenCL kernels: the size of their sub-groups, and of their work-groups.
 
 TVM's code generator for OpenCL writes no attribute of a kernel: what a kernel requires stands in
-its body as calls, which are moved in front of it in the source.
+its body as calls, which are moved before it in the source.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tvm_edge.lowering.opencl_functions import is_opencl
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.gpu.subgroup_calls import PIN
 
@@ -44,7 +45,7 @@ class RequireWorkGroups:
                 sizes[str(attribute.node.thread_tag)] = constant(attribute.value)
 
         tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, visit))
-        if func.attrs["target"].kind.name != "opencl" or not sizes:
+        if not is_opencl(func) or not sizes:
             return func
         group = [sizes.get(f"threadIdx.{axis}", 1) for axis in "xyz"]
         if None in group:
@@ -54,7 +55,7 @@ class RequireWorkGroups:
 
 
 def with_attributes(source: str) -> str:
-    """The source of one kernel with attributes in front for the marks in it.
+    """Return the source of one kernel with attributes before it for the marks in it.
 
     Examples
     --------

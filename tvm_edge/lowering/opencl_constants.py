@@ -14,6 +14,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from tvm_edge.lowering.opencl_functions import is_opencl
+
 __all__ = ["ExactConstants"]
 
 # Integers of the same size, and OpenCL's function that takes their bits.
@@ -34,7 +36,7 @@ class ExactConstants:
     def transform_function(
         self, func: tirx.PrimFunc, _mod: tvm.IRModule, _ctx: tvm.transform.PassContext
     ) -> tirx.PrimFunc:
-        if func.attrs["target"].kind.name != "opencl":
+        if not is_opencl(func):
             return func
         return func.with_body(tvm_ffi.structural_map(func.body, (tirx.FloatImm, _exact)))
 

@@ -1,4 +1,4 @@
-"""What OpenCL sources need in front of them to use an instruction of a vendor's."""
+"""Text before OpenCL sources that use an instruction of a vendor's."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ static inline int {PTX_DP4A}(int a, int b, int total) {{
 
 
 def with_extensions(source: str) -> str:
-    """The source of one kernel behind what the functions that it calls need.
+    """Return the source of one kernel after what the functions that it calls need.
 
     Examples
     --------
-    ``__kernel void f(…) { … qcom_dot8_acc(a, b, c) … }`` comes behind
+    ``__kernel void f(…) { … qcom_dot8_acc(a, b, c) … }`` comes after
     ``#pragma OPENCL EXTENSION cl_qcom_dot_product8 : enable``.
     """
     needed = [text for function, text in _NEEDED.items() if f"{function}(" in source]

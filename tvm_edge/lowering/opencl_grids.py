@@ -6,7 +6,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tvm_edge.lowering.opencl_vectors import is_opencl
+from tvm_edge.lowering.opencl_functions import is_opencl
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.grid import GRID, sequence
 
@@ -19,7 +19,7 @@ _PARALLEL = tirx.ForKind.PARALLEL
 class LaunchLoops:
     """Launch the parallel loops of kernels that :mod:`tvm_edge.schedules.grid` scheduled.
 
-    Runs behind ``LoopPartition``. A remainder split off a parallel loop is a launch of its own;
+    Runs after ``LoopPartition``. A remainder split off a parallel loop is a launch of its own;
     inside of a grid it could not be split off: all work-groups run the same code.
     """
 

@@ -19,7 +19,7 @@ OPENCL = "tvm_edge.opencl"
 """Name of the pipeline, for ``relax.build(tir_pipeline=...)``."""
 
 PASSES = lowering_passes(loops=(LaunchLoops(), LegalizeVectors()), kernels=(RequireWorkGroups(),))
-"""Up to functions of the host and of the device, which are finished apart."""
+"""Passes down to functions of the host and of the device, which are finished apart."""
 
 
 def register() -> None:

@@ -1,7 +1,7 @@
 """The source of kernels in OpenCL C, between TVM's code generator and the driver.
 
 TVM hands each kernel's source to the global function ``tvm_callback_opencl_postproc``, if there is
-one, and declares all kernels of a module in front of each: for 120 with 20 parameters that takes
+one, and declares all kernels of a module before each: for 120 with 20 parameters that takes
 nine times as long as the kernels. They are generated one by one, and joined.
 """
 

@@ -38,7 +38,7 @@ def with_splats(source: str) -> str:
 
 
 def _end_of_argument(text: str, start: int) -> int:
-    """Where the argument that begins there ends: at a comma or the closing parenthesis."""
+    """Find the end of the argument that begins there: a comma or the closing parenthesis."""
     depth = 0
     for mark in _MARK.finditer(text, start):
         if mark[0] in "([{":

@@ -1,7 +1,7 @@
 """Vector loops that OpenCL C has words for.
 
 It has vectors of 2, 3, 4, 8 and 16 elements. Schedules of CPUs have longer ones, of bytes, and
-shorter ones: what remains of a line behind its last whole vector. A comparison of vectors is a
+shorter ones: what remains of a line after its last whole vector. A comparison of vectors is a
 vector of integers, all bits set where it holds; there are no vectors of truth values, and TVM
 writes one that all lanes share as ones, of which ``select`` sees the highest bit. Bytes that TVM
 cannot read as one aligned vector it packs into integers, four to each, as CUDA has them.
@@ -15,9 +15,10 @@ import tvm
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from tvm_edge.lowering.opencl_functions import is_opencl
 from tvm_edge.schedules.accesses import constant, uses
 
-__all__ = ["LegalizeVectors", "is_opencl"]
+__all__ = ["LegalizeVectors"]
 
 _LENGTHS = (16, 8, 4, 2, 1)
 _OTHER = 3  # costs the space of four
@@ -47,12 +48,6 @@ class LegalizeVectors:
                 body = tvm_ffi.structural_map(func.body, (tirx.For, _legal))
                 updated.update_func(gvar, func.with_body(body))
         return updated
-
-
-def is_opencl(func: tirx.PrimFunc) -> bool:
-    """Whether a kernel is for an OpenCL device."""
-    target = None if func.attrs is None else func.attrs.get("target")
-    return target is not None and target.kind.name == "opencl"
 
 
 def _legal(loop: tirx.For) -> tirx.Stmt:

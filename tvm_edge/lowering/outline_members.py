@@ -31,7 +31,7 @@ _GIVEN = "tvm_edge.given"
 # What is said of a kernel and not of its members.
 _OWN = (PARALLEL, MADE, "global_symbol")
 
-# What `compose` says of every kernel, for passes in front of these.
+# What `compose` says of every kernel, for passes before these.
 _COMPOSED = ("op_pattern", "tirx.is_scheduled")
 
 # Around the statements of kernels that were written with `schedules.emit`.
@@ -185,7 +185,7 @@ def with_members(
 
 
 def _statements(func: tirx.PrimFunc, members: Mapping[str, tirx.PrimFunc]) -> list[list[tirx.Stmt]]:
-    """What each member of a kernel does, on the kernel's parameters."""
+    """Return the body of each member of a kernel, on the kernel's parameters."""
     found: set[str] = set()
     names: dict[tirx.Var, list[tirx.Buffer]] = {}  # other than its own that a parameter has
     declared: list[tirx.Stmt] = []

@@ -124,7 +124,7 @@ def compose(
 
 
 def can_compose(members: Sequence[tirx.PrimFunc]) -> str:
-    """Why kernels cannot be members of one; empty if they can.
+    """Say why kernels cannot be members of one; empty if they can.
 
     That they can says nothing of whether it pays. Launches that would exceed a limit of the device
     together are not merged.
@@ -192,7 +192,7 @@ def _apart(members: Sequence[tirx.PrimFunc]) -> list[tirx.PrimFunc]:
 
 
 def _part(number: int, func: tirx.PrimFunc, given: Sequence[tirx.Var]) -> tirx.Stmt:
-    """What a member does with the parameters that it is given.
+    """Return the body of a member on the parameters that it is given.
 
     Its own are names for them. Its body is what it was: nothing is copied, however many kernels it
     is a member of.

@@ -1,4 +1,4 @@
-"""What a process takes that loads a model of no size, and what each kernel adds to it.
+"""Memory of a process that loads a model of no size, and what each kernel adds to it.
 
 Measured by ``python -m benchmarks run memory --floor`` as the anonymous and shared memory of a
 process on TVM's runtime tier, and what it has of a GPU's own memory: Python 3.11 on x86-64, glibc
@@ -21,7 +21,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Floor:
-    """Bytes.
+    """Bytes of a process, and of a kernel in it.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Floor:
     kernel : int
         Code of a kernel and what describes it, on the CPU.
     device_kernel : int
-        Of a kernel of the GPU, as its driver built it.
+        Code of a kernel of the GPU, as its driver built it.
     """
 
     process: int
@@ -56,9 +56,9 @@ _OPENCL_ON_CPU = Floor(64 * _MIB, 32 << 10, 576 << 10)
 
 
 def floor_of(resolved: ResolvedTarget) -> Floor:
-    """What it is for a target."""
+    """Return the floor for a target."""
     if resolved.host is None:
         return _CPU
-    if resolved.kind == "opencl" and resolved.spec.on_cpu:
+    if resolved.spec.on_cpu:
         return _OPENCL_ON_CPU
     return _GPUS[resolved.kind]

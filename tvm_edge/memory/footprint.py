@@ -1,9 +1,9 @@
 """The footprint of a model: what counts against a budget, part by part, before it is built.
 
-A process that loads an artifact has the CPU's weights as clean pages of the file, which count for
-nothing, and a GPU's in that GPU's memory, of which it then drops its own pages. So no weight is
-there twice, whether or not host and device share memory. Tensors that both use where they share it
-are planned once (:mod:`tvm_edge.relay_passes.instructions.write_on_host`).
+A process that loads an artifact has weights for the CPU as clean pages of the file, which count for
+nothing. Those for a GPU are in the memory of that GPU, and the process then drops its own pages. So
+no weight is there twice, whether or not host and device share memory. Tensors that both use where
+they share it are planned once (:mod:`tvm_edge.relay_passes.instructions.write_on_host`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_
 from tvm_edge.relay_passes.ir.locations import kernel_of
 from tvm_edge.relay_passes.memory.stream_weights import streamed_constant
 from tvm_edge.report import SplitInfo
+from tvm_edge.runtime.device_plan import STREAMED
+from tvm_edge.runtime.devices import is_host
 from tvm_edge.runtime.pinned_copies import BLOCKS_NBYTES
-from tvm_edge.runtime.placement import STREAMED
 from tvm_edge.schedules.base import workspace_of
 
 __all__ = [
@@ -43,20 +44,19 @@ __all__ = [
 STREAM = "streamed"
 """In place of a device, for weights that are read part by part in every run."""
 
-_HOST = "llvm"
 _ALIGNMENT = 128  # of blocks of the OpenCL runtime
 
 
 def weights_of_devices(
     weights: Sequence[tvm.runtime.Tensor], owners: Sequence[int], kinds: Sequence[str]
 ) -> dict[str, int]:
-    """Bytes of the weights by the device that reads them, or :data:`STREAM`.
+    """Return bytes of the weights by the device that reads them, or :data:`STREAM`.
 
     Parameters
     ----------
     weights : sequence of Tensor
     owners : sequence of int
-        For each the position of its device, or :data:`~tvm_edge.runtime.placement.STREAMED`.
+        For each the position of its device, or :data:`~tvm_edge.runtime.device_plan.STREAMED`.
     kinds : sequence of str
         Of the devices.
     """
@@ -68,19 +68,19 @@ def weights_of_devices(
 
 
 def mapped(weights: Mapping[str, int], resolved: ResolvedTarget) -> int:
-    """Bytes of the weights that stay pages of the artifact.
+    """Return bytes of the weights that stay pages of the artifact.
 
     The CPU's, those that are streamed, and those of an OpenCL device that is the CPU, where the
     runtime lends them to it.
     """
-    stay = {_HOST, STREAM}
-    if _lent(resolved):
+    stay = {resolved.cpu.kind, STREAM}
+    if resolved.spec.on_cpu:
         stay.add(resolved.kind)
     return sum(nbytes for device, nbytes in weights.items() if device in stay)
 
 
 def kernel_scratch(mod: tvm.IRModule, resolved: ResolvedTarget) -> dict[str, Scratch]:
-    """What kernels of the CPU allocate by themselves; those that do not are left out.
+    """Return allocations of kernels of the CPU, by name; kernels without any are left out.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def kernel_scratch(mod: tvm.IRModule, resolved: ResolvedTarget) -> dict[str, Scr
     """
     found = {}
     for gvar, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc) and _kind(func, resolved) == _HOST:
+        if isinstance(func, tirx.PrimFunc) and is_host(_kind(func, resolved)):
             scratch = scratch_of(func, resolved.cpu.target)
             if scratch != Scratch():
                 found[str(gvar.name_hint)] = scratch
@@ -98,57 +98,52 @@ def kernel_scratch(mod: tvm.IRModule, resolved: ResolvedTarget) -> dict[str, Scr
 
 
 def workspace(scratch: Mapping[str, Scratch], resolved: ResolvedTarget) -> int:
-    """Bytes that the runtime keeps of it, with a thread on each core."""
+    """Return bytes that the runtime keeps of scratch space, with a thread on each core."""
     return kept(scratch.values(), max(resolved.cpu.spec.cores, 1))
 
 
 def windows(splits: Iterable[SplitInfo], resolved: ResolvedTarget) -> list[int]:
-    """Bytes of each of a GPU's windows, which parts of streamed weights pass through.
+    """Return bytes of each window on a GPU that parts of streamed weights pass through.
 
     There are two where the host may write the device's memory at any time, else one
-    (:mod:`tvm_edge.runtime.streaming`). A CPU reads parts where they are mapped, also as an
+    (:mod:`tvm_edge.runtime.weight_stream`). A CPU reads parts where they are mapped, also as an
     OpenCL device.
     """
-    if _lent(resolved):
+    if resolved.spec.on_cpu:
         return []
-    parts = [split.part_bytes for split in splits if split.device != _HOST]
+    parts = [split.part_bytes for split in splits if not is_host(split.device)]
     return [max(parts)] * (2 if "write" in resolved.shared else 1) if parts else []
 
 
 def pinned(windows: Iterable[int], resolved: ResolvedTarget) -> int:
-    """Bytes of pinned host memory that what is copied to windows passes through: CUDA's."""
-    return BLOCKS_NBYTES if resolved.kind == "cuda" and any(windows) else 0
-
-
-def _lent(resolved: ResolvedTarget) -> bool:
-    """Whether the device reads weights in the host's memory, which the runtime lends to it."""
-    return resolved.spec.on_cpu and resolved.kind == "opencl"
+    """Return bytes of pinned host memory that copies to windows go through."""
+    return BLOCKS_NBYTES if resolved.facts.pins_memory and any(windows) else 0
 
 
 def uploaded(
     weights: Sequence[tvm.runtime.Tensor], owners: Sequence[int], kinds: Sequence[str]
 ) -> list[int]:
-    """Bytes of each weight that is on a GPU; arguments as of :func:`weights_of_devices`."""
+    """Return bytes of each weight on a GPU; arguments as of :func:`weights_of_devices`."""
     return [
         tensor_bytes(weight.shape, str(weight.dtype))
         for weight, owner in zip(weights, owners, strict=True)
-        if owner != STREAMED and kinds[owner] != _HOST
+        if owner != STREAMED and not is_host(kinds[owner])
     ]
 
 
 def rounding(sizes: Iterable[int], resolved: ResolvedTarget) -> int:
-    """Bytes by which tensors on the device take more than they hold.
+    """Return bytes by which tensors on the device take more than they hold.
 
-    The OpenCL runtime makes blocks of a few sizes, so that they fit later tensors: what a request
-    is rounded to is at most an eighth more. Where the device is the CPU nobody touches the rest.
+    In a runtime that pools memory, a block is at most an eighth larger than what was asked for.
+    Where the device is the CPU nobody touches the rest.
     """
-    if resolved.kind != "opencl" or resolved.spec.on_cpu:
+    if not resolved.facts.pools_memory or resolved.spec.on_cpu:
         return 0
     return sum(_block(size) - size for size in sizes)
 
 
 def _block(nbytes: int) -> int:
-    """As ``SizeClass`` of ``opencl/csrc/memory.cc``."""
+    """Size of a block, as ``SizeClass`` of ``opencl/csrc/memory.cc`` has it."""
     step = _ALIGNMENT
     while step * 16 < nbytes:
         step *= 2
@@ -156,7 +151,7 @@ def _block(nbytes: int) -> int:
 
 
 def launch_code(devices: Iterable[str], resolved: ResolvedTarget) -> tuple[int, int]:
-    """Bytes of programs, and of the process without a model.
+    """Return bytes of programs, and of the process without a model.
 
     Parameters
     ----------
@@ -165,14 +160,14 @@ def launch_code(devices: Iterable[str], resolved: ResolvedTarget) -> tuple[int, 
     """
     floor = floor_of(resolved)
     counts = Counter(devices)
-    others = counts.total() - counts[_HOST]
+    others = counts.total() - counts[resolved.cpu.kind]
     return counts.total() * floor.kernel + others * floor.device_kernel, floor.process
 
 
 def call_bytes(
     mod: tvm.IRModule, scratch: Mapping[str, Scratch], threads: int
 ) -> dict[int, tuple[int, int, int, int]]:
-    """Bytes of each kernel of ``main``: its weights, results, workspace, and streamed weights.
+    """Return bytes of each kernel of ``main``: weights, results, workspace, streamed weights.
 
     Parameters
     ----------
@@ -193,7 +188,9 @@ def call_bytes(
         if number is None or not is_call(call, *KERNEL_CALLS):
             continue
         kernel = call.args[0]
-        room = sum(tensor_bytes(b.shape, str(b.dtype)) for b in workspace_of(mod[kernel]))
+        workspace_bytes = sum(
+            tensor_bytes(b.shape, str(b.dtype)) for b in workspace_of(mod[kernel])
+        )
         own = scratch.get(str(kernel.name_hint), Scratch()).total(threads)
         given = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else []
         kept = [arg for arg in given if isinstance(arg, tvm.ir.GenericConst)]
@@ -202,13 +199,13 @@ def call_bytes(
             sum(tensor_bytes(c.value.shape, str(c.value.dtype)) for c in each)
             for each in (kept, asked)
         )
-        results = _type_bytes(call.ty) - room
-        found[number] = weights + streamed, results, room + own, streamed
+        results = _type_bytes(call.ty) - workspace_bytes
+        found[number] = weights + streamed, results, workspace_bytes + own, streamed
     return found
 
 
 def tensor_bytes(shape: Sequence[object], dtype: str) -> int:
-    """Bytes of a tensor; 0 if a dimension is not a number."""
+    """Return bytes of a tensor; 0 if a dimension is not a number."""
     count = 1
     for length in shape:
         if not isinstance(length, int | tirx.IntImm):

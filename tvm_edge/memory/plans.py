@@ -3,8 +3,8 @@
 Those of "Are Very Deep Neural Networks Feasible on Mobile Devices?" (section 3): fully connected
 layers on the CPU, whose weights then are pages of a file that the operating system may drop; the
 same with frames pipelined; layers split, whose weights pass through a window. Beside them
-convolutions without Winograd's algorithm, which takes room for transformed images and filters, and
-convolutions whose weights pass through that window as well.
+convolutions without Winograd's algorithm, which needs a workspace for transformed images and
+filters, and convolutions whose weights pass through that window as well.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LEAST = written(LEAST_STREAMED)
 _ON_CPU = "the target is the CPU, which reads its weights where the artifact is mapped"
 
 _FC_ON_CPU = "FC on the CPU: its weights stay pages of the artifact, for the memory budget"
-"""Why an operator that would run on the GPU does not."""
+"""Reason of an operator that would run on the GPU and does not."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ class Plan:
 
 
 AS_IS = Plan("as is")
-"""What the compiler does where nobody asks for less memory."""
+"""Plan of the compiler where nobody asks for less memory."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a plan takes.
+    """Memory and time of a plan.
 
     Attributes
     ----------
@@ -120,8 +120,8 @@ def _matters(node: SourceNode) -> bool:
 def offloaded(nodes: Sequence[SourceNode]) -> list[int]:
     """The nodes that go to the CPU with the fully connected layers.
 
-    All behind them, unless there are convolutions; else what is between one of them and another.
-    So a frame crosses from the GPU to the CPU once.
+    All after them, unless there are convolutions; else what is between one of them and another.
+    So a frame is copied from the GPU to the CPU once.
     """
     import networkx
 
@@ -129,10 +129,10 @@ def offloaded(nodes: Sequence[SourceNode]) -> list[int]:
     graph = networkx.DiGraph()
     graph.add_nodes_from(range(len(nodes)))
     graph.add_edges_from((i, index) for index, node in enumerate(nodes) for i in node.inputs)
-    behind = {d for index in dense for d in networkx.descendants(graph, index)}
-    if any(_is_convolution(nodes[index]) for index in behind):
-        behind &= {a for index in dense for a in networkx.ancestors(graph, index)}
-    return sorted({*dense, *behind})
+    after = {d for index in dense for d in networkx.descendants(graph, index)}
+    if any(_is_convolution(nodes[index]) for index in after):
+        after &= {a for index in dense for a in networkx.ancestors(graph, index)}
+    return sorted({*dense, *after})
 
 
 def possible(
@@ -187,7 +187,7 @@ def possible(
 
 
 def _direct(plan: Plan) -> Plan:
-    """The same without Winograd's algorithm."""
+    """Return a plan without Winograd's algorithm."""
     return replace(plan, name=f"{plan.name}, no Winograd", winograd=False)
 
 

@@ -3,7 +3,7 @@
 What a schedule asks for beside a kernel's results is planned like a tensor
 (:mod:`tvm_edge.relay_passes.memory.add_workspace`). The rest a kernel allocates by itself: stages
 of a composed kernel, as Winograd's transformed images and products. How large they are is known
-behind TVM's passes that shrink them to what is alive at once.
+after TVM's passes that shrink them to what is alive at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Scratch", "kept", "scratch_of"]
 
 _ON_STACK = 1024  # bytes: TVM's kMaxStackAlloca
 _PAGE = 4096  # what TVM's pool of workspaces rounds to
-_LAST = "StorageRewrite"  # of the passes that allocations have behind them
+_LAST = "StorageRewrite"  # the last of the passes that change allocations
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Scratch:
 
 
 def scratch_of(func: tirx.PrimFunc, target: tvm.target.Target) -> Scratch:
-    """What a scheduled kernel of a CPU allocates.
+    """Return the allocations of a scheduled kernel of a CPU.
 
     Parameters
     ----------

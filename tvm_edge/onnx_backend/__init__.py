@@ -32,7 +32,7 @@ from tvm_edge.frontend import load_model, read_model  # noqa: E402
 from tvm_edge.frontend.onnx_functions import expand_functions  # noqa: E402
 from tvm_edge.frontend.onnx_import import refuse_unsupported  # noqa: E402
 from tvm_edge.frontend.onnx_source import checked_proto  # noqa: E402
-from tvm_edge.hardware.probe import GPU_APIS, probe_gpu  # noqa: E402
+from tvm_edge.hardware.kinds import KINDS  # noqa: E402
 from tvm_edge.onnx_backend.nodes import model_of  # noqa: E402
 from tvm_edge.onnx_backend.prepared import (  # noqa: E402
     TARGETS,
@@ -173,9 +173,7 @@ class TvmEdgeBackend(Backend):
     def supports_device(cls, device: str) -> bool:
         """Whether this machine has the device: ``"CPU"``, ``"CUDA"``, ``"OPENCL:1"``, …"""
         api, index = parsed(device)
-        if api in GPU_APIS:
-            return probe_gpu(api, index) is not None
-        return (api, index) == ("llvm", 0)
+        return api in KINDS and KINDS[api].probe(index) is not None
 
 
 is_compatible = TvmEdgeBackend.is_compatible

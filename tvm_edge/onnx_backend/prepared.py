@@ -13,7 +13,8 @@ from onnx.backend.base import BackendRep, namedtupledict
 from tvm_edge.compiler.driver import compile
 from tvm_edge.errors import InputError, near_matches
 from tvm_edge.frontend.onnx_forming_inputs import forming_inputs
-from tvm_edge.hardware.gpu import gpu_config, this_gpu
+from tvm_edge.hardware.gpu import this_gpu
+from tvm_edge.hardware.kinds import GPU_KINDS
 from tvm_edge.runtime import CompiledModel
 
 __all__ = ["TARGETS", "TvmEdgeRep", "is_static", "parsed"]
@@ -239,7 +240,8 @@ def _target(api: str, index: int) -> str | dict[str, Any]:
     """What to compile for; the first device of a kind goes by its name."""
     if not index:
         return api
-    return gpu_config(api, *this_gpu(api, index))
+    kind = GPU_KINDS[api]
+    return kind.config(*this_gpu(kind, index))
 
 
 def _dimensions(value: onnx.ValueInfoProto) -> tuple[int | str, ...] | None:

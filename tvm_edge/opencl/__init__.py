@@ -76,7 +76,7 @@ def _python(value: Any) -> Any:
 
 
 def status() -> dict[str, Any]:
-    """What was looked for and found, without opening a device.
+    """Return what was looked for and found, without opening a device.
 
     Returns
     -------
@@ -89,7 +89,7 @@ def status() -> dict[str, Any]:
 
 
 def device_info(device_id: int = 0) -> dict[str, Any]:
-    """What a device says of itself; sizes in bytes, clock in MHz.
+    """Return a device's description by its driver; sizes in bytes, clock in MHz.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def copied(device_id: int = 0) -> dict[str, int]:
     Returns
     -------
     dict
-        ``in`` (to the device), ``out`` (to the host). What crosses in shared memory is not copied.
+        ``in`` (to the device), ``out`` (to the host). What both use in shared memory is not copied.
     """
     return _call("copied", device_id)
 
@@ -231,7 +231,7 @@ def load_programs(data: bytes) -> None:
 
 
 def program_stats() -> dict[str, int]:
-    """How this process came to its programs.
+    """Count the sources of this process's programs.
 
     Returns
     -------
@@ -244,7 +244,7 @@ def program_stats() -> dict[str, int]:
 
 
 def command_buffers(device_id: int = 0) -> dict[str, Any]:
-    """How models launch their kernels on a device.
+    """Return the state of recorded launches on a device.
 
     Runs of kernels over memory that stays where it is are recorded when a model first makes them,
     and enqueued as one command afterwards (``cl_khr_command_buffer``). Kernels are launched one by
@@ -262,5 +262,5 @@ def command_buffers(device_id: int = 0) -> dict[str, Any]:
 
 
 def recording_failure(device_id: int = 0) -> str:
-    """Why the driver did not record something that it should; told once, empty afterwards."""
+    """Say why the driver did not record something that it should; once, then empty."""
     return _call("recording_failure", device_id)

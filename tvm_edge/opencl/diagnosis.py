@@ -1,4 +1,4 @@
-"""Why OpenCL works, or does not: looked at from outside, because a broken driver ends a process.
+"""Diagnosis of OpenCL, from outside: a broken driver ends the process that asks it.
 
 ``python -m tvm_edge.opencl.diagnosis`` prints what this process sees as JSON; :func:`diagnose`
 runs that in a process of its own and explains the result.
@@ -25,7 +25,7 @@ _DRIVER = "apt-get install pocl-opencl-icd (OpenCL on the CPU), or the GPU vendo
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found.
+    """Result of a diagnosis.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ def _icd_files() -> str:
 
 
 def _look() -> dict[str, Any]:
-    """What this process sees: the runtime's status and what is wrong around it."""
+    """Return this process's view: the runtime's status and what is wrong around it."""
     import tvm  # noqa: F401  loads the runtime, unless autoload is off
 
     from tvm_edge import opencl

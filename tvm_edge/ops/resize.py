@@ -195,7 +195,7 @@ def _lower_resize2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     data, attrs = call.args[0], call.attrs
     coordinates, dtype = str(attrs.coordinate_transformation_mode), str(data.ty.dtype)
     if (
-        site.spec.kind == "gpu"
+        site.spec.launches_grids
         or str(attrs.method) not in ("linear", "cubic")
         or coordinates not in _COORDINATES
         or str(attrs.layout) != "NCHW"

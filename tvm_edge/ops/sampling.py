@@ -71,7 +71,7 @@ def _lower_grid_sample(site: KernelSite, call: relax.Call) -> relax.Expr:
     dtypes = str(data.ty.dtype), str(grid.ty.dtype)
     shape, points = list(data.ty.shape), list(grid.ty.shape)
     if (
-        site.spec.kind == "gpu"
+        site.spec.launches_grids
         or str(attrs.layout) != "NCHW"
         or not all(dtype in FLOATS for dtype in dtypes)
         or not all(isinstance(size, tirx.IntImm) for size in (*shape, *points))

@@ -158,7 +158,7 @@ def _lower_lines(site: KernelSite, call: relax.Call, axis: int | None, **how: An
         shape, axis = [prod(shape)], 0
     axis %= len(shape)
     lines = [prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])]
-    if site.spec.kind == "cpu":
+    if not site.spec.launches_grids:
         kernel = cpu.scan_lines(dtype, out_dtype, site.spec, **how)
         (result,) = site.call(
             kernel.func, "scan", [site.reshape(data, lines)], [site.tensor(lines, out_dtype)]

@@ -13,13 +13,13 @@ from tvm_edge.errors import InputError
 from tvm_edge.rpc.agent import Call
 from tvm_edge.rpc.message import Message
 from tvm_edge.runtime.benchmark import BenchmarkResult, check_count
-from tvm_edge.runtime.described import DescribedModel
+from tvm_edge.runtime.frame_stream import FrameStream, Step
 from tvm_edge.runtime.info import ModelInfo
 from tvm_edge.runtime.inputs import bind_inputs
+from tvm_edge.runtime.model_base import ModelBase
 from tvm_edge.runtime.models import Models
 from tvm_edge.runtime.outputs import wanted_outputs
 from tvm_edge.runtime.profile import Profile
-from tvm_edge.runtime.stream import FrameStream, Step
 
 if TYPE_CHECKING:
     from tvm_edge.rpc.remote import Remote
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["RemoteModel"]
 
 
-class RemoteModel(DescribedModel):
+class RemoteModel(ModelBase):
     """A model on a board; made by ``tvm_edge.load(path, remote=board)``.
 
     It has the methods of :class:`tvm_edge.CompiledModel` that a network leaves a meaning. Inputs

@@ -1,12 +1,12 @@
 """Load and run artifacts, on TVM's runtime tier: no compiler, no ONNX."""
 
 from tvm_edge.runtime.benchmark import BenchmarkResult, Timing
+from tvm_edge.runtime.device_plan import DevicePlan
+from tvm_edge.runtime.frame_stream import FrameStream
 from tvm_edge.runtime.info import ModelInfo
-from tvm_edge.runtime.loading import load
+from tvm_edge.runtime.loader import load
 from tvm_edge.runtime.model import CompiledModel
-from tvm_edge.runtime.placement import DevicePlan
 from tvm_edge.runtime.profile import KernelTime, Profile
-from tvm_edge.runtime.stream import FrameStream
 
 __all__ = [
     "BenchmarkResult",

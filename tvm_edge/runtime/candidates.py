@@ -1,4 +1,4 @@
-"""Code that is tried: its result is checked, and its time taken, where it runs.
+"""Candidates of tuning: their results are checked, and their times taken, where they run.
 
 On this machine or on a board, which has TVM's runtime tier alone.
 """
@@ -67,7 +67,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Operands:
-    """Of a convolution with bias and ReLU.
+    """Operands of a convolution with bias and ReLU.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ def kernel_candidate(
 
 
 def sample_place(expected: np.ndarray) -> tuple[int, ...]:
-    """The element of a result that stands for it: the largest. Many others are 0 behind a ReLU."""
+    """Return the place of a result's largest element, a sample of it; many are 0 after a ReLU."""
     # In float64: int8 has no number as large as -128.
     place = np.unravel_index(np.abs(expected.astype("float64")).argmax(), expected.shape)
     return tuple(int(index) for index in place)
@@ -169,7 +169,7 @@ def model_candidate(model: CompiledModel, image: np.ndarray, expected: np.ndarra
         `expected`, and each element of the second the one of it at :func:`sample_place`.
     image, expected : np.ndarray
     """
-    launches = 2 * len(model.report.kernels)  # a kernel whose sums are in parts is two
+    launches = 2 * len(model.report.kernels)  # a kernel with partial sums is two
     inputs: Mapping[str, np.ndarray] = {"image": -image if image.dtype.kind == "f" else ~image}
     samples = int(model.outputs[1].shape[0])
     same = np.full(samples, expected[sample_place(expected)])

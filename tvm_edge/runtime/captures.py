@@ -30,12 +30,12 @@ RECORDING = "vm.builtin.tvm_edge.recording"
 
 
 class Turn:
-    """How a thread has the lock.
+    """State of a thread that has the lock.
 
     Attributes
     ----------
     recorded_all : bool
-        What runs has nothing left to record, once it ends as it should.
+        Nothing is left to record once the run ends as it should.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Captures:
 
 
 CAPTURES = Captures()
-"""Of this process."""
+"""Lock of this process."""
 
 
 @tvm_ffi.register_global_func(RECORDING)

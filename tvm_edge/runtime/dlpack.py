@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,18 +15,15 @@ import tvm
 import tvm_ffi
 from tvm_ffi import DLDeviceType
 
-from tvm_edge.runtime.captures import CAPTURES
-
 __all__ = [
     "byte_offset",
     "contiguous",
     "device_kind",
     "host_array",
     "import_tensor",
-    "is_host",
+    "is_host_memory",
     "numpy_dtype",
     "share_array",
-    "to_numpy",
 ]
 
 # DLPack's numbers for "the default stream" are not the same on both.
@@ -43,7 +39,7 @@ def device_kind(value: Any) -> int:
     return int(value.__dlpack_device__()[0])
 
 
-def is_host(kind: int) -> bool:
+def is_host_memory(kind: int) -> bool:
     """Whether a kind of device is memory that the CPU reads, pinned memory too."""
     return kind in _HOST
 
@@ -98,20 +94,6 @@ def host_array(tensor: tvm.runtime.Tensor) -> np.ndarray:
         raise BufferError("its elements are not in order; make a contiguous copy of it")
     raw = tensor._create_view(tensor.shape, f"uint{8 * dtype.itemsize}")
     return np.from_dlpack(raw).view(dtype)
-
-
-def to_numpy(tensor: tvm.runtime.Tensor) -> np.ndarray:
-    """A tensor as an array: over its memory where that is the host's, else a copy.
-
-    The array keeps the memory alive; whoever calls has no other use for the tensor.
-    """
-    kind = device_kind(tensor)
-    if is_host(kind):
-        array = host_array(tensor)
-        if array.flags.writeable:
-            return array
-    with CAPTURES.shared() if kind == DLDeviceType.kDLCUDA else nullcontext():
-        return tensor.numpy()
 
 
 def share_array(array: np.ndarray) -> tvm.runtime.Tensor:

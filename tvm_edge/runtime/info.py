@@ -1,4 +1,4 @@
-"""What an artifact's manifest says of a model: written by the compiler, checked when read."""
+"""Facts of a model in an artifact's manifest: written by the compiler, checked when read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.report import CompileReport, Launches, ModelPart, TensorSpec
 from tvm_edge.runtime.artifact import Artifact, tensor_dtype
-from tvm_edge.runtime.placement import STREAMED, DevicePlan
+from tvm_edge.runtime.device_plan import STREAMED, DevicePlan
 from tvm_edge.schema import check_types
 
 __all__ = ["ModelInfo", "read_info", "versions"]
@@ -32,7 +32,7 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What an artifact's manifest says of a model, weights and checksums aside.
+    """Manifest of an artifact, weights and checksums aside.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class ModelInfo:
 
 
 def read_info(artifact: Artifact) -> ModelInfo:
-    """What the manifest of an artifact says, checked.
+    """Read the manifest of an artifact, and check it.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def _check_info(info: ModelInfo, weights: int) -> None:
 
 
 def _check_models(info: ModelInfo) -> None:
-    """Refuse models that are not made of the inputs and outputs, each one's behind the other's."""
+    """Refuse models that are not made of the inputs and outputs, one's after the other's."""
     if not info.models:
         return
     for what, specs in (("inputs", info.inputs), ("outputs", info.outputs)):

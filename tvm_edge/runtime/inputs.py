@@ -1,4 +1,4 @@
-"""From what a caller hands in to the arrays a session takes."""
+"""Inputs of a run: from values that a caller hands in to arrays that a session takes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tvm_edge.runtime.dlpack import (
     device_kind,
     host_array,
     import_tensor,
-    is_host,
+    is_host_memory,
     numpy_dtype,
 )
 
@@ -124,7 +124,7 @@ def _bind(spec: TensorSpec, value: Any, device: tvm.runtime.Device) -> Bound:
         )
     try:
         kind = device_kind(value)
-        if is_host(kind):
+        if is_host_memory(kind):
             return _from_host(spec, value)
         if kind == int(device.dlpack_device_type()):
             return _on_device(spec, value)
@@ -154,7 +154,7 @@ def _from_elsewhere(spec: TensorSpec, value: Any) -> np.ndarray:
     """From a device that is not the model's, by way of the host."""
     try:
         tensor = import_tensor(value, to_host=True)
-        if not is_host(device_kind(tensor)):
+        if not is_host_memory(device_kind(tensor)):
             raise BufferError("it stays where it is")
     except Exception:  # a producer that only lends its memory; TVM may be able to read it
         try:
@@ -222,7 +222,7 @@ def random_inputs(specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
 
 
 def stored(value: Bound, spec: TensorSpec) -> Bound:
-    """The same bytes, of the type that the code of the model has the tensor in."""
+    """Return the bytes of an input as the type that the code of the model has it in."""
     if spec.stored_as is None:
         return value
     if isinstance(value, np.ndarray):

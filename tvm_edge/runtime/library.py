@@ -1,4 +1,4 @@
-"""The code of a model: where it comes from, and whether this machine can load it."""
+"""The code of a model: its source, and whether this machine can load it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["Library", "LoadedLibrary", "check_host", "load_library"]
 
 
 class Library(Protocol):
-    """Where the code of a model comes from."""
+    """Source of the code of a model."""
 
     @property
     def launches(self) -> Launches | None:
-        """What it launches, if that is not what the model's report says."""
+        """Launches of the code, if they are not those of the model's report."""
         ...
 
     @property
     def has_smaller(self) -> bool:
-        """Whether there is the same with smaller work-groups, for drivers that allow no more."""
+        """Whether there is a library in smaller work-groups, for drivers that allow no more."""
         ...
 
     def smaller(self) -> Library:
-        """That; it may have to be built first."""
+        """Return the library in smaller work-groups; it may have to be built first."""
         ...
 
     def module(self) -> tvm.runtime.Module:

@@ -2,7 +2,7 @@
 
 What lies in such pages is in nobody's budget of memory: they are clean. Two things are left to
 whoever computes with them. A page that is not there is read when a kernel touches it, and the
-kernel waits; :meth:`MappedFile.read_ahead` asks for pages beforehand. And a page behind the end of
+kernel waits; :meth:`MappedFile.read_ahead` asks for pages beforehand. And a page after the end of
 a file that somebody has cut reads as zeros (:mod:`tvm_edge.runtime.page_guard`);
 :meth:`MappedFile.check`, before a run and after it, says so.
 """
@@ -52,7 +52,7 @@ class MappedFile(mmap.mmap):
     """
 
     address: int
-    """Where the first byte is."""
+    """Address of the first byte."""
 
     name: str
     _file: int

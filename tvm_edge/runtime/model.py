@@ -16,24 +16,23 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_edge import opencl
 from tvm_edge.report import Launches
 from tvm_edge.runtime.artifact import write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, measure
-from tvm_edge.runtime.described import DescribedModel
+from tvm_edge.runtime.devices import device_index, device_of, is_host, open_device
 from tvm_edge.runtime.dlpack import host_array, numpy_dtype
+from tvm_edge.runtime.frame_steps import frame_steps
+from tvm_edge.runtime.frame_stream import FrameStream
 from tvm_edge.runtime.info import ModelInfo, versions
 from tvm_edge.runtime.inputs import Bound, bind_inputs, random_inputs, stored
 from tvm_edge.runtime.library import Library, check_host
+from tvm_edge.runtime.model_base import ModelBase
 from tvm_edge.runtime.models import Models
 from tvm_edge.runtime.once import once
 from tvm_edge.runtime.outputs import checked_outputs, named_outputs, wanted_outputs
-from tvm_edge.runtime.placement import device_index, input_device, open_devices
 from tvm_edge.runtime.profile import Profile, profile_runs
 from tvm_edge.runtime.session import Instrument, Session
-from tvm_edge.runtime.stages import frame_steps
 from tvm_edge.runtime.staging import FrameInputs, aligned_copy, unaligned_zeros
-from tvm_edge.runtime.stream import FrameStream
 from tvm_edge.runtime.threads import resolve_num_threads
 
 __all__ = ["CompiledModel"]
@@ -41,7 +40,7 @@ __all__ = ["CompiledModel"]
 _LOG = logging.getLogger(__name__)
 
 
-class CompiledModel(DescribedModel):
+class CompiledModel(ModelBase):
     """A model for one target; made by :func:`tvm_edge.compile` and :func:`tvm_edge.load`.
 
     Every method may be called from any number of threads at once, on one model or several, and
@@ -63,7 +62,7 @@ class CompiledModel(DescribedModel):
         self._every = Models(info)
         self._device_index = device_index
         plan = info.devices
-        self._input_devices = [input_device(plan.kinds[i], device_index) for i in plan.inputs]
+        self._input_devices = [device_of(plan.kinds[i], device_index).handle for i in plan.inputs]
         self._uploaded = uploaded
         self._library = library
         self._weights = tuple(weights)
@@ -81,7 +80,7 @@ class CompiledModel(DescribedModel):
         check_host(f"the model {self.report.model!r}", target["architecture"], target["features"])
         plan = self._info.devices
         # Before the library, which may hold code that no loader here knows.
-        devices = open_devices(plan.kinds, self._device_index)
+        devices = [open_device(kind, self._device_index) for kind in plan.kinds]
         return Session(
             self._code[1],
             self._weights,
@@ -89,16 +88,17 @@ class CompiledModel(DescribedModel):
             plan,
             devices,
             self._uploaded,
-            max((s.part_bytes for s in self.report.splits if s.device != "llvm"), default=0),
+            max((s.part_bytes for s in self.report.splits if not is_host(s.device)), default=0),
         )
 
     @once
     def _code(self) -> tuple[Library, tvm.runtime.Module]:
-        """The code in work-groups that the driver allows."""
+        """Code in work-groups that the driver allows, and the library it is from."""
         module = self._library.module()
         if not self._library.has_smaller:
             return self._library, module
-        too_large = opencl.too_large_kernels(module, self._device_index)
+        device = device_of(str(self._info.target["kind"]), self._device_index)
+        too_large = device.too_large_kernels(module)
         if not too_large:
             return self._library, module
         _LOG.info(
@@ -245,7 +245,7 @@ class CompiledModel(DescribedModel):
         ------
         InputError
             `frames` is no iterable, `depth` no positive number, or an output has another name. What
-            is wrong with a frame is raised in its turn, and the stream goes on behind it.
+            is wrong with a frame is raised in its turn, and the stream goes on after it.
         DeviceUnavailableError, ArtifactError
             The model is compiled for another machine.
 
@@ -274,7 +274,7 @@ class CompiledModel(DescribedModel):
         return named_outputs(tensors, wanted, chosen.outputs, device_outputs)
 
     def on_device(self, device: str) -> CompiledModel:
-        """The same model on another device of its kind.
+        """Return this model on another device of its kind.
 
         Parameters
         ----------
@@ -299,7 +299,7 @@ class CompiledModel(DescribedModel):
         Programs, threads, memory pools, page faults of the weights; of every virtual machine that
         runs may happen on at the same time, and of the stages of a stream. Where the plan for a
         ``memory_budget`` is to pipeline frames, of the stages alone: runs beside a stream have
-        activations of their own, which the plan has no room for.
+        activations of their own, which the plan does not count.
 
         Parameters
         ----------
@@ -365,7 +365,7 @@ class CompiledModel(DescribedModel):
         )
 
     def seconds_in_a_row(self, inputs: Mapping[str, Any], runs: int) -> float:
-        """Mean time of runs that are enqueued one behind another and waited for once.
+        """Return the mean time of runs that are enqueued one after another and waited for once.
 
         The inputs are on the device before and the outputs stay there: it is the device's time, or
         the host's where a run takes longer to enqueue.

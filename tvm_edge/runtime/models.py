@@ -1,4 +1,4 @@
-"""Which of the models of an artifact run: what they take, what they return, and by which code."""
+"""Choice of an artifact's models for a run: their inputs, outputs and entries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class Models:
-    """What one call runs.
+    """Models that one call runs.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Models:
         self.outputs = tuple(info.outputs[i] for entry in self.entries for i in entry.outputs)
 
     def split(self, values: Sequence[_T]) -> Iterator[tuple[Entry, Sequence[_T]]]:
-        """What belongs to :attr:`inputs`, by entry."""
+        """Split what belongs to :attr:`inputs` by entry."""
         first = 0
         for entry in self.entries:
             yield entry, values[first : first + len(entry.inputs)]

@@ -1,4 +1,4 @@
-"""Outputs of a model: which of them a caller wants, and as what."""
+"""Outputs of a model: those that a caller wants, as arrays or as tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import tvm
 
 from tvm_edge.errors import ArtifactError, InputError, near_matches
 from tvm_edge.report import TensorSpec
-from tvm_edge.runtime.dlpack import numpy_dtype, to_numpy
+from tvm_edge.runtime.devices import to_numpy
+from tvm_edge.runtime.dlpack import numpy_dtype
 
 __all__ = ["checked_outputs", "named_outputs", "wanted_outputs"]
 
@@ -60,7 +61,7 @@ def wanted_outputs(specs: Sequence[TensorSpec], outputs: Sequence[str] | None) -
 def checked_outputs(
     tensors: Sequence[tvm.runtime.Tensor], count: int
 ) -> Sequence[tvm.runtime.Tensor]:
-    """The first `count` results; what code returns behind them is not the user's.
+    """Return the first `count` results; what code returns after them is not the user's.
 
     Raises
     ------
@@ -109,5 +110,5 @@ def named_outputs(
 
 
 def _of_its_type(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """The same bytes, of the type that the model says the output has."""
+    """Return the bytes of an output as the type that the model declares."""
     return array if spec.stored_as is None else array.view(numpy_dtype(spec.dtype))

@@ -1,4 +1,4 @@
-"""Where the time of a run goes, kernel by kernel."""
+"""Profile of a run: the time of each kernel."""
 
 from __future__ import annotations
 

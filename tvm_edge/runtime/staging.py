@@ -1,4 +1,4 @@
-"""A model's inputs and weights in memory where kernels take them."""
+"""Memory on the alignment that kernels of the CPU take inputs and weights on."""
 
 from __future__ import annotations
 
@@ -9,29 +9,22 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
 
-from tvm_edge.runtime.dlpack import byte_offset, share_array
+from tvm_edge.runtime.dlpack import share_array
 from tvm_edge.runtime.inputs import Bound
 
 __all__ = [
+    "ALIGNMENT",
     "FrameInputs",
     "Staging",
     "aligned_copy",
     "as_tensor",
     "is_aligned",
-    "is_kind",
-    "placed",
     "unaligned_zeros",
 ]
 
-_ALIGNMENT = 64  # TVM's kAllocAlignment; kernels may load whole cache lines
-
-_TYPES = {
-    "llvm": tvm_ffi.DLDeviceType.kDLCPU,
-    "opencl": tvm_ffi.DLDeviceType.kDLOpenCL,
-    "cuda": tvm_ffi.DLDeviceType.kDLCUDA,
-}
+ALIGNMENT = 64  # TVM's kAllocAlignment; kernels may load whole cache lines
+"""Bytes of which the address of what a kernel takes is a multiple."""
 
 
 class Staging:
@@ -53,7 +46,7 @@ class Staging:
 
 
 class FrameInputs:
-    """What frames of a stream are prepared to: inputs in memory that their source does not write.
+    """Prepare frames of a stream: inputs in memory that their source does not write.
 
     Parameters
     ----------
@@ -75,16 +68,11 @@ class FrameInputs:
         ]
 
 
-def is_kind(device: tvm.runtime.Device, kind: str) -> bool:
-    """Whether a device is a CPU (``llvm``), or of ``opencl`` or ``cuda``."""
-    return int(device.dlpack_device_type()) == _TYPES[kind]
-
-
 def is_aligned(array: np.ndarray) -> bool:
     """Whether kernels of the CPU take an array where it is."""
     # A kernel reading from a pointer off these bytes ends in SIGSEGV: LLVM's loads assume them.
     address: int = array.__array_interface__["data"][0]  # five times as fast as array.ctypes
-    return address % _ALIGNMENT == 0
+    return address % ALIGNMENT == 0
 
 
 def _aligned(array: np.ndarray) -> tuple[tvm.runtime.Tensor, np.ndarray]:
@@ -112,20 +100,3 @@ def unaligned_zeros(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
 def as_tensor(array: np.ndarray) -> tvm.runtime.Tensor:
     """A CPU tensor with the array's values, over the array's memory where that is aligned."""
     return share_array(array if is_aligned(array) else aligned_copy(array))
-
-
-def placed(value: Bound, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
-    """An input as kernels take it: on the device, on 64 bytes, and where its handle points."""
-    if isinstance(value, np.ndarray):
-        if is_kind(device, "llvm"):
-            return as_tensor(value)
-        tensor = share_array(value).copyto(device)
-        device.sync()  # the array is the caller's again
-        return tensor
-    if value.device != device:
-        tensor = value.copyto(device)
-        value.device.sync()  # its stream is not the one that kernels run on
-        return tensor
-    if value.data_ptr() % _ALIGNMENT or byte_offset(value):
-        return value.copyto(device)
-    return value

@@ -1,4 +1,4 @@
-"""How many worker threads kernels use, and on which CPUs."""
+"""Worker threads of kernels: their number, and the CPUs that they run on."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def build_candidate(
         What candidates of the same problem have in common; empty for the first.
     """
     resolved = resolve_target(target)
-    if resolved.kind != "llvm":
+    if resolved.host is not None:
         model = _model(workload, config, problem, target)
         return model_candidate(model, problem.image, problem.expected)
     library, shapes = _kernel(workload, config, resolved)
@@ -128,7 +128,7 @@ def export_candidate(
         There is no linker for that machine's code.
     """
     resolved = resolve_target(target, host)
-    if resolved.kind != "llvm":
+    if resolved.host is not None:
         _model(workload, config, problem, target, host).export(path)
         return Exported(path, _saved(problem, path.with_name("model.npz")), ())
     library, shapes = _kernel(workload, config, resolved)

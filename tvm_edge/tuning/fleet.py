@@ -182,7 +182,7 @@ class Fleet:
             if check["status"] == "wrong":
                 _LOG.warning("board %s: %s: %s", name, check["name"], check["found"])
         self._losses[agent.address] = 0
-        if kind == "llvm":
+        if resolved.host is None:
             return ""
         devices = BoardInfo.from_dict(agent.call(Call("describe"), _TALK_SECONDS).values).devices
         own = [device for device in devices if device.target == kind]

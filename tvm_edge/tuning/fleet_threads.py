@@ -99,7 +99,7 @@ class BuilderThread(threading.Thread):
             self._answer()
         folder = trial.problem.with_suffix("")
         folder.mkdir(exist_ok=True)
-        kernel = fleet.resolved.kind == "llvm"
+        kernel = fleet.resolved.host is None
         path = folder / f"{next(fleet.files)}{'.so' if kernel else '.tvme'}"
         worker.ask(Export(trial.workload, trial.config, trial.problem, path), fleet.limits.build)
         answer = self._answer()

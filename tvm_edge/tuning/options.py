@@ -6,11 +6,10 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-import tvm
-
 from tvm_edge.errors import DeviceUnavailableError, InputError, near_matches
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.rpc.address import parse_address
+from tvm_edge.runtime.devices import device_of
 
 __all__ = ["LEVELS", "check_device", "check_options"]
 
@@ -113,7 +112,7 @@ def check_device(resolved: ResolvedTarget) -> None:
     DeviceUnavailableError
     """
     kind = resolved.kind
-    if kind != "llvm" and not tvm.device(kind, 0).exist:
+    if not device_of(kind).exists:
         raise DeviceUnavailableError(
             f"this machine has no {kind} device to measure {resolved.spec.name} on; tvm-edge "
             "devices shows what it has"

@@ -10,7 +10,8 @@ from pathlib import Path
 import tvm
 
 from tvm_edge.errors import TvmEdgeWarning
-from tvm_edge.hardware import ResolvedTarget, devices
+from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.hardware.kinds import KINDS
 from tvm_edge.records import (
     Record,
     RecordLibrary,
@@ -150,7 +151,4 @@ def _now() -> str:
 
 def _driver(kind: str) -> str:
     """The version of the device's driver; empty of CPUs."""
-    if kind == "llvm":
-        return ""
-    found = (device for device in devices() if device.target == kind)
-    return str(next(found).details.get("driver", ""))
+    return str(KINDS[kind].driver(0).get("driver", ""))

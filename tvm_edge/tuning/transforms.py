@@ -100,7 +100,7 @@ def measure_transforms(
     check : callable
         Called between two kernels; what it raises ends the measurement.
     """
-    measure, most = (_on_cpu, _SIZES) if resolved.kind == "llvm" else (_on_device, _SIZES_BUILT)
+    measure, most = (_on_cpu, _SIZES) if resolved.host is None else (_on_device, _SIZES_BUILT)
     chosen = {kind: _spread(kind, shapes, most) for kind, shapes in wanted.items()}
     timed = measure([(kind, s) for kind, shapes in chosen.items() for s in shapes], resolved)
     known: dict[Kind, list[tuple[float, float]]] = {}

@@ -22,7 +22,7 @@ from tests.relay_passes.fusion_groups import compiled, groups, shared_and_in_pla
 from tests.schedules.harness import Graph
 from tvm_edge.compiler import parallel_fusion
 from tvm_edge.hardware import resolve_target
-from tvm_edge.lowering.merged import merged_launches, with_merged_launches
+from tvm_edge.lowering.member_launches import merged_launches, with_merged_launches
 from tvm_edge.lowering.parallel_members import PARALLEL
 from tvm_edge.relay_passes.fuse.parallel_fusion import ParallelFusion
 from tvm_edge.relay_passes.ir.aliases import Lives

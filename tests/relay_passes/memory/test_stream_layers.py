@@ -33,7 +33,8 @@ from tvm_edge.relay_passes.memory.split_conv import (
     split_convolutions,
 )
 from tvm_edge.relay_passes.memory.stream_layers import LEAST_STREAMED, stream_layers
-from tvm_edge.runtime import streaming
+from tvm_edge.runtime import weight_stream
+from tvm_edge.runtime.devices.opencl import OpenCLDevice
 
 MIB = 1 << 20
 SIZES, ODD = (3, 65, 528, 128), (3, 65, 521, 130)
@@ -208,7 +209,7 @@ def test_device_memory_falls_by_what_is_predicted(
             memory = compiled.report.memory
             del compiled
         elif run == 3:
-            monkeypatch.setattr(streaming, "_host_writes_at_any_time", lambda device: False)
+            monkeypatch.setattr(OpenCLDevice, "host_writes_at_any_time", False)
         assert memory is not None
         before = opencl.memory()["in_use"]
         opencl.reset_peak()
@@ -233,12 +234,12 @@ def test_windows_are_as_large_as_the_largest_layer_from_the_first_on(
     """What grows would be there beside the smaller one, of which the run still has a part."""
     made: list[int] = []
 
-    class Window(streaming._Window):
+    class Window(weight_stream._Window):
         def __init__(self, nbytes: int, device: tvm.runtime.Device) -> None:
             made.append(nbytes)
             super().__init__(nbytes, device)
 
-    monkeypatch.setattr(streaming, "_Window", Window)
+    monkeypatch.setattr(weight_stream, "_Window", Window)
     model = conv_heavy((3, 128, 256, 256, 400))
     compiled = compile_with(model, "opencl", {}, fallback="none", conv_window=9 * MIB)
     first, second, third = (split.part_bytes for split in compiled.report.splits)

@@ -11,10 +11,8 @@ import os
 from importlib import metadata
 from pathlib import Path
 
-import tvm
-
 import tvm_edge.opencl
-from tvm_edge.hardware.probe import probe_gpu
+from tvm_edge.hardware.kinds import KINDS
 
 __all__ = ["HOW_TO_GET_ONE", "intel_environment", "sub_group_environment"]
 
@@ -59,7 +57,7 @@ def sub_group_environment(folder: Path) -> dict[str, str | None] | None:
     No changes at all where this process has one. pocl 5 says that it has ``cl_intel_subgroups``,
     and then finds no block reads when it links a kernel.
     """
-    here = probe_gpu("opencl") if tvm.runtime.enabled("opencl") else None
+    here = KINDS["opencl"].probe()
     if here is not None and {8, 16, 32} <= set(here.sub_groups):
         if "Portable" not in tvm_edge.opencl.device_info()["platform"]:
             return {}

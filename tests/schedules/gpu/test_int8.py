@@ -24,7 +24,8 @@ from tests.quantized_models import (
     with_intermediates,
 )
 from tests.schedules.gpu.harness import MALI, ORIN, launches, local_bytes
-from tvm_edge.hardware import DeviceSpec, probe, resolve_target
+from tvm_edge.hardware import DeviceSpec, resolve_target
+from tvm_edge.hardware.kinds import opencl
 from tvm_edge.hardware.presets import GENERIC_CUDA, PRESETS
 from tvm_edge.lowering.cuda_compiler import cuda_compiler
 from tvm_edge.lowering.opencl_source import sources_rewritten
@@ -331,7 +332,7 @@ def test_words_hold_four_neighbours(shape: tuple[int, ...]) -> None:
     ],
 )
 def test_which_opencl_devices_have_one(extensions: str, expected: str) -> None:
-    assert probe._dot_product("a device", extensions.split()) == expected
+    assert opencl._dot_product("a device", extensions.split()) == expected
 
 
 def test_which_presets_have_one() -> None:

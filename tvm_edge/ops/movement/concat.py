@@ -28,7 +28,7 @@ def lower_concat(site: KernelSite, call: relax.Call) -> relax.Expr:
     parts = call.args[0]
     if isinstance(parts, relax.Var):
         parts = site.builder.lookup_binding(parts)
-    if site.spec.kind != "gpu" or site.spec.on_cpu or not isinstance(parts, relax.Tuple):
+    if site.spec.has_cpu_cores or not isinstance(parts, relax.Tuple):
         return call
     whole = static_shape(call.ty)
     axis = call.attrs.axis

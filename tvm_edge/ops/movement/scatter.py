@@ -94,7 +94,7 @@ def _scatter(
         (targets,) = site.call(kernel.func, "scatter_targets", [data, indices], types)
     else:
         targets = relax.const(known.astype(dtype), dtype)
-    if site.spec.kind == "cpu":
+    if not site.spec.launches_grids:
         apply = apply_parts(_tensor(data), _tensor(targets), *how, by_row=by_row)
         operands = [data, targets, updates]
     else:

@@ -98,7 +98,7 @@ def _sorted(
         "index_dtype": index_dtype,
         "values": values,
     }
-    if site.spec.kind == "cpu":
+    if not site.spec.launches_grids:
         kernel = cpu.argsort_rows(rows.dtype, site.spec, **how)
         types = [site.tensor((rows.count, rows.length), dtype) for dtype in dtypes]
         types += workspace(site, rows.count * rows.length)
@@ -119,7 +119,7 @@ def _lower_segmented_argsort(site: KernelSite, call: relax.Call) -> relax.Expr:
     }
     if is_empty(data.ty.shape):
         return site.zeros(data.ty.shape, how["index_dtype"])
-    if site.spec.kind == "cpu":
+    if not site.spec.launches_grids:
         kernel = cpu.argsort_segments(dtype, offset_dtype, site.spec, **how)
         types = [call.ty, *workspace(site, data.ty.shape[0])]
         results = site.call(kernel.func, "segmented_argsort", [data, offsets], types)

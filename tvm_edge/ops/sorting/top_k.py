@@ -61,7 +61,7 @@ def lower_top_k(site: KernelSite, call: relax.Call) -> relax.Expr:
         made: list[relax.Expr] = [site.zeros(shape, dtype) for dtype in dtypes]
     else:
         rows = Rows(site, data, axis)
-        if site.spec.kind == "cpu":
+        if not site.spec.launches_grids:
             kernel = cpu.top_k_rows(
                 rows.dtype, int(k), site.spec, largest=largest, index_dtype=index_dtype
             )

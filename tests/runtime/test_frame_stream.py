@@ -29,8 +29,8 @@ from tests.runtime.frames import (
 )
 from tvm_edge import InputError
 from tvm_edge.report.memory import PlanInfo
+from tvm_edge.runtime.frame_stream import FrameStream, Step
 from tvm_edge.runtime.session import Session
-from tvm_edge.runtime.stream import FrameStream, Step
 
 
 def named(node: onnx.NodeProto, name: str) -> onnx.NodeProto:

@@ -15,11 +15,12 @@ import tvm
 
 import tvm_edge
 from tests.onnx_models import reference, relative_error
-from tests.runtime.streaming.conftest import LAYERS, WIDTH
 from tests.runtime.support import at_once
+from tests.runtime.weight_stream.conftest import LAYERS, WIDTH
 from tvm_edge import ArtifactError, opencl
+from tvm_edge.runtime.devices import device_of
 from tvm_edge.runtime.mapped_file import MappedFile
-from tvm_edge.runtime.streaming import WeightStream
+from tvm_edge.runtime.weight_stream import WeightStream
 
 
 def test_values_from_the_file(
@@ -158,7 +159,7 @@ def test_frames_of_a_stream(streamed: dict[str, Path], target: str) -> None:
 
 def test_one_thread_at_a_time_has_the_windows() -> None:
     """Runs and stages of the GPU; stages of the CPU go on beside them."""
-    stream = WeightStream([], 1, tvm.cpu())
+    stream = WeightStream([], 1, device_of("llvm"))
     inside: list[str] = []
     entered, leave = threading.Event(), threading.Event()
 

@@ -1,6 +1,6 @@
 """Weights streamed from the artifact: what of them is in memory, and through which.
 
-On CUDA their values alone are tested (`test_streaming.py`): its driver has no counter of ours.
+On CUDA their values alone are tested (`test_weight_stream.py`): its driver has no counter of ours.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import pytest
 
 import tvm_edge
 from tests.onnx_models import reference, relative_error
-from tests.runtime.streaming.conftest import LAYERS, WEIGHTS_MIB, WINDOW_MIB
 from tests.runtime.support import memory_cgroup, rewrite_artifact, run_child
+from tests.runtime.weight_stream.conftest import LAYERS, WEIGHTS_MIB, WINDOW_MIB
 from tvm_edge import opencl
 from tvm_edge.hardware import resolve_target
-from tvm_edge.runtime import mapped_file, pinned_copies, streaming
+from tvm_edge.runtime import mapped_file, pinned_copies
+from tvm_edge.runtime.devices.opencl import OpenCLDevice
 from tvm_edge.runtime.mapped_file import MappedFile
-from tvm_edge.runtime.streaming import WeightStream
+from tvm_edge.runtime.weight_stream import WeightStream
 
 STATUS = """
 import json, os, resource, sys
@@ -179,7 +180,7 @@ def test_a_gpu_with_memory_of_its_own_has_one_part(
     x: dict[str, np.ndarray],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streaming, "_host_writes_at_any_time", lambda device: False)
+    monkeypatch.setattr(OpenCLDevice, "host_writes_at_any_time", False)
     read_ahead = MappedFile.read_ahead
 
     def late(self: MappedFile, address: int, nbytes: int) -> bool:

@@ -12,7 +12,8 @@ from onnx import helper
 
 from tests.onnx_models import make_model
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.runtime import pinned_copies, streaming
+from tvm_edge.runtime import pinned_copies
+from tvm_edge.runtime.devices.opencl import OpenCLDevice
 
 LAYERS, WIDTH = 3, 2048
 WEIGHTS_MIB = LAYERS * WIDTH * WIDTH * 4 / 2**20  # 48
@@ -53,8 +54,8 @@ def x() -> dict[str, np.ndarray]:
 @pytest.fixture
 def own_memory_through_blocks(own_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """An OpenCL device gets parts as CUDA's do, through blocks of which each part has some."""
-    monkeypatch.setattr(streaming, "_host_writes_at_any_time", lambda device: False)
-    monkeypatch.setattr(streaming, "_pinned_memory", lambda device: tvm.cpu())
+    monkeypatch.setattr(OpenCLDevice, "host_writes_at_any_time", False)
+    monkeypatch.setattr(OpenCLDevice, "pinned_memory", tvm.cpu())
     monkeypatch.setattr(pinned_copies, "_BLOCK", (1 << 19) - 4092)
 
 

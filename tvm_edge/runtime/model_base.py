@@ -1,15 +1,15 @@
-"""What a model says of itself, wherever it runs."""
+"""Base of models: what is known of one without running it, wherever it runs."""
 
 from __future__ import annotations
 
 from tvm_edge.report import CompileReport, TensorSpec
 from tvm_edge.runtime.info import ModelInfo
 
-__all__ = ["DescribedModel"]
+__all__ = ["ModelBase"]
 
 
-class DescribedModel:
-    """A model with a manifest, which says all that can be known without running it.
+class ModelBase:
+    """Model with a manifest, which says all that can be known without running it.
 
     Parameters
     ----------
@@ -36,5 +36,5 @@ class DescribedModel:
 
     @property
     def report(self) -> CompileReport:
-        """What the compiler decided."""
+        """Decisions of the compiler."""
         return self._info.report

@@ -1,4 +1,4 @@
-"""An exported model made ready to run, here or on a board."""
+"""``load``: from an exported model to one that runs, here or on a board."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import os
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
-from tvm_edge import opencl
 from tvm_edge.errors import ArtifactError, InputError
 from tvm_edge.runtime.artifact import read_artifact
+from tvm_edge.runtime.devices import DEVICES, device_index
 from tvm_edge.runtime.info import read_info
 from tvm_edge.runtime.library import LoadedLibrary, check_host
 from tvm_edge.runtime.model import CompiledModel
-from tvm_edge.runtime.placement import device_index
 from tvm_edge.runtime.staging import as_tensor
 
 __all__ = ["Board", "load"]
@@ -20,7 +19,7 @@ __all__ = ["Board", "load"]
 
 @runtime_checkable
 class Board(Protocol):
-    """What :func:`load` asks of a board; the layer above has it."""
+    """Board as :func:`load` sees it; the layer above has it."""
 
     def load(
         self,
@@ -80,9 +79,9 @@ def load(
     what = f"the artifact {str(path)!r}"
     check_host(what, info.target["architecture"], info.target["features"])
     index = device_index(device, kind)
-    if artifact.programs and kind == "opencl":
+    if artifact.programs:
         try:
-            opencl.load_programs(artifact.programs)
+            DEVICES[kind].load_programs(artifact.programs)
         except ValueError as err:
             raise ArtifactError(f"the artifact {str(path)!r}: {err}; export it again") from err
     # The driver has them from here on, and the model keeps the artifact.
@@ -93,8 +92,7 @@ def load(
         if weights[-1].data_ptr() != array.ctypes.data:  # copied: a file that was packed again
             artifact.release(position)
     library = LoadedLibrary(what, artifact.library, artifact.smaller, info.smaller)
-    # What a GPU has a copy of need not stay in host memory too: export reads the file again.
-    uploaded = artifact.release if kind != "llvm" else None
-    model = CompiledModel(info, library, weights, num_threads, index, uploaded)
+    # A weight that the device has a copy of need not stay in host memory: export reads the file.
+    model = CompiledModel(info, library, weights, num_threads, index, artifact.release)
     _ = model._session  # a library that does not load should say so now
     return model

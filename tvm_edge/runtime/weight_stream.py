@@ -1,11 +1,10 @@
-"""Weights that are read part by part while a model runs, and never lie in memory as a whole.
+"""Weights that are read part by part while a model runs, and are never in memory as a whole.
 
 Rallapalli et al., "Are Very Deep Neural Networks Feasible on Mobile Devices?", section 3: a fully
-connected layer whose weights the device has no room for is computed in parts, each with what is
-read of the weights for it. The compiler cuts such layers
-(:mod:`tvm_edge.relay_passes.memory.split_fc`), and ``main`` asks here for each part in front of the
-kernel that reads it. The weights of a whole layer are a part as well
-(:mod:`tvm_edge.relay_passes.memory.stream_layers`).
+connected layer whose weights do not fit the device is computed in parts, each with what is read of
+the weights for it. The compiler cuts such layers (:mod:`tvm_edge.relay_passes.memory.split_fc`),
+and ``main`` asks here for each part before the kernel that reads it. The weights of a whole layer
+are a part as well (:mod:`tvm_edge.relay_passes.memory.stream_layers`).
 
 On a CPU a kernel reads a part where it is mapped from the artifact. While it does, the next part is
 read from disk, if it is not in the system's cache of the file. Nothing is copied. As long as the
@@ -13,12 +12,13 @@ system keeps all of the file, its pages stay mapped: to map them again would tak
 compute with them, and the system takes them back when it wants. When it does, what was used is
 unmapped at once, and the system finds pages to drop that are not wanted next.
 
-An OpenCL device that is the CPU is lent each part where it is mapped, and all of that holds for it.
+A device that reads host memory, as an OpenCL device that is the CPU, is lent each part where it is
+mapped, and all of that holds for it.
 
-On a GPU a part is copied to the device. Where the host may write the device's memory at any time
-there are two windows: the next part is read into one, by another thread, while a kernel reads the
-other. Elsewhere there is one, and the copy waits for the kernel; with CUDA it goes through pinned
-memory (:mod:`tvm_edge.runtime.pinned_copies`).
+To another device a part is copied. Where the host may write the device's memory at any time there
+are two windows: the next part is read into one, by another thread, while a kernel reads the other.
+Elsewhere there is one, and the copy waits for the kernel. It goes through pinned memory where the
+driver has any (:mod:`tvm_edge.runtime.pinned_copies`).
 
 The weights of a model that runs in the process that compiled it are in memory: parts come from
 there.
@@ -37,8 +37,8 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from tvm_edge import opencl
 from tvm_edge.errors import ArtifactError
+from tvm_edge.runtime.devices import RuntimeDevice
 from tvm_edge.runtime.dlpack import host_array, numpy_dtype
 from tvm_edge.runtime.mapped_file import MappedFile, mapped_file
 from tvm_edge.runtime.pinned_copies import PinnedCopies
@@ -54,7 +54,7 @@ is given, is a result of the kernel that read that one.
 """
 
 UPLOAD_PART = "vm.builtin.tvm_edge.upload_part"
-"""The same for a kernel of the GPU; the result is on the device."""
+""":data:`NEXT_PART` for a kernel of another device, which the result is on."""
 
 _START_WRITE = "vm.builtin.tvm_edge.start_write"
 _FINISH_WRITE = "vm.builtin.tvm_edge.finish_write"
@@ -63,11 +63,11 @@ _thread = threading.local()
 
 
 class _Window:
-    """Room for a part on a device."""
+    """Buffer for a part on a device."""
 
     def __init__(self, nbytes: int, device: tvm.runtime.Device) -> None:
         self.nbytes = nbytes
-        self.room = tvm.runtime.empty((nbytes,), "uint8", device)
+        self.buffer = tvm.runtime.empty((nbytes,), "uint8", device)
         self._part = 0  # by its address in host memory
         self._filled: Future[None] | None = None  # by another thread
 
@@ -78,7 +78,7 @@ class _Window:
         self._filled = fill()
 
     def settle(self) -> None:
-        """Until nobody writes there any more."""
+        """Wait until nobody writes there any more."""
         if self._filled is not None and not self._filled.cancel():
             self._filled.exception()
 
@@ -89,16 +89,16 @@ class _Window:
         return self._filled.exception() is None
 
     def wait(self) -> None:
-        """Until it is filled; raises what went wrong."""
+        """Wait until it is filled; raise what went wrong."""
         if self._filled is not None:
             self._filled.result()
 
     def as_part(self, part: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
-        return self.room._create_view(part.shape, str(part.dtype))
+        return self.buffer._create_view(part.shape, str(part.dtype))
 
 
 class _Whole:
-    """Looks before and behind whatever runs whether files are what they were."""
+    """Context that checks, before a run and after it, that files are what they were."""
 
     def __init__(self, files: Sequence[MappedFile]) -> None:
         self._files = files
@@ -115,7 +115,7 @@ class _Whole:
 
 
 class WeightStream:
-    """The parts that one session has in memory.
+    """Parts of the weights that one session has in memory.
 
     Parameters
     ----------
@@ -123,8 +123,8 @@ class WeightStream:
         Of a model, in host memory; some may be mapped.
     parts : int
         How many of them are streamed.
-    device : tvm.runtime.Device, optional
-        The GPU that parts are copied to.
+    device : RuntimeDevice, optional
+        The one beside the CPU that reads parts.
     largest : int
         Bytes of the largest part that is copied, 0 if nobody knows: windows that grow with the
         parts would be there beside smaller ones, which the run still has.
@@ -134,7 +134,7 @@ class WeightStream:
         self,
         weights: Sequence[tvm.runtime.Tensor],
         parts: int,
-        device: tvm.runtime.Device | None = None,
+        device: RuntimeDevice | None = None,
         largest: int = 0,
     ) -> None:
         found = {weight.data_ptr(): mapped_file(weight.data_ptr()) for weight in weights}
@@ -144,7 +144,7 @@ class WeightStream:
         # Its thread starts with the first part, and ends with the session.
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="tvm-edge-weights")
         self._parts = parts
-        self._scarce = 0  # parts to come that are dropped behind their kernels
+        self._scarce = 0  # parts to come that are dropped after their kernels
         self._device = device
         self._largest = largest
         self._windows: list[_Window] = []
@@ -154,22 +154,21 @@ class WeightStream:
         self._pinned: PinnedCopies | None = None
         self._uploading = threading.Lock()
         # Kernels that the device has not come to yet may read mapped pages when a run returns.
-        self._reads_late = bool(files) and device is not None and _borrows(device)
+        self._reads_late = bool(files) and device is not None and device.reads_host_memory
 
     @property
     def whole(self) -> AbstractContextManager[Any]:
-        """Within, kernels of the CPU run on weights of which none is streamed.
+        """Context for kernels of the CPU on weights of which none is streamed.
 
-        What :meth:`running` is for others, with as little to do as there is for these.
+        :meth:`running` in short.
         """
         return self._whole
 
     @contextmanager
     def running(self, *, on_gpu: bool) -> Iterator[None]:
-        """Within, ``main`` or a stage of it runs on this thread and takes its parts from here.
+        """Context in which ``main`` or a stage of it runs on this thread and takes its parts.
 
-        What has kernels of the GPU has the windows for itself meanwhile, whether it is a run or the
-        stage of a stream beside it.
+        A run, or the stage of a stream, with kernels of a GPU has the windows for itself meanwhile.
 
         Parameters
         ----------
@@ -198,7 +197,7 @@ class WeightStream:
         following: tvm.runtime.Tensor,
         before: tvm.runtime.Tensor,
     ) -> tvm.runtime.Tensor:
-        """`part` itself; what follows is read meanwhile."""
+        """Return `part` itself; what follows is read meanwhile."""
         file = self._file_of.get(part.data_ptr())
         if file is not None:
             file.check()
@@ -212,7 +211,7 @@ class WeightStream:
         self, file: MappedFile, following: tvm.runtime.Tensor, before: tvm.runtime.Tensor
     ) -> None:
         if file.read_ahead(following.data_ptr(), _nbytes(following)):
-            # The system's own reading ahead may be in front of ours for some parts.
+            # The system's own reading ahead may be before ours for some parts.
             self._scarce = self._parts
         if self._scarce:
             self._scarce -= 1
@@ -224,51 +223,45 @@ class WeightStream:
         following: tvm.runtime.Tensor,
         before: tvm.runtime.Tensor,
     ) -> tvm.runtime.Tensor:
-        """`part` on the device; with two windows `following` is read into the other meanwhile."""
-        lent = self._lend(part)
+        """Return `part` on the device; a second window is filled with `following` meanwhile."""
+        device = self._device
+        assert device is not None, "UPLOAD_PART is in the code of a GPU"
+        address = part.data_ptr()
+        if address not in self._lent:
+            self._lent[address] = device.share(part)
+        lent = self._lent[address]
         if lent is not None:
             # As of a kernel of the CPU: the one that read `before` is done.
-            lent.device.sync()
+            device.sync()
             self.next_part(part, following, before)
             return lent
-        self._make_room(max(_nbytes(part), _nbytes(following)))
+        self._make_windows(device, max(_nbytes(part), _nbytes(following)))
         if len(self._windows) == 1:
-            return self._copied(part, following)
+            return self._copy(device, part, following)
         window = self._windows[1 - self._current]
         if not window.has(part):  # the first run, or one after a run that failed
             self._begin(window, part)
             window.wait()
         self._current = 1 - self._current
-        # Behind the kernel that read the other window, and in front of the one that reads this.
+        # After the kernel that read the other window, and before the one that reads this.
         self._begin(self._windows[1 - self._current], following)
         return window.as_part(part)
 
-    def _lend(self, part: tvm.runtime.Tensor) -> tvm.runtime.Tensor | None:
-        """`part` where it is, for a device that can read it there."""
-        assert self._device is not None, "UPLOAD_PART is in the code of a GPU"
-        address = part.data_ptr()
-        if address not in self._lent:
-            lends = _is_opencl(self._device)
-            self._lent[address] = opencl.borrow(part, self._device.index) if lends else None
-        return self._lent[address]
-
-    def _make_room(self, nbytes: int) -> None:
+    def _make_windows(self, device: RuntimeDevice, nbytes: int) -> None:
         """Have windows that hold so much."""
-        assert self._device is not None, "UPLOAD_PART is in the code of a GPU"
         nbytes = max(nbytes, self._largest)
         if self._windows and self._windows[0].nbytes >= nbytes:
             return
-        count = 2 if _host_writes_at_any_time(self._device) else 1
+        count = 2 if device.host_writes_at_any_time else 1
         for window in self._windows:
             window.settle()
         if self._windows:  # before there are others; the runtime keeps what is freed
             self._windows.clear()
-            if _is_opencl(self._device):
-                opencl.release_memory(self._device.index)
-        self._windows = [_Window(nbytes, self._device) for _ in range(count)]
+            device.release_memory()
+        self._windows = [_Window(nbytes, device.handle) for _ in range(count)]
 
-    def _copied(
-        self, part: tvm.runtime.Tensor, following: tvm.runtime.Tensor
+    def _copy(
+        self, device: RuntimeDevice, part: tvm.runtime.Tensor, following: tvm.runtime.Tensor
     ) -> tvm.runtime.Tensor:
         (window,) = self._windows
         file = self._file_of.get(part.data_ptr())
@@ -280,22 +273,22 @@ class WeightStream:
             wanted = following.data_ptr(), _nbytes(following)
             self._ahead = self._reader.submit(file.read_ahead, *wanted)
         copy = window.as_part(part)
-        pinned = _pinned_memory(copy.device)
+        pinned = device.pinned_memory
         if pinned is None:
             part.copyto(copy)
             if file is not None:
-                copy.device.sync()  # the copy may still be reading
+                device.sync()  # the copy may still be reading
         else:
             if self._pinned is None:
-                self._pinned = PinnedCopies(copy.device, pinned)
-            self._pinned.copy(_bytes(part), file, window.room)
+                self._pinned = PinnedCopies(device.handle, pinned)
+            self._pinned.copy(_bytes(part), file, window.buffer)
         if file is not None:
             file.drop(part.data_ptr(), _nbytes(part))  # what was read ahead is mapped
         return copy
 
     def _begin(self, window: _Window, part: tvm.runtime.Tensor) -> None:
         """Have a window filled as soon as the device is done with what was enqueued up to now."""
-        started = tvm_ffi.get_global_func(_START_WRITE)(window.room)
+        started = tvm_ffi.get_global_func(_START_WRITE)(window.buffer)
         window.fill(part, lambda: self._reader.submit(self._fill, started, part))
 
     def _fill(self, started: Any, part: tvm.runtime.Tensor) -> None:
@@ -314,26 +307,6 @@ def _nbytes(tensor: tvm.runtime.Tensor) -> int:
 
 def _bytes(tensor: tvm.runtime.Tensor) -> np.ndarray:
     return host_array(tensor).reshape(-1).view(np.uint8)
-
-
-def _is_opencl(device: tvm.runtime.Device) -> bool:
-    return int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLOpenCL
-
-
-def _borrows(device: tvm.runtime.Device) -> bool:
-    """Whether kernels of a GPU's device read what is in host memory, as it is the CPU itself."""
-    return _is_opencl(device) and opencl.borrow(tvm.runtime.empty((64,)), device.index) is not None
-
-
-def _host_writes_at_any_time(device: tvm.runtime.Device) -> bool:
-    return _is_opencl(device) and opencl.device_info(device.index)["memory"] == "svm-fine"
-
-
-def _pinned_memory(device: tvm.runtime.Device) -> tvm.runtime.Device | None:
-    """Where tensors are in memory that a GPU's driver has pinned, if a program can ask for it."""
-    if int(device.dlpack_device_type()) == tvm_ffi.DLDeviceType.kDLCUDA:
-        return tvm.runtime.device(int(tvm_ffi.DLDeviceType.kDLCUDAHost), device.index)
-    return None
 
 
 def _stream() -> WeightStream:

@@ -48,7 +48,7 @@ class FrameStream(Iterator[dict[str, Any]]):
     """Outputs of a model for one frame after the other; made by ``model.stream(frames, depth)``.
 
     ``next`` first takes frames, until `depth` are on their way, and then waits for the oldest: its
-    outputs are returned, or what was wrong with it is raised. Either way the frames behind it are
+    outputs are returned, or what was wrong with it is raised. Either way the frames after it are
     not concerned, and ``next`` goes on with them. What the source of frames raises comes in its
     turn as well. The source is asked in the thread that calls ``next``, and never for more than
     `depth` frames whose outputs were not taken.
@@ -169,7 +169,7 @@ class FrameStream(Iterator[dict[str, Any]]):
 def _advance(
     steps: Sequence[Step], number: int, pools: Pools, state: Any, future: Future[dict[str, Any]]
 ) -> None:
-    """Take a frame's next step, and send it to the thread of the one behind.
+    """Take a frame's next step, and send it to the thread of the one after.
 
     Without the stream, which may be dropped meanwhile.
     """

@@ -1,4 +1,4 @@
-"""What became of a composed kernel: which of its members run in one launch."""
+"""Launches of a composed kernel after lowering: the members that run in each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tvm
 from tvm import tirx
 
 from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_pipeline
-from tvm_edge.lowering.stages import MERGED
+from tvm_edge.lowering.merge_stages import MERGED
 
 __all__ = ["Launches", "merged_launches", "with_merged_launches"]
 

@@ -1,0 +1,96 @@
+"""NVIDIA's GPUs, by CUDA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+
+from tvm_edge.hardware.kinds.protocol import GpuKind
+from tvm_edge.hardware.presets import GENERIC_CUDA
+from tvm_edge.hardware.slug import slug
+from tvm_edge.hardware.spec import DeviceSpec
+
+__all__ = ["CudaKind", "has_dp4a"]
+
+# Single-precision lanes of a multiprocessor by compute capability, where it is not 128.
+_LANES = {"7.0": 64, "7.2": 64, "7.5": 64, "8.0": 64}
+
+# Compute capability with ``dp4a``, and with launches that do not wait for the one before
+# (`tvm_edge/lowering/dependent_launches.py`).
+_DP4A, _DEPENDENT_LAUNCHES = (6, 1), (9, 0)
+
+# What one more kernel costs in a CUDA graph, microseconds: on an H100 that waits, and on one that
+# does not (0.40 less, the median of 72 groups of kernels).
+_LAUNCH_US, _DEPENDENT_LAUNCH_US = 1.65, 1.25
+
+
+class CudaKind(GpuKind):
+    """GPUs with CUDA's driver, which records launches as graphs and has memory of its own."""
+
+    name = "cuda"
+    generic = GENERIC_CUDA
+    oldest_arch = "sm_75"
+    pins_memory = True
+
+    def spec_of(self, device: Any, index: int) -> DeviceSpec:
+        name = str(device.device_name)
+        cores = int(device.multi_processor_count)
+        alus = _LANES.get(str(device.compute_version), 128)
+        clock_khz = int(device.max_clock_rate or 0)
+        return DeviceSpec(
+            key=f"nvidia/{slug(name, 'nvidia')}",
+            kind="gpu",
+            name=name,
+            cores=cores,
+            alus=alus,
+            wave=int(device.warp_size),
+            simd_bytes=16,
+            unaligned_vectors=False,
+            max_work_group_size=int(device.max_threads_per_block),
+            registers=65536,
+            local_memory=int(device.max_shared_memory_per_block),
+            local_memory_kind="dedicated",
+            cache_line=128,
+            l2_cache=int(device.l2_cache_size_bytes or 0),
+            peak_gflops=round(cores * alus * 2 * clock_khz / 1e6, 1),
+            launch_us=_DEPENDENT_LAUNCH_US if _since(_DEPENDENT_LAUNCHES, device) else _LAUNCH_US,
+            dot_product="dp4a" if _since(_DP4A, device) else "",
+            unified_memory=False,
+            float16=True,
+        )
+
+    def arch_of(self, index: int) -> str:
+        return f"sm_{_compute_version(index).replace('.', '')}"
+
+    def config(self, spec: DeviceSpec, arch: str = "") -> dict[str, Any]:
+        return {
+            **super().config(spec, arch),
+            "thread_warp_size": spec.wave,
+            "arch": arch,
+            "registers_per_block": spec.registers,
+        }
+
+    def driver(self, index: int) -> dict[str, Any]:
+        return {"compute_version": _compute_version(index)}
+
+
+def has_dp4a(name: str) -> bool:
+    """Whether this machine has a CUDA device of that name, with the instruction ``dp4a``."""
+    if not tvm.runtime.enabled(CudaKind.name):
+        return False
+    index = 0
+    while (device := tvm.device(CudaKind.name, index)).exist:
+        if str(device.device_name) == name:
+            return _since(_DP4A, device)
+        index += 1
+    return False
+
+
+def _compute_version(index: int) -> str:
+    """Return the compute capability of a device of this machine, ``9.0``."""
+    return str(tvm.cuda(index).compute_version)
+
+
+def _since(capability: tuple[int, int], device: Any) -> bool:
+    return tuple(map(int, str(device.compute_version).split("."))) >= capability

@@ -1,0 +1,53 @@
+"""OpenCL devices, by the runtime of :mod:`tvm_edge.opencl`."""
+
+from __future__ import annotations
+
+import tvm
+from tvm_ffi import DLDeviceType
+
+from tvm_edge import opencl
+from tvm_edge.runtime.devices.protocol import RuntimeDevice
+
+__all__ = ["OpenCLDevice"]
+
+
+class OpenCLDevice(RuntimeDevice):
+    """An OpenCL device; a kernel may still be running when a call returns.
+
+    Whatever reads a result waits for it.
+    """
+
+    kind = "opencl"
+    names = ("opencl",)
+    dlpack_type = DLDeviceType.kDLOpenCL
+    needs = "a GPU with its OpenCL driver"
+
+    @classmethod
+    def load_programs(cls, programs: bytes) -> None:
+        opencl.load_programs(programs)
+
+    def build(self, module: tvm.runtime.Module) -> None:
+        opencl.build(module, self.index)
+
+    def programs(self, module: tvm.runtime.Module) -> bytes:
+        return opencl.save_programs(module, self.index)
+
+    def too_large_kernels(self, module: tvm.runtime.Module) -> list[str]:
+        return opencl.too_large_kernels(module, self.index)
+
+    def share(self, tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor | None:
+        return opencl.borrow(tensor, self.index)
+
+    @property
+    def host_writes_at_any_time(self) -> bool:
+        return opencl.device_info(self.index)["memory"] == "svm-fine"
+
+    def release_memory(self) -> None:
+        opencl.release_memory(self.index)
+
+    @property
+    def replays_launches(self) -> bool:
+        return not opencl.command_buffers(self.index)["missing"]
+
+    def recording_failure(self) -> str:
+        return opencl.recording_failure(self.index)
