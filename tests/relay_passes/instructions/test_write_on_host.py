@@ -174,7 +174,9 @@ def test_a_tensor_without_an_allocation_is_handed_over_by_a_copy() -> None:
     mod = p.module(*results)
     with pytest.MonkeyPatch.context() as patch:
         ways = dict.fromkeys(p.crossed, HAND_OVER)
-        patch.setattr("tvm_edge.relay_passes.instructions.lower_copies.shared_copies", lambda *_: ways)
+        patch.setattr(
+            "tvm_edge.relay_passes.instructions.lower_copies.shared_copies", lambda *_: ways
+        )
         found = lowered(mod)
     assert WRITE not in [called(value) for _, value in lines(found)]
     assert execute(found, "fine") == pure(mod)
