@@ -26,7 +26,7 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu import algorithm, schedule
 from tvm_edge.schedules.gpu.algorithm import choose_config, config_space
-from tvm_edge.schedules.gpu.direct import DirectConv
+from tvm_edge.schedules.gpu.direct_conv import DirectConv
 from tvm_edge.schedules.gpu.items import Items, items_apply
 from tvm_edge.schedules.gpu.packed import can_pack, conv2d_tensors, pack_channels
 from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
