@@ -18,16 +18,13 @@ import tvm_ffi
 
 from tvm_edge.rpc.description import hello
 from tvm_edge.rpc.failures import failure_of
-from tvm_edge.rpc.message import Message
+from tvm_edge.rpc.message import BoardFunction, Message
 
-__all__ = ["BoardFunction", "board_functions", "register"]
+__all__ = ["board_functions", "register"]
 
 _PREFIX = "tvm_edge.rpc."
 
 _LOG = logging.getLogger(__name__)
-
-BoardFunction = Callable[..., "Message | dict[str, Any]"]
-"""Takes arrays, and values by name; returns values, or a message with arrays too."""
 
 
 def board_functions(uploads: Path) -> dict[str, BoardFunction]:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tvm
 
 from tvm_edge.errors import InputError
+from tvm_edge.rpc.message import BoardFunction
 from tvm_edge.rpc.uploads import Uploads
 from tvm_edge.runtime import load
 from tvm_edge.runtime.candidates import Candidate, Operands, kernel_candidate, model_candidate
 from tvm_edge.runtime.library import load_library
 from tvm_edge.runtime.threads import configure_pool
-
-if TYPE_CHECKING:
-    from tvm_edge.rpc.board import BoardFunction
 
 __all__ = ["BoardCandidates"]
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tvm_edge.errors import InputError
-from tvm_edge.rpc.message import Message
+from tvm_edge.rpc.message import BoardFunction, Message
 from tvm_edge.rpc.uploads import Uploads
 from tvm_edge.runtime import CompiledModel, load
-
-if TYPE_CHECKING:
-    from tvm_edge.rpc.board import BoardFunction
 
 __all__ = ["BoardModels"]
 

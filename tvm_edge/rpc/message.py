@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from tvm_edge.runtime.artifact import tensor_dtype
 from tvm_edge.schema import check_types
 
-__all__ = ["Message"]
+__all__ = ["BoardFunction", "Message"]
 
 _LENGTH = 8  # bytes in front of the JSON that say how many those of the JSON are
 
@@ -67,3 +67,7 @@ class Message:
         except (KeyError, TypeError, AttributeError, RecursionError) as err:
             raise ValueError(f"no message: {type(err).__name__}: {err}") from err
         return cls(values, arrays)
+
+
+BoardFunction = Callable[..., Message | dict[str, Any]]
+"""Takes arrays, and values by name; returns values, or a message with arrays too."""

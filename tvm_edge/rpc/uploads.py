@@ -8,15 +8,13 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import platformdirs
 
 from tvm_edge.errors import ArtifactError, InputError
-
-if TYPE_CHECKING:
-    from tvm_edge.rpc.board import BoardFunction
+from tvm_edge.rpc.message import BoardFunction
 
 __all__ = ["Uploads", "uploads_folder"]
 

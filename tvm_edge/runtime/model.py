@@ -31,9 +31,9 @@ from tvm_edge.runtime.outputs import checked_outputs, named_outputs, wanted_outp
 from tvm_edge.runtime.placement import device_index, input_device, open_devices
 from tvm_edge.runtime.profile import Profile, profile_runs
 from tvm_edge.runtime.session import Instrument, Session
-from tvm_edge.runtime.stages import frame_steps
+from tvm_edge.runtime.stages import StagedFrame
 from tvm_edge.runtime.staging import FrameInputs, aligned_copy, unaligned_zeros
-from tvm_edge.runtime.stream import FrameStream
+from tvm_edge.runtime.stream import FrameStream, Step
 from tvm_edge.runtime.threads import resolve_num_threads
 
 __all__ = ["CompiledModel"]
@@ -257,7 +257,7 @@ class CompiledModel(DescribedModel):
         """
         wanted = wanted_outputs(self.outputs, outputs)
         session = self._session
-        steps = frame_steps(session, partial(named_outputs, wanted=wanted, specs=self.outputs))
+        steps = _frame_steps(session, partial(named_outputs, wanted=wanted, specs=self.outputs))
         return FrameStream(frames, depth, FrameInputs(self._bind), steps, session.check_process)
 
     @staticmethod
@@ -322,7 +322,7 @@ class CompiledModel(DescribedModel):
         if models is None and session.stages:
             state: Any = zeros
             finish = partial(named_outputs, wanted=every, specs=chosen.outputs)
-            for step in frame_steps(session, finish):
+            for step in _frame_steps(session, finish):
                 state = step.run(state)
 
     def benchmark(
@@ -446,3 +446,32 @@ class CompiledModel(DescribedModel):
             info = replace(info, smaller=smaller.launches)
         manifest = {"versions": versions(), **info.to_dict()}
         return write_artifact(path, manifest, library.link, weights, programs, link_smaller)
+
+
+def _frame_steps(
+    session: Session, finish: Callable[[list[tvm.runtime.Tensor]], dict[str, Any]]
+) -> list[Step]:
+    """The steps of a stream's frame, from a model's inputs to what `finish` makes of its results.
+
+    Parameters
+    ----------
+    session : Session
+        On one device a frame is one run of ``main``.
+    finish : callable
+    """
+    if not session.stages:
+        kind = session.kinds[0]
+        return [Step(kind, lambda inputs: finish(session.invoke(inputs)), session.start_thread)]
+
+    def run(number: int, state: Sequence[Bound] | StagedFrame) -> Any:
+        frame = session.run_stage(number, state)
+        if number + 1 < len(session.stages):
+            return frame
+        return finish(session.results_of(frame))
+
+    return [
+        Step(stage.kind, partial(run, number), session.start_thread)
+        if stage.kind == "llvm"
+        else Step(stage.kind, partial(run, number))
+        for number, stage in enumerate(session.stages)
+    ]

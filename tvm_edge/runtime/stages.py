@@ -9,20 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tvm.runtime import Tensor
 from tvm.runtime.vm import VirtualMachine
 
 from tvm_edge.runtime.entry import Main, entry, stage_name
-from tvm_edge.runtime.inputs import Bound
-from tvm_edge.runtime.stream import Step
 
-if TYPE_CHECKING:
-    from tvm_edge.runtime.session import Session
-
-__all__ = ["Stage", "StagedFrame", "find_stages", "frame_steps"]
+__all__ = ["Stage", "StagedFrame", "find_stages"]
 
 
 @dataclass(frozen=True)
@@ -86,30 +79,3 @@ def find_stages(
             machines[device] = (code if not machines else make_machine(), threading.Lock())
         machine, lock = machines[device]
         found.append(Stage(kinds[device], lock, entry(machine, names[device])))
-
-
-def frame_steps(session: Session, finish: Callable[[list[Tensor]], dict[str, Any]]) -> list[Step]:
-    """The steps of a stream's frame, from a model's inputs to what `finish` makes of its results.
-
-    Parameters
-    ----------
-    session : Session
-        On one device a frame is one run of ``main``.
-    finish : callable
-    """
-    if not session.stages:
-        kind = session.kinds[0]
-        return [Step(kind, lambda inputs: finish(session.invoke(inputs)), session.start_thread)]
-
-    def run(number: int, state: Sequence[Bound] | StagedFrame) -> Any:
-        frame = session.run_stage(number, state)
-        if number + 1 < len(session.stages):
-            return frame
-        return finish(session.results_of(frame))
-
-    return [
-        Step(stage.kind, partial(run, number), session.start_thread)
-        if stage.kind == "llvm"
-        else Step(stage.kind, partial(run, number))
-        for number, stage in enumerate(session.stages)
-    ]
