@@ -11,12 +11,12 @@ from tvm_edge.rpc.agent import Agent, Call, Upload, open_session
 from tvm_edge.rpc.agent_process import Request
 from tvm_edge.rpc.description import BoardDevice, BoardInfo
 from tvm_edge.rpc.fit import check_fit
+from tvm_edge.rpc.remote_model import RemoteModel
 from tvm_edge.runtime.artifact import read_artifact
 from tvm_edge.runtime.info import read_info
 
 if TYPE_CHECKING:
     from tvm_edge.diagnosis import Diagnosis
-    from tvm_edge.rpc.remote_model import RemoteModel
 
 __all__ = ["Remote", "connect"]
 
@@ -110,8 +110,6 @@ class Remote:
         DeviceLost, MeasureTimeout
             The board does not answer any more.
         """
-        from tvm_edge.rpc.remote_model import RemoteModel
-
         info = read_info(read_artifact(path))
         there = self._agent.info
         assert there is not None  # open_session greets
@@ -123,7 +121,8 @@ class Remote:
             "device": device,
             "num_threads": num_threads,
         }
-        return RemoteModel(self, info, self.request(Call("load", given)).values["model"])
+        token = self.request(Call("load", given)).values["model"]
+        return RemoteModel(info, self.name, self.request, token)
 
     def request(self, request: Request) -> Any:
         """What the board answers.
