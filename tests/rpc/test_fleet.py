@@ -25,10 +25,10 @@ from tvm_edge.rpc.agent import Agent, Call, Upload
 from tvm_edge.tuning import fleet as fleets
 from tvm_edge.tuning import fleet_threads
 from tvm_edge.tuning.fleet import Fleet
-from tvm_edge.tuning.pool import Limits, Trial
+from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.problem import make_problem
-from tvm_edge.tuning.serving import Done, Failed
 from tvm_edge.tuning.tasks import legal_configs
+from tvm_edge.tuning.worker import Done, Failed, Limits
 
 CONV = conv()
 QUICK = Limits(build=60, measure=20, rounds=2, seconds=0.001)

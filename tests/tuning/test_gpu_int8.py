@@ -39,9 +39,9 @@ from tvm_edge.tuning.features import features
 from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.problem import TOLERANCE, convolve, convolve_at, make_problem, rounding_of
 from tvm_edge.tuning.repeated import repeated_convolution
-from tvm_edge.tuning.serving import Done, Failed
 from tvm_edge.tuning.tasks import Task, extract_layout_tasks, extract_tasks, legal_configs
 from tvm_edge.tuning.tunable import convolutions_of
+from tvm_edge.tuning.worker import Done, Failed
 
 CPU = resolve_target("llvm")
 BYTES = {"dtype": "int8"}

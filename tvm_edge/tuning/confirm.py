@@ -10,7 +10,7 @@ from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.problem import ProblemFiles
 from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.search import Search
-from tvm_edge.tuning.serving import Done
+from tvm_edge.tuning.worker import Done
 
 __all__ = ["FINALISTS", "confirm"]
 

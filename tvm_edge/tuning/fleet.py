@@ -35,8 +35,8 @@ from tvm_edge.tuning.fleet_threads import (
     BuilderThread,
     Job,
 )
-from tvm_edge.tuning.pool import Limits, Trial
-from tvm_edge.tuning.serving import Done, Failed
+from tvm_edge.tuning.pool import Trial
+from tvm_edge.tuning.worker import Done, Failed, Limits
 
 __all__ = ["Fleet"]
 

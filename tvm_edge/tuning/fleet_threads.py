@@ -10,23 +10,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm_edge.errors import (
     DeviceLost,
     DeviceUnavailableError,
     InvalidLaunch,
     MeasureTimeout,
-    MissingDependencyError,
     WrongResult,
     one_line,
 )
 from tvm_edge.rpc.agent import Agent, Call, Upload
+from tvm_edge.tuning.candidate_worker import Export, start_worker
 from tvm_edge.tuning.candidates import Exported
-from tvm_edge.tuning.pool import Trial, Worker
+from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.problem import TOLERANCE
-from tvm_edge.tuning.serving import Done, Failed
-from tvm_edge.tuning.worker import Export
+from tvm_edge.tuning.worker import Done, Failed
 
 if TYPE_CHECKING:
     from tvm_edge.tuning.fleet import Fleet
@@ -66,7 +65,7 @@ class BuilderThread(threading.Thread):
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(daemon=True, name="tvm-edge-build")
         self._fleet = fleet
-        self._worker = Worker(fleet.target, fleet.host, 1)
+        self._worker = start_worker(fleet.target, fleet.host, 1)
 
     def run(self) -> None:
         """Build what is asked for, until the fleet ends."""
@@ -94,24 +93,14 @@ class BuilderThread(threading.Thread):
                     fleet.to_measure.put(job)
 
     def _build(self, trial: Trial) -> Exported | Failed:
-        fleet, worker = self._fleet, self._worker
-        while not worker.ready:
-            self._answer()
+        fleet = self._fleet
         folder = trial.problem.with_suffix("")
         folder.mkdir(exist_ok=True)
         kernel = fleet.resolved.kind == "llvm"
         path = folder / f"{next(fleet.files)}{'.so' if kernel else '.tvme'}"
-        worker.ask(Export(trial.workload, trial.config, trial.problem, path), fleet.limits.build)
-        answer = self._answer()
-        if isinstance(answer, Failed) and answer.error == MissingDependencyError.__name__:
-            raise MissingDependencyError(answer.message)
+        ask = Export(trial.workload, trial.config, trial.problem, path)
+        answer: Exported | Failed = self._worker.call(ask, fleet.limits.build)
         return answer
-
-    def _answer(self) -> Any:
-        worker = self._worker
-        if not worker.connection.poll(max(0.0, worker.deadline - monotonic())):
-            return worker.replaced(MeasureTimeout, "it ran past its time")
-        return worker.answer()
 
     def interrupt(self) -> None:
         """Let it wait no longer."""

@@ -13,9 +13,10 @@ from tvm_edge.relay_passes.ir.dependences import area_of
 from tvm_edge.relay_passes.ir.expressions import static_shape
 from tvm_edge.schedules.base import workspace_of
 
-__all__ = ["GroupProblem", "group_problem"]
+__all__ = ["Area", "GroupProblem", "group_problem"]
 
 Area = tuple[int, int]
+"""Where the part of a result begins along axis 1, and its extent."""
 
 
 @dataclass(frozen=True)

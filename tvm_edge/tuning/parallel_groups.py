@@ -31,10 +31,10 @@ from tvm_edge.schedules.launch_work import Launch
 from tvm_edge.schedules.parallel_policy import Group, choose_groups
 from tvm_edge.schedules.parallel_records import group_config, group_template, group_workload
 from tvm_edge.tuning.group_problem import group_problem
-from tvm_edge.tuning.group_process import GroupProcess, Limits
+from tvm_edge.tuning.group_worker import GROUP_LIMITS, measure_variants, start_worker
 from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.result import GroupResult
-from tvm_edge.tuning.serving import Failed
+from tvm_edge.tuning.worker import Failed, Limits, Worker
 
 __all__ = ["GROUPS", "GroupTuner", "check_groups"]
 
@@ -97,7 +97,7 @@ class GroupTuner:
     deadline: float | None = None
     device: Callable[[], AbstractContextManager[None]] = nullcontext
     check: Callable[[], None] = lambda: None
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = GROUP_LIMITS
     results: list[GroupResult] = field(default_factory=list)
 
     def __call__(self) -> None:
@@ -132,20 +132,19 @@ class GroupTuner:
                 resolved.kind,
             )
             return
-        given = (self.target, self.host, resolved.spec.cores)
         with ExitStack() as stack:
             stack.callback(self.recorder.save)
 
             @cache
-            def process() -> GroupProcess:  # when there is something to measure
-                made = GroupProcess(given, self.limits, self.check)
+            def worker() -> Worker:  # when there is something to measure
+                made = start_worker(self.target, self.host, resolved.spec.cores)
                 stack.callback(made.stop)
                 return made
 
             for block in blocks:
                 if isinstance(block, relax.DataflowBlock):
                     graph = KernelGraph(mod, list(block.bindings), Lives(main))
-                    _Block(self, graph, resolved, process).measure()
+                    _Block(self, graph, resolved, worker).measure()
 
     def is_over(self) -> bool:
         """Whether no further group is to be measured."""
@@ -162,9 +161,9 @@ class _Block:
         tuner: GroupTuner,
         graph: KernelGraph,
         resolved: ResolvedTarget,
-        process: Callable[[], GroupProcess],
+        worker: Callable[[], Worker],
     ) -> None:
-        self._tuner, self._graph, self._resolved, self._process = tuner, graph, resolved, process
+        self._tuner, self._graph, self._resolved, self._worker = tuner, graph, resolved, worker
         self._verdicts: dict[tuple[tuple[Launch, ...], ...], bool] = {}
         self._taken: list[tuple[int, ...]] = []  # groups that gain
 
@@ -211,8 +210,11 @@ class _Block:
         for order in self._graph.orders(members):
             own = [places[member] for member in order]
             variants[_name(order)] = merged_kernels(problem.module, spec, [own])
-        with self._tuner.device():
-            answers = self._process().measured(variants, problem.areas)
+        tuner = self._tuner
+        with tuner.device():
+            answers = measure_variants(
+                self._worker(), variants, problem.areas, tuner.limits, tuner.check
+            )
         apart = answers[_APART]
         if isinstance(apart, Failed):  # says nothing of what they are as one
             _LOG.warning("%s cannot be measured: %s", " and ".join(names), apart.message)

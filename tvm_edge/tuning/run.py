@@ -27,8 +27,8 @@ from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.result import Progress, TaskResult, TuneResult
 from tvm_edge.tuning.run_log import LoggedTrial, RunLog
 from tvm_edge.tuning.search import Search, TaskSearch
-from tvm_edge.tuning.serving import Failed
 from tvm_edge.tuning.tasks import Task, digest
+from tvm_edge.tuning.worker import Failed
 
 __all__ = ["Run"]
 
