@@ -91,7 +91,7 @@ class Run:
                 pool,
             ):
                 if isinstance(pool, Fleet):
-                    self.recorder.driver = pool.driver
+                    self.recorder.driver = pool.sessions.driver
                 try:
                     self._rounds(search, log, pool, problems, start, total, time_budget)
                 finally:
