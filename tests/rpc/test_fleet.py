@@ -24,9 +24,9 @@ from tvm_edge.hardware import resolve_target
 from tvm_edge.rpc.agent import Agent, Call, Upload
 from tvm_edge.tuning import board_sessions, fleet_threads
 from tvm_edge.tuning import fleet as fleets
+from tvm_edge.tuning.conv_problem import make_problem
 from tvm_edge.tuning.fleet import Fleet
 from tvm_edge.tuning.pool import Trial
-from tvm_edge.tuning.problem import make_problem
 from tvm_edge.tuning.tasks import legal_configs
 from tvm_edge.tuning.worker import Done, Failed, Limits
 

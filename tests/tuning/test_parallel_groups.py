@@ -22,7 +22,7 @@ from tests.schedules.harness import Graph
 from tvm_edge import InputError
 from tvm_edge.compiler.driver import unmerged_kernels
 from tvm_edge.hardware import DeviceSpec, resolve_target
-from tvm_edge.records import RecordLibrary, recorded_device
+from tvm_edge.records import RecordDevice, RecordLibrary
 from tvm_edge.relay_passes.fuse.kernel_graph import KernelGraph
 from tvm_edge.relay_passes.fuse.parallel_fusion import merged_kernels
 from tvm_edge.relay_passes.ir.aliases import Lives
@@ -109,7 +109,7 @@ def test_records_of_both_orders(tmp_path: Path) -> None:
     graph = graph_of(mod)
     names = [str(kernel.name.name_hint) for kernel in graph.kernels]
     first, second = (names.index(name) for name in result.kernels)
-    with RecordLibrary(recorded_device(resolved.spec), tmp_path) as library:
+    with RecordLibrary(RecordDevice.of(resolved.spec), tmp_path) as library:
         for order in ((first, second), (second, first)):
             launches = graph.launches(order)
             assert launches is not None

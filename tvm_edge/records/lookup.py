@@ -10,12 +10,12 @@ from typing import Literal
 
 from tvm_edge.errors import RecordError
 from tvm_edge.records.database import Database
-from tvm_edge.records.device import Nearness, RecordedDevice
 from tvm_edge.records.folders import DATABASE, LINES, SHIPPED, store_of, stores_below
 from tvm_edge.records.json_lines import LinesFile
-from tvm_edge.records.record import Record, Workload
+from tvm_edge.records.record_device import Nearness, RecordDevice
 from tvm_edge.records.sqlite_errors import DamagedDatabase
 from tvm_edge.records.stores import make_room, open_store
+from tvm_edge.records.tuning_record import TuningRecord, Workload
 
 __all__ = ["Found", "RecordLibrary"]
 
@@ -30,7 +30,7 @@ _NEARNESS: tuple[Nearness, ...] = ("device", "architecture", "vendor")
 class Found:
     """A record, how near the device is that it was measured on, and the file it is from."""
 
-    record: Record
+    record: TuningRecord
     nearness: Nearness
     path: Path
 
@@ -48,14 +48,14 @@ class RecordLibrary:
 
     Parameters
     ----------
-    device : RecordedDevice
+    device : RecordDevice
     user : Path
         Folder of records, or one file of them; it need not exist.
     shipped : Path, optional
         The package's.
     """
 
-    def __init__(self, device: RecordedDevice, user: Path, shipped: Path = SHIPPED) -> None:
+    def __init__(self, device: RecordDevice, user: Path, shipped: Path = SHIPPED) -> None:
         self._device = device
         self._folders = (user, shipped)
         self._open: dict[Path, LinesFile | Database | None] = {}
@@ -145,7 +145,9 @@ class RecordLibrary:
         found.sort(key=lambda item: item[0])
         yield from (each for _, each in found)
 
-    def _best(self, path: Path, workload: Workload, kind: str, limit: int) -> Sequence[Record]:
+    def _best(
+        self, path: Path, workload: Workload, kind: str, limit: int
+    ) -> Sequence[TuningRecord]:
         if path not in self._open:
             self._open[path] = self._opened(path)
         store = self._open[path]

@@ -27,7 +27,7 @@ from tvm_edge.errors import (
 )
 from tvm_edge.rpc.address import Address, parse_address, written
 from tvm_edge.rpc.agent_process import Call, Open, Request, Reserve, Upload
-from tvm_edge.rpc.description import BoardInfo
+from tvm_edge.rpc.board_info import BoardInfo
 from tvm_edge.rpc.failures import raised_on
 from tvm_edge.rpc.message import Message
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from tvm_edge.rpc.description import hello
+from tvm_edge.rpc.board_info import hello
 from tvm_edge.rpc.failures import failure_of
 from tvm_edge.rpc.message import BoardFunction, Message
 
@@ -75,7 +75,7 @@ def _packed(function: BoardFunction) -> Callable[[bytes], bytes]:
 
 
 def _describe(_arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    from tvm_edge.rpc.description import describe
+    from tvm_edge.rpc.board_info import describe
 
     return describe().to_dict()
 

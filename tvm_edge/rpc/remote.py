@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tvm_edge.errors import DeviceUnavailableError, InputError
 from tvm_edge.rpc.agent import Agent, Call, Upload, open_session
 from tvm_edge.rpc.agent_process import Request
-from tvm_edge.rpc.description import BoardDevice, BoardInfo
-from tvm_edge.rpc.fit import check_fit
+from tvm_edge.rpc.board_fit import check_fit
+from tvm_edge.rpc.board_info import BoardDevice, BoardInfo
 from tvm_edge.rpc.remote_model import RemoteModel
 from tvm_edge.runtime.artifact import read_artifact
 from tvm_edge.runtime.info import read_info

@@ -23,7 +23,7 @@ from types import FrameType
 from tvm_edge.child import Child, ChildEnded
 from tvm_edge.errors import DeviceUnavailableError, InputError
 from tvm_edge.rpc.address import Address, parse_address, written
-from tvm_edge.rpc.description import BoardInfo
+from tvm_edge.rpc.board_info import BoardInfo
 from tvm_edge.rpc.listener import Listen, Listening, NotListening
 from tvm_edge.rpc.uploads import uploads_folder
 
@@ -129,7 +129,7 @@ class BoardServer:
         DeviceUnavailableError
             It does.
         """
-        command = [sys.executable, "-m", "tvm_edge.rpc.description"]
+        command = [sys.executable, "-m", "tvm_edge.rpc.board_info"]
         environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
         try:
             done = subprocess.run(

@@ -24,8 +24,8 @@ from tvm_edge.errors import (
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.rpc.address import parse_address
 from tvm_edge.rpc.agent import Agent, Call, open_session
-from tvm_edge.rpc.description import BoardInfo
-from tvm_edge.rpc.fit import check_fit
+from tvm_edge.rpc.board_fit import check_fit
+from tvm_edge.rpc.board_info import BoardInfo
 from tvm_edge.rpc.tracker import served_keys
 
 __all__ = ["BoardSessions"]

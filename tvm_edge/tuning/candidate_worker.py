@@ -12,7 +12,7 @@ from tvm_edge.runtime.threads import configure_pool
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.tuning.candidates import Exported, Shared, build_candidate, export_candidate
-from tvm_edge.tuning.problem import TOLERANCE
+from tvm_edge.tuning.conv_problem import TOLERANCE
 from tvm_edge.tuning.worker import Done, Service, Worker, serve
 
 __all__ = ["Build", "Drop", "Export", "Measure", "start_worker"]

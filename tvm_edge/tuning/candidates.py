@@ -36,7 +36,7 @@ from tvm_edge.schedules.gpu.packed import conv2d_tensors
 from tvm_edge.schedules.layouts import block_sizes
 from tvm_edge.schedules.winograd import conv2d_winograd, transform_filters
 from tvm_edge.tuning.int8_kernel import int8_tensors, packed_int8_filters
-from tvm_edge.tuning.repeated import repeated_convolution
+from tvm_edge.tuning.repeat_convolution import repeat_convolution
 from tvm_edge.tuning.tunable import layout_graph_of
 
 __all__ = ["Exported", "Shared", "build_candidate", "export_candidate"]
@@ -275,7 +275,7 @@ def _model(
     resolved = resolve_target(target, host)
     most = _MOST_LAYERS.get(resolved.kind, _MOST_LAYERS_ELSEWHERE)
     layers = max(_LEAST_LAYERS, min(most, _LAYERS_BYTES // nbytes))
-    model = repeated_convolution(workload, problem, layers, sampled=True)
+    model = repeat_convolution(workload, problem, layers, sampled=True)
     plan = None
     if config.block and not resolved.spec.has_cpu_cores:
         plan = _plan(model, config, resolved)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import isfinite
 from statistics import median
 
+from tvm_edge.tuning.conv_problem import ProblemFiles
 from tvm_edge.tuning.measurer import Measurer
 from tvm_edge.tuning.pool import Trial
-from tvm_edge.tuning.problem import ProblemFiles
 from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.search import Search
 from tvm_edge.tuning.worker import Done

@@ -23,8 +23,8 @@ from tvm_edge.rpc.agent import Agent, Call, Upload
 from tvm_edge.tuning.board_sessions import BoardSessions
 from tvm_edge.tuning.candidate_worker import Export, start_worker
 from tvm_edge.tuning.candidates import Exported
+from tvm_edge.tuning.conv_problem import TOLERANCE
 from tvm_edge.tuning.pool import Trial
-from tvm_edge.tuning.problem import TOLERANCE
 from tvm_edge.tuning.worker import Done, Failed, Limits
 
 __all__ = ["CHECK_SECONDS", "BoardThread", "BuilderThread", "Job", "JobQueues"]

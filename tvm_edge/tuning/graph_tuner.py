@@ -29,7 +29,7 @@ from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.layouts import describe_layout_plan, has_layouts
 from tvm_edge.errors import InputError
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.records import LayoutRecord, RecordedTransform, recorded_device, update_layouts
+from tvm_edge.records import LayoutRecord, LayoutTransform, RecordDevice, update_layouts
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem, Layouts
 from tvm_edge.runtime import CompiledModel
@@ -50,7 +50,7 @@ from tvm_edge.tuning.layout_costs import (
     ways,
 )
 from tvm_edge.tuning.result import GraphResult
-from tvm_edge.tuning.transforms import TransformTimes, estimate_transforms, measure_transforms
+from tvm_edge.tuning.transform_times import TransformTimes, estimate_transforms, measure_transforms
 from tvm_edge.tuning.tunable import check_alone, layout_graph_of
 
 __all__ = ["GraphTuner", "check_graph", "timed_in_turns", "uniform"]
@@ -145,7 +145,7 @@ class GraphTuner:
         measured = seconds[best.layouts]
         template = template_of(spec)
         record = LayoutRecord(
-            recorded_device(spec),
+            RecordDevice.of(spec),
             recorded_target(self._resolved.kind, spec),
             graph.digest,
             name,
@@ -157,7 +157,7 @@ class GraphTuner:
                 for number, config in plan_of(graph, best.layouts, options).configs.items()
             },
             tuple(
-                RecordedTransform(t.node, t.before, t.after, t.seconds)
+                LayoutTransform(t.node, t.before, t.after, t.seconds)
                 for t in problem.needed(best.layouts)
             ),
             best.seconds + rest,

@@ -19,7 +19,7 @@ from tvm_edge.schedules.int8 import (
     pack_dot_filters,
     pack_window_filters,
 )
-from tvm_edge.tuning.problem import rounding_of
+from tvm_edge.tuning.conv_problem import rounding_of
 
 __all__ = ["int8_tensors", "packed_int8_filters"]
 

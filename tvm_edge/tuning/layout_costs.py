@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
-from tvm_edge.records import RecordLibrary, recorded_device
+from tvm_edge.records import RecordDevice, RecordLibrary
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
@@ -24,7 +24,7 @@ from tvm_edge.schedules.conv_records import config_of, config_space, recorded_wo
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu import estimate as on_cpu
 from tvm_edge.schedules.gpu import estimate as on_gpu
-from tvm_edge.tuning.transforms import Kind, Shape, TransformTimes
+from tvm_edge.tuning.transform_times import Kind, Shape, TransformTimes
 
 __all__ = ["Options", "Way", "layout_problem", "plan_of", "transform_kinds", "ways"]
 
@@ -79,7 +79,7 @@ def ways(
     spaces = {
         workload: config_space(workload, spec, blocks=True) for workload in dict.fromkeys(workloads)
     }
-    with RecordLibrary(recorded_device(spec), folder) as library:
+    with RecordLibrary(RecordDevice.of(spec), folder) as library:
         for workload, space in spaces.items():
             found[workload] = own = _recorded(workload, space, library, resolved)
             for block, way in own.items():

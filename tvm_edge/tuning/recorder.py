@@ -12,13 +12,13 @@ import tvm
 from tvm_edge.errors import TvmEdgeWarning
 from tvm_edge.hardware import ResolvedTarget, devices
 from tvm_edge.records import (
-    Record,
+    RecordDevice,
     RecordLibrary,
+    TuningRecord,
     Value,
     Workload,
     add_records,
     prepare_store,
-    recorded_device,
 )
 from tvm_edge.schedules.conv_records import (
     TEMPLATES,
@@ -58,13 +58,13 @@ class Recorder:
             warnings.warn(message, TvmEdgeWarning, stacklevel=4)
         self.driver: str | None = None
         """Of the device; this machine's if not given."""
-        self._pending: list[Record] = []
+        self._pending: list[TuningRecord] = []
 
     def known(self, tasks: Sequence[Task]) -> list[list[int]]:
         """By task, places of configurations that records have, of this device and of like ones."""
         spec = self._resolved.spec
         found = []
-        with RecordLibrary(recorded_device(spec), self._folder) as library:
+        with RecordLibrary(RecordDevice.of(spec), self._folder) as library:
             for task in tasks:
                 places = {config: place for place, config in enumerate(task.configs)}
                 blocks = bool(task.configs[0].block)  # of one layout all of them
@@ -103,8 +103,8 @@ class Recorder:
         """Note a measurement in the words of records; not yet written."""
         spec = self._resolved.spec
         self._pending.append(
-            Record(
-                recorded_device(spec, self._own_driver()),
+            TuningRecord(
+                RecordDevice.of(spec, self._own_driver()),
                 recorded_target(self._resolved.kind, spec),
                 workload,
                 template,

@@ -18,11 +18,11 @@ from tvm_edge.errors import TuningError
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.schedules.conv_records import TEMPLATES, template_of
 from tvm_edge.tuning.confirm import FINALISTS, confirm
+from tvm_edge.tuning.conv_problem import ProblemFiles
 from tvm_edge.tuning.fleet import Fleet
 from tvm_edge.tuning.interrupt import Interrupt
 from tvm_edge.tuning.measurer import Boards, Measurer, make_measurer
 from tvm_edge.tuning.pool import Trial
-from tvm_edge.tuning.problem import ProblemFiles
 from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.result import Progress, TaskResult, TuneResult
 from tvm_edge.tuning.run_log import LoggedTrial, RunLog

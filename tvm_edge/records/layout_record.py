@@ -15,16 +15,16 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from tvm_edge.errors import RecordError
-from tvm_edge.records.device import RecordedDevice
 from tvm_edge.records.folders import store_of
 from tvm_edge.records.json_lines import Damage, write_whole
-from tvm_edge.records.record import TIME, Value, canonical, loaded
+from tvm_edge.records.record_device import RecordDevice
+from tvm_edge.records.tuning_record import TIME, Value, canonical, loaded
 from tvm_edge.schema import check_types
 
 __all__ = [
     "LAYOUTS",
     "LayoutRecord",
-    "RecordedTransform",
+    "LayoutTransform",
     "find_layouts",
     "layouts_below",
     "read_layouts",
@@ -38,7 +38,7 @@ _WAIT_S = 60  # for another writer
 
 
 @dataclass(frozen=True)
-class RecordedTransform:
+class LayoutTransform:
     """An image that is written in another layout.
 
     Attributes
@@ -63,7 +63,7 @@ class LayoutRecord:
 
     Attributes
     ----------
-    device : RecordedDevice
+    device : RecordDevice
     target : dict
         Kind of target, and cores of a CPU.
     network : str
@@ -77,18 +77,18 @@ class LayoutRecord:
         Of the configurations.
     configs : dict
         Knobs by name, by the number of each convolution in blocks.
-    transforms : tuple of RecordedTransform
+    transforms : tuple of LayoutTransform
     predicted, bound : float
         Seconds of a run by what its operators and transforms take; what no choice is below, by the
         same.
     measured, before : float
         Seconds of a run as measured, with these layouts and without.
     tvm, time : str
-        As of :class:`~tvm_edge.records.Record`.
+        As of :class:`~tvm_edge.records.TuningRecord`.
     schema : int
     """
 
-    device: RecordedDevice
+    device: RecordDevice
     target: dict[str, Any] = field(hash=False)
     network: str
     name: str
@@ -96,7 +96,7 @@ class LayoutRecord:
     template: str
     template_version: int
     configs: dict[str, dict[str, Value]] = field(hash=False)
-    transforms: tuple[RecordedTransform, ...]
+    transforms: tuple[LayoutTransform, ...]
     predicted: float
     bound: float
     measured: float
@@ -127,9 +127,9 @@ class LayoutRecord:
             record = cls(
                 **{
                     **found,
-                    "device": RecordedDevice(**found["device"]),
+                    "device": RecordDevice(**found["device"]),
                     "layouts": tuple(found["layouts"]),
-                    "transforms": tuple(RecordedTransform(**t) for t in found["transforms"]),
+                    "transforms": tuple(LayoutTransform(**t) for t in found["transforms"]),
                 }
             )
             record.check()

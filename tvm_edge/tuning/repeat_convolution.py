@@ -14,15 +14,15 @@ from tvm_edge.ops import quantize
 from tvm_edge.relay_passes.ir.expressions import const
 from tvm_edge.runtime.candidates import Operands, sample_place
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.tuning.problem import convolve_at, rounding_of
+from tvm_edge.tuning.conv_problem import convolve_at, rounding_of
 
-__all__ = ["repeated_convolution"]
+__all__ = ["repeat_convolution"]
 
 # Odd: as many different bytes as there are. It moves low bits and high ones.
 _STEP = 37
 
 
-def repeated_convolution(
+def repeat_convolution(
     workload: ConvWorkload, problem: Operands, count: int, *, sampled: bool = False
 ) -> tvm.IRModule:
     """A model that convolves one image `count` times, each time with filters of its own.

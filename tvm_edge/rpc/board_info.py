@@ -1,6 +1,6 @@
 """What a board says of itself: versions, CPU, and the devices that models can run on.
 
-``python -m tvm_edge.rpc.description`` prints it as JSON. The server asks in this way, because a
+``python -m tvm_edge.rpc.board_info`` prints it as JSON. The server asks in this way, because a
 driver may crash whoever asks it, and does not survive the fork that makes a session.
 """
 

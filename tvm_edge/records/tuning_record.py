@@ -15,10 +15,10 @@ from statistics import median
 from typing import Any
 
 from tvm_edge.errors import RecordError
-from tvm_edge.records.device import RecordedDevice
+from tvm_edge.records.record_device import RecordDevice
 from tvm_edge.schema import check_types
 
-__all__ = ["SCHEMA_VERSION", "TIME", "Record", "Value", "Workload", "canonical", "loaded"]
+__all__ = ["SCHEMA_VERSION", "TIME", "TuningRecord", "Value", "Workload", "canonical", "loaded"]
 
 SCHEMA_VERSION = 1
 
@@ -68,12 +68,12 @@ class Workload:
 
 
 @dataclass(frozen=True)
-class Record:
+class TuningRecord:
     """A measurement, or a failure to measure.
 
     Attributes
     ----------
-    device : RecordedDevice
+    device : RecordDevice
     target : dict
         TVM's target, of which ``kind`` says through which API the device was used.
     workload : Workload
@@ -94,7 +94,7 @@ class Record:
     schema : int
     """
 
-    device: RecordedDevice
+    device: RecordDevice
     target: dict[str, Any] = field(hash=False)
     workload: Workload
     template: str
@@ -146,7 +146,7 @@ class Record:
         return canonical(self)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Record:
+    def from_json(cls, text: str | bytes) -> TuningRecord:
         """The inverse of :meth:`to_json`, for text that anybody may have written.
 
         Raises
@@ -159,7 +159,7 @@ class Record:
             record = cls(
                 **{
                     **found,
-                    "device": RecordedDevice(**found["device"]),
+                    "device": RecordDevice(**found["device"]),
                     "workload": Workload.from_dict(found["workload"]),
                     "latencies": tuple(found["latencies"]),
                 }
@@ -178,7 +178,7 @@ class Record:
         ------
         ValueError
         """
-        check_types(self, Record, "record")
+        check_types(self, TuningRecord, "record")
         self.device.check()
         if not isinstance(self.target.get("kind"), str):
             raise ValueError("the target has no kind")
