@@ -23,7 +23,7 @@ from tvm_edge.records.stores import (
     prepare_store,
 )
 from tvm_edge.records.totals import Counts, Pruned
-from tvm_edge.records.tuning_record import SCHEMA_VERSION, TuningRecord, Value, Workload
+from tvm_edge.records.tuning_record import SCHEMA_VERSION, TuningRecord, Value, Workload, timestamp
 
 __all__ = [
     "DATABASE",
@@ -56,6 +56,7 @@ __all__ = [
     "read_layouts",
     "store_of",
     "stores_below",
+    "timestamp",
     "update_layouts",
     "user_folder",
     "write_lines",

@@ -18,7 +18,7 @@ from tvm_edge.errors import RecordError
 from tvm_edge.records.folders import store_of
 from tvm_edge.records.json_lines import Damage, write_whole
 from tvm_edge.records.record_device import RecordDevice
-from tvm_edge.records.tuning_record import TIME, Value, canonical, loaded
+from tvm_edge.records.tuning_record import Value, canonical, check_origin, parse_record
 from tvm_edge.schema import check_types
 
 __all__ = [
@@ -122,8 +122,8 @@ class LayoutRecord:
         ------
         RecordError
         """
-        found = loaded(text, 1)
-        try:
+
+        def make(found: dict[str, Any]) -> LayoutRecord:
             record = cls(
                 **{
                     **found,
@@ -133,11 +133,9 @@ class LayoutRecord:
                 }
             )
             record.check()
-        except KeyError as err:
-            raise RecordError(f"a record of layouts without {err}") from err
-        except (TypeError, ValueError, AttributeError) as err:
-            raise RecordError(f"not a record of layouts: {err}") from err
-        return record
+            return record
+
+        return parse_record(text, 1, "a record of layouts", make)
 
     def check(self) -> None:
         """Refuse values that mean nothing.
@@ -147,9 +145,7 @@ class LayoutRecord:
         ValueError
         """
         check_types(self, LayoutRecord, "record")
-        self.device.check()
-        if not isinstance(self.target.get("kind"), str):
-            raise ValueError("the target has no kind")
+        check_origin(self.device, self.target, self.time)
         if any(layout < 0 for layout in self.layouts):
             raise ValueError("a block of less than no channels")
         numbers = {str(number) for number in range(len(self.layouts))}
@@ -159,8 +155,6 @@ class LayoutRecord:
             raise ValueError("transforms of operators that it does not have")
         if not all(s > 0 for s in (self.predicted, self.measured, self.before)):
             raise ValueError("a run in no time")
-        if not TIME.fullmatch(self.time):
-            raise ValueError(f"the time {self.time!r} is not as 2026-11-22T19:39:33Z")
 
 
 def layouts_below(folder: Path) -> list[Path]:

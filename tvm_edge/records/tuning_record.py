@@ -9,21 +9,34 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from datetime import datetime, timezone
 from functools import cached_property
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from tvm_edge.errors import RecordError
 from tvm_edge.records.record_device import RecordDevice
 from tvm_edge.schema import check_types
 
-__all__ = ["SCHEMA_VERSION", "TIME", "TuningRecord", "Value", "Workload", "canonical", "loaded"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "TuningRecord",
+    "Value",
+    "Workload",
+    "canonical",
+    "check_origin",
+    "parse_record",
+    "timestamp",
+]
 
 SCHEMA_VERSION = 1
 
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
-"""UTC, with or without a fraction of a second."""
+# UTC, with or without a fraction of a second.
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
+
+_R = TypeVar("_R")
 
 Value = str | int | float | bool
 
@@ -154,8 +167,8 @@ class TuningRecord:
         RecordError
             Not a record, or of a schema that is not ours.
         """
-        found = loaded(text, SCHEMA_VERSION)
-        try:
+
+        def make(found: dict[str, Any]) -> TuningRecord:
             record = cls(
                 **{
                     **found,
@@ -165,11 +178,9 @@ class TuningRecord:
                 }
             )
             record.check()
-        except KeyError as err:
-            raise RecordError(f"a record without {err}") from err
-        except (TypeError, ValueError, AttributeError) as err:
-            raise RecordError(f"not a record: {err}") from err
-        return record
+            return record
+
+        return parse_record(text, SCHEMA_VERSION, "a record", make)
 
     def check(self) -> None:
         """Refuse values that mean nothing.
@@ -179,26 +190,54 @@ class TuningRecord:
         ValueError
         """
         check_types(self, TuningRecord, "record")
-        self.device.check()
-        if not isinstance(self.target.get("kind"), str):
-            raise ValueError("the target has no kind")
+        check_origin(self.device, self.target, self.time)
         if any(dim <= 0 for shape in self.workload.shapes for dim in shape):
             raise ValueError(f"the shapes are {self.workload.shapes}")
         if bool(self.latencies) == bool(self.error):
             raise ValueError("a record has latencies or an error, one of them")
         if any(latency <= 0 for latency in self.latencies):
             raise ValueError(f"the latencies are {self.latencies}")
-        if not TIME.fullmatch(self.time):
-            raise ValueError(f"the time {self.time!r} is not as 2026-11-22T19:39:33Z")
 
 
-def loaded(text: str | bytes, version: int) -> dict[str, Any]:
-    """The object in a line of JSON that anybody may have written.
+def timestamp() -> str:
+    """Return the time for a record, with a fraction: of two of one kernel the later stays."""
+    now = datetime.now(timezone.utc).isoformat(timespec="microseconds")
+    return now.replace("+00:00", "Z")
+
+
+def check_origin(device: RecordDevice, target: dict[str, Any], time: str) -> None:
+    """Refuse a device, a target or a time that mean nothing.
+
+    Raises
+    ------
+    ValueError
+    """
+    device.check()
+    if not isinstance(target.get("kind"), str):
+        raise ValueError("the target has no kind")
+    if not _TIME.fullmatch(time):
+        raise ValueError(f"the time {time!r} is not as 2026-11-22T19:39:33Z")
+
+
+def parse_record(
+    text: str | bytes, version: int, what: str, make: Callable[[dict[str, Any]], _R]
+) -> _R:
+    """Read a record from a line of JSON that anybody may have written.
+
+    Parameters
+    ----------
+    text : str or bytes
+    version : int
+        Of the schema.
+    what : str
+        Name of the record in messages.
+    make : callable
+        Makes a record of the object; may raise what comes of objects that are none.
 
     Raises
     ------
     RecordError
-        No object, or of another version of its schema.
+        No object, of another version of its schema, or not such a record.
     """
     try:
         found = json.loads(text)
@@ -211,7 +250,12 @@ def loaded(text: str | bytes, version: int) -> dict[str, Any]:
         raise RecordError(
             f"a record of schema {schema!r:.40}, and this version of tvm-edge reads {version}"
         )
-    return found
+    try:
+        return make(found)
+    except KeyError as err:
+        raise RecordError(f"{what} without {err}") from err
+    except (TypeError, ValueError, AttributeError) as err:
+        raise RecordError(f"not {what}: {err}") from err
 
 
 def canonical(value: Any) -> str:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -29,7 +28,13 @@ from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.layouts import describe_layout_plan, has_layouts
 from tvm_edge.errors import InputError
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.records import LayoutRecord, LayoutTransform, RecordDevice, update_layouts
+from tvm_edge.records import (
+    LayoutRecord,
+    LayoutTransform,
+    RecordDevice,
+    timestamp,
+    update_layouts,
+)
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem, Layouts
 from tvm_edge.runtime import CompiledModel
@@ -165,7 +170,7 @@ class GraphTuner:
             measured,
             before,
             tvm.__version__,
-            datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            timestamp(),
         )
         taken = measured < before
         self._keep(record, taken)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
 import tvm
@@ -19,6 +18,7 @@ from tvm_edge.records import (
     Workload,
     add_records,
     prepare_store,
+    timestamp,
 )
 from tvm_edge.schedules.conv_records import (
     TEMPLATES,
@@ -112,7 +112,7 @@ class Recorder:
                 config,
                 latencies,
                 tvm.__version__,
-                _now(),
+                timestamp(),
                 error,
             )
         )
@@ -140,12 +140,6 @@ class Recorder:
             raise
         for message in added.warnings:
             warnings.warn(message, TvmEdgeWarning, stacklevel=4)
-
-
-def _now() -> str:
-    """With a fraction: of two records of one kernel the later stays."""
-    now = datetime.now(timezone.utc).isoformat(timespec="microseconds")
-    return now.replace("+00:00", "Z")
 
 
 def _driver(kind: str) -> str:

@@ -11,6 +11,7 @@ from tvm_edge.report.page import units
 if TYPE_CHECKING:
     from tvm_edge.report.decisions import Decisions
     from tvm_edge.report.measured import Measured
+    from tvm_edge.report.operators import OperatorInfo, OperatorTypeInfo
 
 __all__ = ["Column", "Table", "copies", "kernels", "layouts", "operators", "origins", "types"]
 
@@ -139,10 +140,7 @@ def operators(report: Decisions) -> Table:
                 o.device or units.NOTHING,
                 o.reason,
                 units.decimals(o.flops, 3, 1e6),
-                units.count(o.parameters),
-                units.decimals(o.weight_bytes, 1, 1024),
-                units.decimals(o.input_bytes, 1, 1024),
-                units.decimals(o.output_bytes, 1, 1024),
+                *_sizes(o),
             )
             for o in report.operators
         ],
@@ -162,14 +160,21 @@ def types(report: Decisions) -> Table:
                 units.count(row.count),
                 units.decimals(row.flops, 3, 1e6),
                 units.decimals(100 * row.share, 1),
-                units.count(row.parameters),
-                units.decimals(row.weight_bytes, 1, 1024),
-                units.decimals(row.input_bytes, 1, 1024),
-                units.decimals(row.output_bytes, 1, 1024),
+                *_sizes(row),
             )
             for row in report.operator_types()
         ],
         sortable=True,
+    )
+
+
+def _sizes(row: OperatorInfo | OperatorTypeInfo) -> tuple[str, ...]:
+    """Parameters, and KiB of weights, inputs and outputs."""
+    return (
+        units.count(row.parameters),
+        units.decimals(row.weight_bytes, 1, 1024),
+        units.decimals(row.input_bytes, 1, 1024),
+        units.decimals(row.output_bytes, 1, 1024),
     )
 
 
