@@ -1,4 +1,4 @@
-"""Tuning records: what they say, where they are kept, and which one a compilation takes."""
+"""Tuning records: their schema, their stores, and the lookup for a compilation."""
 
 from tvm_edge.records.database import Database
 from tvm_edge.records.folders import DATABASE, LINES, SHIPPED, store_of, stores_below, user_folder

@@ -1,4 +1,4 @@
-"""What a user measured on one device: a SQLite database, for several writers at a time."""
+"""SQLite database of a device's tuning records, for several writers at a time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ DELETE FROM records WHERE rowid NOT IN (
 
 
 class Database:
-    """A file of records.
+    """File of tuning records.
 
     Write-ahead logging lets others read while one writes; writers wait for each other. A process
     that is killed leaves what it had committed.
@@ -123,7 +123,7 @@ class Database:
     def best(
         self, workload: Workload, kind: str, limit: int
     ) -> tuple[list[TuningRecord], list[Damage]]:
-        """The fastest records of a workload, best first.
+        """Return the fastest records of a workload, best first.
 
         Parameters
         ----------
@@ -137,7 +137,7 @@ class Database:
         return self._read(rows)
 
     def all(self) -> tuple[list[TuningRecord], list[Damage]]:
-        """Every record, those of a workload together, its best first, failures last."""
+        """Return every record, those of a workload together, its best first, failures last."""
         with translated(self.path):
             rows = self._connection.execute(
                 "SELECT record FROM records "
@@ -146,7 +146,7 @@ class Database:
         return self._read(rows)
 
     def counts(self) -> Counts:
-        """How much it holds."""
+        """Count records, failures and workloads."""
         with translated(self.path):
             row = self._connection.execute(
                 "SELECT count(*), count(*) - count(cost), count(DISTINCT workload) FROM records"
@@ -154,7 +154,7 @@ class Database:
         return Counts(*row)
 
     def devices(self) -> list[str]:
-        """Keys of the devices that its records are of."""
+        """Return the keys of the devices that its records are of."""
         with translated(self.path):
             rows = self._connection.execute("SELECT DISTINCT device FROM records ORDER BY device")
             return [key for (key,) in rows]
@@ -187,7 +187,7 @@ class Database:
         return Pruned(before.failed, len(unreadable), len(old), slower, after.records)
 
     def damages(self) -> list[Damage]:
-        """What is wrong with the file: SQLite's own check, then records that cannot be read."""
+        """Check the file: by SQLite's own check, then for records that cannot be read."""
         with translated(self.path):
             found = self._connection.execute("PRAGMA integrity_check").fetchall()
         broken = [Damage(str(self.path), text) for (text,) in found if text != "ok"]

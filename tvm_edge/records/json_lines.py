@@ -1,4 +1,4 @@
-"""Records as JSON Lines: what ships, and what one machine hands to another."""
+"""Tuning records as JSON Lines: those that ship, and those that travel between machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST = 1 << 20  # bytes of a line; a record takes some 700
 
 @dataclass(frozen=True)
 class Damage:
-    """A part of a store that cannot be read, and why. It costs only itself."""
+    """Part of a store that cannot be read, and why. It costs only itself."""
 
     where: str
     reason: str
@@ -31,7 +31,7 @@ class Damage:
 
 
 class LinesFile:
-    """A file of records, read once; :class:`~tvm_edge.records.Database` answers the same.
+    """File of tuning records, read once, with the queries of :class:`~tvm_edge.records.Database`.
 
     Raises
     ------
@@ -51,20 +51,20 @@ class LinesFile:
             ) from err
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
     def all(self) -> tuple[Sequence[TuningRecord], Sequence[Damage]]:
-        """Every record, and the lines that are none."""
+        """Return every record, and the lines that are none."""
         return self._read.records, self._read.damages
 
     def best(
         self, workload: Workload, kind: str, limit: int
     ) -> tuple[Sequence[TuningRecord], Sequence[Damage]]:
-        """The fastest records of a workload, best first."""
+        """Return the fastest records of a workload, best first."""
         return self._read.by_workload.get((workload.key, kind), [])[:limit], self._read.damages
 
     def counts(self) -> Counts:
-        """How much it holds."""
+        """Count records, failures and workloads."""
         records = self._read.records
         return Counts(
             len(records),
@@ -73,17 +73,17 @@ class LinesFile:
         )
 
     def devices(self) -> list[str]:
-        """Keys of the devices that its records are of."""
+        """Return the keys of the devices that its records are of."""
         return sorted({record.device.key for record in self._read.records})
 
     def damages(self) -> list[Damage]:
-        """The lines that are no records."""
+        """Return the lines that are no records."""
         return list(self._read.damages)
 
 
 @dataclass(frozen=True)
 class _Lines:
-    """What a file holds; the lists are shared by all who read it."""
+    """Contents of a file; the lists are shared by all who read it."""
 
     records: list[TuningRecord]
     damages: list[Damage]
@@ -111,7 +111,7 @@ def _read(path: Path, _time: int, _size: int) -> _Lines:
 
 
 def best_lines(records: Iterable[TuningRecord], keep: int) -> list[TuningRecord]:
-    """The fastest `keep` of each device, kind of target and workload; no failures."""
+    """Return the fastest `keep` of each device, kind of target and workload; no failures."""
     taken: Counter[tuple[str, str, str]] = Counter()
     kept = []
     for record in sorted(records, key=_order):

@@ -1,4 +1,4 @@
-"""Layouts that were chosen for whole networks: one line of JSON each, a file for each device.
+"""Tuning records of a network's layouts: one line of JSON each, a file for each device.
 
 They stand beside the device's database, ``<vendor>/<device>.layouts``. A record names the network
 by what it computes, and says of each of its operators in which layout; it does not depend on TVM's
@@ -32,14 +32,14 @@ __all__ = [
 ]
 
 LAYOUTS = ".layouts"
-"""The suffix of files of layouts."""
+"""Suffix of files of layouts."""
 
 _WAIT_S = 60  # for another writer
 
 
 @dataclass(frozen=True)
 class LayoutTransform:
-    """An image that is written in another layout.
+    """Image that is written in another layout.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class LayoutTransform:
 
 @dataclass(frozen=True)
 class LayoutRecord:
-    """The layouts of a network on a device.
+    """Layouts of a network on a device.
 
     Attributes
     ----------
@@ -107,16 +107,16 @@ class LayoutRecord:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """Of two records of one identity the later stays."""
+        """Device, target and network; of two records of one identity the later stays."""
         return self.device.key, canonical(self.target), self.network
 
     def to_json(self) -> str:
-        """One line of JSON, the same for equal records."""
+        """Return one line of JSON, the same for equal records."""
         return canonical(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> LayoutRecord:
-        """The inverse of :meth:`to_json`, for text that anybody may have written.
+        """Read a record from text that anybody may have written; inverse of :meth:`to_json`.
 
         Raises
         ------
@@ -158,12 +158,12 @@ class LayoutRecord:
 
 
 def layouts_below(folder: Path) -> list[Path]:
-    """Files of layouts in a folder, in order."""
+    """List files of layouts in a folder."""
     return sorted(path for path in folder.rglob(f"*{LAYOUTS}") if path.is_file())
 
 
 def read_layouts(path: Path) -> tuple[list[LayoutRecord], list[Damage]]:
-    """The records of a file, and the lines that are none.
+    """Return the records of a file, and the lines that are none.
 
     Raises
     ------
@@ -190,7 +190,7 @@ def read_layouts(path: Path) -> tuple[list[LayoutRecord], list[Damage]]:
 def find_layouts(
     folders: Sequence[Path], key: str, target: dict[str, Any], network: str
 ) -> tuple[LayoutRecord | None, tuple[str, ...]]:
-    """The layouts of a network on a device, those of the first folder that has some.
+    """Return the layouts of a network on a device, from the first folder that has some.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Which device a record is of, and how near two devices are."""
+"""Device of a tuning record, and the nearness of two devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEY = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_+.-]*(/[A-Za-z0-9_+][A-Za-z0-9_+.-]*
 
 @dataclass(frozen=True)
 class RecordDevice:
-    """The device that a record was measured on.
+    """Device that a tuning record was measured on.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class RecordDevice:
 
     @property
     def vendor(self) -> str:
-        """The first part of the key."""
+        """First part of the key."""
         return self.key.split("/")[0]
 
     def check(self) -> None:
@@ -68,7 +68,7 @@ class RecordDevice:
             raise ValueError(f"the device key {self.key!r} is not vendor/device")
 
     def near(self, other: RecordDevice) -> Nearness | None:
-        """How near another device is; ``None`` for one of another vendor."""
+        """Return the nearness of another device; ``None`` for one of another vendor."""
         if self.key == other.key:
             return "device"
         if self.vendor != other.vendor:

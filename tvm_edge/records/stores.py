@@ -1,4 +1,4 @@
-"""Files of records of either kind, opened by their suffix, and written device by device."""
+"""Stores of tuning records, opened by their suffix, and written device by device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Added", "add_records", "make_room", "open_store", "prepare_store"]
 
 @dataclass(frozen=True)
 class Added:
-    """What became of records that were written.
+    """Records that were written, by file.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Added:
 
 
 def open_store(path: Path) -> LinesFile | Database:
-    """A file of records, to read.
+    """Open a file of tuning records for reading.
 
     Raises
     ------

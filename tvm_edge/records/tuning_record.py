@@ -1,4 +1,4 @@
-"""One tuning record: what was measured, of which kernel, where, and with which knobs.
+"""Tuning record: a measurement of a kernel, with its device and its knobs.
 
 A record says all of it in its own terms. It does not depend on TVM's IR, whose hashes change with
 each version, so that it outlives the version that it was measured with.
@@ -43,7 +43,7 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True)
 class Workload:
-    """What a kernel computes.
+    """Operator, shapes and attributes that a kernel computes.
 
     Attributes
     ----------
@@ -65,24 +65,24 @@ class Workload:
 
     @cached_property
     def key(self) -> str:
-        """The workload as one line of JSON: equal for equal workloads, whoever wrote them."""
+        """Workload as one line of JSON: equal for equal workloads, whoever wrote them."""
         return canonical(self)
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the key, which stands for it where room counts."""
+        """Hash of the key, which stands for it where space counts."""
         return hashlib.sha256(self.key.encode()).hexdigest()[:32]
 
     @classmethod
     def from_dict(cls, fields_: Any) -> Workload:
-        """The inverse of :func:`canonical`; types are checked by who reads the record."""
+        """Invert :func:`canonical`; types are checked by the reader of the record."""
         shapes = tuple(tuple(shape) for shape in fields_["shapes"])
         return cls(**{**fields_, "shapes": shapes})
 
 
 @dataclass(frozen=True)
 class TuningRecord:
-    """A measurement, or a failure to measure.
+    """Measurement of a kernel, or a failure to measure it.
 
     Attributes
     ----------
@@ -131,12 +131,12 @@ class TuningRecord:
 
     @cached_property
     def config_hash(self) -> str:
-        """Names the knobs within a workload, a template and its version."""
+        """Name of the knobs within a workload, a template and its version."""
         return hashlib.sha256(canonical(self.config).encode()).hexdigest()[:24]
 
     @property
     def identity(self) -> tuple[str, str, str, str, int, str]:
-        """Two records of one identity measured the same kernel in the same place."""
+        """Key of the kernel and the device: two records of one identity measured the same."""
         return (
             self.device.key,
             self.kind,
@@ -148,19 +148,19 @@ class TuningRecord:
 
     @property
     def standing(self) -> tuple[bool, str, str]:
-        """Of two records of one identity the greater stays.
+        """Rank among records of one identity, of which the greatest stays.
 
         A measurement before a failure, which may be the machine's; then the later one.
         """
         return bool(self.latencies), self.time, self.to_json()
 
     def to_json(self) -> str:
-        """One line of JSON, the same for equal records."""
+        """Return one line of JSON, the same for equal records."""
         return canonical(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> TuningRecord:
-        """The inverse of :meth:`to_json`, for text that anybody may have written.
+        """Read a record from text that anybody may have written; inverse of :meth:`to_json`.
 
         Raises
         ------
@@ -259,14 +259,12 @@ def parse_record(
 
 
 def canonical(value: Any) -> str:
-    """One line of JSON, the same for equal values; a dataclass is a dict of its fields."""
+    """Return one line of JSON, the same for equal values; a dataclass is a dict of its fields."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_as_dict
     )
 
 
 def _as_dict(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass by name; ``asdict`` would copy what they hold, which takes longer
-    than to write it.
-    """
+    """Return the fields of a dataclass by name, without the copies that ``asdict`` makes."""
     return {each.name: getattr(value, each.name) for each in fields(value)}

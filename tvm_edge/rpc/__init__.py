@@ -1,4 +1,4 @@
-"""Models on boards: what runs on the board, and the other end of the line.
+"""Models on boards: the server there, and the session with it here.
 
 On the board ``tvm-edge rpc-server`` supervises (:mod:`~tvm_edge.rpc.server`) TVM's own RPC server
 (:mod:`~tvm_edge.rpc.listener`). A session of it has functions that load artifacts and run them as

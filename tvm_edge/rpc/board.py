@@ -1,4 +1,4 @@
-"""The functions that a session on a board has for whoever opened it.
+"""Functions of a session on a board, for the client that opened it.
 
 They are called through TVM's RPC under ``tvm_edge.rpc.`` and take and return a
 :class:`~tvm_edge.rpc.message.Message` as bytes. What one raises is its answer: TVM's own way of
@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def board_functions(uploads: Path) -> dict[str, BoardFunction]:
-    """All of them, with the state of one session.
+    """Return all functions, with the state of one session.
 
     Parameters
     ----------

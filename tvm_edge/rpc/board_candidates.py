@@ -1,4 +1,4 @@
-"""Candidates of a tuner on a board: checked and timed there, as they are at home."""
+"""Candidates of a tuner on a board: checked and timed as on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["BoardCandidates"]
 
 
 class BoardCandidates:
-    """Those that one tuner has opened.
+    """Candidates that one tuner has opened.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class BoardCandidates:
         self._shared: dict[str, tuple[Operands, list[tvm.runtime.Tensor]]] = {}
 
     def functions(self) -> dict[str, BoardFunction]:
-        """What clients may call."""
+        """Return the functions that clients may call."""
         return {
             "candidate_open": self._open_one,
             "candidate_time": self._time,

@@ -1,4 +1,4 @@
-"""Whether a board can run what is compiled."""
+"""Check that a board can run compiled code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of a session on a board: loaded, run and measured there as at home."""
+"""Models of a session on a board: loaded, run and measured as on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BoardModels"]
 
 
 class BoardModels:
-    """Those that one client has loaded.
+    """Models that one client has loaded.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class BoardModels:
         self._tokens = itertools.count()
 
     def functions(self) -> dict[str, BoardFunction]:
-        """What clients may call."""
+        """Return the functions that clients may call."""
         return {
             "load": self._load,
             "drop": self._drop,

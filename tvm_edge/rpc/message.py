@@ -1,4 +1,4 @@
-"""What travels between a board and here: values that JSON can hold, and arrays, as bytes."""
+"""Messages between a board and here: JSON values and arrays, as bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tvm_edge.schema import check_types
 
 __all__ = ["BoardFunction", "Message"]
 
-_LENGTH = 8  # bytes in front of the JSON that say how many those of the JSON are
+_LENGTH = 8  # bytes before the JSON that hold its length
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Message:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """The values and a table of the arrays as JSON, then the arrays' elements."""
+        """Write the values and a table of the arrays as JSON, then the arrays' elements."""
         table = {name: [a.dtype.name, list(a.shape)] for name, a in self.arrays.items()}
         head = json.dumps({"values": self.values, "arrays": table}).encode()
         # As bytes first: bfloat16 is no type of Python's buffers.
@@ -44,7 +44,7 @@ class Message:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Message:
-        """The inverse of :meth:`to_bytes`; arrays are views of `content`.
+        """Read what :meth:`to_bytes` returns; arrays are views of `content`.
 
         Raises
         ------
@@ -70,4 +70,4 @@ class Message:
 
 
 BoardFunction = Callable[..., Message | dict[str, Any]]
-"""Takes arrays, and values by name; returns values, or a message with arrays too."""
+"""Function of a board: takes arrays, and values by name; returns values, or a message."""

@@ -1,4 +1,4 @@
-"""``tvm-edge rpc-server``: keeps TVM's RPC server running.
+"""Supervisor of TVM's RPC server: ``tvm-edge rpc-server``.
 
 TVM's server does not survive a session that crashes: its process stays, and neither listens nor
 registers with the tracker again. Here it is a child process, and another takes its place.
@@ -99,7 +99,7 @@ class BoardServer:
         )
 
     def __enter__(self) -> BoardServer:
-        """Start it.
+        """Start the server.
 
         Raises
         ------
@@ -118,11 +118,11 @@ class BoardServer:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Address that it listens on."""
         return written((self._listen.host, self._listen.port))
 
     def describe(self) -> BoardInfo:
-        """What this board offers; asked in another process, which a driver may crash.
+        """Describe this board, asked in another process, which a driver may crash.
 
         Raises
         ------
