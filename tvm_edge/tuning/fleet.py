@@ -1,4 +1,4 @@
-"""Boards of one key, which measure side by side what processes of this machine build for them.
+"""Fleet of boards, which measure side by side what processes of this machine build for them.
 
 A board that is lost or late ends its session; another begins with whichever board of the key the
 tracker has. A candidate that a board was lost with is tried once more, on any of them, since a
@@ -21,7 +21,7 @@ __all__ = ["Fleet"]
 
 
 class Fleet:
-    """The boards that serve a key, or one board; used as :class:`~tvm_edge.tuning.pool.Pool` is.
+    """Boards that serve a key, or one board; used as :class:`~tvm_edge.tuning.pool.Pool` is.
 
     Parameters
     ----------

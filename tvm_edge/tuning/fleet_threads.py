@@ -30,7 +30,7 @@ from tvm_edge.tuning.worker import Done, Failed, Limits
 __all__ = ["CHECK_SECONDS", "BoardThread", "BuilderThread", "Job", "JobQueues"]
 
 CHECK_SECONDS = 0.2
-"""How often a thread looks whether the fleet ends."""
+"""Seconds after which a thread looks whether the fleet ends."""
 
 _MOST_TRIES = 2  # of a candidate that boards are lost with
 _JOIN_SECONDS = 1.0
@@ -94,7 +94,7 @@ class JobQueues:
 
 
 class BuilderThread(threading.Thread):
-    """Has one process of this machine build."""
+    """Thread that has one process of this machine build."""
 
     def __init__(self, queues: JobQueues, target: Any, host: Any, suffix: str) -> None:
         super().__init__(daemon=True, name="tvm-edge-build")
@@ -147,7 +147,7 @@ class BuilderThread(threading.Thread):
 
 
 class BoardThread(threading.Thread):
-    """Has one session at a time, with a board of the key, and measures.
+    """Thread that measures, on a session at a time with a board of the key.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ class BoardThread(threading.Thread):
             queues.found.put(err)
 
     def _has_board(self) -> bool:
-        """Have a session, opened if there is none; if not, this thread is not needed any more."""
+        """Open a session unless there is one; without a board this thread is not needed."""
         if self.has_session:
             return True
         ending = self._queues.ending

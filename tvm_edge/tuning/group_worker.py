@@ -22,8 +22,8 @@ from tvm_edge.tuning.worker import Done, Failed, Limits, Service, Worker, serve
 
 __all__ = ["GROUP_LIMITS", "largest_error", "measure_variants", "start_worker"]
 
-# Of the largest value. Members calculate what they do by themselves; how a compiler joins products
-# and sums may differ.
+# Of the largest value. Members calculate what they do by themselves; a compiler may join products
+# and additions in another way.
 _TOLERANCE = 1e-5
 
 # Launches that may wait in a queue, as for convolutions.

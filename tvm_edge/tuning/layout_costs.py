@@ -1,10 +1,10 @@
-"""What the operators of a network take by their layouts: measured, or estimated beside it.
+"""Latencies of a network's operators by their layouts: measured, or estimated beside it.
 
-Of each convolution the fastest record in each layout counts. Where there is none the model by which
-schedules choose counts, corrected by how far it is off where there are records: of the same
-convolution, or else of all; in blocks or in NCHW as the layout at hand, or else in the other.
-Beside records of the same convolution an estimate counts double: a network would take those that
-are too low.
+The fastest tuning record of a convolution in a layout counts. Where there is none, the schedules'
+own cost model counts, corrected by its error where there are records: of the same convolution, or
+else of all; in channel blocks or in NCHW as the layout at hand, or else in the other. Beside
+records of the same convolution an estimate counts double: a network would take those that are too
+low.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tvm_edge.tuning.transform_times import Kind, Shape, TransformTimes
 __all__ = ["Options", "Way", "layout_problem", "plan_of", "transform_kinds", "ways"]
 
 
-# Of what a layout that was never measured is estimated to take, beside one that was: of YOLOv1's
-# pointwise and strided convolutions it took 1.0 to 2.6 times that.
+# Factor on the estimate of a layout that was never measured, beside one that was: pointwise and
+# strided convolutions of YOLOv1 had 1.0 to 2.6 times the estimated latency.
 _DOUBT = 2.0
 
 
 @dataclass(frozen=True)
 class Way:
-    """The fastest way known to compute a convolution in one layout.
+    """Fastest known way to compute a convolution in one layout.
 
     Attributes
     ----------
@@ -52,13 +52,13 @@ class Way:
 
 
 Options = Mapping[ConvWorkload, Mapping[int, Way]]
-"""By convolution and layout."""
+"""Ways by convolution and layout."""
 
 
 def ways(
     workloads: Iterable[ConvWorkload], resolved: ResolvedTarget, folder: Path
 ) -> tuple[Options, tuple[str, ...]]:
-    """What each convolution takes in each of its layouts.
+    """Return the latency of each convolution in each of its layouts.
 
     Parameters
     ----------
@@ -119,13 +119,13 @@ def _recorded(
 
 
 def _estimate(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float:
-    """Seconds by the model of the device's schedules."""
+    """Return seconds by the cost model of the device's schedules."""
     of_device = on_cpu if spec.has_cpu_cores else on_gpu
     return of_device.convolution_seconds(workload, config, spec)
 
 
 def _estimated(space: ConfigSpace, spec: DeviceSpec) -> dict[int, tuple[ConvConfig, float]]:
-    """By layout the best by the model of the schedules."""
+    """Return the best configuration of each layout by the cost model of the schedules."""
     best: dict[int, tuple[ConvConfig, float]] = {}
     for config in space.top(1):
         seconds = _estimate(space.workload, config, spec)
@@ -135,7 +135,7 @@ def _estimated(space: ConfigSpace, spec: DeviceSpec) -> dict[int, tuple[ConvConf
 
 
 def transform_kinds(graph: LayoutGraph) -> dict[Kind, set[Shape]]:
-    """The transforms that a network may need, with the shapes of their images."""
+    """Return the transforms that a network may need, with the shapes of their images."""
     found: defaultdict[Kind, set[Shape]] = defaultdict(set)
     for node in graph.nodes:
         for read in node.reads:
@@ -148,10 +148,10 @@ def transform_kinds(graph: LayoutGraph) -> dict[Kind, set[Shape]]:
 
 
 def layout_problem(graph: LayoutGraph, options: Options, times: TransformTimes) -> LayoutProblem:
-    """A network with what it takes.
+    """Return a network with the latencies of its operators.
 
-    Element-wise operators are part of the kernels before them, and windows take as long in one
-    layout as in another. A copy of channels takes as long as packing them.
+    Element-wise operators are part of the kernels before them, and pooling is as fast in one layout
+    as in another. A copy of channels is as slow as packing them.
     """
     seconds, transforms, read_as = [], [], _read_as(graph)
     for number, node in enumerate(graph.nodes):
@@ -189,7 +189,7 @@ def _copy(shape: Shape, times: TransformTimes) -> float:
 
 
 def plan_of(graph: LayoutGraph, layouts: tuple[int, ...], options: Options) -> LayoutPlan:
-    """What to compile for these layouts."""
+    """Return the plan to compile for these layouts."""
     configs = {
         number: options[workload][layouts[number]].config
         for number, workload in graph.convolutions.items()

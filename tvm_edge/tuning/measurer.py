@@ -1,4 +1,4 @@
-"""Who measures: processes of this machine, or boards."""
+"""Measurer of a run: processes of this machine, or boards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Boards:
 def make_measurer(
     resolved: ResolvedTarget, target: Any, boards: Boards | None, check: Callable[[], None]
 ) -> tuple[Measurer, int, Callable[[], AbstractContextManager[None]]]:
-    """What measures on a device.
+    """Return the measurer of a device.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Which independent kernels are faster as one: measured, and kept as records (EMDL'21, §7).
+"""Groups of independent kernels, measured apart and as one, and kept as records (EMDL'21, §7).
 
 The policy of :mod:`tvm_edge.schedules.parallel_policy` goes through a network as it does when it
-predicts, most promising pair first; what it asks of records is measured there and then. So those
-groups are measured that ``parallel_fusion="auto"`` asks records for, and no others: a group of
+predicts, most promising pair first; a group for which it asks records is measured at once. So those
+groups are measured for which ``parallel_fusion="auto"`` asks records, and no others: a group of
 three is tried where two of it were found to gain.
 """
 
@@ -64,7 +64,7 @@ def check_groups(tracker: str | None) -> None:
 
 @dataclass
 class GroupTuner:
-    """Measures the groups of one network on a device of this machine.
+    """Measurement of one network's groups on a device of this machine.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class GroupTuner:
     results: list[GroupResult] = field(default_factory=list)
 
     def __call__(self) -> None:
-        """Measure, and keep the verdicts as records; what was found is in :attr:`results`.
+        """Measure, and keep the verdicts as records; :attr:`results` lists them.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class GroupTuner:
 
 
 class _Block:
-    """The groups of one block of a network."""
+    """Groups of one dataflow block of a network."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class _Block:
         self._taken: list[tuple[int, ...]] = []  # groups that gain
 
     def measure(self) -> list[Group]:
-        """Choose as ``"auto"`` does, measuring what it asks for."""
+        """Choose groups as ``"auto"`` does, and measure those for which it asks records."""
         with group_records(self._resolved, self._tuner.folder) as measured:
             problem = self._graph.problem(self._resolved.spec, measured or (lambda _: None))
             known, self._refused = problem.measured, problem.refused
@@ -199,7 +199,7 @@ class _Block:
         return self._verdicts[key]
 
     def _measured(self, members: tuple[int, ...]) -> bool:
-        """Measure kernels in one launch, against what they take otherwise; keep both."""
+        """Measure kernels in one launch and otherwise; keep both as records."""
         names = tuple(str(self._graph.kernels[each].name.name_hint) for each in members)
         problem = group_problem(self._graph.mod, [self._graph.kernels[each] for each in members])
         places = {member: place for place, member in enumerate(members)}
@@ -238,7 +238,7 @@ class _Block:
         return best is not None and best < median(apart)
 
     def _parts(self, members: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Groups among these kernels that were found to gain, no two with one in common."""
+        """Return groups among these kernels that gain, no two with one in common."""
         left, found = set(members), []
         for group in sorted(self._taken, key=len, reverse=True):
             if left.issuperset(group) and len(group) < len(members):

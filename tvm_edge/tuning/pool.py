@@ -1,4 +1,4 @@
-"""Processes that build candidates side by side and measure them one after the other."""
+"""Pool of processes that build candidates side by side and measure them one after another."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _HELD = 8  # built candidates that a worker holds until they are measured
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate to build and measure."""
+    """Candidate to build and measure."""
 
     workload: ConvWorkload
     config: ConvConfig
     problem: Path
     best: float = float("inf")
-    """Seconds of the best known of its task."""
+    """Seconds of the best known candidate of its task."""
 
 
 class Pool:
@@ -112,7 +112,7 @@ class Pool:
             self._pause_others(None)
 
     def _run_beside(self, trials: Sequence[Trial]) -> Iterator[tuple[int, Done | Failed]]:
-        """Each is measured as soon as it is built, while others are built."""
+        """Measure each candidate as soon as it is built, while others are built."""
         queue = deque(range(len(trials)))
         busy: dict[Worker, _Built | None] = {}
         while True:
@@ -130,7 +130,7 @@ class Pool:
     def measure_in_turns(
         self, trials: Sequence[Trial], rounds: int, seconds: float
     ) -> list[Done | Failed]:
-        """Candidates of one task timed round by round, each once in a round: drift meets all.
+        """Time candidates of one task round by round, each once in a round: drift meets all.
 
         One that fails stays out of the further rounds; those that its process had built are built
         again.
@@ -186,7 +186,7 @@ class Pool:
     def _feed(
         self, queue: deque[int], trials: Sequence[Trial], busy: dict[Worker, _Built | None]
     ) -> None:
-        """Give what is in the queue to those that are idle; `busy` also has those that start."""
+        """Give queued trials to idle workers; `busy` also has those that start."""
         for worker in self._workers:
             if worker in busy:
                 continue
@@ -228,7 +228,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class _Built:
-    """A trial that a worker holds."""
+    """Trial that a worker holds."""
 
     worker: Worker
     generation: int

@@ -1,4 +1,4 @@
-"""Measurements as tuning records: those there were, and those of a run."""
+"""Tuning records of a run: those it begins with, and those it writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KNOWN = 4  # records of a task to begin with
 
 
 class Recorder:
-    """The records of one device in a folder.
+    """Tuning records of one device in a folder.
 
     Parameters
     ----------
@@ -57,11 +57,11 @@ class Recorder:
         for message in prepare_store(folder, resolved.spec.key):
             warnings.warn(message, TvmEdgeWarning, stacklevel=4)
         self.driver: str | None = None
-        """Of the device; this machine's if not given."""
+        """Version of the device's driver; this machine's if not given."""
         self._pending: list[TuningRecord] = []
 
     def known(self, tasks: Sequence[Task]) -> list[list[int]]:
-        """By task, places of configurations that records have, of this device and of like ones."""
+        """Return by task the places of configurations with records, of this or a like device."""
         spec = self._resolved.spec
         found = []
         with RecordLibrary(RecordDevice.of(spec), self._folder) as library:
@@ -100,7 +100,7 @@ class Recorder:
         latencies: tuple[float, ...],
         error: str = "",
     ) -> None:
-        """Note a measurement in the words of records; not yet written."""
+        """Note a measurement in the terms of records; not yet written."""
         spec = self._resolved.spec
         self._pending.append(
             TuningRecord(
@@ -123,7 +123,7 @@ class Recorder:
         return self.driver
 
     def save(self) -> None:
-        """Commit what was noted since.
+        """Write the measurements noted since.
 
         Raises
         ------
