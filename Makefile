@@ -45,6 +45,7 @@ lint: $(VENV)/.tested
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	$(BIN)/python tools/import_cycles.py
 	$(BIN)/mypy
 
 format: $(VENV)/.tested

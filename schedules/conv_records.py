@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.records import LayoutRecord, Record, Workload
+from tvm_edge.records import LayoutRecord, TuningRecord, Workload
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu import algorithm as on_cpu
@@ -102,7 +102,7 @@ def recorded_config(config: ConvConfig) -> dict[str, str | int | float | bool]:
     return {**kind, **knobs_as_dict(config.knobs)}
 
 
-def outdated(record: Record | LayoutRecord) -> str:
+def outdated(record: TuningRecord | LayoutRecord) -> str:
     """Why a record's template does not hold any more, or never did here; empty if it does."""
     version = TEMPLATES.get(record.template)
     if version is None:
@@ -115,12 +115,12 @@ def outdated(record: Record | LayoutRecord) -> str:
     return ""
 
 
-def config_of(record: Record, space: ConfigSpace, spec: DeviceSpec) -> ConvConfig:
+def config_of(record: TuningRecord, space: ConfigSpace, spec: DeviceSpec) -> ConvConfig:
     """The configuration that a record names.
 
     Parameters
     ----------
-    record : Record
+    record : TuningRecord
         Of the convolution of `space`.
     space : ConfigSpace
         On the device `spec`.

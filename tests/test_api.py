@@ -209,6 +209,26 @@ def test_without_onnx_the_message_names_the_extra(tmp_path: Path) -> None:
         assert "pip install 'tvm-edge[onnx]'" in line
 
 
+WITHOUT_NETWORKX = """
+import sys
+import tvm_edge
+tvm_edge.compile(sys.argv[1], "llvm")
+try:
+    tvm_edge.compile(sys.argv[1], "mali-t860", tuning_logs=False)
+except tvm_edge.MissingDependencyError as err:
+    print(err)
+"""
+
+
+def test_without_networkx_the_message_names_the_extra(tmp_path: Path) -> None:
+    """Placement on two devices needs it, a CPU does not."""
+    path = tmp_path / "model.onnx"
+    onnx.save(conv_relu(), path)
+    found = run_python(WITHOUT_NETWORKX, path, blocked=("networkx",))
+    assert "'networkx' is needed to place operators by cost" in found
+    assert "pip install 'tvm-edge[onnx]'" in found
+
+
 @pytest.mark.parametrize(
     ("options", "fragment"),
     [

@@ -1,7 +1,7 @@
-"""A child process at the other end of a connection, with a deadline for its answers.
+"""Child process at the other end of a connection, with a deadline for its answers.
 
-What may hang or crash (kernels that are being tuned, TVM's RPC client) happens in such a process:
-whoever waits for it waits no longer than it said, and kills it then.
+Code that may hang or crash runs in such a process: kernels that are being tuned, TVM's RPC client.
+Whoever waits for it waits no longer than the deadline, and kills it then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _END_SECONDS = 5.0
 
 
 class ChildEnded(Exception):
-    """The process ended instead of answering.
+    """Raised when the process ended instead of answering.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class ChildEnded(Exception):
 
 
 class Child:
-    """A process that runs ``main()`` of a module, and until when it may take over what it does.
+    """Process that runs ``main()`` of a module, and the deadline of its answer.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Child:
     connection : multiprocessing.connection.Connection
         For :func:`multiprocessing.connection.wait` beside others.
     deadline : float
-        Of what was asked last, as :func:`time.monotonic` counts.
+        For the answer to the last request, as :func:`time.monotonic` counts.
     """
 
     def __init__(self, module: str, environment: Mapping[str, str] | None = None) -> None:
@@ -89,7 +89,7 @@ class Child:
             self.connection.send(message)
 
     def receive(self) -> Any:
-        """What the process sent, or sends next.
+        """Return the process's message, or wait for it.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class Child:
 
 
 def connection_to_parent() -> Connection:
-    """The other end of :attr:`Child.connection`, in the child."""
+    """Return the other end of :attr:`Child.connection`, in the child."""
     return Connection(int(sys.argv[2]))
 
 
@@ -126,7 +126,7 @@ def end_with_parent() -> None:
 
 
 def end_with_thread(parent: int) -> None:
-    """:func:`end_with_parent` of a process that was forked, by one with this process id."""
+    """End this process with the one of this process id, which forked it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit()

@@ -80,7 +80,7 @@ def _kernel(model: Any, resolved: Any) -> tuple[Any, np.ndarray]:
     from tvm_edge.compiler.pipeline import PIPELINE
     from tvm_edge.frontend import load_model
     from tvm_edge.relay_passes.ir.expressions import constant_of
-    from tvm_edge.schedules.gpu.direct import DirectConv
+    from tvm_edge.schedules.gpu.direct_conv import DirectConv
 
     # Without local memory, and filters packed for it.
     spec = replace(resolved.spec, local_memory_kind="global", on_cpu=False)
@@ -124,6 +124,7 @@ class _Sweep:
         from tvm_edge.lowering import opencl_intrinsics
         from tvm_edge.lowering.cuda_compiler import cuda_compiler
         from tvm_edge.schedules import workgroup
+        from tvm_edge.schedules.gpu.direct import direct_kernel
 
         resolved, model = resolve_target(target), _model(layer)
         spec = resolved.spec
@@ -148,7 +149,7 @@ class _Sweep:
                 if penalty <= (0.5 if i == 4 else 0.0):
                     self.obeying[i].append(size)
 
-        func = conv.kernel(tile, None, spec)
+        func = direct_kernel(conv, tile, None, spec)
         arch = str(resolved.target.attrs["arch"]) if target == "cuda" else ""
         if target == "opencl":
             opencl_intrinsics.register()

@@ -45,11 +45,11 @@ _LONGEST = 6  # parts of its time that are told
 
 
 def _model(number: int) -> tuple[Any, Any]:
-    from tvm_edge.tuning.problem import make_problem
-    from tvm_edge.tuning.repeated import repeated_convolution
+    from tvm_edge.tuning.conv_problem import make_problem
+    from tvm_edge.tuning.repeat_convolution import repeat_convolution
 
     problem = make_problem(SPACES[number], number)
-    return repeated_convolution(SPACES[number], problem, _COPIES), problem
+    return repeat_convolution(SPACES[number], problem, _COPIES), problem
 
 
 def _trials(number: str, target: str, folder: Path) -> dict[str, Any]:

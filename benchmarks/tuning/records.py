@@ -21,9 +21,9 @@ from benchmarks.common.machine import describe_machine
 from benchmarks.common.options import Parser
 from tvm_edge.records import (
     Database,
-    Record,
-    RecordedDevice,
+    RecordDevice,
     RecordLibrary,
+    TuningRecord,
     Workload,
     store_of,
 )
@@ -31,7 +31,7 @@ from tvm_edge.records import (
 COUNT = 1_000_000
 CONFIGS = 10  # of a convolution
 LOOKUPS = 2000
-DEVICE = RecordedDevice("arm/mali-g52", "arm/wave8-local-global", "Arm Mali-G52 MP2", "r32p1")
+DEVICE = RecordDevice("arm/mali-g52", "arm/wave8-local-global", "Arm Mali-G52 MP2", "r32p1")
 
 
 def workload(number: int) -> Workload:
@@ -41,12 +41,12 @@ def workload(number: int) -> Workload:
     return Workload("conv2d", shapes, "float32", "NCHW", attributes)
 
 
-def records(count: int) -> Iterator[Record]:
+def records(count: int) -> Iterator[TuningRecord]:
     """Records of all sizes that a tuner writes."""
     for number in range(count // CONFIGS):
         measured = workload(number)
         for knob in range(CONFIGS):
-            yield Record(
+            yield TuningRecord(
                 DEVICE,
                 {"kind": "opencl", "max_num_threads": 384, "max_shared_memory_per_block": 32768},
                 measured,

@@ -60,10 +60,10 @@ def measure_spaces(target: str, path: Path, seconds: float, numbers: list[int]) 
     """
     from tvm_edge.hardware import resolve_target
     from tvm_edge.schedules.conv_records import recorded_workload
-    from tvm_edge.tuning.pool import Limits, Pool, Trial
-    from tvm_edge.tuning.problem import make_problem
-    from tvm_edge.tuning.serving import Done
+    from tvm_edge.tuning.conv_problem import make_problem
+    from tvm_edge.tuning.pool import Pool, Trial
     from tvm_edge.tuning.tasks import legal_configs
+    from tvm_edge.tuning.worker import Done, Limits
 
     resolved, start = resolve_target(target), perf_counter()
     device = resolved.spec.to_dict()

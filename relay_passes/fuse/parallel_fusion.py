@@ -20,6 +20,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import Span
 
+from tvm_edge.extras import require
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.lowering.merge_launches import SPREAD
 from tvm_edge.lowering.parallel_members import compose
@@ -278,9 +279,9 @@ class _Writer:
 
     def _order(self) -> Iterator[int]:
         """Nodes in the order they had, as far as groups do not have to wait."""
-        import networkx as nx
+        networkx = require("networkx", "onnx", "to merge parallel kernels")
 
-        graph = nx.DiGraph()
+        graph = networkx.DiGraph()
         graph.add_nodes_from(sorted(set(self._leader.values())))
         for node, before in self._graph.before.items():
             own = self._leader[node]
@@ -293,7 +294,7 @@ class _Writer:
             if is_item and not graph.in_degree(node):
                 readers = list(graph.successors(node))
                 wanted[node] = (min(readers, default=node), 0, node)
-        return nx.lexicographical_topological_sort(graph, key=wanted.__getitem__)
+        return networkx.lexicographical_topological_sort(graph, key=wanted.__getitem__)
 
     def _kernel(self, kernel: KernelCall) -> list[relax.Binding]:
         """A kernel by itself, written into the last state of what it writes a part of."""

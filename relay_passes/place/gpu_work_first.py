@@ -9,6 +9,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
+from tvm_edge.extras import require
 from tvm_edge.relay_passes.ir.expressions import (
     is_call,
     with_blocks,
@@ -48,10 +49,10 @@ def gpu_work_first(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _ordered(bindings: list[relax.Binding], cpu: relax.VDevice) -> list[relax.Binding]:
-    import networkx as nx
+    networkx = require("networkx", "onnx", "to overlap copies between devices")
 
     places = {binding.var: position for position, binding in enumerate(bindings)}
-    graph = nx.DiGraph()
+    graph = networkx.DiGraph()
     graph.add_nodes_from(range(len(bindings)))
     wall = -1  # nothing passes it
     keys = []
@@ -65,7 +66,7 @@ def _ordered(bindings: list[relax.Binding], cpu: relax.VDevice) -> list[relax.Bi
             graph.add_edges_from((place, position) for place in range(position))
             wall = position
         keys.append((_stops_host(binding, cpu), _wanted(binding, position, used), position))
-    order = nx.lexicographical_topological_sort(graph, key=keys.__getitem__)
+    order = networkx.lexicographical_topological_sort(graph, key=keys.__getitem__)
     return [bindings[position] for position in order]
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tvm_edge.extras import require
 from tvm_edge.relay_passes.place.label_operators import CPU, GPU
 
 __all__ = ["PlacementProblem", "Seam", "Transfer", "place_by_cost"]
@@ -92,7 +93,7 @@ def place_by_cost(problem: PlacementProblem) -> list[int]:
 
     Of several such placements, that with the fewest operators on the CPU.
     """
-    import networkx
+    networkx = require("networkx", "onnx", "to place operators by cost")
 
     graph = networkx.DiGraph()
     source, sink = "GPU", "CPU"  # what a cut leaves with the source is on the GPU

@@ -16,15 +16,10 @@ from tvm_edge.schedules.gpu.channel_blocks import (
     image_block,
     tensors_in_blocks,
 )
-from tvm_edge.schedules.gpu.direct import DirectConv
+from tvm_edge.schedules.gpu.direct_conv import DirectConv
 from tvm_edge.schedules.gpu.item_blocks import BlockedConv
-from tvm_edge.schedules.gpu.items import (
-    Items,
-    cycles_of_items,
-    first_items,
-    items_apply,
-    possible_items,
-)
+from tvm_edge.schedules.gpu.item_space import cycles_of_items, first_items, possible_items
+from tvm_edge.schedules.gpu.items import Items, items_apply
 from tvm_edge.schedules.gpu.packed import can_pack, conv2d_tensors
 from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.gpu.product_tile import (

@@ -15,40 +15,21 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import tvm
 from tvm import s_tir, sym, tirx
-from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.analysis import accepts, root_blocks
-from tvm_edge.schedules.base import PRECISION, WORKSPACE, Origin
-from tvm_edge.schedules.contraction import Contraction, match_contraction
+from tvm_edge.schedules.base import WORKSPACE, Origin
 from tvm_edge.schedules.emit import Tensor, each, function, hold
-from tvm_edge.schedules.float16 import as_stored, widened
-from tvm_edge.schedules.gpu.items import (
-    ITEMS,
-    ITEMS_PER_CORE,
-    LONGEST_WINDOW,
-    RESULTS_PER_CORE,
-    Items,
-    is_legal,
-)
-from tvm_edge.schedules.gpu.product import VECTOR
-from tvm_edge.schedules.gpu.reduce import is_narrow
+from tvm_edge.schedules.float16 import as_stored
+from tvm_edge.schedules.gpu.direct_conv import DirectConv
+from tvm_edge.schedules.gpu.item_space import is_legal
+from tvm_edge.schedules.gpu.items import Items, ItemTile
 from tvm_edge.schedules.gpu.tail import Memory, as_vectors
-from tvm_edge.schedules.gpu.write_direct import ItemTile, write_direct
-from tvm_edge.schedules.knobs import read_knobs
-from tvm_edge.schedules.stages import (
-    epilogue_of,
-    isolate,
-    open_contraction,
-    sums_stay_in_order,
-)
-from tvm_edge.schedules.words import as_byte, dot, dot_operands, factors_of
-from tvm_edge.schedules.workgroup import Problem, Read, WorkGroup, choose_work_group, takes
+from tvm_edge.schedules.gpu.write_direct import write_direct
+from tvm_edge.schedules.workgroup import WorkGroup, choose_work_group, takes
 
-__all__ = ["Direct", "DirectConv", "DirectInt8"]
+__all__ = ["Direct", "DirectInt8", "direct_kernel", "tiled_kernel"]
 
 
 class Direct:
@@ -66,7 +47,7 @@ class Direct:
 
 
 class DirectInt8:
-    """The same of 8-bit numbers, added up in int32."""
+    """Convolutions of 8-bit numbers without local memory, accumulated in int32."""
 
     name = "direct_int8"
     origin: Origin = "heuristic"
@@ -84,233 +65,72 @@ def _by_items(found: DirectConv | None, spec: DeviceSpec) -> tirx.PrimFunc | Non
         items = None  # a record may be another convolution's
     if items is None and not found.suits(spec):
         return None
-    return found.tiled(items, spec)
+    return tiled_kernel(found, items, spec)
 
 
-class DirectConv:
-    """A convolution taken apart: its axes, and its operands at their places.
+def tiled_kernel(conv: DirectConv, items: Items | None, spec: DeviceSpec) -> tirx.PrimFunc:
+    """The kernel with given knobs, or those of the rules."""
+    tile = conv.choose_tile(spec) if items is None else items.tile
+    problem = conv.problem(tile)
+    # A tile goes on in the smaller groups of a device that does not take the given ones.
+    if items is not None and takes(problem, items.group, spec):
+        return direct_kernel(conv, tile, items.group, spec)
+    return direct_kernel(conv, tile, choose_work_group(problem, spec), spec)
 
-    Attributes
+
+def direct_kernel(
+    conv: DirectConv, tile: ItemTile, group: WorkGroup | None, spec: DeviceSpec
+) -> tirx.PrimFunc:
+    """The function with loops for `tile` and work-groups `group`.
+
+    Parameters
     ----------
-    is_depthwise : bool
-        Whether no two channels share their data.
-    is_packed : bool
-        Whether filters lie as :mod:`~tvm_edge.schedules.gpu.packed` puts them.
-    items : Items or None
-        The tile and the work-group that the function was given.
-    of_block : int
-        Channels in a block of the result, 0 where it is in NCHW.
-    own_channels : bool
-        Whether each channel reads data of its own, of an item with several.
-    sums : {"float32", "int32"}
-        Type of the sums.
-    multiplied : {"float32", "float16", "int32"}
-        Type of the products, and of their sums over a window.
-    is_words : bool
-        Whether operands are words of four 8-bit numbers.
+    group : WorkGroup or None
+        ``None`` leaves it to the call: before the result the function then has three tensors
+        of int8 more, whose lengths are the work-items of a group along x, y and z.
     """
+    params = list(conv.func.params)
+    tensors: list[Tensor] = [([int(d) for d in b.shape], str(b.dtype)) for b in params]
+    pad = conv.padding
+    room: list[Tensor] = []
+    if pad is not None:
+        padded = pad.writes[0].source
+        value = as_stored(pad.body.value)
+        dtype = str(padded.dtype) if value is None else "float16"
+        room = [([prod(int(d) for d in padded.shape)], dtype)]
+    free = [] if group is not None else [tirx.Var(f"items_{axis}", "int64") for axis in "xyz"]
 
-    of_block = 0
-    own_channels = False
-
-    def __init__(
-        self,
-        func: tirx.PrimFunc,
-        block: s_tir.SBlock,
-        epilogue: s_tir.SBlock,
-        padding: s_tir.SBlock | None,
-        conv: Contraction,
-    ) -> None:
-        assert conv.lines is not None
-        self.func, self.block, self.epilogue, self.padding = func, block, epilogue, padding
-        self.conv = conv
-        self.vars = [v.var for v in block.iter_vars]
-        self.sizes = [constant(v.dom.extent) or 1 for v in block.iter_vars]
-        self.is_depthwise = conv.channels is None
-        # Filters of :mod:`~tvm_edge.schedules.gpu.packed` end with whole vectors of channels.
-        last = conv.weight.indices[-1] if conv.weight is not None else None
-        self.is_packed = isinstance(last, tirx.FloorMod) and constant(last.b) == VECTOR
-        given = block.annotations.get(ITEMS)
-        self.items = read_knobs(Items, str(given)) if given else None
-        self.lines, self.columns = self.sizes[conv.lines], self.sizes[conv.columns]
-        self.channels = 1 if conv.channels is None else self.sizes[conv.channels]
-        operands = factors_of(block)
-        assert operands is not None, "a contraction has two factors"
-        factors = operands if conv.data_factor == 0 else operands[::-1]
-        self.sums = str(block.writes[0].source.dtype)
-        self.is_words = dot_operands(get_reduction_expr(block)) is not None
-        # As memory has them; what is multiplied is widened where it is float16 or a byte.
-        find = as_stored if self.sums == "float32" else as_byte
-        stored = [find(factor) for factor in factors]
-        if padding is not None and as_stored(padding.body.value) is not None:
-            stored[0] = factors[0]  # a padded image is stored as it came
-        self.data: tirx.Expr
-        self.weight: tirx.Expr
-        self.data, self.weight = factors if None in stored else stored
-        precision = func.attrs.get(PRECISION) if func.attrs is not None else None
-        is_stored = self.sums == "float32" and None not in stored
-        halves = precision == "float16" and is_stored and _bytes(self.weight) == 2
-        self.multiplied = "float16" if halves else self.sums
-
-    @staticmethod
-    def of(func: tirx.PrimFunc, sums: str = "float32") -> DirectConv | None:
-        """`func` taken apart, ``None`` if it is something else or adds up in another type."""
-        opened = open_contraction(func, sums)
-        if opened is None or opened[2].lines is None:
-            return None
-        sch, block, conv = opened
-        stage = isolate(sch, block, conv.data.source)
-        epilogue = epilogue_of(sch, block)
-        if match_contraction(sch.get(block)) is None:
-            return None
-        # Padded by a launch of its own where many channels read it: loads then need no condition
-        # and can be vectors. A depthwise convolution reads as much as that launch would write.
-        padding = None if conv.channels is None else stage
-        if stage is not None and padding is None and not accepts(sch.compute_inline, stage):
-            return None
-        if len(root_blocks(sch)) != 2 + (padding is not None):
-            return None
-        stmt, after = sch.get(block), sch.get(epilogue)
-        if not sums_stay_in_order(sch.mod["main"], stmt, after):
-            return None
-        if prod(constant(stmt.iter_vars[p].dom.extent) or 0 for p in conv.window) > LONGEST_WINDOW:
-            return None
-        pad = None if padding is None else sch.get(padding)
-        return DirectConv(sch.mod["main"], stmt, after, pad, conv)
-
-    def suits(self, spec: DeviceSpec) -> bool:
-        """Whether no other rule does better."""
-        if self.is_depthwise:
-            return True
-        narrow = is_narrow(self.block, spec, RESULTS_PER_CORE)
-        return spec.local_memory_kind != "dedicated" and not narrow
-
-    def choose_tile(self, spec: DeviceSpec) -> ItemTile:
-        """The largest tile that leaves enough work-items to fill the device."""
-        if self.is_depthwise:
-            wanted = max(spec.cores, 1) * ITEMS_PER_CORE
-            tiles = [
-                ItemTile(1, lines, columns)
-                for lines, columns in ((1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (2, 4))
-                if lines <= self.lines and columns <= self.columns
-            ]
-            fitting = [tile for tile in tiles if prod(self.space(tile)) >= wanted]
-            return fitting[-1] if fitting else tiles[0]
-        channels = VECTOR
-        while not self.is_packed and self.conv.group % channels:
-            channels //= 2
-        return ItemTile(channels, 1, min(VECTOR, self.columns))
-
-    def space(self, tile: ItemTile) -> tuple[int, int, int]:
-        """Work-items along columns, lines, and all else."""
-        outer = prod(self.sizes[p] for p in self.conv.outer)
-        return (
-            -(-self.columns // tile.columns),
-            -(-self.lines // tile.lines),
-            outer * -(-self.channels // tile.channels),
-        )
-
-    def problem(self, tile: ItemTile) -> Problem:
-        """What decides the work-group: the space of work-items, and what they read."""
-        conv = self.conv
-        assert conv.lines is not None
-        block_of = {conv.columns: (0, tile.columns), conv.lines: (1, tile.lines)}
-        for p in (*conv.outer, *([] if conv.channels is None else [conv.channels])):
-            block_of[p] = (2, tile.channels if p == conv.channels else 1)
-        reads = [
-            Read.of(load, self.vars, self.sizes, block_of)
-            for load in (conv.data, conv.weight)
-            if load is not None
-        ]
-        stride = conv.strides[1]
-        return Problem(
-            self.space(tile),
-            vector=tile.columns * stride,
-            reads=tuple(reads),
-            element_bytes=_bytes(self.weight),
-            registers=2 * tile.channels * tile.lines * tile.columns + 16,
-        )
-
-    def product(self, weight: tirx.Expr, data: tirx.Expr) -> tirx.Expr:
-        """Of two operands as memory has them."""
-        if self.is_words:
-            return dot(weight, data)
-        if self.sums == "int32":
-            return tirx.Cast("int32", weight) * tirx.Cast("int32", data)
-        if self.multiplied == "float16":
-            return weight * data
-        return widened(weight) * widened(data)
-
-    # --------------------------------------------------------------------------------- the kernel
-
-    def tiled(self, items: Items | None, spec: DeviceSpec) -> tirx.PrimFunc:
-        """The kernel with given knobs, or those of the rules."""
-        tile = self.choose_tile(spec) if items is None else items.tile
-        problem = self.problem(tile)
-        # A tile goes on in the smaller groups of a device that does not take the given ones.
-        if items is not None and takes(problem, items.group, spec):
-            return self.kernel(tile, items.group, spec)
-        return self.kernel(tile, choose_work_group(problem, spec), spec)
-
-    def kernel(
-        self,
-        tile: ItemTile,
-        group: WorkGroup | None,
-        spec: DeviceSpec,
-    ) -> tirx.PrimFunc:
-        """The function with loops for `tile` and work-groups `group`.
-
-        Parameters
-        ----------
-        group : WorkGroup or None
-            ``None`` leaves it to the call: before the result the function then has three tensors
-            of int8 more, whose lengths are the work-items of a group along x, y and z.
-        """
-        params = list(self.func.params)
-        tensors: list[Tensor] = [([int(d) for d in b.shape], str(b.dtype)) for b in params]
-        pad = self.padding
-        room: list[Tensor] = []
+    def body(*buffers: Any) -> None:
+        before = len(tensors) - 1
+        own = [*buffers[:before], *buffers[before + len(free) :]]
+        flat = as_vectors([*tensors, *room], own)
         if pad is not None:
-            padded = pad.writes[0].source
-            value = as_stored(pad.body.value)
-            dtype = str(padded.dtype) if value is None else "float16"
-            room = [([prod(int(d) for d in padded.shape)], dtype)]
-        free = [] if group is not None else [tirx.Var(f"items_{axis}", "int64") for axis in "xyz"]
+            _write_padding(pad, params, flat, spec)
+        items = [tirx.Cast("int32", size) for size in free] if group is None else group.sizes
+        write_direct(conv, tile, items, flat, spec)
 
-        def body(*buffers: Any) -> None:
-            before = len(tensors) - 1
-            own = [*buffers[:before], *buffers[before + len(free) :]]
-            flat = as_vectors([*tensors, *room], own)
-            if pad is not None:
-                self._write_padding(pad, params, flat, spec)
-            items = [tirx.Cast("int32", size) for size in free] if group is None else group.sizes
-            write_direct(self, tile, items, flat, spec)
-
-        given = [*tensors[:-1], *(([size], "int8") for size in free)]
-        made = function(given, [tensors[-1], *room], body).func
-        return made.with_attr(WORKSPACE, len(room))
-
-    def _write_padding(
-        self, pad: s_tir.SBlock, params: list[tirx.Buffer], flat: list[Any], spec: DeviceSpec
-    ) -> None:
-        sizes = [constant(v.dom.extent) or 1 for v in pad.iter_vars]
-
-        def put(at: tirx.Expr) -> None:
-            places, rest = [], at
-            for size in reversed(sizes):
-                places.append(hold(tirx.floormod(rest, size)))
-                rest = tirx.floordiv(rest, size)
-            simplify = sym.Analyzer()
-            variables = [
-                (v.var, place) for v, place in zip(pad.iter_vars, reversed(places), strict=True)
-            ]
-            memory = Memory(params, flat[: len(params)], simplify)
-            stored = as_stored(pad.body.value)
-            value = pad.body.value if stored is None else stored
-            flat[-1][at] = memory.flattened(value, variables)
-
-        each(spec, prod(sizes), put)
+    given = [*tensors[:-1], *(([size], "int8") for size in free)]
+    made = function(given, [tensors[-1], *room], body).func
+    return made.with_attr(WORKSPACE, len(room))
 
 
-def _bytes(operand: tirx.Expr) -> int:
-    return tvm.DataType(str(operand.ty.dtype)).itemsize
+def _write_padding(
+    pad: s_tir.SBlock, params: list[tirx.Buffer], flat: list[Any], spec: DeviceSpec
+) -> None:
+    sizes = [constant(v.dom.extent) or 1 for v in pad.iter_vars]
+
+    def put(at: tirx.Expr) -> None:
+        places, rest = [], at
+        for size in reversed(sizes):
+            places.append(hold(tirx.floormod(rest, size)))
+            rest = tirx.floordiv(rest, size)
+        simplify = sym.Analyzer()
+        variables = [
+            (v.var, place) for v, place in zip(pad.iter_vars, reversed(places), strict=True)
+        ]
+        memory = Memory(params, flat[: len(params)], simplify)
+        stored = as_stored(pad.body.value)
+        value = pad.body.value if stored is None else stored
+        flat[-1][at] = memory.flattened(value, variables)
+
+    each(spec, prod(sizes), put)

@@ -14,10 +14,11 @@ from tvm import tirx
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.gpu.channel_blocks import BlockedSums
-from tvm_edge.schedules.gpu.direct import DirectConv
-from tvm_edge.schedules.gpu.items import ITEMS_PER_CORE, is_legal
+from tvm_edge.schedules.gpu.direct import tiled_kernel
+from tvm_edge.schedules.gpu.direct_conv import DirectConv
+from tvm_edge.schedules.gpu.item_space import is_legal
+from tvm_edge.schedules.gpu.items import ITEMS_PER_CORE, ItemTile
 from tvm_edge.schedules.gpu.product import VECTOR
-from tvm_edge.schedules.gpu.write_direct import ItemTile
 from tvm_edge.schedules.workgroup import Problem
 
 __all__ = ["BlockedConv", "ItemBlocks"]
@@ -41,7 +42,7 @@ class ItemBlocks:
         items = found.items
         if items is not None and not is_legal(found, items.tile):
             items = None  # a record may be another convolution's
-        return found.tiled(items, spec)
+        return tiled_kernel(found, items, spec)
 
 
 class BlockedConv(DirectConv):

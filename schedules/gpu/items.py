@@ -1,46 +1,26 @@
-"""What work-items of a convolution without local memory may compute, and in which work-groups.
+"""Knobs of convolutions without local memory: the tile of a work-item, and its work-group.
 
-Both together are the knobs of :mod:`tvm_edge.schedules.gpu.direct`. Its rule chooses one after the
-other, which is where a search begins; all others are ranked by an estimate that was fitted to no
-device, and only says what to try first.
+:mod:`tvm_edge.schedules.gpu.direct` writes their kernels.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from math import prod
-from typing import TYPE_CHECKING
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.gpu.reduce import has_few_results
-from tvm_edge.schedules.gpu.write_direct import ItemTile
-from tvm_edge.schedules.workgroup import (
-    Problem,
-    WorkGroup,
-    choose_work_group,
-    penalties,
-    ranked_work_groups,
-    simultaneous_items,
-)
-
-if TYPE_CHECKING:
-    from tvm_edge.schedules.gpu.direct import DirectConv
+from tvm_edge.schedules.workgroup import WorkGroup
 
 __all__ = [
     "ITEMS",
     "ITEMS_PER_CORE",
     "LONGEST_WINDOW",
     "RESULTS_PER_CORE",
+    "ItemTile",
     "Items",
-    "cycles_of_items",
-    "first_items",
-    "is_legal",
     "items_apply",
-    "possible_items",
-    "possible_tiles",
 ]
 
 ITEMS = "tvm_edge.items"
@@ -55,25 +35,19 @@ RESULTS_PER_CORE = 64
 ITEMS_PER_CORE = 512
 """Work-items for each core that hide the latency of memory."""
 
-_CHANNELS = (1, 2, 4, 8)
-_LINES = (1, 2, 4)
-# 7 divides the lines and columns of most networks' last feature maps, which powers of two do not.
-_COLUMNS = (1, 2, 4, 7, 8)
 
-# 32-bit registers that compilers give a work-item of any GPU before they spill.
-_MOST_REGISTERS = 128
+@dataclass(frozen=True)
+class ItemTile:
+    """Sums of a work-item, along channels, lines and columns of the output."""
 
-# Multiply-adds that are written out for one input channel: beyond, sources take long to build.
-_MOST_WRITTEN = 1024
+    channels: int
+    lines: int
+    columns: int
 
-# Of each tile those that the rules of work-groups penalise least: many more are as good as equal.
-_GROUPS_OF_A_TILE = 16
-
-# In multiply-adds: a read, of a vector or of one element.
-_READ = 4.0
-
-# Work-items of a core at which half of the latency of memory is hidden.
-_HALF_HIDDEN = 32
+    @property
+    def size(self) -> int:
+        """Sums in all."""
+        return self.channels * self.lines * self.columns
 
 
 @dataclass(frozen=True)
@@ -120,108 +94,3 @@ def items_apply(workload: ConvWorkload, spec: DeviceSpec) -> bool:
     results = workload.batch * workload.filters * prod(workload.output)
     few = has_few_results(workload.macs // max(results, 1), results, spec, RESULTS_PER_CORE)
     return spec.local_memory_kind != "dedicated" and not few
-
-
-def is_legal(conv: DirectConv, tile: ItemTile) -> bool:
-    """Whether a tile is one of the convolution's: inside of its image, its groups and filters."""
-    if tile.lines > conv.lines or tile.columns > conv.columns:
-        return False
-    if conv.is_depthwise:
-        return tile.channels == 1
-    if conv.of_block:
-        return tile.channels % VECTOR == 0 and conv.channels % tile.channels == 0
-    # An item stays in its group. Where there is only one, zeros fill up packed filters.
-    alone = conv.is_packed and conv.conv.group == conv.channels
-    readable = -(-conv.channels // VECTOR) * VECTOR if alone else conv.conv.group
-    return readable % tile.channels == 0
-
-
-def possible_tiles(conv: DirectConv, spec: DeviceSpec) -> list[ItemTile]:
-    """Legal tiles that a work-item's registers hold, the rule's own first."""
-    chosen = conv.choose_tile(spec)
-    window = prod(conv.sizes[p] for p in conv.conv.window)
-    found = {chosen: None}
-    # An image of few columns may be one tile wide.
-    widths = sorted({*_COLUMNS, min(conv.columns, _COLUMNS[-1])})
-    for sizes in product(_CHANNELS, _LINES, widths):
-        tile = ItemTile(*sizes)
-        if tile.columns & (tile.columns - 1) and conv.columns % tile.columns:
-            continue  # what is no power of two is for lines that it divides
-        if not is_legal(conv, tile) or tile.size * window > _MOST_WRITTEN:
-            continue
-        if conv.problem(tile).registers <= _MOST_REGISTERS:
-            found[tile] = None
-    return list(found)
-
-
-def possible_items(conv: DirectConv, spec: DeviceSpec) -> list[Items]:
-    """What a search chooses from: the rule's own first, all others by estimated time."""
-    first, tiles = first_items(conv, spec), possible_tiles(conv, spec)
-    cycles: dict[Items, float] = {}
-    for tile in tiles:
-        problem = conv.problem(tile)
-        of_item = _cycles_of_item(conv, tile, spec)
-        for group in ranked_work_groups(problem, spec)[:_GROUPS_OF_A_TILE]:
-            used = _used(problem, group, spec)
-            cycles[Items.of(tile, group)] = of_item * prod(problem.space) / used
-    return sorted(cycles, key=lambda items: (items != first, cycles[items]))
-
-
-def first_items(conv: DirectConv, spec: DeviceSpec) -> Items:
-    """The rule's own."""
-    tile = conv.choose_tile(spec)
-    return Items.of(tile, choose_work_group(conv.problem(tile), spec))
-
-
-def cycles_of_items(conv: DirectConv, items: Items, spec: DeviceSpec) -> float:
-    """Estimated cycles of the device."""
-    problem = conv.problem(items.tile)
-    of_item = _cycles_of_item(conv, items.tile, spec) * _steps_of_item(conv)
-    return of_item * prod(problem.space) / _used(problem, items.group, spec)
-
-
-def _steps_of_item(conv: DirectConv) -> int:
-    """How often an item goes through what is written out."""
-    return prod(conv.sizes[p] for p in conv.conv.channel_sum)
-
-
-def _cycles_of_item(conv: DirectConv, tile: ItemTile, spec: DeviceSpec) -> float:
-    """Of a work-item, in steps of a scalar unit; terms outside of the window are the same for all.
-
-    A GPU whose work-items are executed one by one has vectors instead, which channels fill.
-    """
-    *rows, taps = (conv.sizes[p] for p in conv.conv.window) if conv.conv.window else (1,)
-    lines = prod(rows)
-    lanes = min(tile.channels, spec.lanes()) if spec.wave == 1 else 1
-    adds = tile.size * lines * taps / lanes
-    # Of a line of the image each element once, of each line that the tile and the window have.
-    beside = min(taps * tile.columns, (tile.columns - 1) * conv.conv.strides[1] + taps)
-    width = VECTOR if spec.unaligned_vectors else 1
-    reads = lines * tile.lines * -(-beside // width)
-    reads += lines * taps * -(-tile.channels // (VECTOR if conv.is_packed else 1))
-    if conv.of_block:
-        reads = _reads_of_blocks(conv, tile)
-    return float(adds + _READ * reads)
-
-
-def _reads_of_blocks(conv: DirectConv, tile: ItemTile) -> int:
-    """Vectors that an item reads for one place of the axes that are not written out."""
-    sizes = [conv.sizes[p] for p in conv.conv.window]
-    quads = tile.channels // VECTOR
-    if conv.own_channels:
-        lines, taps = sizes
-        beside = min(taps * tile.columns, (tile.columns - 1) * conv.conv.strides[1] + taps)
-        return lines * quads * (tile.lines * beside + taps)
-    *places, depth = sizes
-    return prod(places) * (tile.lines * tile.columns * -(-depth // VECTOR) + depth * quads)
-
-
-def _used(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
-    """The share of a device that work-items in such groups keep busy."""
-    cores = max(spec.cores, 1)
-    items = min(prod(problem.space) / cores, ITEMS_PER_CORE)
-    if spec.registers:
-        items = min(items, max(spec.registers / problem.registers, 1))
-    kept = prod(1.0 - penalty for penalty in penalties(problem, group, spec))
-    lanes = cores * simultaneous_items(spec)
-    return max(kept, 1e-6) * lanes * items / (items + _HALF_HIDDEN)

@@ -16,8 +16,8 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.conv2d_int8 import int8_tensors
-from tvm_edge.schedules.gpu.direct import DirectConv
-from tvm_edge.schedules.gpu.items import possible_items
+from tvm_edge.schedules.gpu.direct_conv import DirectConv
+from tvm_edge.schedules.gpu.item_space import possible_items
 from tvm_edge.schedules.gpu.product_tile import ranked_tiles
 from tvm_edge.schedules.gpu.tiled import Source
 from tvm_edge.schedules.knobs import knobs_as_text

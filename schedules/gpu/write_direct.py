@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import ir, sym, tirx
 from tvm.script.ir_builder import tirx as T
@@ -15,29 +14,14 @@ from tvm.script.ir_builder import tirx as T
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.emit import hold, int32, launch_grid, registers, when
 from tvm_edge.schedules.float16 import widened
+from tvm_edge.schedules.gpu.direct_conv import DirectConv
 from tvm_edge.schedules.gpu.dot_products import dot_product_of
+from tvm_edge.schedules.gpu.items import ItemTile
 from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.gpu.reads import Reads
 from tvm_edge.schedules.gpu.tail import Memory, Tail, place_in_block
 
-if TYPE_CHECKING:
-    from tvm_edge.schedules.gpu.direct import DirectConv
-
-__all__ = ["ItemTile", "write_direct"]
-
-
-@dataclass(frozen=True)
-class ItemTile:
-    """Sums of a work-item, along channels, lines and columns of the output."""
-
-    channels: int
-    lines: int
-    columns: int
-
-    @property
-    def size(self) -> int:
-        """Sums in all."""
-        return self.channels * self.lines * self.columns
+__all__ = ["write_direct"]
 
 
 def write_direct(

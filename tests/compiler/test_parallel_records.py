@@ -14,12 +14,12 @@ from tests.relay_passes.concatenations import conv
 from tests.relay_passes.fusion_groups import two_networks
 from tests.schedules.harness import Graph
 from tvm_edge.hardware.presets import PRESETS
-from tvm_edge.records import Record, RecordedDevice, add_records, recorded_device
+from tvm_edge.records import RecordDevice, TuningRecord, add_records
 from tvm_edge.schedules.launch_work import Launch
 from tvm_edge.schedules.parallel_records import TEMPLATE, group_config, group_workload
 
 TARGET = "jetson-orin-nano"
-DEVICE = recorded_device(PRESETS[TARGET].spec)
+DEVICE = RecordDevice.of(PRESETS[TARGET].spec)
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +46,9 @@ def record(
     members: Sequence[Sequence[Launch]],
     merged: bool,
     seconds: float,
-    device: RecordedDevice = DEVICE,
-) -> Record:
-    return Record(
+    device: RecordDevice = DEVICE,
+) -> TuningRecord:
+    return TuningRecord(
         device,
         {"kind": "cuda"},
         group_workload(members),

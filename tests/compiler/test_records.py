@@ -18,10 +18,9 @@ from tests.records.made import measured
 from tests.schedules.gpu.harness import launches
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.records import (
-    Record,
-    RecordedDevice,
+    RecordDevice,
+    TuningRecord,
     add_records,
-    recorded_device,
     store_of,
     write_lines,
 )
@@ -68,7 +67,7 @@ def origins(report: tvm_edge.CompileReport, operator: str) -> set[str]:
     }
 
 
-def elsewhere(device: RecordedDevice, **fields: Any) -> RecordedDevice:
+def elsewhere(device: RecordDevice, **fields: Any) -> RecordDevice:
     return replace(device, key=f"{device.vendor}/another", **fields)
 
 
@@ -100,7 +99,7 @@ def test_a_record_of_this_device_is_taken(
 def test_a_record_of_a_like_device_is_transferred(
     model: onnx.ModelProto, first: ConvWorkload, tmp_path: Path, alike: bool
 ) -> None:
-    device = elsewhere(recorded_device(CPU))
+    device = elsewhere(RecordDevice.of(CPU))
     if not alike:
         device = replace(device, architecture=f"{device.vendor}/other")
     config = other_config(first)
@@ -202,8 +201,8 @@ def test_another_api_precision_or_vendor_says_nothing(
     model: onnx.ModelProto, first: ConvWorkload, tmp_path: Path
 ) -> None:
     made = measured(first, other_config(first), CPU, "llvm")
-    foreign = replace(recorded_device(CPU), key="sparc/t1")
-    others: list[Record] = [
+    foreign = replace(RecordDevice.of(CPU), key="sparc/t1")
+    others: list[TuningRecord] = [
         replace(made, target={"kind": "opencl"}),
         replace(made, workload=replace(made.workload, dtype="float16")),
         replace(made, device=foreign),

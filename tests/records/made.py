@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.records import Record, RecordedDevice, Workload, recorded_device
+from tvm_edge.records import RecordDevice, TuningRecord, Workload
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import (
     TEMPLATES,
@@ -17,7 +17,7 @@ from tvm_edge.schedules.conv_records import (
 )
 from tvm_edge.schedules.conv_workload import ConvWorkload
 
-DEVICE = RecordedDevice("arm/mali-g52", "arm/wave8-local-global", "Arm Mali-G52 MP2", "r32p1")
+DEVICE = RecordDevice("arm/mali-g52", "arm/wave8-local-global", "Arm Mali-G52 MP2", "r32p1")
 
 
 def workload(number: int = 0) -> Workload:
@@ -27,9 +27,9 @@ def workload(number: int = 0) -> Workload:
     return Workload("conv2d", shapes, "float32", "NCHW", attributes)
 
 
-def record(number: int = 0, knob: int = 0, cost: float = 1e-3, **fields: Any) -> Record:
+def record(number: int = 0, knob: int = 0, cost: float = 1e-3, **fields: Any) -> TuningRecord:
     """A record of convolution `number` with one knob."""
-    made = Record(
+    made = TuningRecord(
         DEVICE,
         {"kind": "opencl"},
         workload(number),
@@ -43,17 +43,17 @@ def record(number: int = 0, knob: int = 0, cost: float = 1e-3, **fields: Any) ->
     return replace(made, **fields)
 
 
-def failure(number: int = 0, knob: int = 0, **fields: Any) -> Record:
+def failure(number: int = 0, knob: int = 0, **fields: Any) -> TuningRecord:
     """The same, which failed."""
     return record(number, knob, latencies=(), error="MeasureTimeout", **fields)
 
 
 def measured(
     conv: ConvWorkload, config: ConvConfig, spec: DeviceSpec, kind: str, **fields: Any
-) -> Record:
+) -> TuningRecord:
     """What a tuner writes of a convolution on a device."""
-    made = Record(
-        recorded_device(spec),
+    made = TuningRecord(
+        RecordDevice.of(spec),
         recorded_target(kind, spec),
         recorded_workload(conv),
         template_of(spec, conv),

@@ -6,13 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.records.made import DEVICE, failure, record, workload
-from tvm_edge.records import Database, Record, RecordLibrary, add_records, store_of, write_lines
+from tvm_edge.records import (
+    Database,
+    RecordLibrary,
+    TuningRecord,
+    add_records,
+    store_of,
+    write_lines,
+)
 
 SIBLING = replace(DEVICE, key="arm/mali-g51")
 COUSIN = replace(DEVICE, key="arm/mali-a1", architecture="arm/wave4-local-global")
 
 
-def found(user: Path, shipped: Path, kind: str = "opencl") -> list[tuple[str, Record]]:
+def found(user: Path, shipped: Path, kind: str = "opencl") -> list[tuple[str, TuningRecord]]:
     with RecordLibrary(DEVICE, user, shipped) as library:
         candidates = list(library.candidates(workload(), kind))
         assert not library.warnings

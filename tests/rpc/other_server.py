@@ -7,7 +7,7 @@ import sys
 from tvm.rpc.server import PopenRPCServerState
 
 from tvm_edge.rpc.board import register
-from tvm_edge.rpc.description import hello
+from tvm_edge.rpc.board_info import hello
 
 if __name__ == "__main__":
     port, *version = sys.argv[1:]

@@ -22,13 +22,13 @@ from tests.tuning.made import conv, first_config
 from tvm_edge.errors import DeviceLost, DeviceUnavailableError
 from tvm_edge.hardware import resolve_target
 from tvm_edge.rpc.agent import Agent, Call, Upload
+from tvm_edge.tuning import board_sessions, fleet_threads
 from tvm_edge.tuning import fleet as fleets
-from tvm_edge.tuning import fleet_threads
+from tvm_edge.tuning.conv_problem import make_problem
 from tvm_edge.tuning.fleet import Fleet
-from tvm_edge.tuning.pool import Limits, Trial
-from tvm_edge.tuning.problem import make_problem
-from tvm_edge.tuning.serving import Done, Failed
+from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.tasks import legal_configs
+from tvm_edge.tuning.worker import Done, Failed, Limits
 
 CONV = conv()
 QUICK = Limits(build=60, measure=20, rounds=2, seconds=0.001)
@@ -107,9 +107,11 @@ def test_every_board_measures(
     pair: Fleet, trials: list[Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     places: list[str] = []
-    works = pair.board_works
-    monkeypatch.setattr(pair, "board_works", lambda place: (places.append(place), works(place)))
-    assert pair.size == 2
+    works = pair.sessions.forget_losses
+    monkeypatch.setattr(
+        pair.sessions, "forget_losses", lambda place: (places.append(place), works(place))
+    )
+    assert pair.sessions.size == 2
     with limits(pair, replace(QUICK, seconds=0.3)):
         assert_timed(measured(pair, trials * 2).values())
     assert len(set(places)) == 2 and len(places) == 8
@@ -172,8 +174,8 @@ def test_a_board_that_is_away_for_long_is_waited_for(
     pair: Fleet, fleet: Boards, trials: list[Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as another measures."""
-    monkeypatch.setattr(fleet_threads, "WAIT_SECONDS", 0.0)
-    monkeypatch.setattr(fleets, "_ASK_SECONDS", 0.1)
+    monkeypatch.setattr(board_sessions, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(board_sessions, "_ASK_SECONDS", 0.1)
     address = fleet.boards[0].address
     with limits(pair, LONG), killed(monkeypatch, fleet.boards[0], address, 1):
         assert_timed(measured(pair, trials).values(), 1)
@@ -184,24 +186,26 @@ def test_the_others_go_on(
     pair: Fleet, fleet: Boards, trials: list[Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the board that is let alone, and with the candidate that it was lost with."""
-    monkeypatch.setattr(fleets, "_MOST_LOSSES", 1)
+    monkeypatch.setattr(board_sessions, "_MOST_LOSSES", 1)
     places: list[str] = []
-    works = pair.board_works
-    monkeypatch.setattr(pair, "board_works", lambda place: (places.append(place), works(place)))
+    works = pair.sessions.forget_losses
+    monkeypatch.setattr(
+        pair.sessions, "forget_losses", lambda place: (places.append(place), works(place))
+    )
     address = fleet.boards[0].address
     with limits(pair, LONG), killed(monkeypatch, fleet.boards[0], address, 1):
         assert_timed(measured(pair, trials[:3]).values(), 1)
-    assert list(pair.quarantined) == [address]
+    assert list(pair.sessions.quarantined) == [address]
     assert address not in places and len(places) == 3
 
 
 def test_a_candidate_that_hangs_costs_itself(pair: Fleet, trials: list[Trial]) -> None:
-    before = dict(pair.quarantined)
+    before = dict(pair.sessions.quarantined)
     with limits(pair, replace(QUICK, measure=0.2, seconds=60)):
         (answer,) = measured(pair, trials[:1]).values()
     assert isinstance(answer, Failed) and answer.error == "MeasureTimeout"
     assert_timed(measured(pair, trials).values())
-    assert pair.quarantined == before
+    assert pair.sessions.quarantined == before
 
 
 def test_sessions_that_are_killed(
@@ -218,13 +222,13 @@ def test_sessions_that_are_killed(
         with killed(monkeypatch, board, address, 2):
             (failed,) = measured(fleet, trials[:1]).values()
         assert isinstance(failed, Failed) and failed.error == "DeviceLost"
-        assert not fleet.quarantined
+        assert not fleet.sessions.quarantined
         with (
             killed(monkeypatch, board, address, 1),
             pytest.raises(DeviceLost, match=f"no board .* is left .*{address}.*--resume"),
         ):
             assert not list(fleet.run(trials[:2])), "none of them has failed"
-        assert list(fleet.quarantined) == [address]
+        assert list(fleet.sessions.quarantined) == [address]
     assert "was lost 3 times in a row" in caplog.text
 
 
@@ -282,7 +286,7 @@ def test_on_opencl(single: tuple[Board, str], problem: Path) -> None:
     _, address = single
     trial = Trial(CONV, first_config(CONV, "direct", target="opencl"), problem)
     with Fleet("opencl", None, address, None, 1, QUICK) as fleet:
-        assert "PoCL" in fleet.driver or fleet.driver
+        assert "PoCL" in fleet.sessions.driver or fleet.sessions.driver
         assert_timed(measured(fleet, [trial]).values())
 
 

@@ -19,8 +19,7 @@ from tests.tuning.int8_networks import PLAIN_MODEL
 from tests.tuning.made import network, records_of
 from tvm_edge.errors import ArtifactError, DeviceLost, DeviceUnavailableError, InputError
 from tvm_edge.hardware import resolve_target
-from tvm_edge.tuning import fleet as fleets
-from tvm_edge.tuning import fleet_threads
+from tvm_edge.tuning import board_sessions
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +67,7 @@ def test_cut_off_nothing_is_lost_and_the_run_goes_on(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fleet_threads, "WAIT_SECONDS", 2.0)
+    monkeypatch.setattr(board_sessions, "_WAIT_SECONDS", 2.0)
     _, address = single
     line = Proxy(int(address.rpartition(":")[2]))
     given: dict[str, Any] = {"trials": 9, "tuning_logs": tmp_path}
@@ -120,7 +119,7 @@ def test_boards_of_another_architecture(
 def test_a_key_that_nobody_serves(
     fleet: Boards, model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleets, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(board_sessions, "_WAIT_SECONDS", 0.3)
     with pytest.raises(DeviceUnavailableError, match=f"served: '{KEY}'"):
         tvm_edge.tune(model, "llvm", tracker=fleet.tracker, key="none", tuning_logs=tmp_path)
 

@@ -24,8 +24,8 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.items import Items
 from tvm_edge.schedules.knobs import knobs_as_text
-from tvm_edge.tuning.problem import make_problem
-from tvm_edge.tuning.repeated import repeated_convolution
+from tvm_edge.tuning.conv_problem import make_problem
+from tvm_edge.tuning.repeat_convolution import repeat_convolution
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +264,7 @@ def run_items(groups: int) -> tuple[float, list[str]]:
     workload = ConvWorkload(1, 16, 28, 28, 16, (3, 3), (1, 1), (1,) * 4, (1, 1), groups)
     config = ConvConfig("items", knobs=knobs_as_text(Items(1, 2, 2, 8, 8, 2)))
     problem = make_problem(workload)
-    model = repeated_convolution(workload, problem, 1)
+    model = repeat_convolution(workload, problem, 1)
 
     def make() -> tvm_edge.CompiledModel:
         return driver.compile_with(model, "opencl", {workload: config}, fallback="none")

@@ -16,7 +16,7 @@ from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem
 from tvm_edge.runtime import CompiledModel
 from tvm_edge.tuning.layout_costs import layout_problem, plan_of, transform_kinds, ways
-from tvm_edge.tuning.transforms import estimate_transforms
+from tvm_edge.tuning.transform_times import estimate_transforms
 from tvm_edge.tuning.tunable import layout_graph_of
 
 CPU = resolve_target("llvm")

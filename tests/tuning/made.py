@@ -11,7 +11,7 @@ from onnx import helper
 
 from tests.onnx_models import make_model, random_input
 from tvm_edge.hardware import resolve_target
-from tvm_edge.records import Database, Record, store_of
+from tvm_edge.records import Database, TuningRecord, store_of
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.tuning.tasks import legal_configs
@@ -49,7 +49,7 @@ def network(channels: int = 16) -> onnx.ModelProto:
     return make_model(nodes, {"x": (1, 16, 12, 12)}, ["y"], weights)
 
 
-def records_of(folder: Path) -> list[Record]:
+def records_of(folder: Path) -> list[TuningRecord]:
     """Records of this CPU in a folder, none of them damaged."""
     with Database(store_of(folder, resolve_target("llvm").spec.key), readonly=True) as database:
         records, damages = database.all()

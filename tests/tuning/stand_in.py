@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from tvm_edge.tuning.pool import Trial
-from tvm_edge.tuning.serving import Done, Failed
+from tvm_edge.tuning.worker import Done, Failed
 
 
 class StandIn:

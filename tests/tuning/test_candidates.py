@@ -16,9 +16,9 @@ from tvm_edge.hardware import resolve_target
 from tvm_edge.runtime.candidates import model_candidate
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.tuning.candidates import Shared, build_candidate
+from tvm_edge.tuning.conv_problem import TOLERANCE, make_problem
 from tvm_edge.tuning.features import features
-from tvm_edge.tuning.problem import TOLERANCE, make_problem
-from tvm_edge.tuning.repeated import repeated_convolution
+from tvm_edge.tuning.repeat_convolution import repeat_convolution
 from tvm_edge.tuning.tasks import extract_layout_tasks, extract_tasks, legal_configs
 
 LANES = resolve_target("llvm").spec.lanes()
@@ -143,7 +143,7 @@ def test_of_a_gpu_without_local_memory(name: str, small_gpu: None) -> None:
 @pytest.mark.parametrize("target", ["mali-t860", "jetson-orin-nano", "intel-hd505"])
 def test_depthwise_convolutions_are_tasks_of_every_gpu(target: str) -> None:
     workload = conv(groups=16)
-    model = repeated_convolution(workload, make_problem(workload), 2)
+    model = repeat_convolution(workload, make_problem(workload), 2)
     (task,) = extract_tasks(model, resolve_target(target))
     assert (task.workload, task.count) == (workload, 2)
     assert sum(config.algorithm == "items" for config in task.configs) >= 50
@@ -156,7 +156,7 @@ def test_depthwise_convolutions_are_tasks_of_every_gpu(target: str) -> None:
 def test_convolutions_are_timed_inside_the_recorded_graph() -> None:
     """All but the one whose result is an output: launched by the host, others would be timed."""
     workload = conv()
-    model = repeated_convolution(workload, make_problem(workload), 5, sampled=True)
+    model = repeat_convolution(workload, make_problem(workload), 5, sampled=True)
     plan = lowered_model(model, "jetson-orin-nano", "none")
     recorded = next(
         func for gvar, func in plan.module.functions_items() if "capture" in gvar.name_hint
@@ -172,7 +172,7 @@ def test_every_copy_is_checked() -> None:
     workload = conv()
     problem = make_problem(workload)
     built = driver.compile_with(
-        repeated_convolution(workload, problem, 4, sampled=True), "opencl", {}, fallback="none"
+        repeat_convolution(workload, problem, 4, sampled=True), "opencl", {}, fallback="none"
     )
     assert model_candidate(built, problem.image, problem.expected).error() <= TOLERANCE
     run = built.run

@@ -15,8 +15,8 @@ from tvm_edge.runtime.candidates import kernel_candidate, relative_error
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS
 from tvm_edge.tuning.candidates import Shared, build_candidate
+from tvm_edge.tuning.conv_problem import TOLERANCE, convolve, make_problem, rounding_of
 from tvm_edge.tuning.features import features
-from tvm_edge.tuning.problem import TOLERANCE, convolve, make_problem, rounding_of
 from tvm_edge.tuning.tasks import Task, extract_layout_tasks, legal_configs
 
 CPU = resolve_target("llvm")

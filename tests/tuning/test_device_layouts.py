@@ -33,10 +33,10 @@ from tvm_edge.relay_passes.layout.block_layout import BlockLayout
 from tvm_edge.schedules.conv_records import config_space
 from tvm_edge.tuning import candidates, graph_tuner, measurer
 from tvm_edge.tuning.candidates import build_candidate
+from tvm_edge.tuning.conv_problem import TOLERANCE, make_problem
 from tvm_edge.tuning.graph_tuner import GraphTuner, timed_in_turns
-from tvm_edge.tuning.problem import TOLERANCE, make_problem
 from tvm_edge.tuning.tasks import extract_layout_tasks, legal_configs
-from tvm_edge.tuning.transforms import TransformTimes, estimate_transforms, measure_transforms
+from tvm_edge.tuning.transform_times import TransformTimes, estimate_transforms, measure_transforms
 from tvm_edge.tuning.tunable import layout_graph_of
 
 

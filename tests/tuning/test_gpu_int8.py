@@ -22,7 +22,7 @@ from tests.tuning.made import conv
 from tests.tuning.stand_in import StandIn
 from tvm_edge.compiler import driver as compiler
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
-from tvm_edge.records import Database, Record, add_records, store_of
+from tvm_edge.records import Database, TuningRecord, add_records, store_of
 from tvm_edge.runtime import CompiledModel
 from tvm_edge.runtime.candidates import Candidate, Operands, model_candidate
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -35,13 +35,13 @@ from tvm_edge.schedules.gpu.product import Tile
 from tvm_edge.schedules.knobs import read_knobs
 from tvm_edge.tuning import candidates, driver, measurer
 from tvm_edge.tuning.candidates import build_candidate
+from tvm_edge.tuning.conv_problem import TOLERANCE, convolve, convolve_at, make_problem, rounding_of
 from tvm_edge.tuning.features import features
 from tvm_edge.tuning.pool import Trial
-from tvm_edge.tuning.problem import TOLERANCE, convolve, convolve_at, make_problem, rounding_of
-from tvm_edge.tuning.repeated import repeated_convolution
-from tvm_edge.tuning.serving import Done, Failed
+from tvm_edge.tuning.repeat_convolution import repeat_convolution
 from tvm_edge.tuning.tasks import Task, extract_layout_tasks, extract_tasks, legal_configs
 from tvm_edge.tuning.tunable import convolutions_of
+from tvm_edge.tuning.worker import Done, Failed
 
 CPU = resolve_target("llvm")
 BYTES = {"dtype": "int8"}
@@ -182,7 +182,7 @@ def test_the_model_of_a_candidate_is_the_problem(name: str) -> None:
     """By a CPU, in whose type the images may be padded with another number than 0."""
     workload = replace(WORKLOADS[name], dtype=DOT_PRODUCTS[CPU.spec.dot_product].image)
     problem = make_problem(workload)
-    model = repeated_convolution(workload, problem, 4, sampled=True)
+    model = repeat_convolution(workload, problem, 4, sampled=True)
     built = tvm_edge.compile(model, "llvm", tuning_logs=False)
     assert [k.rule for k in built.report.kernels].count("conv2d_int8") == 4
     assert model_candidate(built, problem.image, problem.expected).error() == 0.0
@@ -192,7 +192,7 @@ def test_every_copy_is_checked(gpu: str, large_gpu: None) -> None:
     """A byte that is off by one in one of them alone is seen."""
     workload = WORKLOADS["depthwise"]
     problem = make_problem(workload)
-    model = repeated_convolution(workload, problem, 4, sampled=True)
+    model = repeat_convolution(workload, problem, 4, sampled=True)
     built = tvm_edge.compile(model, gpu, fallback="none", tuning_logs=False)
     assert model_candidate(built, problem.image, problem.expected).error() == 0.0
     run = built.run
@@ -213,7 +213,7 @@ def test_copies_have_filters_of_their_own_and_are_timed_as_in_a_network(
     workload: ConvWorkload,
 ) -> None:
     """Inside the recorded graph but for the one whose result is an output; a kernel each."""
-    model = repeated_convolution(workload, make_problem(workload), 5, sampled=True)
+    model = repeat_convolution(workload, make_problem(workload), 5, sampled=True)
     plan = lowered_model(model, "jetson-orin-nano", "none")
     shape = [int(dim) for dim in int8_tensors(workload)[1].shape]
     filters = {w.numpy().tobytes() for w in plan.weights if list(w.shape) == shape}
@@ -239,7 +239,7 @@ def test_copies_do_not_share_a_launch(dtype: str, monkeypatch: pytest.MonkeyPatc
     made: Any = candidates._model(workload, config, make_problem(workload), target)
     assert [k.rule.split("_")[0] for k in made.report.kernels].count("tiled") == 24
     fused = tvm_edge.analyze(
-        repeated_convolution(workload, make_problem(workload), 24, sampled=True), target
+        repeat_convolution(workload, make_problem(workload), 24, sampled=True), target
     )
     assert any(k.rule.startswith("parallel") for k in fused.kernels)
 
@@ -271,7 +271,7 @@ def groups_of(model: Any, kind: str, logs: Any) -> list[int]:
 
 def records_for(
     configs: Mapping[ConvWorkload, ConvConfig], spec: DeviceSpec, kind: str
-) -> list[Record]:
+) -> list[TuningRecord]:
     return [measured(w, config, spec, kind) for w, config in configs.items()]
 
 

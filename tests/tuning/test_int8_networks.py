@@ -35,7 +35,7 @@ from tvm_edge.schedules.knobs import knobs_as_dict
 from tvm_edge.tuning import graph_tuner, measurer
 from tvm_edge.tuning.graph_tuner import GraphTuner
 from tvm_edge.tuning.layout_costs import plan_of, transform_kinds
-from tvm_edge.tuning.transforms import TransformTimes, estimate_transforms
+from tvm_edge.tuning.transform_times import TransformTimes, estimate_transforms
 from tvm_edge.tuning.tunable import convolutions_of, layout_graph_of
 
 CPU = resolve_target("llvm")

@@ -13,7 +13,7 @@ from tests.tuning.layout_networks import CPU, SMALL, SMALL_MODEL, check_outputs,
 from tvm_edge.records import (
     LAYOUTS,
     LayoutRecord,
-    RecordedTransform,
+    LayoutTransform,
     read_layouts,
     store_of,
     stores_below,
@@ -24,7 +24,7 @@ from tvm_edge.schedules.conv_records import recorded_config
 from tvm_edge.tuning import GraphResult, graph_tuner
 from tvm_edge.tuning.graph_tuner import GraphTuner, uniform
 from tvm_edge.tuning.layout_costs import layout_problem, transform_kinds, ways
-from tvm_edge.tuning.transforms import estimate_transforms
+from tvm_edge.tuning.transform_times import estimate_transforms
 from tvm_edge.tuning.tunable import layout_graph_of
 
 
@@ -146,7 +146,7 @@ def test_a_damaged_line_costs_itself(chosen: LayoutRecord, tmp_path: Path) -> No
         {"layouts": (-1,), "configs": {}, "transforms": ()},
         {"layouts": ("a",)},
         {"configs": {"99999": {}}},
-        {"transforms": (RecordedTransform(99999, 0, 16, 1.0),)},
+        {"transforms": (LayoutTransform(99999, 0, 16, 1.0),)},
         {"predicted": 0.0},
         {"time": "yesterday"},
         {"target": {}},

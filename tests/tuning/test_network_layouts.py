@@ -44,7 +44,7 @@ from tvm_edge.schedules.cpu.algorithm import block_sizes
 from tvm_edge.tuning import measurer
 from tvm_edge.tuning.graph_tuner import GraphTuner, check_graph, uniform
 from tvm_edge.tuning.layout_costs import transform_kinds, ways
-from tvm_edge.tuning.transforms import estimate_transforms, measure_transforms
+from tvm_edge.tuning.transform_times import estimate_transforms, measure_transforms
 from tvm_edge.tuning.tunable import layout_graph_of
 
 # ------------------------------------------------------------------------------- real networks

@@ -22,20 +22,24 @@ from tests.schedules.harness import Graph
 from tvm_edge import InputError
 from tvm_edge.compiler.driver import unmerged_kernels
 from tvm_edge.hardware import DeviceSpec, resolve_target
-from tvm_edge.records import RecordLibrary, recorded_device
+from tvm_edge.records import RecordDevice, RecordLibrary
 from tvm_edge.relay_passes.fuse.kernel_graph import KernelGraph
 from tvm_edge.relay_passes.fuse.parallel_fusion import merged_kernels
 from tvm_edge.relay_passes.ir.aliases import Lives
 from tvm_edge.schedules.parallel_records import group_config, group_template, group_workload
 from tvm_edge.tuning.group_problem import GroupProblem, group_problem
-from tvm_edge.tuning.group_process import GroupProcess, Limits
-from tvm_edge.tuning.group_worker import largest_error
+from tvm_edge.tuning.group_worker import (
+    GROUP_LIMITS,
+    largest_error,
+    measure_variants,
+    start_worker,
+)
 from tvm_edge.tuning.parallel_groups import GroupTuner
 from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.result import TuneResult
-from tvm_edge.tuning.serving import Failed
+from tvm_edge.tuning.worker import Failed, Worker
 
-QUICK = Limits(rounds=2, seconds=0.001)
+QUICK = replace(GROUP_LIMITS, rounds=2, seconds=0.001)
 
 
 def built(build: Callable[[Graph], None]) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
@@ -105,7 +109,7 @@ def test_records_of_both_orders(tmp_path: Path) -> None:
     graph = graph_of(mod)
     names = [str(kernel.name.name_hint) for kernel in graph.kernels]
     first, second = (names.index(name) for name in result.kernels)
-    with RecordLibrary(recorded_device(resolved.spec), tmp_path) as library:
+    with RecordLibrary(RecordDevice.of(resolved.spec), tmp_path) as library:
         for order in ((first, second), (second, first)):
             launches = graph.launches(order)
             assert launches is not None
@@ -132,9 +136,8 @@ def some_group() -> tuple[GroupProblem, DeviceSpec]:
 
 
 @pytest.fixture
-def process(request: pytest.FixtureRequest) -> Iterator[GroupProcess]:
-    limits = getattr(request, "param", QUICK)
-    made = GroupProcess(("llvm", None, 1), limits, lambda: None)
+def worker() -> Iterator[Worker]:
+    made = start_worker("llvm", None, 1)
     yield made
     made.stop()
 
@@ -161,7 +164,7 @@ def calls(function: str) -> Callable[[Any], Any]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("dead", [False, True])
-def test_variants_that_fail(process: GroupProcess, dead: bool) -> None:
+def test_variants_that_fail(worker: Worker, dead: bool) -> None:
     """One answers wrongly, one ends its process; the others are measured all the same."""
     problem, spec = some_group()
     variants = {
@@ -170,9 +173,9 @@ def test_variants_that_fail(process: GroupProcess, dead: bool) -> None:
         "wrong": broken(problem, lambda value: value * tirx.const(1.001, "float32")),
         "0_1": merged_kernels(problem.module, spec, [(0, 1)]),
     }
-    first = process.process.pid
-    found = process.measured(variants, problem.areas)
-    assert process.process.pid != first
+    first = worker.process.pid
+    found = measure_variants(worker, variants, problem.areas, QUICK)
+    assert worker.process.pid != first
     errors = {name: each.error for name, each in found.items() if isinstance(each, Failed)}
     assert errors == {"wrong": "WrongResult", **({"dead": "DeviceLost"} if dead else {})}
     for name in ("apart", "0_1"):
@@ -182,22 +185,37 @@ def test_variants_that_fail(process: GroupProcess, dead: bool) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("process", [Limits(attempt=20, rounds=2, seconds=0.001)], indirect=True)
-def test_a_variant_that_never_ends(process: GroupProcess) -> None:
+def test_a_variant_that_never_ends(worker: Worker) -> None:
     problem, _ = some_group()
     variants = {"apart": problem.module, "bad": broken(problem, calls("pause"))}
-    found = process.measured(variants, problem.areas)
+    limits = replace(QUICK, build=20)
+    found = measure_variants(worker, variants, problem.areas, limits)
     bad = found["bad"]
     assert isinstance(bad, Failed) and bad.error == "MeasureTimeout"
     assert not isinstance(found["apart"], Failed)
 
 
 @pytest.mark.full
-def test_when_nothing_can_be_measured(process: GroupProcess) -> None:
+def test_when_nothing_can_be_measured(worker: Worker) -> None:
     problem, _ = some_group()
     bad = broken(problem, calls("abort"))
-    found = process.measured({"apart": bad, "0_1": problem.module}, problem.areas)
+    found = measure_variants(worker, {"apart": bad, "0_1": problem.module}, problem.areas, QUICK)
     assert all(isinstance(each, Failed) for each in found.values())
+
+
+@pytest.mark.full
+def test_a_group_after_one_that_failed(worker: Worker) -> None:
+    """It is compared with itself, not with what the process built before."""
+    problem, _ = some_group()
+    unknown = tirx.call_intrin("float32", "tirx.tvm_warp_activemask")  # of GPUs alone
+    missing = broken(problem, lambda value: value + unknown)
+    found = measure_variants(
+        worker, {"apart": missing, "0_1": problem.module}, problem.areas, QUICK
+    )
+    assert all(isinstance(each, Failed) and not each.ran for each in found.values())
+    other = broken(problem, lambda value: value * tirx.const(1.5, "float32"))
+    (latencies,) = measure_variants(worker, {"apart": other}, problem.areas, QUICK).values()
+    assert not isinstance(latencies, Failed)
 
 
 def test_errors_of_results() -> None:

@@ -21,10 +21,10 @@ from tests.runtime.support import child_environment
 from tests.tuning.made import conv, first_config
 from tvm_edge.errors import DeviceLost
 from tvm_edge.hardware import resolve_target
-from tvm_edge.tuning.pool import Limits, Pool, Trial
-from tvm_edge.tuning.problem import make_problem
-from tvm_edge.tuning.serving import Done, Failed
+from tvm_edge.tuning.conv_problem import make_problem
+from tvm_edge.tuning.pool import Pool, Trial
 from tvm_edge.tuning.tasks import legal_configs
+from tvm_edge.tuning.worker import Done, Failed, Limits
 
 CONV = conv()
 QUICK = Limits(build=60, measure=20, rounds=2, seconds=0.001)

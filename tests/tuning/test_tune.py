@@ -34,8 +34,8 @@ from tvm_edge.tuning import Progress, TuneResult, measurer, run
 from tvm_edge.tuning.device_lock import DeviceLock
 from tvm_edge.tuning.pool import Trial
 from tvm_edge.tuning.search import Search, TaskSearch
-from tvm_edge.tuning.serving import Done, Failed
 from tvm_edge.tuning.tasks import extract_tasks
+from tvm_edge.tuning.worker import Done, Failed
 
 
 @pytest.fixture(scope="module")

@@ -20,20 +20,13 @@ def bench_command(
     model: str,
     repeat: int,
     warmup: int,
-    target: Any,
-    input_shapes: Any,
-    tuning_logs: Any,
-    num_threads: int | None,
     only: list[str] | None,
-    rpc_tracker: str | None,
-    rpc_key: str | None,
     as_json: bool,
+    **opening: Any,
 ) -> None:
     """Measure the latency of MODEL (an ONNX file, zoo:NAME, or an artifact), here or on a board."""
     with (
-        loading.opened_model(
-            model, target, input_shapes, num_threads, tuning_logs, rpc_tracker, rpc_key
-        ) as opened,
+        loading.opened_model(model, **opening) as opened,
         printing.progress(f"measuring {model}"),
     ):
         result = opened.benchmark(models=only, warmup=warmup, repeat=repeat)
@@ -64,22 +57,15 @@ def profile_command(
     print_top: int,
     trace: Path | None,
     html: Path | None,
-    target: Any,
-    input_shapes: Any,
-    tuning_logs: Any,
-    num_threads: int | None,
     only: list[str] | None,
-    rpc_tracker: str | None,
-    rpc_key: str | None,
     as_json: bool,
+    **opening: Any,
 ) -> None:
     """Measure each kernel of MODEL (an ONNX file, zoo:NAME, or an artifact), here or on a board."""
     if html and only:
         raise click.UsageError("A page is of all models; leave out --html or --only.")
     with (
-        loading.opened_model(
-            model, target, input_shapes, num_threads, tuning_logs, rpc_tracker, rpc_key
-        ) as opened,
+        loading.opened_model(model, **opening) as opened,
         printing.progress(f"profiling {model}"),
     ):
         profile = opened.profile(models=only, repeat=repeat)

@@ -19,7 +19,7 @@ from tvm_edge.records import (
     LAYOUTS,
     SHIPPED,
     LayoutRecord,
-    Record,
+    TuningRecord,
     best_lines,
     layouts_below,
     open_store,
@@ -86,7 +86,7 @@ def show_command(store: str, folder: Path | None, everything: bool, as_json: boo
     opened = open_store(find_store(store, folder))
     records, damages = opened.all()
     opened.close()
-    shown: Sequence[Record] = records if everything else best_lines(records, 1)
+    shown: Sequence[TuningRecord] = records if everything else best_lines(records, 1)
     rows = [
         (
             record.workload.operator,
@@ -122,7 +122,7 @@ def validate_command(stores: tuple[str, ...], folder: Path | None, as_json: bool
     known = [*known_stores(folder), *layouts_below(user_folder(folder)), *layouts_below(SHIPPED)]
     for path in [find_store(s, folder) for s in stores] or known:
         row: dict[str, Any] = {"file": str(path), "records": 0, "outdated": 0}
-        records: Sequence[Record] | Sequence[LayoutRecord]
+        records: Sequence[TuningRecord] | Sequence[LayoutRecord]
         try:
             if path.suffix == LAYOUTS:
                 records, damages = read_layouts(path)

@@ -15,7 +15,7 @@ from tvm_edge.records import (
     Database,
     LinesFile,
     Pruned,
-    Record,
+    TuningRecord,
     add_records,
     best_lines,
     open_store,
@@ -139,9 +139,9 @@ def _prune(path: Path, keep: int) -> Pruned:
     )
 
 
-def _read(paths: Iterable[Path]) -> list[Record]:
+def _read(paths: Iterable[Path]) -> list[TuningRecord]:
     """All records of some files; what is damaged is said, and left out."""
-    found: list[Record] = []
+    found: list[TuningRecord] = []
     for path in paths:
         store = open_store(path)
         records, damages = store.all()

@@ -47,8 +47,9 @@ def connected(tracker: str | None, key: str | None) -> Iterator[Remote | None]:
 @contextmanager
 def opened_model(
     source: str,
+    *,
     target: Any,
-    shapes: Any,
+    input_shapes: Any,
     num_threads: int | None,
     tuning_logs: Any,
     rpc_tracker: str | None,
@@ -66,7 +67,7 @@ def opened_model(
     is_artifact = Path(source).suffix == ".tvme"
     if is_artifact:
         for option, value in (
-            ("--input-shapes", shapes or None),
+            ("--input-shapes", input_shapes or None),
             ("--target", target),
             ("--tuning-records", tuning_logs),
         ):
@@ -82,7 +83,7 @@ def opened_model(
                 model = tvm_edge.compile(
                     source,
                     target or _DEFAULT_TARGET,
-                    input_shapes=shapes,
+                    input_shapes=input_shapes,
                     tuning_logs=tuning_logs,
                     num_threads=num_threads,
                 )

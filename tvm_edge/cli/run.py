@@ -39,21 +39,14 @@ def run_command(
     inputs_path: Path | None,
     outputs_path: Path | None,
     print_top: int | None,
-    target: Any,
-    input_shapes: Any,
-    tuning_logs: Any,
-    num_threads: int | None,
     only: list[str] | None,
-    rpc_tracker: str | None,
-    rpc_key: str | None,
     as_json: bool,
+    **opening: Any,
 ) -> None:
     """Run MODEL (an ONNX file, zoo:NAME, or an artifact) once, here or on a board."""
     from tvm_edge.runtime.inputs import random_inputs
 
-    with loading.opened_model(
-        model, target, input_shapes, num_threads, tuning_logs, rpc_tracker, rpc_key
-    ) as opened:
+    with loading.opened_model(model, **opening) as opened:
         values = _read(inputs_path) if inputs_path else random_inputs(opened.inputs)
         outputs = opened.run(values, models=only)
     if outputs_path:

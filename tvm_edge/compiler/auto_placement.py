@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.compiler.operator_times import copy_us, operator_us
+from tvm_edge.extras import require
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
 from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call, static_shape
@@ -212,7 +213,7 @@ def _nbytes(tensor: _Tensor) -> int:
 
 def _partitions(problem: PlacementProblem, places: Sequence[int]) -> list[list[int]]:
     """The operators that are on the CPU by choice, in pieces that tensors connect."""
-    import networkx
+    networkx = require("networkx", "onnx", "to place operators by cost")
 
     chosen = [
         operator

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.records import RecordLibrary, recorded_device, user_folder
+from tvm_edge.records import RecordDevice, RecordLibrary, user_folder
 from tvm_edge.relay_passes.ir.expressions import all_bindings
 from tvm_edge.relay_passes.ir.locations import node_of
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
@@ -93,7 +93,7 @@ def choose_convolutions(
     ignored: dict[str, None] = {}
     warnings: tuple[str, ...] = ()
     if found and not isinstance(tuning_logs, bool):
-        device = recorded_device(resolved.spec)
+        device = RecordDevice.of(resolved.spec)
         with RecordLibrary(device, user_folder(tuning_logs)) as library:
             for workload in workloads:
                 if workload not in configs:

@@ -16,7 +16,7 @@ from tvm_edge.records import (
     LAYOUTS,
     SHIPPED,
     LayoutRecord,
-    Record,
+    TuningRecord,
     find_layouts,
     store_of,
     user_folder,
@@ -146,7 +146,7 @@ def _plan_of(record: LayoutRecord, graph: LayoutGraph, spec: DeviceSpec) -> Layo
         knobs = record.configs.get(str(number))
         if knobs is None:
             raise ValueError(f"operator {number} has no configuration")
-        measured = Record(
+        measured = TuningRecord(
             record.device,
             record.target,
             recorded_workload(workload),

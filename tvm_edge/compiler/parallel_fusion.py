@@ -11,7 +11,7 @@ import tvm
 
 from tvm_edge.compiler.convolutions import TuningLogs
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.records import SHIPPED, RecordLibrary, recorded_device, stores_below, user_folder
+from tvm_edge.records import SHIPPED, RecordDevice, RecordLibrary, stores_below, user_folder
 from tvm_edge.relay_passes.fuse.parallel_fusion import Measured, ParallelFusion, fuse_parallel
 from tvm_edge.report import KernelInfo
 from tvm_edge.schedules.parallel_policy import UNKNOWN, Group, fuses_by_itself
@@ -60,7 +60,7 @@ def merge_kernels(
 @contextmanager
 def group_records(resolved: ResolvedTarget, tuning_logs: TuningLogs) -> Iterator[Measured | None]:
     """What records say of kernels in one launch; ``None`` where there are no records."""
-    device = recorded_device(resolved.spec)
+    device = RecordDevice.of(resolved.spec)
     folder = None if isinstance(tuning_logs, bool) else user_folder(tuning_logs)
     if folder is None or not any(stores_below(f, device.vendor) for f in (folder, SHIPPED)):
         yield None

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tvm_edge.errors import MemoryBudgetError
+from tvm_edge.extras import require
 from tvm_edge.frontend import SourceNode
 from tvm_edge.memory.budget import written
 from tvm_edge.relay_passes.memory.stream_layers import LEAST_STREAMED
@@ -123,7 +124,7 @@ def offloaded(nodes: Sequence[SourceNode]) -> list[int]:
     All after them, unless there are convolutions; else what is between one of them and another.
     So a frame is copied from the GPU to the CPU once.
     """
-    import networkx
+    networkx = require("networkx", "onnx", "to plan for a memory budget")
 
     dense = dense_nodes(nodes)
     graph = networkx.DiGraph()

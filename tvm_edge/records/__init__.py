@@ -1,20 +1,19 @@
-"""Tuning records: what they say, where they are kept, and which one a compilation takes."""
+"""Tuning records: their schema, their stores, and the lookup for a compilation."""
 
 from tvm_edge.records.database import Database
-from tvm_edge.records.device import RecordedDevice, recorded_device
 from tvm_edge.records.folders import DATABASE, LINES, SHIPPED, store_of, stores_below, user_folder
 from tvm_edge.records.json_lines import Damage, LinesFile, best_lines, write_lines
-from tvm_edge.records.layouts import (
+from tvm_edge.records.layout_record import (
     LAYOUTS,
     LayoutRecord,
-    RecordedTransform,
+    LayoutTransform,
     find_layouts,
     layouts_below,
     read_layouts,
     update_layouts,
 )
 from tvm_edge.records.lookup import Found, RecordLibrary
-from tvm_edge.records.record import SCHEMA_VERSION, Record, Value, Workload
+from tvm_edge.records.record_device import RecordDevice
 from tvm_edge.records.sqlite_errors import DamagedDatabase
 from tvm_edge.records.stores import (
     Added,
@@ -24,6 +23,7 @@ from tvm_edge.records.stores import (
     prepare_store,
 )
 from tvm_edge.records.totals import Counts, Pruned
+from tvm_edge.records.tuning_record import SCHEMA_VERSION, TuningRecord, Value, Workload, timestamp
 
 __all__ = [
     "DATABASE",
@@ -38,12 +38,12 @@ __all__ = [
     "Database",
     "Found",
     "LayoutRecord",
+    "LayoutTransform",
     "LinesFile",
     "Pruned",
-    "Record",
+    "RecordDevice",
     "RecordLibrary",
-    "RecordedDevice",
-    "RecordedTransform",
+    "TuningRecord",
     "Value",
     "Workload",
     "add_records",
@@ -54,9 +54,9 @@ __all__ = [
     "open_store",
     "prepare_store",
     "read_layouts",
-    "recorded_device",
     "store_of",
     "stores_below",
+    "timestamp",
     "update_layouts",
     "user_folder",
     "write_lines",

@@ -1,4 +1,4 @@
-"""What a user measured on one device: a SQLite database, for several writers at a time."""
+"""SQLite database of a device's tuning records, for several writers at a time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tvm_edge.errors import RecordError
 from tvm_edge.records.json_lines import Damage
-from tvm_edge.records.record import Record, Workload
 from tvm_edge.records.sqlite_errors import lock_of, translated
 from tvm_edge.records.totals import Counts, Pruned
+from tvm_edge.records.tuning_record import TuningRecord, Workload
 
 __all__ = ["BEST", "Database"]
 
@@ -36,7 +36,7 @@ CREATE TABLE records (
 CREATE INDEX best ON records (workload, kind, cost) WHERE cost IS NOT NULL;
 """
 
-# As Record.standing: a measurement before a failure, then the later one.
+# As TuningRecord.standing: a measurement before a failure, then the later one.
 _ADD = """
 INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (workload, kind, device, template, version, config)
@@ -61,7 +61,7 @@ DELETE FROM records WHERE rowid NOT IN (
 
 
 class Database:
-    """A file of records.
+    """File of tuning records.
 
     Write-ahead logging lets others read while one writes; writers wait for each other. A process
     that is killed leaves what it had committed.
@@ -104,11 +104,11 @@ class Database:
         with suppress(sqlite3.Error):  # what was committed is there, and a reader has its answer
             self._connection.close()
 
-    def add(self, records: Iterable[Record]) -> int:
+    def add(self, records: Iterable[TuningRecord]) -> int:
         """Write records in one transaction: all of them or none.
 
-        Of two records of one identity the one of higher :attr:`Record.standing` stays, in whatever
-        order they come.
+        Of two records of one identity the one of higher :attr:`TuningRecord.standing` stays,
+        whatever their order.
 
         Returns
         -------
@@ -120,8 +120,10 @@ class Database:
             self._connection.executemany(_ADD, map(_row, records))
             return self._connection.total_changes - before
 
-    def best(self, workload: Workload, kind: str, limit: int) -> tuple[list[Record], list[Damage]]:
-        """The fastest records of a workload, best first.
+    def best(
+        self, workload: Workload, kind: str, limit: int
+    ) -> tuple[list[TuningRecord], list[Damage]]:
+        """Return the fastest records of a workload, best first.
 
         Parameters
         ----------
@@ -134,8 +136,8 @@ class Database:
             rows = self._connection.execute(BEST, (workload.digest, kind, limit)).fetchall()
         return self._read(rows)
 
-    def all(self) -> tuple[list[Record], list[Damage]]:
-        """Every record, those of a workload together, its best first, failures last."""
+    def all(self) -> tuple[list[TuningRecord], list[Damage]]:
+        """Return every record, those of a workload together, its best first, failures last."""
         with translated(self.path):
             rows = self._connection.execute(
                 "SELECT record FROM records "
@@ -144,7 +146,7 @@ class Database:
         return self._read(rows)
 
     def counts(self) -> Counts:
-        """How much it holds."""
+        """Count records, failures and workloads."""
         with translated(self.path):
             row = self._connection.execute(
                 "SELECT count(*), count(*) - count(cost), count(DISTINCT workload) FROM records"
@@ -152,12 +154,12 @@ class Database:
         return Counts(*row)
 
     def devices(self) -> list[str]:
-        """Keys of the devices that its records are of."""
+        """Return the keys of the devices that its records are of."""
         with translated(self.path):
             rows = self._connection.execute("SELECT DISTINCT device FROM records ORDER BY device")
             return [key for (key,) in rows]
 
-    def prune(self, keep: int, outdated: Callable[[Record], str] = lambda _: "") -> Pruned:
+    def prune(self, keep: int, outdated: Callable[[TuningRecord], str] = lambda _: "") -> Pruned:
         """Keep the fastest `keep` records of each workload that hold; drop failures as well.
 
         Parameters
@@ -171,7 +173,7 @@ class Database:
             unreadable, old = [], []
             for row, text in rows:
                 try:
-                    record = Record.from_json(text)
+                    record = TuningRecord.from_json(text)
                 except RecordError:
                     unreadable.append((row,))
                 else:
@@ -185,17 +187,17 @@ class Database:
         return Pruned(before.failed, len(unreadable), len(old), slower, after.records)
 
     def damages(self) -> list[Damage]:
-        """What is wrong with the file: SQLite's own check, then records that cannot be read."""
+        """Check the file: by SQLite's own check, then for records that cannot be read."""
         with translated(self.path):
             found = self._connection.execute("PRAGMA integrity_check").fetchall()
         broken = [Damage(str(self.path), text) for (text,) in found if text != "ok"]
         return broken + self.all()[1]
 
-    def _read(self, rows: list[tuple[str]]) -> tuple[list[Record], list[Damage]]:
+    def _read(self, rows: list[tuple[str]]) -> tuple[list[TuningRecord], list[Damage]]:
         records, damages = [], []
         for (text,) in rows:
             try:
-                records.append(Record.from_json(text))
+                records.append(TuningRecord.from_json(text))
             except RecordError as err:
                 damages.append(Damage(str(self.path), str(err)))
         return records, damages
@@ -251,6 +253,6 @@ def _open(path: Path, *, readonly: bool) -> sqlite3.Connection:
     )
 
 
-def _row(record: Record) -> tuple[object, ...]:
+def _row(record: TuningRecord) -> tuple[object, ...]:
     cost = record.cost if record.latencies else None
     return (*record.identity, cost, record.time, record.to_json())

@@ -1,4 +1,4 @@
-"""Where records are kept: beside the package what ships, in the user's data what was measured."""
+"""Folders of tuning records: beside the package those that ship, in the user's data the user's."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ LINES, DATABASE = ".jsonl", ".sqlite3"
 _SUFFIXES = (LINES, DATABASE)
 
 SHIPPED = Path(__file__).parents[1] / "tuning_logs"
-"""The records that come with the package."""
+"""Folder of the tuning records that come with the package."""
 
 
 def user_folder(chosen: str | os.PathLike[str] | None = None) -> Path:
-    """The folder that was chosen, else ``TVM_EDGE_TUNING_LOGS``, else the platform's place."""
+    """Return the chosen folder, else ``TVM_EDGE_TUNING_LOGS``, else the platform's place."""
     named = chosen or os.environ.get("TVM_EDGE_TUNING_LOGS")
     if named:
         return Path(named).expanduser()
@@ -25,12 +25,12 @@ def user_folder(chosen: str | os.PathLike[str] | None = None) -> Path:
 
 
 def store_of(folder: Path, key: str, suffix: str = DATABASE) -> Path:
-    """The file of one device's records, ``<vendor>/<device>.sqlite3``."""
+    """Return the file of one device's records, ``<vendor>/<device>.sqlite3``."""
     return folder / f"{key}{suffix}"
 
 
 def stores_below(folder: Path, vendor: str = "") -> list[Path]:
-    """Files of records in a folder, of one vendor if named, in order; `folder` may be a file."""
+    """List files of records in a folder, of one vendor if named; `folder` may be a file."""
     if folder.is_file():
         return [folder]
     found = (folder / vendor).rglob("*") if vendor else folder.rglob("*")

@@ -1,4 +1,4 @@
-"""Records as JSON Lines: what ships, and what one machine hands to another."""
+"""Tuning records as JSON Lines: those that ship, and those that travel between machines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_edge.errors import RecordError
-from tvm_edge.records.record import Record, Workload
 from tvm_edge.records.totals import Counts
+from tvm_edge.records.tuning_record import TuningRecord, Workload
 
 __all__ = ["Damage", "LinesFile", "best_lines", "write_lines", "write_whole"]
 
@@ -21,7 +21,7 @@ _LONGEST = 1 << 20  # bytes of a line; a record takes some 700
 
 @dataclass(frozen=True)
 class Damage:
-    """A part of a store that cannot be read, and why. It costs only itself."""
+    """Part of a store that cannot be read, and why. It costs only itself."""
 
     where: str
     reason: str
@@ -31,7 +31,7 @@ class Damage:
 
 
 class LinesFile:
-    """A file of records, read once; :class:`~tvm_edge.records.Database` answers the same.
+    """File of tuning records, read once, with the queries of :class:`~tvm_edge.records.Database`.
 
     Raises
     ------
@@ -51,20 +51,20 @@ class LinesFile:
             ) from err
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
-    def all(self) -> tuple[Sequence[Record], Sequence[Damage]]:
-        """Every record, and the lines that are none."""
+    def all(self) -> tuple[Sequence[TuningRecord], Sequence[Damage]]:
+        """Return every record, and the lines that are none."""
         return self._read.records, self._read.damages
 
     def best(
         self, workload: Workload, kind: str, limit: int
-    ) -> tuple[Sequence[Record], Sequence[Damage]]:
-        """The fastest records of a workload, best first."""
+    ) -> tuple[Sequence[TuningRecord], Sequence[Damage]]:
+        """Return the fastest records of a workload, best first."""
         return self._read.by_workload.get((workload.key, kind), [])[:limit], self._read.damages
 
     def counts(self) -> Counts:
-        """How much it holds."""
+        """Count records, failures and workloads."""
         records = self._read.records
         return Counts(
             len(records),
@@ -73,21 +73,21 @@ class LinesFile:
         )
 
     def devices(self) -> list[str]:
-        """Keys of the devices that its records are of."""
+        """Return the keys of the devices that its records are of."""
         return sorted({record.device.key for record in self._read.records})
 
     def damages(self) -> list[Damage]:
-        """The lines that are no records."""
+        """Return the lines that are no records."""
         return list(self._read.damages)
 
 
 @dataclass(frozen=True)
 class _Lines:
-    """What a file holds; the lists are shared by all who read it."""
+    """Contents of a file; the lists are shared by all who read it."""
 
-    records: list[Record]
+    records: list[TuningRecord]
     damages: list[Damage]
-    by_workload: dict[tuple[str, str], list[Record]]
+    by_workload: dict[tuple[str, str], list[TuningRecord]]
 
 
 @functools.lru_cache(maxsize=16)
@@ -98,7 +98,7 @@ def _read(path: Path, _time: int, _size: int) -> _Lines:
             if not line.strip():
                 continue
             try:
-                record = Record.from_json(line)
+                record = TuningRecord.from_json(line)
             except RecordError as err:
                 found.damages.append(Damage(f"{path}:{number}", str(err)))
                 continue
@@ -110,8 +110,8 @@ def _read(path: Path, _time: int, _size: int) -> _Lines:
     return found
 
 
-def best_lines(records: Iterable[Record], keep: int) -> list[Record]:
-    """The fastest `keep` of each device, kind of target and workload; no failures."""
+def best_lines(records: Iterable[TuningRecord], keep: int) -> list[TuningRecord]:
+    """Return the fastest `keep` of each device, kind of target and workload; no failures."""
     taken: Counter[tuple[str, str, str]] = Counter()
     kept = []
     for record in sorted(records, key=_order):
@@ -122,7 +122,7 @@ def best_lines(records: Iterable[Record], keep: int) -> list[Record]:
     return kept
 
 
-def write_lines(path: Path, records: Iterable[Record]) -> int:
+def write_lines(path: Path, records: Iterable[TuningRecord]) -> int:
     """Write records, workload by workload and best first; the file is whole or as it was.
 
     Returns
@@ -135,7 +135,7 @@ def write_lines(path: Path, records: Iterable[Record]) -> int:
     RecordError
         The file cannot be written.
     """
-    kept: dict[tuple[object, ...], Record] = {}
+    kept: dict[tuple[object, ...], TuningRecord] = {}
     for record in records:
         known = kept.get(record.identity)
         if known is None or record.standing > known.standing:
@@ -177,7 +177,7 @@ def write_whole(path: Path, lines: Sequence[str]) -> None:
         ) from err
 
 
-def _order(record: Record) -> tuple[str, str, str, float, str]:
+def _order(record: TuningRecord) -> tuple[str, str, str, float, str]:
     return (
         record.device.key,
         record.kind,

@@ -1,4 +1,4 @@
-"""Which records a compilation may take: of the device, of its architecture, of its vendor."""
+"""Lookup of tuning records: of the device, of its architecture, of its vendor."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Literal
 
 from tvm_edge.errors import RecordError
 from tvm_edge.records.database import Database
-from tvm_edge.records.device import Nearness, RecordedDevice
 from tvm_edge.records.folders import DATABASE, LINES, SHIPPED, store_of, stores_below
 from tvm_edge.records.json_lines import LinesFile
-from tvm_edge.records.record import Record, Workload
+from tvm_edge.records.record_device import Nearness, RecordDevice
 from tvm_edge.records.sqlite_errors import DamagedDatabase
 from tvm_edge.records.stores import make_room, open_store
+from tvm_edge.records.tuning_record import TuningRecord, Workload
 
 __all__ = ["Found", "RecordLibrary"]
 
@@ -28,34 +28,34 @@ _NEARNESS: tuple[Nearness, ...] = ("device", "architecture", "vendor")
 
 @dataclass(frozen=True)
 class Found:
-    """A record, how near the device is that it was measured on, and the file it is from."""
+    """Tuning record, the nearness of the device that it was measured on, and its file."""
 
-    record: Record
+    record: TuningRecord
     nearness: Nearness
     path: Path
 
     @property
     def origin(self) -> Literal["tuned", "transferred"]:
-        """Of a kernel that takes the record's configuration."""
+        """Origin of a kernel that takes the record's configuration."""
         return "tuned" if self.nearness == "device" else "transferred"
 
 
 class RecordLibrary:
-    """The records that hold for one device, from the nearest to the farthest.
+    """Tuning records that hold for one device, from the nearest to the farthest.
 
-    What a user measured goes before what ships. A file that cannot be read is reported in
+    Records of the user go before those that ship. A file that cannot be read is reported in
     `warnings`, once, and the others count.
 
     Parameters
     ----------
-    device : RecordedDevice
+    device : RecordDevice
     user : Path
         Folder of records, or one file of them; it need not exist.
     shipped : Path, optional
         The package's.
     """
 
-    def __init__(self, device: RecordedDevice, user: Path, shipped: Path = SHIPPED) -> None:
+    def __init__(self, device: RecordDevice, user: Path, shipped: Path = SHIPPED) -> None:
         self._device = device
         self._folders = (user, shipped)
         self._open: dict[Path, LinesFile | Database | None] = {}
@@ -73,11 +73,11 @@ class RecordLibrary:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What could not be read so far."""
+        """Messages about files and lines that could not be read so far."""
         return tuple(self._warnings)
 
     def candidates(self, workload: Workload, kind: str) -> Iterator[Found]:
-        """Records of a workload, the one to prefer first; files are read as far as is asked.
+        """Yield records of a workload, the best choice first; files are read as far as is asked.
 
         Parameters
         ----------
@@ -100,11 +100,11 @@ class RecordLibrary:
         )
 
     def of_device(self, workload: Workload, kind: str) -> Iterator[Found]:
-        """Every record of a workload that was measured on this very device, the fastest first."""
+        """Yield every record of a workload from this very device, the fastest first."""
         yield from self._ranked(self._own(), workload, kind, ("device",), _ALL)
 
     def _own(self) -> list[Path]:
-        """The device's own files: those of a folder, or a file that may hold anything."""
+        """List the device's own files: those of a folder, or a file that may hold anything."""
         files = []
         for folder in self._folders:
             if folder.is_file():
@@ -145,7 +145,9 @@ class RecordLibrary:
         found.sort(key=lambda item: item[0])
         yield from (each for _, each in found)
 
-    def _best(self, path: Path, workload: Workload, kind: str, limit: int) -> Sequence[Record]:
+    def _best(
+        self, path: Path, workload: Workload, kind: str, limit: int
+    ) -> Sequence[TuningRecord]:
         if path not in self._open:
             self._open[path] = self._opened(path)
         store = self._open[path]

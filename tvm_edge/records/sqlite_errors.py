@@ -1,4 +1,4 @@
-"""What SQLite says when a database cannot be used, as errors of ours; damaged files are set aside.
+"""Errors of SQLite as errors of ours, and damaged databases, which are set aside.
 
 Python 3.10 has no codes in SQLite's exceptions, so that their messages tell them apart.
 """
@@ -22,7 +22,7 @@ _BESIDE = ("-wal", "-shm")
 
 
 class DamagedDatabase(RecordError):
-    """What the file holds is no database of records any more."""
+    """Database whose file is damaged."""
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def lock_of(path: Path) -> FileLock:
-    """Held while a database is made or set aside; never while it is read or written."""
+    """Return the lock for making a database or setting it aside, not for reading or writing."""
     return FileLock(path.with_name(f".{path.name}.lock"), timeout=60)
 
 

@@ -1,4 +1,4 @@
-"""Files of records of either kind, opened by their suffix, and written device by device."""
+"""Stores of tuning records, opened by their suffix, and written device by device."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tvm_edge.errors import RecordError
 from tvm_edge.records.database import Database
 from tvm_edge.records.folders import DATABASE, LINES, store_of
 from tvm_edge.records.json_lines import LinesFile
-from tvm_edge.records.record import Record
 from tvm_edge.records.sqlite_errors import DamagedDatabase, set_aside
+from tvm_edge.records.tuning_record import TuningRecord
 
 __all__ = ["Added", "add_records", "make_room", "open_store", "prepare_store"]
 
 
 @dataclass(frozen=True)
 class Added:
-    """What became of records that were written.
+    """Records that were written, by file.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class Added:
 
 
 def open_store(path: Path) -> LinesFile | Database:
-    """A file of records, to read.
+    """Open a file of tuning records for reading.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def open_store(path: Path) -> LinesFile | Database:
     return Database(path, readonly=True)
 
 
-def add_records(folder: Path, records: Iterable[Record]) -> Added:
+def add_records(folder: Path, records: Iterable[TuningRecord]) -> Added:
     """Write records into the databases of their devices.
 
     A damaged database is set aside, and a new one takes the records.
@@ -62,7 +62,7 @@ def add_records(folder: Path, records: Iterable[Record]) -> Added:
     RecordError
         A file cannot be written: those of other devices may have been.
     """
-    by_device: defaultdict[str, list[Record]] = defaultdict(list)
+    by_device: defaultdict[str, list[TuningRecord]] = defaultdict(list)
     for record in records:
         by_device[record.device.key].append(record)
     files: dict[Path, int] = {}
@@ -91,7 +91,7 @@ def prepare_store(folder: Path, key: str) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _add(path: Path, records: Sequence[Record], warnings: list[str]) -> int:
+def _add(path: Path, records: Sequence[TuningRecord], warnings: list[str]) -> int:
     try:
         with Database(path) as database:
             return database.add(records)

@@ -1,4 +1,4 @@
-"""How much a store of records holds, and what it lost."""
+"""Numbers of tuning records that a store holds, and that it lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Counts", "Pruned"]
 
 @dataclass(frozen=True)
 class Counts:
-    """How much a store holds: records, failures among them, distinct workloads."""
+    """Numbers of records in a store, of failures among them, and of distinct workloads."""
 
     records: int
     failed: int
@@ -18,13 +18,13 @@ class Counts:
 
 @dataclass(frozen=True)
 class Pruned:
-    """How many records a store lost, by why, and how many are left.
+    """Numbers of records that a store lost, by why, and of those left.
 
     Attributes
     ----------
     failed, unreadable, outdated, slower, kept : int
         Failures; what is no record of this schema; those of templates that have changed; those
-        behind the best of their workloads; those left.
+        slower than the best of their workloads; those left.
     """
 
     failed: int

@@ -1,12 +1,7 @@
 """What a compilation did, in a form that people and programs read."""
 
-from tvm_edge.report.compile_report import (
-    CompileReport,
-    KernelInfo,
-    Launches,
-    ModelAlone,
-    Placement,
-)
+from tvm_edge.report.compile_report import CompileReport
+from tvm_edge.report.decisions import KernelInfo, Launches, ModelAlone, Placement
 from tvm_edge.report.layouts import LayoutsInfo, TransformInfo, layout_name
 from tvm_edge.report.memory import MemoryInfo, PlanInfo
 from tvm_edge.report.operators import (

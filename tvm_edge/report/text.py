@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from tvm_edge.report.compile_report import CompileReport, KernelInfo
+    from tvm_edge.report.decisions import Decisions, KernelInfo
     from tvm_edge.report.memory import MemoryInfo
 
 __all__ = ["analysis", "memory_tables", "summary"]
@@ -21,7 +21,7 @@ _LARGEST = 10
 _IGNORED = 3  # records of another machine may be hundreds
 
 
-def summary(report: CompileReport) -> str:
+def summary(report: Decisions) -> str:
     """A page: placement, work, memory, warnings, unsupported operators, the largest kernels."""
     console, out = _console()
     _head(console, report)
@@ -30,7 +30,7 @@ def summary(report: CompileReport) -> str:
     return out.getvalue()
 
 
-def analysis(report: CompileReport, *, all_operators: bool = False) -> str:
+def analysis(report: Decisions, *, all_operators: bool = False) -> str:
     """:func:`summary`, the operators by type (or each), and the distribution of their FLOPs."""
     console, out = _console()
     _head(console, report)
@@ -46,7 +46,7 @@ def analysis(report: CompileReport, *, all_operators: bool = False) -> str:
     return out.getvalue()
 
 
-def memory_tables(report: CompileReport) -> str:
+def memory_tables(report: Decisions) -> str:
     """Where the memory is: by device, and the layers that take most of it."""
     console, out = _console()
     _head(console, report)
@@ -65,7 +65,7 @@ def _console() -> tuple[Console, io.StringIO]:
     return Console(file=out, width=_WIDTH, no_color=True, highlight=False), out
 
 
-def _head(console: Console, report: CompileReport) -> None:
+def _head(console: Console, report: Decisions) -> None:
     from rich.text import Text
 
     def line(label: str, text: str) -> None:
@@ -176,7 +176,7 @@ def _row(table: Table, texts: Sequence[str]) -> None:
     table.add_row(*(Text(text) for text in texts))  # names may hold rich's markup
 
 
-def _kernel_table(report: CompileReport) -> Table:
+def _kernel_table(report: Decisions) -> Table:
     columns = [("kernel", 28, False), ("operators", 34, False), ("origin", None, False)]
     table = _table("largest kernels", [*columns, *_numbers("MFLOP", "KiB")])
     for kernel in sorted(report.kernels, key=lambda k: -k.flops)[:_LARGEST]:
@@ -199,7 +199,7 @@ def _device_table(memory: MemoryInfo) -> Table:
     return table
 
 
-def _layer_table(report: CompileReport) -> Table:
+def _layer_table(report: Decisions) -> Table:
     """The kernels with the most bytes of weights, results and scratch space."""
     columns: list[Any] = [("operators", 40, False), ("device", None, False)]
     numbers = _numbers("weights MiB", "results MiB", "workspace MiB", "share")
@@ -216,7 +216,7 @@ def _layer_table(report: CompileReport) -> Table:
     return table
 
 
-def _type_table(report: CompileReport) -> Table:
+def _type_table(report: Decisions) -> Table:
     columns = _numbers("count", "MFLOP", "share", "parameters", "weights KiB", "in KiB", "out KiB")
     table = _table("operators by type", [("type", 30, False), *columns])
     for row in report.operator_types():
@@ -235,7 +235,7 @@ def _type_table(report: CompileReport) -> Table:
     return table
 
 
-def _operator_table(report: CompileReport) -> Table:
+def _operator_table(report: Decisions) -> Table:
     columns: list[Any] = [("operator", 26, False), ("type", 18, False), ("device", None, False)]
     numbers = _numbers("MFLOP", "parameters", "weights KiB", "in KiB", "out KiB")
     table = _table("operators", [*columns, *numbers])
@@ -249,7 +249,7 @@ def _operator_table(report: CompileReport) -> Table:
     return table
 
 
-def _distribution(console: Console, report: CompileReport) -> None:
+def _distribution(console: Console, report: Decisions) -> None:
     """Bars over ranges of FLOPs, as Figure 2 of EMDL'21 spreads operators by complexity."""
     from rich.bar import Bar
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Models on boards: what runs on the board, and the other end of the line.
+"""Models on boards: the server there, and the session with it here.
 
 On the board ``tvm-edge rpc-server`` supervises (:mod:`~tvm_edge.rpc.server`) TVM's own RPC server
 (:mod:`~tvm_edge.rpc.listener`). A session of it has functions that load artifacts and run them as
@@ -6,7 +6,7 @@ at home (:mod:`~tvm_edge.rpc.board`), so that timings are free of the network. H
 own holds the session (:mod:`~tvm_edge.rpc.agent`), because TVM's client waits for ever.
 """
 
-from tvm_edge.rpc.description import BoardDevice, BoardInfo
+from tvm_edge.rpc.board_info import BoardDevice, BoardInfo
 from tvm_edge.rpc.remote import Remote, connect
 from tvm_edge.rpc.remote_model import RemoteModel
 

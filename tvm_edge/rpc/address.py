@@ -1,4 +1,4 @@
-"""``host:port`` of a tracker or a server."""
+"""Address ``host:port`` of a tracker or a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Address = tuple[str, int]
 
 
 def parse_address(text: str, name: str = "address") -> Address:
-    """Host and port of ``"host:port"``; an IPv6 address stands in brackets.
+    """Return host and port of ``"host:port"``; an IPv6 address stands in brackets.
 
     Raises
     ------
@@ -30,6 +30,6 @@ def parse_address(text: str, name: str = "address") -> Address:
 
 
 def written(address: Address) -> str:
-    """The inverse of :func:`parse_address`."""
+    """Write an address as text; inverse of :func:`parse_address`."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""A session with a board, held by a process of its own, with a bound on every wait.
+"""Session with a board, held by a process of its own, with a bound on every wait.
 
 >>> agent = open_session("127.0.0.1:9190", "mali", seconds=30)       # doctest: +SKIP
 >>> name = agent.call(Upload("model.tvme"), 60)                      # doctest: +SKIP
@@ -27,7 +27,7 @@ from tvm_edge.errors import (
 )
 from tvm_edge.rpc.address import Address, parse_address, written
 from tvm_edge.rpc.agent_process import Call, Open, Request, Reserve, Upload
-from tvm_edge.rpc.description import BoardInfo
+from tvm_edge.rpc.board_info import BoardInfo
 from tvm_edge.rpc.failures import raised_on
 from tvm_edge.rpc.message import Message
 
@@ -44,7 +44,7 @@ _ENVIRONMENT = {"TVM_USE_RUNTIME_LIB": "1", "TVM_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 class Agent:
-    """A session with one board; made by :func:`open_session`.
+    """Session with one board; made by :func:`open_session`.
 
     One request at a time: :meth:`ask`, then :meth:`answer`. A board that is late or gone costs the
     session: the process that holds it is killed, and every further request raises
@@ -74,12 +74,12 @@ class Agent:
 
     @property
     def connection(self) -> Connection:
-        """For :func:`multiprocessing.connection.wait`; ready when :meth:`answer` does not wait."""
+        """Connection for :func:`multiprocessing.connection.wait`, ready when an answer is there."""
         return self._child.connection
 
     @property
     def deadline(self) -> float:
-        """Of the request at hand, as :func:`time.monotonic` counts."""
+        """Deadline of the request at hand, as :func:`time.monotonic` counts."""
         return self._child.deadline
 
     @property
@@ -101,7 +101,7 @@ class Agent:
         self._child.ask(request, seconds)
 
     def answer(self) -> Any:
-        """The answer to the request at hand; waits until :attr:`deadline` at the most.
+        """Return the answer to the request at hand; waits until :attr:`deadline` at the most.
 
         Returns
         -------
@@ -140,7 +140,7 @@ class Agent:
         return answer
 
     def call(self, request: Request, seconds: float) -> Any:
-        """:meth:`ask`, and :meth:`answer`."""
+        """Send a request and wait for its answer."""
         self.ask(request, seconds)
         try:
             return self.answer()
@@ -199,7 +199,7 @@ class Agent:
 
 
 def open_session(address: str, key: str | None, *, seconds: float) -> Agent:
-    """A session with a board that has this version of tvm-edge and TVM.
+    """Open a session with a board that has this version of tvm-edge and TVM.
 
     Parameters
     ----------

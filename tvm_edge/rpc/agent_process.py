@@ -1,6 +1,6 @@
-"""The process that holds a session of TVM's RPC: it may wait for ever, and is killed then.
+"""Process that holds a session of TVM's RPC: it may wait for ever, and is killed then.
 
-It does what the other end of its connection says, one thing at a time, and ends with it.
+It serves the other end of its connection, one request at a time, and ends with it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PIECE = 1 << 20  # bytes of a file that travel at once
 
 @dataclass(frozen=True)
 class Ready:
-    """The first answer, to nothing."""
+    """First answer, before any request."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ Request = Reserve | Open | Upload | Call
 
 
 class _Line:
-    """The session."""
+    """Session of TVM's RPC."""
 
     def __init__(self) -> None:
         self._session: Any = None
@@ -115,7 +115,7 @@ class _Line:
             ) from err
 
     def _function(self, name: str) -> Callable[[bytes], Any]:
-        """A function of the board, looked up once; ``AttributeError`` if it has none such."""
+        """Look a function of the board up, once; ``AttributeError`` if it has none such."""
         if name not in self._functions:
             try:
                 self._functions[name] = self._session.get_function(f"tvm_edge.rpc.{name}")
@@ -153,7 +153,7 @@ class _Line:
             ) from err
 
     def _upload(self, path: Path) -> Any:
-        """A failed call is the answer."""
+        """Send a file; a failed call is the answer."""
         import numpy as np
 
         try:
@@ -185,7 +185,7 @@ class _Line:
 
 
 def _reason(err: Exception) -> str:
-    """The line of one of TVM's errors that says something."""
+    """Return the line of one of TVM's errors that says something."""
     lines = [line.strip() for line in str(err).splitlines() if line.strip()]
     return one_line(ValueError(lines[-1] if lines else type(err).__name__), 200)
 

@@ -1,4 +1,4 @@
-"""The functions that a session on a board has for whoever opened it.
+"""Functions of a session on a board, for the client that opened it.
 
 They are called through TVM's RPC under ``tvm_edge.rpc.`` and take and return a
 :class:`~tvm_edge.rpc.message.Message` as bytes. What one raises is its answer: TVM's own way of
@@ -16,22 +16,19 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from tvm_edge.rpc.description import hello
+from tvm_edge.rpc.board_info import hello
 from tvm_edge.rpc.failures import failure_of
-from tvm_edge.rpc.message import Message
+from tvm_edge.rpc.message import BoardFunction, Message
 
-__all__ = ["BoardFunction", "board_functions", "register"]
+__all__ = ["board_functions", "register"]
 
 _PREFIX = "tvm_edge.rpc."
 
 _LOG = logging.getLogger(__name__)
 
-BoardFunction = Callable[..., "Message | dict[str, Any]"]
-"""Takes arrays, and values by name; returns values, or a message with arrays too."""
-
 
 def board_functions(uploads: Path) -> dict[str, BoardFunction]:
-    """All of them, with the state of one session.
+    """Return all functions, with the state of one session.
 
     Parameters
     ----------
@@ -78,7 +75,7 @@ def _packed(function: BoardFunction) -> Callable[[bytes], bytes]:
 
 
 def _describe(_arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    from tvm_edge.rpc.description import describe
+    from tvm_edge.rpc.board_info import describe
 
     return describe().to_dict()
 

@@ -1,30 +1,28 @@
-"""Candidates of a tuner on a board: checked and timed there, as they are at home."""
+"""Candidates of a tuner on a board: checked and timed as on this machine."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tvm
 
 from tvm_edge.errors import InputError
+from tvm_edge.rpc.message import BoardFunction
 from tvm_edge.rpc.uploads import Uploads
 from tvm_edge.runtime import load
 from tvm_edge.runtime.candidates import Candidate, Operands, kernel_candidate, model_candidate
 from tvm_edge.runtime.library import load_library
 from tvm_edge.runtime.threads import configure_pool
 
-if TYPE_CHECKING:
-    from tvm_edge.rpc.board import BoardFunction
-
 __all__ = ["BoardCandidates"]
 
 
 class BoardCandidates:
-    """Those that one tuner has opened.
+    """Candidates that one tuner has opened.
 
     Parameters
     ----------
@@ -40,7 +38,7 @@ class BoardCandidates:
         self._shared: dict[str, tuple[Operands, list[tvm.runtime.Tensor]]] = {}
 
     def functions(self) -> dict[str, BoardFunction]:
-        """What clients may call."""
+        """Return the functions that clients may call."""
         return {
             "candidate_open": self._open_one,
             "candidate_time": self._time,

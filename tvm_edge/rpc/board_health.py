@@ -1,4 +1,4 @@
-"""``doctor`` on a board: drivers, and what makes timings vary (governors, clocks, heat)."""
+"""Checks of ``doctor`` on a board: drivers, and why timings vary (governors, clocks, heat)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _JETSON = Path("etc/nv_tegra_release")
 
 
 def board_doctor() -> Diagnosis:
-    """Look at this board, on TVM's runtime tier."""
+    """Check this board, on TVM's runtime tier."""
     found = versions()
     opencl = diagnose()
     status: Status = "wrong" if opencl.broken else "ok" if opencl.usable else "missing"
@@ -39,7 +39,7 @@ def board_doctor() -> Diagnosis:
 
 
 def clock_checks(root: Path = Path("/")) -> Iterator[Check]:
-    """Governors, clocks and temperature, from ``/sys``.
+    """Check governors, clocks and temperature, from ``/sys``.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def _clocks(name: str, folders: list[Path], files: tuple[str, str, str], advice:
         now, most = _number(folder / now_file), _number(folder / most_file)
         if governor is None:
             continue
-        # What jetson_clocks does: no governor, but no room between the clocks either.
+        # jetson_clocks sets no governor, but leaves no range between the clocks either.
         held = _number(folder / "min_freq") if name.startswith("GPU") else None
         steady &= governor in _STEADY or (held is not None and held == most)
         clock = f" at {now / most:.0%}" if now is not None and most else ""

@@ -1,26 +1,23 @@
-"""Models of a session on a board: loaded, run and measured there as at home."""
+"""Models of a session on a board: loaded, run and measured as on this machine."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tvm_edge.errors import InputError
-from tvm_edge.rpc.message import Message
+from tvm_edge.rpc.message import BoardFunction, Message
 from tvm_edge.rpc.uploads import Uploads
 from tvm_edge.runtime import CompiledModel, load
-
-if TYPE_CHECKING:
-    from tvm_edge.rpc.board import BoardFunction
 
 __all__ = ["BoardModels"]
 
 
 class BoardModels:
-    """Those that one client has loaded.
+    """Models that one client has loaded.
 
     Parameters
     ----------
@@ -34,7 +31,7 @@ class BoardModels:
         self._tokens = itertools.count()
 
     def functions(self) -> dict[str, BoardFunction]:
-        """What clients may call."""
+        """Return the functions that clients may call."""
         return {
             "load": self._load,
             "drop": self._drop,

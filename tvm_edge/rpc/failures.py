@@ -1,4 +1,4 @@
-"""Errors that cross from a board to here, and keep their class."""
+"""Errors that travel from a board to here, and keep their class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["failure_of", "raised_on"]
 
 
 def failure_of(err: Exception) -> dict[str, Any]:
-    """An error as a JSON-compatible dictionary: class, message, and what it carries."""
+    """Return an error as a JSON-compatible dictionary: class, message, and fields."""
     ours = isinstance(err, TvmEdgeError)
     return {
         "error": type(err).__name__,
@@ -22,7 +22,7 @@ def failure_of(err: Exception) -> dict[str, Any]:
 
 
 def raised_on(where: str, failure: dict[str, Any]) -> Exception:
-    """The error that a board answered with.
+    """Return the error that a board answered with.
 
     Parameters
     ----------

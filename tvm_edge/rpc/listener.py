@@ -1,4 +1,4 @@
-"""The process in which TVM's RPC server listens; it dies with its session, and is started again.
+"""Process in which TVM's RPC server listens; it dies with its session, and is started again.
 
 TVM's server forks a process for each session and waits for it. Two of its functions are replaced
 here: what that process runs, so that it has our functions and ends when its client is gone, and how
@@ -37,7 +37,7 @@ _KEEPALIVE = {  # a client that was switched off is noticed after 45 s
 
 @dataclass(frozen=True)
 class Listen:
-    """Where to listen, where to register, and where files that are sent go.
+    """Order to listen: addresses, tracker, and the folder of files that are sent.
 
     Attributes
     ----------
@@ -68,14 +68,14 @@ class Listen:
 
 @dataclass(frozen=True)
 class Listening:
-    """It does."""
+    """Answer that it listens."""
 
     port: int
 
 
 @dataclass(frozen=True)
 class NotListening:
-    """Why it does not."""
+    """Answer that it does not listen, and why."""
 
     reason: str
     port_taken: bool
@@ -133,7 +133,7 @@ def _server(listen: Listen) -> Any:
 
 
 def _reach(tracker: Address) -> socket.socket:
-    """A line to the tracker, as soon as it is there."""
+    """Connect to the tracker, as soon as it is there."""
     told = False
     while True:
         try:

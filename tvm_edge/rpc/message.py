@@ -1,10 +1,10 @@
-"""What travels between a board and here: values that JSON can hold, and arrays, as bytes."""
+"""Messages between a board and here: JSON values and arrays, as bytes."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,9 @@ import numpy as np
 from tvm_edge.runtime.artifact import tensor_dtype
 from tvm_edge.schema import check_types
 
-__all__ = ["Message"]
+__all__ = ["BoardFunction", "Message"]
 
-_LENGTH = 8  # bytes in front of the JSON that say how many those of the JSON are
+_LENGTH = 8  # bytes before the JSON that hold its length
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Message:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """The values and a table of the arrays as JSON, then the arrays' elements."""
+        """Write the values and a table of the arrays as JSON, then the arrays' elements."""
         table = {name: [a.dtype.name, list(a.shape)] for name, a in self.arrays.items()}
         head = json.dumps({"values": self.values, "arrays": table}).encode()
         # As bytes first: bfloat16 is no type of Python's buffers.
@@ -44,7 +44,7 @@ class Message:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Message:
-        """The inverse of :meth:`to_bytes`; arrays are views of `content`.
+        """Read what :meth:`to_bytes` returns; arrays are views of `content`.
 
         Raises
         ------
@@ -67,3 +67,7 @@ class Message:
         except (KeyError, TypeError, AttributeError, RecursionError) as err:
             raise ValueError(f"no message: {type(err).__name__}: {err}") from err
         return cls(values, arrays)
+
+
+BoardFunction = Callable[..., Message | dict[str, Any]]
+"""Function of a board: takes arrays, and values by name; returns values, or a message."""

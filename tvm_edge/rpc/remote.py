@@ -1,4 +1,4 @@
-"""A board at the other end of TVM's RPC, for users."""
+"""Board at the other end of TVM's RPC, for users."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 from tvm_edge.errors import DeviceUnavailableError, InputError
 from tvm_edge.rpc.agent import Agent, Call, Upload, open_session
 from tvm_edge.rpc.agent_process import Request
-from tvm_edge.rpc.description import BoardDevice, BoardInfo
-from tvm_edge.rpc.fit import check_fit
+from tvm_edge.rpc.board_fit import check_fit
+from tvm_edge.rpc.board_info import BoardDevice, BoardInfo
+from tvm_edge.rpc.remote_model import RemoteModel
 from tvm_edge.runtime.artifact import read_artifact
 from tvm_edge.runtime.info import read_info
 
 if TYPE_CHECKING:
     from tvm_edge.diagnosis import Diagnosis
-    from tvm_edge.rpc.remote_model import RemoteModel
 
 __all__ = ["Remote", "connect"]
 
 
 class Remote:
-    """A session with a board; made by :func:`tvm_edge.connect`, closed by leaving its block.
+    """Session with a board; made by :func:`tvm_edge.connect`, closed by leaving its block.
 
     The board serves nobody else until then. Methods may be called from any number of threads; the
     board does one thing at a time.
@@ -50,16 +50,16 @@ class Remote:
 
     @property
     def key(self) -> str | None:
-        """The key that the board is served under; ``None`` without a tracker."""
+        """Key that the board is served under; ``None`` without a tracker."""
         return self._key
 
     @property
     def name(self) -> str:
-        """What messages call the board."""
+        """Name of the board in messages."""
         return self._agent.board
 
     def describe(self) -> BoardInfo:
-        """Architecture, versions, devices and drivers of the board.
+        """Return architecture, versions, devices and drivers of the board.
 
         Raises
         ------
@@ -75,11 +75,11 @@ class Remote:
             ) from err
 
     def devices(self) -> list[BoardDevice]:
-        """Devices of the board that models can run on, the CPU first."""
+        """List the devices of the board that models can run on, the CPU first."""
         return list(self.describe().devices)
 
     def doctor(self) -> Diagnosis:
-        """What works on the board, and what makes its timings vary: governors, clocks, heat."""
+        """Check the board's installation, and why its timings vary: governors, clocks, heat."""
         from tvm_edge.diagnosis import Diagnosis
 
         return Diagnosis.from_dict(self.request(Call("doctor")).values)
@@ -110,8 +110,6 @@ class Remote:
         DeviceLost, MeasureTimeout
             The board does not answer any more.
         """
-        from tvm_edge.rpc.remote_model import RemoteModel
-
         info = read_info(read_artifact(path))
         there = self._agent.info
         assert there is not None  # open_session greets
@@ -123,10 +121,11 @@ class Remote:
             "device": device,
             "num_threads": num_threads,
         }
-        return RemoteModel(self, info, self.request(Call("load", given)).values["model"])
+        token = self.request(Call("load", given)).values["model"]
+        return RemoteModel(info, self.name, self.request, token)
 
     def request(self, request: Request) -> Any:
-        """What the board answers.
+        """Send a request and return the board's answer.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""``tvm-edge rpc-server``: keeps TVM's RPC server running.
+"""Supervisor of TVM's RPC server: ``tvm-edge rpc-server``.
 
 TVM's server does not survive a session that crashes: its process stays, and neither listens nor
 registers with the tracker again. Here it is a child process, and another takes its place.
@@ -23,7 +23,7 @@ from types import FrameType
 from tvm_edge.child import Child, ChildEnded
 from tvm_edge.errors import DeviceUnavailableError, InputError
 from tvm_edge.rpc.address import Address, parse_address, written
-from tvm_edge.rpc.description import BoardInfo
+from tvm_edge.rpc.board_info import BoardInfo
 from tvm_edge.rpc.listener import Listen, Listening, NotListening
 from tvm_edge.rpc.uploads import uploads_folder
 
@@ -99,7 +99,7 @@ class BoardServer:
         )
 
     def __enter__(self) -> BoardServer:
-        """Start it.
+        """Start the server.
 
         Raises
         ------
@@ -118,18 +118,18 @@ class BoardServer:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Address that it listens on."""
         return written((self._listen.host, self._listen.port))
 
     def describe(self) -> BoardInfo:
-        """What this board offers; asked in another process, which a driver may crash.
+        """Describe this board, asked in another process, which a driver may crash.
 
         Raises
         ------
         DeviceUnavailableError
             It does.
         """
-        command = [sys.executable, "-m", "tvm_edge.rpc.description"]
+        command = [sys.executable, "-m", "tvm_edge.rpc.board_info"]
         environment = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
         try:
             done = subprocess.run(

@@ -1,4 +1,4 @@
-"""TVM's RPC tracker, asked with a bound on each wait: its own client has none."""
+"""Client of TVM's RPC tracker, with a bound on each wait: TVM's own client has none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LARGEST = 1 << 24  # bytes of an answer
 
 @dataclass(frozen=True)
 class Served:
-    """Boards of one key: how many there are, and how many are free."""
+    """Numbers of boards of one key, and of those that are free."""
 
     total: int
     free: int
@@ -35,14 +35,14 @@ class Served:
 
 @dataclass(frozen=True)
 class Grant:
-    """A board that the tracker gave to us: where it is, and the key that opens it once."""
+    """Board that the tracker gave to us: its address, and the key that opens it once."""
 
     address: Address
     match_key: str
 
 
 def served_keys(tracker: Address) -> dict[str, Served]:
-    """Which keys are served.
+    """Return the keys that are served.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def served_keys(tracker: Address) -> dict[str, Served]:
 
 
 def request_board(tracker: Address, key: str, seconds: float) -> Grant:
-    """A board of a key, as soon as one is free.
+    """Ask for a board of a key, and wait until one is free.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def _start(tracker: Address, key: str) -> str:
 
 @contextmanager
 def _connection(tracker: Address, seconds: float) -> Iterator[socket.socket]:
-    """A line to the tracker; what goes wrong on it is an error of ours."""
+    """Connect to the tracker; failures of the connection are errors of ours."""
     try:
         with socket.create_connection(tracker, seconds) as line:
             line.sendall(struct.pack("<i", base.RPC_TRACKER_MAGIC))

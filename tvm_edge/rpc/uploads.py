@@ -8,15 +8,13 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import platformdirs
 
 from tvm_edge.errors import ArtifactError, InputError
-
-if TYPE_CHECKING:
-    from tvm_edge.rpc.board import BoardFunction
+from tvm_edge.rpc.message import BoardFunction
 
 __all__ = ["Uploads", "uploads_folder"]
 
@@ -25,7 +23,7 @@ _LIMIT = 1 << 30  # bytes in all
 
 
 def uploads_folder() -> Path:
-    """Where a board keeps them."""
+    """Return the folder in which a board keeps uploads."""
     return platformdirs.user_cache_path("tvm-edge", appauthor=False) / "rpc"
 
 
@@ -44,11 +42,11 @@ class Uploads:
         self._folder, self._limit = folder, limit
 
     def functions(self) -> dict[str, BoardFunction]:
-        """What clients may call."""
+        """Return the functions that clients may call."""
         return {"stored": self._stored, "store": self._store}
 
     def path(self, digest: str) -> Path:
-        """Where a file is.
+        """Return the path of a file.
 
         Raises
         ------
@@ -103,7 +101,7 @@ class Uploads:
             raise ArtifactError("a file was altered on its way to the board; upload it again")
 
     def _make_room(self, nbytes: int, keep: Path) -> None:
-        """Remove what was used longest ago. Artifacts in use are mapped: they stay until unused."""
+        """Remove files used longest ago. Artifacts in use are mapped: they stay until unused."""
         there = []
         for path in self._folder.iterdir():
             try:

@@ -96,15 +96,7 @@ def measure(
     repeat: int,
     num_threads: int,
 ) -> BenchmarkResult:
-    """Time two ways of running the same model, taking turns so that drift hits both.
-
-    Raises
-    ------
-    InputError
-        `warmup` is negative or `repeat` is not positive.
-    """
-    check_count("warmup", warmup, 0)
-    check_count("repeat", repeat, 1)
+    """Time two ways of running the same model, taking turns so that drift hits both."""
     for _ in range(warmup):
         end_to_end()
     samples: tuple[list[float], list[float]] = ([], [])

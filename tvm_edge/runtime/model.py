@@ -59,7 +59,6 @@ class CompiledModel(ModelBase):
         uploaded: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__(info)
-        self._every = Models(info)
         self._device_index = device_index
         plan = info.devices
         self._input_devices = [device_of(plan.kinds[i], device_index).handle for i in plan.inputs]
@@ -70,9 +69,9 @@ class CompiledModel(ModelBase):
         # Its thread starts with the first submission, and ends with the model.
         self._queue = ThreadPoolExecutor(1, thread_name_prefix="tvm-edge")
 
-    def __repr__(self) -> str:
-        inputs = ", ".join(str(spec) for spec in self.inputs)
-        return f"<CompiledModel {self.report.model} on {self.report.target}: {inputs}>"
+    @property
+    def _place(self) -> str:
+        return self.report.target
 
     @once
     def _session(self) -> Session:
@@ -109,51 +108,14 @@ class CompiledModel(ModelBase):
         smaller = self._library.smaller()
         return smaller, smaller.module()
 
-    def run(
+    def _run(
         self,
         inputs: Mapping[str, Any],
-        *,
-        models: Sequence[str] | None = None,
-        outputs: Sequence[str] | None = None,
-        device_outputs: bool = False,
+        chosen: Models,
+        wanted: Mapping[int, str],
+        device_outputs: bool,
     ) -> dict[str, Any]:
-        """Run the model once.
-
-        Parameters
-        ----------
-        inputs : mapping of str to array
-            NumPy arrays or anything with ``__dlpack__`` (tensors of PyTorch, CuPy, JAX, TVM), of
-            exactly the declared shapes and types. Contiguous data on the device that the model
-            wants it on is used where it is, if it begins on 64 bytes, and on a CPU mostly wherever
-            it begins; other data is copied, through the host only between devices of different
-            kinds. CUDA tensors may have work pending on any stream of their library, TVM's own must
-            be finished.
-        models : sequence of str, optional
-            Of an artifact with several, those to run; default all, by one function in which kernels
-            of different models may be merged. Inputs of the others are not needed, and not read
-            where they are given. Some of several run one after the other.
-        outputs : sequence of str, optional
-            Names of the outputs to return; default all of the models that run.
-        device_outputs : bool
-            Return ``tvm.runtime.Tensor`` where they are instead of NumPy arrays. Other libraries
-            read them through DLPack (``torch.from_dlpack``), except OpenCL's, which are for TVM,
-            :func:`tvm_edge.opencl.host_view` and other models. They are the caller's: they outlive
-            the model, and nothing writes to them again. CUDA's are finished at return; OpenCL
-            kernels may still be running, and whatever reads the tensor waits for them.
-
-        Returns
-        -------
-        dict of str to np.ndarray or tvm.runtime.Tensor
-
-        Raises
-        ------
-        InputError
-            A wrong name, shape or type, or data that cannot be read.
-        DeviceUnavailableError, ArtifactError
-            The model is compiled for another machine.
-        """
-        chosen = self._chosen(models)
-        wanted, bound = self._wanted(chosen, outputs), self._bind(inputs, chosen)
+        bound = self._bind(inputs, chosen)
         return self._finish(self._session, chosen, bound, wanted, device_outputs)
 
     def run_async(
@@ -196,66 +158,15 @@ class CompiledModel(ModelBase):
         kept = [aligned_copy(v) if isinstance(v, np.ndarray) else v for v in bound]
         return self._queue.submit(self._finish, session, chosen, kept, wanted, device_outputs)
 
-    def _chosen(self, models: Sequence[str] | None) -> Models:
-        return self._every if models is None else Models(self._info, models)
-
-    def _wanted(self, chosen: Models, outputs: Sequence[str] | None) -> dict[int, str]:
-        chosen.check_outputs(outputs)
-        return wanted_outputs(chosen.outputs, outputs)
-
     def _bind(self, inputs: Mapping[str, Any], chosen: Models | None = None) -> list[Bound]:
         chosen = chosen or self._every
         devices = [self._input_devices[i] for entry in chosen.entries for i in entry.inputs]
         bound = bind_inputs(chosen.inputs, chosen.given(inputs), devices)
         return [stored(value, spec) for value, spec in zip(bound, chosen.inputs, strict=True)]
 
-    def stream(
-        self,
-        frames: Iterable[Mapping[str, Any]],
-        depth: int = 2,
-        *,
-        outputs: Sequence[str] | None = None,
+    def _stream(
+        self, frames: Iterable[Mapping[str, Any]], depth: int, wanted: Mapping[int, str]
     ) -> FrameStream:
-        """Run the model on frame after frame, several at a time.
-
-        A model on several devices works on one frame on each: while the CPU has one, the GPU has
-        the next. On one device frames are taken while the one before is worked on.
-
-        Parameters
-        ----------
-        frames : iterable of mapping
-            Of each frame the inputs, as for :meth:`run`. Data in host memory is copied when a frame
-            is taken, so a camera may write the next into the same array; leave a tensor on a GPU
-            as it is until the frame's outputs are there.
-        depth : int
-            How many frames may be on their way: taken from `frames`, and their outputs not yet
-            taken from the stream. Memory for activations grows with it, and streams have theirs
-            beside that of runs. With 2 each of two devices has a frame; with 3 a device whose times
-            vary finds its next frame waiting; 1 is :meth:`run` for one frame after the other.
-        outputs : sequence of str, optional
-            Names of the outputs to return; default all.
-
-        Returns
-        -------
-        FrameStream
-            An iterator over the frames' outputs, in order; close it, or use it in a ``with`` block,
-            to end early.
-
-        Raises
-        ------
-        InputError
-            `frames` is no iterable, `depth` no positive number, or an output has another name. What
-            is wrong with a frame is raised in its turn, and the stream goes on after it.
-        DeviceUnavailableError, ArtifactError
-            The model is compiled for another machine.
-
-        Examples
-        --------
-        >>> with model.stream(camera) as stream:    # doctest: +SKIP
-        ...     for outputs in stream:
-        ...         show(outputs["boxes"])
-        """
-        wanted = wanted_outputs(self.outputs, outputs)
         session = self._session
         steps = frame_steps(session, partial(named_outputs, wanted=wanted, specs=self.outputs))
         return FrameStream(frames, depth, FrameInputs(self._bind), steps, session.check_process)
@@ -293,20 +204,8 @@ class CompiledModel(ModelBase):
             self._info, self._library, self._weights, self._num_threads, index, self._uploaded
         )
 
-    def warmup(self, *, models: Sequence[str] | None = None) -> None:
-        """Pay the costs of a first run now, so that the first frame takes no longer than others.
-
-        Programs, threads, memory pools, page faults of the weights; of every virtual machine that
-        runs may happen on at the same time, and of the stages of a stream. Where the plan for a
-        ``memory_budget`` is to pipeline frames, of the stages alone: runs beside a stream have
-        activations of their own, which the plan does not count.
-
-        Parameters
-        ----------
-        models : sequence of str, optional
-            Of the run that is to come, as for :meth:`run`.
-        """
-        chosen, session = self._chosen(models), self._session
+    def _warm_up(self, chosen: Models) -> None:
+        session = self._session
         zeros = [
             unaligned_zeros(spec.static_shape, numpy_dtype(spec.stored_as or spec.dtype))
             for spec in chosen.inputs
@@ -314,37 +213,20 @@ class CompiledModel(ModelBase):
         every = wanted_outputs(chosen.outputs, None)
         memory = self.report.memory
         streams = memory is not None and any(p.taken and p.pipelined for p in memory.plans)
-        if models is not None or not streams:
+        if chosen.asked is not None or not streams:
             results: list[tvm.runtime.Tensor] = []
             for entry, own in chosen.split(zeros):
                 results += checked_outputs(session.warm_up(own, entry), len(entry.outputs))
             named_outputs(results, every, chosen.outputs)
-        if models is None and session.stages:
+        if chosen.asked is None and session.stages:
             state: Any = zeros
             finish = partial(named_outputs, wanted=every, specs=chosen.outputs)
             for step in frame_steps(session, finish):
                 state = step.run(state)
 
-    def benchmark(
-        self,
-        inputs: Mapping[str, Any] | None = None,
-        *,
-        models: Sequence[str] | None = None,
-        warmup: int = 3,
-        repeat: int = 20,
+    def _benchmark(
+        self, inputs: Mapping[str, Any] | None, chosen: Models, warmup: int, repeat: int
     ) -> BenchmarkResult:
-        """Measure latency.
-
-        Parameters
-        ----------
-        inputs : mapping, optional
-            Default: seeded random values.
-        models : sequence of str, optional
-            As for :meth:`run`.
-        warmup, repeat : int
-            Runs before, and runs measured.
-        """
-        chosen = self._chosen(models)
         values = random_inputs(chosen.inputs) if inputs is None else inputs
         session = self._session
         placed = [
@@ -358,7 +240,7 @@ class CompiledModel(ModelBase):
 
         return measure(
             on_device,
-            lambda: self.run(values, models=models),
+            lambda: self.run(values, models=chosen.asked),
             warmup=warmup,
             repeat=repeat,
             num_threads=self._num_threads,
@@ -382,25 +264,7 @@ class CompiledModel(ModelBase):
         session.invoke_placed(placed, runs)
         return (perf_counter() - start) / runs
 
-    def profile(
-        self,
-        inputs: Mapping[str, Any] | None = None,
-        *,
-        models: Sequence[str] | None = None,
-        repeat: int = 10,
-    ) -> Profile:
-        """Measure every kernel.
-
-        Parameters
-        ----------
-        inputs : mapping, optional
-            Default: seeded random values.
-        models : sequence of str, optional
-            As for :meth:`run`.
-        repeat : int
-            Runs to take the median of.
-        """
-        chosen = self._chosen(models)
+    def _profile(self, inputs: Mapping[str, Any] | None, chosen: Models, repeat: int) -> Profile:
         values = random_inputs(chosen.inputs) if inputs is None else inputs
         runs = list(chosen.split(self._bind(values, chosen)))
         for entry, own in runs:

@@ -26,6 +26,8 @@ class Models:
 
     Attributes
     ----------
+    asked : tuple of str or None
+        Names of models as they were given.
     entries : tuple of Entry
         To be run in this order.
     numbers : tuple of int
@@ -41,6 +43,7 @@ class Models:
 
     def __init__(self, info: ModelInfo, models: Sequence[str] | None = None) -> None:
         self.numbers = () if models is None else _numbers(info, models)
+        self.asked = None if models is None else tuple(models)
         if self.numbers:
             parts = [info.models[number] for number in self.numbers]
             self.entries = tuple(

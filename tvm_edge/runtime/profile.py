@@ -13,7 +13,6 @@ from time import perf_counter_ns
 from typing import Any
 
 from tvm_edge.report import KernelInfo
-from tvm_edge.runtime.benchmark import check_count
 
 __all__ = ["KernelTime", "Profile", "profile_runs"]
 
@@ -139,13 +138,7 @@ def profile_runs(
     launches : sequence of KernelInfo
         What the compiler said would be launched, in order.
     repeat : int
-
-    Raises
-    ------
-    InputError
-        `repeat` is not positive.
     """
-    check_count("repeat", repeat, 1)
     expected = [kernel.name for kernel in launches]
     names = set(expected)
     runs: list[list[tuple[int, int]]] = []

@@ -1,8 +1,8 @@
-"""One configuration of a convolution as code that can be checked and timed on its device.
+"""Candidate: a configuration of a convolution as code, to be checked and timed on its device.
 
-On a CPU that is the bare kernel on packed operands. A GPU's may be several kernels, whose launches
-and intermediate results belong to its time: there it is a model that ``compile`` makes, with the
-convolution in it several times.
+On a CPU it is the bare kernel on packed operands. On a GPU a convolution may be several kernels,
+whose launches and intermediate results belong to its latency: there it is a model that ``compile``
+makes, with the convolution in it several times.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from tvm_edge.schedules.gpu.packed import conv2d_tensors
 from tvm_edge.schedules.layouts import block_sizes
 from tvm_edge.schedules.winograd import conv2d_winograd, transform_filters
 from tvm_edge.tuning.int8_kernel import int8_tensors, packed_int8_filters
-from tvm_edge.tuning.repeated import repeated_convolution
+from tvm_edge.tuning.repeat_convolution import repeat_convolution
 from tvm_edge.tuning.tunable import layout_graph_of
 
 __all__ = ["Exported", "Shared", "build_candidate", "export_candidate"]
 
 # On a GPU: copies of the convolution in the model, each with filters of its own. A run costs the
-# host some 30 µs: kernels of 2 µs, replayed as a CUDA graph, want so many that it is not what is
-# measured. Elsewhere every launch is the host's, in a network as here.
+# host some 30 µs: of kernels of 2 µs, replayed as a CUDA graph, so many are needed that the host's
+# time does not count. Elsewhere the host launches every kernel, in a network as here.
 _MOST_LAYERS = {"cuda": 24}
 _MOST_LAYERS_ELSEWHERE, _LEAST_LAYERS = 6, 3
 _LAYERS_BYTES = 32 << 20
 
 
 Shared = dict[str, tuple[Operands, list[Any]]]
-"""Packed operands by layout, with filters as often as caches ask for."""
+"""Packed operands by layout, with as many copies of the filters as caches make necessary."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A candidate in files, for another machine.
+    """Candidate in files, for another machine.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ def build_candidate(
     target : str or dict
         A device of this machine.
     shared : dict
-        What candidates of the same problem have in common; empty for the first.
+        Operands that candidates of one problem share; empty for the first.
     """
     resolved = resolve_target(target)
     if resolved.host is not None:
@@ -140,7 +140,7 @@ def export_candidate(
 
 
 def _saved(operands: Operands, path: Path) -> Path:
-    """The file appears whole: other processes write the same."""
+    """Save operands unless they are there; other processes may write the same file meanwhile."""
     if not path.exists():
         own = path.with_name(f".{path.stem}-{os.getpid()}.npz")
         operands.save(own)
@@ -154,7 +154,7 @@ def _saved(operands: Operands, path: Path) -> Path:
 def _kernel(
     workload: ConvWorkload, config: ConvConfig, resolved: ResolvedTarget
 ) -> tuple[Any, tuple[tuple[int, ...], ...]]:
-    """Code with one function, ``candidate``, and the shapes of what it takes."""
+    """Return code with one function, ``candidate``, and the shapes of its arguments."""
     func, shapes = _function(workload, config)
     scheduled = cpu.schedule(func, resolved.spec).func.with_attr("global_symbol", "candidate")
     module = tvm.IRModule({"candidate": scheduled})
@@ -162,7 +162,7 @@ def _kernel(
 
 
 def _layout(config: ConvConfig) -> str:
-    """Candidates of a problem with the same take the same operands."""
+    """Name the layout of the operands, which candidates of a problem with the same name share."""
     return f"{config.algorithm}-{config.m}-{config.block}"
 
 
@@ -193,7 +193,7 @@ def _operands(
 
 
 def _packed(image: np.ndarray, block: int) -> np.ndarray:
-    """``[N, C, H, W]`` as ``[N, C/b, H, W, b]``, filled up with the last channel."""
+    """Pack ``[N, C, H, W]`` to ``[N, C/b, H, W, b]``, filled up with the last channel."""
     missing = filled(image.shape[1], block) - image.shape[1]
     whole = np.concatenate([image, np.repeat(image[:, -1:], missing, axis=1)], axis=1)
     blocks = whole.reshape(image.shape[0], -1, block, *image.shape[2:])
@@ -203,7 +203,7 @@ def _packed(image: np.ndarray, block: int) -> np.ndarray:
 def _function(
     workload: ConvWorkload, config: ConvConfig
 ) -> tuple[tirx.PrimFunc, tuple[tuple[int, ...], ...]]:
-    """A convolution with what follows it, and the shapes of its arguments."""
+    """Return a convolution with its epilogue, and the shapes of its arguments."""
     if not config.block:
         return _plain_function(workload)
     if workload.is_bytes:
@@ -217,14 +217,14 @@ def _function(
     if config.algorithm == "winograd":
         size = (config.m + 2) ** 2
         filters = te.placeholder((size, blocks, channels, depth, block), "float32", "filters")
-        sums = conv2d_winograd(image, filters, config.m, workload.padding, config.knobs)
+        convolved = conv2d_winograd(image, filters, config.m, workload.padding, config.knobs)
     else:
         own = 1 if workload.depthwise else channels // workload.groups
         inner = 1 if workload.depthwise else depth
         filters = te.placeholder(
             (blocks, own, *workload.kernel, inner, block), "float32", "filters"
         )
-        sums = conv2d(
+        convolved = conv2d(
             image,
             filters,
             workload.strides,
@@ -234,33 +234,33 @@ def _function(
             config.knobs,
         )
     bias = te.placeholder((1, blocks, 1, 1, block), "float32", "bias")
-    return _with_tail(image, filters, bias, sums)
+    return _with_epilogue(image, filters, bias, convolved)
 
 
 def _plain_function(
     workload: ConvWorkload,
 ) -> tuple[tirx.PrimFunc, tuple[tuple[int, ...], ...]]:
-    """The same in NCHW, as the operator is defined."""
-    image, filters, sums = conv2d_tensors(workload, packed=False)
+    """Return a convolution in NCHW, as the operator is defined, with its epilogue."""
+    image, filters, convolved = conv2d_tensors(workload, packed=False)
     bias = te.placeholder((1, workload.filters, 1, 1), "float32", "bias")
-    return _with_tail(image, filters, bias, sums)
+    return _with_epilogue(image, filters, bias, convolved)
 
 
-def _with_tail(
-    image: te.Tensor, filters: te.Tensor, bias: te.Tensor, sums: te.Tensor
+def _with_epilogue(
+    image: te.Tensor, filters: te.Tensor, bias: te.Tensor, convolved: te.Tensor
 ) -> tuple[tirx.PrimFunc, tuple[tuple[int, ...], ...]]:
     zero = tirx.const(0.0, "float32")
 
     def element(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, *v: tirx.Expr) -> tirx.Expr:
-        return te.max(sums(n, o, y, x, *v) + bias(0, o, 0, 0, *v), zero)
+        return te.max(convolved(n, o, y, x, *v) + bias(0, o, 0, 0, *v), zero)
 
-    return _finished([image, filters, bias, te.compute(sums.shape, element, "result")])
+    return _finished([image, filters, bias, te.compute(convolved.shape, element, "result")])
 
 
 def _finished(
     tensors: Sequence[te.Tensor],
 ) -> tuple[tirx.PrimFunc, tuple[tuple[int, ...], ...]]:
-    """The function of these arguments, and their shapes."""
+    """Return the function of these arguments, and their shapes."""
     shapes = tuple(tuple(int(dim) for dim in tensor.shape) for tensor in tensors)
     return te.create_prim_func(list(tensors)), shapes
 
@@ -275,7 +275,7 @@ def _model(
     resolved = resolve_target(target, host)
     most = _MOST_LAYERS.get(resolved.kind, _MOST_LAYERS_ELSEWHERE)
     layers = max(_LEAST_LAYERS, min(most, _LAYERS_BYTES // nbytes))
-    model = repeated_convolution(workload, problem, layers, sampled=True)
+    model = repeat_convolution(workload, problem, layers, sampled=True)
     plan = None
     if config.block and not resolved.spec.has_cpu_cores:
         plan = _plan(model, config, resolved)
@@ -292,11 +292,11 @@ def _model(
 
 
 def _plan(model: tvm.IRModule, config: ConvConfig, resolved: ResolvedTarget) -> LayoutPlan:
-    """All convolutions of a model in blocks, and whatever else saves a transform."""
+    """Plan all convolutions of a model in channel blocks, and all else that saves a transform."""
     graph, _ = layout_graph_of(model, resolved)
     known = (0, *block_sizes(resolved.spec))
     costs = [{(a, b): float(a != b) for a in n.layouts for b in known} for n in graph.nodes]
-    # Tails are part of the kernel in front, as in a network.
+    # Epilogues are part of the kernel before them, as in a network.
     seconds = [[0.0 if layout else 1e-3 for layout in node.layouts] for node in graph.nodes]
     problem = graph.problem(seconds, costs)
     layouts = problem.with_given(dict.fromkeys(graph.convolutions, config.block)).solve().layouts

@@ -1,21 +1,21 @@
-"""The last round: who was fastest once, among many, is often only the luckiest."""
+"""Last round of a run: the fastest candidate of one timing among many is often only lucky."""
 
 from __future__ import annotations
 
 from math import isfinite
 from statistics import median
 
+from tvm_edge.tuning.conv_problem import ProblemFiles
 from tvm_edge.tuning.measurer import Measurer
 from tvm_edge.tuning.pool import Trial
-from tvm_edge.tuning.problem import ProblemFiles
 from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.search import Search
-from tvm_edge.tuning.serving import Done
+from tvm_edge.tuning.worker import Done
 
 __all__ = ["FINALISTS", "confirm"]
 
 FINALISTS = 3
-"""How many of a convolution are timed again."""
+"""Candidates of a convolution that are timed again."""
 
 _FINAL_ROUNDS, _FINAL_SECONDS = 5, 0.02
 
@@ -23,8 +23,8 @@ _FINAL_ROUNDS, _FINAL_SECONDS = 5, 0.02
 def confirm(search: Search, pool: Measurer, problems: ProblemFiles, recorder: Recorder) -> None:
     """Time the fastest of each convolution again, beside the heuristic's choice.
 
-    Until the fastest by all that is known is one of them: a configuration that was lucky once
-    would be taken otherwise.
+    Ends when the fastest by all measurements is one of those: otherwise a configuration that was
+    lucky once would be taken.
     """
     if not search.measured:
         return

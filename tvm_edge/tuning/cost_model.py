@@ -1,4 +1,4 @@
-"""Which configurations will be fast: gradient-boosted trees that learn to rank (XGBoost)."""
+"""Cost model: gradient-boosted trees that learn to rank configurations (XGBoost)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TREES = 80
 
 
 class CostModel:
-    """Learns from what was measured of all tasks, and ranks the configurations of one.
+    """Ranking of a task's configurations, learnt from the measurements of all tasks.
 
     Pairs within a task are compared, as in AutoTVM's rank loss (Chen et al., "Learning to Optimize
     Tensor Programs", 2018, §3.2); across tasks it shares what features have in common.
@@ -50,7 +50,7 @@ class CostModel:
         self._trees = None
 
     def fit(self, measured: Sequence[Mapping[int, float]]) -> None:
-        """Learn anew.
+        """Learn from all measurements, without what was learnt before.
 
         Parameters
         ----------
@@ -73,7 +73,7 @@ class CostModel:
         self._trees = self._xgboost.train(parameters, data, _TREES)
 
     def scores(self, task: int) -> np.ndarray | None:
-        """Of each configuration of a task, higher for faster; ``None`` if nothing was learnt."""
+        """Score each configuration of a task, higher for faster; ``None`` if nothing was learnt."""
         if self._trees is None:
             return None
         found: np.ndarray = self._trees.predict(self._xgboost.DMatrix(self._features[task]))

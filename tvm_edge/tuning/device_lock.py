@@ -1,4 +1,4 @@
-"""One measurement at a time on a device, whoever tunes."""
+"""Lock of a device: one process of a user measures on it at a time."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _CHECK_SECONDS = 0.1
 
 
 class DeviceLock:
-    """A lock that all of a user's tuners of one device share.
+    """Lock that all of a user's tuners of one device share.
 
-    They take turns, a round each: two at a time would find each other's noise. It is in the
-    temporary folder, as what they share is the device and not a folder of records.
+    They take turns, a round each: two at a time would disturb each other. It is in the temporary
+    folder, as they share the device and not a folder of records.
 
     Parameters
     ----------
     key : str
         Of the device.
     check : callable
-        Called while another has the device; what it raises ends the wait.
+        Called while another process has the device; what it raises ends the wait.
     """
 
     def __init__(self, key: str, check: Callable[[], None] = lambda: None) -> None:
@@ -41,7 +41,7 @@ class DeviceLock:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Have the device."""
+        """Hold the device while the block runs."""
         while True:
             self._check()
             try:

@@ -1,4 +1,4 @@
-"""``tune``: measure configurations of a model's convolutions on a device, and keep them."""
+"""Entry of tuning: ``tune`` measures configurations of convolutions and keeps the results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tune(
 ) -> TuneResult:
     """Find the fastest kernels of a model's convolutions on a device of this machine or of boards.
 
-    What is measured goes into the user's tuning records, which ``compile`` takes from then on.
+    Measurements go into the user's tuning records, which ``compile`` takes from then on.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ def _tuned(
     time_budget: float | None,
     resume: bool,
 ) -> TuneResult:
-    """Convolutions one by one, and with a graph tuner the layouts of all."""
+    """Tune convolutions one by one, and with a graph tuner the layouts of all."""
     if tuner is None or not tuner.graph.convolutions:
         result = run(_trials(run.tasks, trials, LEVELS[level]), time_budget, resume)
         return result if tuner is None else replace(result, graph_note=tuner.no_choice())

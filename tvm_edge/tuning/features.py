@@ -1,4 +1,4 @@
-"""Configurations as numbers, for the cost model."""
+"""Features of configurations for the cost model."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _KNOBS = (
 
 
 def features(task: Task) -> np.ndarray:
-    """One row for each configuration of a task.
+    """Return one row for each configuration of a task.
 
-    What the convolution is; knobs, in logarithms and as they are; what is left over where a tile
-    does not divide the image; the place that the schedule's own cost model gives the configuration,
-    among those of its algorithm and among all of its size; whether it is of bytes.
+    The convolution's sizes; knobs, in logarithms and as they are; the share of work in excess
+    where a tile does not divide the image; the rank by the schedule's own cost model, among
+    configurations of its algorithm and among all; whether it is int8.
 
     Returns
     -------
@@ -73,9 +73,9 @@ def _of_config(config: ConvConfig, lines: int, columns: int, filters: int) -> li
     known = dict(zip(_KNOBS, values, strict=True))
     m = config.m or 1
     height, width = -(-lines // m), -(-columns // m)
-    # Of a CPU's tile, rows and columns of pixels; of a GPU's, filters and pixels.
+    # Tiles of CPUs are rows and columns of pixels, tiles of GPUs filters and pixels.
     across = height * width if known["rows"] or known["flat"] or config.m else width
-    # Work-items of a group each have a tile beside the other.
+    # Tiles of a work-group's items lie side by side.
     leftover = [
         _left_over(across, known["columns"] * max(known["x"], 1)),
         _left_over(filters, known["rows"] or known["channels"]),
@@ -96,7 +96,7 @@ def _number(value: int | bool | str) -> float:
 
 
 def _left_over(extent: int, tile: float) -> float:
-    """The share of the work that tiles do beyond an extent."""
+    """Return the share of the work that tiles do beyond an extent."""
     if tile < 1:
         return 0.0
     tiles = -(-extent // int(tile))

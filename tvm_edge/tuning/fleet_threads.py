@@ -1,45 +1,36 @@
-"""What a fleet's threads do: one has a process of this machine build, one has a board measure."""
+"""Threads of a fleet: one has a process of this machine build, one has a board measure."""
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from math import isfinite
-from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm_edge.errors import (
     DeviceLost,
-    DeviceUnavailableError,
     InvalidLaunch,
     MeasureTimeout,
-    MissingDependencyError,
     WrongResult,
     one_line,
 )
 from tvm_edge.rpc.agent import Agent, Call, Upload
+from tvm_edge.tuning.board_sessions import BoardSessions
+from tvm_edge.tuning.candidate_worker import Export, start_worker
 from tvm_edge.tuning.candidates import Exported
-from tvm_edge.tuning.pool import Trial, Worker
-from tvm_edge.tuning.problem import TOLERANCE
-from tvm_edge.tuning.serving import Done, Failed
-from tvm_edge.tuning.worker import Export
+from tvm_edge.tuning.conv_problem import TOLERANCE
+from tvm_edge.tuning.pool import Trial
+from tvm_edge.tuning.worker import Done, Failed, Limits
 
-if TYPE_CHECKING:
-    from tvm_edge.tuning.fleet import Fleet
-
-__all__ = ["CHECK_SECONDS", "WAIT_SECONDS", "BoardThread", "BuilderThread", "Job"]
-
-_LOG = logging.getLogger("tvm_edge.tuning")
+__all__ = ["CHECK_SECONDS", "BoardThread", "BuilderThread", "Job", "JobQueues"]
 
 CHECK_SECONDS = 0.2
-"""How often a thread looks whether the fleet ends."""
-
-WAIT_SECONDS = 60.0
-"""For a board to be there again: one that crashed starts in half of that."""
+"""Seconds after which a thread looks whether the fleet ends."""
 
 _MOST_TRIES = 2  # of a candidate that boards are lost with
 _JOIN_SECONDS = 1.0
@@ -47,12 +38,12 @@ _COOL_DOWN = 0.1  # seconds between two measurements on a board
 _UPLOAD_SECONDS, _BYTES_A_SECOND = 30.0, 200e3
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
     """Candidates to measure on one board: one, or several in turns."""
 
-    run: int
     trials: dict[int, Trial]
+    limits: Limits
     rounds: int
     seconds: float
     exported: dict[int, Exported] = field(default_factory=dict)
@@ -60,58 +51,89 @@ class Job:
     at: int = -1  # the one that a board works on
 
 
-class BuilderThread(threading.Thread):
-    """Has one process of this machine build."""
+class JobQueues:
+    """Jobs on their way from who asks for them to the threads, and results on their way back.
 
-    def __init__(self, fleet: Fleet) -> None:
+    Attributes
+    ----------
+    to_build, to_measure, found : queue.Queue
+        Candidates of jobs, jobs whose candidates are all built, and results or errors that end the
+        run.
+    ending : threading.Event
+        The threads have to end.
+    building : threading.Lock
+        Of the candidates of jobs, which several threads build.
+    files : iterator
+        Numbers of files.
+    """
+
+    def __init__(self) -> None:
+        self.to_build: queue.Queue[tuple[Job, int]] = queue.Queue()
+        self.to_measure: queue.Queue[Job] = queue.Queue()
+        self.found: queue.Queue[tuple[Job, int, Done | Failed] | Exception] = queue.Queue()
+        self.ending = threading.Event()
+        self.building = threading.Lock()
+        self.files = count()
+        self._current: Sequence[Job] = ()
+
+    def begin(self, jobs: Sequence[Job]) -> int:
+        """Ask for jobs in place of those before; return how many results will come."""
+        self._current = jobs
+        for job in jobs:
+            for place in job.trials:
+                self.to_build.put((job, place))
+        return sum(len(job.trials) for job in jobs)
+
+    def is_current(self, job: Job) -> bool:
+        """Whether anybody still waits for a job."""
+        return job in self._current and not self.ending.is_set()
+
+    def tell(self, job: Job, place: int, answer: Done | Failed) -> None:
+        """Hand over a result."""
+        self.found.put((job, place, answer))
+
+
+class BuilderThread(threading.Thread):
+    """Thread that has one process of this machine build."""
+
+    def __init__(self, queues: JobQueues, target: Any, host: Any, suffix: str) -> None:
         super().__init__(daemon=True, name="tvm-edge-build")
-        self._fleet = fleet
-        self._worker = Worker(fleet.target, fleet.host, 1)
+        self._queues, self._suffix = queues, suffix
+        self._worker = start_worker(target, host, 1)
 
     def run(self) -> None:
         """Build what is asked for, until the fleet ends."""
-        fleet = self._fleet
-        while not fleet.ending.is_set():
+        queues = self._queues
+        while not queues.ending.is_set():
             try:
-                job, place = fleet.to_build.get(timeout=CHECK_SECONDS)
+                job, place = queues.to_build.get(timeout=CHECK_SECONDS)
             except queue.Empty:
                 continue
-            if not fleet.is_current(job):
+            if not queues.is_current(job):
                 continue
             try:
-                answer = self._build(job.trials[place])
+                answer = self._build(job, place)
             # Whatever it is, the run has to hear of it, and cannot in this thread.
             except Exception as err:
-                fleet.found.put(err)
+                queues.found.put(err)
                 return
-            with fleet.building:  # others build for the same job
+            with queues.building:  # others build for the same job
                 if isinstance(answer, Failed):
-                    fleet.tell(job, place, answer)
+                    queues.tell(job, place, answer)
                     del job.trials[place]
                 else:
                     job.exported[place] = answer
                 if job.trials and len(job.exported) == len(job.trials):
-                    fleet.to_measure.put(job)
+                    queues.to_measure.put(job)
 
-    def _build(self, trial: Trial) -> Exported | Failed:
-        fleet, worker = self._fleet, self._worker
-        while not worker.ready:
-            self._answer()
+    def _build(self, job: Job, place: int) -> Exported | Failed:
+        trial = job.trials[place]
         folder = trial.problem.with_suffix("")
         folder.mkdir(exist_ok=True)
-        kernel = fleet.resolved.host is None
-        path = folder / f"{next(fleet.files)}{'.so' if kernel else '.tvme'}"
-        worker.ask(Export(trial.workload, trial.config, trial.problem, path), fleet.limits.build)
-        answer = self._answer()
-        if isinstance(answer, Failed) and answer.error == MissingDependencyError.__name__:
-            raise MissingDependencyError(answer.message)
+        path = folder / f"{next(self._queues.files)}{self._suffix}"
+        ask = Export(trial.workload, trial.config, trial.problem, path)
+        answer: Exported | Failed = self._worker.call(ask, job.limits.build)
         return answer
-
-    def _answer(self) -> Any:
-        worker = self._worker
-        if not worker.connection.poll(max(0.0, worker.deadline - monotonic())):
-            return worker.replaced(MeasureTimeout, "it ran past its time")
-        return worker.answer()
 
     def interrupt(self) -> None:
         """Let it wait no longer."""
@@ -125,11 +147,28 @@ class BuilderThread(threading.Thread):
 
 
 class BoardThread(threading.Thread):
-    """Has one session at a time, with a board of the key, and measures."""
+    """Thread that measures, on a session at a time with a board of the key.
 
-    def __init__(self, fleet: Fleet) -> None:
+    Parameters
+    ----------
+    queues : JobQueues
+    sessions : BoardSessions
+    boards : sequence of BoardThread
+        All of the fleet's.
+    num_threads : int
+        Of a CPU's kernels.
+    """
+
+    def __init__(
+        self,
+        queues: JobQueues,
+        sessions: BoardSessions,
+        boards: Sequence[BoardThread],
+        num_threads: int,
+    ) -> None:
         super().__init__(daemon=True, name="tvm-edge-board")
-        self._fleet = fleet
+        self._queues, self._sessions, self._boards = queues, sessions, boards
+        self._num_threads = num_threads
         self.agent: Agent | None = None
 
     @property
@@ -139,76 +178,69 @@ class BoardThread(threading.Thread):
 
     def run(self) -> None:
         """Measure what is built, until the fleet ends or there is no board for it."""
-        fleet = self._fleet
+        queues = self._queues
         try:
-            while not fleet.ending.is_set() and self._has_board():
+            while not queues.ending.is_set() and self._has_board():
                 try:
-                    job = fleet.to_measure.get(timeout=CHECK_SECONDS)
+                    job = queues.to_measure.get(timeout=CHECK_SECONDS)
                 except queue.Empty:
                     continue
-                if fleet.is_current(job):
+                if queues.is_current(job):
                     self._take(job)
         # Whatever it is, the run has to hear of it, and cannot in this thread.
         except Exception as err:
-            fleet.found.put(err)
+            queues.found.put(err)
 
     def _has_board(self) -> bool:
-        """A session, opened if there is none; if not, this thread is not needed any more."""
-        fleet = self._fleet
+        """Open a session unless there is one; without a board this thread is not needed."""
         if self.has_session:
             return True
-        if fleet.is_one and fleet.quarantined:
+        ending = self._queues.ending
+        agent = self._sessions.open_next(ending, self._others_measure)
+        if agent is None:
             return False
-        end = monotonic() + WAIT_SECONDS
-        while not fleet.ending.is_set():
-            try:
-                self.agent = fleet.open()
-            except (DeviceLost, DeviceUnavailableError, MeasureTimeout) as err:
-                # One that boots takes minutes, and the others go on meanwhile.
-                if monotonic() < end or fleet.others_measure(self):
-                    fleet.ending.wait(CHECK_SECONDS)
-                    continue
-                _LOG.warning("one board %s less measures: %s", fleet.name, one_line(err))
-                return False
-            if fleet.ending.is_set():
-                self.agent.close()
-                return False
-            # One that is let alone is held, lest others get it: the thread ends, the session stays.
-            return self.agent.address not in fleet.quarantined
-        return False
+        self.agent = agent
+        if ending.is_set():
+            agent.close()
+            return False
+        # One that is let alone is held, lest others get it: the thread ends, the session stays.
+        return agent.address not in self._sessions.quarantined
+
+    def _others_measure(self) -> bool:
+        return any(board.has_session for board in self._boards if board is not self)
 
     def _take(self, job: Job) -> None:
-        fleet, agent = self._fleet, self.agent
+        queues, agent = self._queues, self.agent
         assert agent is not None
         try:
             found = self._measured(job, agent)
         except (DeviceLost, MeasureTimeout) as err:
             agent.close()
-            if fleet.ending.is_set():
+            if queues.ending.is_set():
                 return
-            fleet.board_lost(agent.address, err)
+            self._sessions.count_loss(agent.address, err)
             job.lost[job.at] += 1
             # One that hangs would hang again; of one that was lost the board may be the reason.
             if isinstance(err, MeasureTimeout) or job.lost[job.at] >= _MOST_TRIES:
-                fleet.tell(job, job.at, Failed(type(err).__name__, str(err), ran=True))
+                queues.tell(job, job.at, Failed(type(err).__name__, str(err), ran=True))
                 del job.trials[job.at], job.exported[job.at]
             if job.trials:
-                fleet.to_measure.put(job)
+                queues.to_measure.put(job)
             return
-        fleet.board_works(agent.address)
+        self._sessions.forget_losses(agent.address)
         if any(isinstance(answer, Failed) and answer.ran for answer in found.values()):
             agent.close()  # it may have written anywhere
         for place, answer in found.items():
-            fleet.tell(job, place, answer)
+            queues.tell(job, place, answer)
             job.exported[place].library.unlink(missing_ok=True)
 
     def _measured(self, job: Job, agent: Agent) -> dict[int, Done | Failed]:
         found: dict[int, Done | Failed] = {}
         tokens: dict[int, int] = {}
-        limits = self._fleet.limits
+        limits = job.limits
         for place in job.trials:
             job.at = place
-            opened = self._opened(job.exported[place], agent)
+            opened = self._opened(job, agent)
             if isinstance(opened, Failed):
                 found[place] = opened
             else:
@@ -242,9 +274,9 @@ class BoardThread(threading.Thread):
         agent.call(Call("candidate_drop", {"candidates": list(tokens.values())}), limits.measure)
         return found
 
-    def _opened(self, exported: Exported, agent: Agent) -> int | Failed:
-        """Send a candidate to the board and have it check the result."""
-        names = {}
+    def _opened(self, job: Job, agent: Agent) -> int | Failed:
+        """Send the candidate at hand to the board and have it check the result."""
+        exported, names = job.exported[job.at], {}
         for name, path in (("library", exported.library), ("operands", exported.operands)):
             seconds = _UPLOAD_SECONDS + path.stat().st_size / _BYTES_A_SECOND
             try:
@@ -254,10 +286,10 @@ class BoardThread(threading.Thread):
         ask = {
             **names,
             "shape": exported.shape,
-            "num_threads": self._fleet.resolved.spec.cores if exported.shape else 1,
+            "num_threads": self._num_threads if exported.shape else 1,
         }
         try:
-            answer = agent.call(Call("candidate_open", ask), self._fleet.limits.build).values
+            answer = agent.call(Call("candidate_open", ask), job.limits.build).values
         except (DeviceLost, MeasureTimeout):
             raise
         # Whatever a driver says of a candidate is that candidate's.

@@ -1,15 +1,16 @@
-"""The graph tuner: layouts for the whole of a network (ICPP'19 §3.2.3).
+"""Graph tuner: layouts for the whole of a network (ICPP'19 §3.2.3).
 
-1. Each convolution in each layout takes what records say, or what is estimated beside them.
+1. The latency of each convolution in each layout is from tuning records, or estimated beside them.
 2. Transforms are timed on the device; on boards they are estimated from the bandwidth.
-3. The layouts of the least sum are found exactly
+3. The layouts of the least total time are found exactly
    (:mod:`tvm_edge.relay_passes.solvers.layout_problem`).
-4. The network is compiled with them and without, and both are timed in turns: a sum of kernels,
-   each measured by itself, is not the time of a run. What is not faster is not kept.
+4. The network is compiled with them and without, and both are timed in turns: the total time of
+   kernels that are measured one by one is not the latency of a run. Layouts that are not faster are
+   not kept.
 
-Layouts are of convolutions in float32; those of bytes have one, and the others are chosen around
-them. No producer's epilogue writes another layout than its own kernel's: every transform is a
-kernel, which element-wise operators may be part of.
+Convolutions in float32 have a choice of layouts; those in int8 have one, and the others are chosen
+around them. No producer's epilogue writes another layout than its own kernel's: every transform is
+a kernel, which element-wise operators may be part of.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -29,7 +29,13 @@ from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.layouts import describe_layout_plan, has_layouts
 from tvm_edge.errors import InputError
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.records import LayoutRecord, RecordedTransform, recorded_device, update_layouts
+from tvm_edge.records import (
+    LayoutRecord,
+    LayoutTransform,
+    RecordDevice,
+    timestamp,
+    update_layouts,
+)
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem, Layouts
 from tvm_edge.runtime import CompiledModel
@@ -50,7 +56,7 @@ from tvm_edge.tuning.layout_costs import (
     ways,
 )
 from tvm_edge.tuning.result import GraphResult
-from tvm_edge.tuning.transforms import TransformTimes, estimate_transforms, measure_transforms
+from tvm_edge.tuning.transform_times import TransformTimes, estimate_transforms, measure_transforms
 from tvm_edge.tuning.tunable import check_alone, layout_graph_of
 
 __all__ = ["GraphTuner", "check_graph", "timed_in_turns", "uniform"]
@@ -77,7 +83,7 @@ def check_graph(resolved: ResolvedTarget) -> None:
 
 
 def uniform(problem: LayoutProblem, graph: LayoutGraph, block: int) -> Layouts:
-    """The best with all convolutions in one layout, those that cannot have it in NCHW."""
+    """Return the best layouts with all convolutions in one, those that cannot have it in NCHW."""
     given = {
         number: block if block in graph.nodes[number].layouts else 0
         for number in graph.convolutions
@@ -86,7 +92,7 @@ def uniform(problem: LayoutProblem, graph: LayoutGraph, block: int) -> Layouts:
 
 
 class GraphTuner:
-    """Chooses the layouts of one network on one device.
+    """Choice of the layouts of one network on one device.
 
     Parameters
     ----------
@@ -145,7 +151,7 @@ class GraphTuner:
         measured = seconds[best.layouts]
         template = template_of(spec)
         record = LayoutRecord(
-            recorded_device(spec),
+            RecordDevice.of(spec),
             recorded_target(self._resolved.kind, spec),
             graph.digest,
             name,
@@ -157,7 +163,7 @@ class GraphTuner:
                 for number, config in plan_of(graph, best.layouts, options).configs.items()
             },
             tuple(
-                RecordedTransform(t.node, t.before, t.after, t.seconds)
+                LayoutTransform(t.node, t.before, t.after, t.seconds)
                 for t in problem.needed(best.layouts)
             ),
             best.seconds + rest,
@@ -165,7 +171,7 @@ class GraphTuner:
             measured,
             before,
             tvm.__version__,
-            datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            timestamp(),
         )
         taken = measured < before
         self._keep(record, taken)
@@ -180,7 +186,7 @@ class GraphTuner:
         )
 
     def no_choice(self) -> str:
-        """What to say of a network whose convolutions have one layout each."""
+        """Return the note for a network whose convolutions have one layout each."""
         fixed = len(self.graph.fixed)
         where = f"blocks of {BLOCK} channels" if self._resolved.spec.has_cpu_cores else "NCHW"
         why = (
@@ -191,7 +197,7 @@ class GraphTuner:
         return f"layouts: nothing to choose, {why}"
 
     def problem(self) -> tuple[Options, LayoutProblem]:
-        """The ways to compute the convolutions, and the network with what all of it takes."""
+        """Return the ways to compute the convolutions, and the network with all latencies."""
         options, warnings = ways(self.graph.convolutions.values(), self._resolved, self._folder)
         for message in warnings:
             _LOG.warning("%s", message)
@@ -208,9 +214,9 @@ class GraphTuner:
     def _timed(
         self, options: Options, best: Layouts, usual: Layouts
     ) -> tuple[float, dict[tuple[int, ...], float], float]:
-        """Seconds of a run by estimates, with either layouts, and of what sums do not have.
+        """Return seconds of a run by estimates, with either layouts, and beyond their kernels.
 
-        The last is the difference of what one layout for all takes and its sum.
+        The last is the measured time of one layout for all, less the total of its kernels.
         """
         if self._on_board:  # no network runs there
             sums = {own.layouts: own.seconds for own in (best, usual)}
@@ -230,7 +236,7 @@ class GraphTuner:
         return seconds[0], of_plan, rest
 
     def compiled(self, plan: LayoutPlan | Literal[False]) -> CompiledModel:
-        """The network with a plan; ``False`` for layouts by estimates."""
+        """Compile the network with a plan; ``False`` for layouts by estimates."""
         return compile_with(
             self._model,
             self._target,
@@ -252,7 +258,7 @@ class GraphTuner:
 
 
 def timed_in_turns(models: Sequence[CompiledModel], check: Callable[[], None]) -> list[float]:
-    """Seconds of a run of each, the median of rounds in which all of them are timed."""
+    """Return seconds of a run of each, the median of rounds in which all of them are timed."""
     inputs = [random_inputs(model.inputs) for model in models]
     found: list[list[float]] = [[] for _ in models]
     runs = [

@@ -1,4 +1,4 @@
-"""Independent kernels of a network by themselves: apart, and as one."""
+"""Independent kernels of a network, taken out of it to be measured apart and as one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from tvm_edge.relay_passes.ir.dependences import area_of
 from tvm_edge.relay_passes.ir.expressions import static_shape
 from tvm_edge.schedules.base import workspace_of
 
-__all__ = ["GroupProblem", "group_problem"]
+__all__ = ["Area", "GroupProblem", "group_problem"]
 
 Area = tuple[int, int]
+"""Where the part of a result begins along axis 1, and its extent."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class GroupProblem:
         ``main`` calls them one after the other, in one block, and returns what they compute;
         weights are inputs as well.
     areas : tuple of (int, int) or None
-        Of each result the part along axis 1 that its kernel writes, if that is not all of it.
+        For each result the part along axis 1 that its kernel writes, if that is not all of it.
     """
 
     module: tvm.IRModule
@@ -43,7 +44,7 @@ def group_problem(mod: tvm.IRModule, members: Sequence[KernelCall]) -> GroupProb
     mod : IRModule
         Has the kernels.
     members : sequence of KernelCall
-        Of static shapes. What one of them overwrites is an input of it.
+        With static shapes. A tensor that one of them overwrites is an input of it.
     """
     builder = relax.BlockBuilder()
     params: list[relax.Var] = []
@@ -82,7 +83,7 @@ def group_problem(mod: tvm.IRModule, members: Sequence[KernelCall]) -> GroupProb
 
 
 def _plain(ty: relax.TensorType) -> relax.TensorType:
-    """A tensor's type without its device: there is one alone."""
+    """Return a tensor's type without its device: there is one alone."""
     shape = static_shape(ty)
     assert shape is not None, "kernels of other shapes are not considered"
     return relax.TensorType(shape, ty.dtype)

@@ -1,64 +1,134 @@
-"""The process that runs kernels apart and as one: what may hang or crash does so here."""
+"""Variants of a group of kernels, apart and as one, in a process of their own.
+
+What may hang or crash does so there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+import tvm
 
 from tvm_edge.errors import WrongResult
-from tvm_edge.tuning.serving import Done, serve, serve_parent
+from tvm_edge.hardware import resolve_target
+from tvm_edge.runtime import CompiledModel
+from tvm_edge.runtime.inputs import random_inputs
+from tvm_edge.tuning.group_problem import Area
+from tvm_edge.tuning.kernel_model import kernel_model
+from tvm_edge.tuning.worker import Done, Failed, Limits, Service, Worker, serve
 
-__all__ = ["Forget", "TimeAll", "Timed", "Try", "largest_error"]
+__all__ = ["GROUP_LIMITS", "largest_error", "measure_variants", "start_worker"]
 
-# Of the largest value. Members calculate what they do by themselves; how a compiler joins products
-# and sums may differ.
+# Of the largest value. Members calculate what they do by themselves; a compiler may join products
+# and additions in another way.
 _TOLERANCE = 1e-5
 
 # Launches that may wait in a queue, as for convolutions.
 _LAUNCHES_IN_FLIGHT = 600
 
+GROUP_LIMITS = Limits(build=120.0, measure=60.0, rounds=5, seconds=0.01)
+"""For a variant to be built and compared, and for all of them to be timed."""
+
+_Areas = tuple[Area | None, ...]
+
 
 @dataclass(frozen=True)
-class Try:
-    """Build a variant of a group and compare what it computes; answered by :class:`Done`.
+class _Try:
+    """Build a variant of a group and compare its results; answered by :class:`Done`.
 
     Attributes
     ----------
     name : str
-        The first one of a group is what the others have to agree with.
     module : str
         As :func:`tvm.ir.save_json` writes it.
     areas : tuple
         See :class:`~tvm_edge.tuning.group_problem.GroupProblem`.
+    is_first : bool
+        Whether it begins a group: the others have to agree with it.
     """
 
     name: str
     module: str
-    areas: tuple[tuple[int, int] | None, ...]
+    areas: _Areas
+    is_first: bool
 
 
 @dataclass(frozen=True)
-class TimeAll:
-    """Time the variants that were tried, in turns; answered by :class:`Timed`."""
+class _TimeAll:
+    """Time the variants that were tried, in turns; answered by :class:`_Timed`."""
 
     rounds: int
     seconds: float
 
 
 @dataclass(frozen=True)
-class Timed:
+class _Timed:
     """Seconds of single runs of each variant, one of each round."""
 
     latencies: Mapping[str, tuple[float, ...]]
 
 
-@dataclass(frozen=True)
-class Forget:
-    """Forget all variants; not answered."""
+def start_worker(target: Any, host: Any, num_threads: int) -> Worker:
+    """Start a process for :func:`measure_variants`."""
+    return Worker(__name__, target, host, num_threads)
+
+
+def measure_variants(
+    worker: Worker,
+    variants: Mapping[str, tvm.IRModule],
+    areas: _Areas,
+    limits: Limits = GROUP_LIMITS,
+    check: Callable[[], None] = lambda: None,
+) -> dict[str, tuple[float, ...] | Failed]:
+    """Return the seconds of each variant, or how it failed.
+
+    Parameters
+    ----------
+    worker : Worker
+    variants : mapping of str to IRModule
+        All have to compute what the first computes.
+    areas : tuple
+        See :class:`~tvm_edge.tuning.group_problem.GroupProblem`.
+    limits : Limits
+    check : callable
+        Called every fifth of a second; what it raises ends the wait.
+
+    Raises
+    ------
+    DeviceLost
+        The process does not start.
+    MissingDependencyError
+        No compiler for the device.
+    """
+    first = next(iter(variants))
+    failed: dict[str, Failed] = {}
+
+    def try_all() -> bool:
+        """Build and check what has not failed; whether the process holds all that is left."""
+        for name, module in variants.items():
+            if name in failed:
+                continue
+            holder = worker.generation
+            ask = _Try(name, tvm.ir.save_json(module), areas, name == first)
+            answer = worker.call(ask, limits.build, check)
+            if isinstance(answer, Failed):
+                failed[name] = answer
+            if first in failed or worker.generation != holder:
+                return False
+        return True
+
+    while first not in failed and not try_all():
+        pass
+    if first in failed:
+        return {name: failed.get(name, failed[first]) for name in variants}
+    answer = worker.call(_TimeAll(limits.rounds, limits.seconds), limits.measure, check)
+    if isinstance(answer, Failed):
+        return {name: failed.get(name, answer) for name in variants}
+    assert isinstance(answer, _Timed)
+    return {name: failed[name] if name in failed else answer.latencies[name] for name in variants}
 
 
 def largest_error(
@@ -66,7 +136,7 @@ def largest_error(
     expected: Sequence[np.ndarray],
     areas: Sequence[tuple[int, int] | None],
 ) -> float:
-    """The largest difference of results, of each relative to its largest value.
+    """Return the largest difference of results, of each relative to its largest value.
 
     Infinite where one alone is not a finite number. What no kernel writes is not compared.
     """
@@ -89,54 +159,45 @@ def largest_error(
     return worst
 
 
-def _serve(connection: Connection, target: Any, host: Any, num_threads: int) -> None:
-    import tvm
+class _Variants(Service):
+    """Variants of one group that the process holds."""
 
-    from tvm_edge.hardware import resolve_target
-    from tvm_edge.runtime import CompiledModel
-    from tvm_edge.runtime.inputs import random_inputs
-    from tvm_edge.tuning.kernel_model import kernel_model
+    def __init__(self, target: Any, host: Any, num_threads: int) -> None:
+        self._resolved, self._num_threads = resolve_target(target, host), num_threads
+        self._models: dict[str, CompiledModel] = {}
+        self._expected: list[np.ndarray] = []
+        self.handlers = {_Try: self._try, _TimeAll: self._time_all}
 
-    resolved = resolve_target(target, host)
-    models: dict[str, CompiledModel] = {}
-    launched: list[str] = []  # what the message at hand has run
-    expected: list[np.ndarray] = []
-
-    def attempt(ask: Try) -> Done:
+    def _try(self, ask: _Try) -> Done:
+        if ask.is_first:
+            self._models.clear()
         # Kernels write over some of their inputs, and of a model's own memory: each run gets more.
-        model = kernel_model(tvm.ir.load_json(ask.module), resolved, num_threads)
-        launched.append(ask.name)
+        model = kernel_model(tvm.ir.load_json(ask.module), self._resolved, self._num_threads)
+        self.launched = True
         results = list(model.run(random_inputs(model.inputs)).values())
-        if not models:
-            expected[:] = results
-        elif not (error := largest_error(results, expected, ask.areas)) <= _TOLERANCE:
+        if ask.is_first:
+            self._expected = results
+        elif not (error := largest_error(results, self._expected, ask.areas)) <= _TOLERANCE:
             raise WrongResult(f"a result is off by {error:.1e} of the largest value")
-        models[ask.name] = model
+        self._models[ask.name] = model
         return Done()
 
-    def time_all(ask: TimeAll) -> Timed:
-        launched.extend(models)
-        inputs = {name: random_inputs(model.inputs) for name, model in models.items()}
+    def _time_all(self, ask: _TimeAll) -> _Timed:
+        self.launched = True
+        inputs = {name: random_inputs(model.inputs) for name, model in self._models.items()}
         runs = {}
-        for name, model in models.items():
+        for name, model in self._models.items():
             model.seconds_in_a_row(inputs[name], 2)
             one = model.seconds_in_a_row(inputs[name], 4)
             runs[name] = max(1, min(_LAUNCHES_IN_FLIGHT // 8, round(ask.seconds / one)))
-        latencies: dict[str, tuple[float, ...]] = {name: () for name in models}
+        latencies: dict[str, tuple[float, ...]] = {name: () for name in self._models}
         for _ in range(ask.rounds):
-            for name, model in models.items():
+            for name, model in self._models.items():
                 found = model.seconds_in_a_row(inputs[name], runs[name])
                 latencies[name] = (*latencies[name], found)
-        return Timed(latencies)
-
-    does: Mapping[type, Any] = {Try: attempt, TimeAll: time_all}
-
-    def forget(_ask: Forget) -> None:
-        models.clear()
-
-    serve(connection, does, {Forget: forget}, launched)
+        return _Timed(latencies)
 
 
 def main() -> None:
-    """Serve the connection that the command line names, for a target in its first message."""
-    serve_parent(_serve)
+    """Serve the parent of this process."""
+    serve(_Variants)

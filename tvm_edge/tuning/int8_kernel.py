@@ -1,4 +1,4 @@
-"""The kernel of a convolution of bytes as it stands in a network: its sums become bytes again."""
+"""Kernel of an int8 convolution as it stands in a network, with its accumulators quantised."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tvm_edge.schedules.int8 import (
     pack_dot_filters,
     pack_window_filters,
 )
-from tvm_edge.tuning.problem import rounding_of
+from tvm_edge.tuning.conv_problem import rounding_of
 
 __all__ = ["int8_tensors", "packed_int8_filters"]
 
 
 def int8_tensors(workload: ConvWorkload, knobs: str) -> list[te.Tensor]:
-    """Image, filters, bias and result, with what is padded and rounded as in a problem.
+    """Return image, filters, bias and result, padded and rounded as in a problem.
 
     Parameters
     ----------
     workload : ConvWorkload
-        Of bytes, with a kernel in blocks.
+        In int8, with a kernel in channel blocks.
     knobs : str
         Of its configuration.
     """
@@ -41,7 +41,7 @@ def int8_tensors(workload: ConvWorkload, knobs: str) -> list[te.Tensor]:
     if w.depthwise:
         steps = ceil(w.kernel[1] / DOT)
         filters = te.placeholder((blocks, w.kernel[0], steps, BLOCK, DOT), "int8", "filters")
-        sums = depthwise_int8(
+        accumulators = depthwise_int8(
             image,
             filters,
             w.strides,
@@ -54,21 +54,21 @@ def int8_tensors(workload: ConvWorkload, knobs: str) -> list[te.Tensor]:
     else:
         shape = (blocks, channels // w.groups, *w.kernel, depth // DOT, BLOCK, DOT)
         filters = te.placeholder(shape, "int8", "filters")
-        sums = conv2d_int8(
+        accumulators = conv2d_int8(
             image, filters, w.strides, w.padding, w.dilation, w.groups, rounding.zero, knobs
         )
     bias = te.placeholder((1, blocks, 1, 1, BLOCK), "int32", "bias")
     scale, zero = tirx.const(rounding.scale, "float32"), tirx.const(rounding.zero, "int32")
 
     def element(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
-        biased = sums(n, o, y, x, v) + bias(0, o, 0, 0, v)
+        biased = accumulators(n, o, y, x, v) + bias(0, o, 0, 0, v)
         return rounded(tirx.Cast("float32", biased) * scale, zero, rounding.dtype)
 
-    return [image, filters, bias, te.compute(sums.shape, element, "result")]
+    return [image, filters, bias, te.compute(accumulators.shape, element, "result")]
 
 
 def packed_int8_filters(workload: ConvWorkload, filters: np.ndarray) -> np.ndarray:
-    """Filters ``[O, C/groups, KH, KW]`` as that kernel takes them."""
+    """Pack filters ``[O, C/groups, KH, KW]`` as the kernel takes them."""
     if workload.depthwise:
         return pack_window_filters(filters)
     return pack_dot_filters(filters, image_block(workload), workload.groups)

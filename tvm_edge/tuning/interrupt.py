@@ -1,4 +1,4 @@
-"""Ctrl-C where a run can end, and nowhere else."""
+"""Ctrl-C, raised where a run can end and nowhere else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Interrupt"]
 
 
 class Interrupt:
-    """Notes Ctrl-C while it is entered; :meth:`check` raises it.
+    """Handler that notes Ctrl-C while it is entered; :meth:`check` raises it.
 
     Raised wherever the interpreter happens to be, ``KeyboardInterrupt`` would now and then be lost
     in a callback or a finaliser, which cannot raise, and the run would go on. A second one is

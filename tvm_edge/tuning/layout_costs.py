@@ -1,10 +1,10 @@
-"""What the operators of a network take by their layouts: measured, or estimated beside it.
+"""Latencies of a network's operators by their layouts: measured, or estimated beside it.
 
-Of each convolution the fastest record in each layout counts. Where there is none the model by which
-schedules choose counts, corrected by how far it is off where there are records: of the same
-convolution, or else of all; in blocks or in NCHW as the layout at hand, or else in the other.
-Beside records of the same convolution an estimate counts double: a network would take those that
-are too low.
+The fastest tuning record of a convolution in a layout counts. Where there is none, the schedules'
+own cost model counts, corrected by its error where there are records: of the same convolution, or
+else of all; in channel blocks or in NCHW as the layout at hand, or else in the other. Beside
+records of the same convolution an estimate counts double: a network would take those that are too
+low.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
-from tvm_edge.records import RecordLibrary, recorded_device
+from tvm_edge.records import RecordDevice, RecordLibrary
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
 from tvm_edge.relay_passes.solvers.layout_problem import LayoutProblem
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
@@ -24,19 +24,19 @@ from tvm_edge.schedules.conv_records import config_of, config_space, recorded_wo
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu import estimate as on_cpu
 from tvm_edge.schedules.gpu import estimate as on_gpu
-from tvm_edge.tuning.transforms import Kind, Shape, TransformTimes
+from tvm_edge.tuning.transform_times import Kind, Shape, TransformTimes
 
 __all__ = ["Options", "Way", "layout_problem", "plan_of", "transform_kinds", "ways"]
 
 
-# Of what a layout that was never measured is estimated to take, beside one that was: of YOLOv1's
-# pointwise and strided convolutions it took 1.0 to 2.6 times that.
+# Factor on the estimate of a layout that was never measured, beside one that was: pointwise and
+# strided convolutions of YOLOv1 had 1.0 to 2.6 times the estimated latency.
 _DOUBT = 2.0
 
 
 @dataclass(frozen=True)
 class Way:
-    """The fastest way known to compute a convolution in one layout.
+    """Fastest known way to compute a convolution in one layout.
 
     Attributes
     ----------
@@ -52,13 +52,13 @@ class Way:
 
 
 Options = Mapping[ConvWorkload, Mapping[int, Way]]
-"""By convolution and layout."""
+"""Ways by convolution and layout."""
 
 
 def ways(
     workloads: Iterable[ConvWorkload], resolved: ResolvedTarget, folder: Path
 ) -> tuple[Options, tuple[str, ...]]:
-    """What each convolution takes in each of its layouts.
+    """Return the latency of each convolution in each of its layouts.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def ways(
     spaces = {
         workload: config_space(workload, spec, blocks=True) for workload in dict.fromkeys(workloads)
     }
-    with RecordLibrary(recorded_device(spec), folder) as library:
+    with RecordLibrary(RecordDevice.of(spec), folder) as library:
         for workload, space in spaces.items():
             found[workload] = own = _recorded(workload, space, library, resolved)
             for block, way in own.items():
@@ -119,13 +119,13 @@ def _recorded(
 
 
 def _estimate(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float:
-    """Seconds by the model of the device's schedules."""
+    """Return seconds by the cost model of the device's schedules."""
     of_device = on_cpu if spec.has_cpu_cores else on_gpu
     return of_device.convolution_seconds(workload, config, spec)
 
 
 def _estimated(space: ConfigSpace, spec: DeviceSpec) -> dict[int, tuple[ConvConfig, float]]:
-    """By layout the best by the model of the schedules."""
+    """Return the best configuration of each layout by the cost model of the schedules."""
     best: dict[int, tuple[ConvConfig, float]] = {}
     for config in space.top(1):
         seconds = _estimate(space.workload, config, spec)
@@ -135,7 +135,7 @@ def _estimated(space: ConfigSpace, spec: DeviceSpec) -> dict[int, tuple[ConvConf
 
 
 def transform_kinds(graph: LayoutGraph) -> dict[Kind, set[Shape]]:
-    """The transforms that a network may need, with the shapes of their images."""
+    """Return the transforms that a network may need, with the shapes of their images."""
     found: defaultdict[Kind, set[Shape]] = defaultdict(set)
     for node in graph.nodes:
         for read in node.reads:
@@ -148,10 +148,10 @@ def transform_kinds(graph: LayoutGraph) -> dict[Kind, set[Shape]]:
 
 
 def layout_problem(graph: LayoutGraph, options: Options, times: TransformTimes) -> LayoutProblem:
-    """A network with what it takes.
+    """Return a network with the latencies of its operators.
 
-    Element-wise operators are part of the kernels before them, and windows take as long in one
-    layout as in another. A copy of channels takes as long as packing them.
+    Element-wise operators are part of the kernels before them, and pooling is as fast in one layout
+    as in another. A copy of channels is as slow as packing them.
     """
     seconds, transforms, read_as = [], [], _read_as(graph)
     for number, node in enumerate(graph.nodes):
@@ -189,7 +189,7 @@ def _copy(shape: Shape, times: TransformTimes) -> float:
 
 
 def plan_of(graph: LayoutGraph, layouts: tuple[int, ...], options: Options) -> LayoutPlan:
-    """What to compile for these layouts."""
+    """Return the plan to compile for these layouts."""
     configs = {
         number: options[workload][layouts[number]].config
         for number, workload in graph.convolutions.items()

@@ -1,4 +1,4 @@
-"""Who measures: processes of this machine, or boards."""
+"""Measurer of a run: processes of this machine, or boards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Boards:
 def make_measurer(
     resolved: ResolvedTarget, target: Any, boards: Boards | None, check: Callable[[], None]
 ) -> tuple[Measurer, int, Callable[[], AbstractContextManager[None]]]:
-    """What measures on a device.
+    """Return the measurer of a device.
 
     Parameters
     ----------
@@ -75,7 +75,11 @@ def make_measurer(
         builders = max(1, min(_MOST_WORKERS, cores))
         fleet = Fleet(target, boards.host, boards.tracker, boards.key, builders, check=check)
         # Each session has its board to itself: there is nothing to share.
-        return fleet, max(_PER_WORKER * max(cores - 1, 2), _PER_BOARD * fleet.size), nullcontext
+        return (
+            fleet,
+            max(_PER_WORKER * max(cores - 1, 2), _PER_BOARD * fleet.sessions.size),
+            nullcontext,
+        )
     on_cpu = resolved.spec.has_cpu_cores  # OpenCL may be, too
     workers = max(1, min(_MOST_WORKERS, cores if on_cpu else cores - 1))
     threads = resolved.spec.cores if on_cpu else 1

@@ -1,4 +1,4 @@
-"""What ``tune`` may be asked for."""
+"""Checks of the arguments of ``tune``."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def check_options(
 
 
 def check_device(resolved: ResolvedTarget) -> None:
-    """Refuse another device than this machine's: what is measured here is recorded as of it.
+    """Refuse another device than this machine's: measurements here are records of this machine.
 
     Raises
     ------

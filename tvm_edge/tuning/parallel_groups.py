@@ -1,8 +1,8 @@
-"""Which independent kernels are faster as one: measured, and kept as records (EMDL'21, §7).
+"""Groups of independent kernels, measured apart and as one, and kept as records (EMDL'21, §7).
 
 The policy of :mod:`tvm_edge.schedules.parallel_policy` goes through a network as it does when it
-predicts, most promising pair first; what it asks of records is measured there and then. So those
-groups are measured that ``parallel_fusion="auto"`` asks records for, and no others: a group of
+predicts, most promising pair first; a group for which it asks records is measured at once. So those
+groups are measured for which ``parallel_fusion="auto"`` asks records, and no others: a group of
 three is tried where two of it were found to gain.
 """
 
@@ -31,10 +31,10 @@ from tvm_edge.schedules.launch_work import Launch
 from tvm_edge.schedules.parallel_policy import Group, choose_groups
 from tvm_edge.schedules.parallel_records import group_config, group_template, group_workload
 from tvm_edge.tuning.group_problem import group_problem
-from tvm_edge.tuning.group_process import GroupProcess, Limits
+from tvm_edge.tuning.group_worker import GROUP_LIMITS, measure_variants, start_worker
 from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.result import GroupResult
-from tvm_edge.tuning.serving import Failed
+from tvm_edge.tuning.worker import Failed, Limits, Worker
 
 __all__ = ["GROUPS", "GroupTuner", "check_groups"]
 
@@ -64,7 +64,7 @@ def check_groups(tracker: str | None) -> None:
 
 @dataclass
 class GroupTuner:
-    """Measures the groups of one network on a device of this machine.
+    """Measurement of one network's groups on a device of this machine.
 
     Parameters
     ----------
@@ -97,11 +97,11 @@ class GroupTuner:
     deadline: float | None = None
     device: Callable[[], AbstractContextManager[None]] = nullcontext
     check: Callable[[], None] = lambda: None
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = GROUP_LIMITS
     results: list[GroupResult] = field(default_factory=list)
 
     def __call__(self) -> None:
-        """Measure, and keep the verdicts as records; what was found is in :attr:`results`.
+        """Measure, and keep the verdicts as records; :attr:`results` lists them.
 
         Raises
         ------
@@ -132,20 +132,19 @@ class GroupTuner:
                 resolved.kind,
             )
             return
-        given = (self.target, self.host, resolved.spec.cores)
         with ExitStack() as stack:
             stack.callback(self.recorder.save)
 
             @cache
-            def process() -> GroupProcess:  # when there is something to measure
-                made = GroupProcess(given, self.limits, self.check)
+            def worker() -> Worker:  # when there is something to measure
+                made = start_worker(self.target, self.host, resolved.spec.cores)
                 stack.callback(made.stop)
                 return made
 
             for block in blocks:
                 if isinstance(block, relax.DataflowBlock):
                     graph = KernelGraph(mod, list(block.bindings), Lives(main))
-                    _Block(self, graph, resolved, process).measure()
+                    _Block(self, graph, resolved, worker).measure()
 
     def is_over(self) -> bool:
         """Whether no further group is to be measured."""
@@ -155,21 +154,21 @@ class GroupTuner:
 
 
 class _Block:
-    """The groups of one block of a network."""
+    """Groups of one dataflow block of a network."""
 
     def __init__(
         self,
         tuner: GroupTuner,
         graph: KernelGraph,
         resolved: ResolvedTarget,
-        process: Callable[[], GroupProcess],
+        worker: Callable[[], Worker],
     ) -> None:
-        self._tuner, self._graph, self._resolved, self._process = tuner, graph, resolved, process
+        self._tuner, self._graph, self._resolved, self._worker = tuner, graph, resolved, worker
         self._verdicts: dict[tuple[tuple[Launch, ...], ...], bool] = {}
         self._taken: list[tuple[int, ...]] = []  # groups that gain
 
     def measure(self) -> list[Group]:
-        """Choose as ``"auto"`` does, measuring what it asks for."""
+        """Choose groups as ``"auto"`` does, and measure those for which it asks records."""
         with group_records(self._resolved, self._tuner.folder) as measured:
             problem = self._graph.problem(self._resolved.spec, measured or (lambda _: None))
             known, self._refused = problem.measured, problem.refused
@@ -200,7 +199,7 @@ class _Block:
         return self._verdicts[key]
 
     def _measured(self, members: tuple[int, ...]) -> bool:
-        """Measure kernels in one launch, against what they take otherwise; keep both."""
+        """Measure kernels in one launch and otherwise; keep both as records."""
         names = tuple(str(self._graph.kernels[each].name.name_hint) for each in members)
         problem = group_problem(self._graph.mod, [self._graph.kernels[each] for each in members])
         places = {member: place for place, member in enumerate(members)}
@@ -211,8 +210,11 @@ class _Block:
         for order in self._graph.orders(members):
             own = [places[member] for member in order]
             variants[_name(order)] = merged_kernels(problem.module, spec, [own])
-        with self._tuner.device():
-            answers = self._process().measured(variants, problem.areas)
+        tuner = self._tuner
+        with tuner.device():
+            answers = measure_variants(
+                self._worker(), variants, problem.areas, tuner.limits, tuner.check
+            )
         apart = answers[_APART]
         if isinstance(apart, Failed):  # says nothing of what they are as one
             _LOG.warning("%s cannot be measured: %s", " and ".join(names), apart.message)
@@ -236,7 +238,7 @@ class _Block:
         return best is not None and best < median(apart)
 
     def _parts(self, members: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Groups among these kernels that were found to gain, no two with one in common."""
+        """Return groups among these kernels that gain, no two with one in common."""
         left, found = set(members), []
         for group in sorted(self._taken, key=len, reverse=True):
             if left.issuperset(group) and len(group) < len(members):

@@ -1,120 +1,33 @@
-"""Processes that build candidates side by side and measure them one after the other."""
+"""Pool of processes that build candidates side by side and measure them one after another."""
 
 from __future__ import annotations
 
-import logging
-import os
-import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from multiprocessing.connection import wait
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
-from tvm_edge.child import Child, ChildEnded
-from tvm_edge.errors import DeviceLost, MeasureTimeout, MissingDependencyError
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.tuning.serving import Done, Failed
-from tvm_edge.tuning.worker import Build, Drop, Measure
+from tvm_edge.tuning.candidate_worker import Build, Drop, Measure, start_worker
+from tvm_edge.tuning.worker import Done, Failed, Limits, Worker, wait_for_answers
 
-__all__ = ["Limits", "Pool", "Trial", "Worker"]
+__all__ = ["Pool", "Trial"]
 
-_LOG = logging.getLogger("tvm_edge.tuning")
-
-_START_SECONDS = 120.0
-_CHECK_SECONDS = 0.2
 _HELD = 8  # built candidates that a worker holds until they are measured
 
 
 @dataclass(frozen=True)
-class Limits:
-    """How long things may take, in seconds, and how a candidate is timed.
-
-    Attributes
-    ----------
-    build, measure : float
-        After which a candidate is given up.
-    rounds : int
-        Timings of a candidate.
-    seconds : float
-        Of one timing.
-    hopeless : float
-        A candidate so many times slower than the best of its task is timed once.
-    """
-
-    build: float = 60.0
-    measure: float = 20.0
-    rounds: int = 3
-    seconds: float = 0.015
-    hopeless: float = 1.5
-
-
-@dataclass(frozen=True)
 class Trial:
-    """A candidate to build and measure."""
+    """Candidate to build and measure."""
 
     workload: ConvWorkload
     config: ConvConfig
     problem: Path
     best: float = float("inf")
-    """Seconds of the best known of its task."""
-
-
-class Worker(Child):
-    """A process that builds and measures, or the one that took its place."""
-
-    def __init__(self, target: Any, host: Any, num_threads: int) -> None:
-        self._given = (target, host, num_threads)
-        self.generation = 0
-        super().__init__("tvm_edge.tuning.worker")
-
-    def start(self) -> None:
-        super().start()
-        self.ask(self._given, _START_SECONDS)
-        self.ready = False
-        self._paused = False
-        self.generation += 1
-
-    def answer(self) -> Done | Failed:
-        """What it sent; a dead one is replaced, and one whose kernels failed."""
-        try:
-            answer: Done | Failed = self.receive()
-        except ChildEnded as err:
-            return self.replaced(DeviceLost, str(err))
-        self.ready = True
-        if isinstance(answer, Failed) and answer.ran:
-            self.stop()
-            self.start()
-        return answer
-
-    def replaced(self, error: type[Exception], message: str) -> Failed:
-        """A new process, and why."""
-        _LOG.info("a measuring process is replaced: %s", message)
-        was_ready = self.ready
-        self.stop()
-        if not was_ready:
-            raise DeviceLost(
-                f"a process that measures on {self._given[0]} does not start: {message}; "
-                "what it wrote on standard error says why"
-            )
-        self.start()
-        return Failed(error.__name__, message)
-
-    def pause(self, wanted: bool) -> None:
-        """Stop the process, or let it go on; returns when all its threads have stopped."""
-        if wanted == self._paused:
-            return
-        self.process.send_signal(signal.SIGSTOP if wanted else signal.SIGCONT)
-        self._paused = wanted
-        if wanted and self.process.returncode is None:
-            pid, stopped = self.process.pid, os.WSTOPPED
-            # How it ended, if it did, is left for `answer` to find out; that it stopped is not.
-            os.waitid(os.P_PID, pid, stopped | os.WEXITED | os.WNOWAIT)
-            os.waitid(os.P_PID, pid, stopped | os.WNOHANG)
+    """Seconds of the best known candidate of its task."""
 
 
 class Pool:
@@ -156,7 +69,7 @@ class Pool:
     def __enter__(self) -> Pool:
         try:
             for _ in range(self._count):
-                self._workers.append(Worker(self._target, None, self._num_threads))
+                self._workers.append(start_worker(self._target, None, self._num_threads))
         except BaseException:
             self.close()
             raise
@@ -199,27 +112,25 @@ class Pool:
             self._pause_others(None)
 
     def _run_beside(self, trials: Sequence[Trial]) -> Iterator[tuple[int, Done | Failed]]:
-        """Each is measured as soon as it is built, while others are built."""
+        """Measure each candidate as soon as it is built, while others are built."""
         queue = deque(range(len(trials)))
         busy: dict[Worker, _Built | None] = {}
         while True:
             self._feed(queue, trials, busy)
             if not busy:
                 return
-            for worker, answer in self._answers(list(busy)):
+            for worker, answer in wait_for_answers(list(busy), self._check):
                 asked = busy.pop(worker)
                 if asked is None:
                     continue
                 if isinstance(answer, Done):
                     answer = self._measure(asked, trials[asked.place])
-                else:
-                    _check_compiler(answer)
                 yield asked.place, answer
 
     def measure_in_turns(
         self, trials: Sequence[Trial], rounds: int, seconds: float
     ) -> list[Done | Failed]:
-        """Candidates of one task timed round by round, each once in a round: drift meets all.
+        """Time candidates of one task round by round, each once in a round: drift meets all.
 
         One that fails stays out of the further rounds; those that its process had built are built
         again.
@@ -238,7 +149,7 @@ class Pool:
                     if not self._beside:
                         self._pause_others(made.worker)
                     ask = Measure(made.token, 1, seconds, float("inf"))
-                    answer = self._asked(made.worker, ask, self.limits.measure)
+                    answer = self._asked(made.worker, ask)
                     if isinstance(answer, Done):
                         answer = Done((*before.latencies, *answer.latencies))
                     found[made.place] = answer
@@ -263,19 +174,19 @@ class Pool:
             self._feed(queue, trials, busy)
             if not busy:
                 return built, failed
-            for worker, answer in self._answers(list(busy)):
+            for worker, answer in wait_for_answers(list(busy), self._check):
                 asked = busy.pop(worker)
+                if asked is None:
+                    continue
                 if isinstance(answer, Failed):
-                    _check_compiler(answer)
-                    if asked is not None:
-                        failed.append((asked.place, answer))
-                elif asked is not None:
+                    failed.append((asked.place, answer))
+                else:
                     built.append(asked)
 
     def _feed(
         self, queue: deque[int], trials: Sequence[Trial], busy: dict[Worker, _Built | None]
     ) -> None:
-        """Give what is in the queue to those that are idle; `busy` also has those that start."""
+        """Give queued trials to idle workers; `busy` also has those that start."""
         for worker in self._workers:
             if worker in busy:
                 continue
@@ -291,7 +202,7 @@ class Pool:
     def _measure(self, made: _Built, trial: Trial) -> Done | Failed:
         limits = self.limits
         ask = Measure(made.token, limits.rounds, limits.seconds, limits.hopeless * trial.best)
-        answer = self._asked(made.worker, ask, limits.measure)
+        answer = self._asked(made.worker, ask)
         self._drop(made)
         return answer
 
@@ -308,36 +219,16 @@ class Pool:
         if not made.is_lost:
             made.worker.ask(Drop(made.token), self.limits.measure)
 
-    def _asked(self, worker: Worker, ask: Measure, seconds: float) -> Done | Failed:
-        worker.ask(ask, seconds)
-        ((_, answer),) = self._answers([worker])
-        while not worker.ready:  # a new process that starts takes the cores of who is next
-            self._answers([worker])
+    def _asked(self, worker: Worker, ask: Measure) -> Done | Failed:
+        answer: Done | Failed = worker.call(ask, self.limits.measure, self._check)
+        # A new process that starts takes the cores of who is next.
+        worker.wait_until_ready(self._check)
         return answer
-
-    def _answers(self, workers: Sequence[Worker]) -> list[tuple[Worker, Done | Failed]]:
-        """Wait for one of them to answer, to die or to run out of time."""
-        asked = {worker.connection: worker for worker in workers}
-        while True:
-            self._check()
-            left = min(worker.deadline for worker in workers) - monotonic()
-            ready = wait(list(asked), min(max(left, 0.0), _CHECK_SECONDS))
-            if ready or left <= 0:
-                break
-        if ready:
-            return [(w, w.answer()) for c, w in asked.items() if c in ready]
-        late = min(workers, key=lambda worker: worker.deadline)
-        return [(late, late.replaced(MeasureTimeout, "it ran past its time"))]
-
-
-def _check_compiler(answer: Failed) -> None:
-    if answer.error == MissingDependencyError.__name__:
-        raise MissingDependencyError(answer.message)
 
 
 @dataclass(frozen=True)
 class _Built:
-    """A trial that a worker holds."""
+    """Trial that a worker holds."""
 
     worker: Worker
     generation: int

@@ -1,10 +1,9 @@
-"""Measurements as tuning records: those there were, and those of a run."""
+"""Tuning records of a run: those it begins with, and those it writes."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
 import tvm
@@ -13,13 +12,14 @@ from tvm_edge.errors import TvmEdgeWarning
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.hardware.kinds import KINDS
 from tvm_edge.records import (
-    Record,
+    RecordDevice,
     RecordLibrary,
+    TuningRecord,
     Value,
     Workload,
     add_records,
     prepare_store,
-    recorded_device,
+    timestamp,
 )
 from tvm_edge.schedules.conv_records import (
     TEMPLATES,
@@ -38,7 +38,7 @@ _KNOWN = 4  # records of a task to begin with
 
 
 class Recorder:
-    """The records of one device in a folder.
+    """Tuning records of one device in a folder.
 
     Parameters
     ----------
@@ -58,14 +58,14 @@ class Recorder:
         for message in prepare_store(folder, resolved.spec.key):
             warnings.warn(message, TvmEdgeWarning, stacklevel=4)
         self.driver: str | None = None
-        """Of the device; this machine's if not given."""
-        self._pending: list[Record] = []
+        """Version of the device's driver; this machine's if not given."""
+        self._pending: list[TuningRecord] = []
 
     def known(self, tasks: Sequence[Task]) -> list[list[int]]:
-        """By task, places of configurations that records have, of this device and of like ones."""
+        """Return by task the places of configurations with records, of this or a like device."""
         spec = self._resolved.spec
         found = []
-        with RecordLibrary(recorded_device(spec), self._folder) as library:
+        with RecordLibrary(RecordDevice.of(spec), self._folder) as library:
             for task in tasks:
                 places = {config: place for place, config in enumerate(task.configs)}
                 blocks = bool(task.configs[0].block)  # of one layout all of them
@@ -101,11 +101,11 @@ class Recorder:
         latencies: tuple[float, ...],
         error: str = "",
     ) -> None:
-        """Note a measurement in the words of records; not yet written."""
+        """Note a measurement in the terms of records; not yet written."""
         spec = self._resolved.spec
         self._pending.append(
-            Record(
-                recorded_device(spec, self._own_driver()),
+            TuningRecord(
+                RecordDevice.of(spec, self._own_driver()),
                 recorded_target(self._resolved.kind, spec),
                 workload,
                 template,
@@ -113,7 +113,7 @@ class Recorder:
                 config,
                 latencies,
                 tvm.__version__,
-                _now(),
+                timestamp(),
                 error,
             )
         )
@@ -124,7 +124,7 @@ class Recorder:
         return self.driver
 
     def save(self) -> None:
-        """Commit what was noted since.
+        """Write the measurements noted since.
 
         Raises
         ------
@@ -141,12 +141,6 @@ class Recorder:
             raise
         for message in added.warnings:
             warnings.warn(message, TvmEdgeWarning, stacklevel=4)
-
-
-def _now() -> str:
-    """With a fraction: of two records of one kernel the later stays."""
-    now = datetime.now(timezone.utc).isoformat(timespec="microseconds")
-    return now.replace("+00:00", "Z")
 
 
 def _driver(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""What a tuning run found."""
+"""Results of a tuning run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["GraphResult", "GroupResult", "Progress", "TaskResult", "TuneResult"]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is, after a round.
+    """Progress of a run, after a round.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What was found for one convolution.
+    """Result of one convolution.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class TaskResult:
 
     @property
     def name(self) -> str:
-        """The convolution in words."""
+        """Convolution in words."""
         w = self.workload
         kernel = "×".join(map(str, w.kernel))
         of_bytes = f", {w.dtype}" if w.is_bytes else ""
@@ -102,12 +102,12 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class GraphResult:
-    """What a graph tuner found.
+    """Result of a graph tuner.
 
     Attributes
     ----------
     info : LayoutsInfo
-        The layouts of the least sum, what was expected of them and what they took.
+        The layouts of the least total time, with their expected and measured latency.
     taken : bool
         Whether they were faster, and are kept: ``compile`` takes them from then on.
     nodes, convolutions : int
@@ -125,7 +125,7 @@ class GraphResult:
     solve_seconds: float
 
     def summary(self) -> str:
-        """A few lines."""
+        """Return a few lines."""
         lines = [f"layouts: {self.info.line()}"]
         lines += [f"  {transform.line()}" for transform in self.info.transforms]
         if not self.taken:
@@ -135,7 +135,7 @@ class GraphResult:
 
 @dataclass(frozen=True)
 class GroupResult:
-    """What was measured of independent kernels.
+    """Measurement of independent kernels.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ class GroupResult:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What a run found.
+    """Result of a run.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class TuneResult:
     graph_note: str = ""
 
     def with_more(self, other: TuneResult) -> TuneResult:
-        """This run with the trials of another; `other` may go on where this one ended."""
+        """Add the trials of another run; `other` may go on where this one ended."""
         return replace(
             self,
             trials=self.trials + other.trials,
@@ -208,16 +208,16 @@ class TuneResult:
 
     @property
     def heuristic_ms(self) -> float:
-        """Milliseconds of the network's convolutions as the heuristic has them."""
+        """Milliseconds of the network's convolutions as the heuristic chooses them."""
         return 1e3 * sum(task.count * task.heuristic for task in self.tasks)
 
     @property
     def best_ms(self) -> float:
-        """The same as tuned."""
+        """Milliseconds of the network's convolutions as tuned."""
         return 1e3 * sum(task.count * task.best for task in self.tasks)
 
     def summary(self) -> str:
-        """The run in a few lines."""
+        """Return the run in a few lines."""
         speed = self.trials / self.seconds if self.seconds else 0.0
         lines = [
             f"{self.model} on {self.device}: {self.trials} trials of {len(self.tasks)} "
@@ -244,7 +244,7 @@ class TuneResult:
         return "\n".join(lines)
 
     def table(self, top: int | None = None) -> str:
-        """The convolutions that took the most time, as text; empty if none was measured."""
+        """Return the slowest convolutions as text; empty if none was measured."""
         from rich.console import Console
         from rich.table import Table
 
@@ -272,7 +272,7 @@ class TuneResult:
         return out.getvalue()
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a JSON-compatible dictionary."""
         return {
             "model": self.model,
             "device": self.device,

@@ -1,4 +1,4 @@
-"""A run of the tuner: convolutions in rounds, one list of tasks with one search and one log."""
+"""Run of the tuner: convolutions in rounds, one list of tasks with one search and one log."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tvm_edge.errors import TuningError
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.schedules.conv_records import TEMPLATES, template_of
 from tvm_edge.tuning.confirm import FINALISTS, confirm
+from tvm_edge.tuning.conv_problem import ProblemFiles
 from tvm_edge.tuning.fleet import Fleet
 from tvm_edge.tuning.interrupt import Interrupt
 from tvm_edge.tuning.measurer import Boards, Measurer, make_measurer
 from tvm_edge.tuning.pool import Trial
-from tvm_edge.tuning.problem import ProblemFiles
 from tvm_edge.tuning.recorder import Recorder
 from tvm_edge.tuning.result import Progress, TaskResult, TuneResult
 from tvm_edge.tuning.run_log import LoggedTrial, RunLog
 from tvm_edge.tuning.search import Search, TaskSearch
-from tvm_edge.tuning.serving import Failed
 from tvm_edge.tuning.tasks import Task, digest
+from tvm_edge.tuning.worker import Failed
 
 __all__ = ["Run"]
 
@@ -40,7 +40,7 @@ _CONFIRMATIONS = 2  # of a convolution, about: who was lucky once is followed by
 
 @dataclass
 class Run:
-    """A run and its state; called once."""
+    """Run and its state; called once."""
 
     model: str
     resolved: ResolvedTarget
@@ -91,7 +91,7 @@ class Run:
                 pool,
             ):
                 if isinstance(pool, Fleet):
-                    self.recorder.driver = pool.driver
+                    self.recorder.driver = pool.sessions.driver
                 try:
                     self._rounds(search, log, pool, problems, start, total, time_budget)
                 finally:
@@ -249,13 +249,16 @@ class Run:
 
 
 def _in_turns(proposals: Sequence[tuple[int, Sequence[int]]], turn: int) -> list[tuple[int, int]]:
-    """Tasks and places, a turn of each task before the second of any: a round may be cut short."""
+    """List tasks and places, a turn of each task before the second of any.
+
+    A round may be cut short.
+    """
     asked = [(at // turn, t, place) for t, own in proposals for at, place in enumerate(own)]
     return [(task, place) for _, task, place in sorted(asked, key=lambda one: one[0])]
 
 
 def _is_spent(time_budget: float, elapsed: float, search: Search) -> bool:
-    """Whether what is left of a time budget is what the last round takes."""
+    """Whether the rest of a time budget is as long as the last round."""
     tasks = sum(bool(own.measured) for own in search.tasks)
     trials = _CONFIRMATIONS * (FINALISTS + 1) * tasks  # the heuristic's choice is one more
     confirming = trials * elapsed / search.measured if search.measured else 0.0

@@ -1,8 +1,8 @@
-"""What a run has measured, on the disk round by round: what ``resume`` goes on from.
+"""Log of a run's trials, on the disk round by round, from which ``resume`` goes on.
 
-JSON Lines: a header, a line for each trial, and one at the end of each round. What stands behind
-the last whole round, or was cut off, is measured already and not decided by: the round is proposed
-again, and its trials that are there are taken from there.
+JSON Lines: a header, a line for each trial, and one at the end of each round. Trials after the last
+whole round are measured already, but no decision rests on them: the round is proposed again, and
+the trials of it that are there are taken from there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class LoggedTrial:
-    """A trial: its task, the place of its configuration, and how it went."""
+    """Trial: its task, the place of its configuration, and its result."""
 
     task: int
     place: int
@@ -37,12 +37,12 @@ class LoggedTrial:
 
     @property
     def cost(self) -> float:
-        """Seconds, as records rank: the median, which bursts of other work do not move."""
+        """Seconds by which records rank: the median, which bursts of other work do not move."""
         return median(self.latencies) if self.latencies else float("inf")
 
 
 class RunLog:
-    """The file of one run.
+    """File of one run.
 
     It is locked: a second process with the same run at the same time writes a file beside it.
 
@@ -50,7 +50,7 @@ class RunLog:
     ----------
     path : Path
     header : dict
-        What names the run; a file with another one is another run's.
+        Names the run; a file with another one is another run's.
     known : list of list of int
         Places of configurations, by task, that the run begins with.
     slots : int
@@ -58,7 +58,7 @@ class RunLog:
     sizes : sequence of int
         How many configurations each task has.
     resume : bool
-        Go on from what is there. Else it is written over.
+        Go on from the trials there are. Else the file is written over.
 
     Attributes
     ----------

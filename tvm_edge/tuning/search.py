@@ -1,4 +1,4 @@
-"""What to try next: of one convolution, and of which.
+"""Search: which configuration to try next, of which convolution.
 
 A space has hundreds of configurations to a few thousand, which the cost model ranks in milliseconds
 all of them: there is no need to approach its best by evolution or annealing.
@@ -19,19 +19,19 @@ from tvm_edge.tuning.tasks import Task
 
 __all__ = ["Search", "TaskSearch"]
 
-# Of what is tried, so much is chosen at random, lest the model believe what it never sees.
+# Share of trials that is chosen at random, lest the model believe what it never sees.
 _EXPLORED = 0.2
 
-# Expected of a task before and between its trials: shares of its time that more trials save.
+# Shares of a task's time that more trials are expected to save, before and between its trials.
 _FIRST_GAIN, _LEAST_GAIN = 0.3, 0.01
 
-# Operations a second of a task of which nothing has run yet: it must not take all the trials.
+# Operations a second of a task that has not run yet: it must not take all the trials.
 _ASSUMED_FLOPS = 1e10
 
 
 @dataclass
 class TaskSearch:
-    """One task's search.
+    """Search of one task.
 
     Attributes
     ----------
@@ -71,12 +71,12 @@ class TaskSearch:
 
     @property
     def best_place(self) -> int:
-        """The fastest so far, or what the heuristic chooses."""
+        """Place of the fastest so far, or of the heuristic's choice."""
         return min(self.measured, key=lambda place: (self.measured[place], place), default=0)
 
     @property
     def left(self) -> int:
-        """How many configurations were not tried."""
+        """Number of configurations that were not tried."""
         return len(self.task.configs) - len(self.measured)
 
     @property
@@ -90,7 +90,7 @@ class TaskSearch:
     def propose(
         self, count: int, scores: np.ndarray | None, random: np.random.Generator
     ) -> list[int]:
-        """Up to `count` places that were not tried."""
+        """Return up to `count` places that were not tried."""
         if scores is None:
             return [place for place in self.first if place not in self.measured][:count]
         untried = np.array([p for p in range(len(self.task.configs)) if p not in self.measured])
@@ -114,14 +114,14 @@ class TaskSearch:
 
 
 class Search:
-    """The search of all tasks of a network.
+    """Search of all tasks of a network.
 
     Parameters
     ----------
     tasks : sequence of TaskSearch
     seed : int
-        What is proposed depends on it, on the round's number and on what was measured, and on
-        nothing else: a run that is resumed goes on as it would have.
+        Proposals depend on it, on the round's number and on the measurements, and on nothing else:
+        a run that is resumed goes on as it would have.
     """
 
     def __init__(self, tasks: Sequence[TaskSearch], seed: int = 0) -> None:
@@ -136,7 +136,7 @@ class Search:
         return sum(len(search.measured) for search in self.tasks)
 
     def propose(self, slots: int, each: int) -> list[tuple[int, list[int]]]:
-        """What to measure in the next round.
+        """Return the trials of the next round.
 
         Tasks get `each` trials at a time, those first that have had none, of which those of no
         record first, then by what they are expected to save in the network's time.
@@ -174,7 +174,7 @@ class Search:
         return proposals
 
     def _priority(self, index: int, turns: int) -> tuple[bool, bool, float]:
-        """Higher first; each turn a task has in a round halves what is expected of another."""
+        """Rank a task, higher first; each turn that it has in a round halves its expected gain."""
         search = self.tasks[index]
         fresh = not search.measured and not turns
         weight = search.task.count * search.task.flops if not search.measured else search.urgency

@@ -1,4 +1,4 @@
-"""What there is to tune in a network: its distinct convolutions, and how often it has each."""
+"""Tasks of a network: its distinct convolutions, and how often it has each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Task", "digest", "extract_layout_tasks", "extract_tasks", "legal_con
 
 @dataclass(frozen=True)
 class Task:
-    """One convolution to find the fastest configuration of.
+    """Convolution whose fastest configuration is to be found.
 
     Attributes
     ----------
@@ -28,8 +28,8 @@ class Task:
     count : int
         How often the network has it: its weight where trials are shared out.
     configs : tuple of ConvConfig
-        What may be tried. The first is what the heuristic chooses; those of one algorithm stand
-        best first, by the cost model of its schedule.
+        Configurations to choose from. The first is the heuristic's choice; those of one algorithm
+        stand best first, by the cost model of its schedule.
     """
 
     workload: ConvWorkload
@@ -47,7 +47,7 @@ def extract_tasks(
     resolved: ResolvedTarget,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> list[Task]:
-    """The convolutions of a model that have a choice on a device, in the model's order.
+    """Return a model's convolutions that have a choice on a device, in the model's order.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def extract_tasks(
 def extract_layout_tasks(
     workloads: Mapping[ConvWorkload, int], resolved: ResolvedTarget
 ) -> list[Task]:
-    """What a graph tuner needs to know besides: a task for each other layout of a convolution.
+    """Return the tasks that a graph tuner needs besides, one for each other layout.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def extract_layout_tasks(
         for config in config_space(workload, resolved.spec, blocks=True).configs:
             by_block.setdefault(config.block, []).append(config)
         if len(by_block) == 1:
-            continue  # NCHW alone, or blocks of bytes: nothing to choose
+            continue  # NCHW alone, or channel blocks of int8: nothing to choose
         if len(legal_configs(workload, resolved)) > 1:
             del by_block[usual_block(resolved.spec, workload)]  # is a task already
         # Those of few configurations first: NCHW has one.
@@ -89,10 +89,10 @@ def extract_layout_tasks(
 
 
 def legal_configs(workload: ConvWorkload, resolved: ResolvedTarget) -> tuple[ConvConfig, ...]:
-    """What a search may choose from.
+    """Return the configurations that a search may choose from.
 
-    On CPUs images stay in blocks of one vector register, those of bytes in their own, on GPUs in
-    NCHW: what another layout costs between two convolutions is not a matter of one convolution.
+    On CPUs images stay in channel blocks of one vector register, int8 images in blocks of their
+    own, on GPUs in NCHW: transforms between two convolutions are not a matter of one convolution.
     """
     usual = usual_block(resolved.spec, workload)
     configs = config_space(workload, resolved.spec).configs
@@ -100,7 +100,7 @@ def legal_configs(workload: ConvWorkload, resolved: ResolvedTarget) -> tuple[Con
 
 
 def digest(tasks: Sequence[Task], *more: str) -> str:
-    """Names a set of tasks, and whatever else decides how they are tuned."""
+    """Name a set of tasks, and whatever else decides how they are tuned."""
     known = [
         [recorded_workload(task.workload).key, task.count, len(task.configs)] for task in tasks
     ]

@@ -26,7 +26,7 @@ from tests.schedules.gpu.harness import (
 from tests.schedules.harness import Graph
 from tvm_edge.hardware import DeviceSpec, resolve_target
 from tvm_edge.schedules.gpu import schedule
-from tvm_edge.schedules.gpu.direct import DirectConv
+from tvm_edge.schedules.gpu.direct_conv import DirectConv
 
 
 def conv(

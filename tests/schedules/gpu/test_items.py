@@ -26,12 +26,12 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu import algorithm, schedule
 from tvm_edge.schedules.gpu.algorithm import choose_config, config_space
-from tvm_edge.schedules.gpu.direct import DirectConv
+from tvm_edge.schedules.gpu.direct_conv import DirectConv
 from tvm_edge.schedules.gpu.items import Items, items_apply
 from tvm_edge.schedules.gpu.packed import can_pack, conv2d_tensors, pack_channels
 from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
-from tvm_edge.tuning.problem import TOLERANCE, make_problem
-from tvm_edge.tuning.repeated import repeated_convolution
+from tvm_edge.tuning.conv_problem import TOLERANCE, make_problem
+from tvm_edge.tuning.repeat_convolution import repeat_convolution
 
 CONVOLUTIONS = {
     "3x3": conv(height=9, width=14, filters=24),
@@ -92,7 +92,7 @@ def sample(configs: Sequence[ConvConfig], count: int) -> list[ConvConfig]:
 def simplified(problem: Operands, workload: ConvWorkload, resolved: ResolvedTarget) -> Any:
     """A model of the convolution, its bias and a ReLU."""
     with resolved.cpu.target:
-        return simplified(load_model(repeated_convolution(workload, problem, 1), None).module)
+        return simplified(load_model(repeat_convolution(workload, problem, 1), None).module)
 
 
 def kernel(

@@ -21,7 +21,7 @@ from tvm_edge.report.page.partitions import flow
 from tvm_edge.report.page.placement_graph import placement_graph
 
 if TYPE_CHECKING:
-    from tvm_edge.report.compile_report import CompileReport
+    from tvm_edge.report.decisions import Decisions
     from tvm_edge.report.measured import Measured
 
 __all__ = ["page"]
@@ -32,7 +32,7 @@ _FOLDER = Path(__file__).parent
 _SHORT, _LISTED = 18, 36
 
 
-def page(report: CompileReport, profile: Measured | None = None) -> str:
+def page(report: Decisions, profile: Measured | None = None) -> str:
     """The whole document; names from the model are escaped.
 
     Raises
@@ -73,7 +73,7 @@ def page(report: CompileReport, profile: Measured | None = None) -> str:
     )
 
 
-def _check(report: CompileReport, profile: Measured) -> None:
+def _check(report: Decisions, profile: Measured) -> None:
     expected, found = ([k.name for k in each.kernels] for each in (report, profile))
     if expected != found:
         raise InputError(
@@ -84,7 +84,7 @@ def _check(report: CompileReport, profile: Measured) -> None:
         )
 
 
-def _tables(report: CompileReport, profile: Measured | None) -> dict[str, tables.Table]:
+def _tables(report: Decisions, profile: Measured | None) -> dict[str, tables.Table]:
     return {
         "kernels": tables.kernels(report, profile),
         "origins": tables.origins(report, profile),
@@ -102,7 +102,7 @@ def _tables(report: CompileReport, profile: Measured | None) -> dict[str, tables
     }
 
 
-def _figures(report: CompileReport, profile: Measured | None) -> list[tuple[str, str, str]]:
+def _figures(report: Decisions, profile: Measured | None) -> list[tuple[str, str, str]]:
     """The first things to know: what, how much, and a remark."""
     running = [operator for operator in report.operators if not operator.constant]
     unknown = sum(operator.flops is None for operator in running)

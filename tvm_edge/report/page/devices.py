@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tvm_edge.report.compile_report import CompileReport
+    from tvm_edge.report.decisions import Decisions
 
 __all__ = ["MISSING", "device_classes"]
 
@@ -18,7 +18,7 @@ MISSING = "missing"
 _STYLES = 3
 
 
-def device_classes(report: CompileReport) -> dict[str, str]:
+def device_classes(report: Decisions) -> dict[str, str]:
     """The style class of each device, that of the target first; of ``""``, no device, too."""
     target = report.target.split(" ")[0]
     named = [kernel.device for kernel in report.kernels]

@@ -8,10 +8,9 @@ near below and above them as their order lets them: isotonic regression, layer b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-
-import networkx as nx
+from heapq import heapify, heappop, heappush
 
 __all__ = ["Layout", "lay_out"]
 
@@ -42,6 +41,38 @@ class Layout:
     layers: int
 
 
+class _Graph:
+    """Nodes by number: the sources and the readers of each."""
+
+    def __init__(self, count: int, edges: Iterable[tuple[int, int]]) -> None:
+        self.sources: dict[int, dict[int, None]] = {node: {} for node in range(count)}
+        self.readers: dict[int, dict[int, None]] = {node: {} for node in range(count)}
+        for source, reader in edges:
+            self.connect(source, reader)
+
+    def add_node(self, node: int) -> None:
+        self.sources[node], self.readers[node] = {}, {}
+
+    def connect(self, source: int, reader: int) -> None:
+        self.readers[source][reader] = self.sources[reader][source] = None
+
+    def disconnect(self, source: int, reader: int) -> None:
+        del self.readers[source][reader], self.sources[reader][source]
+
+    def in_order(self) -> Iterator[int]:
+        """Nodes, each after its sources and otherwise by number."""
+        waiting = {node: len(sources) for node, sources in self.sources.items()}
+        ready = [node for node, count in waiting.items() if not count]
+        heapify(ready)
+        while ready:
+            node = heappop(ready)
+            yield node
+            for reader in self.readers[node]:
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    heappush(ready, reader)
+
+
 def lay_out(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
     """Coordinates of the nodes 0 to `count` - 1.
 
@@ -51,19 +82,17 @@ def lay_out(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
     edges : iterable of (int, int)
         From, to; without cycles.
     """
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(count))
-    graph.add_edges_from(edges)
+    graph = _Graph(count, edges)
     layer = _layer_of(graph)
     routes = _add_trunks(graph, layer)
     layers: list[list[int]] = [[] for _ in range(max(layer.values(), default=-1) + 1)]
-    for node in nx.lexicographical_topological_sort(graph):
+    for node in graph.in_order():
         layers[layer[node]].append(node)
     _order(graph, layers)
-    room = {node: 1.0 if node < count else _THIN for node in graph}
+    room = {node: 1.0 if node < count else _THIN for node in layer}
     x = _spread(graph, layers, room)
-    left = min((x[node] - room[node] / 2 for node in graph), default=0.0)
-    right = max((x[node] + room[node] / 2 for node in graph), default=0.0)
+    left = min((x[node] - room[node] / 2 for node in layer), default=0.0)
+    right = max((x[node] + room[node] / 2 for node in layer), default=0.0)
 
     def point(node: int) -> Point:
         return x[node] - left, layer[node]
@@ -76,55 +105,54 @@ def lay_out(count: int, edges: Iterable[tuple[int, int]]) -> Layout:
     )
 
 
-def _layer_of(graph: nx.DiGraph) -> dict[int, int]:
+def _layer_of(graph: _Graph) -> dict[int, int]:
     """The longest path to each node; one that reads nothing stands just above its first reader."""
-    layer = {
-        node: depth
-        for depth, generation in enumerate(nx.topological_generations(graph))
-        for node in generation
-    }
-    for node in graph:
-        if graph.in_degree(node) == 0 and graph.out_degree(node) > 0:
-            layer[node] = min(layer[reader] for reader in graph.successors(node)) - 1
+    layer: dict[int, int] = {}
+    for node in graph.in_order():
+        layer[node] = max((layer[source] + 1 for source in graph.sources[node]), default=0)
+    for node, readers in graph.readers.items():
+        if readers and not graph.sources[node]:
+            layer[node] = min(layer[reader] for reader in readers) - 1
     return layer
 
 
-def _add_trunks(graph: nx.DiGraph, layer: dict[int, int]) -> dict[tuple[int, int], list[int]]:
+def _add_trunks(graph: _Graph, layer: dict[int, int]) -> dict[tuple[int, int], list[int]]:
     """Put points on edges over several layers, and return those of each edge of the graph."""
     routes: dict[tuple[int, int], list[int]] = {}
-    following = len(graph)
-    for node in list(graph):
+    following = len(layer)
+    for node in list(layer):
         trunk: list[int] = []
-        for reader in sorted(graph.successors(node), key=lambda reader: layer[reader]):
+        for reader in sorted(graph.readers[node], key=lambda reader: layer[reader]):
             between = layer[reader] - layer[node] - 1
             while len(trunk) < between:
-                graph.add_edge(trunk[-1] if trunk else node, following)
+                graph.add_node(following)
+                graph.connect(trunk[-1] if trunk else node, following)
                 layer[following] = layer[node] + len(trunk) + 1
                 trunk.append(following)
                 following += 1
             routes[node, reader] = trunk[:between]
             if between:
-                graph.remove_edge(node, reader)
-                graph.add_edge(trunk[between - 1], reader)
+                graph.disconnect(node, reader)
+                graph.connect(trunk[between - 1], reader)
     return routes
 
 
-def _order(graph: nx.DiGraph, layers: list[list[int]]) -> None:
+def _order(graph: _Graph, layers: list[list[int]]) -> None:
     """Sort each layer by the mean place of the neighbours above, then below, and again."""
     place = {node: float(i) for nodes in layers for i, node in enumerate(nodes)}
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
-        near = graph.predecessors if down else graph.successors
+        near = graph.sources if down else graph.readers
         for nodes in layers if down else reversed(layers):
             mean = {}
             for node in nodes:
-                places = [place[other] for other in near(node)]
+                places = [place[other] for other in near[node]]
                 mean[node] = sum(places) / len(places) if places else place[node]
             nodes.sort(key=mean.__getitem__)
             place.update({node: float(i) for i, node in enumerate(nodes)})
 
 
-def _spread(graph: nx.DiGraph, layers: list[list[int]], room: dict[int, float]) -> dict[int, float]:
+def _spread(graph: _Graph, layers: list[list[int]], room: dict[int, float]) -> dict[int, float]:
     """Centres: as near to the mean of the neighbours as the order allows."""
     x: dict[int, float] = {}
     for nodes in layers:
@@ -134,15 +162,15 @@ def _spread(graph: nx.DiGraph, layers: list[list[int]], room: dict[int, float]) 
             at += room[node]
     for sweep in range(2 * _SWEEPS):
         down = sweep % 2 == 0
-        near = graph.predecessors if down else graph.successors
+        near = graph.sources if down else graph.readers
         for nodes in layers if down else reversed(layers):
             wanted, weights, offsets, at = [], [], [], 0.0
             for node in nodes:
-                places = [x[other] for other in near(node)]
+                places = [x[other] for other in near[node]]
                 offsets.append(at + room[node] / 2)
                 at += room[node]
                 wanted.append((sum(places) / len(places) if places else x[node]) - offsets[-1])
-                thin = room[node] < 1 and any(room[other] < 1 for other in near(node))
+                thin = room[node] < 1 and any(room[other] < 1 for other in near[node])
                 weights.append(_STRAIGHT if thin else 1.0)
             for node, offset, value in zip(nodes, offsets, _rising(wanted, weights), strict=True):
                 x[node] = value + offset

@@ -10,7 +10,7 @@ from tvm_edge.report.page import units
 from tvm_edge.report.page.devices import device_classes
 
 if TYPE_CHECKING:
-    from tvm_edge.report.compile_report import CompileReport
+    from tvm_edge.report.decisions import Decisions
 
 __all__ = ["Chart", "memory_chart"]
 
@@ -48,7 +48,7 @@ class Chart:
     base: int = _HEIGHT - _BOTTOM
 
 
-def memory_chart(report: CompileReport) -> Chart | None:
+def memory_chart(report: Decisions) -> Chart | None:
     """The chart; ``None`` if the report does not know it."""
     memory = report.memory
     count = len(report.kernels)

@@ -11,7 +11,7 @@ from tvm_edge.report.page.devices import device_classes
 from tvm_edge.report.page.placement_graph import crossings
 
 if TYPE_CHECKING:
-    from tvm_edge.report.compile_report import CompileReport
+    from tvm_edge.report.decisions import Decisions
     from tvm_edge.report.measured import Measured
 
 __all__ = ["Partition", "flow"]
@@ -39,7 +39,7 @@ class Partition:
     arriving: list[tuple[str, str]]
 
 
-def flow(report: CompileReport, profile: Measured | None) -> list[Partition]:
+def flow(report: Decisions, profile: Measured | None) -> list[Partition]:
     """The partitions of a report."""
     style = device_classes(report)
     op_types = {placement.operator: placement.op_type for placement in report.placements}

@@ -10,7 +10,7 @@ from tvm_edge.report.page.devices import MISSING, device_classes
 from tvm_edge.report.page.layered import Point, lay_out
 
 if TYPE_CHECKING:
-    from tvm_edge.report.compile_report import CompileReport
+    from tvm_edge.report.decisions import Decisions
     from tvm_edge.report.operators import OperatorInfo
 
 __all__ = ["Crossing", "Graph", "crossings", "placement_graph"]
@@ -74,7 +74,7 @@ class Graph:
     node_height: int = NODE_HEIGHT
 
 
-def crossings(report: CompileReport) -> list[Crossing]:
+def crossings(report: Decisions) -> list[Crossing]:
     """What crosses devices between operators, in the order of the model."""
     devices = _effective_devices(report.operators)
     known = {copy["tensor"]: copy for copy in report.copies}
@@ -96,7 +96,7 @@ def crossings(report: CompileReport) -> list[Crossing]:
     return result
 
 
-def placement_graph(report: CompileReport) -> Graph | None:
+def placement_graph(report: Decisions) -> Graph | None:
     """The graph of the operators that a run computes; ``None`` if the report has no edges."""
     shown = [i for i, operator in enumerate(report.operators) if not operator.constant]
     position = {operator: node for node, operator in enumerate(shown)}
@@ -172,7 +172,7 @@ def _effective_devices(operators: tuple[OperatorInfo, ...]) -> list[str]:
     return found
 
 
-def _kernels_of(report: CompileReport) -> dict[str, list[str]]:
+def _kernels_of(report: Decisions) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for number, kernel in enumerate(report.kernels, 1):
         for operator in kernel.operators:

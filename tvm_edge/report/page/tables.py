@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tvm_edge.report.page import units
 
 if TYPE_CHECKING:
-    from tvm_edge.report.compile_report import CompileReport
+    from tvm_edge.report.decisions import Decisions
     from tvm_edge.report.measured import Measured
+    from tvm_edge.report.operators import OperatorInfo, OperatorTypeInfo
 
 __all__ = ["Column", "Table", "copies", "kernels", "layouts", "operators", "origins", "types"]
 
@@ -62,7 +63,7 @@ def _columns(texts: str, numbers: str = "") -> list[Column]:
     ]
 
 
-def kernels(report: CompileReport, profile: Measured | None) -> Table:
+def kernels(report: Decisions, profile: Measured | None) -> Table:
     """The launches, with measured times or else shares of what is known."""
     work = sum(kernel.flops for kernel in report.kernels)
     traffic = sum(kernel.bytes for kernel in report.kernels)
@@ -103,7 +104,7 @@ def kernels(report: CompileReport, profile: Measured | None) -> Table:
     )
 
 
-def origins(report: CompileReport, profile: Measured | None) -> Table:
+def origins(report: Decisions, profile: Measured | None) -> Table:
     """How many kernels have a schedule from where; tuning hits are those of the first two."""
     table = Table(
         "origins-table",
@@ -123,7 +124,7 @@ def origins(report: CompileReport, profile: Measured | None) -> Table:
     return table
 
 
-def operators(report: CompileReport) -> Table:
+def operators(report: Decisions) -> Table:
     """Each operator of the model."""
     return Table(
         "operators-table",
@@ -139,10 +140,7 @@ def operators(report: CompileReport) -> Table:
                 o.device or units.NOTHING,
                 o.reason,
                 units.decimals(o.flops, 3, 1e6),
-                units.count(o.parameters),
-                units.decimals(o.weight_bytes, 1, 1024),
-                units.decimals(o.input_bytes, 1, 1024),
-                units.decimals(o.output_bytes, 1, 1024),
+                *_sizes(o),
             )
             for o in report.operators
         ],
@@ -150,7 +148,7 @@ def operators(report: CompileReport) -> Table:
     )
 
 
-def types(report: CompileReport) -> Table:
+def types(report: Decisions) -> Table:
     """Operators added up by type."""
     return Table(
         "types-table",
@@ -162,10 +160,7 @@ def types(report: CompileReport) -> Table:
                 units.count(row.count),
                 units.decimals(row.flops, 3, 1e6),
                 units.decimals(100 * row.share, 1),
-                units.count(row.parameters),
-                units.decimals(row.weight_bytes, 1, 1024),
-                units.decimals(row.input_bytes, 1, 1024),
-                units.decimals(row.output_bytes, 1, 1024),
+                *_sizes(row),
             )
             for row in report.operator_types()
         ],
@@ -173,7 +168,17 @@ def types(report: CompileReport) -> Table:
     )
 
 
-def copies(report: CompileReport) -> Table:
+def _sizes(row: OperatorInfo | OperatorTypeInfo) -> tuple[str, ...]:
+    """Parameters, and KiB of weights, inputs and outputs."""
+    return (
+        units.count(row.parameters),
+        units.decimals(row.weight_bytes, 1, 1024),
+        units.decimals(row.input_bytes, 1, 1024),
+        units.decimals(row.output_bytes, 1, 1024),
+    )
+
+
+def copies(report: Decisions) -> Table:
     """Tensors that cross devices."""
     return Table(
         "copies-table",
@@ -204,7 +209,7 @@ def _how(copy: Mapping[str, Any]) -> str:
     return f"{way}, beside work of the GPU" if copy.get("overlapped") else way
 
 
-def fusion_groups(report: CompileReport) -> Table:
+def fusion_groups(report: Decisions) -> Table:
     """Independent operators that share a kernel, and those that might have; keys as they come."""
     keys = list(dict.fromkeys(key for group in report.fusion_groups for key in group))
     return Table(
@@ -225,7 +230,7 @@ def _text(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def precision(report: CompileReport) -> Table:
+def precision(report: Decisions) -> Table:
     """The type of each operator with float results, and why not float16."""
     info = report.precision
     return Table(
@@ -239,7 +244,7 @@ def precision(report: CompileReport) -> Table:
     )
 
 
-def layouts(report: CompileReport) -> Table:
+def layouts(report: Decisions) -> Table:
     """How convolutions are stored and computed, where it is not the model's own way."""
     return Table(
         "layouts-table",
@@ -250,7 +255,7 @@ def layouts(report: CompileReport) -> Table:
     )
 
 
-def unsupported(report: CompileReport) -> Table:
+def unsupported(report: Decisions) -> Table:
     """Operators without an implementation."""
     return Table(
         "unsupported-table",
@@ -260,7 +265,7 @@ def unsupported(report: CompileReport) -> Table:
     )
 
 
-def memory(report: CompileReport) -> Table:
+def memory(report: Decisions) -> Table:
     """What is planned."""
     rows: list[Sequence[str]] = []
     info = report.memory
@@ -288,7 +293,7 @@ def memory(report: CompileReport) -> Table:
     )
 
 
-def plans(report: CompileReport) -> Table:
+def plans(report: Decisions) -> Table:
     """What the planner of a memory budget considered."""
     found = () if report.memory is None else report.memory.plans
     return Table(
@@ -309,7 +314,7 @@ def plans(report: CompileReport) -> Table:
     )
 
 
-def splits(report: CompileReport) -> Table:
+def splits(report: Decisions) -> Table:
     """Layers whose weights are streamed."""
     return Table(
         "splits-table",
@@ -329,7 +334,7 @@ def splits(report: CompileReport) -> Table:
     )
 
 
-def compile_time(report: CompileReport) -> Table:
+def compile_time(report: Decisions) -> Table:
     """Seconds of each phase of the compiler."""
     total = sum(report.seconds.values())
     rows: list[Sequence[str]] = [

@@ -10,7 +10,7 @@ from tvm_edge.report.page import units
 from tvm_edge.report.page.devices import device_classes
 
 if TYPE_CHECKING:
-    from tvm_edge.report.compile_report import CompileReport, KernelInfo
+    from tvm_edge.report.decisions import Decisions, KernelInfo
     from tvm_edge.report.measured import Measured
 
 __all__ = ["Lane", "Tick", "estimated", "measured", "ticks"]
@@ -47,7 +47,7 @@ class Tick:
     label: str
 
 
-def measured(report: CompileReport, profile: Measured) -> list[Lane]:
+def measured(report: Decisions, profile: Measured) -> list[Lane]:
     """A lane for each device; a bar starts where its kernel did in the last run."""
     style = device_classes(report)
     lanes: dict[str, list[_Bar]] = {kernel.device: [] for kernel in report.kernels}
@@ -70,7 +70,7 @@ def length(profile: Measured) -> float:
     return max(profile.total_us, *ends, 1e-9) if profile.kernels else profile.total_us or 1.0
 
 
-def estimated(report: CompileReport) -> list[Lane]:
+def estimated(report: Decisions) -> list[Lane]:
     """All kernels in their order, as wide as their shares of FLOPs, and of bytes."""
     style = device_classes(report)
     lanes = []

@@ -11,14 +11,14 @@ import pytest
 from tests.records.made import failure, record
 from tvm_edge.errors import RecordError
 from tvm_edge.hardware import resolve_target
-from tvm_edge.records import Record, RecordedDevice, recorded_device
+from tvm_edge.records import RecordDevice, TuningRecord
 
 
 @pytest.mark.parametrize("made", [record(3, 1), failure()], ids=["measured", "failed"])
-def test_json_and_back(made: Record) -> None:
+def test_json_and_back(made: TuningRecord) -> None:
     text = made.to_json()
     assert "\n" not in text
-    read = Record.from_json(text)
+    read = TuningRecord.from_json(text)
     assert read == made and read.identity == made.identity and read.to_json() == text
 
 
@@ -26,7 +26,7 @@ def test_equal_workloads_have_one_key_whoever_wrote_them() -> None:
     made = record()
     turned = dict(reversed(json.loads(made.to_json()).items()))
     turned["workload"]["attributes"] = dict(reversed(turned["workload"]["attributes"].items()))
-    read = Record.from_json(json.dumps(turned, indent=1))
+    read = TuningRecord.from_json(json.dumps(turned, indent=1))
     assert read.identity == made.identity
     assert read.identity != record(1).identity != record(1, 1).identity
 
@@ -68,7 +68,7 @@ BAD = {
 def test_what_is_no_record_is_refused(case: str) -> None:
     text, said = BAD[case]
     with pytest.raises(RecordError) as caught:
-        Record.from_json(text)
+        TuningRecord.from_json(text)
     assert said in str(caught.value)
 
 
@@ -90,18 +90,18 @@ def test_of_two_of_one_identity_the_later_measurement_stays() -> None:
     ],
 )
 def test_how_near_devices_are(one: str, other: str, near: str | None) -> None:
-    first, second = (recorded_device(resolve_target(name).spec) for name in (one, other))
+    first, second = (RecordDevice.of(resolve_target(name).spec) for name in (one, other))
     assert first.near(second) == second.near(first) == near
 
 
 def test_cores_and_clock_do_not_make_another_architecture() -> None:
     spec = resolve_target("llvm").spec
     more = replace(spec, key=f"{spec.key}-other", cores=64, peak_gflops=9e9)
-    assert recorded_device(spec).near(recorded_device(more)) == "architecture"
+    assert RecordDevice.of(spec).near(RecordDevice.of(more)) == "architecture"
     wider = replace(more, simd_bytes=spec.simd_bytes * 2)
-    assert recorded_device(spec).near(recorded_device(wider)) == "vendor"
+    assert RecordDevice.of(spec).near(RecordDevice.of(wider)) == "vendor"
 
 
 def test_every_key_of_a_device_names_a_file() -> None:
     for key in ("x86_64/sapphirerapids", "aws/gpu/g4dn.xlarge", "cuda/sm_90"):
-        RecordedDevice(key, "").check()
+        RecordDevice(key, "").check()

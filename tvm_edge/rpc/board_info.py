@@ -1,6 +1,6 @@
-"""What a board says of itself: versions, CPU, and the devices that models can run on.
+"""Description of a board: versions, CPU, and the devices that models can run on.
 
-``python -m tvm_edge.rpc.description`` prints it as JSON. The server asks in this way, because a
+``python -m tvm_edge.rpc.board_info`` prints it as JSON. The server asks in this way, because a
 driver may crash whoever asks it, and does not survive the fork that makes a session.
 """
 
@@ -25,7 +25,7 @@ _MOST_DEVICES = 16
 
 @dataclass(frozen=True)
 class BoardDevice:
-    """A device of a board.
+    """Device of a board.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class BoardDevice:
 
 @dataclass(frozen=True)
 class BoardInfo:
-    """A board.
+    """Board as it describes itself.
 
     Attributes
     ----------
@@ -76,12 +76,12 @@ class BoardInfo:
     devices: tuple[BoardDevice, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-compatible dictionary."""
+        """Return a JSON-compatible dictionary."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> BoardInfo:
-        """The inverse of :meth:`to_dict`.
+        """Read what :meth:`to_dict` returns.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class BoardInfo:
 
 
 def hello() -> dict[str, Any]:
-    """What a client has to know before it sends anything; asks no driver."""
+    """Return what a client has to know before it sends anything; asks no driver."""
     features = host_features()
     return {
         "host": platform.node(),
@@ -128,7 +128,7 @@ def hello() -> dict[str, Any]:
 
 
 def describe() -> BoardInfo:
-    """This machine."""
+    """Describe this machine."""
     return BoardInfo.from_dict({**hello(), "devices": [asdict(device) for device in _devices()]})
 
 
@@ -163,7 +163,7 @@ def _cuda_devices() -> Iterator[BoardDevice]:
 
 
 def _cpu_name() -> str:
-    """From ``/proc/cpuinfo``, or the board's device tree, where ARM's cores have no names."""
+    """Read ``/proc/cpuinfo``, or the board's device tree, where ARM's cores have no names."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             key, _, value = line.partition(":")

@@ -1,7 +1,7 @@
-"""A model that has one convolution several times, as it stands in a network.
+"""Model that has one convolution several times, as it stands in a network.
 
-What a candidate of a GPU is measured in: its kernels, launches and intermediate results are those
-of a network, and the filters of each copy its own, which no cache has.
+Candidates of a GPU are measured in it: kernels, launches and intermediate results are those of a
+network, and the filters of each copy its own, which no cache has.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from tvm_edge.ops import quantize
 from tvm_edge.relay_passes.ir.expressions import const
 from tvm_edge.runtime.candidates import Operands, sample_place
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.tuning.problem import convolve_at, rounding_of
+from tvm_edge.tuning.conv_problem import convolve_at, rounding_of
 
-__all__ = ["repeated_convolution"]
+__all__ = ["repeat_convolution"]
 
-# Odd: as many different bytes as there are. It moves low bits and high ones.
+# Odd: as many different int8 values as there are. It moves low bits and high ones.
 _STEP = 37
 
 
-def repeated_convolution(
+def repeat_convolution(
     workload: ConvWorkload, problem: Operands, count: int, *, sampled: bool = False
 ) -> tvm.IRModule:
-    """A model that convolves one image `count` times, each time with filters of its own.
+    """Return a model that convolves one image `count` times, each time with filters of its own.
 
-    The filters are those of the problem times powers of two, and so, exactly, are the results. Of
-    bytes, which have no such multiples, some bits of all filters are inverted.
+    The filters are those of the problem times powers of two, and so, exactly, are the results. int8
+    has no such multiples: some bits of all filters are inverted.
 
     Parameters
     ----------
@@ -38,15 +38,15 @@ def repeated_convolution(
     count : int
         At least 1, with `sampled` at least 2.
     sampled : bool
-        As within a network, whose convolutions are part of its CUDA graph, which what reads an
-        input or writes an output is not: the image comes in negated, of bytes each bit of it, and
-        results but the first stay inside. The second output is one element of each of those, less
-        what its filters make other than the first's: all are the problem's element at
+        Keep the convolutions inside of the CUDA graph, as in a network: kernels that read an input
+        or write an output are not part of it. The image comes in negated, of int8 each bit of it,
+        and results but the first stay inside. The second output has one element of each of those,
+        corrected for its filters: all are the problem's element at
         :func:`~tvm_edge.runtime.candidates.sample_place`.
     """
     builder = relax.BlockBuilder()
     image = relax.Var("image", relax.TensorType(problem.image.shape, str(problem.image.dtype)))
-    convolved = _of_bytes if workload.is_bytes else _of_floats
+    convolved = _int8 if workload.is_bytes else _float32
     with builder.function("main", [image]):
         with builder.dataflow():
             source: relax.Expr = image
@@ -66,12 +66,11 @@ def repeated_convolution(
 def _samples(
     builder: relax.BlockBuilder, results: list[relax.Expr], problem: Operands
 ) -> relax.Var:
-    """One element of each result, in a line."""
+    """Return one element of each result, in a line."""
     place = sample_place(problem.expected)
-    axes, behind = list(range(len(place))), [at + 1 for at in place]
+    axes, ends = list(range(len(place))), [at + 1 for at in place]
     cut = [
-        builder.emit(relax.op.strided_slice(result, axes, list(place), behind))
-        for result in results
+        builder.emit(relax.op.strided_slice(result, axes, list(place), ends)) for result in results
     ]
     return builder.emit(relax.op.flatten(builder.emit(relax.op.concat(cut, axis=0))))
 
@@ -79,16 +78,16 @@ def _samples(
 # ---------------------------------------------------------------------------------------- float32
 
 
-def _of_floats(
+def _float32(
     builder: relax.BlockBuilder,
     image: relax.Expr,
     workload: ConvWorkload,
     problem: Operands,
     number: int,
 ) -> relax.Var:
-    """A copy with bias and ReLU."""
+    """Emit a copy with bias and ReLU."""
     factor = np.float32(2**number)
-    sums = relax.op.nn.conv2d(
+    convolved = relax.op.nn.conv2d(
         image,
         const(problem.filters * factor, "float32"),
         strides=list(workload.strides),
@@ -97,7 +96,7 @@ def _of_floats(
         groups=workload.groups,
     )
     bias = const(problem.bias[None, :, None, None] * factor, "float32")
-    biased = builder.emit(relax.op.add(builder.emit(sums), bias))
+    biased = builder.emit(relax.op.add(builder.emit(convolved), bias))
     return builder.emit(relax.op.nn.relu(biased))
 
 
@@ -112,29 +111,29 @@ def _over_factors(
     return builder.emit(relax.op.multiply(samples, factors))
 
 
-# ------------------------------------------------------------------------------------------ bytes
+# ------------------------------------------------------------------------------------------- int8
 
 
 def _filters(problem: Operands, number: int) -> np.ndarray:
-    """The filters of a copy."""
+    """Return the filters of a copy."""
     inverted = np.array(_STEP * number % 256, "uint8").view("int8")
     return problem.filters ^ inverted
 
 
-def _of_bytes(
+def _int8(
     builder: relax.BlockBuilder,
     image: relax.Expr,
     workload: ConvWorkload,
     problem: Operands,
     number: int,
 ) -> relax.Var:
-    """A copy with bias, its sums bytes again: what `relay_passes.quantize` makes of a network."""
+    """Emit a copy with bias, its result in int8, as `relay_passes.quantize` makes of a network."""
     rounding = rounding_of(workload)
     top, left, bottom, right = workload.padding
     if any(workload.padding):
         width = [0, 0, 0, 0, top, bottom, left, right]
         image = builder.emit(relax.op.nn.pad(image, width, "constant", float(rounding.zero)))
-    sums = relax.op.nn.conv2d(
+    convolved = relax.op.nn.conv2d(
         image,
         const(_filters(problem, number), "int8"),
         strides=list(workload.strides),
@@ -144,7 +143,7 @@ def _of_bytes(
         out_dtype="int32",
     )
     bias = const(problem.bias[None, :, None, None], "int32")
-    biased = builder.emit(relax.op.add(builder.emit(sums), bias))
+    biased = builder.emit(relax.op.add(builder.emit(convolved), bias))
     # Filters that are quantised by channel have a scale for each.
     scales = const(np.full((1, workload.filters, 1, 1), rounding.scale), "float32")
     real = relax.op.multiply(builder.emit(relax.op.astype(biased, "float32")), scales)
@@ -160,11 +159,11 @@ def _less_offsets(
     count: int,
 ) -> relax.Var:
     rounding, place = rounding_of(workload), sample_place(problem.expected)
-    sums = [
+    accumulators = [
         convolve_at(problem.image, _filters(problem, i), workload, place, rounding.zero)
         + problem.bias[place[1]]
         for i in range(1, count)
     ]
-    offsets = rounding.of(np.array(sums)).astype("int32") - int(problem.expected[place])
+    offsets = rounding.of(np.array(accumulators)).astype("int32") - int(problem.expected[place])
     whole = builder.emit(relax.op.astype(samples, "int32"))
     return builder.emit(relax.op.subtract(whole, const(offsets, "int32")))

@@ -1,8 +1,8 @@
-"""What it takes to write an image in another layout: measured on the device, or by its bandwidth.
+"""Latency of layout transforms: measured on the device, or estimated by its bandwidth.
 
-Transforms are of few kinds (from NCHW into blocks, back, and between two sizes of blocks), and what
-one takes is a matter of the image's size. So each kind is measured at a few sizes of a network's
-images, and between them the time is taken to be linear.
+Transforms are of few kinds (from NCHW into channel blocks, back, and between two sizes of blocks),
+and the latency of one depends on the image's size. So each kind is measured at a few sizes of a
+network's images, and between them the latency is taken to be linear.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SIZES_BUILT = 2  # where a driver or nvcc takes a part of a second to build eac
 _ROUNDS, _SECONDS = 5, 0.004
 _LAUNCH = 2e-6
 _LEAST_BANDWIDTH = 10.0  # 10**9 bytes per second
-_COPIES = 8  # of a transform in a model that times it: what a run takes is not the transform's
+_COPIES = 8  # of a transform in a model that times it: a run has an overhead of its own
 _RUNS_IN_FLIGHT = 60
 
 
@@ -58,7 +58,7 @@ class TransformTimes:
     measured: bool
 
     def seconds(self, shape: Shape, before: int, after: int) -> float:
-        """Of one image in NCHW; 0 where it is a view."""
+        """Return the seconds of one image in NCHW; 0 where it is a view."""
         if is_view(shape, before, after):
             return 0.0
         points = self.known[before, after]
@@ -77,7 +77,7 @@ def is_view(shape: Shape, before: int, after: int) -> bool:
 
 
 def estimate_transforms(kinds: Iterable[Kind], spec: DeviceSpec) -> TransformTimes:
-    """By the bandwidth: an image is mostly in a cache, which has four times the memory's."""
+    """Estimate by the bandwidth: mostly of a cache, which has four times the memory's."""
     nbytes = 2.0**30
     launch = _LAUNCH if spec.has_cpu_cores else 1e-6 * spec.launch_us
     # A GPU's driver may not say it: then what phones have at least.
@@ -116,7 +116,7 @@ def measure_transforms(
 
 
 def _on_cpu(wanted: Sequence[Transform], resolved: ResolvedTarget) -> Iterator[float]:
-    """Seconds of each transform, one after the other."""
+    """Yield seconds of each transform, one after another."""
     functions, arguments = {}, []
     for number, (kind, shape) in enumerate(wanted):
         func, shapes = _function(shape, *kind)
@@ -131,7 +131,7 @@ def _on_cpu(wanted: Sequence[Transform], resolved: ResolvedTarget) -> Iterator[f
 
 
 def _on_device(wanted: Sequence[Transform], resolved: ResolvedTarget) -> Iterator[float]:
-    """The same where kernels are launched: of models that have one transform several times."""
+    """Yield seconds of each transform on a GPU: of models that have it several times."""
     for kind, shape in wanted:
         func, (given, written) = _function(shape, *kind)
         builder = relax.BlockBuilder()
@@ -156,7 +156,7 @@ def _on_device(wanted: Sequence[Transform], resolved: ResolvedTarget) -> Iterato
 
 
 def _spread(kind: Kind, shapes: Iterable[Shape], most: int) -> list[Shape]:
-    """Up to `most` shapes of different sizes, the least and the largest among them."""
+    """Choose up to `most` shapes of different sizes, the least and the largest among them."""
     by_size = {prod(shape): shape for shape in sorted(shapes) if not is_view(shape, *kind)}
     sizes = sorted(by_size)
     places = np.linspace(0, len(sizes) - 1, min(most, len(sizes))).round().astype(int)
@@ -164,7 +164,7 @@ def _spread(kind: Kind, shapes: Iterable[Shape], most: int) -> list[Shape]:
 
 
 def _function(shape: Shape, before: int, after: int) -> tuple[tirx.PrimFunc, list[Shape]]:
-    """A transform, and the shapes of what it reads and writes."""
+    """Return a transform, and the shapes of its argument and its result."""
     batch, channels, *size = shape
     given = shape
     if before:

@@ -13,7 +13,7 @@ from tests.tuning.made import conv
 from tvm_edge.runtime.candidates import Operands
 from tvm_edge.runtime.candidates import relative_error as error_of
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.tuning.problem import TOLERANCE, convolve, make_problem
+from tvm_edge.tuning.conv_problem import TOLERANCE, convolve, make_problem
 
 SHAPES = {
     "plain": conv(),

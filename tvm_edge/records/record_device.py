@@ -1,4 +1,4 @@
-"""Which device a record is of, and how near two devices are."""
+"""Device of a tuning record, and the nearness of two devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from tvm_edge.hardware import DeviceSpec
 
-__all__ = ["Nearness", "RecordedDevice", "recorded_device"]
+__all__ = ["Nearness", "RecordDevice"]
 
 Nearness = Literal["device", "architecture", "vendor"]
 
@@ -18,8 +18,8 @@ _KEY = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_+.-]*(/[A-Za-z0-9_+][A-Za-z0-9_+.-]*
 
 
 @dataclass(frozen=True)
-class RecordedDevice:
-    """The device that a record was measured on.
+class RecordDevice:
+    """Device that a tuning record was measured on.
 
     Attributes
     ----------
@@ -38,9 +38,23 @@ class RecordedDevice:
     name: str = ""
     driver: str = ""
 
+    @staticmethod
+    def of(spec: DeviceSpec, driver: str = "") -> RecordDevice:
+        """Return a device as records name it.
+
+        Its architecture is what decides how kernels are cut, in words: vectors and registers of a
+        CPU's cores; waves and the kind of local memory of a GPU.
+        """
+        vendor = spec.key.split("/")[0]
+        if spec.has_cpu_cores:
+            shape = f"simd{spec.simd_bytes}-registers{spec.vector_registers}"
+        else:
+            shape = f"wave{spec.wave}-local-{spec.local_memory_kind}"
+        return RecordDevice(spec.key, f"{vendor}/{shape}", spec.name, driver)
+
     @property
     def vendor(self) -> str:
-        """The first part of the key."""
+        """First part of the key."""
         return self.key.split("/")[0]
 
     def check(self) -> None:
@@ -53,24 +67,10 @@ class RecordedDevice:
         if not _KEY.fullmatch(self.key):
             raise ValueError(f"the device key {self.key!r} is not vendor/device")
 
-    def near(self, other: RecordedDevice) -> Nearness | None:
-        """How near another device is; ``None`` for one of another vendor."""
+    def near(self, other: RecordDevice) -> Nearness | None:
+        """Return the nearness of another device; ``None`` for one of another vendor."""
         if self.key == other.key:
             return "device"
         if self.vendor != other.vendor:
             return None
         return "architecture" if self.architecture == other.architecture else "vendor"
-
-
-def recorded_device(spec: DeviceSpec, driver: str = "") -> RecordedDevice:
-    """A device as records name it.
-
-    Its architecture is what decides how kernels are cut, in words: vectors and registers of a CPU's
-    cores; waves and the kind of local memory of a GPU.
-    """
-    vendor = spec.key.split("/")[0]
-    if spec.has_cpu_cores:
-        shape = f"simd{spec.simd_bytes}-registers{spec.vector_registers}"
-    else:
-        shape = f"wave{spec.wave}-local-{spec.local_memory_kind}"
-    return RecordedDevice(spec.key, f"{vendor}/{shape}", spec.name, driver)

@@ -1,4 +1,4 @@
-"""Layouts that were chosen for whole networks: one line of JSON each, a file for each device.
+"""Tuning records of a network's layouts: one line of JSON each, a file for each device.
 
 They stand beside the device's database, ``<vendor>/<device>.layouts``. A record names the network
 by what it computes, and says of each of its operators in which layout; it does not depend on TVM's
@@ -15,16 +15,16 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from tvm_edge.errors import RecordError
-from tvm_edge.records.device import RecordedDevice
 from tvm_edge.records.folders import store_of
 from tvm_edge.records.json_lines import Damage, write_whole
-from tvm_edge.records.record import TIME, Value, canonical, loaded
+from tvm_edge.records.record_device import RecordDevice
+from tvm_edge.records.tuning_record import Value, canonical, check_origin, parse_record
 from tvm_edge.schema import check_types
 
 __all__ = [
     "LAYOUTS",
     "LayoutRecord",
-    "RecordedTransform",
+    "LayoutTransform",
     "find_layouts",
     "layouts_below",
     "read_layouts",
@@ -32,14 +32,14 @@ __all__ = [
 ]
 
 LAYOUTS = ".layouts"
-"""The suffix of files of layouts."""
+"""Suffix of files of layouts."""
 
 _WAIT_S = 60  # for another writer
 
 
 @dataclass(frozen=True)
-class RecordedTransform:
-    """An image that is written in another layout.
+class LayoutTransform:
+    """Image that is written in another layout.
 
     Attributes
     ----------
@@ -59,11 +59,11 @@ class RecordedTransform:
 
 @dataclass(frozen=True)
 class LayoutRecord:
-    """The layouts of a network on a device.
+    """Layouts of a network on a device.
 
     Attributes
     ----------
-    device : RecordedDevice
+    device : RecordDevice
     target : dict
         Kind of target, and cores of a CPU.
     network : str
@@ -77,18 +77,18 @@ class LayoutRecord:
         Of the configurations.
     configs : dict
         Knobs by name, by the number of each convolution in blocks.
-    transforms : tuple of RecordedTransform
+    transforms : tuple of LayoutTransform
     predicted, bound : float
         Seconds of a run by what its operators and transforms take; what no choice is below, by the
         same.
     measured, before : float
         Seconds of a run as measured, with these layouts and without.
     tvm, time : str
-        As of :class:`~tvm_edge.records.Record`.
+        As of :class:`~tvm_edge.records.TuningRecord`.
     schema : int
     """
 
-    device: RecordedDevice
+    device: RecordDevice
     target: dict[str, Any] = field(hash=False)
     network: str
     name: str
@@ -96,7 +96,7 @@ class LayoutRecord:
     template: str
     template_version: int
     configs: dict[str, dict[str, Value]] = field(hash=False)
-    transforms: tuple[RecordedTransform, ...]
+    transforms: tuple[LayoutTransform, ...]
     predicted: float
     bound: float
     measured: float
@@ -107,37 +107,35 @@ class LayoutRecord:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """Of two records of one identity the later stays."""
+        """Device, target and network; of two records of one identity the later stays."""
         return self.device.key, canonical(self.target), self.network
 
     def to_json(self) -> str:
-        """One line of JSON, the same for equal records."""
+        """Return one line of JSON, the same for equal records."""
         return canonical(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> LayoutRecord:
-        """The inverse of :meth:`to_json`, for text that anybody may have written.
+        """Read a record from text that anybody may have written; inverse of :meth:`to_json`.
 
         Raises
         ------
         RecordError
         """
-        found = loaded(text, 1)
-        try:
+
+        def make(found: dict[str, Any]) -> LayoutRecord:
             record = cls(
                 **{
                     **found,
-                    "device": RecordedDevice(**found["device"]),
+                    "device": RecordDevice(**found["device"]),
                     "layouts": tuple(found["layouts"]),
-                    "transforms": tuple(RecordedTransform(**t) for t in found["transforms"]),
+                    "transforms": tuple(LayoutTransform(**t) for t in found["transforms"]),
                 }
             )
             record.check()
-        except KeyError as err:
-            raise RecordError(f"a record of layouts without {err}") from err
-        except (TypeError, ValueError, AttributeError) as err:
-            raise RecordError(f"not a record of layouts: {err}") from err
-        return record
+            return record
+
+        return parse_record(text, 1, "a record of layouts", make)
 
     def check(self) -> None:
         """Refuse values that mean nothing.
@@ -147,9 +145,7 @@ class LayoutRecord:
         ValueError
         """
         check_types(self, LayoutRecord, "record")
-        self.device.check()
-        if not isinstance(self.target.get("kind"), str):
-            raise ValueError("the target has no kind")
+        check_origin(self.device, self.target, self.time)
         if any(layout < 0 for layout in self.layouts):
             raise ValueError("a block of less than no channels")
         numbers = {str(number) for number in range(len(self.layouts))}
@@ -159,17 +155,15 @@ class LayoutRecord:
             raise ValueError("transforms of operators that it does not have")
         if not all(s > 0 for s in (self.predicted, self.measured, self.before)):
             raise ValueError("a run in no time")
-        if not TIME.fullmatch(self.time):
-            raise ValueError(f"the time {self.time!r} is not as 2026-11-22T19:39:33Z")
 
 
 def layouts_below(folder: Path) -> list[Path]:
-    """Files of layouts in a folder, in order."""
+    """List files of layouts in a folder."""
     return sorted(path for path in folder.rglob(f"*{LAYOUTS}") if path.is_file())
 
 
 def read_layouts(path: Path) -> tuple[list[LayoutRecord], list[Damage]]:
-    """The records of a file, and the lines that are none.
+    """Return the records of a file, and the lines that are none.
 
     Raises
     ------
@@ -196,7 +190,7 @@ def read_layouts(path: Path) -> tuple[list[LayoutRecord], list[Damage]]:
 def find_layouts(
     folders: Sequence[Path], key: str, target: dict[str, Any], network: str
 ) -> tuple[LayoutRecord | None, tuple[str, ...]]:
-    """The layouts of a network on a device, those of the first folder that has some.
+    """Return the layouts of a network on a device, from the first folder that has some.
 
     Returns
     -------

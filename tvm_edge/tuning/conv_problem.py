@@ -1,7 +1,7 @@
-"""Operands of a convolution, and its result by NumPy in float64: what candidates are held to.
+"""Operands of a convolution, and its result by NumPy in float64, the reference of candidates.
 
-Sums of bytes are whole numbers, which float64 has exactly; what is rounded of them is the same for
-a kernel that is right.
+Accumulators of int8 products are whole numbers, which float64 has exactly; rounded, they are the
+same for a kernel that is right.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = [
 ]
 
 TOLERANCE = 1e-4
-"""Of the largest value, as for whole models; Winograd's algorithm has some 1e-5. A byte that is
-off by one is off by more."""
+"""Largest error relative to the largest value, as for whole models; Winograd's algorithm has some
+1e-5. An int8 value that is off by one is off by more."""
 
-# Standard deviation of results in bytes: one product that is missing moves most of them.
+# Standard deviation of int8 results: one product that is missing moves most of them.
 _SPREAD = 40
 
 
@@ -48,7 +48,7 @@ class ProblemFiles:
         self._folder, self._workloads = folder, workloads
 
     def path(self, index: int) -> Path:
-        """The file of one workload's operands.
+        """Return the file of one workload's operands.
 
         Raises
         ------
@@ -69,43 +69,43 @@ class ProblemFiles:
 
 @dataclass(frozen=True)
 class Rounding:
-    """How sums of bytes become bytes: ``sum · scale``, rounded to even, moved by `zero`.
+    """Quantisation of int32 accumulators: ``accumulator · scale``, rounded to even, plus `zero`.
 
     Attributes
     ----------
     scale : float
-        A power of two: float32 has the product exactly where it has the sum.
+        A power of two: float32 has the product exactly where it has the accumulator.
     zero : int
-        Of the result, and what the image is padded with.
+        Zero point of the result, and the value of the image's padding.
     dtype : str
-        Of the result.
+        Type of the result.
     """
 
     scale: float
     zero: int
     dtype: str
 
-    def of(self, sums: np.ndarray) -> np.ndarray:
-        """What a kernel makes of sums."""
+    def of(self, accumulators: np.ndarray) -> np.ndarray:
+        """Quantise accumulators as a kernel does."""
         limits = np.iinfo(self.dtype)
-        steps = np.rint(sums.astype("float32") * np.float32(self.scale)) + self.zero
+        steps = np.rint(accumulators.astype("float32") * np.float32(self.scale)) + self.zero
         return np.clip(steps, limits.min, limits.max).astype(self.dtype)
 
 
 def rounding_of(workload: ConvWorkload) -> Rounding:
-    """That of a problem: most sums keep within the range."""
+    """Return the quantisation of a problem, which keeps most results within the range."""
     limits = np.iinfo(workload.dtype)
-    terms = workload.channels // workload.groups * prod(workload.kernel)
-    # Root mean squares of evenly distributed bytes.
-    deviation = terms**0.5 * max(limits.max, -limits.min) / 3**0.5 * 128 / 3**0.5
+    reduction = workload.channels // workload.groups * prod(workload.kernel)
+    # Root mean squares of evenly distributed int8 values.
+    deviation = reduction**0.5 * max(limits.max, -limits.min) / 3**0.5 * 128 / 3**0.5
     zero = (limits.min + limits.max + 1) // 2
     return Rounding(2.0 ** -round(log2(deviation / _SPREAD)), zero, workload.dtype)
 
 
 def make_problem(workload: ConvWorkload, seed: int = 0) -> Operands:
-    """Random operands, the same for the same seed: normally distributed, or all bytes."""
+    """Return random operands, the same for the same seed: normal, or even over 8 bits."""
     if workload.is_bytes:
-        return _problem_of_bytes(workload, seed)
+        return _int8_problem(workload, seed)
     random = np.random.default_rng(seed)
     own = workload.channels // workload.groups
     image = random.standard_normal(
@@ -113,11 +113,11 @@ def make_problem(workload: ConvWorkload, seed: int = 0) -> Operands:
     )
     filters = random.standard_normal((workload.filters, own, *workload.kernel), "float32")
     bias = random.standard_normal(workload.filters, "float32")
-    sums = convolve(image, filters, workload) + bias[:, None, None]
-    return Operands(image, filters, bias, np.maximum(sums, 0).astype("float32"))
+    biased = convolve(image, filters, workload) + bias[:, None, None]
+    return Operands(image, filters, bias, np.maximum(biased, 0).astype("float32"))
 
 
-def _problem_of_bytes(workload: ConvWorkload, seed: int) -> Operands:
+def _int8_problem(workload: ConvWorkload, seed: int) -> Operands:
     random = np.random.default_rng(seed)
     limits = np.iinfo(workload.dtype)
     shape = (workload.batch, workload.channels, workload.height, workload.width)
@@ -126,14 +126,14 @@ def _problem_of_bytes(workload: ConvWorkload, seed: int) -> Operands:
     filters = random.integers(-128, 128, (workload.filters, own, *workload.kernel), "int8")
     bias = random.integers(-10_000, 10_000, workload.filters, "int32")
     rounding = rounding_of(workload)
-    sums = convolve(image, filters, workload, rounding.zero) + bias[:, None, None]
-    return Operands(image, filters, bias, rounding.of(sums))
+    accumulators = convolve(image, filters, workload, rounding.zero) + bias[:, None, None]
+    return Operands(image, filters, bias, rounding.of(accumulators))
 
 
 def convolve(
     image: np.ndarray, filters: np.ndarray, workload: ConvWorkload, padding: float = 0.0
 ) -> np.ndarray:
-    """A convolution in float64: a matrix product for each place of the window and each group.
+    """Convolve in float64: a matrix product for each place of the window and each group.
 
     The image is padded with `padding`.
     """
@@ -145,7 +145,7 @@ def convolve(
     taken = padded.reshape(workload.batch, groups, -1, *padded.shape[2:])
     weights = filters.astype("float64").reshape(groups, -1, *filters.shape[1:])
     shape = (workload.batch, groups, weights.shape[1], lines * columns)
-    sums = np.zeros(shape)
+    result = np.zeros(shape)
     for y in range(workload.kernel[0]):
         for x in range(workload.kernel[1]):
             first = (y * workload.dilation[0], x * workload.dilation[1])
@@ -156,8 +156,8 @@ def convolve(
                 )
             ]
             window = taken[:, :, :, steps[0], steps[1]].reshape(*taken.shape[:3], -1)
-            sums += weights[None, :, :, :, y, x] @ window
-    return sums.reshape(workload.batch, workload.filters, lines, columns)
+            result += weights[None, :, :, :, y, x] @ window
+    return result.reshape(workload.batch, workload.filters, lines, columns)
 
 
 def convolve_at(
@@ -167,7 +167,7 @@ def convolve_at(
     place: Sequence[int],
     padding: float = 0.0,
 ) -> float:
-    """One element of :func:`convolve`, by its batch, filter, line and column."""
+    """Return one element of :func:`convolve`, by its batch, filter, line and column."""
     batch, row, *pixel = place
     own = workload.channels // workload.groups
     first = row // (workload.filters // workload.groups) * own

@@ -1,11 +1,11 @@
-"""Whether a board can run what is compiled."""
+"""Check that a board can run compiled code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from tvm_edge.errors import ArtifactError, DeviceUnavailableError
-from tvm_edge.rpc.description import BoardInfo
+from tvm_edge.rpc.board_info import BoardInfo
 
 __all__ = ["check_fit"]
 

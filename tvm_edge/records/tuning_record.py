@@ -1,4 +1,4 @@
-"""One tuning record: what was measured, of which kernel, where, and with which knobs.
+"""Tuning record: a measurement of a kernel, with its device and its knobs.
 
 A record says all of it in its own terms. It does not depend on TVM's IR, whose hashes change with
 each version, so that it outlives the version that it was measured with.
@@ -9,28 +9,41 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from datetime import datetime, timezone
 from functools import cached_property
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from tvm_edge.errors import RecordError
-from tvm_edge.records.device import RecordedDevice
+from tvm_edge.records.record_device import RecordDevice
 from tvm_edge.schema import check_types
 
-__all__ = ["SCHEMA_VERSION", "TIME", "Record", "Value", "Workload", "canonical", "loaded"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "TuningRecord",
+    "Value",
+    "Workload",
+    "canonical",
+    "check_origin",
+    "parse_record",
+    "timestamp",
+]
 
 SCHEMA_VERSION = 1
 
-TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
-"""UTC, with or without a fraction of a second."""
+# UTC, with or without a fraction of a second.
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
+
+_R = TypeVar("_R")
 
 Value = str | int | float | bool
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a kernel computes.
+    """Operator, shapes and attributes that a kernel computes.
 
     Attributes
     ----------
@@ -52,28 +65,28 @@ class Workload:
 
     @cached_property
     def key(self) -> str:
-        """The workload as one line of JSON: equal for equal workloads, whoever wrote them."""
+        """Workload as one line of JSON: equal for equal workloads, whoever wrote them."""
         return canonical(self)
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the key, which stands for it where room counts."""
+        """Hash of the key, which stands for it where space counts."""
         return hashlib.sha256(self.key.encode()).hexdigest()[:32]
 
     @classmethod
     def from_dict(cls, fields_: Any) -> Workload:
-        """The inverse of :func:`canonical`; types are checked by who reads the record."""
+        """Invert :func:`canonical`; types are checked by the reader of the record."""
         shapes = tuple(tuple(shape) for shape in fields_["shapes"])
         return cls(**{**fields_, "shapes": shapes})
 
 
 @dataclass(frozen=True)
-class Record:
-    """A measurement, or a failure to measure.
+class TuningRecord:
+    """Measurement of a kernel, or a failure to measure it.
 
     Attributes
     ----------
-    device : RecordedDevice
+    device : RecordDevice
     target : dict
         TVM's target, of which ``kind`` says through which API the device was used.
     workload : Workload
@@ -94,7 +107,7 @@ class Record:
     schema : int
     """
 
-    device: RecordedDevice
+    device: RecordDevice
     target: dict[str, Any] = field(hash=False)
     workload: Workload
     template: str
@@ -118,12 +131,12 @@ class Record:
 
     @cached_property
     def config_hash(self) -> str:
-        """Names the knobs within a workload, a template and its version."""
+        """Name of the knobs within a workload, a template and its version."""
         return hashlib.sha256(canonical(self.config).encode()).hexdigest()[:24]
 
     @property
     def identity(self) -> tuple[str, str, str, str, int, str]:
-        """Two records of one identity measured the same kernel in the same place."""
+        """Key of the kernel and the device: two records of one identity measured the same."""
         return (
             self.device.key,
             self.kind,
@@ -135,41 +148,39 @@ class Record:
 
     @property
     def standing(self) -> tuple[bool, str, str]:
-        """Of two records of one identity the greater stays.
+        """Rank among records of one identity, of which the greatest stays.
 
         A measurement before a failure, which may be the machine's; then the later one.
         """
         return bool(self.latencies), self.time, self.to_json()
 
     def to_json(self) -> str:
-        """One line of JSON, the same for equal records."""
+        """Return one line of JSON, the same for equal records."""
         return canonical(self)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Record:
-        """The inverse of :meth:`to_json`, for text that anybody may have written.
+    def from_json(cls, text: str | bytes) -> TuningRecord:
+        """Read a record from text that anybody may have written; inverse of :meth:`to_json`.
 
         Raises
         ------
         RecordError
             Not a record, or of a schema that is not ours.
         """
-        found = loaded(text, SCHEMA_VERSION)
-        try:
+
+        def make(found: dict[str, Any]) -> TuningRecord:
             record = cls(
                 **{
                     **found,
-                    "device": RecordedDevice(**found["device"]),
+                    "device": RecordDevice(**found["device"]),
                     "workload": Workload.from_dict(found["workload"]),
                     "latencies": tuple(found["latencies"]),
                 }
             )
             record.check()
-        except KeyError as err:
-            raise RecordError(f"a record without {err}") from err
-        except (TypeError, ValueError, AttributeError) as err:
-            raise RecordError(f"not a record: {err}") from err
-        return record
+            return record
+
+        return parse_record(text, SCHEMA_VERSION, "a record", make)
 
     def check(self) -> None:
         """Refuse values that mean nothing.
@@ -178,27 +189,55 @@ class Record:
         ------
         ValueError
         """
-        check_types(self, Record, "record")
-        self.device.check()
-        if not isinstance(self.target.get("kind"), str):
-            raise ValueError("the target has no kind")
+        check_types(self, TuningRecord, "record")
+        check_origin(self.device, self.target, self.time)
         if any(dim <= 0 for shape in self.workload.shapes for dim in shape):
             raise ValueError(f"the shapes are {self.workload.shapes}")
         if bool(self.latencies) == bool(self.error):
             raise ValueError("a record has latencies or an error, one of them")
         if any(latency <= 0 for latency in self.latencies):
             raise ValueError(f"the latencies are {self.latencies}")
-        if not TIME.fullmatch(self.time):
-            raise ValueError(f"the time {self.time!r} is not as 2026-11-22T19:39:33Z")
 
 
-def loaded(text: str | bytes, version: int) -> dict[str, Any]:
-    """The object in a line of JSON that anybody may have written.
+def timestamp() -> str:
+    """Return the time for a record, with a fraction: of two of one kernel the later stays."""
+    now = datetime.now(timezone.utc).isoformat(timespec="microseconds")
+    return now.replace("+00:00", "Z")
+
+
+def check_origin(device: RecordDevice, target: dict[str, Any], time: str) -> None:
+    """Refuse a device, a target or a time that mean nothing.
+
+    Raises
+    ------
+    ValueError
+    """
+    device.check()
+    if not isinstance(target.get("kind"), str):
+        raise ValueError("the target has no kind")
+    if not _TIME.fullmatch(time):
+        raise ValueError(f"the time {time!r} is not as 2026-11-22T19:39:33Z")
+
+
+def parse_record(
+    text: str | bytes, version: int, what: str, make: Callable[[dict[str, Any]], _R]
+) -> _R:
+    """Read a record from a line of JSON that anybody may have written.
+
+    Parameters
+    ----------
+    text : str or bytes
+    version : int
+        Of the schema.
+    what : str
+        Name of the record in messages.
+    make : callable
+        Makes a record of the object; may raise what comes of objects that are none.
 
     Raises
     ------
     RecordError
-        No object, or of another version of its schema.
+        No object, of another version of its schema, or not such a record.
     """
     try:
         found = json.loads(text)
@@ -211,18 +250,21 @@ def loaded(text: str | bytes, version: int) -> dict[str, Any]:
         raise RecordError(
             f"a record of schema {schema!r:.40}, and this version of tvm-edge reads {version}"
         )
-    return found
+    try:
+        return make(found)
+    except KeyError as err:
+        raise RecordError(f"{what} without {err}") from err
+    except (TypeError, ValueError, AttributeError) as err:
+        raise RecordError(f"not {what}: {err}") from err
 
 
 def canonical(value: Any) -> str:
-    """One line of JSON, the same for equal values; a dataclass is a dict of its fields."""
+    """Return one line of JSON, the same for equal values; a dataclass is a dict of its fields."""
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_as_dict
     )
 
 
 def _as_dict(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass by name; ``asdict`` would copy what they hold, which takes longer
-    than to write it.
-    """
+    """Return the fields of a dataclass by name, without the copies that ``asdict`` makes."""
     return {each.name: getattr(value, each.name) for each in fields(value)}

@@ -1,0 +1,196 @@
+"""A convolution taken apart for kernels without local memory: its axes, and its operands."""
+
+from __future__ import annotations
+
+from math import prod
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.analysis import accepts, root_blocks
+from tvm_edge.schedules.base import PRECISION
+from tvm_edge.schedules.contraction import Contraction, match_contraction
+from tvm_edge.schedules.float16 import as_stored, widened
+from tvm_edge.schedules.gpu.items import (
+    ITEMS,
+    ITEMS_PER_CORE,
+    LONGEST_WINDOW,
+    RESULTS_PER_CORE,
+    Items,
+    ItemTile,
+)
+from tvm_edge.schedules.gpu.product import VECTOR
+from tvm_edge.schedules.gpu.reduce import is_narrow
+from tvm_edge.schedules.knobs import read_knobs
+from tvm_edge.schedules.stages import (
+    epilogue_of,
+    isolate,
+    open_contraction,
+    sums_stay_in_order,
+)
+from tvm_edge.schedules.words import as_byte, dot, dot_operands, factors_of
+from tvm_edge.schedules.workgroup import Problem, Read
+
+__all__ = ["DirectConv"]
+
+
+class DirectConv:
+    """A convolution taken apart: its axes, and its operands at their places.
+
+    Attributes
+    ----------
+    is_depthwise : bool
+        Whether no two channels share their data.
+    is_packed : bool
+        Whether filters lie as :mod:`~tvm_edge.schedules.gpu.packed` puts them.
+    items : Items or None
+        The tile and the work-group that the function was given.
+    of_block : int
+        Channels in a block of the result, 0 where it is in NCHW.
+    own_channels : bool
+        Whether each channel reads data of its own, of an item with several.
+    sums : {"float32", "int32"}
+        Type of the sums.
+    multiplied : {"float32", "float16", "int32"}
+        Type of the products, and of their sums over a window.
+    is_words : bool
+        Whether operands are words of four 8-bit numbers.
+    """
+
+    of_block = 0
+    own_channels = False
+
+    def __init__(
+        self,
+        func: tirx.PrimFunc,
+        block: s_tir.SBlock,
+        epilogue: s_tir.SBlock,
+        padding: s_tir.SBlock | None,
+        conv: Contraction,
+    ) -> None:
+        assert conv.lines is not None
+        self.func, self.block, self.epilogue, self.padding = func, block, epilogue, padding
+        self.conv = conv
+        self.vars = [v.var for v in block.iter_vars]
+        self.sizes = [constant(v.dom.extent) or 1 for v in block.iter_vars]
+        self.is_depthwise = conv.channels is None
+        # Filters of :mod:`~tvm_edge.schedules.gpu.packed` end with whole vectors of channels.
+        last = conv.weight.indices[-1] if conv.weight is not None else None
+        self.is_packed = isinstance(last, tirx.FloorMod) and constant(last.b) == VECTOR
+        given = block.annotations.get(ITEMS)
+        self.items = read_knobs(Items, str(given)) if given else None
+        self.lines, self.columns = self.sizes[conv.lines], self.sizes[conv.columns]
+        self.channels = 1 if conv.channels is None else self.sizes[conv.channels]
+        operands = factors_of(block)
+        assert operands is not None, "a contraction has two factors"
+        factors = operands if conv.data_factor == 0 else operands[::-1]
+        self.sums = str(block.writes[0].source.dtype)
+        self.is_words = dot_operands(get_reduction_expr(block)) is not None
+        # As memory has them; what is multiplied is widened where it is float16 or a byte.
+        find = as_stored if self.sums == "float32" else as_byte
+        stored = [find(factor) for factor in factors]
+        if padding is not None and as_stored(padding.body.value) is not None:
+            stored[0] = factors[0]  # a padded image is stored as it came
+        self.data: tirx.Expr
+        self.weight: tirx.Expr
+        self.data, self.weight = factors if None in stored else stored
+        precision = func.attrs.get(PRECISION) if func.attrs is not None else None
+        is_stored = self.sums == "float32" and None not in stored
+        halves = precision == "float16" and is_stored and _bytes(self.weight) == 2
+        self.multiplied = "float16" if halves else self.sums
+
+    @staticmethod
+    def of(func: tirx.PrimFunc, sums: str = "float32") -> DirectConv | None:
+        """`func` taken apart, ``None`` if it is something else or adds up in another type."""
+        opened = open_contraction(func, sums)
+        if opened is None or opened[2].lines is None:
+            return None
+        sch, block, conv = opened
+        stage = isolate(sch, block, conv.data.source)
+        epilogue = epilogue_of(sch, block)
+        if match_contraction(sch.get(block)) is None:
+            return None
+        # Padded by a launch of its own where many channels read it: loads then need no condition
+        # and can be vectors. A depthwise convolution reads as much as that launch would write.
+        padding = None if conv.channels is None else stage
+        if stage is not None and padding is None and not accepts(sch.compute_inline, stage):
+            return None
+        if len(root_blocks(sch)) != 2 + (padding is not None):
+            return None
+        stmt, after = sch.get(block), sch.get(epilogue)
+        if not sums_stay_in_order(sch.mod["main"], stmt, after):
+            return None
+        if prod(constant(stmt.iter_vars[p].dom.extent) or 0 for p in conv.window) > LONGEST_WINDOW:
+            return None
+        pad = None if padding is None else sch.get(padding)
+        return DirectConv(sch.mod["main"], stmt, after, pad, conv)
+
+    def suits(self, spec: DeviceSpec) -> bool:
+        """Whether no other rule does better."""
+        if self.is_depthwise:
+            return True
+        narrow = is_narrow(self.block, spec, RESULTS_PER_CORE)
+        return spec.local_memory_kind != "dedicated" and not narrow
+
+    def choose_tile(self, spec: DeviceSpec) -> ItemTile:
+        """The largest tile that leaves enough work-items to fill the device."""
+        if self.is_depthwise:
+            wanted = max(spec.cores, 1) * ITEMS_PER_CORE
+            tiles = [
+                ItemTile(1, lines, columns)
+                for lines, columns in ((1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (2, 4))
+                if lines <= self.lines and columns <= self.columns
+            ]
+            fitting = [tile for tile in tiles if prod(self.space(tile)) >= wanted]
+            return fitting[-1] if fitting else tiles[0]
+        channels = VECTOR
+        while not self.is_packed and self.conv.group % channels:
+            channels //= 2
+        return ItemTile(channels, 1, min(VECTOR, self.columns))
+
+    def space(self, tile: ItemTile) -> tuple[int, int, int]:
+        """Work-items along columns, lines, and all else."""
+        outer = prod(self.sizes[p] for p in self.conv.outer)
+        return (
+            -(-self.columns // tile.columns),
+            -(-self.lines // tile.lines),
+            outer * -(-self.channels // tile.channels),
+        )
+
+    def problem(self, tile: ItemTile) -> Problem:
+        """What decides the work-group: the space of work-items, and what they read."""
+        conv = self.conv
+        assert conv.lines is not None
+        block_of = {conv.columns: (0, tile.columns), conv.lines: (1, tile.lines)}
+        for p in (*conv.outer, *([] if conv.channels is None else [conv.channels])):
+            block_of[p] = (2, tile.channels if p == conv.channels else 1)
+        reads = [
+            Read.of(load, self.vars, self.sizes, block_of)
+            for load in (conv.data, conv.weight)
+            if load is not None
+        ]
+        stride = conv.strides[1]
+        return Problem(
+            self.space(tile),
+            vector=tile.columns * stride,
+            reads=tuple(reads),
+            element_bytes=_bytes(self.weight),
+            registers=2 * tile.channels * tile.lines * tile.columns + 16,
+        )
+
+    def product(self, weight: tirx.Expr, data: tirx.Expr) -> tirx.Expr:
+        """Of two operands as memory has them."""
+        if self.is_words:
+            return dot(weight, data)
+        if self.sums == "int32":
+            return tirx.Cast("int32", weight) * tirx.Cast("int32", data)
+        if self.multiplied == "float16":
+            return weight * data
+        return widened(weight) * widened(data)
+
+
+def _bytes(operand: tirx.Expr) -> int:
+    return tvm.DataType(str(operand.ty.dtype)).itemsize
