@@ -19,7 +19,7 @@ import tvm
 import tvm_edge
 from tests.onnx_models import conv_relu, random_input
 from tvm_edge import opencl
-from tvm_edge.compiler import driver, parallel_fusion
+from tvm_edge.compiler import compilation, parallel_fusion
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 
 # pocl takes twenty times as long to hand a program out as to build it; the tests of the cache name
@@ -157,7 +157,7 @@ def _compile_as_if(monkeypatch: pytest.MonkeyPatch, **properties: Any) -> None:
             return resolved
         return replace(resolved, spec=replace(resolved.spec, **properties))
 
-    monkeypatch.setattr(driver, "resolve_target", resolve)
+    monkeypatch.setattr(compilation, "resolve_target", resolve)
     # pocl, a CPU still: its optimiser is wrong about merged kernels that have barriers. Nor by
     # records that ship for the real device. Tests of parallel fusion ask for it.
     monkeypatch.setattr(parallel_fusion, "fuses_by_itself", lambda _: False)

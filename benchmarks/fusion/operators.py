@@ -126,13 +126,13 @@ def _as_given(evenly: bool) -> Iterator[list[bool]]:
 
 def _policy_view(model: Any, target: str, fallback: str) -> dict[str, Any]:
     """Policy's view of a model: its device, and the launches of each of its kernels."""
-    from tvm_edge.compiler import driver
+    from tvm_edge.compiler.compilation import begin
     from tvm_edge.compiler.options import Options
     from tvm_edge.compiler.pipeline import PIPELINE
     from tvm_edge.relay_passes.ir.expressions import kernel_calls
     from tvm_edge.schedules.launch_work import launches_of
 
-    begun = driver.start(model, target, Options(fallback=fallback, tuning_logs=None))
+    begun = begin(model, target, Options(fallback=fallback, tuning_logs=None))
     done = PIPELINE.part(until="FuseParallel").run(begun)
     found = [launches_of(done.module[name]) or () for name in kernel_calls(done.module)]
     launches = [[list(astuple(launch)) for launch in kernel] for kernel in found]

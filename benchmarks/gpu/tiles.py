@@ -47,12 +47,12 @@ def _source(layer: Layer | Products, target: str) -> Any:
         given = [te.placeholder(shape, "float32", n) for n, shape in layer.shapes.items()]
         return Source.of(te.create_prim_func([*given, products(*given)], "int64"))
 
-    from tvm_edge.compiler import driver
+    from tvm_edge.compiler.compilation import begin
     from tvm_edge.compiler.options import Options
     from tvm_edge.compiler.pipeline import PIPELINE
     from tvm_edge.schedules.gpu.tiled import Source
 
-    begun = driver.start(layer_model(layer), target, Options(fallback="none"))
+    begun = begin(layer_model(layer), target, Options(fallback="none"))
     fused = PIPELINE.part(until="ConcatAtOffsets").run(begun).module
     kernels = (f for _, f in fused.functions_items() if isinstance(f, tirx.PrimFunc))
     found = next((source for f in kernels if (source := Source.of(f))), None)

@@ -15,7 +15,7 @@ from tvm import rpc, te
 from tvm.rpc import RPCSession
 
 from tests.board.board import Board
-from tvm_edge.compiler.linker import find_linker
+from tvm_edge.lowering.linker import find_linker
 
 pytestmark = pytest.mark.board
 

@@ -12,7 +12,7 @@ from tvm.relax import transform
 
 import tvm_edge
 from tests.compiler.steps import lowered
-from tvm_edge.compiler import driver
+from tvm_edge.compiler.compilation import begin
 from tvm_edge.compiler.options import Options
 from tvm_edge.compiler.passes import Pipeline, on_module
 from tvm_edge.compiler.pipeline import PIPELINE
@@ -44,7 +44,7 @@ def test_every_pass_has_a_phase() -> None:
 
 def test_parts_make_the_whole(small_model: onnx.ModelProto) -> None:
     """A list cut anywhere and continued decides the same."""
-    begun = driver.start(small_model, "llvm", Options(parallel_fusion=False, fallback="none"))
+    begun = begin(small_model, "llvm", Options(parallel_fusion=False, fallback="none"))
     half = PIPELINE.part(until="ScheduleKernels").run(begun)
     whole = PIPELINE.part("ScheduleKernels").run(half)
     assert whole.report.kernels == lowered(small_model, "llvm").report.kernels
@@ -59,7 +59,7 @@ def test_dump_writes_the_module_after_each_pass(
     names = sorted(path.name for path in folder.iterdir())
     assert names[0] == "000-imported.py"
     monkeypatch.delenv("TVM_EDGE_DUMP")
-    begun = driver.start(small_model, "llvm", Options())
+    begun = begin(small_model, "llvm", Options())
     expected = [f"{each.phase}-{each.name}" for each, _ in PIPELINE.steps(begun)]
     assert [name[4:-3] for name in names[1:]] == expected
     assert "conv2d" in (folder / names[1]).read_text()

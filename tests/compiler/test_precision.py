@@ -15,7 +15,7 @@ from onnx import helper
 import tvm_edge
 from tests.cli.conftest import Invoke, invoke  # noqa: F401  a fixture
 from tests.onnx_models import make_model
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import compilation
 from tvm_edge.errors import InputError
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.report import CompileReport
@@ -85,7 +85,7 @@ def test_the_device_decides_and_not_its_kind(monkeypatch: pytest.MonkeyPatch) ->
         return replace(resolved, spec=replace(resolved.spec, float16=False))
 
     assert compiled().report.precision is not None
-    monkeypatch.setattr(driver, "resolve_target", resolve)
+    monkeypatch.setattr(compilation, "resolve_target", resolve)
     with pytest.raises(InputError, match="Mali-T860"):
         compiled()
 

@@ -398,7 +398,7 @@ def test_whatever_the_compiler_raises_is_an_error_of_ours(monkeypatch: pytest.Mo
     def fail(*_: object) -> None:
         raise KeyError("deep inside")
 
-    monkeypatch.setattr("tvm_edge.compiler.pipeline.schedule_kernels", fail)
+    monkeypatch.setattr("tvm_edge.compiler.kernel_passes.schedule_kernels", fail)
     with pytest.raises(tvm_edge.CompilationError, match="deep inside") as caught:
         tvm_edge.compile(conv_relu(), "llvm")
     assert "'schedule'" in str(caught.value) and "report it" in str(caught.value)

@@ -17,7 +17,7 @@ import tvm_edge
 from tests.onnx_models import reference, relative_error
 from tests.opencl.support import Shim, Worker, build_shim, worker
 from tests.schedules.harness import Graph
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import compilation, driver
 from tvm_edge.compiler.build import build
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -71,7 +71,7 @@ def compile_as_if(**properties: Any) -> None:
             return resolved
         return replace(resolved, spec=replace(resolved.spec, cores=2, **properties))
 
-    driver.resolve_target = resolve  # type: ignore[assignment]
+    compilation.resolve_target = resolve  # type: ignore[assignment]
 
 
 def compiled(on_cpu: bool) -> tvm_edge.CompiledModel:

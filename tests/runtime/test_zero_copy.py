@@ -17,7 +17,7 @@ from tests.onnx_models import random_input, reference, relative_error
 from tests.opencl.support import Worker, build_shim, worker
 from tests.runtime.frames import network
 from tvm_edge import opencl
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import compilation
 from tvm_edge.hardware import resolve_target
 
 SHAPE = (1, 8, 12, 12)
@@ -121,7 +121,7 @@ def run_what_shares(fallback: list[str]) -> None:
     resolved = resolve_target("mali-t860", "llvm")
     fine = replace(resolved, spec=replace(resolved.spec, fine_grained_memory=True))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "resolve_target", lambda *_: fine)
+        patch.setattr(compilation, "resolve_target", lambda *_: fine)
         model = tvm_edge.compile(network(), "mali-t860", host="llvm", fallback=fallback)
     assert len(model.report.copied) < len(model.report.copies)
     given = inputs(3)

@@ -23,7 +23,7 @@ from tests.schedules.harness import (
     loop_kinds,
     scalar_lanes,
 )
-from tvm_edge.compiler import driver, pipeline
+from tvm_edge.compiler import compilation, kernel_passes
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
 from tvm_edge.relay_passes.layout import choose_blocks as layout_choice
 from tvm_edge.relay_passes.lower.schedule_kernels import KernelSchedule, schedule_kernels
@@ -211,8 +211,8 @@ def compile_as(
         return after, schedules
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "resolve_target", resolve)
-        patch.setattr(pipeline, "schedule_kernels", record)
+        patch.setattr(compilation, "resolve_target", resolve)
+        patch.setattr(kernel_passes, "schedule_kernels", record)
         if choose is not None:
             patch.setattr(layout_choice, "choose_config", choose)
         patch.setattr(layout_choice, "_gain", lambda *_: float("inf"))

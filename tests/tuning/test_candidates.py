@@ -11,7 +11,7 @@ import pytest
 from tests.compiler.steps import lowered as lowered_model
 from tests.marks import needs_opencl
 from tests.tuning.made import conv, first_config
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import compilation, driver
 from tvm_edge.hardware import resolve_target
 from tvm_edge.runtime.candidates import model_candidate
 from tvm_edge.schedules.conv_workload import ConvWorkload
@@ -133,7 +133,7 @@ WITHOUT_LOCAL_MEMORY = {
 def test_of_a_gpu_without_local_memory(name: str, small_gpu: None) -> None:
     workload = WITHOUT_LOCAL_MEMORY[name]
     problem = make_problem(workload)
-    configs = legal_configs(workload, driver.resolve_target("opencl"))
+    configs = legal_configs(workload, compilation.resolve_target("opencl"))
     config = [config for config in configs if config.algorithm == "items"][-1]
     candidate = build_candidate(workload, config, problem, "opencl", {})
     assert candidate.error() <= TOLERANCE

@@ -23,7 +23,7 @@ from tests.tuning.int8_networks import MIXED_MODEL, PLAIN_MODEL, check_mixed
 from tests.tuning.layout_networks import check_outputs
 from tests.tuning.made import conv
 from tests.tuning.stand_in import StandIn
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import compilation
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.frontend import load_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
@@ -100,8 +100,8 @@ def test_a_cpu_behind_opencl(
 
 def as_given(monkeypatch: pytest.MonkeyPatch) -> ResolvedTarget:
     """This machine's OpenCL device as a fixture has it, for tuners too."""
-    monkeypatch.setattr(candidates, "resolve_target", driver.resolve_target)
-    resolved = driver.resolve_target("opencl")
+    monkeypatch.setattr(candidates, "resolve_target", compilation.resolve_target)
+    resolved = compilation.resolve_target("opencl")
     assert not resolved.spec.has_cpu_cores
     return resolved
 
@@ -213,7 +213,7 @@ def test_bytes_are_in_nchw_on_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize("gpu_of", ["large_gpu", "small_gpu"])
 def test_blocks_beside_bytes(gpu_of: str, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue(gpu_of)
-    plan = plan_in_blocks(MIXED_MODEL, 8, driver.resolve_target("opencl"))
+    plan = plan_in_blocks(MIXED_MODEL, 8, compilation.resolve_target("opencl"))
     compiled = compile_with(MIXED_MODEL, "opencl", {}, fallback="none", layout_plan=plan)
     rules = Counter(kernel.rule for kernel in compiled.report.kernels)
     large = gpu_of == "large_gpu"

@@ -20,6 +20,7 @@ from tests.schedules.gpu.harness import MALI, ORIN, launches
 from tests.tuning.int8_networks import PLAIN, PLAIN_MODEL
 from tests.tuning.made import conv
 from tests.tuning.stand_in import StandIn
+from tvm_edge.compiler import compilation
 from tvm_edge.compiler import driver as compiler
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget, resolve_target
 from tvm_edge.records import Database, TuningRecord, add_records, store_of
@@ -153,7 +154,7 @@ def test_candidates_are_exact(
     size: str, name: str, gpu: str, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue(size)
-    workload, resolved = WORKLOADS[name], compiler.resolve_target(gpu)
+    workload, resolved = WORKLOADS[name], compilation.resolve_target(gpu)
     problem = make_problem(workload, 3)
     assert len(np.unique(problem.expected)) > 100
     for config in ends(legal_configs(workload, resolved)):
@@ -166,7 +167,7 @@ def test_a_product_that_is_missing_is_seen(gpu: str, large_gpu: None) -> None:
     """One number of one filter; and what the image is padded with."""
     workload = WORKLOADS["dense"]
     right = make_problem(workload)
-    config = legal_configs(workload, compiler.resolve_target(gpu))[0]
+    config = legal_configs(workload, compilation.resolve_target(gpu))[0]
     sums = convolve(right.image, right.filters, workload, padding=1.0)
     expected = rounding_of(workload).of(sums + right.bias[:, None, None])
     filters = right.filters.copy()
@@ -276,7 +277,7 @@ def records_for(
 
 
 def test_records_are_in_the_kernels(gpu: str, large_gpu: None, tmp_path: Path) -> None:
-    resolved = compiler.resolve_target(gpu)
+    resolved = compilation.resolve_target(gpu)
     configs = {w: spread(w, resolved.spec) for w in convolutions_of(PLAIN_MODEL, resolved)}
     assert [config.algorithm for config in configs.values()] == ["direct", "items", "direct"]
     add_records(tmp_path, records_for(configs, resolved.spec, gpu))
@@ -294,7 +295,7 @@ def test_records_are_in_the_kernels(gpu: str, large_gpu: None, tmp_path: Path) -
 def test_any_configuration_gives_the_same_bytes(
     number: int, gpu: str, large_gpu: None, tmp_path: Path
 ) -> None:
-    resolved = compiler.resolve_target(gpu)
+    resolved = compilation.resolve_target(gpu)
     random = np.random.default_rng(number)
     configs = {}
     for workload in convolutions_of(PLAIN_MODEL, resolved):
@@ -391,11 +392,11 @@ def test_a_quantised_network_is_tuned(
     """From nothing: by real processes on a GPU, by this one on pocl compiled for as if it were."""
     if resolve_target(gpu).spec.on_cpu:
         request.getfixturevalue("large_gpu")
-        monkeypatch.setattr(driver, "resolve_target", compiler.resolve_target)
+        monkeypatch.setattr(driver, "resolve_target", compilation.resolve_target)
         monkeypatch.setattr(measurer, "Pool", type("Own", (Here,), {"tried": []}))
         monkeypatch.setattr(candidates, "_MOST_LAYERS_ELSEWHERE", 3)
         _without_slow_builds(monkeypatch)
-    resolved: ResolvedTarget = compiler.resolve_target(gpu)
+    resolved: ResolvedTarget = compilation.resolve_target(gpu)
     result = tvm_edge.tune(PLAIN_MODEL, gpu, trials=9, tuning_logs=tmp_path)
     assert result.trials == 9 and result.failed == 0
     assert len(result.tasks) == 3 and all("int8" in task.name for task in result.tasks)

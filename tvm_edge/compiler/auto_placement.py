@@ -10,9 +10,10 @@ from dataclasses import replace
 import tvm
 from tvm import relax
 
-from tvm_edge.compiler.operator_times import copy_us, operator_us
 from tvm_edge.extras import require
+from tvm_edge.frontend.operator_times import operator_us
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
+from tvm_edge.hardware.roofline import copy_us
 from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call, static_shape
 from tvm_edge.relay_passes.place.label_operators import CPU, GPU, Label

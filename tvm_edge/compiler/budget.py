@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tvm_edge.compiler.compilation import Compilation
-from tvm_edge.compiler.frame_time import frame_time
 from tvm_edge.errors import InputError, TvmEdgeWarning
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.budget import machine_bytes, written
+from tvm_edge.memory.frame_time import frame_time
 from tvm_edge.memory.plans import Plan, Prediction, chosen, possible
 from tvm_edge.report import CompileReport
 

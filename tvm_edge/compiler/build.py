@@ -11,11 +11,11 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from tvm_edge.compiler.linker import find_linker
 from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_intrinsics, opencl_pipeline
 from tvm_edge.lowering.cuda_compiler import cuda_compiler
+from tvm_edge.lowering.linker import find_linker
 from tvm_edge.lowering.opencl_source import sources_rewritten
 from tvm_edge.report import Launches
 

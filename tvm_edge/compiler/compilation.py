@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
@@ -13,11 +16,11 @@ import tvm
 
 from tvm_edge.compiler.convolutions import ConvChoices
 from tvm_edge.compiler.layouts import LayoutChoice
-from tvm_edge.compiler.options import Options
+from tvm_edge.compiler.options import Options, check_precision
 from tvm_edge.compiler.placement import Placed
 from tvm_edge.errors import CompilationError, TvmEdgeError, one_line
-from tvm_edge.frontend import ImportedModel
-from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.frontend import ImportedModel, load_model
+from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.memory.plans import AS_IS, Plan
 from tvm_edge.memory.scratch import Scratch
 from tvm_edge.relay_passes.ir.node_trace import NodeTrace
@@ -30,9 +33,10 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.parallel_policy import Group
 
-__all__ = ["Clock", "Compilation", "Kernel", "ModelInstructions"]
+__all__ = ["Clock", "Compilation", "Kernel", "ModelInstructions", "begin"]
 
 _LOG = logging.getLogger("tvm_edge.compiler")
+_DUMP_VARIABLE = "TVM_EDGE_DUMP"
 
 
 class Clock:
@@ -223,3 +227,46 @@ class Compilation:
     def by_plan(self, plan: Plan) -> Compilation:
         """Return this compilation, before its first pass, with another plan for memory."""
         return replace(self, plan=plan, clock=Clock(self.clock.seconds))
+
+    def dump(self, label: str) -> None:
+        """Write the module as TVMScript into ``$TVM_EDGE_DUMP``, numbered in the order of writing.
+
+        Does nothing if the variable is not set.
+        """
+        directory = os.environ.get(_DUMP_VARIABLE)
+        if not directory:
+            return
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        serial = len(list(folder.glob("*.py")))
+        name = re.sub(r"[^\w.-]", "_", label)
+        (folder / f"{serial:03d}-{name}.py").write_text(self.module.script())
+
+
+def begin(model: Any, target: Any, options: Options, **decided: Any) -> Compilation:
+    """Begin a compilation: resolve the target and import the model.
+
+    Parameters
+    ----------
+    model, target
+        As for :func:`tvm_edge.compile`.
+    options : Options
+    **decided
+        Fields of :class:`Compilation` that the caller decided.
+    """
+    clock = Clock()
+    resolved = resolve_target(target, options.host)
+    check_precision(options.precision, resolved)
+    with clock("import"):
+        imported = load_model(model, options.input_shapes)
+    begun = Compilation(
+        imported,
+        resolved,
+        options,
+        module=imported.module,
+        precision=options.precision,
+        clock=clock,
+        **decided,
+    )
+    begun.dump("imported")
+    return begun

@@ -12,7 +12,7 @@ import tvm
 
 from tvm_edge.compiler.budget import within_budget
 from tvm_edge.compiler.build import BuiltLibrary, build, described_target
-from tvm_edge.compiler.compilation import Clock, Compilation
+from tvm_edge.compiler.compilation import Clock, Compilation, begin
 from tvm_edge.compiler.convolutions import TuningLogs
 from tvm_edge.compiler.describe import (
     describe_operators,
@@ -20,11 +20,10 @@ from tvm_edge.compiler.describe import (
     kernel_infos,
     launches_of,
 )
-from tvm_edge.compiler.options import Options, check_options, check_precision, check_window
-from tvm_edge.compiler.passes import dump
+from tvm_edge.compiler.options import Options, check_options, check_window
 from tvm_edge.compiler.pipeline import PIPELINE, in_smaller_groups
 from tvm_edge.errors import CompilationError, TvmEdgeWarning, UnsupportedOperatorError
-from tvm_edge.frontend import load_model, survey_model
+from tvm_edge.frontend import survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.memory.budget import parse_budget
 from tvm_edge.memory.plans import AS_IS, Plan
@@ -35,7 +34,7 @@ from tvm_edge.runtime.threads import resolve_num_threads
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 
-__all__ = ["analyze", "compile", "compile_with", "lowered", "start", "unmerged_kernels"]
+__all__ = ["analyze", "compile", "compile_with", "lowered", "unmerged_kernels"]
 
 _LOG = logging.getLogger("tvm_edge.compiler")
 
@@ -185,48 +184,20 @@ def compile_with(
     return _compiled(model, target, Options(**options), **decided)
 
 
-def start(model: Any, target: Any, options: Options, **decided: Any) -> Compilation:
-    """Begin a compilation: resolve the target and import the model.
-
-    Parameters
-    ----------
-    model, target
-        As for :func:`compile`.
-    options : Options
-    **decided
-        Fields of :class:`~tvm_edge.compiler.compilation.Compilation` that the caller decided.
-    """
-    clock = Clock()
-    resolved = resolve_target(target, options.host)
-    check_precision(options.precision, resolved)
-    with clock("import"):
-        imported = load_model(model, options.input_shapes)
-        dump(imported.module, "imported")
-    return Compilation(
-        imported,
-        resolved,
-        options,
-        module=imported.module,
-        precision=options.precision,
-        clock=clock,
-        **decided,
-    )
-
-
 def lowered(model: Any, target: Any, options: Options, **decided: Any) -> Compilation:
     """Compile a model up to instructions and their report, by the plan that fits the budget.
 
     Parameters
     ----------
     model, target, options, **decided
-        As for :func:`start`.
+        As for :func:`~tvm_edge.compiler.compilation.begin`.
 
     Raises
     ------
     MemoryBudgetError
         No plan fits.
     """
-    begun = start(model, target, options, **decided)
+    begun = begin(model, target, options, **decided)
     budget = parse_budget(options.memory_budget)
     if budget is None:
         return PIPELINE.run(begun)
@@ -234,7 +205,7 @@ def lowered(model: Any, target: Any, options: Options, **decided: Any) -> Compil
 
 
 def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> CompiledModel:
-    """Compile up to a model that runs; arguments as of :func:`start`."""
+    """Compile up to a model that runs; arguments as of :func:`lowered`."""
     num_threads = resolve_num_threads(options.num_threads)
     done = lowered(model, target, options, **decided)
     with done.clock("build"):
@@ -343,5 +314,5 @@ def unmerged_kernels(
         As for :func:`compile`.
     """
     options = Options(host=host, input_shapes=input_shapes, tuning_logs=tuning_logs)
-    done = PIPELINE.part(until="FuseParallel").run(start(model, target, options))
+    done = PIPELINE.part(until="FuseParallel").run(begin(model, target, options))
     return done.module, done.resolved

@@ -1,24 +1,39 @@
-"""Compiler passes with names, and the list that runs, prints and dumps them."""
+"""Compiler passes with names, and the list that runs and prints them."""
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import tvm
 
 from tvm_edge.compiler.compilation import Clock, Compilation
 
-__all__ = ["CompilerPass", "Pipeline", "dump", "on_module"]
+__all__ = [
+    "CPU_CORES",
+    "OTHER_DEVICES",
+    "SEVERAL",
+    "WHOLE_GROUPS",
+    "WINDOWED",
+    "CompilerPass",
+    "Pipeline",
+    "on_module",
+]
 
 Condition = Callable[[Compilation], bool]
 
-_DUMP_VARIABLE = "TVM_EDGE_DUMP"
 _ON_HOST = frozenset(("quantize", "simplify", "place", "precision"))
 """Phases that evaluate constants for the host; later ones do for the device."""
+
+
+CPU_CORES: tuple[Condition, str] = (lambda c: c.resolved.spec.has_cpu_cores, "cores of a CPU")
+OTHER_DEVICES: tuple[Condition, str] = (
+    lambda c: not c.resolved.spec.has_cpu_cores,
+    "other devices",
+)
+SEVERAL: tuple[Condition, str] = (lambda c: len(c.placed.kinds) > 1, "several devices")
+WINDOWED: tuple[Condition, str] = (lambda c: c.plan.conv_window is not None, "weights streamed")
+WHOLE_GROUPS: tuple[Condition, str] = (lambda c: c.work_group is None, "but in smaller work-groups")
 
 
 def _always(_compilation: Compilation) -> bool:
@@ -110,24 +125,9 @@ class Pipeline:
                 target = resolved.cpu.target if each.phase in _ON_HOST else resolved.target
                 with target:
                     compilation = each.apply(compilation)
-                dump(compilation.module, f"{each.phase}-{each.name}")
+                compilation.dump(f"{each.phase}-{each.name}")
             yield each, compilation
 
     def nested(self, compilation: Compilation) -> Compilation:
         """Run inside of a pass, whose time it is."""
         return self.run(replace(compilation, clock=Clock()))
-
-
-def dump(mod: tvm.IRModule, label: str) -> None:
-    """Write `mod` as TVMScript into ``$TVM_EDGE_DUMP``, numbered in the order of writing.
-
-    Does nothing if the variable is not set.
-    """
-    directory = os.environ.get(_DUMP_VARIABLE)
-    if not directory:
-        return
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    serial = len(list(folder.glob("*.py")))
-    name = re.sub(r"[^\w.-]", "_", label)
-    (folder / f"{serial:03d}-{name}.py").write_text(mod.script())

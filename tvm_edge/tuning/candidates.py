@@ -18,8 +18,8 @@ import tvm
 from tvm import te, tirx
 
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.compiler.linker import find_linker
 from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.lowering.linker import find_linker
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.runtime import CompiledModel
 from tvm_edge.runtime.candidates import (

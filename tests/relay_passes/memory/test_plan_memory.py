@@ -16,7 +16,7 @@ from tvm import relax
 from tests.compiler.reduced_networks import REDUCED
 from tests.marks import in_full
 from tvm_edge import zoo
-from tvm_edge.compiler import driver
+from tvm_edge.compiler.compilation import begin
 from tvm_edge.compiler.options import Options
 from tvm_edge.compiler.pipeline import PIPELINE
 from tvm_edge.relay_passes.ir.expressions import is_call
@@ -393,7 +393,7 @@ def test_that_the_check_finds_an_overwritten_tensor(monkeypatch: pytest.MonkeyPa
 def rewritten(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> tvm.IRModule:
     """A network as planners find it."""
     model = zoo.build(name, **REDUCED[name])
-    begun = driver.start(model, target, Options(fallback="none", tuning_logs=None))
+    begun = begin(model, target, Options(fallback="none", tuning_logs=None))
     return PIPELINE.part(until="PlanMemory").run(begun).module
 
 

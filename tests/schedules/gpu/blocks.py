@@ -11,7 +11,7 @@ import onnx
 import tvm_edge
 from tests.onnx_models import reference
 from tests.schedules.harness import Graph, assert_close
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import compilation
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutGraph, LayoutPlan
@@ -82,7 +82,7 @@ def check_blocks(
     graph: Graph, block: int, pick: Pick = first, target: str = "opencl"
 ) -> tvm_edge.CompiledModel:
     """The same, in blocks of one size."""
-    resolved = driver.resolve_target(target)  # as fixtures have it
+    resolved = compilation.resolve_target(target)  # as fixtures have it
     return check_plan(graph, plan_in_blocks(graph.model(), block, resolved, pick), target)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import tvm_edge
 from tests.onnx_models import reference, relative_error
 from tests.schedules.harness import Graph
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import compilation
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 
 SIZES = (8, 16, 32)
@@ -176,7 +176,7 @@ def _require(size: int) -> None:
         )
         return replace(resolved, spec=gpu)
 
-    driver.resolve_target = resolve
+    compilation.resolve_target = resolve
 
 
 def main(size: int, seed: int, names: list[str]) -> None:

@@ -24,7 +24,7 @@ from tests.schedules.gpu.harness import MALI, ORIN
 from tests.schedules.harness import Graph
 from tests.tuning.layout_networks import network
 from tests.tuning.made import conv
-from tvm_edge.compiler import driver
+from tvm_edge.compiler import compilation, driver
 from tvm_edge.compiler.build import build
 from tvm_edge.hardware import resolve_target
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
@@ -154,7 +154,7 @@ def test_sums_in_parts(large_gpu: None) -> None:
 def test_layouts_of_a_network(seed: int, split: bool, large_gpu: None) -> None:
     """Mixed at random: with pools, sums, concatenations, a gate; moved channels are in NCHW."""
     graph = network(split=split)
-    model, resolved = graph.model(), driver.resolve_target("opencl")
+    model, resolved = graph.model(), compilation.resolve_target("opencl")
     found, _ = layout_graph_of(model, resolved)
     assert not found.gathers
     random = np.random.default_rng(seed)

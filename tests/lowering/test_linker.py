@@ -10,8 +10,8 @@ import pytest
 
 import tvm_edge
 from tvm_edge import ArtifactError, MissingDependencyError
-from tvm_edge.compiler.linker import find_linker
 from tvm_edge.host import machine
+from tvm_edge.lowering.linker import find_linker
 
 OTHER = "x86_64" if machine() == "aarch64" else "aarch64"
 TRIPLE = f"{OTHER}-linux-gnu"

@@ -1,6 +1,6 @@
 """What a frame takes by a plan, from the report of its kernels and the devices' data sheets.
 
-Good to a factor of two or three, as :mod:`~tvm_edge.compiler.operator_times`, whose roofline it is;
+Good to a factor of two or three, as :mod:`~tvm_edge.hardware.roofline`;
 plans of one model are off by the same.
 """
 
@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm_edge.compiler.operator_times import copy_us, roofline_us
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
+from tvm_edge.hardware.roofline import copy_us, roofline_us
 from tvm_edge.report import CompileReport, KernelInfo
 
 __all__ = ["FrameTime", "frame_time"]

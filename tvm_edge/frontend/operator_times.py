@@ -1,7 +1,6 @@
-"""How long operators take on a GPU and on the CPU beside it, from shapes and data sheets alone.
+"""Microseconds of operators on a GPU and on the CPU beside it, from shapes and data sheets alone.
 
-A roofline: the longer of arithmetic over the share of the peak that kernels reach, and of bytes
-over bandwidth, and what each launch costs. Good to a factor of two or three, which is what
+Good to a factor of two or three, which is what
 :func:`~tvm_edge.compiler.auto_placement.cheaper_on_cpu` allows for.
 """
 
@@ -15,6 +14,7 @@ from tvm import relax
 
 from tvm_edge.frontend.relax_costs import call_cost
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.hardware.roofline import kernel_us, roofline_us
 from tvm_edge.ops import (
     BOX_NMS,
     EFFICIENT_NMS,
@@ -29,7 +29,7 @@ from tvm_edge.ops import (
 )
 from tvm_edge.relay_passes.ir.expressions import is_call, static_shape
 
-__all__ = ["copy_us", "kernel_us", "operator_us", "roofline_us"]
+__all__ = ["operator_us"]
 
 
 @dataclass(frozen=True)
@@ -73,19 +73,9 @@ _SAMPLES: Mapping[str, float] = {
     "relax.image.resize2d": 20.0,
 }
 
-# Shares of the peak: of convolutions and matrix products, and of everything else.
-_DENSE: Mapping[str, float] = {"gpu": 0.3, "cpu": 0.7}
-_OTHER = 0.1
-
-# What stands in for data sheets that nobody has.
-_LANES, _CLOCK_GHZ, _CORE_GBS, _SHARED_GBS = 64, 1.0, 12.0, 15.0
-_CPU_LAUNCH_US = 2.0
-
 # A kernel that is written for GPUs on an OpenCL device that is a CPU: its work-items are a loop.
-# From NonMaxSuppression on pocl; and what pocl takes for a network, of what the same schedules take
-# by LLVM (`benchmarks/RESULTS.md`).
+# From NonMaxSuppression on pocl (`benchmarks/RESULTS.md`).
 _LOOPED_US = 200.0
-_OPENCL_ON_CPU = 1.15
 
 _CONTRACTIONS = frozenset(
     ("relax.matmul", *(f"relax.nn.conv{n}d{t}" for n in (1, 2, 3) for t in ("", "_transpose")))
@@ -114,30 +104,6 @@ def operator_us(call: relax.Call, spec: DeviceSpec) -> float:
     return roofline_us(work, nbytes, spec, contraction=contraction)
 
 
-def roofline_us(work: float, nbytes: float, spec: DeviceSpec, *, contraction: bool) -> float:
-    """Microseconds of a kernel that does `work` operations and moves `nbytes`.
-
-    `contraction` says whether it is a convolution or a matrix product, which come nearer to the
-    peak.
-    """
-    share = _DENSE[_kind(spec)] if contraction else _OTHER
-    slower = _OPENCL_ON_CPU if spec.on_cpu else 1.0
-    return slower * kernel_us(work / share, nbytes, spec)
-
-
-def kernel_us(work: float, nbytes: float, spec: DeviceSpec, launches: int = 1) -> float:
-    """Microseconds of `work` operations at the peak of a device, and of moving `nbytes`."""
-    return max(work / _peak(spec), nbytes / _bandwidth(spec)) / 1e3 + launches * _launch(spec)
-
-
-def copy_us(nbytes: float, gpu: DeviceSpec, shared: bool = False) -> float:
-    """Microseconds that a tensor takes between a GPU and its host.
-
-    In `shared` memory nothing is copied, and what is left is to wait for the other side.
-    """
-    return gpu.copy_latency_us + (0.0 if shared else nbytes / gpu.copy_gbs / 1e3)
-
-
 def _search_us(call: relax.Call, search: _Search, spec: DeviceSpec) -> float:
     """As :func:`operator_us`, for an operator whose definition gives no count."""
     shapes = [static_shape(arg.ty) for arg in call.args if isinstance(arg, relax.Var)]
@@ -152,26 +118,6 @@ def _search_us(call: relax.Call, search: _Search, spec: DeviceSpec) -> float:
     # One core's peak, as often as there are rows for cores.
     serial = max(spec.cores, 1) / min(max(rows, 1), max(spec.cores, 1))
     return kernel_us(search.cpu * elements * serial, 4 * elements, spec, -(-search.launches // 2))
-
-
-def _kind(spec: DeviceSpec) -> str:
-    return "cpu" if spec.has_cpu_cores else "gpu"
-
-
-def _launch(spec: DeviceSpec) -> float:
-    return _CPU_LAUNCH_US if spec.has_cpu_cores else spec.launch_us
-
-
-def _peak(spec: DeviceSpec) -> float:
-    """Operations in a nanosecond."""
-    return spec.peak_gflops or max(spec.cores, 1) * (spec.alus or _LANES) * 2 * _CLOCK_GHZ
-
-
-def _bandwidth(spec: DeviceSpec) -> float:
-    """Bytes in a nanosecond."""
-    if spec.bandwidth_gbs:
-        return spec.bandwidth_gbs
-    return _SHARED_GBS if spec.unified_memory else _CORE_GBS * max(spec.cores, 1)
 
 
 def _depthwise(call: relax.Call) -> bool:
