@@ -75,8 +75,8 @@ class Policy:
 def node_indices(func: relax.Function) -> list[int | None]:
     """Return for each binding of ``main`` the node of the user's model that it is part of.
 
-    The result of node ``i`` is called ``n<i>_``; bindings before it that have other names are steps
-    towards it, but for fields of the tuple that another node results in.
+    The variable of a node's result is located at the node; bindings before it without a location
+    are steps towards it, but for fields of the tuple that another node results in.
     """
     nodes: dict[relax.Var, int | None] = {}
     steps: list[relax.Var] = []

@@ -61,8 +61,8 @@ class ImportedModel:
     inputs, outputs : tuple[TensorSpec, ...]
         The user's names; Relax variables may be called otherwise.
     nodes : tuple[SourceNode, ...]
-        The user's operators. The Relax variable that holds the result of node ``i`` is called
-        ``n<i>_`` (Relax may append digits), which is how a report finds its way back.
+        The user's operators. The Relax variable that holds the result of one is located at its
+        position (:mod:`tvm_edge.relay_passes.ir.locations`).
     folded : tuple[SourceNode, ...]
         Operators that do not depend on the inputs and are constants of `module`.
     warnings : tuple[str, ...]

@@ -50,7 +50,7 @@ _OF_ANY_SIZE = frozenset({"Cast", "CastLike", "Concat", "If", "Identity", "Shape
 
 
 def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
-    """Convert a prepared graph; the variable of node ``i``'s result is called ``n<i>_``.
+    """Convert a prepared graph; the variable of a node's result is located at the node.
 
     Raises
     ------
