@@ -1,4 +1,4 @@
-"""Scheduled kernels as a model of their own, to be run and timed beside others."""
+"""Model of scheduled kernels alone, to be run and timed beside others."""
 
 from __future__ import annotations
 

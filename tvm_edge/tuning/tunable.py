@@ -1,4 +1,4 @@
-"""What of a model can be tuned: its convolutions, and the layouts of its operators."""
+"""Tunable parts of a model: its convolutions, and the layouts of its operators."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ def convolutions_of(
     resolved: ResolvedTarget,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[ConvWorkload, int]:
-    """The distinct convolutions of a model that a layout can be chosen for, in their order.
-
-    With how often the model has each.
-    """
+    """Count a model's distinct convolutions that have a choice of layouts, in their order."""
     _, simple = _simplified(model, resolved, input_shapes)
     bindings = bindings_of(simple["main"])
     bound = {binding.var: binding.value for binding in bindings}
@@ -87,6 +84,6 @@ def layout_graph_of(
     resolved: ResolvedTarget,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[LayoutGraph, Sequence[SourceNode]]:
-    """Which layouts the operators of a model may have on a device, and the model's nodes."""
+    """Return the layouts that the operators of a model may have, and the model's nodes."""
     imported, simple = _simplified(model, resolved, input_shapes)
     return layout_graph(simple["main"], resolved.spec), imported.nodes
