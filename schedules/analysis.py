@@ -7,7 +7,7 @@ which of them can be folded into another. How blocks access memory is in `access
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -27,6 +27,7 @@ __all__ = [
     "is_plain",
     "narrow_indices",
     "open_schedule",
+    "plain_blocks",
     "root_blocks",
 ]
 
@@ -170,6 +171,14 @@ def count_reductions(func: tirx.PrimFunc) -> int | None:
         for block in blocks
         if block is not None
     )
+
+
+def plain_blocks(sch: Schedule, done: Sequence[SBlockRV]) -> Iterator[SBlockRV]:
+    """Yield the blocks that are not in `done`, as long as they still are plain in their turn."""
+    names = {sch.get(block).name_hint for block in done}
+    for block in root_blocks(sch):
+        if sch.get(block).name_hint not in names and is_plain(sch, block):
+            yield block
 
 
 def is_plain(sch: Schedule, block: SBlockRV) -> bool:

@@ -32,6 +32,7 @@ from tvm_edge.relay_passes.ir.expressions import (
     all_bindings,
     bindings_of,
     is_call,
+    unused_name,
     with_blocks,
 )
 from tvm_edge.relay_passes.ir.locations import at_kernel, calls_by_kernel
@@ -199,7 +200,8 @@ class _Kernels:
             func = self._composed(members, slots, count, over)
             if any(spread):
                 func = func.with_attr(SPREAD, list(spread))
-            name = self._unused("_and_".join(names)[:_LONGEST_NAME])
+            name = unused_name("_and_".join(names)[:_LONGEST_NAME], self._names)
+            self._names.add(name)
             gvar = tvm.ir.GlobalVar(name)
             relax.expr._update_type(gvar, func.ty)
             self.made[key] = (gvar, func)
@@ -221,14 +223,6 @@ class _Kernels:
         if target is not None:
             made = made.with_attr("target", target)
         return made.without_attr(AREAS)
-
-    def _unused(self, name: str) -> str:
-        found, number = name, 0
-        while found in self._names:
-            number += 1
-            found = f"{name}_{number}"
-        self._names.add(found)
-        return found
 
 
 class _Writer:

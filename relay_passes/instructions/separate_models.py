@@ -17,6 +17,7 @@ from tvm_edge.relay_passes.ir.expressions import (
     KERNEL_CALLS,
     all_bindings,
     is_call,
+    unused_name,
     with_functions_named,
 )
 from tvm_edge.relay_passes.memory.stream_weights import not_waiting, waits_for
@@ -222,7 +223,7 @@ def _add(made: tvm.IRModule, module: tvm.IRModule, entry: str) -> None:
         wanted = entries.get(name, name)
         new = gvar
         if wanted in taken or wanted != name:
-            new = tvm.ir.GlobalVar(_unused(wanted, taken))
+            new = tvm.ir.GlobalVar(unused_name(wanted, taken))
             relax.expr._update_type(new, func.ty)
         taken[str(new.name_hint)] = new
         if name not in entries:  # which nobody calls
@@ -233,11 +234,3 @@ def _add(made: tvm.IRModule, module: tvm.IRModule, entry: str) -> None:
         if isinstance(func, relax.Function) and called:
             func = with_functions_named(func, called)
         made.update_func(new, func.with_attr("global_symbol", str(new.name_hint)))
-
-
-def _unused(name: str, taken: dict[str, tvm.ir.GlobalVar]) -> str:
-    found, number = name, 0
-    while found in taken:
-        number += 1
-        found = f"{name}_{number}"
-    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import TypeGuard
 
 import numpy as np
@@ -23,6 +23,7 @@ __all__ = [
     "kernel_calls",
     "may_hold_tensors",
     "static_shape",
+    "unused_name",
     "with_bindings",
     "with_blocks",
     "with_functions_named",
@@ -116,6 +117,15 @@ def with_blocks(func: relax.Function, blocks: list[relax.BindingBlock]) -> relax
     body = relax.SeqExpr(blocks, func.body.body)
     relax.expr._update_type(body, func.body.ty)
     return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+
+
+def unused_name(name: str, taken: Container[str]) -> str:
+    """Return `name`, or `name` with the first number that makes it none of those that are taken."""
+    found, number = name, 0
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    return found
 
 
 def with_functions_named(

@@ -16,7 +16,6 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tvm_edge.errors import InputError
 from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import (
     const,
@@ -26,6 +25,7 @@ from tvm_edge.relay_passes.ir.expressions import (
     with_blocks,
 )
 from tvm_edge.relay_passes.memory.stream_layers import is_streamed_to
+from tvm_edge.relay_passes.memory.windows import refuse_window
 from tvm_edge.relay_passes.place.label_operators import nodes_of, operands
 
 __all__ = ["least_conv_window", "plan_filters", "split_convolutions"]
@@ -107,10 +107,11 @@ def split_convolutions(
                 writer.bindings.append(binding)
                 continue
             if step is None:
-                node = nodes.get(binding.var)
-                name = names.get(-1 if node is None else node, binding.var.name)
-                _refuse(name, window, least_conv_window(layer.filters, layer.size))
-                continue
+                least = least_conv_window(layer.filters, layer.size)
+                parts = f"parts of {_GRAIN} filters at least"
+                refuse_window(
+                    "conv_window", window, least, parts, binding.var, nodes.get(binding.var), names
+                )
             writer.split(layer, step)
             gone.update(each.var for each in layer.tail)
             changed = True
@@ -190,16 +191,6 @@ def _slices(arg: relax.Expr, channels: int) -> Callable[[int, int], relax.Expr] 
             return lambda begin, end: const(value[..., begin:end, :, :], dtype)
         return None
     return lambda begin, end: arg
-
-
-def _refuse(name: str, window: int, least: int) -> None:
-    raise InputError(
-        f"conv_window={window} is too small for the layer {name!r}, which is cut into parts of "
-        f"{_GRAIN} filters at least; use at least {least}",
-        name="conv_window",
-        expected=f"at least {least}",
-        got=str(window),
-    )
 
 
 class _Writer:

@@ -22,10 +22,10 @@ import numpy as np
 import tvm
 from tvm import relax, topi
 
-from tvm_edge.errors import InputError
 from tvm_edge.relay_passes.ir.expressions import const, is_call, static_shape, with_blocks
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.memory.stream_weights import streamed
+from tvm_edge.relay_passes.memory.windows import refuse_window
 from tvm_edge.relay_passes.place.label_operators import nodes_of
 
 __all__ = ["Cut", "SplitDense", "SplitLayer", "least_window", "plan_cut", "split_dense"]
@@ -161,9 +161,9 @@ def split_dense(mod: tvm.IRModule, window: int | None, names: Mapping[int, str])
             cut = plan_cut(shape, itemsize, window)
             node = nodes.get(binding.var)
             if cut is None:
-                name = names.get(-1 if node is None else node, binding.var.name)
-                _refuse(name, window, least_window(shape, itemsize))
-                continue
+                least = least_window(shape, itemsize)
+                limit = f"{_MOST_PARTS} parts at most"
+                refuse_window("weight_window", window, least, limit, binding.var, node, names)
             writer.split(binding, matrix, cut)
             longest = max(end - begin for begin, end in cut.places(shape))
             line = shape[cut.along == "reduction"] * itemsize
@@ -187,16 +187,6 @@ def _large_matrix(value: relax.Expr, window: int) -> np.ndarray | None:
         return None
     found = np.from_dlpack(matrix.value)  # not a copy: it is large
     return found if found.nbytes > window else None
-
-
-def _refuse(name: str, window: int, least: int) -> None:
-    raise InputError(
-        f"weight_window={window} is too small for the layer {name!r}, which is cut into "
-        f"{_MOST_PARTS} parts at most; use at least {least}",
-        name="weight_window",
-        expected=f"at least {least}",
-        got=str(window),
-    )
 
 
 class _Writer:

@@ -14,8 +14,7 @@ from tvm_edge.schedules.accesses import (
 )
 from tvm_edge.schedules.analysis import (
     extent,
-    is_plain,
-    root_blocks,
+    plain_blocks,
 )
 from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.cpu.loops import lanes_of, schedule_spatial, vectorize_rows
@@ -111,7 +110,5 @@ def vectorize_phases(sch: Schedule, copy: SBlockRV, spec: DeviceSpec) -> None:
 
 def schedule_rest(sch: Schedule, done: Sequence[SBlockRV], spec: DeviceSpec) -> None:
     """Schedule the spatial blocks that are not in `done`, each by itself."""
-    names = {sch.get(block).name_hint for block in done}
-    for block in root_blocks(sch):
-        if sch.get(block).name_hint not in names and is_plain(sch, block):
-            schedule_spatial(sch, block, spec)
+    for block in plain_blocks(sch, done):
+        schedule_spatial(sch, block, spec)

@@ -16,7 +16,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.analysis import extent, is_plain, root_blocks
+from tvm_edge.schedules.analysis import extent, plain_blocks
 from tvm_edge.schedules.stages import fuse
 from tvm_edge.schedules.workgroup import group_size
 
@@ -76,10 +76,8 @@ def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
 
 def schedule_rest(sch: Schedule, done: Sequence[SBlockRV], spec: DeviceSpec) -> None:
     """Schedule the blocks that are not in `done` and still plain, each as a kernel of its own."""
-    names = {sch.get(block).name_hint for block in done}
-    for block in root_blocks(sch):
-        if sch.get(block).name_hint not in names and is_plain(sch, block):
-            schedule_spatial(sch, block, spec)
+    for block in plain_blocks(sch, done):
+        schedule_spatial(sch, block, spec)
 
 
 def guard_empty_grids(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -16,7 +16,7 @@ from tvm import relax
 from tvm_edge.errors import InputError, TvmEdgeError, near_matches
 from tvm_edge.frontend.normal_form import ImportedModel, SourceNode, Survey
 from tvm_edge.frontend.result_names import name_results
-from tvm_edge.relay_passes.ir.expressions import all_bindings, with_functions_named
+from tvm_edge.relay_passes.ir.expressions import all_bindings, unused_name, with_functions_named
 from tvm_edge.relay_passes.ir.locations import node_of
 from tvm_edge.report import ModelPart, TensorSpec, UnsupportedInfo
 
@@ -246,11 +246,9 @@ def _renamed(module: tvm.IRModule, taken: set[str]) -> tvm.IRModule:
         name = str(gvar.name_hint)
         if name == "main" or name not in taken:
             continue
-        number = 1
-        while f"{name}_{number}" in taken | own:
-            number += 1
-        own.add(f"{name}_{number}")
-        names[gvar] = tvm.ir.GlobalVar(f"{name}_{number}")
+        other = unused_name(name, taken | own)
+        own.add(other)
+        names[gvar] = tvm.ir.GlobalVar(other)
         relax.expr._update_type(names[gvar], func.ty)
     if not names:
         return module
