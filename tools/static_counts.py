@@ -189,6 +189,34 @@ def compiler_modules(modules: Modules) -> Iterator[Place]:
             yield Place(module.path, 0, module.name)
 
 
+def parallel_lists(modules: Modules) -> Iterator[Place]:
+    """Lists of ``tvm_edge/compiler/`` that are held together by position.
+
+    A list that another one's positions pick from (``[a[i] for i in b]``), and names or attributes
+    that are walked in step (``zip`` of two and more of them).
+    """
+    for module in modules.values():
+        if not module.path.startswith("tvm_edge/compiler/"):
+            continue
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
+                if sum(isinstance(arg, ast.Name | ast.Attribute) for arg in node.args) > 1:
+                    yield Place(module.path, node.lineno, ast.unparse(node))
+            elif isinstance(node, ast.ListComp) and isinstance(node.elt, ast.Subscript):
+                index, picked = node.elt.slice, node.generators[0]
+                if isinstance(index, ast.Name) and isinstance(picked.iter, ast.Name):
+                    if ast.unparse(picked.target) == index.id:
+                        yield Place(module.path, node.lineno, ast.unparse(node))
+
+
+def loose_passes(modules: Modules) -> Iterator[Place]:
+    """Modules of ``relay_passes/`` that are in no phase's folder."""
+    for module in modules.values():
+        folder, _, name = module.path.rpartition("/")
+        if folder == "relay_passes" and name != "__init__.py":
+            yield Place(module.path, 0, module.name)
+
+
 def circular_imports(modules: Modules) -> Iterator[Place]:
     """Sets of modules that import each other, also by way of others.
 
@@ -256,6 +284,8 @@ COUNTS: Mapping[str, Count] = {
     "device-kinds": device_kinds,
     "long-functions": long_functions,
     "compiler-modules": compiler_modules,
+    "parallel-lists": parallel_lists,
+    "loose-passes": loose_passes,
     "circular-imports": circular_imports,
     "statements": statements,
 }
