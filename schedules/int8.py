@@ -106,7 +106,7 @@ def conv2d_int8(
     groups : int
         1, or groups of whole blocks.
     zero : int
-        What the image is padded with.
+        Padding value of the image.
     config : str
         Knobs for the schedule; empty: the schedule's own choice.
 
@@ -169,7 +169,7 @@ def depthwise_int8(
     columns : int
         Of a filter, without those that fill it up.
     zero : int
-        What the image is padded with.
+        Padding value of the image.
     config : str
         Knobs for the schedule; empty: the schedule's own choice.
 
