@@ -39,8 +39,8 @@ _WAYS: tuple[tuple[Literal["output", "reduction"], int], ...] = (
     ("output", 64),
     ("reduction", 16),
 )
-# Each is a few µs of its own, and one tensor more that the last kernel reads: OpenCL promises room
-# for 1 KiB of arguments.
+# Each is a few µs of its own, and one tensor more that the last kernel reads: OpenCL promises only
+# 1 KiB of arguments.
 _MOST_PARTS = 64
 
 _DTYPES = ("float32", "float16")
