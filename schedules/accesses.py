@@ -1,4 +1,4 @@
-"""How a block goes through memory: its loads and stores, their strides, its branches."""
+"""Memory accesses of a block: its loads and stores, their strides, its branches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Access:
 
 
 def uses(node: Any, var: tirx.Var) -> bool:
-    """Whether `var` occurs in an expression or statement."""
+    """Return whether `var` occurs in an expression or statement."""
     found = False
 
     def visit(other: tirx.Var) -> None:
@@ -141,7 +141,7 @@ def stride(access: Access, var: tirx.Var) -> int | None:
 
 
 def trailing_contiguous(block: s_tir.SBlock, count: int | None = None) -> int:
-    """How many trailing variables of a block can be run through as one contiguous vector.
+    """Number of trailing variables of a block that can be run through as one contiguous vector.
 
     With the last `k` variables fused, every access must go through memory element by element or
     not move at all (a scalar, a broadcast).
@@ -175,7 +175,7 @@ def trailing_contiguous(block: s_tir.SBlock, count: int | None = None) -> int:
 
 
 def is_copy(block: s_tir.SBlock) -> bool:
-    """Whether a block copies one buffer to another of the same shape, index by index."""
+    """Return whether a block copies one buffer to another of the same shape, index by index."""
     body = block.body
     return (
         isinstance(body, tirx.BufferStore)

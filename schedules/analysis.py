@@ -1,4 +1,4 @@
-"""What a schedule rule needs to know of a kernel, whatever the device.
+"""Analyses of a kernel for schedule rules, whatever the device.
 
 TVM brings part of it: :mod:`tvm.s_tir.dlight.analysis` names blocks and the kinds of their loops,
 :mod:`tvm.sym` solves for coefficients. Here is the rest: which blocks are plain loop nests and
@@ -162,7 +162,7 @@ def _straight_line(stmt: tirx.Stmt) -> bool:
 
 
 def count_reductions(func: tirx.PrimFunc) -> int | None:
-    """How many blocks of a function reduce; ``None`` if one of its loop nests is not plain."""
+    """Number of blocks of a function that reduce; ``None`` if a loop nest is not plain."""
     blocks = _plain_nests(func)
     if not blocks or None in blocks:
         return None
@@ -182,7 +182,7 @@ def plain_blocks(sch: Schedule, done: Sequence[SBlockRV]) -> Iterator[SBlockRV]:
 
 
 def is_plain(sch: Schedule, block: SBlockRV) -> bool:
-    """Whether a block stands in a plain loop nest of its own, not scheduled yet."""
+    """Return whether a block stands in a plain loop nest of its own, not scheduled yet."""
     stmt = sch.get(block)
     return any(stmt.same_as(other) for other in _plain_nests(sch.mod["main"]))
 
@@ -191,7 +191,7 @@ def is_plain(sch: Schedule, block: SBlockRV) -> bool:
 
 
 def _is_dear(value: tirx.Expr) -> bool:
-    """Whether an expression should be computed once and stored rather than once for each use."""
+    """Return whether an expression should be computed once and stored, not once for each use."""
     nodes = 0
     calls = False
 

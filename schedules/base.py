@@ -24,7 +24,7 @@ PRECISION = "tvm_edge.precision"
 """Attribute of a kernel: how its products may be rounded, one of ``compile``'s ``precision=``."""
 
 WORKSPACE = "tvm_edge.workspace"
-"""How many of a kernel's last parameters are room that it needs and nobody reads."""
+"""How many of a kernel's last parameters are workspace: it needs them, nobody reads them."""
 
 Origin = Literal["tuned", "transferred", "heuristic", "fallback"]
 """Where a kernel's schedule came from.
@@ -78,7 +78,7 @@ def apply_first(
 
 
 def workspace_of(func: ir.BaseFunc) -> list[tirx.Buffer]:
-    """The parameters of a scheduled kernel that its rule added behind the results."""
+    """The parameters of a scheduled kernel that its rule added after the results."""
     if not isinstance(func, tirx.PrimFunc):
         return []
     count = 0 if func.attrs is None else int(func.attrs.get(WORKSPACE, 0))

@@ -60,7 +60,7 @@ def input_block(workload: ConvWorkload, block: int) -> int:
 
 
 def fills(channels: int, block: int) -> bool:
-    """Whether at most half as many channels again fill whole blocks up."""
+    """Return whether at most half as many channels again fill whole blocks up."""
     return 2 * filled(channels, block) <= 3 * channels
 
 

@@ -65,7 +65,7 @@ class Contraction:
         return tuple(p for p in self.reduction if p not in self.window)
 
     def uses_data(self, var: tirx.Var) -> bool:
-        """Whether a variable of the block indexes `data`."""
+        """Return whether a variable of the block indexes `data`."""
         return uses(list(self.data.indices), var)
 
     def moved(self, block: s_tir.SBlock, position: dict[int, int]) -> Contraction:
@@ -114,7 +114,7 @@ def match_contraction(block: s_tir.SBlock) -> Contraction | None:
 
 
 def is_product(block: s_tir.SBlock) -> bool:
-    """Whether a reduction sums products of two loads, or of words that are loaded."""
+    """Return whether a reduction sums products of two loads, or of words that are loaded."""
     factors = _factors(block)
     return len(factors) == 2 and None not in factors
 

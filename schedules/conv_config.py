@@ -14,7 +14,7 @@ __all__ = ["ConfigSpace", "ConvConfig"]
 
 @dataclass(frozen=True)
 class ConvConfig:
-    """How a convolution is computed.
+    """One way to compute a convolution.
 
     Attributes
     ----------

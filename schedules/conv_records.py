@@ -33,7 +33,7 @@ __all__ = [
 
 
 def _of_instruction(name: str) -> str:
-    """The template of bytes that a GPU multiplies by an instruction, four at a time."""
+    """The template for int8 that a GPU multiplies by an instruction, four at a time."""
     return f"conv2d_int8.gpu.{name}" if name else "conv2d_int8.gpu"
 
 
@@ -52,8 +52,8 @@ the old version are then ignored."""
 def template_of(spec: DeviceSpec, workload: ConvWorkload | None = None) -> str:
     """The template of a device's convolutions: of this one, or of those of float32.
 
-    A GPU's of bytes names the instruction that multiplies words of them: with shifts in its place
-    another tile is fastest. Byte by byte all GPUs multiply alike.
+    A GPU's template for int8 names the instruction that multiplies words of them. With shifts in
+    its place another tile is fastest. One by one all GPUs multiply int8 alike.
     """
     if workload is None or not workload.is_bytes:
         return "conv2d.cpu" if spec.has_cpu_cores else "conv2d.gpu"
@@ -65,8 +65,8 @@ def template_of(spec: DeviceSpec, workload: ConvWorkload | None = None) -> str:
 def config_space(workload: ConvWorkload, spec: DeviceSpec, *, blocks: bool = False) -> ConfigSpace:
     """Every configuration of a convolution on a device of either kind.
 
-    Those of a GPU that are in blocks of channels, which are chosen for whole networks, with
-    `blocks` only; a CPU's are always among them.
+    A GPU's configurations in channel blocks are included with `blocks` only: they are chosen for
+    whole networks. A CPU's are always included.
     """
     if spec.has_cpu_cores:
         return on_cpu.config_space(workload, spec)
@@ -74,7 +74,7 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec, *, blocks: bool = Fal
 
 
 def recorded_workload(workload: ConvWorkload) -> Workload:
-    """A convolution as records say it; of bytes with the types of filters and sums as well."""
+    """A convolution as records say it; for int8 also the types of filters and accumulators."""
     image = (workload.batch, workload.channels, workload.height, workload.width)
     filters = (workload.filters, workload.channels // workload.groups, *workload.kernel)
     # Lists, as JSON gives them back: equal workloads are equal objects.
@@ -89,7 +89,7 @@ def recorded_workload(workload: ConvWorkload) -> Workload:
 
 
 def recorded_target(kind: str, spec: DeviceSpec) -> dict[str, str | int]:
-    """What a device was used through and, of a CPU, with how many cores.
+    """The interface a device was used through and, for a CPU, the number of cores.
 
     Half of what a CPU's knobs say is how cores share the work.
     """

@@ -23,8 +23,8 @@ class ConvWorkload:
         Top, left, bottom, right.
     groups : int
     dtype : {"float32", "uint8", "int8"}
-        Of the image: bytes are multiplied by filters of int8 and added up in int32; float16 counts
-        as float32. Not part of the text, which names networks in records of layouts.
+        Of the image. 8-bit images are multiplied by int8 filters and added up in int32. float16
+        counts as float32. Not part of the text, which names networks in records of layouts.
     """
 
     batch: int
@@ -61,10 +61,10 @@ class ConvWorkload:
 
     @property
     def depthwise(self) -> bool:
-        """Whether each output channel reads one input channel of its own."""
+        """Return whether each output channel reads one input channel of its own."""
         return 1 < self.groups == self.channels == self.filters
 
     @property
     def is_bytes(self) -> bool:
-        """Whether images are of 8-bit numbers."""
+        """Return whether images are of 8-bit numbers."""
         return self.dtype in ("uint8", "int8")

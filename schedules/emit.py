@@ -67,8 +67,9 @@ def function(
     Parameters
     ----------
     inputs, outputs : sequence of Tensor
-        The parameters, outputs behind inputs. What an output holds before is not defined: further
-        outputs that nobody reads are the kernel's workspace, which the memory planner then knows.
+        The parameters, outputs after inputs. The initial value of an output is not defined.
+        Further outputs that nobody reads are the kernel's workspace, which the memory planner
+        then knows.
     body : callable
         Writes the statements; called with a buffer for each parameter.
     """
@@ -121,7 +122,7 @@ def launch(groups: Any, items: int) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
 def launch_grid(
     groups: Sequence[Any], items: Sequence[Any]
 ) -> Iterator[tuple[list[tirx.Expr], list[tirx.Expr]]]:
-    """One GPU kernel of one to three axes, x first: indices of the group and of the item in it."""
+    """One GPU kernel of one to three axes, x first: indices of work-group and of work-item."""
     blocks = [te.thread_axis(f"blockIdx.{axis}") for axis, _ in zip("xyz", groups, strict=False)]
     threads = [te.thread_axis(f"threadIdx.{axis}") for axis, _ in zip("xyz", items, strict=False)]
     outside = _launching.set(True)
@@ -141,7 +142,7 @@ def require(condition: tirx.Expr, what: str) -> None:
 
 
 def barrier() -> None:
-    """All work-items of a group meet, and see what the others wrote to local memory."""
+    """All work-items of a work-group meet, and see what the others wrote to local memory."""
     T.evaluate(tvm.ir.Call("tirx.tvm_storage_sync", [tvm.ir.StringImm("shared")], ret_ty="void"))
 
 

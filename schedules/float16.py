@@ -24,7 +24,7 @@ STORED = "tvm_edge.stored"
 def stored(shape: Sequence[Any], element: Callable[..., tirx.Expr]) -> te.Tensor:
     """A tensor of float16 whose elements are calculated in float32.
 
-    What is fused behind it in a kernel reads them before they are rounded.
+    Operators fused after it in a kernel read them before they are rounded.
     """
     return te.compute(
         shape, lambda *i: tirx.Cast("float16", element(*i)), name="stored", attrs={STORED: True}

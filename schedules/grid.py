@@ -40,8 +40,8 @@ _SERIAL, _PARALLEL = tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL
 def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     """Schedule a kernel for an OpenCL device that is a CPU.
 
-    By a rule of CPUs that knows the kernel, where the result can be launched, and else by the rules
-    of GPUs. The loops become launches after the passes that work on scheduled kernels.
+    A CPU rule that knows the kernel is used where its result can be launched, else the rules of
+    GPUs. The loops become launches after the passes that work on scheduled kernels.
 
     Kernels that were written with their loops are either a GPU's, which launch themselves, or a
     CPU's, whose parallel loops are launched here.
@@ -57,7 +57,7 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
 
 
 def as_grid(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """What a scheduled CPU kernel needs to have its loop nests launched.
+    """Prepare a scheduled CPU kernel to have its loop nests launched.
 
     Each nest that cores do not share gets a grid of one work-group. Parallel loops stay loops
     until their remainders have been split off, see
@@ -112,7 +112,7 @@ def sequence(stmts: Sequence[tirx.Stmt]) -> tirx.Stmt:
 
 
 def _is_shared(nest: tirx.Stmt) -> bool:
-    """Whether the outermost loop that runs more than once is parallel, and no loop inside."""
+    """Return whether the outermost loop that runs more than once is the only parallel one."""
     while isinstance(nest, tirx.For) and nest.kind == _SERIAL and constant(nest.extent) == 1:
         nest = nest.body
     is_parallel = isinstance(nest, tirx.For) and nest.kind == _PARALLEL

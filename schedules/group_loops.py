@@ -1,12 +1,12 @@
 """Launches of so few work-groups that a GPU gives each core as many as any other.
 
-An H100 hands out the groups of a launch in turns to its clusters of cores, and not all clusters
-have as many: with two groups for each core or more, eight of its 132 cores get their second group
-before others have their first (``%smid`` of the groups of launches of 128 to 1,400, from 264 on). A
-launch of one kernel with hundreds of short groups does not mind. Where some members' groups are
-long, two of them on one core take twice as long as one, and the whole launch waits. With fewer
-groups they are spread evenly. So a group of a member with many of them does several, one after the
-other.
+An H100 hands out the work-groups of a launch in turns to its clusters of cores. Not all clusters
+have as many cores. With two work-groups for each core or more, eight of its 132 cores get their
+second one before others have their first (``%smid`` of launches of 128 to 1,400 work-groups, from
+264 on). A launch of one kernel with hundreds of short work-groups does not mind. Where some
+members' work-groups are long, two of them on one core last twice as long as one, and the whole
+launch waits. Fewer work-groups are spread evenly. So a work-group of a member with many of them
+does the work of several, one after the other.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ __all__ = ["group_loops", "most_even_groups"]
 
 
 def most_even_groups(cores: int) -> int:
-    """Groups of a launch that are spread evenly over cores, at the most."""
+    """The most work-groups of a launch that are spread evenly over cores."""
     return 2 * cores - 1
 
 
 def group_loops(counts: Sequence[int], cores: int) -> list[int] | None:
-    """How many of its groups a group of each member is to do, so that all are spread evenly.
+    """For each member how many of its work-groups one is to do, so that all are spread evenly.
 
-    Members with a group for each core at most keep theirs, as they are the long ones; the others
-    have theirs reduced to the same number.
+    Members with at most one work-group for each core keep theirs, as they are the long ones. The
+    others have theirs reduced to the same number.
 
     Parameters
     ----------
     counts : sequence of int
-        Groups of each member.
+        Work-groups of each member.
     cores : int
 
     Returns
     -------
     list of int or None
-        1 for all where they are few enough; ``None`` where no group would be left for a member.
+        1 for all where they are few enough; ``None`` where a member would keep no work-group.
     """
     left, rest = most_even_groups(cores), sorted(counts)
     if sum(counts) <= left:

@@ -1,10 +1,10 @@
 """Convolutions of 8-bit images stored in blocks, added up in int32: dot products of four channels.
 
-An image is ``[N, C/16, H, W, 16]``, one of few channels ``[N, 1, H, W, 4]``. What CPUs multiply
-8-bit numbers by takes four of one operand with four of the other and adds the sum of their products
-to a lane of int32 (``vpdpbusd``, ``sdot``). So four neighbouring channels of a pixel are broadcast,
-and filters are ``[O/16, C/b, KH, KW, b/4, 16, 4]``. A depthwise convolution has four neighbouring
-pixels of a line in their place, with filters ``[C/16, KH, KW/4, 16, 4]``.
+An image is ``[N, C/16, H, W, 16]``, one of few channels ``[N, 1, H, W, 4]``. A CPU's instruction
+for 8-bit numbers (``vpdpbusd``, ``sdot``) multiplies four of one operand with four of the other. It
+adds the sum of their products to a lane of int32. So four neighbouring channels of a pixel are
+broadcast, and filters are ``[O/16, C/b, KH, KW, b/4, 16, 4]``. A depthwise convolution has four
+neighbouring pixels of a line in their place, with filters ``[C/16, KH, KW/4, 16, 4]``.
 
 Zero points are no part of this but for the padding, which is made of them.
 """
@@ -106,7 +106,7 @@ def conv2d_int8(
     groups : int
         1, or groups of whole blocks.
     zero : int
-        What the image is padded with.
+        Padding value of the image.
     config : str
         Knobs for the schedule; empty: the schedule's own choice.
 
@@ -169,7 +169,7 @@ def depthwise_int8(
     columns : int
         Of a filter, without those that fill it up.
     zero : int
-        What the image is padded with.
+        Padding value of the image.
     config : str
         Knobs for the schedule; empty: the schedule's own choice.
 

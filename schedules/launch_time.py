@@ -1,19 +1,20 @@
-"""How long launches take on a device, alone and merged into one: estimates, no measurement.
+"""Latency estimates of launches on a device, alone and merged into one, without measurement.
 
-A core's work-groups share its arithmetic units, and wait for memory beside each other. So a launch
-takes what the busiest core has to calculate, or the rounds of groups that wait one after the other,
-or its bytes over the bandwidth, whichever is longest (as :mod:`.gpu.product_tile` counts for one
-tile). A kernel that leaves cores or their registers empty has room for another one: that is what
-merging gains, beside the launch ("theoretical occupancy of the mobile GPU", EMDL'21 §7).
+A core's work-groups share its arithmetic units, and wait for memory beside each other. So the
+latency of a launch is the longest of three times: the arithmetic of the busiest core, the rounds
+of work-groups that wait one after the other, and its bytes over the bandwidth.
+:mod:`.gpu.product_tile` counts the same for one tile. A kernel that leaves cores or their registers
+empty leaves them to another one: that is what merging gains, beside the launch ("theoretical
+occupancy of the mobile GPU", EMDL'21 §7).
 
-What it costs: all groups of a merged launch have the registers and the local memory of the member
-that wants most, so that fewer of them run on a core at the same time. They have its work-items,
-too: some do nothing in groups whose items share local memory, and items of other members are dealt
-to groups of that size (:func:`_dealt`).
+Merging has a cost. All work-groups of a merged launch have the registers and the local memory of
+the member that wants most, so that fewer of them run on a core at the same time. They have its
+work-items, too. In work-groups whose work-items share local memory some do nothing. Work-items of
+other members are dealt to work-groups of that size (:func:`_dealt`).
 
-And where they run. A kernel with a group for each core has a core for each group. With hundreds of
-others beside them in one launch some cores have two of them, which share its units
-(:func:`_stacked_us`), unless groups do several of the short ones
+The cores they run on change as well. A kernel with a work-group for each core has a core for each
+work-group. With hundreds of others in the same launch some cores have two of them, which share its
+units (:func:`_stacked_us`). Loops over several of the short work-groups prevent that
 (:mod:`tvm_edge.schedules.group_loops`).
 """
 
@@ -46,20 +47,20 @@ _CPU_LAUNCH_US = 5.0
 _SHARE = 0.5
 _CLOCK_GHZ = 1.0
 
-# Of a launch's cost, for each member beside the first: which member a group is of, arguments.
+# Of a launch's cost, for each member beside the first: which member a work-group is of, arguments.
 _OF_MEMBER = 0.3
 
-# Of a group that does several, how many steps longer each takes than its own: it begins when the
-# one before has ended.
+# Of a work-group that does several, how many steps longer each lasts than its own: it begins when
+# the one before has ended.
 _TURN = 1
 
-# Of what a group calculates, how much longer each further one of its kind on the core makes it: one
-# by itself reaches a part of what the units can do. Fitted to 59 merged launches on an H100
+# Of a work-group's arithmetic, how much longer each further one of its kind on the core makes it:
+# one by itself reaches a part of what the units can do. Fitted to 59 merged launches on an H100
 # (benchmarks/fusion/policy.py), as are the cost of a member and the next.
 _SHARED = 0.3
 
-# Of what a group calculates, for each work-item how much longer one that does nothing makes it: it
-# has registers that another group could have, and comes to every barrier.
+# Of a work-group's arithmetic, for each work-item how much longer one that does nothing makes it:
+# it has registers that another work-group could have, and comes to every barrier.
 _IDLE = 0.15
 
 
@@ -81,20 +82,21 @@ def merged_us(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> float:
 
 
 def spread_over(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> list[int]:
-    """For each stage of merged kernels the cores that the launch's groups should be spread over.
+    """For each stage of merged kernels the cores to spread the launch's work-groups over.
 
     Returns
     -------
     list of int
-        0: it has as many groups as its members, wherever these run.
+        0: it has as many work-groups as its members, wherever these run.
     """
     return [spec.cores if _in_one(launches, spec)[1] else 0 for launches in _stages(kernels)]
 
 
 def can_be_even(kernels: Sequence[Sequence[Launch]], spec: DeviceSpec) -> list[bool]:
-    """For each stage of merged kernels whether the launch would wait for cores with two groups.
+    """For each stage of merged kernels whether its work-groups could be spread evenly, and are not.
 
-    And could have so few groups that they are spread evenly; it need not be faster then.
+    Such a launch would wait for cores with two work-groups, and could have so few that they are
+    spread evenly. It need not be faster then.
     """
     found = [_dealt(launches, spec) for launches in _stages(kernels)]
     return [
@@ -112,8 +114,8 @@ def _stages(kernels: Sequence[Sequence[Launch]]) -> list[list[Launch]]:
 def longest_us(kernel: Sequence[Launch], spec: DeviceSpec) -> float:
     """Microseconds that the slowest of a kernel's work-groups calculates.
 
-    Of kernels in one launch, those whose groups take longest should begin first: what a core has to
-    do at the end should be short. A group that waits leaves the core to others.
+    Of kernels in one launch, those with the longest work-groups should begin first: what a core has
+    to do at the end should be short. A work-group that waits leaves the core to others.
     """
     return max((_busy_us(each, spec) for each in kernel), default=0.0)
 
@@ -127,17 +129,17 @@ def resident_groups(launches: Sequence[Launch], spec: DeviceSpec) -> int:
     local = max(launch.local_bytes for launch in launches)
     limits = [(spec.registers or REGISTERS) // (items * registers), RESIDENT // items]
     if local and spec.local_memory_kind == "dedicated":
-        limits.append(3 * spec.local_memory // local)  # of a core's, a group may use a third or so
+        limits.append(3 * spec.local_memory // local)  # of a core's, one may use a third or so
     return max(min(limits), 1)
 
 
 def _together_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
-    """Microseconds of one launch with the groups of all."""
+    """Microseconds of one launch with the work-groups of all."""
     return _in_one(launches, spec)[0]
 
 
 def _in_one(launches: Sequence[Launch], spec: DeviceSpec) -> tuple[float, bool]:
-    """Microseconds of one launch, and whether its groups should be as few as are spread evenly."""
+    """Microseconds of one launch, and whether to reduce its work-groups to spread them evenly."""
     dealt = _dealt(launches, spec)
     launch_us = _CPU_LAUNCH_US if spec.has_cpu_cores else spec.launch_us
     overhead = launch_us * (1 + _OF_MEMBER * (len(launches) - 1))
@@ -152,7 +154,7 @@ def _in_one(launches: Sequence[Launch], spec: DeviceSpec) -> tuple[float, bool]:
 
 
 def _spread_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
-    """Microseconds of launches whose groups are spread evenly over the cores."""
+    """Microseconds of launches whose work-groups are spread evenly over the cores."""
     cores = max(spec.cores, 1)
     groups = sum(launch.groups for launch in launches)
     if not groups:
@@ -168,16 +170,16 @@ def _spread_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
 
 
 def _makespan(counts: Sequence[int], times: Sequence[float], places: int) -> float:
-    """Until the last of some groups ends, the longest of which begin first.
+    """Time until the last of some work-groups ends; the longest begin first.
 
     Short ones fill what the long ones leave.
 
     Parameters
     ----------
     counts : sequence of int
-        Groups of each member.
+        Work-groups of each member.
     times : sequence of float
-        How long one of each takes.
+        Time of one of each.
     places : int
         Where one runs at a time.
     """
@@ -187,10 +189,10 @@ def _makespan(counts: Sequence[int], times: Sequence[float], places: int) -> flo
 
 
 def _stacked_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
-    """Microseconds of a core whose groups are all of the member that calculates most.
+    """Microseconds of a core whose work-groups are all of the member that calculates most.
 
     As many as run there at the same time. 0 for launches that have them spread over the cores:
-    those of one member, of few groups, and a CPU's, whose cores take a group when they are free.
+    those of one member, of few work-groups, and a CPU's, whose cores take one when they are free.
     """
     cores, groups = max(spec.cores, 1), sum(launch.groups for launch in launches)
     if spec.has_cpu_cores or len(launches) == 1 or groups <= most_even_groups(cores):
@@ -203,7 +205,7 @@ def _stacked_us(launches: Sequence[Launch], spec: DeviceSpec) -> float:
 
 
 def _dealt(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch]:
-    """Launches with groups of the size that they have in one launch.
+    """Launches with work-groups of the size that they have in one launch.
 
     As :mod:`tvm_edge.lowering.merge_launches` makes them: of the largest that has local memory.
     """
@@ -225,7 +227,7 @@ def _dealt(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch]:
 
 
 def _few(launches: Sequence[Launch], spec: DeviceSpec) -> list[Launch] | None:
-    """Launches of so few groups that they are spread evenly; ``None`` where they cannot be."""
+    """Launches of so few work-groups that they are spread evenly; ``None`` where impossible."""
     loops = group_loops([launch.groups for launch in launches], spec.cores)
     if loops is None:
         return None
@@ -260,7 +262,7 @@ def _clock_ghz(spec: DeviceSpec) -> float:
 
 
 def _busy_us(launch: Launch, spec: DeviceSpec) -> float:
-    """Microseconds of a core's units that a group takes."""
+    """Microseconds for which a work-group occupies a core's units."""
     cycles = launch.flops / (2 * _lanes(spec) * _SHARE)
     if not spec.has_cpu_cores:
         waves = _whole_waves(launch.items, spec) / max(spec.wave, 1)
@@ -269,7 +271,7 @@ def _busy_us(launch: Launch, spec: DeviceSpec) -> float:
 
 
 def _waits_us(launch: Launch, spec: DeviceSpec) -> float:
-    """Microseconds from a group's begin to its end if nothing else runs on the core."""
+    """Microseconds from a work-group's begin to its end if nothing else runs on the core."""
     if spec.has_cpu_cores:
         return 0.0
     cycles = PROLOGUE + launch.steps * LATENCY + launch.loads * LATENCY_OF_LOAD

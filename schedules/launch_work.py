@@ -1,4 +1,4 @@
-"""What each launch of a scheduled kernel takes of a device, read off its loops.
+"""Work of each launch of a scheduled kernel, read off its loops.
 
 On a CPU a parallel loop is a launch, and an iteration of it a work-group of one work-item.
 """
@@ -80,7 +80,7 @@ def launches_of(func: tirx.PrimFunc) -> tuple[Launch, ...] | None:
 
 
 def shares_memory(func: tirx.PrimFunc) -> bool:
-    """Whether work-items of a group have local memory in common, and so meet at barriers.
+    """Return whether work-items of a work-group share local memory, and so meet at barriers.
 
     Told of all kernels, also of those whose loops run as often as data say.
     """
@@ -130,7 +130,7 @@ class _Reader:
         self._used: defaultdict[tirx.Var, float] = defaultdict(float)
 
     def launch(self) -> Launch:
-        """What was read."""
+        """The launch that was read."""
         groups, items = prod(self._groups.values()), prod(self._items.values())
         moved = sum(
             min(_nbytes(buffer), used * items * groups * _itemsize(buffer))
@@ -185,7 +185,7 @@ class _Reader:
                 self.read(loop.body)
                 return
         elif loop.kind == tirx.ForKind.PARALLEL:
-            # Its iterations are groups; another one inside runs in the group.
+            # Its iterations are work-groups; another one inside runs in the work-group.
             if not self._groups:
                 self._bind("parallel", extent)
                 self.read(loop.body)

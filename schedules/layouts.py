@@ -1,4 +1,4 @@
-"""Which layouts images may have on a device: NCHW, and the blocks that its convolutions know.
+"""Layouts of images on a device: NCHW, and the channel blocks that its convolutions know.
 
 A layout is the number of channels in a block, 0 for NCHW.
 """
@@ -16,7 +16,7 @@ __all__ = ["block_sizes", "image_block", "usual_block"]
 
 
 def block_sizes(spec: DeviceSpec) -> tuple[int, ...]:
-    """Channels in a block: of a CPU's core the usual ones first; none if there is only NCHW."""
+    """Sizes of a channel block, on a CPU the usual one first; none if there is only NCHW."""
     return on_cpu.block_sizes(spec) if spec.has_cpu_cores else on_gpu.SIZES
 
 

@@ -1,9 +1,9 @@
-"""Which independent kernels become one launch: the policy that EMDL'21 leaves open (§7).
+"""Choice of independent kernels that become one launch: the policy EMDL'21 leaves open (§7).
 
 "We need a policy that maximizes the end-to-end throughput to group independent operators to avoid
-exhaustive search." Here the predicted time of a run is made less merge by merge: of all pairs of
-independent kernels (or groups) that with which it becomes least is merged first, which keeps the
-graph without cycles and takes away what is independent no more, until no pair gains enough.
+exhaustive search." Here the predicted time of a run is made less merge by merge. Of all pairs of
+independent kernels (or groups) the one that makes it least is merged first. That keeps the graph
+without cycles. Pairs that are no longer independent are dropped, until no pair gains enough.
 
 First those pairs that may run at the same time in a shortest schedule of the graph: their ranges of
 levels overlap. A merge of others would keep more of the kernels between them from being merged, as
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 LEAST_GAIN = 0.04
-"""Of the time that kernels take apart, what a merge has to gain by the prediction. With 3 %
+"""Share of the kernels' latency apart that a merge has to gain by the prediction. With 3 %
 one of those that were measured loses 2 % (benchmarks/fusion/policy.py)."""
 
 MOST_MEMBERS = 8
@@ -48,11 +48,11 @@ _NAMED = 20  # groups that a report names as refused
 
 
 def fuses_by_itself(spec: DeviceSpec) -> bool:
-    """Whether ``parallel_fusion="auto"`` merges on a device.
+    """Return whether ``parallel_fusion="auto"`` merges on a device.
 
-    On GPUs of which is known how many work-items run at once: by their waves, or by lanes and
-    registers. A CPU's cores are busy with one kernel; its threads are handed the next one at a
-    cost that merging saves little of.
+    It does on GPUs of which the number of simultaneous work-items is known: from their waves, or
+    from lanes and registers. A CPU's cores are busy with one kernel. Handing its threads the next
+    one has a cost that merging saves little of.
     """
     if spec.has_cpu_cores or spec.cores < 1:
         return False
@@ -234,7 +234,7 @@ class _Chooser:
             _, _, a, b = heapq.heappop(heap)
             if a not in self._members or b not in self._members:
                 continue
-            # What was merged since may have put one behind the other, or moved them apart.
+            # Merges since then may have put one after the other, or moved them apart.
             if not self._independent(a, b) or self._distance(a, b) > far:
                 continue
             members = tuple(sorted(self._members[a] + self._members[b]))
@@ -315,7 +315,7 @@ class _Chooser:
     def _push(
         self, heap: list[tuple[float, int, int, int]], a: int, others: Sequence[int], far: int
     ) -> None:
-        """What a node may be merged with; most others are too far away, or wait for it."""
+        """Push the pairs of a node that may be merged: near ones that do not wait for it."""
         kinds, members = self._problem.kinds, self._members
         kind = kinds[members[a][0]]
         if kind is None:
@@ -360,7 +360,7 @@ class _Chooser:
         return node
 
     def _push_down(self, node: int) -> None:
-        """What those behind a node have above them, and their first levels, if they increase."""
+        """Update what the successors of a node have above them, and their first levels."""
         changed = [node]
         while changed:
             one = changed.pop()
@@ -373,7 +373,7 @@ class _Chooser:
                     changed.append(other)
 
     def _push_up(self, node: int) -> None:
-        """How many levels are below those in front of a node, if they increase."""
+        """Update how many levels are below the predecessors of a node."""
         changed = [node]
         while changed:
             one = changed.pop()

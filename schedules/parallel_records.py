@@ -1,10 +1,10 @@
-"""What was measured of kernels in one launch, in the words of tuning records.
+"""Measurements of kernels in one launch, in the words of tuning records.
 
 The workload is which kernels in which order, each by the geometry of its launches: kernels of other
 shapes, tiles or work-groups are others. The configuration says whether they were merged. Of the
-records of a device the fastest is the verdict. Whoever measures writes both: of a merged kernel
-that failed, or answered wrongly, there is a record with an error, and what the kernels take apart
-is the verdict.
+records of a device the fastest is the verdict. Whoever measures writes both. A merged kernel that
+failed, or answered wrongly, has a record with an error. The latency of the kernels apart is then
+the verdict.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def group_config(merged: bool) -> dict[str, str | int | float | bool]:
 
 
 def gain(found: Iterator[Found], spec: DeviceSpec) -> float | None:
-    """How many times faster kernels are in one launch; ``None`` where nobody measured it here.
+    """Speedup of kernels in one launch; ``None`` where nobody measured it here.
 
     Parameters
     ----------

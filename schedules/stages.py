@@ -1,4 +1,4 @@
-"""The stages around a reduction: what its input is read through, what follows its sums."""
+"""The stages around a reduction: what its input is read through, and its epilogue."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def open_reduction(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV] | None:
 
 
 class _Last(threading.local):
-    """What was opened last."""
+    """The function that was opened last, and its schedule."""
 
     func: tirx.PrimFunc | None = None
     opened: tuple[Schedule, SBlockRV] | None = None
@@ -74,9 +74,10 @@ def _open(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV] | None:
 def open_contraction(
     func: tirx.PrimFunc, sums: str = "float32"
 ) -> tuple[Schedule, SBlockRV, Contraction] | None:
-    """The same for a sum of products of tensors of float32 or float16, or of 8-bit numbers.
+    """Open a function with one sum of products of float32, float16 or 8-bit tensors.
 
-    `sums` is what they are added up in, float32 or int32.
+    Returns what :func:`open_reduction` does. `sums` is the type of the accumulators, float32 or
+    int32.
     """
     opened = open_reduction(func)
     if opened is None:
@@ -111,7 +112,7 @@ def isolate(sch: Schedule, block: SBlockRV, data: tirx.Buffer) -> SBlockRV | Non
 
 
 def aligned_consumer(sch: Schedule, block: SBlockRV) -> SBlockRV | None:
-    """The only consumer of a reduction's sums, if it takes each of them once, in their order."""
+    """The only consumer of a reduction's result, if it reads each element once, in their order."""
     sums = sch.get(block).writes[0].source
     consumers = sch.get_consumers(block)
     if len(consumers) != 1 or not is_plain(sch, consumers[0]):
@@ -126,7 +127,7 @@ def aligned_consumer(sch: Schedule, block: SBlockRV) -> SBlockRV | None:
 
 
 def epilogue_of(sch: Schedule, block: SBlockRV) -> SBlockRV:
-    """The block that takes a reduction's sums out of their buffer, over the same axes.
+    """The block that takes a reduction's accumulators out of their buffer, over the same axes.
 
     That is the reduction's consumer (bias, residual and activation inlined into it) or, where it
     has none of that form, a copy made for the purpose.
@@ -135,10 +136,10 @@ def epilogue_of(sch: Schedule, block: SBlockRV) -> SBlockRV:
 
 
 def sums_stay_in_order(func: tirx.PrimFunc, block: s_tir.SBlock, epilogue: s_tir.SBlock) -> bool:
-    """Whether `block` sums products of static extents, and `epilogue` stores the result from them.
+    """Return whether `epilogue` stores the result of `block` element by element, in its order.
 
-    Each sum is then used once, where it stands; a kernel that is written out may keep them wherever
-    it likes.
+    `block` sums products of static extents. Each accumulator is then used once, where it stands; a
+    kernel that is written out may keep them wherever it likes.
     """
     shapes = [constant(v.dom.extent) for v in block.iter_vars]
     if None in shapes or 0 in shapes or str(block.iter_vars[0].var.ty.dtype) != "int32":
@@ -178,7 +179,7 @@ def axis_map(block: s_tir.SBlock, rank: int, mapping: Mapping) -> tirx.IndexMap:
 
 
 def fuse_axes(sch: Schedule, block: SBlockRV, epilogue: SBlockRV, first: int) -> None:
-    """Fuse axis `first` of a reduction's sums with the next one, in it and in its epilogue."""
+    """Fuse axis `first` of a reduction's result with the next one, in it and in its epilogue."""
     width = constant(sch.get(block).iter_vars[first + 1].dom.extent)
 
     def fused(v: list[tirx.Expr]) -> list[tirx.Expr]:

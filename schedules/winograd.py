@@ -82,7 +82,7 @@ def transforms(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def winograd_applies(workload: ConvWorkload) -> bool:
-    """Whether a convolution has the form that Winograd's algorithm computes."""
+    """Return whether a convolution has the form that Winograd's algorithm computes."""
     return (
         workload.kernel == (3, 3)
         and workload.strides == (1, 1)
@@ -211,7 +211,7 @@ def combine_outputs(product: te.Tensor, m: int, size: tuple[int, int, int]) -> t
     Returns
     -------
     te.Tensor
-        ``[N, O, OH, OW]``, with lanes behind.
+        ``[N, O, OH, OW]``, followed by lanes.
     """
     batch, out_h, out_w = size
     tiles_h, tiles_w = -(-out_h // m), -(-out_w // m)

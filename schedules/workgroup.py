@@ -1,4 +1,4 @@
-"""Which work-group a kernel gets, from five rules and no measurement.
+"""Choice of a kernel's work-group by five rules, without measurement.
 
 "Optimizing Inference on Mobile GPUs" (APSys'20, section 4.1): the work-group alone changes the time
 of a kernel up to eightfold, and many sizes come close to the best; rules about cores, arithmetic
@@ -45,13 +45,13 @@ Space = tuple[int, int, int]
 Sizes = tuple[Any, Any, Any]
 
 WORK_GROUP = 128
-"""Work-items of a group along one axis at most: four warps of NVIDIA's, and small enough for
-several groups to share a core of any GPU."""
+"""Work-items of a work-group along one axis at most: four warps of NVIDIA's, and small enough for
+several work-groups to share a core of any GPU."""
 
 _SMALLEST = 64
 
-# Groups of up to so many work-items: several share a core, so that it is busy while one of them
-# begins or ends.
+# Work-groups of up to so many work-items: several share a core, so that it is busy while one of
+# them begins or ends.
 _MOST_ITEMS = 256
 
 # Work-items along each axis that CUDA and OpenCL's drivers take.
@@ -63,7 +63,7 @@ _FEWEST_REGISTERS = 16
 
 @dataclass(frozen=True)
 class WorkGroup:
-    """Work-items of a group along columns (x), lines (y) and channels (z)."""
+    """Work-items of a work-group along columns (x), lines (y) and channels (z)."""
 
     x: int
     y: int = 1
@@ -82,7 +82,7 @@ class WorkGroup:
 
 @dataclass(frozen=True)
 class Read:
-    """How much of a tensor a work-group reads.
+    """Part of a tensor that a work-group reads.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Read:
             Of those variables.
         items : mapping of int to (int, int)
             For a variable by its position: the axis of the work-group that it is spread over, and
-            how many of its values a work-item takes. A work-item goes through all of the others.
+            how many of its values a work-item handles. A work-item goes through all of the others.
         """
         axes = []
         for index in load.indices:
@@ -129,7 +129,7 @@ class Read:
         return Read(tuple(axes))
 
     def elements(self, sizes: Sizes) -> Any:
-        """Distinct elements that a group of such a size reads; of arrays of sizes an array."""
+        """Distinct elements that a work-group of such a size reads; of arrays of sizes an array."""
         total = 1
         for moved, span in self.axes:
             first = sum(sizes[axis] * step for axis, step in moved) if moved else 1
@@ -148,7 +148,7 @@ def _step(index: tirx.Expr, var: tirx.Var) -> int:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be divided.
+    """Work to be divided into work-groups.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class Problem:
     form : {"conv", "depthwise", "general"}
         Of rule V: the paper's equations 6 and 7, or data accesses counted by `reads`.
     vector : int
-        Elements that a work-item takes along x: the paper's :math:`d_x`.
+        Elements that a work-item handles along x: the paper's :math:`d_x`.
     reads : tuple of Read
         The operands.
     registers : int
@@ -174,7 +174,7 @@ class Problem:
 
 
 def most_items(problem: Problem, spec: DeviceSpec) -> int:
-    """Work-items that a group may have: the device's limit, and what registers allow."""
+    """Work-items that a work-group may have: the device's limit, and what registers allow."""
     limit = max(spec.max_work_group_size, 1)
     if spec.registers:
         limit = min(limit, max(spec.registers // max(problem.registers, 1), 1))
@@ -182,7 +182,7 @@ def most_items(problem: Problem, spec: DeviceSpec) -> int:
 
 
 def takes(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> bool:
-    """Whether a device takes work-groups of a size."""
+    """Return whether a device accepts work-groups of a size."""
     within = all(size <= most for size, most in zip(group.sizes, _MOST_ALONG, strict=True))
     return within and group.items <= most_items(problem, spec)
 
@@ -223,7 +223,7 @@ def _shortfall(value: Any, unit: int) -> Any:
 
 
 def _cores(problem: Problem, sizes: Sizes, spec: DeviceSpec) -> Any:
-    """Rule I, equation 1: cores that idle in the last round of groups."""
+    """Rule I, equation 1: cores that idle in the last round of work-groups."""
     groups = prod(-(-n // w) for n, w in zip(problem.space, sizes, strict=True))
     return _shortfall(groups, spec.cores)
 
@@ -247,7 +247,7 @@ def simultaneous_items(spec: DeviceSpec) -> int:
 
 
 def _lines(problem: Problem, sizes: Sizes, spec: DeviceSpec) -> Any:
-    """Rule III, equation 3: the part of cache lines that a group reads along x and does not use."""
+    """Rule III, equation 3: part of cache lines that a work-group reads along x without using."""
     return _shortfall(sizes[0] * problem.vector * problem.element_bytes, spec.cache_line)
 
 
@@ -272,7 +272,7 @@ def _apart(a: Any, b: Any) -> Any:
 
 
 def _per_item(problem: Problem, sizes: Sizes) -> Any:
-    """Elements that a group reads for each of its work-items inside the output."""
+    """Elements that a work-group reads for each of its work-items inside the output."""
     inside = prod(np.minimum(w, n) for n, w in zip(problem.space, sizes, strict=True))
     return sum(read.elements(sizes) for read in problem.reads) / inside
 
@@ -292,7 +292,7 @@ RULES = (_cores, _units, _lines, _padding, _accesses)
 
 
 def penalties(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> tuple[float, ...]:
-    """What each rule says of a size."""
+    """Penalty of a size by each rule."""
     return tuple(float(rule(problem, group.sizes, spec)) for rule in RULES)
 
 
@@ -311,7 +311,7 @@ def ranked_work_groups(problem: Problem, spec: DeviceSpec, fewest: int = 1) -> l
     spec : DeviceSpec
         Its cores, lanes, cache lines and limits.
     fewest : int
-        Work-items of a group at least, where the device takes so many.
+        Work-items of a work-group at least, where the device accepts so many.
     """
     groups = [g for g in possible_work_groups(problem, spec) if g.items <= _MOST_ITEMS]
     groups = [group for group in groups if group.items >= fewest] or groups
@@ -322,13 +322,13 @@ def ranked_work_groups(problem: Problem, spec: DeviceSpec, fewest: int = 1) -> l
 
 
 def group_size(size: int | None, spec: DeviceSpec) -> int:
-    """How many of `size` work-items to put in a group along one axis, by the rules.
+    """Number of `size` work-items to put in a work-group along one axis, by the rules.
 
-    At most :data:`WORK_GROUP`; where that is no divisor the last group is guarded by a condition.
+    At most :data:`WORK_GROUP`; where that is no divisor a condition guards the last work-group.
     """
     limited = replace(spec, max_work_group_size=min(WORK_GROUP, spec.max_work_group_size))
     if size is None:
         return limited.max_work_group_size
-    # Small groups are for using all cores; where there is work for more, they cost what begins one.
+    # Small work-groups are for using all cores. With work for more, they cost what begins one.
     fewest = _SMALLEST if size >= 4 * _SMALLEST * max(spec.cores, 1) else 1
     return choose_work_group(Problem((max(size, 1), 1, 1)), limited, fewest).x

@@ -1,4 +1,4 @@
-"""The kernels of a block, what is independent among them, and what may become one launch."""
+"""The kernels of a block, which are independent of each other, and which may be one launch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Measured = Callable[[Sequence[Sequence[Launch]]], float | None]
 
 
 class KernelCall:
-    """A call of a kernel, with the bindings that take its results out of a tuple.
+    """A call of a kernel, with the bindings that unpack its results from a tuple.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class KernelCall:
 
     @property
     def types(self) -> list[relax.Type]:
-        """Of its results."""
+        """Types of its results."""
         ty = self.binding.value.ty_args[0]
         return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
 
@@ -131,7 +131,7 @@ class KernelGraph:
             known = {order: each for order, each in found.items() if each is not None}
             return max(known, key=known.__getitem__) if known else None
 
-        nearest: dict[int, frozenset[int]] = {}  # kernels in front, by position of a node
+        nearest: dict[int, frozenset[int]] = {}  # kernels before, by position of a node
         crossed: dict[int, int] = {}
         for position in sorted(self.before):
             above: set[int] = set()
@@ -177,7 +177,7 @@ class KernelGraph:
         return known if len(known) == len(found) else None
 
     def _kind(self, position: int, crossed: int) -> tuple[int, ...] | None:
-        """What kernels have to have in common; ``None`` of one that is left as it is.
+        """Key that kernels of one launch share; ``None`` for a kernel that stays as it is.
 
         A kernel that waits for the other device is not to keep one waiting that does not.
         """

@@ -1,12 +1,11 @@
 """Kernels that do not depend on each other as one launch (EMDL'21).
 
-Runs on scheduled kernels, behind what puts results in the place of others and in front of the
-memory planner: what members write is then alive together, and never in one storage.
+Runs on scheduled kernels, after the passes that put results in the place of others and before the
+memory planner. The results of members are then alive together, and never in one storage.
 
-Branches of a concatenation write different parts of one tensor, each into what the one before has
-left (:mod:`tvm_edge.relay_passes.memory.concat_in_place`). They are independent all the same: they
-write into one parameter of the merged kernel, and whichever kernel comes first allocates the
-tensor.
+Branches of a concatenation write different parts of one tensor, each into the state that the one
+before has left (:mod:`tvm_edge.relay_passes.memory.concat_in_place`). They are independent all the
+same. They write into one parameter of the merged kernel, and the first kernel allocates the tensor.
 """
 
 from __future__ import annotations
@@ -103,8 +102,8 @@ def fuse_parallel(
         if isinstance(block, relax.DataflowBlock):
             chosen = choose_groups(graph.problem(spec, measured), every=every)
             if every:
-                # What the policy takes are launches of known size, which templates wrote; to lower
-                # each group once more would take a tenth of the time of a compilation.
+                # The policy takes launches of known size, which templates wrote. To lower each
+                # group once more would cost a tenth of the time of a compilation.
                 chosen = [graph.checked(group, target) for group in chosen]
         taken = [group.members for group in chosen if group.taken]
         if taken:

@@ -57,5 +57,5 @@ def _recorded(mod: tvm.IRModule) -> dict[tvm.ir.GlobalVar, int]:
 
 
 def calls_region(value: relax.Expr) -> TypeGuard[relax.Call]:
-    """Whether an expression calls what ``RewriteCUDAGraph`` lifts to be recorded."""
+    """Return whether an expression calls a region that ``RewriteCUDAGraph`` lifts to record it."""
     return is_call(value, "relax.call_builtin_with_ctx") and value.args[0].global_symbol == _RUN

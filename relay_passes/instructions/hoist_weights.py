@@ -14,7 +14,7 @@ class HoistWeights:
 
     ``RewriteCUDAGraph`` lifts what it finds between kernels together with them. A region that takes
     the whole tuple checks the types of all weights when it is called: 60 of them cost the host as
-    much as 20 launches. Taken out in front, a region's weights are its own alone.
+    much as 20 launches. Unpacked before it, a region's weights are its own alone.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

@@ -1,4 +1,4 @@
-"""Which arguments of kernels are tensors that the program itself has made."""
+"""Marks on the arguments of kernels that are tensors the program itself has made."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MarkMade:
 
 
 def _is_constant(func: tirx.PrimFunc) -> bool:
-    """Whether all parameters are tensors whose lengths the compiler knows."""
+    """Return whether all parameters are tensors whose lengths the compiler knows."""
     return all(
         isinstance(param.ty, tirx.BufferType)
         and all(isinstance(length, tirx.IntImm) for length in param.shape)

@@ -1,7 +1,7 @@
 """Each of several models by itself, beside the function that runs all of them.
 
-``main`` computes all models, and kernels of different ones may be merged there. What one of them
-takes is cut out of it before that: the same kernels on the same weights, by a function of its own.
+``main`` computes all models, and kernels of different ones may be merged there. Before that each
+model is cut out of it: the same kernels on the same weights, by a function of its own.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _needed(
 
 
 def _with_branches(binding: relax.Binding) -> list[relax.Binding]:
-    """A binding behind those of its branches."""
+    """A binding after those of its branches."""
     value = binding.value
     branches = (value.true_branch, value.false_branch) if isinstance(value, relax.If) else ()
     return [*(each for branch in branches for each in all_bindings(branch)), binding]

@@ -6,10 +6,10 @@ maximal run of kernels on one device is a stage, a function that takes what earl
 returns what later ones need. Those tensors are a frame's own: the memory planner leaves results
 of functions alone, so that no stage of another frame reuses their storage.
 
-Stages do the work of ``main`` in its order, crossings aside. All of them belong to the GPU's
-stages: the GPU has one queue, and the CPU would wait for whatever it holds of other frames. So what
-the CPU reads is waited for at the end of the GPU's stage, and what the CPU made is copied at the
-beginning of the GPU's next.
+Stages do the work of ``main`` in its order, copies aside. All copies belong to the GPU's stages:
+the GPU has one queue, and the CPU would wait for whatever it holds of other frames. So tensors that
+the CPU reads are waited for at the end of the GPU's stage. Tensors that the CPU made are copied at
+the beginning of the GPU's next.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stage:
     """A part of ``main`` as a function.
 
     The first takes what ``main`` takes. Each other takes what the one before returns, as separate
-    arguments, and the weights behind them. All return a tuple; the last returns the results of
+    arguments, and the weights after them. All return a tuple; the last returns the results of
     ``main``, all of them on the CPU.
 
     Attributes
@@ -59,8 +59,8 @@ def split_stages(lifted: tvm.IRModule, shared: Collection[str] = ()) -> list[Sta
     Parameters
     ----------
     lifted : IRModule
-        Scheduled kernels; ``main`` takes the weights as its last parameter, and crossings are
-        ``to_vdevice``.
+        Scheduled kernels; ``main`` takes the weights as its last parameter, and copies between
+        devices are ``to_vdevice``.
     shared : collection of {"read", "write"}
         What the CPU does with the GPU's tensors where they are. It writes none of them here: it
         would wait for the GPU's work on other frames.
@@ -133,16 +133,16 @@ def _function(
 
 @dataclass
 class _Run:
-    """Kernels of one device one behind the other, and what goes with them."""
+    """Kernels of one device one after the other, and what goes with them."""
 
     device: int
     bindings: list[relax.Binding] = field(default_factory=list)
-    # Crossings to the CPU, which the host waits for when all kernels are enqueued.
+    # Copies to the CPU, which the host waits for when all kernels are enqueued.
     reads: list[relax.Binding] = field(default_factory=list)
 
 
 class _Splitter:
-    """Deals the bindings of ``main``, whose crossings are calls already, to runs."""
+    """Deals the bindings of ``main``, whose copies are calls already, to runs."""
 
     def __init__(self, mod: tvm.IRModule, results: int) -> None:
         self._main = mod["main"]
@@ -152,7 +152,7 @@ class _Splitter:
         self._views: dict[relax.Var, relax.Binding] = {}
         self._home: dict[relax.Var, int] = {}  # the run that makes it
         self._lengths: dict[tirx.Var, int] = {}  # the run that a symbolic length is known in
-        self._writes: list[relax.Binding] = []  # crossings to the GPU, for its next run
+        self._writes: list[relax.Binding] = []  # copies to the GPU, for its next run
         *bindings, last = self._lives.bindings
         self._results = last.value
         assert isinstance(self._results, relax.Tuple) and len(self._results.fields) == results
@@ -196,12 +196,12 @@ class _Splitter:
         return CPU if device is not None and is_same(device, self._cpu) else GPU
 
     def _changes_after(self, position: int, crossing: relax.Binding) -> bool:
-        """Whether a kernel overwrites, later on, what crosses: it has to cross where it does."""
+        """Return whether a later kernel overwrites what is copied: the copy then has to stay."""
         sources = {crossing.var, *reached(crossing.value, self._lives.held)}
         return any(self._lives.overwritten.get(each, -1) > position for each in sources)
 
     def _cross(self, binding: relax.Binding) -> None:
-        """Deal a crossing to a run of the GPU, if there is one that it can go to."""
+        """Deal a copy to a run of the GPU, if there is one that it can go to."""
         if self._device_of(binding.var) == GPU:
             if self.runs[-1].device == CPU:
                 self._writes.append(binding)
@@ -233,7 +233,7 @@ class _Splitter:
         last.reads = []
 
     def _settle(self, value: relax.Expr) -> None:
-        """Let crossings that this reads, and that were put off, happen in front of it."""
+        """Let copies that this reads, and that were put off, happen before it."""
         made = self._made_of(value)
         if any(crossing.var in made for crossing in self.runs[-1].reads):
             self._end_run()
@@ -250,7 +250,7 @@ class _Splitter:
         self._home[binding.var] = run
 
     def _made_of(self, value: relax.Expr) -> dict[relax.Var, None]:
-        """The variables that a value needs, those behind views in place of the views."""
+        """The variables that a value needs, with the viewed tensors in place of views."""
         found: dict[relax.Var, None] = {}
         for var in relax.analysis.free_vars(value):
             if var in self._views:
@@ -308,7 +308,7 @@ class _Splitter:
     def _with_views(
         self, bindings: list[relax.Binding], results: relax.Expr
     ) -> list[relax.Binding]:
-        """Bindings, and in front of them the views that they and the results need."""
+        """Bindings, and before them the views that they and the results need."""
         found: dict[relax.Var, relax.Binding] = {}
 
         def show(value: relax.Expr) -> None:

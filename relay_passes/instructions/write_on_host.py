@@ -27,7 +27,7 @@ __all__ = ["WriteOnHost"]
 class WriteOnHost:
     """Have kernels of the CPU write into the tensors that are handed over to the GPU.
 
-    Runs behind ``CallTIRRewrite`` and in front of the memory planner. A tensor whose allocation it
+    Runs after ``CallTIRRewrite`` and before the memory planner. A tensor whose allocation it
     does not find is copied when it is handed over.
 
     A kernel that writes waits until the GPU is done with what the memory held before. Where the GPU
@@ -56,7 +56,7 @@ class WriteOnHost:
 
 
 def _is_planned(value: relax.Expr | None) -> bool:
-    """Whether this is an allocation that can be made anywhere."""
+    """Return whether this is an allocation that can be made anywhere."""
     return is_call(value, "relax.builtin.alloc_tensor") and static_shape(value.ty) is not None
 
 

@@ -32,7 +32,7 @@ FINISH_WRITE = "vm.builtin.tvm_edge.finish_write"
 
 
 def calls(value: relax.Expr, name: str) -> bool:
-    """Whether an expression, of a lowered module, calls one of these functions."""
+    """Return whether an expression, of a lowered module, calls one of these functions."""
     return (
         isinstance(value, relax.Call)
         and isinstance(value.op, relax.ExternFunc)

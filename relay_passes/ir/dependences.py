@@ -40,7 +40,7 @@ class Access:
     writes: bool
 
     def collides(self, other: Access) -> bool:
-        """Whether both may touch the same elements."""
+        """Return whether both may touch the same elements."""
         if self.area is None or other.area is None:
             return True
         (a, count_a), (b, count_b) = self.area, other.area

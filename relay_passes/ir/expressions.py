@@ -34,7 +34,7 @@ KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
 
 def is_call(value: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
-    """Whether an expression calls one of the operators of these names."""
+    """Return whether an expression calls one of the operators of these names."""
     return (
         isinstance(value, relax.Call)
         and isinstance(value.op, tvm.ir.Op)
@@ -71,7 +71,7 @@ def static_shape(ty: relax.Type) -> tuple[int, ...] | None:
 
 
 def may_hold_tensors(ty: relax.Type) -> bool:
-    """Whether a value of this type can be a tensor, or something that has one."""
+    """Return whether a value of this type can be a tensor, or something that has one."""
     return not isinstance(ty, relax.ShapeType | tvm.ir.PrimType)
 
 

@@ -37,7 +37,7 @@ def vdevices_of(mod: tvm.IRModule) -> list[relax.VDevice]:
 
 
 def is_same(a: relax.VDevice, b: relax.VDevice) -> bool:
-    """Whether two virtual devices are one object; TVM's own ``same_as`` and ``==`` recurse."""
+    """Return whether two virtual devices are one object; TVM's ``same_as`` and ``==`` recurse."""
     return bool(tvm_ffi.Object.same_as(a, b))
 
 

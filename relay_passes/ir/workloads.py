@@ -75,7 +75,7 @@ class Int8Conv:
         Not padded yet.
     weights : np.ndarray
     zero : int
-        What the image is padded with.
+        Padding value of the image.
     block : int
         Channels in a block of the image; 0 if it has no kernel on blocks.
     """

@@ -122,7 +122,7 @@ class _Blocker(PyExprMutator):
         self._chosen = chosen
         self._layouts = layouts
         self._spec = spec
-        # Measured knobs of convolutions of bytes; `None`: they have no kernel on blocks.
+        # Measured knobs of int8 convolutions; `None`: they have no kernel on blocks.
         self._int8 = configs if spec.has_cpu_cores and spec.dot_product else None
         self._bound: dict[relax.Var, relax.Expr] = {}
         self._planned: int | None = None  # the layout of the result at hand
@@ -316,7 +316,7 @@ class _Blocker(PyExprMutator):
                 workload.padding,
                 config.knobs,
                 primfunc_name_hint=PRODUCT.replace("product", "conv2d"),
-                # Several stages: TVM would take none of them for one that tails may follow.
+                # Several stages: TVM would take none of them for one that an epilogue may follow.
                 primfunc_attrs={"op_pattern": 4},
             )
             return result, workload.filters

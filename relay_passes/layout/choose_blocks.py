@@ -1,7 +1,7 @@
 """Choose the convolutions of a graph that are worth a blocked layout.
 
-Convolutions that hand blocks to each other stand or fall together: what all of them gain has to
-pay for packing and unpacking the images where blocks begin and end.
+Convolutions that hand channel blocks to each other stand or fall together. The gain of all of them
+has to pay for packing and unpacking the images where blocks begin and end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tvm_edge.schedules.cpu.algorithm import choose_config
 
 __all__ = ["choose_blocked"]
 
-# Shares of the peak that kernels reach: plain, blocked, and what Winograd's algorithm makes of it.
+# Shares of the peak that kernels reach: plain, blocked, and with Winograd's algorithm.
 _PLAIN, _DIRECT, _WINOGRAD = 0.55, 0.85, 1.6
 _LAUNCH = 2e-6  # seconds of a parallel kernel more
 
@@ -88,7 +88,7 @@ def choose_blocked(
 
 
 def _follows(value: relax.Expr) -> bool:
-    """Whether an operator takes blocks where its operands have them."""
+    """Return whether an operator takes blocks where its operands have them."""
     return isinstance(value, relax.TupleGetItem) or of_call(value).blocks is not None
 
 

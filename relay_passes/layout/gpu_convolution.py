@@ -42,6 +42,6 @@ def gpu_conv(
         image,
         const(pack_rows(weights, workload, config.block), "float32"),
         primfunc_name_hint="conv2d_in_blocks",
-        # Several stages: TVM would take none of them for one that tails may follow.
+        # Several stages: TVM would take none of them for one that an epilogue may follow.
         primfunc_attrs={"op_pattern": 4},
     )

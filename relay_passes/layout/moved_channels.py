@@ -42,7 +42,7 @@ class Channel:
 
 
 class MovedChannels:
-    """Which channel of which image each channel of a value is.
+    """Origin of each channel of a value: an image and a channel of it.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class MovedChannels:
                 self._move(var, value, channels)
 
     def _channels(self, expr: relax.Expr) -> np.ndarray | None:
-        """Of any value; ``None`` if it has no blocks."""
+        """The channels of any value; ``None`` if it has no blocks."""
         if expr in self._picked:
             return self._picked[expr]
         image = self._images.get(expr)

@@ -16,7 +16,7 @@ __all__ = ["KernelSchedule", "schedule_kernels"]
 
 @dataclass(frozen=True)
 class KernelSchedule:
-    """Which rule scheduled a kernel, where its knobs came from, and the kind of its device."""
+    """The rule that scheduled a kernel, the source of its knobs, and the kind of its device."""
 
     rule: str
     origin: str

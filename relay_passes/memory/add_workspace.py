@@ -1,4 +1,4 @@
-"""Room that kernels need beside their results, as further results that nobody reads.
+"""Workspace of kernels as further results that nobody reads.
 
 So the memory planner knows it, shares it between kernels, and nothing is allocated in the run.
 """

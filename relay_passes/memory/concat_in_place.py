@@ -1,6 +1,6 @@
 """Concatenations without copies: producers write into the result.
 
-The parts of a concatenation along blocks of channels lie one behind the other in memory (batch 1).
+The parts of a concatenation along channel blocks lie one after the other in memory (batch 1).
 The first kernel that writes a part allocates the whole result, later ones write into it in place,
 each at the offset of its part. A concatenation whose result begins another one's (DenseNet) shares
 its memory, so that features are written once however often they are passed on.
@@ -36,7 +36,7 @@ _VECTOR_BYTES = 16
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a tensor lies: in which concatenation's result, from which block on."""
+    """Place of a tensor in a concatenation's result, by its first block."""
 
     root: relax.Var
     offset: int
@@ -70,7 +70,7 @@ def concat_in_place(mod: tvm.IRModule, *, specialise: bool = False) -> tvm.IRMod
 
 
 class _Plan:
-    """Which tensors become parts of others.
+    """The tensors that become parts of others.
 
     Attributes
     ----------
@@ -127,7 +127,7 @@ class _Plan:
         self.gone[var] = parts
 
     def _parts(self, var: relax.Var) -> list[relax.Var] | None:
-        """What is concatenated."""
+        """The tensors that are concatenated."""
         value = self._producer[var]
         if not is_call(value, "relax.call_tir"):
             return None
@@ -137,7 +137,7 @@ class _Plan:
         return [arg for arg in value.args[1].fields if isinstance(arg, relax.Var)]
 
     def _movable(self, part: relax.Var, *, first: bool) -> bool:
-        """Whether a tensor can lie in another; at its beginning other kernels may read it too."""
+        """Return whether a tensor can lie in another; at its beginning others may read it too."""
         value = self._producer.get(part)
         if part in self.places or not is_call(value, "relax.call_tir"):
             return False
@@ -148,7 +148,7 @@ class _Plan:
 
 
 def _aligned(part: relax.TensorType, offset: int) -> bool:
-    """Whether vectors of a part at `offset` are as aligned as they were in a tensor of its own."""
+    """Return whether vectors of a part at `offset` are as aligned as in a tensor of its own."""
     shape = static_shape(part)
     assert shape is not None
     size = np.dtype(str(part.dtype)).itemsize
@@ -244,7 +244,7 @@ class _Rewriter(PyExprMutator):
 
 @dataclass(frozen=True)
 class _Area:
-    """Where along axis 1 of a larger tensor a part begins, and how long that axis is."""
+    """Begin of a part along axis 1 of a larger tensor, and the length of that axis."""
 
     offset: int | tirx.Var
     size: int | tirx.Var

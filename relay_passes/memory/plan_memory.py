@@ -33,7 +33,7 @@ __all__ = ["PlanMemory"]
 
 @tvm.transform.module_pass(opt_level=0, name="PlanMemory")
 class PlanMemory:
-    """Allocate tensors of static shape in ``main`` from storages; runs behind ``CallTIRRewrite``.
+    """Allocate tensors of static shape in ``main`` from storages; runs after ``CallTIRRewrite``.
 
     Results, which are the caller's, tensors of other shapes and what the host reads as a shape stay
     ``R.builtin.alloc_tensor``: the last, because ``RewriteCUDAGraph`` takes an operator on planned
@@ -84,7 +84,7 @@ class _Tensor:
 
 @dataclass
 class _Storage:
-    """Room for the first of its tensors, which is the largest."""
+    """Memory for the first of its tensors, which is the largest."""
 
     tensors: list[_Tensor]
 
@@ -93,7 +93,7 @@ class _Storage:
         return self.tensors[0].nbytes
 
     def takes(self, tensor: _Tensor) -> bool:
-        """Whether a tensor, not larger than those before, is never alive together with one."""
+        """Return whether a tensor, no larger than those before, is never alive with one of them."""
         return all(other.last < tensor.first or tensor.last < other.first for other in self.tensors)
 
     def idle(self, tensor: _Tensor) -> int:

@@ -73,7 +73,7 @@ def _candidates(mod: tvm.IRModule) -> dict[relax.Var, int]:
 
 
 def _same_elements(func: tirx.PrimFunc, position: int) -> bool:
-    """Whether a kernel reads an operand only where it writes the element of the same index."""
+    """Return whether a kernel reads an operand only where it writes the element at that index."""
     operand, output = func.params[position], func.params[-1]
     good, loads = 0, 0
 

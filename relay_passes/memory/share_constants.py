@@ -21,7 +21,7 @@ __all__ = ["ShareConstants"]
 class ShareConstants:
     """Replace each tensor constant by the first of the same type and bytes.
 
-    Runs in front of :class:`~tvm_edge.relay_passes.memory.lift_weights.LiftWeights`, which tells
+    Runs before :class:`~tvm_edge.relay_passes.memory.lift_weights.LiftWeights`, which tells
     constants apart by identity.
     """
 

@@ -1,6 +1,6 @@
 """Convolutions in parts, for weights that are streamed through a window smaller than a layer.
 
-A convolution is cut along its output channels, with the element-wise operators behind it, and the
+A convolution is cut along its output channels, with the element-wise operators after it, and the
 parts are put side by side: each kernel reads the image, and a part of the filters. Where kernels
 can write into the result at an offset, nothing is copied
 (:mod:`tvm_edge.relay_passes.memory.concat_in_place`).
@@ -35,7 +35,7 @@ _GRAIN = 16
 
 
 def plan_filters(filters: int, filter_bytes: int, window: int) -> int | None:
-    """How many filters a part has, so that two parts fit a window of so many bytes.
+    """Number of filters of a part, so that two parts fit a window of so many bytes.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def split_convolutions(
 
 @dataclass(frozen=True)
 class _Layer:
-    """A convolution and the element-wise operators behind it that nobody else reads."""
+    """A convolution and the element-wise operators after it that nobody else reads."""
 
     binding: relax.VarBinding
     weights: np.ndarray
@@ -170,7 +170,7 @@ def _layer(
 
 
 def _by_channel(value: relax.Expr, image: relax.Var) -> bool:
-    """Whether an operator computes each channel of an image by itself, and has constants beside."""
+    """Return whether an operator computes each channel by itself, with constants beside."""
     if of_call(value).blocks not in ("unary", "binary"):
         return False
     shape, own = static_shape(value.ty), static_shape(image.ty)
@@ -181,7 +181,7 @@ def _by_channel(value: relax.Expr, image: relax.Var) -> bool:
 
 
 def _slices(arg: relax.Expr, channels: int) -> Callable[[int, int], relax.Expr] | None:
-    """What a constant is for some of the channels; ``None`` if that cannot be said."""
+    """Slices of a constant for some of the channels; ``None`` if that cannot be said."""
     if isinstance(arg, tvm.ir.GenericConst) and isinstance(arg.ty, relax.TensorType):
         value = arg.value.numpy()
         if value.size == 1:

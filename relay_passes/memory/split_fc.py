@@ -1,10 +1,10 @@
 """Fully connected layers in parts, each with a weight that is read for it.
 
-Rallapalli et al., "Are Very Deep Neural Networks Feasible on Mobile Devices?", section 3: what a
-very deep network needs of memory is the weights of a few fully connected layers. Such a layer is
-cut along what it sums over, and the results are added up; or, where a part would have a few terms
-only, along its outputs, and the results are put side by side. Parts are of one size but for the
-last, and so of one kernel.
+Rallapalli et al., "Are Very Deep Neural Networks Feasible on Mobile Devices?", section 3: the
+memory of a very deep network is the weights of a few fully connected layers. Such a layer is cut
+along the reduction axis, and the results are added up. Where a part of that axis would be too
+short, it is cut along its outputs, and the results are put side by side. Parts are of one size but
+for the last, and so of one kernel.
 
 A part's weight is one piece of the artifact, and is streamed
 (:mod:`tvm_edge.relay_passes.memory.stream_weights`): the part in use and the next one fill the
@@ -32,15 +32,15 @@ __all__ = ["Cut", "SplitDense", "SplitLayer", "least_window", "plan_cut", "split
 
 # How to cut, the best first, and what the lengths of parts are multiples of: rows of the matrix
 # that kernels add up at a time, whole vectors and panels. A part of some rows is read as it lies in
-# the whole matrix, a row of some kB after the other (one row on the left, 16384x4096 in 8 parts,
-# one core: 17 ms instead of 25 with parts of some columns).
+# the whole matrix, a row of some kB after the other. With one row on the left, 16384x4096 in 8
+# parts, one core: 17 ms instead of 25 with parts of some columns.
 _WAYS: tuple[tuple[Literal["output", "reduction"], int], ...] = (
     ("reduction", 64),
     ("output", 64),
     ("reduction", 16),
 )
-# Each is a few µs of its own, and one tensor more that the last kernel reads: OpenCL promises room
-# for 1 KiB of arguments.
+# Each is a few µs of its own, and one tensor more that the last kernel reads: OpenCL promises only
+# 1 KiB of arguments.
 _MOST_PARTS = 64
 
 _DTYPES = ("float32", "float16")
@@ -48,7 +48,7 @@ _DTYPES = ("float32", "float16")
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a matrix ``[K, N]`` is cut.
+    """Cut of a matrix ``[K, N]`` into parts.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class SplitDense:
 
 
 def plan_cut(shape: tuple[int, int], itemsize: int, window: int) -> Cut | None:
-    """How to cut a matrix ``[K, N]`` so that two parts fit a window of so many bytes.
+    """Plan the cut of a matrix ``[K, N]`` so that two parts fit a window of so many bytes.
 
     ``None`` if it cannot be: :func:`least_window` says which window would do.
     """
@@ -220,7 +220,7 @@ class _Writer:
             )
             self._bind(binding.var, value)
             return
-        # Sums of halves are rounded once, at the end.
+        # Partial sums of float16 are rounded once, at the end.
         dtype = str(call.ty.dtype)
         wide = "float32" if dtype == "float16" else None
         ends = [end for _, end in cut.places(matrix.shape)]

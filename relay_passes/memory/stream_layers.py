@@ -51,7 +51,7 @@ class StreamedKernels:
 
 
 def is_streamed_to(mod: tvm.IRModule, ty: relax.Type) -> bool:
-    """Whether a kernel with a result of this type runs where weights take room.
+    """Return whether a kernel with a result of this type runs where weights occupy memory.
 
     On a GPU, or on the one device there is. The CPU beside a GPU reads its weights where they are
     mapped.
@@ -134,7 +134,7 @@ def _nbytes(constant: tvm.ir.GenericConst) -> int:
 
 
 def _adds_up(func: tirx.PrimFunc) -> bool:
-    """Whether a kernel reduces: one that picks from a table reads some of its rows alone."""
+    """Return whether a kernel reduces: one that picks from a table reads only some of its rows."""
     found = False
 
     def block(node: s_tir.SBlock) -> None:

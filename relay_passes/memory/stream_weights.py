@@ -42,7 +42,7 @@ def streamed_constant(value: relax.Expr | None) -> relax.Expr | None:
 
 
 def asks_for_part(value: relax.Expr) -> bool:
-    """Whether an expression is what :class:`StreamWeights` makes of a mark."""
+    """Return whether an expression is what :class:`StreamWeights` makes of a mark."""
     return _calls(value, NEXT_PART, UPLOAD_PART)
 
 
@@ -52,7 +52,7 @@ def waits_for(value: relax.Expr) -> relax.Expr | None:
 
 
 def not_waiting(value: relax.Call) -> relax.Call:
-    """The same call for a part, after no kernel."""
+    """A call for a part that comes after no kernel."""
     return relax.Call(value.op, value.args[:4], value.attrs, value.ty_args)
 
 
@@ -65,13 +65,13 @@ def _calls(value: relax.Expr, *names: str) -> bool:
 
 @tvm.transform.module_pass(opt_level=0, name="StreamWeights")
 class StreamWeights:
-    """Ask the runtime for each streamed weight in front of the kernel that reads it.
+    """Ask the runtime for each streamed weight before the kernel that reads it.
 
-    With a part goes the one that is wanted next, so that it is read meanwhile. Behind the last of
+    With a part goes the one that is wanted next, so that it is read meanwhile. After the last of
     a device comes the first again, of the next run. Each but the first also takes a result of the
-    kernel that read the one before, so that no pass behind this one changes their order.
+    kernel that read the one before, so that no pass after this one changes their order.
 
-    Runs on scheduled kernels, in front of ``LiftWeights``.
+    Runs on scheduled kernels, before ``LiftWeights``.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def _readers(
 
 
 def _name(mod: tvm.IRModule, var: relax.Var, kind: str) -> str:
-    """Of the function that gives a kernel its part."""
+    """Name of the function that gives a kernel its part."""
     device, devices = vdevice_of(var.ty), vdevices_of(mod)
     if device is None and devices:
         device = devices[0]

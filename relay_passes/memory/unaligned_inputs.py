@@ -1,7 +1,7 @@
 """Inputs that kernels of the CPU read wherever they begin.
 
 LLVM's vector loads assume that a tensor begins on 64 bytes, as what TVM allocates does; NumPy's
-arrays begin 16 bytes behind a page. A model's input would have to be copied first, in each run.
+arrays begin 16 bytes after a page. A model's input would have to be copied first, in each run.
 A kernel that is told that it begins anywhere loads the same vectors without that assumption, which
 costs nothing where it does begin there.
 """

@@ -29,13 +29,13 @@ _NO_WORK = (
 
 
 def gpu_work_first(mod: tvm.IRModule) -> tvm.IRModule:
-    """Put what can be enqueued in front of what the CPU computes, otherwise in the same order.
+    """Move work that can be enqueued before work of the CPU, otherwise in the same order.
 
     Parameters
     ----------
     mod : IRModule
-        Two devices; operators in ``main``, nothing written in place, and crossings
-        ``to_vdevice``. Each goes right behind what it copies.
+        Two devices; operators in ``main``, nothing written in place, and copies ``to_vdevice``.
+        Each goes right after what it copies.
     """
     gvar = mod.get_global_var("main")
     main = mod[gvar]
@@ -78,7 +78,7 @@ def _stops_host(binding: relax.Binding, cpu: relax.VDevice) -> bool:
 
 
 def _wanted(binding: relax.Binding, position: int, used: list[int]) -> int:
-    """The place in the order that a binding would like: a crossing's, that of what it copies."""
+    """The place in the order that a binding would like; for a copy, that of what it copies."""
     if is_call(binding.value, "relax.to_vdevice"):
         return max(used, default=-1)
     return position

@@ -170,8 +170,8 @@ def label_parameters(
 ) -> list[int]:
     """Choose the device of each parameter of ``main``.
 
-    Inputs that both devices read come from the host and stay there: on the GPU they would cross to
-    it and back. Where the devices have `shared` memory, the CPU reads what is on the GPU for
+    Inputs that both devices read come from the host and stay there: otherwise they would be copied
+    to the GPU and back. Where the devices have `shared` memory, the CPU reads the GPU's tensors for
     nothing.
     """
     readers: dict[relax.Var, set[int]] = {param: set() for param in func.params}
@@ -219,7 +219,7 @@ def _name(call: relax.Call) -> str:
 
 
 def _has_operands(call: relax.Call) -> bool:
-    """Whether tensors carry a call's virtual device to its kernel, which for a size has none."""
+    """Return whether tensors carry a call's virtual device to its kernel; a size has none."""
     return _name(call) != "relax.size" and bool(operands(call))
 
 
@@ -246,7 +246,7 @@ def _dtypes(ty: Any) -> set[str]:
 
 
 def _is_dynamic(ty: Any) -> bool:
-    """Whether a tensor's shape is known only in the run: inputs have static shapes."""
+    """Return whether a tensor's shape is known only in the run: inputs have static shapes."""
     if isinstance(ty, relax.TupleType):
         return any(_is_dynamic(field) for field in ty.fields)
     if not isinstance(ty, relax.TensorType):

@@ -1,8 +1,8 @@
 """Kernels of float16 tensors that calculate in float32.
 
 Storage is float16 and arithmetic float32: what a kernel reads is widened, what it keeps for itself
-(sums, stages in front of and behind them) is float32, and what it stores is rounded once. A sum of
-thousands of products is then as good as float32's, and a chain of element-wise operators that
+(accumulators, stages before and after them) is float32, and what it stores is rounded once. A sum
+of thousands of products is then as good as float32's, and a chain of element-wise operators that
 was fused rounds at its end only.
 """
 
@@ -79,7 +79,7 @@ def _uses_float16(func: tirx.PrimFunc) -> bool:
 
 
 def _is_arithmetic(func: tirx.PrimFunc) -> bool:
-    """Whether all that it does with float16 means the same of float32."""
+    """Return whether all that it does with float16 means the same of float32."""
     strange: list[Any] = []
 
     def on_call(call: ir.Call) -> None:
@@ -156,7 +156,7 @@ class _Widener:
 
 
 def _block(block: s_tir.SBlock) -> s_tir.SBlock:
-    """What is only stored as float16 is not rounded where it is not stored."""
+    """Drop the rounding of values that are only stored as float16, where they are not stored."""
     store = block.body
     if STORED not in block.annotations or not isinstance(store, tirx.BufferStore):
         return block

@@ -23,7 +23,7 @@ class PrecisionPlan:
 
     A product is, unless something speaks against it; an operator that may follow is where all that
     it reads is float16 and its result leads to a product. What leads to none (decoding of boxes,
-    softmax, logits) keeps the digits of the last product's float32 sums.
+    softmax, logits) keeps the digits of the last product's float32 accumulators.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class PrecisionPlan:
         return is_product(binding.value) and not self._objection(binding)
 
     def _may_follow(self, binding: relax.Binding) -> bool:
-        """Whether a binding is float16 where all that it reads is."""
+        """Return whether a binding is float16 where all that it reads is."""
         how = of_call(binding.value).float16
         return how is not None and not how.is_product and not self._objection(binding)
 
@@ -168,13 +168,13 @@ def _read_whole(bindings: Sequence[relax.Binding], result: relax.Expr) -> set[re
 
 
 def is_product(value: relax.Expr) -> bool:
-    """Whether an operator is worth a conversion of its operands to float16."""
+    """Return whether an operator is worth a conversion of its operands to float16."""
     how = of_call(value).float16
     return how is not None and how.is_product
 
 
 def is_float32(ty: relax.Type) -> bool:
-    """Whether a type is of one tensor of float32, or of several."""
+    """Return whether a type is of one tensor of float32, or of several."""
     if isinstance(ty, relax.TupleType):
         return len(ty.fields) > 0 and all(map(is_float32, ty.fields))
     return isinstance(ty, relax.TensorType) and str(ty.dtype) == "float32"

@@ -1,6 +1,6 @@
 """Weights as float16 of which those that are added up are right on average.
 
-Rounded one by one, the errors of a filter add up to something: a smooth image and channels behind
+Rounded one by one, the errors of a filter add up to something: a smooth image and channels after
 a ReLU, whose mean is not zero, shift its result. As in the correction of a quantised network's
 biases (Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction",
 ICCV'19, §4.2), but without data and without cost: some of the weights that lie nearly in the middle

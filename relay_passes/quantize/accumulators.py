@@ -1,4 +1,4 @@
-"""Sums of products of 8-bit numbers, with what makes real ones of them."""
+"""Accumulators of products of 8-bit numbers, with the scales that make real numbers of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Sum:
     offset, scale, shift : np.ndarray
         ``[O]``, of int64 and float32.
     finish : callable
-        What makes the operator's result of a tensor ``[N, O, H, W]``.
+        Makes the operator's result of a tensor ``[N, O, H, W]``.
     """
 
     numbers: relax.Expr

@@ -1,4 +1,4 @@
-"""How 8-bit numbers stand for real ones, and constants for each channel."""
+"""Encodings of real numbers in 8 bits, and constants for each channel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Encoding:
     dtype: str
 
     def stored_as(self, dtype: str) -> Encoding:
-        """The same numbers, moved into the range of another type."""
+        """Encoding of these numbers, moved into the range of another type."""
         if dtype == self.dtype:
             return self
         return replace(self, dtype=dtype, zero=self.zero + _shift(self.dtype, dtype))
@@ -34,7 +34,7 @@ class Encoding:
 
 
 def encoding_of(call: relax.Call, dtype: str) -> Encoding | None:
-    """Of a QUANTIZE or DEQUANTIZE of numbers of a type; ``None`` if it is of channels."""
+    """Encoding of a QUANTIZE or DEQUANTIZE of numbers of a type; ``None`` if it is of channels."""
     scale, zero = constant_of(call.args[1]), constant_of(call.args[2])
     if scale is None or zero is None or scale.size != 1 or zero.size != 1:
         return None

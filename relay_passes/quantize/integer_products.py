@@ -1,9 +1,9 @@
 """Sums of products that a model has in whole numbers: ConvInteger, MatMulInteger.
 
-They come as operators of int32: bytes less a zero point, which may be known in a run alone
-(DynamicQuantizeLinear), times a constant. ``Σ (x - z)·w`` is ``Σ x·w - z·Σ w``, of which the second
-sum is a constant. Where an image is padded and its zero point not known, it is padded with zeros,
-and that sum is of what of a filter lies within the image.
+They come as operators of int32: 8-bit numbers less a zero point, times a constant. The zero point
+may be known in a run alone (DynamicQuantizeLinear). ``Σ (x - z)·w`` is ``Σ x·w - z·Σ w``, of which
+the second sum is a constant. Where an image is padded and its zero point not known, it is padded
+with zeros. That sum is then over the part of a filter that lies within the image.
 
 Filters beyond int8 are moved: ``Σ x·w`` is ``Σ x·(w - t) + t·Σ x``, and the sum of the image is one
 more filter's, of ones.
@@ -38,7 +38,7 @@ _VIEWS = ("relax.expand_dims", "relax.reshape")
 
 
 def is_integer_sum(value: relax.Expr) -> bool:
-    """Whether it is a convolution or a product whose result is of int32."""
+    """Return whether it is a convolution or a product whose result is of int32."""
     is_sum = is_call(value, "relax.nn.conv2d", "relax.matmul")
     return is_sum and str(value.ty.dtype) == "int32"
 
@@ -127,7 +127,7 @@ def integer_convolution(
     weights : np.ndarray
         ``[O, C/groups, KH, KW]`` of int32.
     takes : callable
-        Whether there is a kernel for a convolution of bytes.
+        Whether there is a kernel for a convolution of 8-bit numbers.
     emit : callable
         Binds an expression to a variable.
 
@@ -169,13 +169,13 @@ def integer_convolution(
 
 
 def _moved(weights: np.ndarray) -> np.ndarray:
-    """What to take from each filter for its numbers to be of int8; 0 where they are already."""
+    """Offset to subtract from each filter for its numbers to be of int8; 0 if they are already."""
     low, high = weights.min(axis=(1, 2, 3)), weights.max(axis=(1, 2, 3))
     return np.where((low >= -128) & (high <= 127), 0, low + 128).astype("int32")
 
 
 def _within_image(weights: np.ndarray, workload: ConvWorkload) -> np.ndarray:
-    """``[1, O, OH, OW]``: by pixel the sum of what of each filter lies within the image.
+    """``[1, O, OH, OW]``: by pixel the sum of the part of each filter within the image.
 
     ``[1, O, 1, 1]`` where all of it always does.
     """

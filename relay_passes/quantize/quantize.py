@@ -5,11 +5,11 @@ Quantised models come as float32 operators between DEQUANTIZE and QUANTIZE
 
 * convolutions and products with constant weights. ``Σ (x - zx)·sx·w·sw`` is ``sx·sw`` times a sum
   of int32, of which zero points are constants: ``- zx·Σw`` goes to the bias, and the image is
-  padded with its zero point. What follows in float32 is fused with the kernel that sums, and works
-  on its registers;
-* what only moves or compares numbers. QUANTIZE is monotone, so that it can go in front of a ReLU,
-  a clip, a maximum, a concatenation or a transposition, until it meets the sum it belongs to or
-  the DEQUANTIZE that it undoes.
+  padded with its zero point. The epilogue in float32 is fused with the kernel that reduces, and
+  works on its registers;
+* what only moves or compares numbers. QUANTIZE is monotone, so that it can go before a ReLU, a
+  clip, a maximum, a concatenation or a transposition, until it meets the accumulators it belongs to
+  or the DEQUANTIZE that it undoes.
 
 Sums that a model has in int32 are in :mod:`tvm_edge.relay_passes.quantize.integer_products`.
 
@@ -97,7 +97,7 @@ class Quantize:
 
 @dataclass(frozen=True)
 class _Form:
-    """What a device calculates with.
+    """Number formats and convolutions of a device.
 
     Attributes
     ----------
@@ -121,14 +121,14 @@ def _form(spec: DeviceSpec) -> _Form | None:
 
 
 def is_quantized(mod: tvm.IRModule) -> bool:
-    """Whether a function has quantised tensors, or sums of whole numbers."""
+    """Return whether a function has quantised tensors, or sums of whole numbers."""
     functions = (f for _, f in mod.functions_items() if isinstance(f, relax.Function))
     values = [binding.value for f in functions for binding in all_bindings(f.body)]
     return any(is_call(value, DEQUANTIZE) or is_integer_sum(value) for value in values)
 
 
 def _is_straight(func: relax.Function) -> bool:
-    """Whether what is bound is visible wherever it may be used again: no branches, one block."""
+    """Return whether bindings are visible wherever they may be used: no branches, one block."""
     bindings = bindings_of(func)
     return len(func.body.blocks) == 1 and not any(isinstance(b.value, relax.If) for b in bindings)
 
@@ -185,7 +185,7 @@ class _Quantizer(PyExprMutator):
         return moved(made, encoding.dtype)
 
     def _quantized(self, expr: relax.Expr) -> tuple[relax.Expr, Encoding] | None:
-        """What a real tensor is the DEQUANTIZE of, in the stored type."""
+        """The tensor that a real one is the DEQUANTIZE of, in the stored type."""
         value = self._bound.get(expr)
         if is_call(value, *_MOVES):
             inner = self._quantized(value.args[0])
@@ -276,9 +276,9 @@ class _Quantizer(PyExprMutator):
         )
 
     def _in_registers(self, expr: relax.Expr) -> tuple[relax.Expr, Encoding] | None:
-        """What is quantised for `expr` alone, as whole numbers of float32 around zero.
+        """The numbers quantised for `expr` alone, as whole numbers of float32 around zero.
 
-        They are not stored: what reads them is fused with the kernel of their sum.
+        They are not stored: what reads them is fused with the kernel of their accumulators.
         """
         value = self._bound.get(expr)
         if not is_call(value, DEQUANTIZE):
@@ -332,7 +332,7 @@ class _Quantizer(PyExprMutator):
         return made
 
     def _parts(self, call: relax.Call) -> list[relax.Expr] | None:
-        """What is concatenated."""
+        """The tensors that are concatenated."""
         whole = self._bound.get(call.args[0], call.args[0])
         return list(whole.fields) if isinstance(whole, relax.Tuple) else None
 
@@ -419,7 +419,7 @@ class _Quantizer(PyExprMutator):
         return None if sums is None else in_lines(sums, whole)
 
     def _biased(self, call: relax.Call) -> Sum | None:
-        """A sum and a constant for each channel."""
+        """Accumulators plus a constant for each channel."""
         for data, bias in (call.args, reversed(call.args)):
             found = self._sums.get(data)
             if found is not None and static_shape(call.ty) == static_shape(data.ty):

@@ -33,14 +33,14 @@ class QuantizedConstant:
 
     @property
     def real(self) -> np.ndarray:
-        """What they stand for, in float32."""
+        """The real numbers that they stand for, in float32."""
         return self.whole.astype("float32") * self.scale
 
 
 def quantized_constant(
     expr: relax.Expr, bound: Mapping[relax.Var, relax.Expr]
 ) -> QuantizedConstant | None:
-    """A constant behind a DEQUANTIZE, maybe in another shape or transposed; ``None`` of all else.
+    """The constant of a DEQUANTIZE, maybe in another shape or transposed; ``None`` of all else.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""Fold scales and shifts by constants into the weights and bias in front of them.
+"""Fold scales and shifts by constants into the weights and bias before them.
 
-Batch normalisation at inference is ``x * s + t`` with per-channel constants. Behind a convolution
+Batch normalisation at inference is ``x * s + t`` with per-channel constants. After a convolution
 or a matrix product with constant weights the scale moves into the weights and the shift into the
 bias, and the operator is gone. The products are taken in float64 and rounded once.
 """
@@ -30,7 +30,7 @@ class FoldAffine:
     --------
     ``relu(batch_norm(conv2d(x, w)))`` becomes ``relu(add(conv2d(x, w * s), t))``. A batch
     normalisation whose producer has other users or variable weights stays a multiply and an add,
-    which FuseOps takes as an element-wise tail.
+    which FuseOps takes as an element-wise epilogue.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -163,7 +163,7 @@ class _Folder(PyExprMutator):
         return value if isinstance(value, relax.Call) else None
 
     def _sole_producer(self, expr: relax.Expr) -> relax.Call | None:
-        """The call behind `expr` if nobody else reads its result."""
+        """The call that produces `expr` if nobody else reads its result."""
         if isinstance(expr, relax.Var) and self._uses.get(expr, 1) > 1:
             return None
         return self._producer(expr)

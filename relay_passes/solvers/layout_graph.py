@@ -1,9 +1,10 @@
 """A network as a problem of layouts: which layouts each operator may have, and what it reads.
 
 Says of a function what :class:`~tvm_edge.relay_passes.layout.block_layout.BlockLayout` can make of
-it. What moves channels only (splits, shuffles, concatenations that do not fill blocks) holds its
-sources to its own layout and is copied when somebody reads it. Convolutions of bytes have one
-layout, and what rounds their sums has theirs: the others are chosen around them.
+it. Operators that only move channels (splits, shuffles, concatenations that do not fill blocks)
+hold their sources to their own layout, and are copied when somebody reads them. Convolutions of
+8-bit images have one layout, and operators that round their accumulators have it too: the others
+are chosen around them.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class LayoutGraph:
     calls : dict of int to relax.Call
         Of the same.
     fixed : frozenset of int
-        Operators that are convolutions of bytes.
+        Operators that are convolutions of 8-bit images.
     gathers : frozenset of (int, int)
         Operators and layouts in which they only say where channels are.
     copies : frozenset of int
@@ -76,11 +77,11 @@ class LayoutGraph:
         seconds: Sequence[Sequence[float]],
         transforms: Sequence[Mapping[tuple[int, int], float]],
     ) -> LayoutProblem:
-        """The network with what its operators and transforms take."""
+        """The network with the latencies of its operators and transforms."""
         return LayoutProblem(self.nodes, tuple(map(tuple, seconds)), tuple(transforms))
 
     def fits(self, layouts: Sequence[int]) -> bool:
-        """Whether these are layouts of its operators that go together."""
+        """Return whether these are layouts of its operators that go together."""
         if len(layouts) != len(self.nodes):
             return False
         if any(x not in node.layouts for x, node in zip(layouts, self.nodes, strict=True)):
@@ -95,7 +96,7 @@ class LayoutGraph:
 
 @dataclass(frozen=True)
 class LayoutPlan:
-    """What was chosen for the whole of a network.
+    """Layouts and configurations chosen for the whole of a network.
 
     Attributes
     ----------
@@ -113,7 +114,7 @@ class LayoutPlan:
 
 
 def layout_graph(func: relax.Function, spec: DeviceSpec) -> LayoutGraph:
-    """What layouts a function's images may have on a device.
+    """Graph of the layouts that a function's images may have on a device.
 
     Parameters
     ----------
@@ -172,7 +173,7 @@ class _Builder:
             return
         if self._conv2d(var, value) or self._moves(var, value) or self._follows(var, value):
             return
-        # A GPU has kernels of bytes in NCHW alone.
+        # A GPU has int8 kernels in NCHW alone.
         fixed = None if self.spec.has_cpu_cores else int8_conv(value, {})
         if fixed is None:
             self.add_plain(var, _name(value), value)
@@ -196,7 +197,7 @@ class _Builder:
         return number
 
     def add_plain(self, var: relax.Var | None, what: str, value: relax.Expr) -> int:
-        """What reads and writes NCHW, whatever it is."""
+        """Add an operator that reads and writes NCHW, whatever it is."""
         sources = dict.fromkeys(s for v in relax.analysis.free_vars(value) for s in self._of(v))
         reads = [Read.any_way(source, (_PLAIN,)) for source in sources]
         return self.add(var, what, (_PLAIN,), reads)
@@ -221,7 +222,7 @@ class _Builder:
         return tuple(block for block in dict.fromkeys(sizes) if fills(channels, block))
 
     def _image(self, var: relax.Expr) -> tuple[int, ...] | None:
-        """The shape of an image in NCHW, of float32 or, beside convolutions of bytes, of those."""
+        """The shape of an NCHW image, of float32 or, beside int8 convolutions, whole numbers."""
         shape = static_shape(var.ty)
         dtypes = ("float32", "int8", "uint8", "int32") if self.whole else ("float32",)
         if shape is None or len(shape) != 4 or 0 in shape or str(var.ty.dtype) not in dtypes:
@@ -401,7 +402,7 @@ def _takes_blocks(call: relax.Call) -> bool:
 
 
 def _conv_name(workload: ConvWorkload) -> str:
-    """A convolution of bytes."""
+    """Name of a convolution of 8-bit images."""
     return f"conv2d {workload} {workload.dtype}"
 
 

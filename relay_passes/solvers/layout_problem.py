@@ -45,7 +45,7 @@ class Read:
 
     @classmethod
     def any_way(cls, source: int, layouts: tuple[int, ...]) -> Read:
-        """Of an image that may be transformed."""
+        """A read of an image that may be transformed."""
         return cls(source, layouts, (False,) * len(layouts))
 
 
@@ -98,9 +98,9 @@ class Layouts:
     ----------
     layouts : tuple of int
     seconds : float
-        What the problem takes a run for.
+        Latency of a run by the problem.
     bound : float
-        No choice takes less.
+        No choice has a smaller latency.
     """
 
     layouts: tuple[int, ...]
@@ -109,13 +109,13 @@ class Layouts:
 
     @property
     def gap(self) -> float:
-        """How far it may be from the best, as a share; 0 if it is the best."""
+        """Bound of the distance from the best, as a share; 0 if it is the best."""
         return Minimum((), self.seconds, self.bound).gap
 
 
 @dataclass(frozen=True)
 class LayoutProblem:
-    """Operators of a network in order, and what they take.
+    """Operators of a network in order, and their latencies.
 
     Attributes
     ----------
@@ -124,8 +124,8 @@ class LayoutProblem:
         By operator and layout, infinite for what cannot be.
     transforms : tuple of mapping
         By operator the seconds from one layout of its result to another. From a layout to itself:
-        what gathering its channels takes, where the operator only says where they are; 0 if it is
-        not there.
+        the latency of gathering its channels, where the operator only says where they are. It is 0
+        if it is not there.
     """
 
     nodes: tuple[LayoutNode, ...]
@@ -200,7 +200,7 @@ class LayoutProblem:
         return [transform for transform in found if transform.seconds]
 
     def with_given(self, given: Mapping[int, int]) -> LayoutProblem:
-        """The same where some operators have no choice."""
+        """The problem with the layouts of some operators given."""
         seconds = tuple(
             tuple(
                 own if i not in given or layout == given[i] else inf
@@ -238,7 +238,7 @@ class LayoutProblem:
         return [sorted(own, key=lambda s: (len(s), sorted(s))) for own in found]
 
     def _constraints(self, reader: int, read: Read, sets: Sequence[frozenset[int]]) -> list[Table]:
-        """That an image is there in the layout it is read in; that a source has its reader's."""
+        """Tables that have an image there in the layout it is read in, and a held source in it."""
         node, source = self.nodes[reader], self.nodes[read.source]
         places = range(len(node.layouts))
         there = [[0.0 if _wanted(read, p) <= own else inf for p in places] for own in sets]

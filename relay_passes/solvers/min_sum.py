@@ -3,7 +3,7 @@
 Variables are eliminated one after the other: the tables that have one are added up, and what
 remains is a table of the least sum for each choice of its neighbours (Bertelè and Brioschi,
 "Nonserial Dynamic Programming", 1972; Dechter, "Bucket elimination", 1999). On a chain or a tree
-that is dynamic programming; elsewhere the largest table decides what it takes.
+that is dynamic programming; elsewhere the largest table decides time and memory.
 
 Beyond a size of tables the minimum is bounded from below by mini-buckets, where a variable may take
 another value in each part of its tables (Dechter and Rish, 2003), and approached from above:
@@ -63,7 +63,7 @@ class Minimum:
 
     @property
     def gap(self) -> float:
-        """How far the sum may be from the least, as a share of it; 0 if it is the least."""
+        """Bound of the sum's distance from the least, as a share; 0 if it is the least."""
         return (self.cost - self.bound) / self.cost if self.cost > self.bound else 0.0
 
 
@@ -127,7 +127,7 @@ def _total(tables: Sequence[Table], choice: Sequence[int]) -> float:
 
 @dataclass(frozen=True)
 class _Step:
-    """How an eliminated variable is chosen, once its neighbours are.
+    """Choice of an eliminated variable, once its neighbours are chosen.
 
     Attributes
     ----------
@@ -266,7 +266,7 @@ class _Elimination:
         return Table(scope, total)
 
     def _widest(self) -> int:
-        """Which variable keeps its value: one of many neighbours."""
+        """The variable that keeps its value: one of many neighbours."""
         whim = self._whim
         return max(
             self._weight,

@@ -49,7 +49,7 @@ class Seam:
     ----------
     producer, consumer : int
     us : tuple[float, float]
-        What the consumer takes by itself, on the GPU and on the CPU.
+        Latency of the consumer by itself, on the GPU and on the CPU.
     """
 
     producer: int

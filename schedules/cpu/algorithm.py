@@ -1,4 +1,4 @@
-"""Which algorithm computes a convolution on a CPU, and with which knobs."""
+"""Choice of a convolution's algorithm and knobs on a CPU."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec) -> ConfigSpace:
     """Every configuration of a convolution: plain, in blocks of several sizes, Winograd.
 
     Blocks are a vector register, half a register and two of them (NCHW16c, NCHW8c and NCHW32c with
-    AVX-512), where the channels fill them. Of bytes they have one size
+    AVX-512), where the channels fill them. For int8 they have one size
     (:mod:`tvm_edge.schedules.cpu.space_int8`).
     """
     if workload.is_bytes:
@@ -73,7 +73,7 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec, *, winograd: bool = 
     if not winograd or not winograd_applies(workload) or workload.channels < block:
         return ConvConfig("direct", block)
     lines, columns = workload.output
-    # Multiply-adds in the time that one element takes to come from memory.
+    # Multiply-adds in the time in which one element comes from memory.
     read = spec.peak_gflops / 2 / (max(spec.bandwidth_gbs, 1e-3) / 4)
     best, best_cost = 0, workload.batch * 9.0 * lines * columns + 9 * read
     transforms = 24 * (1 / workload.channels + 1 / filled(workload.filters, block))
@@ -86,7 +86,7 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec, *, winograd: bool = 
 
 
 def direct_tile(workload: ConvWorkload, block: int, depth: int) -> Tile:
-    """What a direct convolution is cut into; `depth` channels are a block of its image."""
+    """Sizes of a direct convolution for its knobs; `depth` channels are a block of its image."""
     lines, columns = workload.output
     window = workload.kernel[0] * workload.kernel[1]
     channels = filled(workload.channels // workload.groups, depth)
@@ -108,7 +108,7 @@ def direct_tile(workload: ConvWorkload, block: int, depth: int) -> Tile:
 
 
 def product_tile(workload: ConvWorkload, block: int, m: int) -> Tile:
-    """What the products of a Winograd convolution are cut into."""
+    """Sizes of the products of a Winograd convolution for their knobs."""
     lines, columns = workload.output
     tiles = workload.batch * -(-lines // m) * -(-columns // m)
     channels, filters = filled(workload.channels, block), filled(workload.filters, block)

@@ -1,4 +1,4 @@
-"""Sums that begin with the bias instead of zero: an addition less for each result.
+"""Accumulators that begin with the bias instead of zero: an addition less for each result.
 
 Only sums of whole numbers, which are the same in any order.
 """
@@ -21,8 +21,8 @@ def begin_with_bias(func: tirx.PrimFunc, init: str, epilogue: str) -> tirx.PrimF
     func : PrimFunc
         Scheduled, the reduction decomposed.
     init, epilogue : str
-        Names of the block that initialises the sums, and of the only one that reads them; both
-        over the same axes.
+        Names of the block that initialises the accumulators, and of the only one that reads them;
+        both over the same axes.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def begin_with_bias(func: tirx.PrimFunc, init: str, epilogue: str) -> tirx.PrimF
     if found is None:
         return func
     addition, bias = found
-    # By axis of the sums, what stands there in each block.
+    # By axis of the accumulators, what stands there in each block.
     own = dict(zip(addition.a.indices, start.body.indices, strict=True))
     moved = bias.source[tuple(own.get(index, index) for index in bias.indices)]
     region = [
@@ -75,7 +75,7 @@ def begin_with_bias(func: tirx.PrimFunc, init: str, epilogue: str) -> tirx.PrimF
 
 
 def _biased(epilogue: s_tir.SBlock, sums: tirx.Buffer) -> tuple[tirx.Add, ir.TensorLoad] | None:
-    """``sum + bias`` in an epilogue that reads its sum there alone, and the bias."""
+    """``sum + bias`` in an epilogue that reads its accumulator there alone, and the bias."""
     loads: list[ir.TensorLoad] = []
     additions: list[tirx.Add] = []
     tvm_ffi.structural_walk(

@@ -1,6 +1,6 @@
 """Dense and grouped convolutions of blocked images: register tiles of pixels by blocks of filters.
 
-The sums of `lines` x `columns` pixels and `blocks` blocks of output channels stay in vector
+The accumulators of `lines` x `columns` pixels and `blocks` output channel blocks stay in vector
 registers through the whole reduction. Each step of it loads one vector of filters per block and
 broadcasts one element of the image per pixel. Pixels are the outer loop of a step and blocks the
 inner one: LLVM keeps the filters' vectors in registers that way, the other way round it spills
@@ -47,7 +47,7 @@ __all__ = [
     "stride_of",
 ]
 
-# Two multiply-adds start in a cycle and each takes four: fewer sums than this wait for each other.
+# Two multiply-adds start in a cycle, with a latency of four: fewer accumulators would wait.
 _LATENCY = 8
 # Input channels unrolled in a step. Sixteen outgrow the µop cache: half the speed.
 _UNROLLED = 4
@@ -60,7 +60,7 @@ Order = Literal["lines", "blocks"]
 
 @dataclass(frozen=True)
 class Knobs:
-    """How a blocked convolution is cut into tiles and tasks.
+    """Knobs of a blocked convolution: its tiles and tasks.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class Tile:
     blocks, lines, columns : int
         Blocks of output channels and pixels of one problem.
     steps : int
-        Terms of a sum.
+        Length of the reduction.
     window, strides : tuple of int
         Kernel size and strides along lines and columns.
     image_bytes, filter_bytes : int
@@ -119,7 +119,7 @@ class Tile:
 
     @property
     def flattens(self) -> bool:
-        """Whether lines can be fused with columns."""
+        """Return whether lines can be fused with columns."""
         return self.window == (1, 1) and self.strides == (1, 1) and not self.padded
 
 
@@ -142,7 +142,7 @@ def best_knobs(size: Tile, spec: DeviceSpec) -> Knobs:
 
 
 def seconds_of(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
-    """What the model by which :func:`candidates` are ordered takes a convolution for."""
+    """Latency of a convolution by the model that orders :func:`candidates`, in seconds."""
     if knobs.flat:
         size = replace(size, lines=1, columns=size.lines * size.columns)
     return _cost(size, knobs, spec) / (2e9 * _clock(spec))
@@ -152,7 +152,7 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
     vectors = max(1, size.lanes // spec.lanes())
     for blocks in divisors(size.blocks, _MAX_BLOCKS):
         filters = blocks * vectors
-        # Sums, the filters' vectors of a step, one broadcast element.
+        # Accumulators, the filters' vectors of a step, one broadcast element.
         most = max(1, (spec.vector_registers - filters - 1) // filters)
         for columns in range(1, min(most, size.columns) + 1):
             tall = (
@@ -193,8 +193,8 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
     tasks = size.outer * line_tasks * (1 if knobs.padding == "task" else block_tasks)
     busiest = ceil(tasks / spec.cores) / tasks * size.outer * line_tasks * block_tasks * row
     cache = max(spec.l2_cache, spec.l1_cache) // 2
-    # Bytes that come from beyond a core's own caches, and the half cycles one of them takes: a
-    # quarter of what memory takes, the rest is read ahead of its use.
+    # Bytes that come from beyond a core's own caches, and the half cycles of one of them: a quarter
+    # of the memory's, the rest is read ahead of its use.
     per_byte = 2 * _clock(spec) / max(spec.bandwidth_gbs / spec.cores, 1e-3) / 4
     if knobs.order == "lines":
         reads = 1 if size.filter_bytes <= cache else ceil(line_tasks / spec.cores)
@@ -220,7 +220,7 @@ def _clock(spec: DeviceSpec) -> float:
 
 
 def _tile_cost(pixels: int, filters: int, steps: int) -> float:
-    """Half cycles of a tile: its steps, then its sums are initialised and stored."""
+    """Half cycles of a tile: its steps, then its accumulators are initialised and stored."""
     sums = pixels * filters
     # Measured: with two blocks and more all tiles that fit the registers reach the same speed;
     # with one block broadcasting the pixels takes longer than multiplying them.
@@ -236,7 +236,7 @@ class OpenedConv:
     ----------
     sch : Schedule
     block, epilogue : SBlockRV
-        Its sums, and what is written.
+        The reduction, and the block that writes the result.
     stage : SBlockRV or None
         What pads the image.
     """
@@ -247,14 +247,14 @@ class OpenedConv:
     stage: SBlockRV | None
 
     def knobs(self, size: Tile, spec: DeviceSpec) -> Knobs:
-        """Those that its workload was given, or else the best by estimate."""
+        """Knobs that its workload was given, or else the best by estimate."""
         config = self.sch.get(self.block).annotations.get(CONFIG)
         return read_knobs(Knobs, str(config)) if config else best_knobs(size, spec)
 
     def begun(
         self, knobs: Knobs, spec: DeviceSpec, inner: int, *, vectorize: bool = True
     ) -> tuple[SBlockRV, list[SBlockRV]]:
-        """Tile it; the initial sums, apart, and the blocks that are scheduled.
+        """Tile it; return the split-off initialisation and the blocks that are scheduled.
 
         Parameters
         ----------
@@ -283,7 +283,7 @@ class OpenedConv:
 
 
 def open_conv(func: tirx.PrimFunc, name: str) -> OpenedConv | None:
-    """A function whose one reduction is a blocked convolution of a name, with room for tiles."""
+    """Open a function whose one reduction is a blocked convolution of this name."""
     opened = open_reduction(func)
     if opened is None:
         return None
@@ -386,7 +386,7 @@ def schedule_blocks(
     Parameters
     ----------
     block : SBlock
-        The reduction; its sums move into registers.
+        The reduction; its accumulators move into registers.
     epilogue : SBlock
         The only block that reads them, over the same axes.
     vectorize : bool

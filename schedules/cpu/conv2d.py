@@ -86,7 +86,7 @@ def _pixels(block: s_tir.SBlock, conv: Contraction) -> int:
 
 
 def _is_pointwise(block: s_tir.SBlock, conv: Contraction) -> bool:
-    """Whether the kernel is 1x1 without padding, and can run over all pixels as one axis."""
+    """Return whether the kernel is 1x1 without padding, and all pixels can be one axis."""
     sizes = [constant(var.dom.extent) for var in block.iter_vars]
     if conv.lines is None or conv.columns != conv.lines + 1 or _terms(block, conv) == 1:
         return False

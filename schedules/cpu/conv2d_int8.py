@@ -51,12 +51,12 @@ def by_dot_products(
     dot: DotProduct,
     intrinsic: str,
 ) -> tirx.PrimFunc:
-    """The function with the two innermost loops of a sum, over lanes and products, as instructions.
+    """Replace a reduction's two innermost loops, over lanes and products, by instructions.
 
     Parameters
     ----------
     init, block, epilogue : SBlockRV
-        Of a reduction that is decomposed, and what reads its sums.
+        Of a reduction that is decomposed, and its epilogue.
     intrinsic : str
         One of those of `dot`.
     """

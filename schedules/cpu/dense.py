@@ -4,7 +4,7 @@ Three forms, by how the matrix on the right is stored and how much work there is
 
 * stored [K, N], many rows on the left: register tiles of rows by columns;
 * stored [K, N], few rows (a fully connected layer at batch 1): memory-bound, so each core goes
-  through a broad stripe of the matrix row by row and adds into sums that stay in its L1 cache;
+  through a broad stripe of the matrix row by row, with partial sums that stay in its L1 cache;
 * stored [N, K]: dot products, lanes along K.
 """
 
@@ -38,8 +38,8 @@ from tvm_edge.schedules.stages import epilogue_of, fuse, open_reduction
 
 __all__ = ["Dense"]
 
-# Rows of the matrix added to the sums at a time: the sums are loaded and stored once for eight
-# multiply-adds (four: 45 instead of 50 GB/s).
+# Rows of the matrix added to the partial sums at a time: these are loaded and stored once for
+# eight multiply-adds (four: 45 instead of 50 GB/s).
 _ROWS = 8
 # Bytes that a core should read in sequence: prefetchers stop at the end of a page.
 _PAGE = 4096
@@ -107,7 +107,7 @@ def _is_few_rows(block: s_tir.SBlock, product: Contraction, spec: DeviceSpec) ->
 
 
 def _is_many_rows(sch: Schedule, block: SBlockRV, product: Contraction, spec: DeviceSpec) -> bool:
-    """Whether the matrix is read so often that a copy of it in panels pays."""
+    """Return whether the matrix is read so often that a copy of it in panels pays."""
     stmt, loops = sch.get(block), sch.get_loops(block)
     if product.channels is None or len(product.reduction) != 1:
         return False
@@ -168,7 +168,7 @@ def _schedule_packed(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
 
 
 def _is_narrow(sch: Schedule, block: SBlockRV, product: Contraction, spec: DeviceSpec) -> bool:
-    """Whether a core's stripe of a row would be less than a page of memory, and a row fits L1."""
+    """Return whether a core's stripe of a row is less than a page of memory, and a row fits L1."""
     sizes = [extent(sch, loop) or 0 for loop in sch.get_loops(block)]
     terms = prod(sizes[p] for p in product.reduction)
     row = sizes[product.columns] * product.data.source.dtype.bits // 8
@@ -182,7 +182,7 @@ def _is_narrow(sch: Schedule, block: SBlockRV, product: Contraction, spec: Devic
 def _schedule_shares(
     sch: Schedule, block: SBlockRV, epilogue: SBlockRV, product: Contraction, spec: DeviceSpec
 ) -> None:
-    """Each core adds up a share of the matrix's rows; then their sums are added."""
+    """Have each core add up a share of the matrix's rows, then add their partial sums."""
     lanes = lanes_of(sch.get(block), spec)
     loops = sch.get_loops(block)
     share, _ = sch.split(
@@ -207,7 +207,7 @@ def _schedule_stripes(
     sch.set_scope(block, 0, "local")
     columns = loops[product.columns]
     size = extent(sch, columns) or 1
-    # Sums in a quarter of the L1 cache; stripes of one width, a multiple of the cores.
+    # Partial sums in a quarter of the L1 cache; stripes of one width, a multiple of the cores.
     widest = max(1, spec.l1_cache // 16 // lanes) * lanes
     counts = (d for d in divisors(size) if size <= d * widest and d % spec.cores == 0)
     count = next(counts, size)
@@ -241,7 +241,7 @@ def _add_rows(
     vector: LoopRV,
     lane: LoopRV,
 ) -> None:
-    """Add some rows of the matrix at a time to sums that stay in the cache."""
+    """Add some rows of the matrix at a time to partial sums that stay in the cache."""
     exact = (extent(sch, terms) or 0) % _ROWS == 0
     steps, term = sch.split(terms, factors=[None, _ROWS])
     if not exact:

@@ -34,14 +34,14 @@ def factor_lanes(
 ) -> SBlockRV | None:
     """Split off partial results, one for each lane, into a block of their own.
 
-    Returns that block; ``None`` and no change where the terms are strided or few, or the
-    reduction has several results at once (arg-maximum).
+    Returns that block; ``None`` and no change where the reduction axis is strided or short, or
+    the reduction has several results at once (arg-maximum).
 
     Parameters
     ----------
     exact : bool
-        Use a number of lanes that divides the terms. Needed if the block is to be moved:
-        TVM's ``compute_at`` drops the predicate that guards an incomplete last vector.
+        Use a number of lanes that divides the reduction axis. Needed if the block is to be
+        moved: TVM's ``compute_at`` drops the predicate that guards an incomplete last vector.
     """
     stmt = sch.get(block)
     if not isinstance(stmt.body, tirx.BufferStore):
@@ -52,7 +52,7 @@ def factor_lanes(
             break
         count, terms = count + 1, terms * (constant(var.dom.extent) or 0)
     lanes = lanes_of(stmt, spec)
-    # With fewer terms than lanes some partial results would never be initialised.
+    # With a reduction shorter than the lanes some partial results would never be initialised.
     if terms < 2 * lanes:
         return None
     if exact:

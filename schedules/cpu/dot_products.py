@@ -1,8 +1,8 @@
 """Instructions that multiply 8-bit numbers and add four products to each lane of int32.
 
 x86's ``vpdpbusd`` (AVX-512 VNNI, AVX-VNNI) takes unsigned by signed numbers, Arm's ``sdot`` signed
-by signed ones. TVM's tensor intrinsics of them have the sums in memory of another scope, and none
-for windows.
+by signed ones. TVM's tensor intrinsics of them have the accumulators in memory of another scope.
+TVM has none for windows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DotProduct:
     intrinsic : str
         LLVM's name.
     lanes : int
-        Sums of int32 in a vector.
+        int32 accumulators in a vector.
     image : {"uint8", "int8"}
         Type of what is multiplied by the signed filters.
     """
@@ -40,7 +40,7 @@ class DotProduct:
         return _register(self, window=False)
 
     def window(self) -> str:
-        """Name of that in which each lane has four pixels of its own, side by side in a line.
+        """Name of the intrinsic whose lanes have four pixels of their own, side by side in a line.
 
         A pixel is 16 lanes, whatever the instruction has.
         """
@@ -65,7 +65,7 @@ def _register(dot: DotProduct, *, window: bool) -> str:
 
 
 def _broadcast(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """What is computed, and how."""
+    """Description and implementation of the intrinsic that broadcasts four numbers."""
     intrinsic, lanes, image = dot.intrinsic, dot.lanes, dot.image
     sums, bytes_, one = f"int32x{lanes}", 4 * lanes, f"{image}x4"
     pixels, filters = f"{image}x{bytes_}", f"int8x{bytes_}"
@@ -113,7 +113,7 @@ def _window(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     transposed = [column * lanes + lane for lane in range(lanes) for column in range(4)]
 
     def side_by_side(pixels: tirx.Buffer) -> tirx.Expr:
-        """Of each lane its four pixels."""
+        """Vector with the four pixels of each lane side by side."""
         if lanes == _PIXEL:  # they are one vector
             return tirx.Shuffle([pixels.vload([0, 0], f"{image}x{bytes_}")], transposed)
         rows = [pixels.vload([column, 0], f"{image}x{lanes}") for column in range(4)]

@@ -1,4 +1,4 @@
-"""What a convolution takes on a CPU by its configuration, where nobody has measured it."""
+"""Latency estimates of a convolution's configurations on a CPU, where nobody measured them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["convolution_seconds"]
 # Shares of the peak: NCHW, and windows over single channels, which read as much as they multiply.
 _PLAIN, _WINDOW = 0.55, 0.2
 
-_TRANSFORM = 24  # multiply-adds that transforms take for an element of an image
+_TRANSFORM = 24  # multiply-adds of the transforms for an element of an image
 
 
 def convolution_seconds(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float:

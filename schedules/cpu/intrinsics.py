@@ -74,7 +74,7 @@ def expand_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _is_small(value: tirx.Expr) -> bool:
-    """Whether a number of float32 is bounded on both sides, by less than 2^22."""
+    """Return whether a number of float32 is bounded on both sides, by less than 2^22."""
     kinds = []
     while isinstance(value, tirx.Min | tirx.Max) and value.ty.dtype == "float32":
         if not isinstance(value.b, tirx.FloatImm) or abs(value.b.value) >= _SMALL:
@@ -91,7 +91,7 @@ def _rounded(value: tirx.Expr) -> tirx.Expr:
 
 
 def _rounded_to_int(value: tirx.Expr) -> tirx.Expr:
-    """The same in int32, whose digits are the last ones of the sum."""
+    """A small number rounded to even, in int32, whose digits are the last ones of the sum."""
     bits = tirx.reinterpret("int32", value + tirx.const(_ROUNDING, "float32"))
     return bits - tirx.const(_ROUNDING_BITS, "int32")
 

@@ -48,7 +48,9 @@ def lanes_of(block: s_tir.SBlock, spec: DeviceSpec) -> int:
 
 
 def can_peel(sch: Schedule, loop: LoopRV) -> bool:
-    """Whether the remainder of a loop's last vector can be split off, see `peel_remainder`.
+    """Return whether the remainder of a loop's last vector can be split off.
+
+    :func:`peel_remainder` does that.
 
     Only from 32-bit loops, see :func:`tvm_edge.schedules.analysis.narrow_indices`. Elsewhere a
     vector loop with a remainder would run lane by lane.
@@ -144,7 +146,7 @@ def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
 
 
 def _whole_vectors(sizes: Sequence[int | None], most: int, lanes: int) -> int:
-    """How many trailing loops to fuse: as few as give whole vectors, or else `most`.
+    """Number of trailing loops to fuse: as few as give whole vectors, or else `most`.
 
     With more of them TVM does not see that the fused index is contiguous: of ``t * 16 + lane`` it
     takes ``// 3136`` to be ``t // 196``, and does not put the rest together again. Every vector
@@ -215,7 +217,7 @@ def _vectors_of(
 
 
 def _is_periodic(condition: tirx.Expr) -> bool:
-    """Whether a condition may change its value more than once along a loop.
+    """Return whether a condition may change its value more than once along a loop.
 
     Peeled, such a loop has vectors of lengths that only the run knows, or stays a loop over single
     elements, of which LLVM with vectors of 512 bits made wrong ones (an index ``i % 8`` in a loop

@@ -1,10 +1,10 @@
-"""The register tile: sums kept in vector registers while a reduction runs over them.
+"""The register tile: accumulators kept in vector registers while a reduction runs.
 
 Convolution, matrix product and pooling are one loop nest to a CPU. A tile of the output,
 `channels` x `lines` x `vectors` registers, stays in registers for the whole reduction; each step
 of it loads `lines * vectors` vectors of the operand that is contiguous along the output and
-broadcasts one scalar of the other for each channel. What follows the sum (bias, residual,
-activation) runs on the tile before it is stored.
+broadcasts one scalar of the other for each channel. The epilogue (bias, residual, activation) runs
+on the tile before it is stored.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ __all__ = ["Axes", "RegisterTile", "choose_tile", "schedule_contraction", "sched
 # At most so many channels share a tile. Their weights lie a power of two apart in most networks
 # and compete for one set of the L1 cache: 16 channels of 4 KiB filters ran at half speed.
 _MAX_CHANNELS = 8
-# A fused multiply-add takes four cycles and two start per cycle (Zen 4, Intel, Cortex-A76).
+# A fused multiply-add has a latency of four cycles, and two start per cycle (Zen 4, Intel,
+# Cortex-A76).
 _LATENCY = 8
 # Unrolled steps of the reduction: longer bodies outgrow the µop cache.
 _MAX_BODY = 192
@@ -37,7 +38,7 @@ _MAX_BODY = 192
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """How much of the output one tile holds.
+    """Part of the output that one tile holds.
 
     Attributes
     ----------
@@ -56,7 +57,7 @@ class RegisterTile:
 
     @property
     def accumulators(self) -> int:
-        """Vector registers the sums take."""
+        """Vector registers of the accumulators."""
         return self.channels * self.lines * self.vectors
 
 
@@ -152,7 +153,7 @@ def schedule_tile(
     block : SBlockRV
         The reduction. Its buffer becomes a tile of registers.
     epilogue : SBlockRV
-        The only block that reads the sums, over the same axes but the reduction.
+        The only block that reads the accumulators, over the same axes but the reduction.
     channels_outermost : bool
         Whether consecutive tiles share filters (and walk through the image) or pixels.
     lines_serial : bool

@@ -31,7 +31,7 @@ __all__ = [
     "schedule_panels",
 ]
 
-# A fused multiply-add takes four cycles and two start per cycle.
+# A fused multiply-add has a latency of four cycles, and two start per cycle.
 _LATENCY = 8
 _MAX_VECTORS = 4
 # Steps of the reduction that are unrolled; with eight a tile outgrows the µop cache.
@@ -40,7 +40,7 @@ _UNROLLED = 4
 
 @dataclass(frozen=True)
 class Tile:
-    """Sums that stay in registers.
+    """Accumulators that stay in registers.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Product:
 def choose_tile(
     rows: int, columns: int, spec: DeviceSpec, lanes: int, *, batch: int = 1, width: int = 0
 ) -> Tile:
-    """The tile that takes the fewest cycles for a step of the reduction over the whole output.
+    """The tile with the fewest cycles for a step of the reduction over the whole output.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def choose_tile(
     best, best_cost = Tile(1, max(1, width // lanes)), float("inf")
     most = min(_MAX_VECTORS, ceil(columns / lanes))
     for vectors in [width // lanes] if width else range(1, most + 1):
-        # Sums, the vectors of a step, one broadcast element.
+        # Accumulators, the vectors of a step, one broadcast element.
         registers = spec.vector_registers - vectors - 1
         for tall in range(1, max(1, min(rows, registers // vectors)) + 1):
             panels, rest = divmod(columns, vectors * lanes)
@@ -158,7 +158,7 @@ def schedule_panels(
     Parameters
     ----------
     block : SBlockRV
-        The sums, without window or broadcast.
+        The reduction, without window or broadcast.
     epilogue : SBlockRV
         The only block that reads them.
     tile : Tile
@@ -230,7 +230,7 @@ def schedule_panels(
 
 
 def _parts(rows: int, terms: int, width: int, spec: DeviceSpec) -> int:
-    """In how many parts to sum, so that rows and a panel stay in a core's cache meanwhile."""
+    """Number of parts of the reduction, so that rows and a panel stay in a core's cache."""
     cache = max(spec.l2_cache, spec.l1_cache)
     for parts in divisors(terms, 64):
         share = terms // parts * 4

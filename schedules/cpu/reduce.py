@@ -68,7 +68,7 @@ class Reduce:
 
 
 def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> bool:
-    """Schedule one reduction, together with what follows its sums.
+    """Schedule one reduction, together with its epilogue.
 
     Lanes run along the axis that is contiguous in memory: the one summed over, or else the last
     one of the output. If neither is, or one is symbolic, the block only becomes parallel.
@@ -153,7 +153,7 @@ def _vectorize_last(sch: Schedule, block: SBlockRV, lanes: int) -> None:
 
 
 def _is_row_chain(sch: Schedule, blocks: Sequence[SBlockInfo], spec: DeviceSpec) -> bool:
-    """Whether every block runs over the same rows, and reductions along them (softmax)."""
+    """Return whether every block runs over the same rows, and reductions along them (softmax)."""
     rows: list[int | tirx.Expr] | None = None
     for block in blocks:
         if block.is_injective():
@@ -166,7 +166,7 @@ def _is_row_chain(sch: Schedule, blocks: Sequence[SBlockInfo], spec: DeviceSpec)
         lanes = lanes_of(stmt, spec)
         if trailing_contiguous(stmt) < len(terms) or prod(terms) < 2 * lanes:
             return False
-        # A reduction that moves below the loop over rows needs lanes that divide its terms. With
+        # A reduction that moves below the loop over rows needs lanes that divide its axis. With
         # few of those (rows of 197), every block by itself is faster.
         if 2 * divisors(prod(terms), lanes)[-1] < lanes:
             return False

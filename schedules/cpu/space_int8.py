@@ -1,4 +1,4 @@
-"""What a search over convolutions of bytes may choose from on a CPU.
+"""Search space of int8 convolutions on a CPU.
 
 Images are in blocks of 16 channels, whatever the vector registers: knobs are all there is to
 choose. The sizes that they are ranked by are those which the schedules read off the kernels.
@@ -31,7 +31,7 @@ def choose_int8(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:
 
 
 def int8_configs(workload: ConvWorkload, spec: DeviceSpec) -> list[ConvConfig]:
-    """Every configuration of a convolution of bytes, the schedule's choice first."""
+    """Every configuration of an int8 convolution, the schedule's choice first."""
     first = choose_int8(workload, spec)
     if first.algorithm == "plain":
         return [first]

@@ -82,7 +82,7 @@ def schedule_phases(
 ) -> None:
     """Schedule the copy of :func:`split_phases`, with the padding before it row by row.
 
-    Padding and splitting in one pass takes four times as long (90 against 22 µs for
+    Padding and splitting in one pass is four times slower (90 against 22 µs for
     128x58x58): its condition changes between the lanes.
     """
     *rows, _, _ = sch.get_loops(copy)

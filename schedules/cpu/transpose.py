@@ -15,7 +15,7 @@ __all__ = ["Transpose", "match_transpose"]
 
 @dataclass(frozen=True)
 class Transpose:
-    """How a block reads across the direction in which it writes.
+    """Access pattern of a block that reads across the direction in which it writes.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ def match_transpose(block: s_tir.SBlock, spec: DeviceSpec) -> Transpose | None:
 
 
 def _equal_steps(variables: Sequence[tirx.IterVar], found: Sequence[Access]) -> int:
-    """How many trailing variables move every access in equal steps, as one variable would."""
+    """Number of trailing variables that move every access in equal steps, as one would."""
     count = 1
     while count < len(variables):
         before, after = variables[-count - 1], variables[-count]
@@ -70,7 +70,7 @@ def _equal_steps(variables: Sequence[tirx.IterVar], found: Sequence[Access]) -> 
 
 
 def _neighbours(access: Access, var: tirx.Var, line: int) -> int:
-    """How many values of `var` an access finds side by side, at most a cache line; 0 for none."""
+    """Number of values of `var` side by side in an access, at most a cache line; 0 for none."""
     if stride(access, var) == 1:
         return line
     last = access.indices[-1]

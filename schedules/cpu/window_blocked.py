@@ -57,14 +57,14 @@ class WindowBlocked:
 
 @dataclass(frozen=True)
 class Windows:
-    """What :func:`schedule_windows` leaves to be done.
+    """Remaining work after :func:`schedule_windows`.
 
     Attributes
     ----------
     first : LoopRV
         The outermost loop of the reduction, where its initialisation is to be split off.
     epilogue : SBlockRV
-        What reads the sums.
+        The block that reads the accumulators.
     done : list of SBlockRV
         Blocks with a schedule.
     """
@@ -144,7 +144,7 @@ def _windowed(block: s_tir.SBlock, spec: DeviceSpec) -> tirx.Buffer | None:
 
 
 def _is_block(size: int, spec: DeviceSpec) -> bool:
-    """Whether the last axis makes whole vectors, or is one shorter vector."""
+    """Return whether the last axis makes whole vectors, or is one shorter vector."""
     return size % spec.lanes() == 0 or (size >= 4 and spec.lanes() % size == 0)
 
 

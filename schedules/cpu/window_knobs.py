@@ -1,4 +1,4 @@
-"""How windows over blocked images are cut into register tiles and tasks: knobs, and which is best.
+"""Knobs of windows over blocked images, their register tiles and tasks, and the best of them.
 
 Depthwise convolutions and pools of :mod:`tvm_edge.schedules.cpu.window_blocked`.
 """
@@ -21,7 +21,7 @@ Order = Literal["lines", "blocks"]
 
 @dataclass(frozen=True)
 class WindowKnobs:
-    """How windows are cut into tiles and tasks.
+    """Knobs of windows: their tiles and tasks.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ def window_candidates(size: WindowSize, spec: DeviceSpec) -> list[WindowKnobs]:
 
 
 def _most_columns(size: WindowSize, spec: DeviceSpec) -> int:
-    """The filter's taps stay in registers beside the sums where there is room."""
+    """Most columns of a tile; the taps stay in registers beside the accumulators if they fit."""
     vectors = max(1, size.lanes // spec.lanes())
     taps = min(size.taps, spec.vector_registers // 3)
     room = (spec.vector_registers - taps - 2) // vectors
@@ -132,5 +132,5 @@ def _most_columns(size: WindowSize, spec: DeviceSpec) -> int:
 
 
 def _row_cost(size: WindowSize, columns: int) -> int:
-    """Of a line in tiles of so many columns."""
+    """Cost of a line in tiles of so many columns."""
     return ceil(size.columns / columns) * (columns * size.taps + 4)

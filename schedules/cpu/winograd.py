@@ -65,7 +65,7 @@ def _schedule_inputs(
     tile_columns: int,
     spec: DeviceSpec,
 ) -> None:
-    """A task is a line of tiles of a block of channels; the image is padded for it there."""
+    """Schedule the inputs: a task is a line of tiles of a channel block, padded there."""
     frequency, channel, tile, lane = sch.get_loops(transformed)
     lines, tile = sch.split(tile, factors=[None, tile_columns])
     sch.reorder(channel, lines, tile, frequency, lane)
@@ -117,7 +117,7 @@ def _schedule_products(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
 def _schedule_outputs(
     sch: Schedule, rows: SBlockRV, output: SBlockRV, last: SBlockRV, m: int
 ) -> None:
-    """A task is a block of channels, or a line of its tiles where these are whole."""
+    """Schedule the outputs: a task is a channel block, or a line of its tiles if whole."""
     batch, channel, y, x, lane = sch.get_loops(last)
     exact, exact_columns = ((extent(sch, loop) or 1) % m == 0 for loop in (y, x))
     lines, line = sch.split(y, factors=[None, m])
@@ -131,7 +131,7 @@ def _schedule_outputs(
     inner = [line, column]
     vectors = [lane]
     if not sch.get(output).same_as(sch.get(last)):
-        # Something uses the sums twice: they are computed once, in front of it.
+        # Something uses the results twice: they are computed once, before it.
         sch.set_scope(output, 0, "local")
         sch.compute_at(output, columns, preserve_unit_loops=True)
         *own, vector = sch.get_loops(output)[-3:]
