@@ -64,7 +64,7 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether models can be compiled and run on the CPU."""
+        """Return whether models can be compiled and run on the CPU."""
         needed = ("apache-tvm", "apache-tvm-ffi", "LLVM")
         return all(check.status == "ok" for check in self.checks if check.name in needed)
 

@@ -155,7 +155,7 @@ class MeasureTimeout(TuningError):
 
 
 class DeviceLost(TuningError):
-    """The device or the server in front of it stopped answering."""
+    """The device, or its server, stopped answering."""
 
 
 class WrongResult(TuningError):

@@ -1,4 +1,4 @@
-"""Whether values read from a file have the types that their dataclass declares.
+"""Check that values read from a file have the types that their dataclass declares.
 
 Dataclasses take whatever they are given, and JSON gives whatever it holds: without this a damaged
 artifact or record fails far from where it was read.

@@ -109,7 +109,7 @@ def prune_command(stores: tuple[str, ...], keep: int, folder: Path | None, as_js
     """Drop from STORES what no compilation takes: by default from all of your own.
 
     That is failures, lines that are no records of this version, records of templates that have
-    changed, and those behind the fastest of their workload.
+    changed, and those after the fastest of their workload.
     """
     paths = [find_store(store, folder) for store in stores] or stores_below(user_folder(folder))
     rows = [{"file": str(path), **asdict(_prune(path, keep))} for path in paths]

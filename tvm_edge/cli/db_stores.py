@@ -1,4 +1,4 @@
-"""Which stores of records a ``tvm-edge db`` command means, and how tables are printed."""
+"""Lookup of the record stores that a ``tvm-edge db`` command names, and tables of them."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def rpc_options(command: _F) -> _F:
 
 
 def compilation_options(command: _F) -> _F:
-    """What ``tvm_edge.compile`` and ``tvm_edge.analyze`` both take, by their names there."""
+    """Add the options that ``tvm_edge.compile`` and ``tvm_edge.analyze`` share, named as there."""
     return _with_options(
         command,
         target_option("llvm"),

@@ -1,4 +1,4 @@
-"""What commands print and write: tables or JSON, files, progress, warnings."""
+"""Output of commands: tables or JSON, files, progress, warnings."""
 
 from __future__ import annotations
 

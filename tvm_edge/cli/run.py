@@ -77,7 +77,10 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """What numpy.savez writes, for any names (it takes "file" for its own) and at just `path`."""
+    """Write arrays as numpy.savez does, under any name and at exactly `path`.
+
+    numpy.savez itself reserves the name "file" for its own parameter.
+    """
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

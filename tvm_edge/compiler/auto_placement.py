@@ -1,4 +1,4 @@
-"""``fallback="auto"``: which operators leave the GPU because that takes less time."""
+"""``fallback="auto"``: choose the operators that leave the GPU because that is faster."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ __all__ = ["cheaper_on_cpu", "placement_problem"]
 
 _LEAST_US, _LEAST_OF_RUN, _LEAST_OF_PARTITION = 200.0, 0.02, 0.35
 """The smallest partition that leaves the GPU, by what that saves: microseconds, share of the time
-of a run, and share of what its operators take on the GPU. A graph in many pieces keeps both devices
-waiting for each other, and times are estimates: a network of which they say that it is a tenth
-faster on the CPU stays where the user wants it."""
+of a run, and share of the latency of its operators on the GPU. A graph in many pieces keeps both
+devices waiting for each other. Latencies are estimates: a network that they call a tenth faster on
+the CPU stays where the user wants it."""
 
 _HOST = 0
 """The operator that makes the inputs and reads the results."""
@@ -56,8 +56,8 @@ _TAILS = tuple(
         "where",
     )
 )
-"""Operators that become part of the kernel before them, beside those that take channel blocks
-element by element."""
+"""Operators that are an epilogue of the kernel before them, beside those that compute channel
+blocks element by element."""
 
 _Tensor = tuple[relax.Var, int]  # a variable, and which item of it
 
@@ -231,7 +231,7 @@ def _partitions(problem: PlacementProblem, places: Sequence[int]) -> list[list[i
 
 
 def _gain(problem: PlacementProblem, places: Sequence[int], partition: Sequence[int]) -> float:
-    """Microseconds that a run takes longer with a partition on the GPU."""
+    """Return by how many microseconds a run is slower with a partition on the GPU."""
     back = list(places)
     for operator in partition:
         back[operator] = GPU

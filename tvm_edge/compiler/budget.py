@@ -90,7 +90,7 @@ def within_budget(
 
 
 def _options(plan: Plan) -> _Options:
-    """What of a plan the compiler sees: how frames follow each other is a matter of the run."""
+    """Return the part of a plan that the compiler sees; the order of frames is the run's."""
     return tuple(sorted(plan.offload)), plan.winograd, plan.weight_window, plan.conv_window
 
 
@@ -105,7 +105,7 @@ def _predicted(plan: Plan, report: CompileReport, resolved: ResolvedTarget) -> P
 
 
 def bytes_of_frame(report: CompileReport) -> int:
-    """What a further frame of a stream takes: it comes in, crosses between devices, goes out."""
+    """Bytes of one more frame of a stream: inputs, copies between devices, outputs."""
     assert report.memory is not None, "a model that compiles has a memory plan"
     return report.memory.inputs_outputs + sum(copy["bytes"] for copy in report.copies)
 

@@ -54,11 +54,11 @@ class BuiltLibrary:
 
     @property
     def has_smaller(self) -> bool:
-        """Whether :meth:`smaller` may be called."""
+        """Return whether :meth:`smaller` may be called."""
         return self._make_smaller is not None
 
     def smaller(self) -> BuiltLibrary:
-        """The same with smaller work-groups; built when it is first asked for."""
+        """Return the library in smaller work-groups; built when it is first asked for."""
         return self._smaller
 
     @cached_property
@@ -162,7 +162,7 @@ def _with_a_function(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def described_target(resolved: ResolvedTarget) -> dict[str, Any]:
-    """What a model says of the target that its code is for; ``ModelInfo.target``."""
+    """Return the description of a model's target; ``ModelInfo.target``."""
     return {
         "kind": resolved.kind,
         "config": str(resolved.target),

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 TuningLogs = str | os.PathLike[str] | bool | None
-"""As ``compile`` takes it: a folder or file, ``False`` for no records, ``None`` for the user's."""
+"""A folder or file, ``False`` for no records, ``None`` for the user's; as in ``compile``."""
 
 Origin = Literal["tuned", "transferred"]
 
@@ -64,7 +64,7 @@ class ConvChoices:
     warnings: tuple[str, ...] = ()
 
     def with_ignored(self, more: tuple[str, ...]) -> RecordsInfo | None:
-        """What to report, with more records that were ignored."""
+        """Return the info to report, with more records that were ignored."""
         info = self.info
         return info and replace(info, ignored=(*info.ignored, *more))
 
@@ -127,9 +127,10 @@ def _from_records(
 ) -> Origin | None:
     """Take the first record that holds; those before it are `ignored`, with why.
 
-    Of other blocks than a CPU's vector registers only where there is no other: what they cost
-    between two convolutions is a matter of the whole network, of which nobody has chosen layouts.
-    Of blocks on a GPU never: the graph tuner alone takes those.
+    A record with another channel block than a CPU's vector registers counts only where there is no
+    other. Its cost between two convolutions depends on the whole network, for which nobody has
+    chosen layouts. A record with channel blocks on a GPU never counts: the graph tuner alone uses
+    those.
     """
     space = None
     other: ConvConfig | None = None
@@ -164,8 +165,8 @@ def _check_transfer(
 ) -> None:
     """Refuse what suits another device alone.
 
-    Another CPU's block: what fills its vector registers takes two of these, or half. Another GPU's
-    tile that the schedule's cost model puts behind many others on this one.
+    Another CPU's channel block does not fit: it fills two vector registers here, or half of one.
+    Nor does another GPU's tile that the cost model ranks after many others on this one.
 
     Raises
     ------
@@ -191,7 +192,7 @@ def convolutions(
 ) -> Iterator[tuple[ConvWorkload, int | None]]:
     """Convolutions on the target's device, with the node of the model that each belongs to.
 
-    Of tensors of `dtypes`, and of bytes where the device has an instruction for them.
+    Of tensors of `dtypes`, and of int8 where the device has an instruction for it.
     """
     pending: list[ConvWorkload] = []
     bound: dict[relax.Var, relax.Expr] = {}
@@ -220,8 +221,8 @@ def avoid_winograd(
 ) -> ConvChoices:
     """Choose another configuration for each convolution that would be by Winograd's algorithm.
 
-    For a model that has to do with less memory: images take 2.25 to 4 times their bytes
-    transformed, and filters 1.8 to 4 times theirs.
+    For a model that has to do with less memory: transformed images have 2.25 to 4 times their
+    bytes, and transformed weights 1.8 to 4 times theirs.
 
     Parameters
     ----------

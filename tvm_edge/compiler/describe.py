@@ -103,7 +103,7 @@ def channel_block(func: tirx.PrimFunc, rule: str) -> int:
     func : PrimFunc
         Not scheduled yet.
     rule : str
-        Schedule rule that takes it.
+        Schedule rule that applies to it.
     """
     return int(func.params[-1].shape[-1]) if rule in _BLOCKED else block_of(func)
 
@@ -145,10 +145,10 @@ def launches_of(
 
 
 def _origin(schedule: KernelSchedule, nodes: Sequence[int], origins: Mapping[int, str]) -> str:
-    """Where a kernel's schedule came from.
+    """Return the origin of a kernel's schedule.
 
-    A measured configuration holds for what computes the convolution. What packs its images comes
-    with it, by the rule for element-wise kernels.
+    A measured configuration holds for the kernel that computes the convolution. The kernel that
+    packs its images comes with it, by the rule for element-wise kernels.
     """
     measured = [origins[node] for node in nodes if node in origins]
     if not measured or schedule.rule == "elementwise" or schedule.origin != "heuristic":
@@ -174,7 +174,7 @@ def _layouts(c: Compilation) -> dict[str, str]:
 
 
 def _shared_out(kernels: Mapping[int, Kernel], model: ImportedModel) -> dict[int, float]:
-    """FLOPs of each kernel: what its operators' definitions take.
+    """Return the FLOPs of each kernel, by its operators' definitions.
 
     Operations of loops, guards of padding included, share out an operator that several kernels
     compute, and stand in where a definition does not say.
@@ -202,7 +202,7 @@ def _shared_out(kernels: Mapping[int, Kernel], model: ImportedModel) -> dict[int
 def describe_operators(
     nodes: Sequence[SourceNode], folded: Sequence[SourceNode], placements: Sequence[Placement]
 ) -> tuple[OperatorInfo, ...]:
-    """What each operator takes, and where; `placements` has one for each, in order."""
+    """Return the work and the place of each operator; `placements` has one for each, in order."""
     return tuple(
         OperatorInfo(
             node.name,
@@ -222,7 +222,7 @@ def describe_operators(
 
 
 def describe_placements(c: Compilation) -> tuple[Placement, ...]:
-    """Where each of the user's operators runs and why, or why nowhere.
+    """Return the device of each of the user's operators and the reason, or why it has none.
 
     An operator of which a part has left the GPU, as branches may, is said to be where that part is.
     """
@@ -243,7 +243,7 @@ def describe_placements(c: Compilation) -> tuple[Placement, ...]:
 
 
 def describe_unplaced(survey: Survey) -> tuple[Placement, ...]:
-    """Of a model with unsupported operators, for which nothing was decided."""
+    """Describe the operators of a model with unsupported ones, for which nothing was decided."""
     missing = {name: info for info in survey.unsupported for name in info.operators}
     open_ones = [
         Placement(

@@ -73,16 +73,16 @@ def compile(
         ``"tf32"`` lets convolutions and matrix products round their operands to 10 bits of
         mantissa, for the tensor cores of NVIDIA's GPUs (``target="cuda"``, Ampere or newer).
         ``"mixed"`` stores weights and activations as float16 and calculates in float32;
-        ``"float16"`` also multiplies in float16, and adds up so for a few terms at most (a step
-        of a tile, or a window), where that is faster: on OpenCL. Both are of GPUs with float16.
-        Inputs and outputs keep their types, and operators that float16 does not suit stay
-        float32, which ``report.precision`` lists. ``python -m benchmarks run precision`` measures
-        how large the error is.
+        ``"float16"`` also multiplies in float16 where that is faster, on OpenCL: its partial sums
+        are float16 over a few products at most (a step of a tile, or a window). Both are of GPUs
+        with float16. Inputs and outputs keep their types, and operators that float16 does not suit
+        stay float32, which ``report.precision`` lists. ``python -m benchmarks run precision``
+        measures how large the error is.
     precision_exceptions : sequence of str
         Operators or ONNX nodes that stay float32.
     fallback : {"auto", "list", "none", "error"} or sequence of str
         Which operators leave a GPU for the CPU beside it. ``"auto"``: those that a GPU cannot run,
-        and those with which a run takes less time by the devices' data sheets, copies counted
+        and those that make a run faster there by the devices' data sheets, copies counted
         (:mod:`tvm_edge.relay_passes.solvers.minimum_cut`); ``"list"``: those that a GPU cannot run,
         and those outside the list of what performs on its kind of device (ICPP'19 §3.1.2);
         ``"none"``: none, and a model with one that a GPU cannot run is refused; ``"error"``: so is
@@ -221,7 +221,7 @@ def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> Comp
 
 
 def _smaller_groups(done: Compilation) -> Callable[[], BuiltLibrary] | None:
-    """Build the same in smaller work-groups, when it is asked for; ``None``: nothing is smaller."""
+    """Make a function that builds the code in smaller work-groups; ``None`` if none is smaller."""
     begun = in_smaller_groups(done)
     if begun is None:
         return None
@@ -256,7 +256,7 @@ def analyze(
     """Say what :func:`compile` would do, without generating code and without a device.
 
     A model with operators that have no implementation is no error here: the report lists them as
-    ``unsupported`` and says of the others what they take; kernels and memory stay open.
+    ``unsupported`` and gives the work of the others; kernels and memory stay open.
 
     Parameters
     ----------

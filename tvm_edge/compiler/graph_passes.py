@@ -32,7 +32,7 @@ from tvm_edge.relay_passes.simplify.fold_dequantized import FoldDequantized
 __all__ = ["GRAPH", "OPERATORS", "SMALLER_GROUPS", "node_names", "tuning_logs"]
 
 SMALLER_GROUPS = 64
-"""Work-items of a group that a driver runs whatever registers they take: Midgard's fewest."""
+"""Work-items of a group that a driver runs whatever registers they need: Midgard's fewest."""
 
 
 def _place(c: Compilation) -> Compilation:
@@ -51,7 +51,7 @@ def _compile_for_host(c: Compilation) -> Compilation:
     host = c.resolved.host
     assert host is not None, "there is one where operators can leave for it"
     c = replace(c, resolved=host, precision="float32")
-    if is_quantized(c.imported.module):  # its int8 is of the type that the host's kernels take
+    if is_quantized(c.imported.module):  # its int8 is of the type that the host's kernels read
         again = replace(c, module=c.imported.module)
         module = Pipeline(OPERATORS).nested(again).module
         c = replace(c, module=module, placed=replace(c.placed, module=module))
@@ -65,7 +65,7 @@ def _lower_precision(c: Compilation) -> Compilation:
 
 
 def tuning_logs(c: Compilation) -> Any:
-    """Where tuning records are looked up: they are of float32."""
+    """Return the tuning records to look up: none unless the precision is float32, as theirs is."""
     return c.options.tuning_logs if c.precision == "float32" else False
 
 
@@ -95,7 +95,7 @@ def _split_dense(c: Compilation) -> Compilation:
 
 
 def _has_smaller_groups(c: Compilation) -> bool:
-    """Whether a driver may allow a kernel fewer work-items than its device.
+    """Return whether a driver may allow a kernel fewer work-items than its device.
 
     That is known when the driver has built the kernel, maybe on another machine: OpenCL.
     """

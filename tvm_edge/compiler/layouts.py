@@ -55,7 +55,7 @@ class LayoutChoice:
 
 
 def has_layouts(resolved: ResolvedTarget) -> bool:
-    """Whether there is a choice: not where registers have one lane."""
+    """Return whether there is a choice: there is none where registers have one lane."""
     return bool(block_sizes(resolved.spec))
 
 
@@ -65,7 +65,7 @@ def choose_layouts(
     tuning_logs: TuningLogs,
     nodes: Sequence[SourceNode],
 ) -> LayoutChoice:
-    """What records say of the layouts of a module of one device.
+    """Choose the layouts of a module of one device by tuning records.
 
     Parameters
     ----------

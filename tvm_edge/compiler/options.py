@@ -33,7 +33,7 @@ _LEAST_WINDOW = 64 << 10  # asking for a part costs as much as reading some KiB
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a compilation is asked for beside a model and a target: parameters of ``compile``.
+    """Parameters of ``compile`` beside the model and the target.
 
     Where nobody says otherwise there are no records.
     """

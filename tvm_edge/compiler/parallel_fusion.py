@@ -40,7 +40,7 @@ def merge_kernels(
     resolved : ResolvedTarget
     parallel_fusion : {"auto", True, False}
     tuning_logs : path, False or None
-        Where ``"auto"`` looks for groups that were measured, as ``compile`` takes it.
+        Where ``"auto"`` looks for groups that were measured, as in ``compile``.
     """
     spec = resolved.spec
     if parallel_fusion is True:
@@ -59,7 +59,7 @@ def merge_kernels(
 
 @contextmanager
 def group_records(resolved: ResolvedTarget, tuning_logs: TuningLogs) -> Iterator[Measured | None]:
-    """What records say of kernels in one launch; ``None`` where there are no records."""
+    """Yield a lookup of the records of kernels in one launch; ``None`` where there are none."""
     device = RecordDevice.of(resolved.spec)
     folder = None if isinstance(tuning_logs, bool) else user_folder(tuning_logs)
     if folder is None or not any(stores_below(f, device.vendor) for f in (folder, SHIPPED)):

@@ -62,7 +62,7 @@ _ANY_GROUP = ("subgroup", "items")
 
 
 def in_smaller_groups(c: Compilation) -> Compilation | None:
-    """Start of the same compilation in work-groups that every driver takes.
+    """Start of the same compilation in work-groups that every driver runs.
 
     The weights are those of `c`: measured tiles, which may be of larger groups, are dropped, but
     the algorithms stay, as weights are packed for them. ``None`` where nothing would be smaller.
@@ -148,7 +148,7 @@ def _describe(c: Compilation) -> Compilation:
 
 
 def _recorded(name: str) -> Any:
-    """Whether the device whose launches are recorded needs the pass called `name`."""
+    """Make the condition that the device whose launches are recorded needs the pass `name`."""
     return lambda c: c.recording is not None and name in RECORDINGS[c.recording]
 
 
@@ -178,8 +178,8 @@ INSTRUCTIONS = (
     on_module("instructions", RecordOnOpenCL()).when(
         _recorded("RecordOnOpenCL"), "recorded launches of OpenCL"
     ),
-    # After what takes all planned storage for the first device's: what reads or writes
-    # another's tensors is then in no recorded region.
+    # After the pass that treats all planned storage as the first device's: kernels that read or
+    # write another's tensors are then in no recorded region.
     on_module("instructions", _plan_others, "PlanMemoryOfOthers").when(*SEVERAL),
     on_module("instructions", transform.LowerAllocTensor()),
     on_module("instructions", transform.KillAfterLastUse()),

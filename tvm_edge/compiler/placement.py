@@ -66,9 +66,9 @@ def place(
 ) -> Placed:
     """Place the operators of a model whose graph is simplified and not legalised.
 
-    ``fallback="auto"`` goes by the list where the model has branches, as costs are of what every
-    run takes, and where `by_cost` is not set: costs are of float32. The nodes in `offload` are on
-    the CPU for the reasons given there.
+    ``fallback="auto"`` goes by the list where the model has branches: costs hold for operators that
+    every run executes. It also does where `by_cost` is not set: costs are of float32. The nodes in
+    `offload` are on the CPU for the reasons given there.
 
     Raises
     ------

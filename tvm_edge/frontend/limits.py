@@ -18,7 +18,7 @@ __all__ = ["refuse_indices", "refuse_unreal_tensors"]
 # sizes in 64 bits, allocates less than kernels write.
 _LARGEST = 1 << 44
 
-# Dimensions of one tensor; NumPy's limit until version 2. TVM takes minutes to fuse 255 loops.
+# Dimensions of one tensor; NumPy's limit until version 2. TVM needs minutes to fuse 255 loops.
 _MOST_DIMENSIONS = 32
 
 _ALONG_AXIS = ("Gather", "GatherElements", "Scatter", "ScatterElements")

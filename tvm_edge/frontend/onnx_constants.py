@@ -28,8 +28,8 @@ def fold_constants(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Expand functions, evaluate nodes that do not depend on the inputs, and unroll loops.
 
     Shapes are inferred on the way, so that what is calculated from a shape is a constant too.
-    Folding here takes milliseconds; TVM's FoldConstant compiles a kernel per operator and takes
-    11 s on ResNet50's batch normalisations.
+    Folding here needs milliseconds. TVM's FoldConstant compiles a kernel per operator and needs
+    11 s for ResNet50's batch normalisations.
 
     Raises
     ------

@@ -95,7 +95,7 @@ def tensor_infos(proto: onnx.ModelProto) -> dict[str, TensorInfo]:
 
 
 def _long_integers(graph: onnx.GraphProto) -> bool:
-    """Whether a vector of integers is too long to be a shape.
+    """Return whether a vector of integers is too long to be a shape.
 
     To follow shapes that are computed, onnx lists the elements of every such vector, and a file
     can name any length.

@@ -76,7 +76,7 @@ def label(node: onnx.NodeProto) -> str:
 
 
 def is_known(node: onnx.NodeProto) -> bool:
-    """Whether the importer has a converter for an operator, or ONNX writes it out for us."""
+    """Return whether the importer converts an operator, or ONNX writes it out for us."""
     return _is_converted(node.domain, node.op_type) or _is_written_out(node.domain, node.op_type)
 
 

@@ -156,7 +156,7 @@ def _step(node: ir.Node, body: ir.Graph, actual: Sequence[ir.Value | None]) -> S
 
 
 def _goes_on(body: ir.Graph) -> bool:
-    """Whether the body's condition is the one it was given, or true."""
+    """Return whether the body's condition is the one it was given, or true."""
     condition = body.outputs[0]
     while condition is not body.inputs[1]:
         producer = condition.producer()

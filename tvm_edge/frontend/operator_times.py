@@ -105,7 +105,7 @@ def operator_us(call: relax.Call, spec: DeviceSpec) -> float:
 
 
 def _search_us(call: relax.Call, search: _Search, spec: DeviceSpec) -> float:
-    """As :func:`operator_us`, for an operator whose definition gives no count."""
+    """Return :func:`operator_us` for an operator whose definition gives no count."""
     shapes = [static_shape(arg.ty) for arg in call.args if isinstance(arg, relax.Var)]
     known = [shape for shape in shapes if shape]
     elements = sum(math.prod(shape) for shape in known)

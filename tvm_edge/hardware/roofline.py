@@ -20,7 +20,7 @@ _OTHER = 0.1
 _LANES, _CLOCK_GHZ, _CORE_GBS, _SHARED_GBS = 64, 1.0, 12.0, 15.0
 _CPU_LAUNCH_US = 2.0
 
-# What pocl takes for a network, of what the same schedules take by LLVM (`benchmarks/RESULTS.md`).
+# Latency of a network on pocl over that of the same schedules by LLVM (`benchmarks/RESULTS.md`).
 _OPENCL_ON_CPU = 1.15
 
 
@@ -41,7 +41,7 @@ def kernel_us(work: float, nbytes: float, spec: DeviceSpec, launches: int = 1) -
 
 
 def copy_us(nbytes: float, gpu: DeviceSpec, shared: bool = False) -> float:
-    """Microseconds that a tensor takes between a GPU and its host.
+    """Return the microseconds of a tensor's copy between a GPU and its host.
 
     In `shared` memory nothing is copied, and what is left is to wait for the other side.
     """

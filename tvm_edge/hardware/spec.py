@@ -68,9 +68,9 @@ class DeviceSpec:
         Cost of one more kernel after another, microseconds: small kernels merged or split are
         worth it or not by this. A GPU's driver does not say it; 4.5 is NVIDIA's OpenCL.
     copy_latency_us, copy_gbs : float
-        A copy between the host's memory and the device's takes so many microseconds and moves so
-        many 10**9 bytes per second; the latency is what it takes the host to wait for the device
-        and to wake up. A driver says neither: the defaults are NVIDIA's, from pageable memory.
+        Latency in microseconds and throughput in 10**9 bytes per second of a copy between the
+        host's memory and the device's. The latency covers the host's wait for the device and its
+        wake-up. A driver says neither: the defaults are NVIDIA's, from pageable memory.
     unified_memory : bool
         Whether the device shares its memory with the host.
     fine_grained_memory : bool
@@ -124,12 +124,12 @@ class DeviceSpec:
 
     @property
     def launches_grids(self) -> bool:
-        """Whether kernels are grids of work-groups that a driver launches, and not loops."""
+        """Return whether kernels are grids of work-groups that a driver launches, and not loops."""
         return self.kind == "gpu"
 
     @property
     def has_cpu_cores(self) -> bool:
-        """Whether tasks with vectors and register tiles of a CPU are what it runs best."""
+        """Return whether it runs best tasks with a CPU's vectors and register tiles."""
         return self.on_cpu or not self.launches_grids
 
     def to_dict(self) -> dict[str, Any]:

@@ -234,7 +234,7 @@ def _cpus(triple: str) -> frozenset[str]:
 
 
 def _is_cpu(mcpu: str, triple: str) -> bool:
-    """Whether LLVM makes code for it: its list for x86-64 begins with the i386."""
+    """Return whether LLVM makes code for it: its list for x86-64 begins with the i386."""
     if mcpu not in _cpus(triple):
         return False
     return not triple.startswith("x86_64") or _features_of(mcpu, triple) >= _BASE

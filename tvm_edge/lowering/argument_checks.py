@@ -46,7 +46,7 @@ class DropArgumentChecks:
 
 
 def _argument(stmt: tirx.AssertStmt) -> str | None:
-    """Which argument a check is of, by its message."""
+    """Return the argument that a check is of, read from its message."""
     parts = iter(stmt.message_parts)
     for part in parts:
         if part.value.endswith(_ARGUMENT):

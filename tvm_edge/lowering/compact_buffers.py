@@ -13,10 +13,10 @@ __all__ = ["CompactScheduled"]
 class CompactScheduled:
     """TVM's ``CompactBufferAllocation`` for kernels that a schedule made.
 
-    A schedule leaves a buffer that holds a part of a tensor as large as the tensor. Those that were
-    written loop by loop allocate what they need, but for an array of registers now and then that
-    has an element too many; to find that out of their unrolled bodies took a quarter of the time
-    that densenet121 takes to compile for tensor cores.
+    A schedule leaves a buffer that holds a part of a tensor as large as the tensor. Kernels that
+    were written loop by loop allocate what they need. Now and then an array of registers has an
+    element too many. Finding that out of their unrolled bodies was a quarter of densenet121's
+    compile time for tensor cores.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

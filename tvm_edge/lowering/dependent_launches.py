@@ -1,7 +1,7 @@
 """CUDA kernels start while the one before them ends: programmatic dependent launch.
 
 One after another on a stream, and in a CUDA graph, a kernel is launched when the one before it has
-written its results back, which costs a microsecond where the kernels of small networks take
+written its results back. That costs a microsecond, where the latency of a small network's kernel is
 two or three. Since compute capability 9.0 its work-groups can be placed before that, and wait for
 those results themselves (CUDA C++ Programming Guide, "Programmatic Dependent Launch and
 Synchronization").
@@ -36,7 +36,7 @@ class DependentLaunches:
 
     None calls ``launch_dependents``, so that the next one is launched when the work-groups of this
     one have ended. Launched earlier, its work-groups went where this one's were not, two and three
-    on a multiprocessor beside idle ones: on an H100 resnet50_v1 took 1.6 times as long, where
+    on a multiprocessor beside idle ones: on an H100 resnet50_v1 had 1.6 times the latency, where
     launched at the end it is 1.04 times as fast (``benchmarks/RESULTS.md``).
 
     Runs on the kernels that ``SplitHostDevice`` made.

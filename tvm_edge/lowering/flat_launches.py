@@ -21,7 +21,7 @@ multiple of this; 1 does not round."""
 
 
 def can_be_flat(launch: Launch) -> bool:
-    """Whether a launch's work-items neither meet nor share memory, nor depend on their group."""
+    """Return whether a launch's work-items have no barrier, shared memory or sub-group."""
     return not launch.arrays and launch.sub_group is None and not launch.has_barrier
 
 

@@ -23,7 +23,7 @@ _BARRIER = "tirx.tvm_storage_sync"
 
 
 def has_barrier(node: Any) -> bool:
-    """Whether work-items meet in a statement or expression."""
+    """Return whether a statement or expression has a barrier of work-items."""
     found = False
 
     def visit(call: ir.Call) -> None:
@@ -43,10 +43,10 @@ def _is_barrier(call: ir.Call) -> bool:
 
 
 def can_idle(body: tirx.Stmt, items: Sequence[tirx.Var]) -> bool:
-    """Whether work-items without work of their own would reach every barrier of a kernel.
+    """Return whether work-items without work of their own would reach every barrier of a kernel.
 
-    They do where what decides on the way to it is the same for all of a group: no index of a
-    work-item, and nothing from registers, which idle ones do not fill.
+    They do where every condition on the way to it is the same for all of a work-group. Such a
+    condition has no index of a work-item, and nothing from registers, which idle ones do not fill.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def _reached(stmt: tirx.Stmt, varying: list[tirx.Var]) -> bool:
 
 
 def _varies(expr: tirx.Expr, varying: Sequence[tirx.Var]) -> bool:
-    """Whether work-items of a group may find different values, or idle ones none."""
+    """Return whether work-items of a group may find different values, or idle ones none."""
     found = any(uses(expr, var) for var in varying)
 
     def load(node: ir.TensorLoad) -> None:
@@ -138,7 +138,7 @@ def _flat(stmt: tirx.Stmt) -> list[tirx.Stmt]:
 
 
 def _is_arithmetic(stmt: tirx.Stmt) -> bool:
-    """Whether a statement names a value that is calculated, or an address, and nothing is read."""
+    """Return whether a statement only names a calculated value or an address, and reads nothing."""
     if not isinstance(stmt, tirx.Bind):
         return False
     reads = False

@@ -29,14 +29,14 @@ _ZIG_LIBRARIES = ("-lm", "-lc")
 
 @dataclass(frozen=True)
 class Linker:
-    """A compiler driver that links; what TVM's ``export_library`` takes as ``fcompile``.
+    """A compiler driver that links; ``fcompile`` of TVM's ``export_library``.
 
     Attributes
     ----------
     command : tuple[str, ...]
         The program and its first arguments.
     libraries : tuple[str, ...]
-        Arguments behind the object files.
+        Arguments after the object files.
     setting : str
         The environment variable that names the program, or that could.
     """

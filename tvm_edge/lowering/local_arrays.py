@@ -22,7 +22,7 @@ _ALIGNMENT = 16
 
 
 def is_movable(array: tirx.Buffer, stmt: tirx.Stmt) -> bool:
-    """Whether an array is of known size, and only loaded from and stored to by its name."""
+    """Return whether an array has a known size, and is only loaded from and stored to by name."""
     if len(array.shape) != 1 or constant(array.shape[0]) is None:
         return False
     others = 0  # mentions that are no accesses

@@ -39,7 +39,7 @@ def with_merged_launches(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx
 
 
 def merged_launches(func: tirx.PrimFunc) -> Launches:
-    """Which members run together in a kernel of :func:`with_merged_launches`.
+    """Return the members that run together in a kernel of :func:`with_merged_launches`.
 
     Launches that stayed alone are in it too; empty where the members share memory and so run one
     after the other as they were.

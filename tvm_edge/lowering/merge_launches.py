@@ -101,7 +101,7 @@ def _merged(
 
 
 def _fit(launches: Sequence[Launch], local: int | None) -> bool:
-    """Whether launches may be one.
+    """Return whether launches may be one.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def _fit(launches: Sequence[Launch], local: int | None) -> bool:
 
 
 def _can_be_dealt(launch: Launch) -> bool:
-    """Whether a launch's work-items may be in groups of another size.
+    """Return whether a launch's work-items may be in groups of another size.
 
     One whose groups are loops of a single work-item keeps them: they are for cores, not for lanes.
     """

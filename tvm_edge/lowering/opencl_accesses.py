@@ -40,8 +40,8 @@ _POINTER = re.compile(r"(\w+) \+ ")
 class NameUnalignedStores:
     """Call ``vstoreN`` where a vector is stored that may not be aligned to its size.
 
-    Vectors that TVM writes of itself are then aligned, as :func:`with_vector_accesses` takes them
-    to be. Runs last: before ``StmtSimplify`` an index may hide behind a variable.
+    Vectors that TVM writes of itself are then aligned, as :func:`with_vector_accesses` assumes.
+    Runs last: before ``StmtSimplify`` an index may hide behind a variable.
     """
 
     def transform_function(

@@ -8,6 +8,6 @@ __all__ = ["is_opencl"]
 
 
 def is_opencl(func: tirx.PrimFunc) -> bool:
-    """Whether a kernel is for an OpenCL device."""
+    """Return whether a kernel is for an OpenCL device."""
     target = None if func.attrs is None else func.attrs.get("target")
     return target is not None and target.kind.name == "opencl"

@@ -76,7 +76,7 @@ def _alone(stmt: tirx.Stmt) -> tirx.Stmt:
 
 
 def _launches(stmt: tirx.Stmt, *, grids: bool = True) -> bool:
-    """Whether a statement contains a launch (unless told otherwise), or a loop that becomes one."""
+    """Return whether a statement contains a launch (if `grids`), or a loop that becomes one."""
     found = False
 
     def on_loop(loop: tirx.For) -> None:

@@ -1,8 +1,8 @@
 """The source of kernels in OpenCL C, between TVM's code generator and the driver.
 
 TVM hands each kernel's source to the global function ``tvm_callback_opencl_postproc``, if there is
-one, and declares all kernels of a module before each: for 120 with 20 parameters that takes
-nine times as long as the kernels. They are generated one by one, and joined.
+one, and declares all kernels of a module before each. For 120 kernels with 20 parameters that is
+nine times the latency of generating the kernels. They are generated one by one, and joined.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Vector loops that OpenCL C has words for.
 
-It has vectors of 2, 3, 4, 8 and 16 elements. Schedules of CPUs have longer ones, of bytes, and
-shorter ones: what remains of a line after its last whole vector. A comparison of vectors is a
-vector of integers, all bits set where it holds; there are no vectors of truth values, and TVM
-writes one that all lanes share as ones, of which ``select`` sees the highest bit. Bytes that TVM
-cannot read as one aligned vector it packs into integers, four to each, as CUDA has them.
+It has vectors of 2, 3, 4, 8 and 16 elements. Schedules of CPUs have longer ones, of 8-bit integers,
+and shorter ones, for the remainder of a line after its last whole vector. A comparison of vectors
+is a vector of integers, all bits set where it holds. There are no vectors of truth values. TVM
+writes one that all lanes share as ones, of which ``select`` sees the highest bit. TVM packs 8-bit
+integers that it cannot read as one aligned vector into integers, four to each, as CUDA has them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class LegalizeVectors:
     """Rewrite vector loops of functions for OpenCL where OpenCL C has no such vector.
 
     Runs between ``LoopPartition``, which makes remainders, and ``VectorizeLoop``. Loops with truth
-    values in memory, and with bytes that are not aligned, become serial; choices that all lanes
-    share become branches.
+    values in memory, and with 8-bit integers that are not aligned, become serial; choices that all
+    lanes share become branches.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def _serial(loop: tirx.For) -> tirx.For:
 
 
 def _has_truth_values(stmt: tirx.Stmt) -> bool:
-    """Whether truth values are loaded, stored or converted."""
+    """Return whether truth values are loaded, stored or converted."""
     found = False
 
     def load(node: ir.TensorLoad) -> None:
@@ -96,9 +96,9 @@ def _has_truth_values(stmt: tirx.Stmt) -> bool:
 
 
 def _with_vectors_of_bytes(loop: tirx.For) -> tirx.For:
-    """A loop whose loads of bytes are one aligned vector each; serial where they cannot be.
+    """A loop whose loads of 8-bit integers are one aligned vector each; serial where not.
 
-    Loads of the same byte in all lanes stay as they are.
+    Loads of the same element in all lanes stay as they are.
     """
     lane, lanes = loop.loop_var, constant(loop.extent)
     simplify = sym.Analyzer().simplify

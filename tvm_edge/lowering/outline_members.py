@@ -121,12 +121,12 @@ def _calling(func: tirx.PrimFunc, names: list[str], given: list[list[int]]) -> t
 
 
 def _is_like(one: tirx.PrimFunc, other: tirx.PrimFunc) -> bool:
-    """Whether members with the same body are the same."""
+    """Return whether members with the same body are the same."""
     return _has_parameters(one, other) and tvm_ffi.structural_equal(one.attrs, other.attrs)
 
 
 def _is_also(func: tirx.PrimFunc, member: tirx.PrimFunc) -> bool:
-    """Whether a kernel with the body of a member is lowered like it."""
+    """Return whether a kernel with the body of a member is lowered like it."""
     said = {key: value for key, value in member.attrs.items() if key not in _COMPOSED}
     return (
         _has_parameters(func, member)

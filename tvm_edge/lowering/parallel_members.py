@@ -165,7 +165,7 @@ def pinned_sub_groups(stmt: tirx.Stmt) -> set[int]:
 
 
 def is_pin(node: tirx.Evaluate) -> bool:
-    """Whether a statement is the mark of :func:`tvm_edge.schedules.gpu.subgroup_calls.pin`."""
+    """Return whether a statement is a ``pin`` of :mod:`tvm_edge.schedules.gpu.subgroup_calls`."""
     call = node.value
     if not isinstance(call, ir.Call) or not call.args:
         return False

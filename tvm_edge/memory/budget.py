@@ -70,6 +70,6 @@ def machine_bytes() -> int | None:
 
 
 def written(nbytes: int) -> str:
-    """Bytes as :func:`parse_budget` takes them, not less: ``"61.3 MiB"``."""
+    """Write bytes as :func:`parse_budget` reads them, rounded up: ``"61.3 MiB"``."""
     tenths = -(-10 * nbytes // 2**20)
     return f"{tenths / 10:.1f} MiB"

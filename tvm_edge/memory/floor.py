@@ -5,7 +5,7 @@ process on TVM's runtime tier, and what it has of a GPU's own memory: Python 3.1
 2.36. They are constants, so that a plan does not depend on what else the compiling machine does.
 CUDA's are an H200's, driver 580 (593 MiB, 526 of them on the device, and 89 KiB a kernel); of
 OpenCL GPUs with a driver of their own none was measured yet: those are guesses on the safe side.
-Where PyTorch is installed, tvm_ffi imports it, and a process takes some 140 MiB more.
+Where PyTorch is installed, tvm_ffi imports it, and a process has some 140 MiB more.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class Floor:
 
 _CPU = Floor(51 * _MIB, 32 << 10)
 _GPUS = {
-    # CUDA's context takes most of it on the device.
+    # CUDA's context is most of it, on the device.
     "cuda": Floor(600 * _MIB, 32 << 10, 64 << 10),
     "opencl": Floor(66 * _MIB, 32 << 10, 64 << 10),
 }
-# pocl: kernels that come from the artifact or the cache of programs. What they take goes by the
+# pocl: kernels that come from the artifact or the cache of programs. Their memory goes by the
 # length of their OpenCL C, some 10 bytes each: its text is there as code, as sources and as the key
 # of their binary, and pocl has the LLVM module that it made of it. How long it is no one knows
 # before code is generated; but a kernel is 55 KiB of it (44 to 90), on the mean of squeezenet1_0,
-# mobilenet_v2 and yolov1_small, whose 97 took 57 MiB: 602 KiB each (501 to 804). googlenet, which
-# is not among them, has 62 at 540. Building them takes another 100 to 250 MiB, which LLVM gives
+# mobilenet_v2 and yolov1_small, whose 97 have 57 MiB: 602 KiB each (501 to 804). googlenet, which
+# is not among them, has 62 at 540. Building them needs another 100 to 250 MiB, which LLVM gives
 # back, and the first launch of each on a machine, when pocl compiles it once more for its
 # work-groups, another 25 to 40.
 _OPENCL_ON_CPU = Floor(64 * _MIB, 32 << 10, 576 << 10)

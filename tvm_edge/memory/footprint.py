@@ -132,7 +132,7 @@ def uploaded(
 
 
 def rounding(sizes: Iterable[int], resolved: ResolvedTarget) -> int:
-    """Return bytes by which tensors on the device take more than they hold.
+    """Return bytes by which blocks of tensors on the device are larger than the tensors.
 
     In a runtime that pools memory, a block is at most an eighth larger than what was asked for.
     Where the device is the CPU nobody touches the rest.

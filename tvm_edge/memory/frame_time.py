@@ -1,7 +1,7 @@
-"""What a frame takes by a plan, from the report of its kernels and the devices' data sheets.
+"""Latency of a frame by a plan, from the report of its kernels and the devices' data sheets.
 
 Good to a factor of two or three, as :mod:`~tvm_edge.hardware.roofline`;
-plans of one model are off by the same.
+plans of one model are off by the same factor.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FrameTime:
 
     @property
     def seconds(self) -> float:
-        """Of one frame after another."""
+        """Seconds of a frame, with one frame after another."""
         return sum(self.terms.values())
 
     @property
@@ -61,7 +61,7 @@ class FrameTime:
 
     @property
     def pipelined(self) -> float:
-        """Of a frame where each device works on another one, as far as they are two."""
+        """Seconds of a frame where each device works on another frame, as far as they are two."""
         return self.seconds if self.same_cores else max(self.stages.values(), default=0.0)
 
     @property
@@ -105,8 +105,9 @@ def _reading(
 ) -> float:
     """Seconds that a GPU waits for streamed weights.
 
-    With two windows those of a kernel are copied behind the one before that streams, while all in
-    between calculates; the first of a frame's behind the last of the frame before.
+    With two windows the weights of a kernel are copied while the streaming kernel before it, and
+    all kernels in between, calculate. Before the first of a frame comes the last of the frame
+    before.
     """
     on_gpu = [
         (kernel.streamed, own)

@@ -233,7 +233,7 @@ def chosen(
     model : str
         Its name, for the message.
     considered : sequence of (Plan, Prediction or str)
-        What each takes, or why it does not come into question.
+        Prediction of each, or why it does not come into question.
     advice : str
         What else the user can do, for the message.
 

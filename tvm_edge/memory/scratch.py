@@ -81,8 +81,8 @@ def scratch_of(func: tirx.PrimFunc, target: tvm.target.Target) -> Scratch:
 def kept(kernels: Iterable[Scratch], threads: int) -> int:
     """Bytes that the runtime keeps for a model's kernels from one to the next.
 
-    TVM's pool of workspaces, which each thread has for itself, takes a free piece that is large
-    enough, or makes its largest one larger: it ends with as many pieces as a kernel needs at once,
+    TVM's pool of workspaces, which each thread has for itself, hands out a free piece that is large
+    enough, or makes its largest one larger. It ends with as many pieces as a kernel needs at once,
     the largest as large as the largest that is asked for, and so on.
     """
     found = list(kernels)
@@ -98,7 +98,7 @@ def _to_allocations() -> list[tvm.transform.Pass]:
 
 
 def _allocates(func: tirx.PrimFunc) -> bool:
-    """Whether there is anything to look for: lowering a kernel takes some milliseconds."""
+    """Return whether there is anything to look for: lowering a kernel costs some milliseconds."""
     found = False
 
     def block(node: s_tir.SBlock) -> None:

@@ -1,7 +1,7 @@
 """The storage that a planner gave to tensors, read off the instructions of ``main``.
 
 Both planners, TVM's for one device and ours for several, leave the same instructions:
-``alloc_storage`` makes room, ``alloc_tensor`` puts a tensor into it, one after the other.
+``alloc_storage`` allocates a buffer, ``alloc_tensor`` puts tensors into it, one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Storage", "by_device", "over_time", "planned_storages"]
 
 @dataclass(frozen=True)
 class Storage:
-    """Room for tensors: where, and how many bytes."""
+    """A buffer for tensors: its device, and how many bytes."""
 
     device: str
     nbytes: int
@@ -71,10 +71,10 @@ def by_device(lowered: tvm.IRModule, storages: Mapping[relax.Var, Storage]) -> d
 def over_time(
     lowered: tvm.IRModule, storages: Mapping[relax.Var, Storage], launches: Sequence[str]
 ) -> dict[str, tuple[int, ...]]:
-    """By device the bytes that hold values at each kernel.
+    """Return by device the bytes that hold values at each kernel.
 
-    A tensor holds them from where it is allocated, which is in front of the kernel that writes
-    it, to its last use, views and names of it included.
+    A tensor holds them from where it is allocated, which is before the kernel that writes it, to
+    its last use, views and names of it included.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def over_time(
     """
     names = set(launches)
     held: dict[relax.Var, Held] = {}
-    lives: dict[relax.Var, list[int]] = {}  # the launches in front of it, and by its last use
+    lives: dict[relax.Var, list[int]] = {}  # the launches before it, and by its last use
     homes: dict[relax.Var, tuple[relax.Var, int]] = {}
     seen: list[str] = []
     for block in lowered["main"].body.blocks:

@@ -63,7 +63,7 @@ class TvmEdgeBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Whether :meth:`prepare` takes the model, as far as can be told without compiling it.
+        """Return whether :meth:`prepare` accepts the model, as far as is known before compilation.
 
         Parameters
         ----------
@@ -171,7 +171,7 @@ class TvmEdgeBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Whether this machine has the device: ``"CPU"``, ``"CUDA"``, ``"OPENCL:1"``, …"""
+        """Return whether this machine has the device: ``"CPU"``, ``"CUDA"``, ``"OPENCL:1"``, …"""
         api, index = parsed(device)
         return api in KINDS and KINDS[api].probe(index) is not None
 

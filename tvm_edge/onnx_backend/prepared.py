@@ -1,4 +1,4 @@
-"""A model behind ONNX's backend interface: compiled when what forms its code is known."""
+"""A model with ONNX's backend interface, compiled when the inputs that form its code are known."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TvmEdgeRep(BackendRep):
 
     @property
     def kind(self) -> str:
-        """When the model is compiled, and for what.
+        """Kind of compilation: ``"static"``, ``"specialised"`` or ``"dynamic"``.
 
         ``"static"`` is once and for all, ``"specialised"`` for the values of inputs that are
         shapes or form kernels otherwise, ``"dynamic"`` for the shapes of its inputs alone.
@@ -237,7 +237,7 @@ def parsed(device: str) -> tuple[str, int]:
 
 
 def _target(api: str, index: int) -> str | dict[str, Any]:
-    """What to compile for; the first device of a kind goes by its name."""
+    """Return the target to compile for; the first device of a kind goes by its name."""
     if not index:
         return api
     kind = GPU_KINDS[api]
@@ -268,7 +268,7 @@ def _required(proto: onnx.ModelProto) -> list[str]:
 
 
 def is_static(proto: onnx.ModelProto) -> bool:
-    """Whether the model can be compiled before its inputs are seen.
+    """Return whether the model can be compiled before its inputs are seen.
 
     An input that is no tensor is for the frontend to refuse.
     """

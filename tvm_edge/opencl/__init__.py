@@ -19,7 +19,7 @@ Environment
     Whether kernels of a model are recorded and enqueued as one command (:func:`command_buffers`).
     By default they are where the driver has ``cl_khr_command_buffer``, since that does not lose on
     pocl, the driver it was measured on. pocl enqueues what was recorded kernel by kernel: a run
-    takes 0.95 to 1.02 of the time, and its launches 0.64 to 1.08.
+    has 0.95 to 1.02 of the latency, and its launches 0.64 to 1.08.
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ def build(module: tvm.runtime.Module, device_id: int = 0) -> None:
 def too_large_kernels(module: tvm.runtime.Module, device_id: int = 0) -> list[str]:
     """Kernels that are launched in groups of more work-items than the driver can run them in.
 
-    What a driver takes depends on the registers that a kernel needs, and so on the driver's
-    compiler: all kernels are built.
+    The limit depends on the registers that a kernel needs, and so on the driver's compiler: all
+    kernels are built.
     """
     return [str(name) for name in _call("too_large_kernels", module, device_id)]
 

@@ -1,9 +1,9 @@
 """Counts of arithmetic operations, from shapes alone.
 
 The count is that of the literature: of the operator's definition, not of an implementation. A
-multiply-add counts as two, which covers a bias: ``k`` products, ``k - 1`` sums and the bias are
-``2 k``. Products with padding count, as in published figures. An element-wise function counts as
-one per element, whichever it is; a comparison counts as one; moving data counts nothing.
+multiply-add counts as two, which covers a bias: ``k`` products, ``k - 1`` additions and the bias
+are ``2 k``. Products with padding count, as in published figures. An element-wise function counts
+as one per element, whichever it is; a comparison counts as one; moving data counts nothing.
 
 An operator whose work depends on data (sorting, suppression, loops) has no formula.
 """

@@ -109,5 +109,5 @@ class KernelSite:
 
 
 def is_empty(shape: Sequence[Any]) -> bool:
-    """Whether a dimension is known to be zero."""
+    """Return whether a dimension is known to be zero."""
     return any(isinstance(dim, tirx.IntImm | int) and int(dim) == 0 for dim in shape)

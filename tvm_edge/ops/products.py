@@ -110,5 +110,5 @@ register("MatMul", convert=_matmul, flops=matmul_flops)
 register("relax.einsum", gpu=PERFORMS, flops=_einsum_flops("subscripts"))
 register("relax.matmul", gpu=PERFORMS, float16=PRODUCT, flops=matmul_flops)
 register(*relax_names("nn.attention nn.attention_bias nn.attention_var_len"), gpu=PERFORMS)
-# Products without sums.
+# Products without additions.
 register("relax.outer", gpu=PERFORMS, flops=elementwise)

@@ -146,7 +146,7 @@ def _cropped(axes: Sequence[Axis], named: Sequence[int], roi: np.ndarray) -> lis
 
 
 def _tvm_agrees(axes: Sequence[Axis], how: Filter, attrs: Attributes) -> bool:
-    """Whether TVM's converter does the same, on any device."""
+    """Return whether TVM's converter gives the same results, on any device."""
     exact = all(abs(axis.scale * axis.old - axis.new) < 1e-4 * axis.new for axis in axes)
     if how.mode == "nearest":
         exact = all(map(_is_exact_in_binary, axes)) and how.coordinates != "align_corners"
@@ -163,7 +163,7 @@ def _tvm_agrees(axes: Sequence[Axis], how: Filter, attrs: Attributes) -> bool:
 
 
 def _is_exact_in_binary(axis: Axis) -> bool:
-    """Whether coordinates have few bits, so that every device calculates the same."""
+    """Return whether coordinates have few bits, so that every device calculates the same."""
     if axis.scale * axis.old != axis.new:
         return False
     mantissa, exponent = math.frexp(axis.scale)

@@ -1,4 +1,4 @@
-"""What a compilation did, in a form that people and programs read."""
+"""Report of a compilation, in a form that people and programs read."""
 
 from tvm_edge.report.compile_report import CompileReport
 from tvm_edge.report.decisions import KernelInfo, Launches, ModelAlone, Placement

@@ -35,9 +35,9 @@ class CompileReport(Decisions):
     partitions : tuple[tuple[str, int], ...]
         Device and number of kernels of each maximal run on one device.
     copies : tuple[dict, ...]
-        Tensors that cross devices: ``tensor``, ``shape``, ``dtype``, ``source``, ``destination``,
-        ``bytes`` (its size), ``zero_copy``: the devices share memory, and nothing is copied, and
-        ``overlapped``: the GPU has other work meanwhile.
+        Tensors passed between devices: ``tensor``, ``shape``, ``dtype``, ``source``,
+        ``destination``, ``bytes`` (its size), ``zero_copy``: the devices share memory, and
+        nothing is copied, and ``overlapped``: the GPU has other work meanwhile.
     fusion_groups : tuple[dict, ...]
         Independent kernels that are one launch, and the best of those that are not: ``operators``,
         ``kernels`` (by their own names), ``taken``, ``reason``, and the predicted microseconds
@@ -51,7 +51,7 @@ class CompileReport(Decisions):
     memory : MemoryInfo or None
         ``None`` of a model with unsupported operators, for which no plan can be made.
     operators : tuple[OperatorInfo, ...]
-        What each operator of the model takes, in the order of `placements`.
+        The work of each operator of the model, in the order of `placements`.
     unsupported : tuple[UnsupportedInfo, ...]
         Operators without an implementation; only :func:`tvm_edge.analyze` returns such a report,
         and :func:`tvm_edge.compile` raises.
@@ -64,8 +64,8 @@ class CompileReport(Decisions):
         What ``tune(…, graph=True)`` chose for the whole network; ``None`` where nobody did, and
         `layouts` are by estimates.
     models : tuple[ModelAlone, ...]
-        Of a dict of several models what each takes where it runs alone. All else is of a run of all
-        of them; `memory` has the activations of whichever needs more.
+        Kernels and memory of each of several models where it runs alone. All else is of a run of
+        all of them; `memory` has the activations of whichever needs more.
     splits : tuple[SplitInfo, ...]
         Layers whose weights every run reads from the artifact: ``"streamed"`` in the
         `weights_by_device` of `memory`.

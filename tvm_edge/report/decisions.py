@@ -29,7 +29,7 @@ _NAMED = 6  # types of operators on the CPU in a line
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one operator of the user's model runs.
+    """Device of one operator of the user's model.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Launches:
 
 @dataclass(frozen=True)
 class ModelAlone:
-    """What one of several models takes where it runs alone.
+    """Kernels and memory of one of several models where it runs alone.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ class Decisions:
         return total_by_type(self.operators)
 
     def flops_distribution(self, of: str = "operators") -> FlopsDistribution:
-        """How the work is spread over operators, or over kernels (EMDL'21, Figure 2).
+        """Return the spread of the work over operators, or over kernels (EMDL'21, Figure 2).
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class Decisions:
 
     @property
     def copied(self) -> tuple[dict[str, Any], ...]:
-        """The tensors that cross devices by a copy."""
+        """The tensors that are copied between devices, not shared."""
         # Artifacts of earlier versions do not say it.
         return tuple(copy for copy in self.copies if not copy.get("zero_copy"))
 

@@ -1,4 +1,4 @@
-"""What a graph tuner chose for a network, and what it expects of it."""
+"""Layouts that a graph tuner chose for a network, and the latency that it predicts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TransformInfo:
     seconds: float
 
     def line(self) -> str:
-        """As ``conv1: NCHW16c to NCHW, 3.1 µs``."""
+        """Return one line: ``conv1: NCHW16c to NCHW, 3.1 µs``."""
         what = f"{self.before} to {self.after}"
         if self.before == self.after:
             what = f"{self.before}, gathered"
@@ -45,12 +45,12 @@ class LayoutsInfo:
         How many convolutions have each layout, of those that have a choice.
     transforms : tuple of TransformInfo
     predicted, bound : float
-        Seconds of a run by what its operators and transforms take; what no choice is below, by the
-        same.
+        Seconds of a run, predicted from the latency of its operators and transforms; the lower
+        bound of any choice, by the same prediction.
     measured, before : float
         Seconds of a run when it was tuned, with these layouts and without.
     fixed : dict of str to int
-        How many others have each layout: convolutions of bytes, around which these were chosen.
+        How many others have each layout: convolutions of int8, around which these were chosen.
     """
 
     convolutions: dict[str, int]
@@ -63,11 +63,14 @@ class LayoutsInfo:
 
     @property
     def gap(self) -> float:
-        """How far the choice may be from the best, by what was predicted; 0 if it is the best."""
+        """Largest distance of the choice from the best, by the prediction; 0 if it is the best."""
         return max(0.0, 1 - self.bound / self.predicted)
 
     def line(self) -> str:
-        """As ``12 NCHW16c, 1 NCHW; 2 transforms of 31 µs; predicted 4.1 ms, measured 4.2 ms``."""
+        """Return one line.
+
+        Such as ``12 NCHW16c, 1 NCHW; 2 transforms of 31 µs; predicted 4.1 ms, measured 4.2 ms``.
+        """
         counts = _counted(self.convolutions) or "no convolution"
         if self.fixed:
             counts += f" (around {_counted(self.fixed)} of bytes, which have no other)"

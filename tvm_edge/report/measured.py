@@ -1,4 +1,4 @@
-"""What a report needs of a profile; the profile itself is :class:`tvm_edge.runtime.Profile`.
+"""Protocols of the profile that a report reads; :class:`tvm_edge.runtime.Profile` fits.
 
 The runtime imports the report, not the other way round.
 """
@@ -12,7 +12,7 @@ __all__ = ["Measured", "MeasuredKernel"]
 
 
 class MeasuredKernel(Protocol):
-    """One launch: when it started and how long it took, in microseconds, and its rates."""
+    """One launch: start and latency in microseconds, and its rates."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""What a model takes of memory, and by which plan it keeps to a budget."""
+"""Memory of a model, and the plan by which it keeps to a budget."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ class MemoryInfo:
         that are streamed from it. Their pages are clean: the operating system drops them when it
         wants, and they are in no budget.
     window : int
-        Room on a GPU for the parts of streamed weights, and the pinned memory that they pass
+        Buffers on a GPU for the parts of streamed weights, and the pinned memory that they pass
         through with CUDA.
     rounding : int
-        What the OpenCL runtime takes more for tensors of a GPU, whose blocks are of a few sizes.
+        What the OpenCL runtime adds to tensors of a GPU, as its blocks have only a few sizes.
     programs : int
         Code of kernels as loaded, or as a driver built it, and what describes it.
     floor : int
-        What a process takes that loads a model of no size: Python, TVM's runtime, drivers.
+        Memory of a process that loads a model of no size: Python, TVM's runtime, drivers.
     plans : tuple[PlanInfo, ...]
         What the planner of a budget considered.
     """
@@ -100,7 +100,7 @@ class MemoryInfo:
 
     @property
     def peak(self) -> int:
-        """What counts against a budget: anonymous and shared memory, and that of devices.
+        """Bytes that count against a budget: anonymous and shared memory, and that of devices.
 
         Memory that host and device share counts once. Artifacts of earlier versions say nothing of
         `mapped`, `programs` and `floor`: all weights count, and the process itself does not.

@@ -1,4 +1,4 @@
-"""What the operators of the user's model take, and how the work is spread over them."""
+"""Work of the operators of the user's model, and its spread over them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class UnsupportedInfo:
 
 @dataclass(frozen=True)
 class FlopsBin:
-    """Operators (or kernels) that take `low` <= FLOPs < `high`; `high` is ``None`` in the last.
+    """Operators (or kernels) of `low` <= FLOPs < `high`; `high` is ``None`` in the last.
 
     Attributes
     ----------
@@ -127,12 +127,12 @@ class FlopsBin:
 
 @dataclass(frozen=True)
 class FlopsDistribution:
-    """How the work of a model is spread over its operators: many small ones leave a GPU idle.
+    """Spread of a model's work over its operators: many small ones leave a GPU idle.
 
     Figure 2 of ParallelFusion (EMDL'21), "distribution and computational complexities of operators
     in DNNs". Section 3.1 there reads two facts off it for six networks: almost 60 % to 80 % of the
-    operators are under 5 MFLOPs, and more than half take 1 % or less of their model. Those are the
-    last two attributes.
+    operators are under 5 MFLOPs, and more than half have 1 % or less of their model's FLOPs.
+    Those are the last two attributes.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ class FlopsDistribution:
     under_5_mflop : float
         Share of `count` under 5 MFLOP, 0 to 1.
     at_most_1_percent : float
-        Share of `count` that takes 1 % or less of `flops`, 0 to 1.
+        Share of `count` with 1 % or less of `flops` each, 0 to 1.
     """
 
     of: str

@@ -9,14 +9,14 @@ __all__ = ["PrecisionInfo"]
 
 @dataclass(frozen=True)
 class PrecisionInfo:
-    """What ``precision=`` made of a model.
+    """Result of ``precision=`` for a model.
 
     Attributes
     ----------
     mode : {"float16", "mixed"}
     operators : dict of str to str
         ``"float16"`` or ``"float32"`` by operator of the model, of those with float results. One
-        of float16 reads, or writes, float16; its sums are float32 in ``"mixed"``.
+        of float16 reads, or writes, float16; its accumulators are float32 in ``"mixed"``.
     reasons : dict of str to str
         Why operators that could have been float16 are not.
     casts : int

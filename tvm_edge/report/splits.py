@@ -36,7 +36,10 @@ class SplitInfo:
         return 2 * self.part_bytes
 
     def line(self) -> str:
-        """As ``fc1 on llvm: 784.0 MiB in 8 parts along its output, 196.0 MiB at a time``."""
+        """Return one line.
+
+        Such as ``fc1 on llvm: 784.0 MiB in 8 parts along its output, 196.0 MiB at a time``.
+        """
         how = f"{self.parts} parts along its {self.along}" if self.along else "one piece"
         return (
             f"{self.operator} on {self.device}: {self.weight_bytes / 2**20:.1f} MiB in {how}, "

@@ -92,7 +92,7 @@ class ModelPart:
 
 
 def offsets_problem(offsets: np.ndarray, length: int) -> str:
-    """What is wrong with offsets of segments of a tensor of `length`; empty where nothing is."""
+    """Say what is wrong with offsets of segments of a tensor of `length`; empty if nothing is."""
     outside = np.flatnonzero((offsets < 0) | (offsets > length))
     if outside.size:
         at = int(outside[0])

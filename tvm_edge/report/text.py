@@ -47,7 +47,7 @@ def analysis(report: Decisions, *, all_operators: bool = False) -> str:
 
 
 def memory_tables(report: Decisions) -> str:
-    """Where the memory is: by device, and the layers that take most of it."""
+    """Write the memory by device, and the layers that have most of it."""
     console, out = _console()
     _head(console, report)
     if report.memory is not None:

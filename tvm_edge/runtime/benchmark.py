@@ -1,4 +1,4 @@
-"""Latency of a model: how long a run takes, with its spread."""
+"""Latency of a model, with its spread."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ __all__ = [
     "sample_place",
 ]
 
-# Filters are rotated through so many bytes, about those of a network: what the last run of a
+# Weights are rotated through so many bytes, about those of a network: what the last run of a
 # network read is in no cache of its own by the next.
 _COLD_BYTES = 96 << 20
 _MAX_COPIES = 64
@@ -72,7 +72,7 @@ class Operands:
     Attributes
     ----------
     image, filters, bias : np.ndarray
-        As the code takes them: a kernel in blocks of channels, a model NCHW.
+        As the code reads them: a kernel in channel blocks, a model NCHW.
     expected : np.ndarray
         ``[N, O, OH, OW]``, of the type of the result.
     """
@@ -165,7 +165,7 @@ def model_candidate(model: CompiledModel, image: np.ndarray, expected: np.ndarra
     Parameters
     ----------
     model : CompiledModel
-        With one input ``image``, which is `image` negated, of bytes bit by bit. The first output is
+        With one input ``image``, which is `image` negated, of int8 bit by bit. The first output is
         `expected`, and each element of the second the one of it at :func:`sample_place`.
     image, expected : np.ndarray
     """

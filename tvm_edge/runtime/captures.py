@@ -21,7 +21,7 @@ import tvm_ffi
 
 __all__ = ["CAPTURES", "RECORDING", "Captures"]
 
-# TVM's pass for CUDA graphs takes no call of a vm.builtin into what it records.
+# TVM's pass for CUDA graphs records no call of a vm.builtin.
 RECORDING = "vm.builtin.tvm_edge.recording"
 """``(last) -> None``: the run that calls this is about to record.
 

@@ -40,7 +40,7 @@ def device_kind(value: Any) -> int:
 
 
 def is_host_memory(kind: int) -> bool:
-    """Whether a kind of device is memory that the CPU reads, pinned memory too."""
+    """Return whether a kind of device is memory that the CPU reads, pinned memory too."""
     return kind in _HOST
 
 

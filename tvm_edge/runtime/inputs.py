@@ -108,7 +108,7 @@ def _check_offsets(spec: TensorSpec, value: Bound) -> None:
 
 def _bind(spec: TensorSpec, value: Any, device: tvm.runtime.Device) -> Bound:
     if isinstance(value, np.ndarray):
-        # What fits at once is most of all; the names of NumPy's types take 15 µs.
+        # What fits at once is most of all; the names of NumPy's types cost 15 µs.
         if value.dtype == numpy_dtype(spec.dtype) and value.shape == spec.shape:
             return value if value.flags.c_contiguous else np.ascontiguousarray(value)
         _check(spec, str(value.dtype.newbyteorder("=")), value.shape, str(value.dtype))

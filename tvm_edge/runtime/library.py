@@ -27,7 +27,7 @@ class Library(Protocol):
 
     @property
     def has_smaller(self) -> bool:
-        """Whether there is a library in smaller work-groups, for drivers that allow no more."""
+        """Return whether there is a library in smaller work-groups, for drivers with low limits."""
         ...
 
     def smaller(self) -> Library:

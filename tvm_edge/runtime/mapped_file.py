@@ -102,8 +102,9 @@ class MappedFile(mmap.mmap):
             )
 
     def is_in_memory(self, address: int, nbytes: int) -> bool:
-        """Whether the system has all of some bytes, and says so: for 64 MiB that are mapped into
-        this process it takes 50 µs, and 2 ms for others.
+        """Return whether the system has all of some bytes, and says so.
+
+        For 64 MiB that are mapped into this process it costs 50 µs, and 2 ms for others.
         """
         return self._tells and bool(self._in_memory(*self._pages(address, nbytes)).all())
 

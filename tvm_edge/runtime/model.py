@@ -250,7 +250,7 @@ class CompiledModel(ModelBase):
         """Return the mean time of runs that are enqueued one after another and waited for once.
 
         The inputs are on the device before and the outputs stay there: it is the device's time, or
-        the host's where a run takes longer to enqueue.
+        the host's where enqueuing a run is slower.
 
         Parameters
         ----------

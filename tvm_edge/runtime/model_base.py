@@ -157,7 +157,7 @@ class ModelBase(ABC):
         return self._stream(frames, depth, wanted_outputs(self.outputs, outputs))
 
     def warmup(self, *, models: Sequence[str] | None = None) -> None:
-        """Pay the costs of a first run now, so that the first frame takes no longer than others.
+        """Pay the costs of a first run now, so that the first frame is as fast as others.
 
         Programs, threads, memory pools, page faults of the weights; of every virtual machine that
         runs may happen on at the same time, and of the stages of a stream. Where the plan for a
@@ -228,7 +228,7 @@ class ModelBase(ABC):
     @property
     @abstractmethod
     def _place(self) -> str:
-        """Where the model runs, in words."""
+        """Place where the model runs, in words."""
 
     @abstractmethod
     def _run(

@@ -34,7 +34,7 @@ class PageGuard:
 
     @property
     def lost(self) -> bool:
-        """Whether something was read that the file has no longer; it stays zeros from then on."""
+        """Return whether something was read that the file lost; it stays zeros from then on."""
         library = _library()
         return bool(self._handle and library and library.TvmEdgePagesLost(self._handle))
 

@@ -2,7 +2,7 @@
 
 What is not pinned the driver copies to memory of its own first, on the thread that asks: 6 to 7
 GB/s on an H200's host, whose link carries 55. Here several threads read pieces into one of two
-pinned blocks while the other crosses: 15 GB/s on an H100's.
+pinned blocks while the other is copied: 15 GB/s on an H100's.
 
 Only CUDA has memory that a program can ask to be pinned; OpenCL says nothing of it.
 """
@@ -20,7 +20,7 @@ from tvm_edge.runtime.mapped_file import MappedFile
 
 __all__ = ["BLOCKS_NBYTES", "PinnedCopies"]
 
-# A block crosses in 0.3 ms, and some 10 µs go by between two.
+# A block is copied in 0.3 ms, and some 10 µs go by between two.
 _BLOCK = 16 << 20
 _BLOCKS = 2
 _MOST_READERS = 8
@@ -44,7 +44,7 @@ class PinnedCopies:
         self._device = device
         self._blocks = [tvm.runtime.empty((_BLOCK,), "uint8", host) for _ in range(_BLOCKS)]
         self._views = [host_array(block) for block in self._blocks]
-        self._next = 0  # nothing reads it any more; the other may be crossing
+        self._next = 0  # nothing reads it any more; the copy of the other may still run
         # Threads start with the first copy, and end with the session.
         self._count = min(_MOST_READERS, len(allowed_cpus()))
         self._readers = ThreadPoolExecutor(self._count, thread_name_prefix="tvm-edge-pinned")

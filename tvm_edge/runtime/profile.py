@@ -92,7 +92,7 @@ class Profile:
         Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
 
     def table(self, top: int | None = None) -> str:
-        """The launches that take the most time, as text."""
+        """Write the launches with the highest latency as text."""
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
@@ -128,7 +128,7 @@ def profile_runs(
     launches: Sequence[KernelInfo],
     repeat: int,
 ) -> Profile:
-    """Run several times under an instrument and take the median time of each launch.
+    """Run several times under an instrument and take the median latency of each launch.
 
     Parameters
     ----------

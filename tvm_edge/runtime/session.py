@@ -382,7 +382,7 @@ def _inputs_anywhere(machine: VirtualMachine) -> frozenset[int]:
 
 
 def _launches_recorded(machine: VirtualMachine, devices: Sequence[RuntimeDevice]) -> bool:
-    """Whether to run entries with recordings, where there are any.
+    """Return whether to run entries with recordings, where there are any.
 
     Where a driver does not replay them, what leads to them costs the host 0.5 µs a kernel.
     """

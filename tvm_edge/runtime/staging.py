@@ -1,4 +1,4 @@
-"""Memory on the alignment that kernels of the CPU take inputs and weights on."""
+"""Memory with the alignment that kernels of the CPU need of inputs and weights."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = [
 ]
 
 ALIGNMENT = 64  # TVM's kAllocAlignment; kernels may load whole cache lines
-"""Bytes of which the address of what a kernel takes is a multiple."""
+"""Bytes of which the address of a kernel's argument is a multiple."""
 
 
 class Staging:
     """Aligned memory for a model's inputs, to be used again.
 
-    Copying 224×224×3 floats takes 12 µs, and 28 with memory of its own.
+    Copying 224×224×3 floats costs 12 µs, and 28 with memory of its own.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class FrameInputs:
 
 
 def is_aligned(array: np.ndarray) -> bool:
-    """Whether kernels of the CPU take an array where it is."""
+    """Return whether kernels of the CPU read an array where it is."""
     # A kernel reading from a pointer off these bytes ends in SIGSEGV: LLVM's loads assume them.
     address: int = array.__array_interface__["data"][0]  # five times as fast as array.ctypes
     return address % ALIGNMENT == 0
@@ -90,7 +90,7 @@ def aligned_copy(array: np.ndarray) -> np.ndarray:
 
 
 def unaligned_zeros(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
-    """Zeros that kernels of the CPU do not take where they are, as most arrays of NumPy."""
+    """Zeros that kernels of the CPU cannot read where they are, as most arrays of NumPy."""
     nbytes = math.prod(shape) * dtype.itemsize
     raw = np.zeros(nbytes + 16, "uint8")
     begin = 16 if is_aligned(raw) else 0

@@ -17,8 +17,8 @@ __all__ = ["configure_pool", "resolve_num_threads"]
 _LOG = logging.getLogger("tvm_edge.runtime")
 
 # TVM's AffinityMode::kSpecifyThreadShareAllCore. Its other modes pin each worker to one CPU and
-# leave the calling thread free; when that one lands on a worker's CPU, every kernel takes twice as
-# long. Threads that may roam are spread by the operating system.
+# leave the calling thread free; when that one lands on a worker's CPU, every kernel has twice the
+# latency. Threads that may roam are spread by the operating system.
 _SHARE_ALL_CORES = -3
 
 _MOST_THREADS = 1024

@@ -8,7 +8,7 @@ are a part as well (:mod:`tvm_edge.relay_passes.memory.stream_layers`).
 
 On a CPU a kernel reads a part where it is mapped from the artifact. While it does, the next part is
 read from disk, if it is not in the system's cache of the file. Nothing is copied. As long as the
-system keeps all of the file, its pages stay mapped: to map them again would take longer than to
+system keeps all of the file, its pages stay mapped: to map them again would be slower than to
 compute with them, and the system takes them back when it wants. When it does, what was used is
 unmapped at once, and the system finds pages to drop that are not wanted next.
 
@@ -45,7 +45,7 @@ from tvm_edge.runtime.pinned_copies import PinnedCopies
 
 __all__ = ["NEXT_PART", "UPLOAD_PART", "WeightStream"]
 
-# Names that TVM's pass for CUDA graphs takes no call of into what is recorded: vm.builtin's.
+# Names whose calls TVM's pass for CUDA graphs does not record: vm.builtin's.
 NEXT_PART = "vm.builtin.tvm_edge.next_part"
 """``(part, following, before, after) -> part``: a CPU kernel is about to read `part`.
 
@@ -83,7 +83,7 @@ class _Window:
             self._filled.exception()
 
     def has(self, part: tvm.runtime.Tensor) -> bool:
-        """Whether it holds a part; waits until it does. What could not be read is not there."""
+        """Return whether it holds a part, once it is read; a part that failed is not there."""
         if self._filled is None or self._part != part.data_ptr():
             return False
         return self._filled.exception() is None

@@ -69,7 +69,7 @@ def average_precision(
 
 
 def _found(overlap: NDArray[Any], threshold: float) -> NDArray[np.bool_]:
-    """Which detections of one picture, the best first, find an object: ``[n]``."""
+    """Mask of one picture's detections, the best first, that find an object: ``[n]``."""
     right = np.zeros(len(overlap), bool)
     free = np.ones(overlap.shape[1], bool)
     for index, row in enumerate(overlap if overlap.size else ()):

@@ -1,4 +1,4 @@
-"""What the zoo holds: one entry per network, readable without onnx."""
+"""Catalogue of the zoo: one entry per network, readable without onnx."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ZooEntry:
     Attributes
     ----------
     name : str
-        What :func:`tvm_edge.zoo.build` takes.
+        Argument of :func:`tvm_edge.zoo.build`.
     family : str
         The module under ``tvm_edge.zoo.networks`` with the function ``name``.
     task : {"classification", "detection", "segmentation"}

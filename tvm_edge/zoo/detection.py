@@ -1,4 +1,4 @@
-"""What detectors share after their features: predictors, box decoding, suppression, outputs.
+"""Parts of detectors after their features: predictors, box decoding, suppression, outputs.
 
 Boxes are y1, x1, y2, x2 as fractions of the picture, not clipped to it.
 """
@@ -37,7 +37,7 @@ ENCODINGS = Scale(deviation=0.5, mean=0.0, spread=0.1)
 
 @dataclass(frozen=True)
 class Led(Scale):
-    """A :class:`Scale` for class logits, with other numbers in front of them in each block.
+    """A :class:`Scale` for class logits, with other numbers before them in each block.
 
     Attributes
     ----------

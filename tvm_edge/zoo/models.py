@@ -142,7 +142,7 @@ def save(
     """
     target = Path(path)
     try:
-        # The folder of what is written first: a network takes a minute to build.
+        # The folder of what is written first: building a network needs a minute.
         with tempfile.TemporaryDirectory(prefix=".tvm-edge-", dir=target.parent) as folder:
             if target.is_dir():
                 raise IsADirectoryError(0, "it is a folder")

@@ -157,7 +157,7 @@ def _place(rng: np.random.Generator, outlines: list[Floats]) -> list[Floats]:
 
 
 def _coverage(outlines: list[Floats]) -> Floats:
-    """How much of each pixel a shape covers, 0 to 1: ``[128, 128]``."""
+    """Share of each pixel that a shape covers, 0 to 1: ``[128, 128]``."""
     shape, *holes = (_covered(outline) for outline in outlines)
     for hole in holes:
         shape = shape - hole

@@ -76,7 +76,7 @@ class CudaKind(GpuKind):
 
 
 def has_dp4a(name: str) -> bool:
-    """Whether this machine has a CUDA device of that name, with the instruction ``dp4a``."""
+    """Return whether this machine has a CUDA device of that name with the instruction ``dp4a``."""
     if not tvm.runtime.enabled(CudaKind.name):
         return False
     index = 0

@@ -20,7 +20,7 @@ __all__ = ["OpenCLKind"]
 # What the host waits for the end of a kernel of pocl (`python -m benchmarks run fallback`).
 _WAIT_ON_CPU_US = 40.0
 
-# What an extension of OpenCL's gives, the one to take first.
+# What an OpenCL extension gives, the preferred one first.
 _DOT_PRODUCTS: Mapping[str, Literal["arm_dot", "khr_dot", "qcom_dot"]] = {
     "cl_arm_integer_dot_product_accumulate_int8": "arm_dot",
     "cl_khr_integer_dot_product": "khr_dot",

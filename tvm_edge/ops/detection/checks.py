@@ -30,12 +30,12 @@ def four_variances(name: str, variances: Sequence[float]) -> list[float]:
 
 
 def is_known(tensor: relax.TensorType) -> bool:
-    """Whether a tensor is float32, and its shape known before the run."""
+    """Return whether a tensor is float32, and its shape known before the run."""
     return static_shape(tensor) is not None and str(tensor.dtype) == "float32"
 
 
 def is_other(a: object, b: object) -> bool:
-    """Whether two lengths are known to differ."""
+    """Return whether two lengths are known to differ."""
     return isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm) and int(a) != int(b)
 
 

@@ -51,7 +51,7 @@ def lower_concat(site: KernelSite, call: relax.Call) -> relax.Expr:
 
 
 def _is_computed(site: KernelSite, part: relax.Expr) -> bool:
-    """Whether a kernel writes this: no parameter, constant, view, or copy from elsewhere."""
+    """Return whether a kernel writes this: no parameter, constant, view, or copy from elsewhere."""
     value = site.builder.lookup_binding(part) if isinstance(part, relax.Var) else None
     if not isinstance(value, relax.Call):
         return False

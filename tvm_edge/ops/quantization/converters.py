@@ -217,7 +217,7 @@ def q_linear_matmul(
 
 
 def _one_element(*values: relax.Expr) -> bool:
-    """Whether each is one scale for all of a tensor."""
+    """Return whether each value is one scale for all of a tensor."""
     return all(int(np.prod(static_shape(value.ty) or ())) == 1 for value in values)
 
 

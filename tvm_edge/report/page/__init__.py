@@ -146,9 +146,9 @@ def _template() -> Any:
 
 
 def _breakable(text: str) -> Any:
-    """Text whose lines may break behind the slashes and underscores of names.
+    """Text whose lines may break after the slashes and underscores of names.
 
-    Short names do not break, nor names in a list, which break behind their commas.
+    Short names do not break, nor names in a list, which break after their commas.
     """
     from markupsafe import Markup, escape
 

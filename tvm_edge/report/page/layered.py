@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 __all__ = ["Layout", "lay_out"]
 
 _SWEEPS = 6
-_THIN = 0.16  # the room that a point of a long edge takes, in widths of a node
+_THIN = 0.16  # width of a point of a long edge, in widths of a node
 _STRAIGHT = 8.0  # how much more a long edge wants to be straight than a short one
 
 Point = tuple[float, int]
@@ -23,7 +23,7 @@ Point = tuple[float, int]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where nodes and edges are.
+    """Coordinates of nodes and edges.
 
     Attributes
     ----------

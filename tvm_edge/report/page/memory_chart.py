@@ -21,7 +21,7 @@ _LINES = 5  # of the scale, at most
 
 @dataclass(frozen=True)
 class Chart:
-    """What the template draws; lengths in pixels.
+    """Shapes that the template draws; lengths in pixels.
 
     Attributes
     ----------

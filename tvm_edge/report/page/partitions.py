@@ -1,4 +1,4 @@
-"""Partitions in the order of a run: what each computes, and what it takes from other devices."""
+"""Partitions in the order of a run: what each computes, and the tensors it reads from others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Partition:
     ----------
     device, style : str
     kernels : str
-        How many, which, and what they take.
+        How many, which, and their work or latency.
     types : str
         Its operators, most frequent first.
     arriving : list of (str, str)
@@ -47,7 +47,7 @@ def flow(report: Decisions, profile: Measured | None) -> list[Partition]:
     for number, kernel in enumerate(report.kernels):
         for operator in kernel.operators:
             first.setdefault(operator, number)
-    arrivals = []  # the kernel that reads it first, and the crossing
+    arrivals = []  # the kernel that reads it first, and the copy
     for crossing in crossings(report):
         names = [report.operators[reader].name for reader in crossing.readers]
         at = min((first[name] for name in names if name in first), default=None)

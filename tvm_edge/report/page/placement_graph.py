@@ -1,4 +1,4 @@
-"""The operators of the model as a graph: who reads whom, on which device, and what crosses."""
+"""The operators of the model as a graph: their readers, devices, and copies between devices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Crossing:
         Those on `device`.
     device : str
     label : str
-        What crosses, and how.
+        What is copied, and how.
     """
 
     source: int
@@ -63,7 +63,7 @@ class _Edge:
 
 @dataclass(frozen=True)
 class Graph:
-    """What the template draws; lengths in pixels."""
+    """Shapes that the template draws; lengths in pixels."""
 
     width: float
     height: float
@@ -75,7 +75,7 @@ class Graph:
 
 
 def crossings(report: Decisions) -> list[Crossing]:
-    """What crosses devices between operators, in the order of the model."""
+    """Return the copies between operators on different devices, in the order of the model."""
     devices = _effective_devices(report.operators)
     known = {copy["tensor"]: copy for copy in report.copies}
     found: dict[tuple[int, str], list[int]] = {}
@@ -143,7 +143,7 @@ def placement_graph(report: Decisions) -> Graph | None:
         points = [layout.nodes[source], *between, layout.nodes[reader]]
         crosses = (shown[source], shown[reader]) in crossing
         drawn.append(_Edge(_path(list(map(pixels, points))), "crossing" if crosses else ""))
-    drawn.sort(key=lambda edge: edge.style)  # crossings on top
+    drawn.sort(key=lambda edge: edge.style)  # copies on top
     feet = [(*pixels(layout.nodes[node]), label) for node, label in labels.items()]
     return Graph(
         round(layout.width * _COLUMN + 2 * _MARGIN),
@@ -155,7 +155,7 @@ def placement_graph(report: Decisions) -> Graph | None:
 
 
 def _heights(layers: int, labelled: set[int]) -> list[float]:
-    """Where each layer begins; below those with labels there is room for them."""
+    """Return the top of each layer; layers with labels have space for them below."""
     found = [float(_MARGIN)] * min(layers, 1)
     for layer in range(1, layers):
         gap = _LABELLED_GAP if layer - 1 in labelled else _GAP
@@ -164,7 +164,7 @@ def _heights(layers: int, labelled: set[int]) -> list[float]:
 
 
 def _effective_devices(operators: tuple[OperatorInfo, ...]) -> list[str]:
-    """Where the result of each operator is: of one without a kernel, where it reads from."""
+    """Return the device of each operator's result; without a kernel, that of its first source."""
     found: list[str] = []
     for operator in operators:
         sources = (found[i] for i in operator.inputs if i < len(found))

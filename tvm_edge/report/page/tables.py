@@ -105,7 +105,7 @@ def kernels(report: Decisions, profile: Measured | None) -> Table:
 
 
 def origins(report: Decisions, profile: Measured | None) -> Table:
-    """How many kernels have a schedule from where; tuning hits are those of the first two."""
+    """Count kernels by the origin of their schedule; tuning hits are those of the first two."""
     table = Table(
         "origins-table",
         "Where schedules came from",
@@ -179,7 +179,7 @@ def _sizes(row: OperatorInfo | OperatorTypeInfo) -> tuple[str, ...]:
 
 
 def copies(report: Decisions) -> Table:
-    """Tensors that cross devices."""
+    """Tensors passed between devices."""
     return Table(
         "copies-table",
         "Tensors that cross devices",
@@ -203,7 +203,7 @@ def copies(report: Decisions) -> Table:
 
 
 def _how(copy: Mapping[str, Any]) -> str:
-    """How a tensor crosses."""
+    """Say how a tensor gets to another device."""
     way = "shared memory" if copy.get("zero_copy") else "copy"
     # Artifacts of earlier versions do not say it.
     return f"{way}, beside work of the GPU" if copy.get("overlapped") else way
@@ -245,7 +245,7 @@ def precision(report: Decisions) -> Table:
 
 
 def layouts(report: Decisions) -> Table:
-    """How convolutions are stored and computed, where it is not the model's own way."""
+    """Layout and algorithm of convolutions, where they are not the model's own."""
     return Table(
         "layouts-table",
         "Convolutions stored or computed in another way than the model's",
@@ -266,7 +266,7 @@ def unsupported(report: Decisions) -> Table:
 
 
 def memory(report: Decisions) -> Table:
-    """What is planned."""
+    """Planned memory, part by part."""
     rows: list[Sequence[str]] = []
     info = report.memory
     if info is not None:
@@ -294,7 +294,7 @@ def memory(report: Decisions) -> Table:
 
 
 def plans(report: Decisions) -> Table:
-    """What the planner of a memory budget considered."""
+    """Plans that the planner of a memory budget considered."""
     found = () if report.memory is None else report.memory.plans
     return Table(
         "plans-table",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Lane", "Tick", "estimated", "measured", "ticks"]
 
 _MOST_TICKS = 8
-_LETTER = 0.62  # per cent of the width that a letter of a label takes, on a wide screen
+_LETTER = 0.62  # width of a letter of a label, in per cent of a wide screen
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ NOTHING = "–"
 
 
 def decimals(value: float | None, places: int, scale: float = 1) -> str:
-    """A number divided by `scale`, with so many digits behind the point; all in a column alike."""
+    """A number divided by `scale`, with so many digits after the point; all in a column alike."""
     return NOTHING if value is None else f"{value / scale:,.{places}f}"
 
 

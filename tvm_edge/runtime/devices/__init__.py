@@ -53,7 +53,7 @@ def open_device(kind: str, index: int = 0) -> RuntimeDevice:
 
 
 def is_host(kind: str) -> bool:
-    """Whether a kind of device is the CPU that the process runs on."""
+    """Return whether a kind of device is the CPU that the process runs on."""
     return kind in DEVICES and DEVICES[kind].is_host
 
 

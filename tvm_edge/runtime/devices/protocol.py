@@ -61,7 +61,7 @@ class RuntimeDevice:
 
     @property
     def exists(self) -> bool:
-        """Whether TVM's runtime reaches it."""
+        """Return whether TVM's runtime reaches it."""
         here = self.index <= _LAST_INDEX and tvm.runtime.enabled(self.kind)
         return here and bool(self.handle.exist)
 
@@ -113,7 +113,7 @@ class RuntimeDevice:
 
     @property
     def reads_host_memory(self) -> bool:
-        """Whether :meth:`share` works, which it does where the device is a CPU."""
+        """Return whether :meth:`share` works, which it does where the device is a CPU."""
         return self.share(tvm.runtime.empty((64,))) is not None
 
     def upload(self, tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
@@ -143,7 +143,7 @@ class RuntimeDevice:
 
     @property
     def host_writes_at_any_time(self) -> bool:
-        """Whether the host may write the device's memory while kernels run."""
+        """Return whether the host may write the device's memory while kernels run."""
         return False
 
     @property
@@ -174,7 +174,7 @@ class RuntimeDevice:
 
     @property
     def replays_launches(self) -> bool:
-        """Whether the driver replays launches that were recorded, where the code has any."""
+        """Return whether the driver replays launches that were recorded, where the code has any."""
         return True
 
     def recording_failure(self) -> str:

@@ -72,7 +72,7 @@ def ssd_resnet50_v1(g: Graph) -> None:
 
     The score threshold is 0.5; GluonCV keeps scores above 0.01 and draws those above 0.5. Its cuts
     to 400 candidates and 100 detections over all classes are left out, and so are the biases that
-    its ResNet has in front of batch normalisations.
+    its ResNet has before batch normalisations.
     """
     maps = _resnet_maps(g)
     shapes = gluon_shapes()
@@ -99,7 +99,7 @@ def _mobilenet_maps(g: Graph) -> list[Tensor]:
 
 
 def _resnet_maps(g: Graph) -> list[Tensor]:
-    """The same on ResNet-50, as GluonCV's ``FeatureExpander`` adds them."""
+    """Add the maps that anchors lie on to ResNet-50, as GluonCV's ``FeatureExpander`` does."""
     with g.scope("backbone"):
         backbone = resnet50_v1_features(g)
     x = backbone[4]

@@ -120,7 +120,7 @@ def _conv(
 
 
 def _join(x: Tensor, finer: Tensor) -> Tensor:
-    """Upsample to the size of `finer` by repeating pixels, and put `finer` behind."""
+    """Upsample to the size of `finer` by repeating pixels, and append `finer`."""
     g = x.graph
     sizes = g.constant(np.array([g.batch, x.channels, *finer.spatial]), "upsample.sizes")
     x = g.op(
