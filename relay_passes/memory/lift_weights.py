@@ -7,6 +7,8 @@ may drop their pages.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -16,9 +18,25 @@ from tvm_edge.relay_passes.ir.vdevices import reading_device
 from tvm_edge.relay_passes.memory.stream_weights import asks_for_part
 from tvm_edge.runtime.device_plan import STREAMED
 
-__all__ = ["WEIGHTS_PARAM", "LiftWeights"]
+__all__ = ["WEIGHTS_PARAM", "LiftWeights", "Weight"]
 
 WEIGHTS_PARAM = "weights"
+
+
+@dataclass(frozen=True)
+class Weight:
+    """Constant outside of the code.
+
+    Attributes
+    ----------
+    value : tvm.runtime.Tensor
+    device : int
+        Position, among the module's virtual devices, of the one that reads it;
+        :data:`~tvm_edge.runtime.device_plan.STREAMED` if a kernel gets it from the runtime.
+    """
+
+    value: tvm.runtime.Tensor
+    device: int
 
 
 @tvm.transform.module_pass(opt_level=0, name="LiftWeights")
@@ -29,23 +47,19 @@ class LiftWeights:
 
     Attributes
     ----------
-    weights : list[tvm.runtime.Tensor]
+    weights : list[Weight]
         Filled by the pass: the items of the tuple, in order.
-    devices : list[int]
-        For each item the position, among the module's virtual devices, of the one that reads it;
-        :data:`~tvm_edge.runtime.device_plan.STREAMED` if a kernel gets it from the runtime.
     """
 
     def __init__(self) -> None:
-        self.weights: list[tvm.runtime.Tensor] = []
-        self.devices: list[int] = []
+        self.weights: list[Weight] = []
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         mod = mod.clone()
         gvar = mod.get_global_var("main")
         lifter = _Lifter(mod, mod[gvar])
         mod[gvar] = lifter.lifted()
-        self.weights, self.devices = lifter.weights, lifter.devices
+        self.weights = lifter.weights
         return mod
 
 
@@ -63,8 +77,7 @@ class _Lifter(PyExprMutator):
                 value = relax.Tuple([value.true_branch.body, value.false_branch.body])
             self._collect(value, device)
         self._collect(func.body.body, 0)
-        self.weights = [constant.value for constant, _ in self._items]
-        self.devices = [device for _, device in self._items]
+        self.weights = [Weight(constant.value, device) for constant, device in self._items]
         types = [constant.ty for constant, _ in self._items]
         self._param = relax.Var(WEIGHTS_PARAM, relax.TupleType(types))
 

@@ -217,7 +217,7 @@ def test_copies_have_filters_of_their_own_and_are_timed_as_in_a_network(
     model = repeat_convolution(workload, make_problem(workload), 5, sampled=True)
     plan = lowered_model(model, "jetson-orin-nano", "none")
     shape = [int(dim) for dim in int8_tensors(workload)[1].shape]
-    filters = {w.numpy().tobytes() for w in plan.weights if list(w.shape) == shape}
+    filters = {w.value.numpy().tobytes() for w in plan.weights if list(w.value.shape) == shape}
     assert len(filters) == 5
     recorded = next(
         func for gvar, func in plan.module.functions_items() if "capture" in gvar.name_hint

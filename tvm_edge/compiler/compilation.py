@@ -25,6 +25,7 @@ from tvm_edge.memory.plans import AS_IS, Plan
 from tvm_edge.memory.scratch import Scratch
 from tvm_edge.relay_passes.ir.node_trace import NodeTrace
 from tvm_edge.relay_passes.lower.schedule_kernels import KernelSchedule
+from tvm_edge.relay_passes.memory.lift_weights import Weight
 from tvm_edge.relay_passes.memory.split_fc import SplitLayer
 from tvm_edge.relay_passes.precision.lower_precision import LoweredPrecision
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
@@ -171,9 +172,7 @@ class Compilation:
     apart : tuple of int
         The same without merged kernels.
     scratch : mapping of str to Scratch
-    weights : tuple of Tensor
-    weight_devices : tuple of int
-        For each weight the device that reads it, or that it is streamed.
+    weights : tuple of Weight
     unaligned : tuple of int
         Inputs that kernels read wherever they begin.
     lifted : IRModule or None
@@ -213,8 +212,7 @@ class Compilation:
     launches: tuple[int, ...] = ()
     apart: tuple[int, ...] = ()
     scratch: Mapping[str, Scratch] = field(default_factory=dict)
-    weights: tuple[tvm.runtime.Tensor, ...] = ()
-    weight_devices: tuple[int, ...] = ()
+    weights: tuple[Weight, ...] = ()
     unaligned: tuple[int, ...] = ()
     lifted: tvm.IRModule = None
     merged: tvm.IRModule = None

@@ -368,8 +368,8 @@ def _memory_of(
     if part is not None:
         inputs = tuple(inputs[position] for position in part.inputs)
         outputs = tuple(outputs[position] for position in part.outputs)
-    own = [c.weights[item] for item in items], [c.weight_devices[item] for item in items]
-    weights = weights_of_devices(*own, c.placed.kinds)
+    own = [weight for item, weight in enumerate(c.weights) if item in items]
+    weights = weights_of_devices(own, c.placed.kinds)
     results = sum(tensor_bytes(t.shape, t.stored_as or t.dtype) for t in outputs)
     storages = planned_storages(instructions)
     activations = by_device(instructions, storages)
@@ -387,7 +387,7 @@ def _memory_of(
         weights_by_device=dict(weights),
         mapped=mapped(weights, resolved),
         window=sum(room) + pinned(room, resolved),
-        rounding=rounding([*uploaded(*own, c.placed.kinds), *on_gpu, *room], resolved),
+        rounding=rounding([*uploaded(own, c.placed.kinds), *on_gpu, *room], resolved),
         programs=programs,
         floor=floor,
     )

@@ -214,10 +214,11 @@ def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> Comp
     for message in report.warnings:
         warnings.warn(message, TvmEdgeWarning, stacklevel=3)
     _LOG.info("%s: %s", report.model, report.placement_line())
-    devices = DevicePlan(done.placed.kinds, done.placed.inputs, done.weight_devices)
+    owners = tuple(weight.device for weight in done.weights)
+    devices = DevicePlan(done.placed.kinds, done.placed.inputs, owners)
     imported, code = done.imported, described_target(done.resolved)
     info = ModelInfo(imported.inputs, imported.outputs, code, devices, report, imported.parts)
-    return CompiledModel(info, library, done.weights, num_threads)
+    return CompiledModel(info, library, [weight.value for weight in done.weights], num_threads)
 
 
 def _smaller_groups(done: Compilation) -> Callable[[], BuiltLibrary] | None:
@@ -228,7 +229,9 @@ def _smaller_groups(done: Compilation) -> Callable[[], BuiltLibrary] | None:
 
     def make() -> BuiltLibrary:
         small = PIPELINE.part("BlockLayout").run(replace(begun, clock=Clock()))
-        mine, others = ([(w.shape, w.dtype) for w in each.weights] for each in (small, done))
+        mine, others = (
+            [(w.value.shape, w.value.dtype) for w in each.weights] for each in (small, done)
+        )
         if mine != others:
             raise CompilationError(
                 "the kernels with smaller work-groups want other weights than the model's; this is "

@@ -126,9 +126,7 @@ def _lift_weights(c: Compilation) -> Compilation:
     # A pass, by a decorator that type checkers cannot see through.
     lift: Any = LiftWeights()
     module = lift(c.module)
-    return replace(
-        c, module=module, weights=tuple(lift.weights), weight_devices=tuple(lift.devices)
-    )
+    return replace(c, module=module, weights=tuple(lift.weights))
 
 
 def _read_unaligned(c: Compilation) -> Compilation:

@@ -19,6 +19,7 @@ from tvm_edge.memory.floor import floor_of
 from tvm_edge.memory.scratch import Scratch, kept, scratch_of
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call, static_shape
 from tvm_edge.relay_passes.ir.locations import kernel_of
+from tvm_edge.relay_passes.memory.lift_weights import Weight
 from tvm_edge.relay_passes.memory.stream_weights import streamed_constant
 from tvm_edge.report import SplitInfo
 from tvm_edge.runtime.device_plan import STREAMED
@@ -47,23 +48,19 @@ STREAM = "streamed"
 _ALIGNMENT = 128  # of blocks of the OpenCL runtime
 
 
-def weights_of_devices(
-    weights: Sequence[tvm.runtime.Tensor], owners: Sequence[int], kinds: Sequence[str]
-) -> dict[str, int]:
+def weights_of_devices(weights: Iterable[Weight], kinds: Sequence[str]) -> dict[str, int]:
     """Return bytes of the weights by the device that reads them, or :data:`STREAM`.
 
     Parameters
     ----------
-    weights : sequence of Tensor
-    owners : sequence of int
-        For each the position of its device, or :data:`~tvm_edge.runtime.device_plan.STREAMED`.
+    weights : iterable of Weight
     kinds : sequence of str
         Of the devices.
     """
     found = dict.fromkeys(kinds, 0)
-    for weight, owner in zip(weights, owners, strict=True):
-        place = STREAM if owner == STREAMED else kinds[owner]
-        found[place] = found.get(place, 0) + tensor_bytes(weight.shape, str(weight.dtype))
+    for weight in weights:
+        place = STREAM if weight.device == STREAMED else kinds[weight.device]
+        found[place] = found.get(place, 0) + _weight_bytes(weight)
     return found
 
 
@@ -120,15 +117,17 @@ def pinned(windows: Iterable[int], resolved: ResolvedTarget) -> int:
     return BLOCKS_NBYTES if resolved.facts.pins_memory and any(windows) else 0
 
 
-def uploaded(
-    weights: Sequence[tvm.runtime.Tensor], owners: Sequence[int], kinds: Sequence[str]
-) -> list[int]:
+def uploaded(weights: Iterable[Weight], kinds: Sequence[str]) -> list[int]:
     """Return bytes of each weight on a GPU; arguments as of :func:`weights_of_devices`."""
     return [
-        tensor_bytes(weight.shape, str(weight.dtype))
-        for weight, owner in zip(weights, owners, strict=True)
-        if owner != STREAMED and not is_host(kinds[owner])
+        _weight_bytes(weight)
+        for weight in weights
+        if weight.device != STREAMED and not is_host(kinds[weight.device])
     ]
+
+
+def _weight_bytes(weight: Weight) -> int:
+    return tensor_bytes(weight.value.shape, str(weight.value.dtype))
 
 
 def rounding(sizes: Iterable[int], resolved: ResolvedTarget) -> int:

@@ -28,13 +28,15 @@ def test_each_constant_becomes_one_item() -> None:
     second = relax.const(np.ones(4, "float32"))
     lift = LiftWeights()
     lifted = lift(module_with(first, second, first))
-    assert [w.numpy().tolist() for w in lift.weights] == [[0, 1, 2, 3], [1, 1, 1, 1]]
+    assert [w.value.numpy().tolist() for w in lift.weights] == [[0, 1, 2, 3], [1, 1, 1, 1]]
     main = lifted["main"]
     assert [p.name for p in main.params] == ["x", WEIGHTS_PARAM]
     assert len(main.params[1].ty.fields) == 2
     assert "GenericConst" not in lifted.script()
     machine = relax.VirtualMachine(relax.build(lifted, "llvm"), tvm.cpu())
-    result = machine["main"](tvm.runtime.tensor(np.zeros(4, "float32")), tuple(lift.weights))
+    result = machine["main"](
+        tvm.runtime.tensor(np.zeros(4, "float32")), tuple(w.value for w in lift.weights)
+    )
     assert result.numpy().tolist() == [1, 3, 5, 7]
 
 
