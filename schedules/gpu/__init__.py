@@ -1,7 +1,7 @@
-"""Schedules of GPU kernels for OpenCL and CUDA: NCHW and blocks of channels, no search.
+"""Schedules of GPU kernels for OpenCL and CUDA: NCHW and channel blocks, no search.
 
-Every kernel gets a grid of work-groups within the device's limits from the first rule of
-:data:`RULES` that takes it; the last one takes anything.
+The first rule of :data:`RULES` that accepts a kernel gives it work-groups within the device's
+limits. The last rule accepts anything.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
 
 
 def _multiplied(scheduled: Scheduled, spec: DeviceSpec) -> Scheduled:
-    """With the instruction that a device multiplies 8-bit numbers by, in its name too."""
+    """Use the device's int8 dot-product instruction, and add its name to the rule's."""
     if not has_dot_products(scheduled.func):
         return scheduled
     words = (scheduled.rule.removesuffix("_int8"), spec.dot_product, "int8")

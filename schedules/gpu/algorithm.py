@@ -1,4 +1,4 @@
-"""Which algorithm computes a convolution on a GPU, and with which tile."""
+"""Choice of the algorithm of a convolution on a GPU, and of its tile."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ __all__ = [
     "winograd_cycles",
 ]
 
-# Of float32.
+# Bytes of a float32.
 _BYTES = 4
 
-# Bytes that images may take transformed: the largest of VGG's, eight of them in a batch. Kernels
-# have 32-bit indices, and a device has no room for any number of times its images.
+# Limit of the transformed images in bytes: the largest of VGG's, in a batch of eight. Kernels
+# have 32-bit indices, and device memory does not hold a multiple of all images.
 _MOST_TRANSFORMED = 256 << 20
 
 Extents = tuple[int, int, int, int]
@@ -58,17 +58,18 @@ Extents = tuple[int, int, int, int]
 def choose_config(
     workload: ConvWorkload, spec: DeviceSpec, precision: str = "float32", *, winograd: bool = True
 ) -> ConvConfig:
-    """The algorithm of the least estimated time, knobs left to the schedule.
+    """Return the algorithm with the lowest estimated latency, knobs left to the schedule.
 
-    `precision` is what direct convolutions may multiply in; Winograd's algorithm stays at float32,
-    as its transforms would make the error of tf32 several times as large. It may be left out, for
-    the room that its images take.
+    `precision` is what direct convolutions may multiply in. Winograd's algorithm stays at float32:
+    its transforms would multiply the error of tf32 several times. `winograd` may exclude it,
+    because its transformed images need a workspace.
 
-    By the estimates of :mod:`~tvm_edge.schedules.gpu.product_tile`: Winograd's fewer
-    multiplications against two more kernels, the way of the transformed images through memory, and
-    larger filters. Sub-groups of Intel's GPUs go before both where they apply: their registers are
-    what these GPUs are fast with, and local memory is not (ICPP'19 §3.2.1). What gains nothing from
-    local memory does without it. Of bytes see :mod:`~tvm_edge.schedules.gpu.space_int8`.
+    The estimates of :mod:`~tvm_edge.schedules.gpu.product_tile` weigh Winograd's fewer
+    multiplications against two more kernels, the memory traffic of the transformed images, and
+    larger filters. Sub-groups of Intel's GPUs come before both where they apply: these GPUs are
+    fast with registers, and not with local memory (ICPP'19 §3.2.1). A convolution that gains
+    nothing from local memory does without it. For int8 see
+    :mod:`~tvm_edge.schedules.gpu.space_int8`.
     """
     if workload.is_bytes:
         return choose_int8(workload, spec)
@@ -92,7 +93,7 @@ def choose_config(
 def winograd_cycles(
     workload: ConvWorkload, m: int, spec: DeviceSpec, tile: Tile | None = None
 ) -> float:
-    """Estimated cycles of the three kernels; of the products by a `tile`, or by the best."""
+    """Estimate the cycles of the three kernels, with products by `tile` or by the best tile."""
     frequencies, filters, tiles, channels = products = _winograd(workload, m)
     lines, columns = workload.output
     image = _BYTES * workload.batch * channels * workload.height * workload.width
@@ -103,11 +104,11 @@ def winograd_cycles(
 
 
 def config_space(workload: ConvWorkload, spec: DeviceSpec, *, blocks: bool = False) -> ConfigSpace:
-    """Every configuration of a convolution.
+    """Return every configuration of a convolution.
 
-    Tiles of direct ones and of Winograd's products; without local memory tiles of work-items, and
-    their work-groups. With `blocks` those of images in blocks of channels stand last: they are
-    chosen for whole networks.
+    Direct convolutions and Winograd's products have tiles. Without local memory there are tiles of
+    work-items, and their work-groups. With `blocks` the configurations in channel blocks come last:
+    they are chosen for whole networks.
     """
     if workload.is_bytes:
         return ConfigSpace(workload, tuple(int8_configs(workload, spec)))
@@ -121,7 +122,7 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec, *, blocks: bool = Fal
             products = _winograd(workload, m)
             found += [ConvConfig("winograd", m=m, knobs=k) for k in _ranked(products, 1, spec)]
     found.append(ConvConfig("plain"))
-    # The heuristic leaves the knobs to the schedule, which takes the first of its kind.
+    # The heuristic leaves the knobs to the schedule, which uses the first of its kind.
     found.sort(key=lambda c: (c.algorithm, c.m) != (first.algorithm, first.m))
     for block in SIZES if blocks else ():
         found += _in_blocks(workload, block, spec)
@@ -130,9 +131,9 @@ def config_space(workload: ConvWorkload, spec: DeviceSpec, *, blocks: bool = Fal
 
 @lru_cache(maxsize=256)
 def _items(workload: ConvWorkload, spec: DeviceSpec) -> tuple[str, ...]:
-    """Knobs of a convolution without local memory as text, the rule's own choice first.
+    """Return the knobs of a convolution without local memory as text, the rule's own choice first.
 
-    The rule reads what it needs off a kernel: this is the one that the operator becomes.
+    The rule reads the sizes off a kernel: this is the kernel that the operator becomes.
     """
     conv = _item_conv(workload, 0, spec) if items_apply(workload, spec) else None
     if conv is None:
@@ -142,7 +143,7 @@ def _items(workload: ConvWorkload, spec: DeviceSpec) -> tuple[str, ...]:
 
 @lru_cache(maxsize=512)
 def _item_conv(workload: ConvWorkload, block: int, spec: DeviceSpec) -> DirectConv | None:
-    """A convolution as the rules for those without local memory take it apart."""
+    """Analyze a convolution as the rules for those without local memory do."""
     if block:
         sums = BlockedSums.of(te.create_prim_func(tensors_in_blocks(workload, block), "int64"))
         return None if sums is None else BlockedConv(sums)
@@ -153,7 +154,7 @@ def _item_conv(workload: ConvWorkload, block: int, spec: DeviceSpec) -> DirectCo
 
 
 def item_cycles(workload: ConvWorkload, block: int, items: Items | None, spec: DeviceSpec) -> float:
-    """Estimated cycles without local memory, by given knobs or by those of the rules."""
+    """Estimate the cycles without local memory, with the given knobs or those of the rules."""
     conv = _item_conv(workload, block, spec)
     if conv is None:
         return float("inf")
@@ -162,7 +163,7 @@ def item_cycles(workload: ConvWorkload, block: int, items: Items | None, spec: D
 
 @lru_cache(maxsize=512)
 def _in_blocks(workload: ConvWorkload, block: int, spec: DeviceSpec) -> tuple[ConvConfig, ...]:
-    """The same of images in blocks, by the rule that takes such a convolution."""
+    """Return the configurations in channel blocks, by the rule that accepts the convolution."""
     if not image_block(workload, block):
         return ()
     if spec.local_memory_kind == "dedicated" and not workload.depthwise:
@@ -178,7 +179,7 @@ def _in_blocks(workload: ConvWorkload, block: int, spec: DeviceSpec) -> tuple[Co
 
 
 def block_extents(workload: ConvWorkload, block: int) -> tuple[Extents, int]:
-    """Extents of a convolution of blocks as a product, and the terms of a line of its window."""
+    """Return a blocked convolution's extents as a product, and its reduction steps per line."""
     depth = image_block(workload, block)
     lines, columns = workload.output
     channels, rows = filled(workload.channels, depth), filled(workload.filters, block)
@@ -188,7 +189,7 @@ def block_extents(workload: ConvWorkload, block: int) -> tuple[Extents, int]:
 
 
 def as_product(workload: ConvWorkload) -> tuple[Extents, int]:
-    """Batch, rows, columns and terms of a convolution as a product, and its window."""
+    """Return batch, rows, columns and reduction length of the product, and its window."""
     lines, columns = workload.output
     window = workload.kernel[0] * workload.kernel[1]
     groups = workload.groups
@@ -201,7 +202,7 @@ def as_product(workload: ConvWorkload) -> tuple[Extents, int]:
 
 
 def _winograd_tiles(workload: ConvWorkload) -> list[int]:
-    """Sizes of Winograd tiles that a convolution may have."""
+    """Return the sizes of Winograd tiles that a convolution may have."""
     if not winograd_applies(workload):
         return []
     most = _MOST_TRANSFORMED // _BYTES
@@ -214,14 +215,14 @@ def _winograd_tiles(workload: ConvWorkload) -> list[int]:
 
 
 def _winograd(workload: ConvWorkload, m: int) -> Extents:
-    """The same of the products by Winograd's algorithm."""
+    """Return the extents of the products of Winograd's algorithm."""
     lines, columns = workload.output
     tiles = workload.batch * -(-lines // m) * -(-columns // m)
     return (m + 2) ** 2, workload.filters, tiles, workload.channels
 
 
 def _ranked(extents: Extents, window: int, spec: DeviceSpec) -> list[str]:
-    """Tiles as text, the one of the least estimated time first."""
+    """Return tiles as text, the one with the lowest estimated latency first."""
     return [knobs_as_text(tile) for tile in ranked_tiles(extents, window, spec)]
 
 
@@ -232,7 +233,7 @@ def _product_cycles(
     precision: str = "float32",
     tile: Tile | None = None,
 ) -> float:
-    """Those of a tiled product, which reads its filters once; infinite where it has no tile."""
+    """Estimate a tiled product that reads its filters once; infinite where it has no tile."""
     if precision == "tf32":
         tile = choose_warp_tile(extents, spec)
     tile = tile or choose_product_tile(extents, window, spec)

@@ -1,13 +1,12 @@
-"""Convolutions of images in blocks of channels on a GPU: NCHW4c and NCHW8c.
+"""Convolutions in channel blocks on a GPU: NCHW4c and NCHW8c.
 
-Sums are counted by output channel, line and column, as in NCHW: the layout is where an image has
-its channels, and where the stage behind the sums stores them. So the kernels are the same ones, of
-:mod:`.tiled_blocks` through local memory and of :mod:`.item_blocks` without. What blocks gain are
-vectors: four channels of a pixel are one read or one store, whatever the stride and the width of
-the image, and a condition for padding is one for all four.
+Results are indexed by output channel, line and column, as in NCHW. The layout only decides where
+an image has its channels, and where the epilogue stores them. So the kernels are those of
+:mod:`.tiled_blocks` through local memory and of :mod:`.item_blocks` without it. Channel blocks
+gain vectors: four channels of a pixel are one read or one store, whatever the stride and the
+image width. A condition for padding is one for all four.
 
-Filters are the factor that pixels share, and are packed when the model is compiled with output
-channels side by side.
+All pixels share the filters. They are packed at compile time, output channels side by side.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ SIZES = (VECTOR, 2 * VECTOR)
 """Channels in a block: one vector, or the two that make up a sector of NVIDIA's caches."""
 
 _BLOCKS = "tvm_edge.channel_blocks"
-"""Annotation of the block that sums: its :class:`_Blocks` as text."""
+"""Annotation of the block that reduces: its :class:`_Blocks` as text."""
 
-# Steps of a window, channels of a block included, that are written out.
+# Limit of the unrolled steps of a window, channels of a block included.
 _MOST_WRITTEN_OUT = 49
 
 
 @dataclass(frozen=True)
 class _Blocks:
-    """What cannot be read off a sum: channels in a block of the result, and the strides."""
+    """Block size of the result, and strides: what the reduction itself does not show."""
 
     block: int
     lines: int
@@ -60,7 +59,7 @@ class _Blocks:
 
 
 def image_block(workload: ConvWorkload, block: int) -> int:
-    """Channels in a block of the image that a convolution reads; 0 if there is no kernel.
+    """Return the channel block of the image that a convolution reads; 0 if there is no kernel.
 
     As on CPUs, but for grouped convolutions, which stay NCHW.
     """
@@ -70,7 +69,7 @@ def image_block(workload: ConvWorkload, block: int) -> int:
 
 
 def pack_rows(weights: np.ndarray, workload: ConvWorkload, block: int) -> np.ndarray:
-    """Filters ``[O, C/groups, KH, KW]`` with output channels side by side.
+    """Pack filters ``[O, C/groups, KH, KW]`` with output channels side by side.
 
     Parameters
     ----------
@@ -104,7 +103,7 @@ def conv2d_in_blocks(
     block: int,
     knobs: tuple[str, str] | None = None,
 ) -> te.Tensor:
-    """A convolution of ``[N, C/d, H, W, d]`` to ``[N, O/block, OH, OW, block]``.
+    """Compute a convolution of ``[N, C/d, H, W, d]`` to ``[N, O/block, OH, OW, block]``.
 
     Parameters
     ----------
@@ -114,7 +113,7 @@ def conv2d_in_blocks(
     workload : ConvWorkload
     block : int
     knobs : (str, str), optional
-        An annotation and its text, for the rule that takes the kernel.
+        An annotation and its text, for the rule that schedules the kernel.
     """
     depth, rows = int(image.shape[-1]), int(filters.shape[-1])
     padded = pad_image(image, workload.padding)
@@ -163,7 +162,7 @@ def conv2d_in_blocks(
 
 
 def tensors_in_blocks(workload: ConvWorkload, block: int) -> list[te.Tensor]:
-    """Image, filters and result of such a convolution."""
+    """Return image, filters and result of a convolution in channel blocks."""
     depth = image_block(workload, block)
     blocks = filled(workload.channels, depth) // depth
     shape = (workload.batch, blocks, workload.height, workload.width, depth)
@@ -175,7 +174,7 @@ def tensors_in_blocks(workload: ConvWorkload, block: int) -> list[te.Tensor]:
 
 
 def block_of(func: tirx.PrimFunc) -> int:
-    """Channels in a block of a convolution that a kernel has, whoever schedules it; 0 if none."""
+    """Return the channel block of a convolution kernel, whoever schedules it; 0 if none."""
     found: list[int] = []
 
     def visit(block: s_tir.SBlock) -> None:
@@ -189,7 +188,7 @@ def block_of(func: tirx.PrimFunc) -> int:
 
 @dataclass(frozen=True)
 class BlockedSums:
-    """Such a convolution taken apart, with what follows its sums.
+    """Convolution in channel blocks, analyzed, with its epilogue.
 
     Attributes
     ----------
@@ -197,7 +196,7 @@ class BlockedSums:
         With two blocks: padding is a condition on loads.
     sums, epilogue : SBlock
     conv : Contraction
-        Over sums by image, channel, line and column.
+        Over results by image, channel, line and column.
     block : int
         Channels in a block of the result.
     """
@@ -210,7 +209,7 @@ class BlockedSums:
 
     @staticmethod
     def of(func: tirx.PrimFunc) -> BlockedSums | None:
-        """`func` taken apart, ``None`` if it is something else."""
+        """Analyze `func`; return ``None`` if it is something else."""
         opened = open_reduction(func)
         if opened is None:
             return None
@@ -235,17 +234,17 @@ class BlockedSums:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each output channel reads an input channel of its own."""
+        """Return whether each output channel reads an input channel of its own."""
         return not self.conv.channel_sum
 
     @property
     def for_items(self) -> bool:
-        """Whether it was given knobs of the kernels without local memory."""
+        """Return whether it was given knobs of the kernels without local memory."""
         return ITEMS in self.sums.annotations
 
 
 def _contraction(block: s_tir.SBlock, blocks: _Blocks) -> Contraction:
-    """The sum by its axes, whose order :func:`conv2d_in_blocks` decides."""
+    """Classify the axes of the reduction, whose order :func:`conv2d_in_blocks` decides."""
     term = get_reduction_expr(block)
     sizes = [constant(var.dom.extent) or 1 for var in block.iter_vars]
     reduction = tuple(range(4, len(sizes)))
@@ -269,7 +268,7 @@ def _contraction(block: s_tir.SBlock, blocks: _Blocks) -> Contraction:
 
 
 def _epilogue(sch: Schedule, block: SBlockRV, width: int) -> s_tir.SBlock | None:
-    """The block behind the sums, if it takes each of them once, into its place in a block."""
+    """Return the epilogue, if it reads each result once and stores it into its place in a block."""
     sums = sch.get(block).writes[0].source
     consumers = sch.get_consumers(block)
     if len(consumers) != 1 or not is_plain(sch, consumers[0]):

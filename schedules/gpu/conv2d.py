@@ -20,15 +20,15 @@ from tvm_edge.schedules.stages import epilogue_of, fuse_lines, isolate, open_red
 __all__ = ["Conv2d"]
 
 
-# Below so many results (1x1 and 2x2 images) a work-group shares a sum, at the price of every
-# result reading all of its weights and data by itself.
+# Below this number of results (1x1 and 2x2 images) a work-group shares a reduction. The price is
+# that every result reads all of its weights and data by itself.
 _RESULTS_PER_CORE = 64
 
 
 class Conv2d:
     """Dense and grouped convolutions of one to three dimensions, transposed ones too.
 
-    Those of few results are left to the rule for reductions.
+    Convolutions with few results are left to the rule for reductions.
     """
 
     name = "conv2d"

@@ -1,11 +1,11 @@
-"""Convolutions of 8-bit images in NCHW, added up in int32: words of four channels.
+"""Convolutions of 8-bit images in NCHW, accumulated in int32: words of four channels.
 
-Images stay as they are between kernels. A word is put together where a kernel brings its operands
-to local memory (:mod:`~tvm_edge.schedules.gpu.tiled`) or, where that gains nothing, by a launch in
-front of it, with the padding (:mod:`~tvm_edge.schedules.gpu.direct`). Weights are packed when the
-model is compiled, ``[C/4, KH, KW, O]`` of int32.
+Images stay as they are between kernels. A kernel packs words where it brings its operands to local
+memory (:mod:`~tvm_edge.schedules.gpu.tiled`). Where that gains nothing, a launch before it packs
+them, with the padding (:mod:`~tvm_edge.schedules.gpu.direct`). Weights are packed at compile time,
+``[C/4, KH, KW, O]`` of int32.
 
-A depthwise convolution adds up no channels: it multiplies byte by byte.
+A depthwise convolution has no reduction over channels: it multiplies one int8 value at a time.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ __all__ = ["conv2d_int8", "int8_tensors", "pack_words", "uses_words"]
 
 
 def uses_words(workload: ConvWorkload) -> bool:
-    """Whether a convolution adds up four channels at once."""
+    """Return whether a convolution accumulates four channels at once."""
     return workload.groups == 1 or workload.channels // workload.groups >= WORD
 
 
 def pack_words(weights: np.ndarray) -> np.ndarray:
-    """Weights ``[O, C/groups, KH, KW]`` as ``[ceil(C / groups / 4), KH, KW, O]`` of int32."""
+    """Pack weights ``[O, C/groups, KH, KW]`` as ``[ceil(C / groups / 4), KH, KW, O]`` of int32."""
     return np.ascontiguousarray(packed(weights).transpose(1, 2, 3, 0))
 
 
 def int8_tensors(workload: ConvWorkload) -> list[te.Tensor]:
-    """Image, filters and sums of a convolution that nothing follows."""
+    """Return image, filters and result of a convolution without an epilogue."""
     own = workload.channels // workload.groups
     shape: tuple[int, ...] = (workload.filters, own, *workload.kernel)
     if uses_words(workload):
@@ -50,7 +50,7 @@ def conv2d_int8(
     zero: int,
     knobs: tuple[str, str] | None = None,
 ) -> te.Tensor:
-    """The convolution of ``[N, C, H, W]`` as ``[N, O, OH, OW]`` of int32.
+    """Compute the convolution of ``[N, C, H, W]`` as ``[N, O, OH, OW]`` of int32.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def conv2d_int8(
 
 
 def _words(image: te.Tensor, workload: ConvWorkload, zero: int) -> te.Tensor:
-    """The padded image as words of four channels of a group."""
+    """Pack the padded image into words of four channels of a convolution group."""
     top, left, bottom, right = workload.padding
     own = workload.channels // workload.groups
     count = -(-own // WORD)
@@ -155,7 +155,7 @@ def _of_bytes(
 
 
 def _terms(channels: int, workload: ConvWorkload) -> list[te.Var]:
-    """Axes of a sum: channels or words of them, and the window."""
+    """Return the reduction axes: channels or words of them, and the window."""
     sizes = (channels, *workload.kernel)
     names = ("channel", "row", "tap")
     return [te.reduce_axis((0, size), name=n) for n, size in zip(names, sizes, strict=True)]

@@ -23,8 +23,8 @@ __all__ = ["Dense"]
 class Dense:
     """Fully connected layers and (batched) matrix products of many rows.
 
-    Those of few results (a classifier at batch 1) are left to the rule for reductions, where
-    several work-items share a sum.
+    Products with few results (a classifier at batch 1) are left to the rule for reductions, where
+    several work-items share a result.
     """
 
     name = "dense"

@@ -1,13 +1,13 @@
 """Convolutions without local memory: each work-item keeps a tile of channels, lines and columns.
 
-What mobile GPUs run best (ICPP'19, section 3.2.2, and the kernels of APSys'20): Mali's local memory
-is main memory, and a depthwise convolution shares nothing that would be worth a barrier anywhere.
-The grid has three axes, columns, lines and channels, so that a work-group is a choice of its own
-(:mod:`tvm_edge.schedules.workgroup`).
+Mobile GPUs run these kernels best (ICPP'19, section 3.2.2, and the kernels of APSys'20). Mali's
+local memory is main memory. A depthwise convolution shares nothing that would be worth a barrier
+on any GPU. The grid has three axes, columns, lines and channels, so that a work-group is a choice
+of its own (:mod:`tvm_edge.schedules.workgroup`).
 
-Elements that several sums of an item need are read once; those side by side are read as vectors.
-A tile at the end of a line moves back into the image, so that its loads stay inside, and stores
-only what the tile before it did not.
+A work-item reads an element once, even if several accumulators need it. Elements side by side are
+read as vectors. A tile at the end of a line moves back into the image, so that its loads stay
+inside. It stores only the results that the tile before it did not.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = ["Direct", "DirectInt8", "direct_kernel", "tiled_kernel"]
 class Direct:
     """Convolutions of two dimensions that gain nothing from local memory.
 
-    Depthwise ones on every GPU, others where local memory is not on the chip.
+    These are depthwise ones on every GPU, and others where local memory is not on the chip.
     """
 
     name = "direct"
     origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
-        """The kernel, if `func` is one such convolution and what follows its sums."""
+        """Return the kernel, if `func` is one such convolution and its epilogue."""
         return _by_items(DirectConv.of(func), spec)
 
 
@@ -53,7 +53,7 @@ class DirectInt8:
     origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
-        """The kernel, if `func` is one such convolution and what follows its sums."""
+        """Return the kernel, if `func` is one such convolution and its epilogue."""
         return _by_items(DirectConv.of(func, "int32"), spec)
 
 
@@ -69,10 +69,10 @@ def _by_items(found: DirectConv | None, spec: DeviceSpec) -> tirx.PrimFunc | Non
 
 
 def tiled_kernel(conv: DirectConv, items: Items | None, spec: DeviceSpec) -> tirx.PrimFunc:
-    """The kernel with given knobs, or those of the rules."""
+    """Return the kernel with the given knobs, or those of the rules."""
     tile = conv.choose_tile(spec) if items is None else items.tile
     problem = conv.problem(tile)
-    # A tile goes on in the smaller groups of a device that does not take the given ones.
+    # A tile keeps its size in smaller work-groups where the device does not accept the given ones.
     if items is not None and takes(problem, items.group, spec):
         return direct_kernel(conv, tile, items.group, spec)
     return direct_kernel(conv, tile, choose_work_group(problem, spec), spec)
@@ -81,13 +81,13 @@ def tiled_kernel(conv: DirectConv, items: Items | None, spec: DeviceSpec) -> tir
 def direct_kernel(
     conv: DirectConv, tile: ItemTile, group: WorkGroup | None, spec: DeviceSpec
 ) -> tirx.PrimFunc:
-    """The function with loops for `tile` and work-groups `group`.
+    """Write the function with loops for `tile` and work-groups `group`.
 
     Parameters
     ----------
     group : WorkGroup or None
-        ``None`` leaves it to the call: before the result the function then has three tensors
-        of int8 more, whose lengths are the work-items of a group along x, y and z.
+        ``None`` leaves it to the call. The function then has three more int8 tensors before the
+        result. Their lengths are the work-items of a work-group along x, y and z.
     """
     params = list(conv.func.params)
     tensors: list[Tensor] = [([int(d) for d in b.shape], str(b.dtype)) for b in params]

@@ -1,4 +1,4 @@
-"""A convolution taken apart for kernels without local memory: its axes, and its operands."""
+"""Analysis of a convolution for kernels without local memory: its axes and its operands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = ["DirectConv"]
 
 
 class DirectConv:
-    """A convolution taken apart: its axes, and its operands at their places.
+    """Convolution, analyzed: its axes, and its operands at their places.
 
     Attributes
     ----------
@@ -53,9 +53,9 @@ class DirectConv:
     own_channels : bool
         Whether each channel reads data of its own, of an item with several.
     sums : {"float32", "int32"}
-        Type of the sums.
+        Type of the accumulators.
     multiplied : {"float32", "float16", "int32"}
-        Type of the products, and of their sums over a window.
+        Type of the products, and of their partial sums over a window.
     is_words : bool
         Whether operands are words of four 8-bit numbers.
     """
@@ -89,7 +89,7 @@ class DirectConv:
         factors = operands if conv.data_factor == 0 else operands[::-1]
         self.sums = str(block.writes[0].source.dtype)
         self.is_words = dot_operands(get_reduction_expr(block)) is not None
-        # As memory has them; what is multiplied is widened where it is float16 or a byte.
+        # The type in memory; operands of float16 or int8 are widened to be multiplied.
         find = as_stored if self.sums == "float32" else as_byte
         stored = [find(factor) for factor in factors]
         if padding is not None and as_stored(padding.body.value) is not None:
@@ -104,7 +104,7 @@ class DirectConv:
 
     @staticmethod
     def of(func: tirx.PrimFunc, sums: str = "float32") -> DirectConv | None:
-        """`func` taken apart, ``None`` if it is something else or adds up in another type."""
+        """Analyze `func`; return ``None`` if it is something else or accumulates otherwise."""
         opened = open_contraction(func, sums)
         if opened is None or opened[2].lines is None:
             return None
@@ -129,14 +129,14 @@ class DirectConv:
         return DirectConv(sch.mod["main"], stmt, after, pad, conv)
 
     def suits(self, spec: DeviceSpec) -> bool:
-        """Whether no other rule does better."""
+        """Return whether no other rule does better."""
         if self.is_depthwise:
             return True
         narrow = is_narrow(self.block, spec, RESULTS_PER_CORE)
         return spec.local_memory_kind != "dedicated" and not narrow
 
     def choose_tile(self, spec: DeviceSpec) -> ItemTile:
-        """The largest tile that leaves enough work-items to fill the device."""
+        """Choose the largest tile that leaves enough work-items to fill the device."""
         if self.is_depthwise:
             wanted = max(spec.cores, 1) * ITEMS_PER_CORE
             tiles = [
@@ -152,7 +152,7 @@ class DirectConv:
         return ItemTile(channels, 1, min(VECTOR, self.columns))
 
     def space(self, tile: ItemTile) -> tuple[int, int, int]:
-        """Work-items along columns, lines, and all else."""
+        """Count the work-items along columns, lines, and all else."""
         outer = prod(self.sizes[p] for p in self.conv.outer)
         return (
             -(-self.columns // tile.columns),
@@ -161,7 +161,7 @@ class DirectConv:
         )
 
     def problem(self, tile: ItemTile) -> Problem:
-        """What decides the work-group: the space of work-items, and what they read."""
+        """Describe the problem for choosing a work-group: the work-items, and what they read."""
         conv = self.conv
         assert conv.lines is not None
         block_of = {conv.columns: (0, tile.columns), conv.lines: (1, tile.lines)}
@@ -182,7 +182,7 @@ class DirectConv:
         )
 
     def product(self, weight: tirx.Expr, data: tirx.Expr) -> tirx.Expr:
-        """Of two operands as memory has them."""
+        """Multiply two operands, given in their memory type."""
         if self.is_words:
             return dot(weight, data)
         if self.sums == "int32":

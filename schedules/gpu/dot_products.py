@@ -1,9 +1,9 @@
 """Instructions of GPUs that add four products of 8-bit numbers to an int32.
 
-CUDA's ``__dp4a`` (compute capability 6.1) and, by OpenCL, what extensions name: Khronos'
-``cl_khr_integer_dot_product``, Arm's ``cl_arm_integer_dot_product_accumulate_int8``, Qualcomm's
-``cl_qcom_dot_product8``, whose data are unsigned; NVIDIA's OpenCL has none and takes the
-instruction as PTX. A device without gets shifts and multiplications.
+CUDA has ``__dp4a`` (compute capability 6.1). OpenCL has extensions: Khronos'
+``cl_khr_integer_dot_product``, Arm's ``cl_arm_integer_dot_product_accumulate_int8``, and
+Qualcomm's ``cl_qcom_dot_product8``, whose data are unsigned. NVIDIA's OpenCL has none, and gets
+the instruction as PTX. A device without one gets shifts and multiplications.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = [
 ]
 
 PTX_DP4A = "tvm_edge_dp4a"
-"""The function of OpenCL sources that is NVIDIA's instruction."""
+"""Name of the function of OpenCL sources that is NVIDIA's instruction."""
 
 
 @dataclass(frozen=True)
 class GpuDot:
-    """One instruction.
+    """Dot-product instruction of a device.
 
     Attributes
     ----------
@@ -69,9 +69,10 @@ def _multiplied(weights: tirx.Expr, data: tirx.Expr, total: tirx.Expr) -> tirx.E
 
 
 def _number(word: tirx.Expr, place: int) -> tirx.Expr:
-    """A number of a word, which may be a constant: padding that is all that a tap ever reads.
+    """Extract a number of a word.
 
-    TVM folds constants that are shifted to the left without dropping the bits that leave 32.
+    The word may be a constant: a tap may read nothing but padding. TVM folds constants that are
+    shifted to the left without dropping the bits beyond 32.
     """
     if place == WORD - 1:
         return word >> 24
@@ -88,16 +89,16 @@ GPU_DOT_PRODUCTS = {
     ),
     "qcom_dot": GpuDot("uint8", lambda w, x, total: _int("qcom_dot8_acc", w, x, total)),
 }
-"""By the names that :class:`~tvm_edge.DeviceSpec` has for them."""
+"""Instructions by the names of :class:`~tvm_edge.DeviceSpec`."""
 
 
 def dot_product_of(spec: DeviceSpec) -> GpuDot:
-    """What a GPU multiplies 8-bit numbers by."""
+    """Return the instruction by which a GPU multiplies 8-bit numbers."""
     return GPU_DOT_PRODUCTS[spec.dot_product]
 
 
 def _permuted(words: Sequence[tirx.Expr], place: int) -> tirx.Expr:
-    """A column by ``__byte_perm``: 8 in all for four of them, as pairs share their first two."""
+    """Build a column by ``__byte_perm``: 8 in all for four, as pairs share their first two."""
     a, b, c, d = words
     pair = 0x5140 if place < 2 else 0x7362
     halves = _int("__byte_perm", a, b, pair), _int("__byte_perm", c, d, pair)
@@ -112,7 +113,7 @@ def _shifted(words: Sequence[tirx.Expr], place: int) -> tirx.Expr:
 
 
 def has_dot_products(func: tirx.PrimFunc) -> bool:
-    """Whether a kernel multiplies words."""
+    """Return whether a kernel multiplies words."""
     found = False
 
     def visit(call: ir.Call) -> None:
@@ -124,10 +125,10 @@ def has_dot_products(func: tirx.PrimFunc) -> bool:
 
 
 def with_dot_products(func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc:
-    """A kernel whose products of words are the device's instruction.
+    """Replace the products of words in a kernel by the device's instruction.
 
-    Where it is made of blocks the instruction adds to zero: TVM shares out a sum among work-items
-    by what is plainly added.
+    In a kernel made of blocks the instruction adds to zero: TVM divides a reduction among
+    work-items only where it is a plain addition.
     """
     instruction = dot_product_of(spec)
     added = instruction.added

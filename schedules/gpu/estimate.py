@@ -1,7 +1,8 @@
-"""What a convolution takes on a GPU by its configuration, where nobody has measured it.
+"""Estimated latency of a convolution on a GPU by its configuration, without a measurement.
 
-The cycles by which schedules choose, as seconds. They rank what can be chosen and are no times:
-where records of a network's convolutions are there, their ratio to the estimates corrects the rest.
+The estimate is the cycles by which schedules choose, as seconds. It ranks the choices and is no
+measured latency. Where a network's convolutions have tuning records, their ratio to the estimates
+corrects the rest.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ __all__ = ["convolution_seconds"]
 
 _BYTES = 4  # of float32
 
-# Shares of the peak: of sub-groups, and of what the rules make of an operator as it is.
+# Shares of the peak: of sub-groups, and of the rules' schedules of an operator as it is.
 _SUB_GROUP, _PLAIN = 0.5, 0.1
 
-_CLOCK_GHZ = 1.0  # of devices of which nobody says more
+_CLOCK_GHZ = 1.0  # devices of unknown bandwidth
 
 
 def convolution_seconds(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float:
-    """Seconds of one convolution.
+    """Estimate the seconds of one convolution.
 
     Parameters
     ----------

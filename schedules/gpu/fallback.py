@@ -1,4 +1,4 @@
-"""The last rule: takes any function and gives each block what it safely can."""
+"""Last rule: accepts any function and gives each block what it safely can."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Fallback:
 
 
 def _launches_itself(stmt: tirx.Stmt) -> bool:
-    """Whether a statement already names the threads it runs on, as TVM's own scatters do."""
+    """Return whether a statement already names its threads, as TVM's own scatters do."""
     found = False
 
     def on_attribute(node: tirx.AttrStmt) -> None:

@@ -1,7 +1,7 @@
-"""Convolutions of images in blocks of channels without local memory.
+"""Convolutions in channel blocks without local memory.
 
-The kernels of :mod:`.direct`, whose items here have whole vectors of channels: of a depthwise
-convolution, which needs nothing else, and of all others where local memory is main memory.
+These are the kernels of :mod:`.direct` with work-items that have whole vectors of channels. They
+run depthwise convolutions everywhere, and all others where local memory is main memory.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from tvm_edge.schedules.workgroup import Problem
 __all__ = ["BlockedConv", "ItemBlocks"]
 
 _TILES = ((1, 1), (1, 2), (2, 2), (1, 4), (2, 4))
-"""Lines and columns of an item, four channels each."""
+"""Lines and columns of a work-item, four channels each."""
 
 
 class ItemBlocks:
-    """Convolutions of blocks, a tile of channels, lines and columns to each work-item."""
+    """Convolutions in channel blocks, a tile of channels, lines and columns to each work-item."""
 
     name = "item_blocks"
     origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
-        """The kernel, if `func` is one such convolution and what follows its sums."""
+        """Return the kernel, if `func` is one such convolution and its epilogue."""
         sums = BlockedSums.of(func)
         if sums is None:
             return None
@@ -46,7 +46,7 @@ class ItemBlocks:
 
 
 class BlockedConv(DirectConv):
-    """Such a convolution taken apart: its axes, and its operands at their places.
+    """Convolution in channel blocks, analyzed: its axes, and its operands at their places.
 
     Parameters
     ----------
@@ -59,11 +59,11 @@ class BlockedConv(DirectConv):
         self.own_channels = sums.is_depthwise
 
     def suits(self, spec: DeviceSpec) -> bool:
-        """Whether no other rule does better: none knows blocks."""
+        """Return whether no other rule does better: no other supports channel blocks."""
         return True
 
     def choose_tile(self, spec: DeviceSpec) -> ItemTile:
-        """The largest tile that leaves enough work-items to fill the device."""
+        """Choose the largest tile that leaves enough work-items to fill the device."""
         wanted = max(spec.cores, 1) * ITEMS_PER_CORE
         tiles = [
             ItemTile(VECTOR, lines, columns)
@@ -74,6 +74,6 @@ class BlockedConv(DirectConv):
         return fitting[-1] if fitting else tiles[0]
 
     def problem(self, tile: ItemTile) -> Problem:
-        """The same: neighbours along a line are as many elements apart as a block has."""
+        """Describe the problem for choosing a work-group: columns are a channel block apart."""
         plain = super().problem(tile)
         return replace(plain, vector=plain.vector * self.of_block)

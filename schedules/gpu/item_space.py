@@ -1,8 +1,8 @@
-"""Tiles and work-groups that a convolution without local memory may have, best first.
+"""Search space of a convolution without local memory: tiles and work-groups, best first.
 
-The rule of :mod:`tvm_edge.schedules.gpu.direct` chooses one after the other, which is where a
-search begins. All others are ranked by an estimate that was fitted to no device, and only says what
-to try first.
+The rule of :mod:`tvm_edge.schedules.gpu.direct` chooses a tile, then a work-group: a search begins
+with them. An estimate ranks all others. It was fitted to no device, and only decides what to try
+first.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ __all__ = ["cycles_of_items", "first_items", "is_legal", "possible_items", "poss
 
 _CHANNELS = (1, 2, 4, 8)
 _LINES = (1, 2, 4)
-# 7 divides the lines and columns of most networks' last feature maps, which powers of two do not.
+# 7 divides the lines and columns of most networks' last feature maps; powers of two do not.
 _COLUMNS = (1, 2, 4, 7, 8)
 
 # 32-bit registers that compilers give a work-item of any GPU before they spill.
 _MOST_REGISTERS = 128
 
-# Multiply-adds that are written out for one input channel: beyond, sources take long to build.
+# Limit of the unrolled multiply-adds of one input channel: larger sources take long to build.
 _MOST_WRITTEN = 1024
 
-# Of each tile those that the rules of work-groups penalise least: many more are as good as equal.
+# Work-groups kept for each tile, the least penalised by the rules: many more are equally good.
 _GROUPS_OF_A_TILE = 16
 
-# In multiply-adds: a read, of a vector or of one element.
+# Cost of a read, of a vector or of one element, in multiply-adds.
 _READ = 4.0
 
 # Work-items of a core at which half of the latency of memory is hidden.
@@ -47,21 +47,21 @@ _HALF_HIDDEN = 32
 
 
 def is_legal(conv: DirectConv, tile: ItemTile) -> bool:
-    """Whether a tile is one of the convolution's: inside of its image, its groups and filters."""
+    """Return whether a tile fits a convolution: its image, its groups and its filters."""
     if tile.lines > conv.lines or tile.columns > conv.columns:
         return False
     if conv.is_depthwise:
         return tile.channels == 1
     if conv.of_block:
         return tile.channels % VECTOR == 0 and conv.channels % tile.channels == 0
-    # An item stays in its group. Where there is only one, zeros fill up packed filters.
+    # A work-item stays in its convolution group. A single group has filters padded with zeros.
     alone = conv.is_packed and conv.conv.group == conv.channels
     readable = -(-conv.channels // VECTOR) * VECTOR if alone else conv.conv.group
     return readable % tile.channels == 0
 
 
 def possible_tiles(conv: DirectConv, spec: DeviceSpec) -> list[ItemTile]:
-    """Legal tiles that a work-item's registers hold, the rule's own first."""
+    """Return legal tiles that a work-item's registers hold, the rule's own first."""
     chosen = conv.choose_tile(spec)
     window = prod(conv.sizes[p] for p in conv.conv.window)
     found = {chosen: None}
@@ -70,7 +70,7 @@ def possible_tiles(conv: DirectConv, spec: DeviceSpec) -> list[ItemTile]:
     for sizes in product(_CHANNELS, _LINES, widths):
         tile = ItemTile(*sizes)
         if tile.columns & (tile.columns - 1) and conv.columns % tile.columns:
-            continue  # what is no power of two is for lines that it divides
+            continue  # sizes other than powers of two are for lines that they divide
         if not is_legal(conv, tile) or tile.size * window > _MOST_WRITTEN:
             continue
         if conv.problem(tile).registers <= _MOST_REGISTERS:
@@ -79,7 +79,7 @@ def possible_tiles(conv: DirectConv, spec: DeviceSpec) -> list[ItemTile]:
 
 
 def possible_items(conv: DirectConv, spec: DeviceSpec) -> list[Items]:
-    """What a search chooses from: the rule's own first, all others by estimated time."""
+    """Return the search space: the rule's own choice first, all others by estimated latency."""
     first, tiles = first_items(conv, spec), possible_tiles(conv, spec)
     cycles: dict[Items, float] = {}
     for tile in tiles:
@@ -92,33 +92,34 @@ def possible_items(conv: DirectConv, spec: DeviceSpec) -> list[Items]:
 
 
 def first_items(conv: DirectConv, spec: DeviceSpec) -> Items:
-    """The rule's own."""
+    """Return the rule's own choice."""
     tile = conv.choose_tile(spec)
     return Items.of(tile, choose_work_group(conv.problem(tile), spec))
 
 
 def cycles_of_items(conv: DirectConv, items: Items, spec: DeviceSpec) -> float:
-    """Estimated cycles of the device."""
+    """Estimate the cycles of the device."""
     problem = conv.problem(items.tile)
     of_item = _cycles_of_item(conv, items.tile, spec) * _steps_of_item(conv)
     return of_item * prod(problem.space) / _used(problem, items.group, spec)
 
 
 def _steps_of_item(conv: DirectConv) -> int:
-    """How often an item goes through what is written out."""
+    """Count how often a work-item goes through the unrolled part."""
     return prod(conv.sizes[p] for p in conv.conv.channel_sum)
 
 
 def _cycles_of_item(conv: DirectConv, tile: ItemTile, spec: DeviceSpec) -> float:
-    """Of a work-item, in steps of a scalar unit; terms outside of the window are the same for all.
+    """Estimate the cycles of a work-item, in scalar steps, without factors common to all tiles.
 
-    A GPU whose work-items are executed one by one has vectors instead, which channels fill.
+    Reduction steps outside of the window are such a factor. A GPU whose work-items are executed one
+    by one has vectors instead, which channels fill.
     """
     *rows, taps = (conv.sizes[p] for p in conv.conv.window) if conv.conv.window else (1,)
     lines = prod(rows)
     lanes = min(tile.channels, spec.lanes()) if spec.wave == 1 else 1
     adds = tile.size * lines * taps / lanes
-    # Of a line of the image each element once, of each line that the tile and the window have.
+    # Each element of an image line once, for each line that the tile and the window cover.
     beside = min(taps * tile.columns, (tile.columns - 1) * conv.conv.strides[1] + taps)
     width = VECTOR if spec.unaligned_vectors else 1
     reads = lines * tile.lines * -(-beside // width)
@@ -129,7 +130,7 @@ def _cycles_of_item(conv: DirectConv, tile: ItemTile, spec: DeviceSpec) -> float
 
 
 def _reads_of_blocks(conv: DirectConv, tile: ItemTile) -> int:
-    """Vectors that an item reads for one place of the axes that are not written out."""
+    """Count the vectors that a work-item reads for one place of the axes that are not unrolled."""
     sizes = [conv.sizes[p] for p in conv.conv.window]
     quads = tile.channels // VECTOR
     if conv.own_channels:
@@ -141,7 +142,7 @@ def _reads_of_blocks(conv: DirectConv, tile: ItemTile) -> int:
 
 
 def _used(problem: Problem, group: WorkGroup, spec: DeviceSpec) -> float:
-    """The share of a device that work-items in such groups keep busy."""
+    """Estimate the share of a device that such work-groups keep busy."""
     cores = max(spec.cores, 1)
     items = min(prod(problem.space) / cores, ITEMS_PER_CORE)
     if spec.registers:

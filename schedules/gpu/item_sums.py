@@ -1,4 +1,4 @@
-"""Sums that a work-item keeps in its registers, a tile of them."""
+"""Accumulators that a work-item keeps in its registers, a tile of them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["ItemSums"]
 
 
 class ItemSums:
-    """The sums of one work-item, zero at first.
+    """Accumulators of one work-item, zero at first.
 
     Parameters
     ----------
     tile : Tile
     item : tirx.Expr
-        Which work-item of the group.
+        Index of the work-item in its work-group.
     product : Product
-        Products of float16 are added up as such over a step, some ten terms, where processors are
-        twice as fast in it, and steps in float32: over the thousands of terms of a whole sum
-        float16 would lose two digits of its three.
+        Products of float16 are accumulated in float16 over a step, some ten of them, because
+        processors are twice as fast in it. Steps are accumulated in float32: over a whole reduction
+        of thousands float16 would lose two digits of its three.
     """
 
     rounded = None
@@ -34,7 +34,7 @@ class ItemSums:
     def __init__(self, tile: Tile, item: tirx.Expr, product: Product) -> None:
         self._tile = tile
         self._across = tile.columns // tile.item_columns
-        # Items side by side read vectors side by side: no two of them from one bank.
+        # Work-items side by side read vectors side by side: no two of them from one bank.
         self._width = min(tile.item_columns, VECTOR)
         self._row = tirx.floordiv(item, self._across) * tile.item_rows
         self._column = tirx.floormod(item, self._across) * self._width
@@ -66,9 +66,9 @@ class ItemSums:
                 self._sums[k] = self._sums[k] + widened(self._of_step[k])
 
     def _multiply(self) -> None:
-        """Add the products of one term."""
+        """Add the products of one place of the reduction axis."""
         tile = self._tile
-        # Half of the speed of float16 is in vectors: an instruction takes two of its products.
+        # Half of the speed of float16 is in vectors: an instruction computes two of its products.
         width = self._width if self._halves else 1
         for i in range(tile.item_rows):
             for j in range(0, tile.item_columns, width):
@@ -84,7 +84,7 @@ class ItemSums:
     def store(
         self, product: Product, batch: tirx.Expr, first_row: tirx.Expr, first_column: tirx.Expr
     ) -> None:
-        """Hand on the sums, those of rows and columns that there are."""
+        """Store the accumulators whose rows and columns exist."""
         tile = self._tile
         if product.store_rows is not None:
             self._store_rows(product, batch, first_row, first_column)
@@ -107,7 +107,7 @@ class ItemSums:
     def _store_rows(
         self, product: Product, batch: tirx.Expr, first_row: tirx.Expr, first_column: tirx.Expr
     ) -> None:
-        """The same, four rows of a column at once."""
+        """Store the accumulators, four rows of a column at once."""
         tile = self._tile
         assert product.store_rows is not None
         for i in range(0, tile.item_rows, VECTOR):
@@ -122,7 +122,7 @@ class ItemSums:
                     product.store_rows(batch, row, column, lambda lane, kept=kept: kept[lane])
 
     def _beside(self, j: int) -> int:
-        """Columns between the first one of the work-item and its `j`-th."""
+        """Count the columns between the first one of the work-item and its `j`-th."""
         return j // VECTOR * self._across * self._width + j % VECTOR
 
 

@@ -27,10 +27,10 @@ ITEMS = "tvm_edge.items"
 """Annotation of a convolution's block: an :class:`Items` as text."""
 
 LONGEST_WINDOW = 49
-"""Steps of a window that are written out."""
+"""Limit of the unrolled steps of a window."""
 
 RESULTS_PER_CORE = 64
-"""Below so many results a work-group shares a sum, as the rule for reductions has it."""
+"""Results for each core below which a work-group shares a reduction, as in the reduction rule."""
 
 ITEMS_PER_CORE = 512
 """Work-items for each core that hide the latency of memory."""
@@ -38,7 +38,7 @@ ITEMS_PER_CORE = 512
 
 @dataclass(frozen=True)
 class ItemTile:
-    """Sums of a work-item, along channels, lines and columns of the output."""
+    """Accumulators of a work-item, along channels, lines and columns of the output."""
 
     channels: int
     lines: int
@@ -46,20 +46,20 @@ class ItemTile:
 
     @property
     def size(self) -> int:
-        """Sums in all."""
+        """Number of accumulators."""
         return self.channels * self.lines * self.columns
 
 
 @dataclass(frozen=True)
 class Items:
-    """The tile of a work-item, and the work-items of a group.
+    """Tile of a work-item, and work-items of a work-group.
 
     Attributes
     ----------
     channels, lines, columns : int
         Outputs of a work-item.
     x, y, z : int
-        Work-items of a group along columns, lines, and channels with all else.
+        Work-items of a work-group along columns, lines, and channels with all else.
     """
 
     channels: int
@@ -71,7 +71,7 @@ class Items:
 
     @staticmethod
     def of(tile: ItemTile, group: WorkGroup) -> Items:
-        """Both as knobs."""
+        """Combine a tile and a work-group as knobs."""
         return Items(tile.channels, tile.lines, tile.columns, *group.sizes)
 
     @property
@@ -81,12 +81,12 @@ class Items:
 
     @property
     def group(self) -> WorkGroup:
-        """Work-items of a group."""
+        """Work-items of a work-group."""
         return WorkGroup(self.x, self.y, self.z)
 
 
 def items_apply(workload: ConvWorkload, spec: DeviceSpec) -> bool:
-    """Whether a GPU's convolution is one that the rule for those without local memory takes."""
+    """Return whether the rule for convolutions without local memory accepts one on a GPU."""
     if spec.has_cpu_cores or prod(workload.kernel) > LONGEST_WINDOW:
         return False
     if workload.depthwise:

@@ -41,7 +41,7 @@ def bind_group(sch: Schedule, grid: Sequence[LoopRV], *items: LoopRV) -> LoopRV:
     Returns
     -------
     LoopRV
-        The loop over groups.
+        The loop over work-groups.
     """
     group = fuse(sch, grid)
     sch.bind(group, "blockIdx.x")
@@ -51,7 +51,7 @@ def bind_group(sch: Schedule, grid: Sequence[LoopRV], *items: LoopRV) -> LoopRV:
 
 
 def spatial_loops(sch: Schedule, block: SBlockRV) -> tuple[list[LoopRV], list[LoopRV]]:
-    """The loops of a plain block: those of its results, in front, and those it sums over."""
+    """Return the loops of a plain block: its results' loops, then its reduction loops."""
     loops = sch.get_loops(block)
     kinds = [var.iter_type for var in sch.get(block).iter_vars]
     if len(kinds) != len(loops):  # a block of a scalar has a loop of length one and no variable
@@ -64,7 +64,7 @@ def spatial_loops(sch: Schedule, block: SBlockRV) -> tuple[list[LoopRV], list[Lo
 
 
 def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
-    """A work-item for each element that a plain block writes; it sums by itself where it must."""
+    """Give each element that a plain block writes a work-item, which also does its reduction."""
     spatial, summed = spatial_loops(sch, block)
     sizes = [extent(sch, loop) for loop in spatial]
     total = None if None in sizes else prod(size or 0 for size in sizes)

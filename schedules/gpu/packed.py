@@ -1,4 +1,4 @@
-"""Convolutions whose filters lie as work-items read them: four channels side by side."""
+"""Convolutions with packed filters: four channels side by side, as work-items read them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["can_pack", "conv2d_tensors", "pack_channels"]
 
 
 def can_pack(workload: ConvWorkload) -> bool:
-    """Whether four neighbouring channels always read the same data."""
+    """Return whether four neighbouring channels always read the same data."""
     per_group = workload.filters // workload.groups
     return per_group >= VECTOR and (workload.groups == 1 or per_group % VECTOR == 0)
 
 
 def pack_channels(filters: np.ndarray) -> np.ndarray:
-    """Filters ``[O, C, KH, KW]`` as ``[ceil(O / 4), C, KH, KW, 4]``, zeros behind the last."""
+    """Pack filters ``[O, C, KH, KW]`` as ``[ceil(O / 4), C, KH, KW, 4]``, zeros after the last."""
     blocks = -(-filters.shape[0] // VECTOR)
     padded = np.zeros((blocks * VECTOR, *filters.shape[1:]), filters.dtype)
     padded[: len(filters)] = filters
@@ -27,7 +27,7 @@ def pack_channels(filters: np.ndarray) -> np.ndarray:
 
 
 def _conv2d_packed(image: te.Tensor, filters: te.Tensor, workload: ConvWorkload) -> te.Tensor:
-    """The convolution of ``[N, C, H, W]`` with packed filters, ``[N, O, OH, OW]``."""
+    """Compute the convolution of ``[N, C, H, W]`` with packed filters, ``[N, O, OH, OW]``."""
     top, left, bottom, right = workload.padding
     if any(workload.padding):
         image = topi.nn.pad(image, [0, 0, top, left], [0, 0, bottom, right], name="pad")
@@ -56,7 +56,7 @@ def _conv2d_packed(image: te.Tensor, filters: te.Tensor, workload: ConvWorkload)
 def conv2d_tensors(
     workload: ConvWorkload, dtype: str = "float32", *, packed: bool
 ) -> list[te.Tensor]:
-    """Image, filters and result of a convolution: the operator's own, or of packed filters."""
+    """Return image, filters and result of a convolution, its own or with packed filters."""
     shape = (workload.batch, workload.channels, workload.height, workload.width)
     image = te.placeholder(shape, dtype, "image")
     own = (workload.channels // workload.groups, *workload.kernel)

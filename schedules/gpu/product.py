@@ -1,4 +1,4 @@
-"""Sums of products, and how they are divided among work-groups."""
+"""Contractions, and how their reductions are divided among work-groups."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ VECTOR = 4
 
 @dataclass(frozen=True)
 class Product:
-    """``out[batch, row, column] = sum over term of weight[...] * data[...]``.
+    """Contraction ``out[batch, row, column] = sum over term of weight[...] * data[...]``.
 
     Attributes
     ----------
     batch, rows, columns, terms : int
-        Extents; no operand is shared along the batch.
+        Extents; `terms` is the reduction's. No operand is shared along the batch.
     weight : callable
         ``weight(batch, row, term)``, the factor that all columns share.
     data : callable
         ``data(batch, term, column)``, the factor that all rows share.
     store : callable
-        ``store(batch, row, column, sum)`` writes what becomes of a sum.
+        ``store(batch, row, column, sum)`` stores the epilogue of a result.
     store_vector : callable or None
         ``store_vector(batch, row, column, sum, width)``, the same for `width` columns from `column`
         on, 2 or `VECTOR`; ``sum(lane)`` is one of theirs. ``None`` where they do not lie side by
@@ -38,7 +38,7 @@ class Product:
         ``store_rows(batch, row, column, sum)``, the same for `VECTOR` rows from `row` on, which is
         a multiple of it. ``None`` where they do not lie side by side.
     data_quad : callable or None
-        ``data_quad(batch, term, lane, column)``, the data of the term `lane` behind `term`, which
+        ``data_quad(batch, term, lane, column)``, the data of the term `lane` after `term`, which
         is a multiple of `VECTOR`. ``None`` where so many terms do not lie side by side.
     weight_width, data_width : int
         Neighbouring weights and data that can be read as one vector: 1 or `VECTOR`.
@@ -47,9 +47,9 @@ class Product:
     stored : {"float32", "float16", "int32"}
         Type of the operands, and of local memory: int32 may be words of four 8-bit numbers.
     multiplied : {"float32", "float16", "int32"}
-        Type of the products, and of sums over the terms of a step.
+        Type of the products, and of partial sums over a step.
     summed : {"float32", "int32"}
-        Type of all other sums.
+        Type of all other accumulators.
     multiply : callable
         ``multiply(weight, data)``, the product of two operands.
     data_lines : callable or None
@@ -80,20 +80,20 @@ class Product:
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is divided.
+    """Division of a product among work-groups and work-items.
 
     Attributes
     ----------
     rows, columns : int
         Of a work-group.
     item_rows, item_columns : int
-        Of a work-item, or of a warp where one shares its sums; divisors of those.
+        Of a work-item, or of a warp that shares its accumulators; divisors of those.
     depth : int
-        Terms of a step.
+        Length of a step along the reduction axis.
     parts : int
-        Groups that share the terms of a tile.
+        Work-groups that share the reduction of a tile.
     wave : int
-        Work-items that share a tile of sums: 1, or a warp of 32 on tensor cores.
+        Work-items that share a tile of accumulators: 1, or a warp of 32 on tensor cores.
     """
 
     rows: int
@@ -106,41 +106,41 @@ class Tile:
 
     @property
     def items(self) -> int:
-        """Work-items of a group."""
+        """Work-items of a work-group."""
         return (self.rows // self.item_rows) * (self.columns // self.item_columns) * self.wave
 
     @property
     def pitch(self) -> int:
-        """Elements from one term's rows in local memory to the next one's.
+        """Elements in local memory from the rows of one reduction step to those of the next.
 
-        Neighbouring work-items bring neighbouring terms of a row: without the gap all of them
-        would store into the same bank. Those of a warp read eight rows of four terms at once, from
-        as many banks.
+        Neighbouring work-items bring neighbouring reduction steps of a row. Without the gap all
+        would store into the same bank. A warp reads eight rows of four reduction steps at once,
+        from as many banks.
         """
         return self.rows + (VECTOR if self.wave == 1 else 2 * VECTOR)
 
     @property
     def data_pitch(self) -> int:
-        """The same of columns."""
+        """Elements in local memory from the columns of one reduction step to those of the next."""
         return self.columns + (0 if self.wave == 1 else 2 * VECTOR)
 
     @property
     def local_bytes(self) -> int:
-        """Local memory of a group: two steps of float32; float16 takes half of it."""
+        """Local memory of a work-group: two steps of float32; float16 uses half of it."""
         return 2 * self.depth * (self.pitch + self.data_pitch) * 4
 
     def steps(self, terms: int) -> int:
-        """Steps of a group."""
+        """Count the steps of a work-group."""
         total = -(-terms // self.depth)
         return -(-total // self.parts)
 
     def groups(self, product: Product) -> int:
-        """Work-groups of the launch."""
+        """Count the work-groups of the launch."""
         tiles = -(-product.rows // self.rows) * -(-product.columns // self.columns)
         return product.batch * tiles * self.parts
 
     def bounds(self, product: Product, row: tirx.Expr, column: tirx.Expr) -> list[tirx.Expr]:
-        """What must be asked of a place in a tile to know that there is a sum."""
+        """Return the conditions under which a place in a tile has a result."""
         bounds = []
         if product.rows % self.rows:
             bounds.append(row < product.rows)

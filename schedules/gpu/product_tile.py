@@ -1,8 +1,9 @@
-"""Which tile a product gets: an estimate of a core's cycles, and no measurement.
+"""Choice of a product's tile by an estimate of a core's cycles, without a measurement.
 
-A group's work is its multiply-adds, at the share of the peak that its registers allow, or the wait
-for memory in each of its steps, whichever is longer; groups that run on a core together share the
-first and overlap in the second. Parts of a sum cost a second kernel and their way through memory.
+A work-group computes its multiply-adds at the share of the peak that its registers allow, or waits
+for memory in each of its steps, whichever is longer. Work-groups that run on a core together share
+the computation and overlap the waits. A split reduction costs a second kernel and the memory
+traffic of its parts.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ __all__ = [
 
 Extents = tuple[int, int, int, int]
 
-# Work-item tiles, and the share of a core's multiply-adds that they reach beside what a step costs.
+# Work-item tiles, and their share of a core's multiply-adds, without the fixed cost of a step.
 _ITEMS = {(8, 8): 0.66, (8, 4): 0.69, (4, 8): 0.58, (4, 4): 0.53, (4, 2): 0.53, (2, 4): 0.37}
 
-# The same of warps on tensor cores, which multiply faster than `_ITEMS` by as much.
+# Warp tiles on tensor cores, and the share; these multiply faster than `_ITEMS` by as much.
 _WARPS = {(64, 32): 3.5, (32, 64): 3.5, (32, 32): 3.0, (32, 16): 2.0, (16, 16): 1.2}
 
 _ROWS = (128, 64, 48, 32, 24, 16, 8)
@@ -55,22 +56,22 @@ _COLUMNS = (128, 64, 56, 48, 32, 16)
 _SMALLEST = 16
 _LEAST_ITEMS, _MOST_ITEMS = 32, 256
 
-# Terms of a step; of a window all, so that only the channel moves from step to step.
+# Reduction length of a step. A step has a whole window, so that only the channel moves.
 _DEPTHS = (8, 16)
 _DEPTHS_OF_WORDS = (4,)
 _WARP_DEPTHS = (16, 32)
 _LONGEST_WINDOW = 25
 _FEWEST_TERMS = 5
 
-# The fewest terms of a part.
+# The shortest reduction of a part.
 _TERMS_OF_A_PART = 32
 
-# Bytes that the parts of all sums may take.
+# Limit of the workspace for the partial sums of all results, in bytes.
 _MOST_WORKSPACE = 64 << 20
 
-# Cycles beside those of a group (`cycles`): of a launch.
+# Cycles of a launch, beside those of a work-group (`cycles`).
 _LAUNCH = 4090.0
-# Of a part: its turn in the sum. Of a result and of each part of it: its way through memory.
+# Cycles of a part's turn in the addition; traffic factors of a result and of a partial sum.
 _PART, _WRITTEN, _READ = 85.0, 4.75, 0.67
 _BYTES_PER_CYCLE = 16  # of a core
 _CYCLES_PER_US = 1755
@@ -80,14 +81,14 @@ _CYCLES_PER_US = 1755
 def choose_product_tile(
     extents: tuple[int, int, int, int], window: int, spec: DeviceSpec, together: int = 1
 ) -> Tile | None:
-    """The tile of the least estimated time, ``None`` where another rule does better.
+    """Choose the tile with the lowest estimated latency, ``None`` where another rule does better.
 
     Parameters
     ----------
     extents : (int, int, int, int)
-        Batch, rows, columns and terms.
+        Batch, rows, columns and length of the reduction axis.
     window : int
-        How many of the innermost terms are a window's.
+        How many of the innermost reduction steps are a window's.
     spec : DeviceSpec
     together : int
         Numbers of an operand: four where it is a word of them.
@@ -97,12 +98,12 @@ def choose_product_tile(
 
 @cache
 def choose_block_tile(extents: Extents, line: int, spec: DeviceSpec) -> Tile | None:
-    """The same where four terms lie side by side, and the sums of four rows."""
+    """Choose a tile for four reduction steps side by side, and the results of four rows."""
     return _best(possible_block_tiles(extents, line, spec), extents, spec)
 
 
 def ranked_tiles(extents: Extents, window: int, spec: DeviceSpec, together: int = 1) -> list[Tile]:
-    """What a search chooses from, by estimated time: the first is :func:`choose_product_tile`'s."""
+    """Rank the search space by estimated latency: the first is :func:`choose_product_tile`'s."""
     if choose_product_tile(extents, window, spec, together) is None:
         return []
     tiles = possible_tiles(extents, window, spec, together)
@@ -121,7 +122,7 @@ def _best(
 def possible_tiles(
     extents: tuple[int, int, int, int], window: int, spec: DeviceSpec, together: int = 1
 ) -> Iterator[Tile]:
-    """Tiles that the device takes."""
+    """Yield the tiles that the device accepts."""
     depths: tuple[int, ...] = _DEPTHS if together == 1 else (*_DEPTHS_OF_WORDS, *_DEPTHS)
     if 1 < window <= _LONGEST_WINDOW:
         depths = (window if window >= _FEWEST_TERMS else 2 * window,)
@@ -129,9 +130,9 @@ def possible_tiles(
 
 
 def possible_block_tiles(extents: Extents, line: int, spec: DeviceSpec) -> Iterator[Tile]:
-    """Tiles for images in blocks of channels; `line` terms are those of a line of the window.
+    """Yield tiles for channel blocks; `line` reduction steps are those of a line of the window.
 
-    A step of whole lines divides by constants what others have to divide term by term.
+    A step of whole lines divides by constants where other steps divide for each reduction step.
     """
     depths: tuple[int, ...] = _DEPTHS
     if _DEPTHS[0] < line <= _LONGEST_WINDOW:
@@ -140,7 +141,7 @@ def possible_block_tiles(extents: Extents, line: int, spec: DeviceSpec) -> Itera
 
 
 def suits_blocks(tile: Tile) -> bool:
-    """Whether vectors of four terms are brought, and vectors of four rows stored."""
+    """Return whether loads are vectors of four reduction steps, and stores of four rows."""
     return tile.wave == 1 and tile.depth % VECTOR == tile.item_rows % VECTOR == 0
 
 
@@ -159,7 +160,7 @@ def _tiles(extents: Extents, depths: Iterable[int], spec: DeviceSpec) -> Iterato
 
 @cache
 def choose_warp_tile(extents: tuple[int, int, int, int], spec: DeviceSpec) -> Tile | None:
-    """The same for tensor cores."""
+    """Choose the tile for tensor cores with the lowest estimated latency."""
     _, rows, columns, terms = extents
     if rows < PIECE[0] or columns < PIECE[1] or terms < PIECE[2]:
         return None
@@ -177,13 +178,13 @@ def choose_warp_tile(extents: tuple[int, int, int, int], spec: DeviceSpec) -> Ti
 
 
 def fits(tile: Tile, spec: DeviceSpec) -> bool:
-    """Whether a device takes work-groups of a tile."""
+    """Return whether a device accepts work-groups of a tile."""
     most = min(_MOST_ITEMS, spec.max_work_group_size)
     return _LEAST_ITEMS <= tile.items <= most and tile.local_bytes <= spec.local_memory
 
 
 def _in_parts(tile: Tile, extents: tuple[int, int, int, int]) -> Iterator[Tile]:
-    """The tile with 1, 2, 4 … groups that share its terms."""
+    """Yield the tile with 1, 2, 4 … work-groups that share its reduction."""
     batch, rows, columns, terms = extents
     steps, parts = tile.steps(terms), 1
     most = _MOST_WORKSPACE // (batch * rows * columns * 4)
@@ -197,7 +198,7 @@ def _is_half_empty(tile: int, extent: int) -> bool:
 
 
 def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: DeviceSpec) -> float:
-    """Estimated cycles of the kernels."""
+    """Estimate the cycles of the kernels."""
     batch, rows, columns, terms = extents
     cores, alus = max(spec.cores, 1), spec.alus or ALUS
     groups = batch * -(-rows // tile.rows) * -(-columns // tile.columns) * tile.parts
@@ -206,7 +207,7 @@ def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: Devic
     resident = min(
         (spec.registers or REGISTERS) // (tile.items * (own + OTHER_REGISTERS)),
         RESIDENT // tile.items,
-        # Of what a core has, a group may use a third or so.
+        # A work-group may use a third or so of a core's local memory.
         3 * spec.local_memory // tile.local_bytes,
     )
     resident = max(resident, 1)
@@ -227,10 +228,10 @@ def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: Devic
 
 
 def streaming_cycles(nbytes: float, spec: DeviceSpec) -> float:
-    """Estimated cycles of a kernel behind another one that moves `nbytes` bytes."""
+    """Estimate the cycles of a kernel that follows another one and moves `nbytes` bytes."""
     return spec.launch_us * _CYCLES_PER_US + nbytes / (max(spec.cores, 1) * _BYTES_PER_CYCLE)
 
 
 def seconds_of(cycles: float) -> float:
-    """Seconds of so many estimated cycles."""
+    """Convert estimated cycles to seconds."""
     return cycles / _CYCLES_PER_US * 1e-6

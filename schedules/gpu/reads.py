@@ -35,7 +35,7 @@ class Reads:
         self._exprs: list[tirx.Expr] = []
 
     def add(self, expr: tirx.Expr) -> int:
-        """Which of the values this is; the same for the same element."""
+        """Add a value and return its index; the same element has one index."""
         key = tvm_ffi.StructuralKey(expr)
         if key not in self._places:
             self._places[key] = len(self._exprs)
@@ -95,7 +95,7 @@ class Reads:
         return runs
 
     def _vectors(self, run: list[int]) -> list[list[int]]:
-        """Parts of a run that can be read as one vector."""
+        """Split a run into the parts that can be read as one vector."""
         found, at = [], 0
         while at < len(run):
             fitting = (w for w in _WIDTHS if at + w <= len(run))
@@ -106,12 +106,12 @@ class Reads:
         return found
 
     def _suits(self, first: int, width: int) -> bool:
-        """Whether so many elements can be read as a vector."""
+        """Return whether so many elements can be read as a vector."""
         guard, _ = self._load(first)
         return (self._unaligned and guard is None) or self._is_aligned(first, width)
 
     def _load(self, number: int) -> tuple[ir.Call | None, ir.TensorLoad | None]:
-        """What a value is read by, and the call that reads it on a condition, if there is one."""
+        """Return the guard of a conditional read, if there is one, and the load."""
         expr, guard = self._exprs[number], None
         if self._guarded and isinstance(expr, ir.Call) and expr.op.same_as(IF_THEN_ELSE):
             expr, guard = expr.args[1], expr
@@ -127,12 +127,12 @@ class Reads:
 
 
 def _where(guard: ir.Call, value: tirx.Expr) -> tirx.Expr:
-    """`value` instead of the one that a conditional read has."""
+    """Replace the value of a conditional read by `value`."""
     return tirx.if_then_else(guard.args[0], value, guard.args[2])
 
 
 def _same(one: ir.Call | None, other: ir.Call | None) -> bool:
-    """Whether two reads have the same condition, and read the same where it does not hold."""
+    """Return whether two reads have the same condition and the same value otherwise."""
     if one is None or other is None:
         return one is other
     pairs = ((one.args[0], other.args[0]), (one.args[2], other.args[2]))

@@ -1,8 +1,8 @@
 """Reductions that are neither convolutions nor windows: means, norms, softmax, arg-maxima.
 
-A reduction with few results and many terms would leave most of the device idle with one work-item
-a result: there a whole work-group shares a sum, each work-item taking every n-th term, and combines
-the parts through local memory.
+A reduction with few results and a long reduction axis would leave most of the device idle with one
+work-item a result. There a whole work-group shares a result: each work-item reduces every n-th
+element, and local memory combines the partial sums.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tvm_edge.schedules.stages import aligned_consumer, epilogue_of, fuse
 
 __all__ = ["Reduce", "has_few_results", "is_narrow", "schedule_reduction"]
 
-# Terms below which one work-item sums faster than a group that has to meet at barriers.
+# Reduction length below which a work-item is faster than a work-group with barriers.
 _FEW_TERMS = 64
 # Results for each core above which a work-item for each fills the device.
 _RESULTS_PER_CORE = 512
 _GROUP = 128
-# Work-items for each core, and terms of each of them, up to which groups are widened.
+# Limits of widening work-groups: work-items for each core, and reduction length of each of them.
 _ITEMS_PER_CORE, _TERMS_OF_AN_ITEM = 1024, 16
-# Neighbouring results that a group computes where those are contiguous, not the terms.
+# Neighbouring results that a work-group computes where they, not the reduction, are contiguous.
 _NEIGHBOURS = 16
 
 
@@ -65,21 +65,21 @@ class Reduce:
 def is_narrow(
     block: s_tir.SBlock, spec: DeviceSpec, results_per_core: int = _RESULTS_PER_CORE
 ) -> bool:
-    """Whether a reduction has few results and many terms: then a work-group shares each sum."""
+    """Return whether each result is worth a work-group: few results, and long reductions."""
     return has_few_results(*_terms_and_results(block), spec, results_per_core)
 
 
 def has_few_results(
     terms: int, results: int, spec: DeviceSpec, results_per_core: int = _RESULTS_PER_CORE
 ) -> bool:
-    """The same of a reduction by how many terms a sum has, and how many sums there are."""
+    """Return whether results are few and reductions long, given the number of both."""
     if not terms or not results:
         return False
     return terms >= _FEW_TERMS and results < max(spec.cores, 1) * results_per_core
 
 
 def _terms_and_results(block: s_tir.SBlock) -> tuple[int, int]:
-    """How many terms a sum has, and how many sums there are; 0 where it is not known."""
+    """Return the reduction length and the number of results; 0 where it is not known."""
     found = {True: 1, False: 1}
     for var in block.iter_vars:
         is_term = var.iter_type == tirx.IterVar.CommReduce
@@ -104,12 +104,12 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     consumer = aligned_consumer(sch, block)
     along_terms = trailing_contiguous(stmt) > 0 and _last_is_term(stmt)
     spatial, summed = spatial_loops(sch, block)
-    # Axes of length one behind the last of more are part of it.
+    # Axes of length one after the last longer one are part of it.
     position = max((i for i, x in enumerate(spatial) if extent(sch, x) != 1), default=0)
     outer, last = spatial[:position], fuse(sch, spatial[position:])
     limit = power_of_two(min(_GROUP, spec.max_work_group_size))
-    # Neighbours are of one row: a group that crossed into the next would have its epilogue store
-    # the rest of both.
+    # Neighbours are of one row: a work-group that crossed into the next would have its epilogue
+    # store the rest of both.
     most = min(_NEIGHBOURS, limit // 2, extent(sch, last) or 1)
     neighbours = 1 if along_terms else power_of_two(most)
     limit = _widened(limit, neighbours, stmt, spec)
@@ -127,7 +127,7 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
 
 
 def _widened(limit: int, neighbours: int, block: s_tir.SBlock, spec: DeviceSpec) -> int:
-    """Work-items of a group, more where few groups share long sums: a classifier's rows."""
+    """Return the work-items of a work-group, more where few share long reductions (classifiers)."""
     terms, results = _terms_and_results(block)
     wanted = max(spec.cores, 1) * _ITEMS_PER_CORE
     while (

@@ -1,8 +1,8 @@
-"""What a search over convolutions of bytes may choose from on a GPU.
+"""Search space of int8 convolutions on a GPU.
 
-Images stay in NCHW and there is no other algorithm: knobs are all there is to choose. Where local
-memory is on the chip these are tiles, elsewhere and of depthwise convolutions work-items and their
-work-groups. The sizes that they are ranked by are read off the kernel, as its rule reads them.
+Images stay in NCHW and there is no other algorithm: only the knobs are a choice. Where local memory
+is on the chip the knobs are tiles. Elsewhere, and for depthwise convolutions, they are work-items
+and work-groups. The ranking reads sizes off the kernel, as its rule reads them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["choose_int8", "int8_configs"]
 
 
 def choose_int8(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig:
-    """The configuration without a search: knobs are left to the schedule."""
+    """Return the configuration without a search: knobs are left to the schedule."""
     return replace(int8_configs(workload, spec)[0], knobs="")
 
 
 def int8_configs(workload: ConvWorkload, spec: DeviceSpec) -> list[ConvConfig]:
-    """Every configuration of a convolution of bytes, the schedule's choice first.
+    """Return every configuration of an int8 convolution, the schedule's choice first.
 
-    ``plain`` is the only one of those that no such rule takes: of few results, whose sums
+    ``plain`` is the only one where no such rule applies: with few results, whose reductions
     work-groups share.
     """
     return list(_configs(workload, spec))
@@ -42,7 +42,7 @@ def int8_configs(workload: ConvWorkload, spec: DeviceSpec) -> list[ConvConfig]:
 @lru_cache(maxsize=256)
 def _configs(workload: ConvWorkload, spec: DeviceSpec) -> tuple[ConvConfig, ...]:
     func = te.create_prim_func(int8_tensors(workload), "int64")
-    # In the order of the rules: what tiles suit is no work-items'.
+    # In the order of the rules: a convolution that suits tiles has no knobs of work-items.
     tiles = _tiles(func, spec)
     if tiles:
         return tuple(ConvConfig("direct", knobs=text) for text in tiles)
@@ -53,7 +53,7 @@ def _configs(workload: ConvWorkload, spec: DeviceSpec) -> tuple[ConvConfig, ...]
 
 
 def _tiles(func: tirx.PrimFunc, spec: DeviceSpec) -> list[str]:
-    """Tiles in local memory as text, by estimated time."""
+    """Return tiles in local memory as text, by estimated latency."""
     source = Source.adding_up(func, "int32") if spec.local_memory_kind == "dedicated" else None
     if source is None:
         return []
@@ -62,7 +62,7 @@ def _tiles(func: tirx.PrimFunc, spec: DeviceSpec) -> list[str]:
 
 
 def _items(func: tirx.PrimFunc, spec: DeviceSpec) -> list[str]:
-    """Work-items and their groups as text, by estimated time behind the rule's own."""
+    """Return work-items and work-groups as text, the rule's own first, then by latency."""
     conv = DirectConv.of(func, "int32")
     if conv is None or not conv.suits(spec):
         return []

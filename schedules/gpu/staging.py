@@ -1,4 +1,4 @@
-"""Operands on their way to local memory, step by step, one step ahead in registers."""
+"""Staging of operands to local memory, step by step, one step ahead in registers."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ __all__ = ["Load", "Stage"]
 
 @dataclass(frozen=True)
 class Load:
-    """An operand's way to local memory.
+    """Path of an operand to local memory.
 
     Attributes
     ----------
     outer : {"term", "row", "quad"}
-        What elements are counted by first; those side by side differ in the other one. By ``quad``
-        they are counted as by terms, four of which are side by side, though.
+        The slower axis of the elements' order; elements side by side differ in the other one.
+        ``quad`` is the order of ``term``, but with four reduction steps side by side.
     extents : (int, int)
-        Terms of a step, and rows (or columns) of the tile.
+        Reduction length of a step, and rows (or columns) of the tile.
     value : callable
-        The operand at a term and a row (or column) of the tile. By ``quad`` at the first of four
-        terms, with which of them it is in between.
+        The operand at a reduction step and a row (or column) of the tile. By ``quad`` at the first
+        of four reduction steps, with the lane among them as the argument in between.
     limit : tirx.Expr or None
-        Rows (or columns) that there are.
+        Number of rows (or columns).
     local : buffer
     pitch : int
     width : int
         Elements that a work-item brings at once.
     rounded : callable or None
-        To the precision of the multiplications, where that is less.
+        Rounds to the precision of the multiplications, where that is less.
     dtype : str
         Of the operand and of local memory.
     lines : callable or None
-        Four words at a term and a row (or column), whose columns are those `width` elements.
+        Four words at a reduction step and a row (or column): their columns are those `width`
+        elements.
     """
 
     outer: Literal["term", "row", "quad"]
@@ -62,11 +63,11 @@ class Load:
         return self.extents[0] * self.extents[1]
 
     def turns(self, items: int) -> int:
-        """How often each of `items` work-items brings elements."""
+        """Return how often each of `items` work-items brings elements."""
         return -(-self.size // (items * self.width))
 
     def place(self, e: tirx.Expr, lane: Any = 0) -> tuple[tirx.Expr, tirx.Expr]:
-        """Term and row (or column) of an element, or of the one `lane` elements behind it."""
+        """Return reduction step and row (or column) of an element, or of the `lane`-th after it."""
         depth, rows = self.extents
         if self.outer == "quad":
             quad = tirx.floordiv(e, self.width)
@@ -76,7 +77,7 @@ class Load:
         return tirx.floormod(e, depth) + lane, tirx.floordiv(e, depth)
 
     def element(self, first: tirx.Expr, e: tirx.Expr, lane: Any) -> tirx.Expr:
-        """What is `lane` elements behind element `e` of the step of the terms from `first` on."""
+        """Return the element `lane` after element `e`, in the step that begins at `first`."""
         if self.outer == "quad":
             term, at = self.place(e)
             return self.value(first + term, lane, at)
@@ -84,7 +85,7 @@ class Load:
         return self.value(first + term, at)
 
     def put(self, kept: Any, first: int, e: tirx.Expr, before: tirx.Expr) -> None:
-        """Store what was brought for element `e` behind `before` terms."""
+        """Store the staged element `e`, `before` reduction steps into local memory."""
         if self.rounded is not None:
             for lane in range(self.width):
                 kept[first + lane] = self.rounded(kept[first + lane])
@@ -99,17 +100,17 @@ class Load:
 
 
 class Stage:
-    """Two steps of some operands in local memory, of which one is used.
+    """Double buffer of some operands in local memory: two steps, of which one is used.
 
     Parameters
     ----------
     loads : sequence of Load
     items : int
-        Work-items of a group.
+        Work-items of a work-group.
     item : tirx.Expr
-        This one.
+        Index of this work-item.
     terms : int or None
-        Terms that there are; ``None`` where steps end with them.
+        Length of the reduction axis; ``None`` where it is a multiple of the step.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class Stage:
         self._held = [registers(load.turns(items) * load.width, load.dtype) for load in loads]
 
     def bring(self, first: tirx.Expr) -> None:
-        """Read the step of the terms from `first` on into registers."""
+        """Read the step that begins at `first` of the reduction axis into registers."""
         for load, kept in zip(self._loads, self._held, strict=True):
             for i in range(load.turns(self._items)):
                 e, bounds = self._turn(load, i)
@@ -144,7 +145,7 @@ class Stage:
                     load.put(kept, i * load.width, e, into * load.extents[0])
 
     def _turn(self, load: Load, i: int) -> tuple[tirx.Expr, list[tirx.Expr]]:
-        """The first element of this work-item's turn `i`, and what to ask of it."""
+        """Return the first element of this work-item's turn `i`, and its bounds conditions."""
         e = (self._item + i * self._items) * load.width
         some = (i + 1) * self._items * load.width > load.size
         return e, [e < load.size] if some else []
@@ -174,7 +175,7 @@ def _bring(
 def _bring_columns(
     kept: Any, first: int, lines: Sequence[tirx.Expr], bounds: Sequence[tirx.Expr]
 ) -> None:
-    """The same of words whose numbers lie side by side: read four lines, keep four columns."""
+    """Read four lines of words whose numbers lie side by side, and keep four columns."""
     held = registers(len(lines), "int32")
     zero = tirx.const(0, "int32")
     for k, line in enumerate(lines):

@@ -2,8 +2,8 @@
 
 A hardware thread runs a sub-group, whose work-items share its 4 KiB of registers: they pass values
 on without local memory and without barriers, and read or write neighbouring elements in one
-message. Output channels, lines and columns of the feature map are divided among the groups, each of
-them one sub-group, and the loops over the window are written out.
+message. Output channels, lines and columns of the feature map are divided among work-groups of one
+sub-group each. The loops over the window are unrolled.
 
 Lanes are neighbouring columns of the output. In plain NCHW these, and no others, are neighbours in
 memory, so that the input is brought by block reads and the results go by block writes. A line of
@@ -11,7 +11,7 @@ the input is read once for all taps and output channels: the window moves along 
 Weights are the factor that all lanes share; packed by tiles of output channels
 (:mod:`~tvm_edge.schedules.gpu.subgroup_filters`) they come by block reads as well, a different one
 to each lane, and a shuffle from a constant lane is a mere operand to the hardware. Lanes that are
-output channels would have the same sums with scattered stores. Convolutions of single pixels
+output channels would have the same results with scattered stores. Convolutions of single pixels
 have one line of all pixels, so that no lane idles at the end of short lines; for others the size of
 sub-groups is chosen with the width of the image.
 
@@ -41,7 +41,7 @@ class SubGroup:
     Parameters
     ----------
     depthwise : bool
-        Those whose output channels each read one input channel of their own, or all others.
+        Depthwise convolutions, whose output channels each read one input channel, or all others.
     """
 
     origin: Origin = "heuristic"
@@ -51,7 +51,7 @@ class SubGroup:
         self._depthwise = depthwise
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
-        """The kernel, if `func` is such a convolution and what follows its sums."""
+        """Return the kernel, if `func` is such a convolution and its epilogue."""
         if not spec.sub_groups:
             return None
         conv = Windows.of(func)

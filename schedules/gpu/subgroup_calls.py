@@ -1,7 +1,7 @@
-"""What work-items of an Intel sub-group do together: block reads and writes, and shuffles.
+"""Operations of an Intel sub-group: block reads and writes, and shuffles.
 
-Functions of ``cl_intel_subgroups``, which all work-items of a sub-group have to reach. Calls are
-opaque to TVM: none is moved into a branch that only some of them take.
+These are functions of ``cl_intel_subgroups``, which all work-items of a sub-group have to reach.
+Calls are opaque to TVM: it moves none into a branch that only some of them execute.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tvm_edge.schedules.emit import hold
 __all__ = ["PIN", "block_read", "block_write", "lane_of", "pin", "shuffle", "shuffle_down"]
 
 PIN = "tvm_edge_sub_group_size"
-"""Stands in a kernel's body for the size of its sub-groups. OpenCL C says it in front of a kernel,
-where TVM writes nothing of ours; :mod:`tvm_edge.lowering.opencl_attributes` moves it there."""
+"""Placeholder in a kernel's body for the size of its sub-groups. OpenCL C has the size before the
+kernel, where TVM cannot write it; :mod:`tvm_edge.lowering.opencl_attributes` moves it there."""
 
 
 def pin(size: int) -> None:
@@ -26,37 +26,37 @@ def pin(size: int) -> None:
 
 
 def lane_of() -> tirx.Expr:
-    """Which of its sub-group a work-item is."""
+    """Return the index of a work-item in its sub-group."""
     return hold(tirx.Cast("int32", tirx.call_extern("uint32", "get_sub_group_local_id")))
 
 
 def block_read(buffer: Any, offset: tirx.Expr) -> tirx.Expr:
-    """``buffer[offset + lane]`` of float32, all lanes in one message.
+    """Read ``buffer[offset + lane]`` of float32, all lanes in one message.
 
-    `offset` is the same in all of them.
+    `offset` is the same in all lanes.
     """
     word = tirx.call_extern("uint32", "intel_sub_group_block_read", _address(buffer, offset))
     return tirx.call_extern("float32", "as_float", word)
 
 
 def block_write(buffer: Any, offset: tirx.Expr, value: tirx.Expr) -> None:
-    """``buffer[offset + lane] = value``; `offset` is a multiple of 16 bytes, in all of them one."""
+    """Write ``buffer[offset + lane] = value``; `offset`, 16-byte aligned, is the same in all."""
     word = tirx.call_extern("uint32", "as_uint", value)
     write = "intel_sub_group_block_write"
     T.evaluate(tirx.call_extern("int32", write, _address(buffer, offset), word))
 
 
 def shuffle(value: tirx.Expr, lane: int) -> tirx.Expr:
-    """`value` of one lane in all of them; an operand's register region, where it is constant."""
+    """Give all lanes the `value` of one; an operand's register region, where it is constant."""
     return tirx.call_extern("float32", "intel_sub_group_shuffle", value, lane)
 
 
 def shuffle_down(value: tirx.Expr, following: tirx.Expr, lanes: int) -> tirx.Expr:
-    """What is `lanes` further on in `value` and, behind its end, in `following`."""
+    """Return the value `lanes` further on in `value` and, after its end, in `following`."""
     return tirx.call_extern("float32", "intel_sub_group_shuffle_down", value, following, lanes)
 
 
 def _address(buffer: Any, offset: tirx.Expr) -> ir.Call:
-    # Blocks are of words, whatever is in them.
+    # Block reads and writes are of 32-bit words, whatever their type.
     words = T.buffer_proxy(T.decl_buffer(buffer.shape, "uint32", buffer.data))
     return tirx.address_of(words[offset])

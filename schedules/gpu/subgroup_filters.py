@@ -1,4 +1,4 @@
-"""Filters in the order in which sub-groups read them, and convolutions that use such filters."""
+"""Filters in the order in which sub-groups read them, and convolutions with such filters."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tvm_edge.schedules.gpu.subgroup_tile import SubGroupTile
 __all__ = ["SUB_GROUP", "conv2d_for_sub_groups", "pack_for_sub_groups"]
 
 SUB_GROUP = "tvm_edge.sub_group"
-"""Annotation of the block that sums with packed filters: its :class:`SubGroupTile` as text."""
+"""Annotation of the block that reduces with packed filters: its :class:`SubGroupTile` as text."""
 
 
 def pack_for_sub_groups(
     weights: np.ndarray, workload: ConvWorkload, tile: SubGroupTile
 ) -> np.ndarray:
-    """Filters so that what a tile multiplies with lies side by side.
+    """Pack filters so that those that a tile multiplies with lie side by side.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def pack_for_sub_groups(
 def conv2d_for_sub_groups(
     image: te.Tensor, packed: te.Tensor, workload: ConvWorkload, tile: SubGroupTile
 ) -> te.Tensor:
-    """A convolution ``[N, C, H, W]`` to ``[N, O, OH, OW]``, see :func:`pack_for_sub_groups`."""
+    """Compute ``[N, C, H, W]`` to ``[N, O, OH, OW]``, see :func:`pack_for_sub_groups`."""
     filters, channels = (n // workload.groups for n in (workload.filters, workload.channels))
     top, left, bottom, right = workload.padding
     padded = image

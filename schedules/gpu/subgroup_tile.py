@@ -1,4 +1,4 @@
-"""Which tile of a convolution an Intel sub-group keeps in its registers, by an estimate."""
+"""Choice of a convolution's tile in the registers of an Intel sub-group, by an estimate."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = ["SubGroupTile", "choose_sub_group_tile", "fits_sub_group"]
 
-# Sizes that Intel's GPUs have; drivers of CPUs offer more, which fill no registers of theirs.
+# Sizes that Intel's GPUs have; drivers of CPUs offer more, which fill none of their registers.
 _SIZES = (8, 16, 32)
 _CHANNELS = (2, 4, 8, 16, 32)
 _LINES = (1, 2, 3, 4, 6, 8)
 
-# 32-bit registers of a hardware thread, the general register file of 4 KiB that a sub-group shares
-# (ICPP'19 §3.2.1), and those that a lane has beside its tile.
+# 32-bit registers of a hardware thread (ICPP'19 §3.2.1), and those of a lane beside its tile.
+# A sub-group shares the general register file of 4 KiB.
 _REGISTERS = 1024
 _OTHER_REGISTERS = 8
 
-# Multiply-adds that are written out for one input channel: beyond, sources take long to build.
+# Limit of the unrolled multiply-adds of one input channel: larger sources take long to build.
 _UNROLLED = 1024
 
-# In multiply-adds of eight lanes, which an execution unit begins each cycle: a message to memory
-# with its share of the wait; a shuffle whose distance no operand's region can express.
+# Costs in multiply-adds of eight lanes, of which an execution unit begins one each cycle: a
+# message to memory with its share of the wait; a shuffle over an irregular distance.
 _MESSAGE, _SHIFT = 8, 4
 
-# Hardware threads that an execution unit needs to hide what it waits for.
+# Hardware threads that an execution unit needs to hide its waits.
 _THREADS = 4
 
-# With fewer outputs than lanes an image is a vector, whose long sums work-groups share.
+# With fewer outputs than lanes an image is a vector, whose long reductions work-groups share.
 _FEWEST_PIXELS = 8
 
 _MOST_ELEMENTS = 1 << 31  # kernels have 32-bit indices
@@ -41,7 +41,7 @@ _MOST_ELEMENTS = 1 << 31  # kernels have 32-bit indices
 
 @dataclass(frozen=True)
 class SubGroupTile:
-    """What a sub-group computes: `channels` x `lines` x `size` outputs.
+    """Tile of a sub-group: `channels` x `lines` x `size` outputs.
 
     Attributes
     ----------
@@ -62,18 +62,18 @@ class SubGroupTile:
         return -(-kernel[1] * self.channels // self.size) * self.size
 
     def unrolls(self, kernel: tuple[int, int]) -> bool:
-        """Whether all of the window is written out, not only one line of it."""
+        """Return whether the whole window is unrolled, not only one line of it."""
         return prod(kernel) * self.channels * self.lines <= _UNROLLED
 
     def registers(self, kernel: tuple[int, int]) -> int:
-        """Of a lane: sums, weights of what is written out, and a line of the input."""
+        """Registers of a lane: accumulators, weights of the unrolled part, and an input line."""
         lines = kernel[0] if self.unrolls(kernel) else 1
         weights = lines * self.pitch(kernel) // self.size
         return self.channels * self.lines + weights + 2 * kernel[1] + _OTHER_REGISTERS
 
 
 def _is_flat(workload: ConvWorkload) -> bool:
-    """Whether outputs depend on a pixel each: all lines are then one."""
+    """Return whether each output depends on one pixel: all lines are then one."""
     return (
         workload.kernel == (1, 1)
         and workload.strides == (1, 1)
@@ -82,13 +82,13 @@ def _is_flat(workload: ConvWorkload) -> bool:
 
 
 def fits_sub_group(tile: SubGroupTile, spec: DeviceSpec) -> bool:
-    """Whether a device takes kernels that require sub-groups of a tile's size."""
+    """Return whether a device accepts kernels that require sub-groups of a tile's size."""
     return tile.size in spec.sub_groups and tile.size <= spec.max_work_group_size
 
 
 @cache
 def choose_sub_group_tile(workload: ConvWorkload, spec: DeviceSpec) -> SubGroupTile | None:
-    """The tile of the least estimated time; ``None`` where the device or the shape has none."""
+    """Choose the tile with the lowest estimated latency; ``None`` where there is none."""
     lines, columns = workload.output
     image = workload.batch * workload.channels * workload.height * workload.width
     result = workload.batch * workload.filters * lines * columns
@@ -111,7 +111,7 @@ def _possible(workload: ConvWorkload, spec: DeviceSpec) -> Iterator[SubGroupTile
 
 
 def _estimated_cycles(tile: SubGroupTile, workload: ConvWorkload, spec: DeviceSpec) -> float:
-    """Of an execution unit: sub-groups that it runs, those at a time that hide waiting."""
+    """Estimate the cycles of an execution unit, from the sub-groups that it runs at a time."""
     lines, columns = workload.output
     height, width = workload.kernel
     rows = workload.filters // workload.groups
@@ -120,7 +120,7 @@ def _estimated_cycles(tile: SubGroupTile, workload: ConvWorkload, spec: DeviceSp
         input_lines = tile.lines
     else:
         tiles = -(-lines // tile.lines) * -(-columns // tile.size)
-        # Lines of the input that several outputs use are read once, if their sums are at hand.
+        # Input lines that several outputs use are read once, if their accumulators are at hand.
         input_lines = tile.lines * height
         if tile.unrolls(workload.kernel) and workload.dilation[0] == 1:
             input_lines = min(input_lines, (tile.lines - 1) * workload.strides[0] + height)

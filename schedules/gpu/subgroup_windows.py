@@ -1,4 +1,4 @@
-"""A convolution with packed filters taken apart by lines, columns and taps of its window."""
+"""Analysis of a convolution with packed filters, by lines, columns and taps of its window."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ class Window:
 
     @property
     def reach(self) -> int:
-        """The last element that is read, padding included."""
+        """Index of the last element that is read, padding included."""
         return (self.outputs - 1) * self.stride + (self.taps - 1) * self.dilation
 
 
 class Windows(Source):
-    """A function whose contraction is a convolution with filters packed for sub-groups.
+    """Function whose contraction is a convolution with filters packed for sub-groups.
 
     Attributes
     ----------
     sub_group : SubGroupTile
-        What the filters are packed for.
+        Tile that the filters are packed for.
     lines, columns : Window
     params : list of buffer
         Of the function.
     channels : int
-        Input channels of a sum.
+        Input channels of a reduction.
     depthwise : bool
         Whether output channels each read one input channel of their own.
     flat : bool
@@ -87,7 +87,7 @@ class Windows(Source):
 
     @classmethod
     def of(cls: type[Found], func: tirx.PrimFunc) -> Found | None:
-        """`func` taken apart, ``None`` if its filters are not packed for sub-groups."""
+        """Analyze `func`; return ``None`` if its filters are not packed for sub-groups."""
         return super().of(func) if _is_packed(func) else None
 
     @classmethod
@@ -95,7 +95,7 @@ class Windows(Source):
         cls: type[Found], sch: Schedule, block: SBlockRV, epilogue: SBlockRV, conv: Contraction
     ) -> Found | None:
         found = super()._checked(sch, block, epilogue, conv)
-        # The filters are read by the order in which they are packed, and not element by element.
+        # The filters are read in the order in which they are packed, not element by element.
         if found is None or not isinstance(weight := found._weight, ir.TensorLoad):
             return None
         return found if any(weight.source.same_as(param) for param in found.params) else None
@@ -108,8 +108,8 @@ class Windows(Source):
     def operands(
         self, memory: Memory, batch: tirx.Var, channel: tirx.Var, y: Any, x: Any, taps: Any
     ) -> tirx.Expr:
-        """What a tap of the window of an output reads of the input."""
-        # What all output channels of a group share is that of the first one.
+        """Return the input value that a tap of the window reads for an output."""
+        # All output channels of a convolution group read the data of the first one.
         places = self._places(batch, tirx.const(0, "int32"), y, x)
         places |= digits(channel, self._conv.channel_sum, self._sizes)
         for (position, _), tap in zip(self._taps, taps, strict=True):
@@ -118,7 +118,7 @@ class Windows(Source):
         return memory.flattened(self._data, [(v, places[p]) for p, v in enumerate(self._vars)])
 
     def tail(self, memory: Memory) -> Tail:
-        """What becomes of sums, by batch, row, line and column."""
+        """Build the epilogue, by batch, row, line and column of the accumulators."""
         axes = [tirx.Var(name, "int32") for name in ("batch", "row", "line", "column")]
         places = self._places(*axes)
         spatial = [places[p] for p in range(len(self._vars)) if p not in self._terms]
@@ -142,21 +142,21 @@ class Windows(Source):
 
 
 class Written:
-    """The operands of a convolution as expressions of a tile's numbers and of places in it.
+    """Operands of a convolution as expressions of a tile's indices and of places in it.
 
     Attributes
     ----------
     batch, block, line, column, channel, lane : Var
-        Of the sub-group: which image and group of channels, which tile of output channels, lines
-        and columns; of a sum: the input channel; of a work-item: its lane.
+        Of the sub-group: the image and channel group, and the tile of output channels, lines and
+        columns. Of a reduction: the input channel. Of a work-item: its lane.
     counts : tuple of int
-        How many there are of the first four.
+        Extents of the first four.
     size : int
         Lanes.
     weights : buffer
         Packed.
     simplify : sym.Analyzer
-        Knows how far they go.
+        Has their ranges.
     """
 
     def __init__(self, conv: Windows, flat: Sequence[Any]) -> None:
@@ -183,14 +183,14 @@ class Written:
         self._tail = conv.tail(self._memory)
 
     def weight(self, tap: tirx.Expr | int) -> tirx.Expr:
-        """Where the packed weights of one line of the window begin."""
+        """Return the offset at which the packed weights of one line of the window begin."""
         groups, blocks, channels, height, pitch = self._packed
         group = tirx.floormod(self.batch, groups)
         at = ((group * blocks + self.block) * channels + self.channel) * height + tap
         return self.simplify.simplify(at * pitch)
 
     def place(self, line: int, beyond: int = 0) -> tuple[tirx.Expr, tirx.Expr]:
-        """Line and column of the output of a lane, `beyond` columns further on."""
+        """Return line and column of the output of a lane, `beyond` columns further on."""
         tile = self._conv.sub_group
         if self._conv.flat:
             first = (self.column * tile.lines + line) * tile.size
@@ -200,7 +200,7 @@ class Written:
     def data(
         self, line: int, taps: tuple[tirx.Expr | int, int], beyond: int
     ) -> tuple[tirx.Expr, list[tirx.Expr]]:
-        """What a tap of the window of an output reads, and what to ask for it not to be zero."""
+        """Return the value that a tap reads, and the conditions under which it is not zero."""
         y, x = self.place(line, beyond)
         conv = self._conv
         value = conv.operands(self._memory, self.batch, self.channel, y, x, taps)
@@ -220,9 +220,9 @@ class Written:
     def result(
         self, line: int, row: int, total: tirx.Expr
     ) -> tuple[Any, tirx.Expr, tirx.Expr, list[tirx.Expr], list[tirx.Expr]]:
-        """Where what becomes of a sum is stored, its value, and what to ask so as to store it.
+        """Return target, offset, value and conditions of the store of a result.
 
-        The last but one is asked alike by all lanes, the last by each.
+        All lanes share the conditions of the last but one list, and each has its own in the last.
         """
         conv = self._conv
         y, x = self.place(line)
@@ -237,7 +237,7 @@ class Written:
         return target, self.simplify.simplify(offset), self.simplify.simplify(value), alike, own
 
     def needed(self, conditions: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-        """Those that are not known to hold, and do not follow from the others."""
+        """Drop the conditions that are known to hold or that follow from the others."""
         open_ones = [part for condition in conditions for part in _parts(condition)]
         kept: list[tirx.Expr] = []
         while open_ones:
@@ -269,7 +269,7 @@ def _parts(condition: tirx.Expr) -> list[tirx.Expr]:
 
 
 def _tap(conv: Contraction, variables: Sequence[tirx.Var], axis: int) -> tuple[int | None, int]:
-    """The variable of the window along an axis of the input, and its dilation."""
+    """Return the variable of the window along an axis of the input, and its dilation."""
     index = conv.data.indices[axis]
     for p in conv.window:
         if uses(index, variables[p]):

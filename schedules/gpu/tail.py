@@ -1,4 +1,4 @@
-"""What becomes of sums: an epilogue's store, at any place of a kernel that is written out."""
+"""Epilogues: the store of results, at any place of a generated kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Variables = Sequence[tuple[tirx.Var, Any]]
 
 
 def as_vectors(tensors: Sequence[Tensor], buffers: Sequence[Any]) -> list[Any]:
-    """A kernel's parameters as vectors with 32-bit indices; their own have 64."""
+    """Return a kernel's parameters as vectors with 32-bit indices; their own have 64."""
     return [
         T.buffer_proxy(T.decl_buffer([max(1, prod(shape))], dtype, buffer.data))
         for (shape, dtype), buffer in zip(tensors, buffers, strict=True)
@@ -35,11 +35,11 @@ class Memory:
     Attributes
     ----------
     params : sequence of buffer
-        Of the function that is taken apart.
+        Of the analyzed function.
     flat : sequence of buffer
-        The same memory in the one that is written.
+        The same memory in the generated function.
     simplify : sym.Analyzer
-        Knows how far the axes go.
+        Has the ranges of the axes.
     """
 
     params: Sequence[tirx.Buffer]
@@ -47,14 +47,14 @@ class Memory:
     simplify: Any
 
     def offset(self, buffer: tirx.Buffer, indices: Any, variables: Variables) -> tirx.Expr:
-        """Where an element is from the beginning of its buffer."""
+        """Return the offset of an element in its buffer."""
         place: tirx.Expr = tirx.const(0, "int32")
         for index, size in zip(indices, buffer.shape, strict=True):
             place = place * int(size) + substituted(index, variables)
         return self.simplify.simplify(place)
 
     def flattened(self, expr: tirx.Expr, variables: Variables) -> tirx.Expr:
-        """`expr` at other places, of vectors; loads of other buffers stay as they are."""
+        """Return `expr` at other places, of vectors; loads of other buffers stay as they are."""
 
         def on_load(load: ir.TensorLoad) -> Any:
             for param, flat in zip(self.params, self.flat, strict=True):
@@ -65,18 +65,18 @@ class Memory:
         return substituted(tvm_ffi.structural_map(expr, (ir.TensorLoad, on_load)), variables)
 
     def is_straight(self, expr: tirx.Expr, axis: tirx.Var) -> bool:
-        """Whether all that `expr` reads lies side by side along `axis`."""
+        """Return whether all loads of `expr` lie side by side along `axis`."""
         return all(_step(offset, axis) == 1 for offset in self.offsets_in(expr))
 
     def in_vectors(self, expr: tirx.Expr, axis: tirx.Var, extent: int, width: int) -> bool:
-        """Whether `width` neighbours on `axis`, which is `extent` long, can be read together."""
+        """Return whether `width` neighbours on `axis`, of length `extent`, can be read together."""
         return extent % width == 0 and self.is_straight(expr, axis) and not _branches(expr)
 
     def words(self, expr: tirx.Expr) -> list[tirx.Expr] | None:
-        """Where the numbers of a word begin lines of four, these lines as words.
+        """Return the lines of four that begin at the numbers of a word, as words.
 
-        ``None`` where `expr` is something else. Numbers are then read where a multiple of four is
-        all that is asked for.
+        Return ``None`` where `expr` is something else. Numbers are then read where only a
+        multiple of four is asked for.
         """
         loads = loads_of(expr)
         if loads is None:
@@ -89,7 +89,7 @@ class Memory:
         ]
 
     def offsets_in(self, expr: tirx.Expr) -> list[tirx.Expr]:
-        """Indices of the loads of vectors in `expr`."""
+        """Return the indices of the loads of vectors in `expr`."""
         found: list[tirx.Expr] = []
 
         def on_load(load: ir.TensorLoad) -> None:
@@ -101,23 +101,24 @@ class Memory:
 
 
 def _in_words(buffer: Any) -> Any:
-    """The memory of a vector of bytes as words."""
+    """View the memory of an int8 vector as words."""
     return T.decl_buffer([max(1, int(buffer.shape[0]) // WORD)], "int32", buffer.data)
 
 
 class Tail:
-    """The block that takes sums out of their buffer and stores what follows them.
+    """Epilogue: the block that reads results from their buffer and stores what follows them.
 
     Parameters
     ----------
     block : SBlock
-        Stores one element for each sum, see :func:`~tvm_edge.schedules.stages.epilogue_of`.
+        Stores one element for each result, see
+        :func:`~tvm_edge.schedules.stages.epilogue_of`.
     sums : buffer
-        Which it reads, each element where it stands.
+        The accumulators that it reads, each element where it stands.
     memory : Memory
-        The last parameter is what it writes.
+        It writes the last parameter.
     axes : sequence of Var
-        Count the sums in the kernel that is written; neighbours differ in the last one.
+        Index the accumulators in the generated kernel; neighbours differ in the last one.
     places : sequence of Expr
         The block's variables, by `axes`.
     """
@@ -137,7 +138,7 @@ class Tail:
         self._target = memory.offset(store.buffer, store.indices, variables)
 
     def in_vectors(self, extent: int, width: int) -> bool:
-        """Whether sums side by side can be stored together, `extent` of them in a line."""
+        """Return whether results side by side, `extent` in a line, can be stored together."""
         last = self._axes[-1]
         offsets = [self._target, *self._memory.offsets_in(self._result)]
         return (
@@ -148,20 +149,20 @@ class Tail:
         )
 
     def write(self, where: Sequence[tirx.Expr], total: tirx.Expr) -> None:
-        """Store what becomes of one sum."""
+        """Store the epilogue's value of one accumulator."""
         target, offset, value = self.stored(where, total)
         target[offset] = value
 
     def stored(
         self, where: Sequence[tirx.Expr], total: tirx.Expr
     ) -> tuple[Any, tirx.Expr, tirx.Expr]:
-        """The vector that takes what becomes of one sum, where in it, and the value."""
+        """Return the target vector of one accumulator, the offset in it, and the value."""
         return self._memory.flat[-1], self._at(self._target, where), self._value(where, total)
 
     def write_vector(
         self, where: Sequence[tirx.Expr], total: Callable[[tirx.Expr], tirx.Expr], width: int
     ) -> None:
-        """Store what becomes of `width` sums from `where` on; ``total(lane)`` is one of them."""
+        """Store the epilogue of `width` accumulators; ``total(lane)`` is one of them."""
         with T.vectorized(0, width) as lane:
             self.write([*where[:-1], where[-1] + lane], total(lane))
 
@@ -178,12 +179,12 @@ class Tail:
 def place_in_block(
     n: tirx.Expr, channel: tirx.Expr, y: tirx.Expr, x: tirx.Expr, block: int
 ) -> list[tirx.Expr]:
-    """Where an image in blocks of channels has an element."""
+    """Return the indices of an element of an image in channel blocks."""
     return [n, tirx.floordiv(channel, block), y, x, tirx.floormod(channel, block)]
 
 
 def substituted(expr: Any, variables: Variables) -> Any:
-    """`expr` with other expressions for its variables."""
+    """Substitute other expressions for the variables of `expr`."""
 
     def on_variable(var: tirx.Var) -> Any:
         return next((value for known, value in variables if known.same_as(var)), var)
@@ -192,7 +193,7 @@ def substituted(expr: Any, variables: Variables) -> Any:
 
 
 def _step(offset: tirx.Expr, axis: tirx.Var) -> int | None:
-    """Elements from a place on `axis` to the next; ``None`` if that changes, or is more than 1."""
+    """Return the step of an offset along `axis`; ``None`` if it is neither 0 nor 1."""
     if not uses(offset, axis):
         return 0
     coefficients = sym.detect_linear_equation(offset, [axis])
@@ -201,7 +202,7 @@ def _step(offset: tirx.Expr, axis: tirx.Var) -> int | None:
 
 
 def _branches(expr: tirx.Expr) -> bool:
-    """Whether there is a choice in it that vectors cannot make."""
+    """Return whether there is a choice in it that vectors cannot make."""
     found = False
 
     def on_call(call: ir.Call) -> None:

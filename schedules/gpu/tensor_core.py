@@ -1,8 +1,8 @@
-"""Sums that a warp keeps in its registers, on the tensor cores of an NVIDIA GPU.
+"""Accumulators that a warp keeps in its registers, on the tensor cores of an NVIDIA GPU.
 
-Products of float32 that is rounded to tf32 (8 bits of exponent, 10 of mantissa), added up in
+Products of float32 that is rounded to tf32 (8 bits of exponent, 10 of mantissa), accumulated in
 float32: ``mma.sync.aligned.m16n8k8`` of PTX (ISA 7.0, "Matrix Fragments for mma.m16n8k8"). A lane
-has four weights, two of the data and four sums of each 16 by 8 piece.
+has four weights, two of the data and four accumulators of each 16 by 8 piece.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tvm_edge.schedules.gpu.product import Product, Tile
 __all__ = ["PIECE", "WARP", "WarpSums"]
 
 WARP = 32
-"""Work-items that share a tile of sums."""
+"""Work-items that share a tile of accumulators."""
 
 PIECE = (16, 8, 8)
-"""Rows, columns and terms of one instruction."""
+"""Rows, columns and reduction length of one instruction."""
 
 _ROUND = """
 __device__ __forceinline__ float tvm_edge_tf32(float value) {
@@ -46,14 +46,14 @@ __device__ __forceinline__ void tvm_edge_mma_tf32(float* sums, float a0, float a
 
 
 class WarpSums:
-    """The sums of one warp, zero at first.
+    """Accumulators of one warp, zero at first.
 
     Parameters
     ----------
     tile : Tile
         Of warps: ``tile.wave`` is `WARP`, and a warp's part is whole in pieces.
     item : tirx.Expr
-        Which work-item of the group.
+        Index of the work-item in its work-group.
     """
 
     def __init__(self, tile: Tile, item: tirx.Expr) -> None:
@@ -61,7 +61,7 @@ class WarpSums:
         self._tile = tile
         across = tile.columns // tile.item_columns
         warp, lane = tirx.floordiv(item, WARP), tirx.floormod(item, WARP)
-        # Of a piece: the lane's first row, and term or pair of columns.
+        # Of a piece: the lane's first row, and reduction step or pair of columns.
         self._group, self._member = hold(tirx.floordiv(lane, 4)), hold(tirx.floormod(lane, 4))
         self._row = hold(tirx.floordiv(warp, across) * tile.item_rows)
         self._column = hold(tirx.floormod(warp, across) * tile.item_columns)
@@ -74,7 +74,7 @@ class WarpSums:
         self._data = registers(self._beside * 2, "float32")
 
     def rounded(self, value: tirx.Expr) -> tirx.Expr:
-        """`value` to the nearest tf32; the instruction itself would cut it off."""
+        """Round `value` to the nearest tf32; the instruction itself would truncate it."""
         return cuda_func_call("tvm_edge_tf32", value, source_code=_ROUND, return_type="float32")
 
     def add(self, weights: Any, data: Any, now: tirx.Expr) -> None:
@@ -110,7 +110,7 @@ class WarpSums:
     def store(
         self, product: Product, batch: tirx.Expr, first_row: tirx.Expr, first_column: tirx.Expr
     ) -> None:
-        """Hand on the sums, those of rows and columns that there are."""
+        """Store the accumulators whose rows and columns exist."""
         rows, columns, _ = PIECE
         for i in range(self._down):
             for j in range(self._beside):

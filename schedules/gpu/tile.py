@@ -1,8 +1,8 @@
-"""Sums of products: each work-item keeps a tile of channels by pixels in its registers.
+"""Contractions in registers: each work-item keeps a tile of channels by pixels.
 
-Work-items next to each other take pixels next to each other, so that their loads of the data are
-one transaction, and use the same weights, which the hardware broadcasts. Nothing goes through local
-memory: on Mali that is main memory, and elsewhere the first-level cache holds a group's tile.
+Neighbouring work-items have neighbouring pixels, so that their loads of the data are one
+transaction. They use the same weights, which the hardware broadcasts. Nothing goes through local
+memory: on Mali that is main memory, and elsewhere the first-level cache holds a work-group's tile.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["Axes", "Tile", "choose_tile", "schedule_sums", "schedule_tile"]
 # Work-items for each core that hide the latency of memory: 16 warps of NVIDIA's 64, 8 threads of
 # an execution unit of Intel's at SIMD 16.
 _ITEMS_PER_CORE = 512
-# Sums that a work-item keeps. With the operands that is some 24 registers, which leaves all GPUs at
-# full or half occupancy.
+# Accumulators of a work-item. With the operands that is some 24 registers, which leaves all GPUs
+# at full or half occupancy.
 _CHANNELS, _PIXELS = 8, 2
-# Loops over a window are written out up to this many steps.
+# Loops over a window are unrolled up to this many steps.
 _UNROLLED_WINDOW = 9
-# Work-items along the columns below which a guarded, wider group is better.
+# Work-items along the columns below which a guarded, wider work-group is better.
 _NARROWEST = 8
 
 
@@ -47,9 +47,9 @@ class Axes:
     columns : LoopRV
         Along it the weights are shared, and the data is contiguous.
     terms : sequence of LoopRV
-        Summed over; the window last.
+        Reduction axes; the window last.
     window : sequence of LoopRV
-        Those of `terms` that are short and can be written out.
+        Those of `terms` that are short and can be unrolled.
     """
 
     outer: Sequence[LoopRV]
@@ -61,7 +61,7 @@ class Axes:
 
 @dataclass(frozen=True)
 class Tile:
-    """Results of a work-item, and work-items of a group, along channels and columns."""
+    """Results of a work-item, and work-items of a work-group, along channels and columns."""
 
     channels: int
     columns: int
@@ -72,7 +72,7 @@ class Tile:
 def choose_tile(
     spec: DeviceSpec, *, outer: int, channels: int, columns: int, most_channels: int = _CHANNELS
 ) -> Tile:
-    """The largest tile that leaves enough work-items to fill the device.
+    """Choose the largest tile that leaves enough work-items to fill the device.
 
     Parameters
     ----------
@@ -99,10 +99,10 @@ def choose_tile(
 
 
 def _columns_of_group(columns: int, limit: int) -> int:
-    """Work-items along the columns: a divisor, so that no tile needs a guard around each step.
+    """Choose the work-items along the columns: a divisor, so that no tile needs a guard.
 
-    Half of a group where there are that many, so that the other half uses the same data for other
-    channels.
+    They are half of a work-group where there are that many, so that the other half uses the same
+    data for other channels.
     """
     exact = divisors(columns, limit)
     best = max(exact, key=lambda d: (min(d, limit // 2), -d))
@@ -110,14 +110,14 @@ def _columns_of_group(columns: int, limit: int) -> int:
 
 
 def _smallest_sharing(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Two channels a work-item where even that leaves the device half empty: loads halve."""
+    """Use two channels a work-item where even that leaves the device half empty: loads halve."""
     return max((p for p in pairs if p[0] <= 2 and p[1] == 1), default=pairs[0])
 
 
 def schedule_tile(
     sch: Schedule, block: SBlockRV, epilogue: SBlockRV, axes: Axes, tile: Tile
 ) -> None:
-    """Schedule a contraction and what follows its sums as one kernel."""
+    """Schedule a contraction and its epilogue as one kernel."""
     grid = list(axes.outer)
     items: list[LoopRV] = []
     inner: list[LoopRV] = []
@@ -152,7 +152,7 @@ def schedule_sums(
     window: Sequence[LoopRV],
     spec: DeviceSpec,
 ) -> None:
-    """Schedule a reduction and what follows it as one kernel with a work-item for each result.
+    """Schedule a reduction and its epilogue as one kernel with a work-item for each result.
 
     `outputs` are the block's first loops, in their order.
     """
@@ -163,7 +163,7 @@ def schedule_sums(
 
 
 def _written_out(sch: Schedule, window: Sequence[LoopRV]) -> list[LoopRV]:
-    """The innermost loops of a window that make up few enough steps."""
+    """Return the innermost loops of a window that make up few enough steps to be unrolled."""
     taken: list[LoopRV] = []
     for loop in reversed(window):
         if prod(extent(sch, x) or 0 for x in (loop, *taken)) > _UNROLLED_WINDOW:

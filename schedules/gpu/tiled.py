@@ -1,7 +1,8 @@
 """Convolutions and matrix products as tiles in local memory: implicit GEMM.
 
-The rule reads the operands off the function, whatever its strides, padding, dilation or groups: an
-element of the virtual matrix of windows is the block's own expression at a term and a column.
+The rule reads the operands off the function, whatever its strides, padding, dilation or groups.
+An element of the virtual matrix of windows is the block's own expression at a reduction step and
+a column.
 """
 
 from __future__ import annotations
@@ -41,29 +42,29 @@ Found = TypeVar("Found", bound="Source")
 
 
 class Tiled:
-    """Sums of products of float32 or float16 on GPUs whose local memory is on the chip."""
+    """Contractions of float32 or float16 on GPUs whose local memory is on the chip."""
 
     name = "tiled"
     origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
-        """The kernel, if `func` is one contraction and what follows its sums."""
+        """Return the kernel, if `func` is one contraction and its epilogue."""
         return _in_tiles(func, spec, "float32")
 
 
 class TiledInt8:
-    """Sums of products of 8-bit numbers, in int32: words of four of them in local memory."""
+    """Contractions of 8-bit numbers, in int32: words of four of them in local memory."""
 
     name = "tiled_int8"
     origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
-        """The kernel, if `func` is one such contraction and what follows its sums."""
+        """Return the kernel, if `func` is one such contraction and its epilogue."""
         return _in_tiles(func, spec, "int32")
 
 
 def _in_tiles(func: tirx.PrimFunc, spec: DeviceSpec, sums: str) -> tirx.PrimFunc | None:
-    """The kernel of a contraction that is added up in a type; ``None`` of all else."""
+    """Return the kernel of a contraction with this accumulator type; ``None`` for all else."""
     if spec.local_memory_kind != "dedicated":
         return None
     found = Source.adding_up(func, sums)
@@ -76,13 +77,13 @@ def _in_tiles(func: tirx.PrimFunc, spec: DeviceSpec, sums: str) -> tirx.PrimFunc
 
 
 class TensorCore:
-    """The same where float32 may be multiplied as tf32, on tensor cores."""
+    """Contractions on tensor cores, where float32 may be multiplied as tf32."""
 
     name = "tensor_core"
     origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
-        """The kernel, if `func` says so and is one contraction and what follows its sums."""
+        """Return the kernel, if `func` says so and is one contraction and its epilogue."""
         if func.attrs is None or func.attrs.get(PRECISION) != "tf32":
             return None
         found = Source.of(func)
@@ -93,22 +94,22 @@ class TensorCore:
 
 
 class Source:
-    """A function taken apart: the axes of its contraction and the expressions at their places.
+    """Function, analyzed: the axes of its contraction and the expressions at their places.
 
     Attributes
     ----------
     takes_depthwise : bool
-        Of the class: whether convolutions without a sum over channels are wanted as well.
+        Of the class: whether convolutions without a reduction over channels are wanted as well.
     extents : (int, int, int, int)
-        Batch, rows, columns and terms of the product that it is.
+        Batch, rows, columns and reduction length of the product that it is.
     window : int
-        How many of the innermost terms are a window's.
+        How many of the innermost reduction steps are a window's.
     tile : Tile or None
         The one that the function was given.
     stored : {"float32", "float16", "int32"}
         Type of both operands, as memory or, of 8-bit numbers, local memory has them.
     sums : {"float32", "int32"}
-        Type of the sums.
+        Type of the accumulators.
     is_words : bool
         Whether operands are words of four 8-bit numbers.
     together : int
@@ -156,12 +157,12 @@ class Source:
 
     @classmethod
     def of(cls: type[Found], func: tirx.PrimFunc) -> Found | None:
-        """`func` taken apart, ``None`` if it is something else."""
+        """Analyze `func`; return ``None`` if it is something else."""
         return cls.adding_up(func, "float32")
 
     @classmethod
     def adding_up(cls: type[Found], func: tirx.PrimFunc, sums: str) -> Found | None:
-        """The same of sums in a type."""
+        """Analyze `func` with accumulators of a type; return ``None`` if it is something else."""
         opened = open_contraction(func, sums)
         if opened is None or (opened[2].channels is None and not cls.takes_depthwise):
             return None
@@ -188,7 +189,7 @@ class Source:
     # --------------------------------------------------------------------------------- the kernel
 
     def kernel(self, tile: Tile, spec: DeviceSpec) -> tirx.PrimFunc:
-        """The function with loops for `tile`."""
+        """Write the function with loops for `tile`."""
         batch, rows, columns, _ = self.extents
         params = list(self._func.params)
         tensors = [([int(d) for d in b.shape], str(b.dtype)) for b in params]
@@ -238,7 +239,7 @@ class Source:
 
         return Product(
             *self.extents,
-            # What all columns share is that of the first one, and so on.
+            # All columns share the weight of the first one, and so on.
             weight=lambda b, r, t: at(weight, b, r, first, t),
             data=lambda b, t, c: at(data, b, first, c, t),
             store=lambda b, r, c, total: tail.write((b, r, c), total),
@@ -260,12 +261,12 @@ class Source:
         )
 
     def _stored_at(self, places: Mapping[int, tirx.Expr]) -> list[tirx.Expr]:
-        """The variables of the block that stores, by those of the one that sums."""
+        """Return the variables of the storing block, by those of the reducing one."""
         return [places[p] for p in range(len(self._vars)) if p not in self._terms]
 
 
 def digits(number: tirx.Expr, axes: Sequence[int], sizes: Sequence[int]) -> dict[int, tirx.Expr]:
-    """The places on `axes` that `number` counts, the last one fastest."""
+    """Split `number` into places on `axes`, the last one fastest."""
     places, below = {}, 1
     for axis in reversed(axes):
         place = tirx.floordiv(number, below)

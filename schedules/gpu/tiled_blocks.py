@@ -1,7 +1,7 @@
-"""Convolutions of images in blocks of channels as tiles in local memory.
+"""Convolutions in channel blocks as tiles in local memory.
 
-The product of :mod:`.tiled` with another way in and out: a work-item brings four input channels of
-a pixel at once, and stores four output channels of a pixel at once.
+This is the product of :mod:`.tiled` with other loads and stores. A work-item loads four input
+channels of a pixel at once, and stores four output channels of a pixel at once.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["TiledBlocks"]
 
 
 class TiledBlocks:
-    """Dense convolutions of blocks on GPUs whose local memory is on the chip."""
+    """Dense convolutions in channel blocks on GPUs whose local memory is on the chip."""
 
     name = "tiled_blocks"
     origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
-        """The kernel, if `func` is one such convolution and what follows its sums."""
+        """Return the kernel, if `func` is one such convolution and its epilogue."""
         if spec.local_memory_kind != "dedicated":
             return None
         sums = BlockedSums.of(func)
@@ -45,12 +45,12 @@ class TiledBlocks:
 
 
 class _BlockedSource(Source):
-    """Such a convolution taken apart.
+    """Dense convolution in channel blocks, analyzed.
 
     Attributes
     ----------
     line : int
-        Terms of a line of the window.
+        Reduction steps of a line of the window.
     """
 
     def __init__(self, sums: BlockedSums) -> None:
@@ -73,7 +73,7 @@ class _BlockedSource(Source):
         return place_in_block(n, o, y, x, self._width)
 
     def _store_rows(self, flat: Sequence[Any]) -> Callable[..., None]:
-        """Stores four rows, by the first of them."""
+        """Return the function that stores four rows, given the first of them."""
         _, rows, columns, _ = self.extents
         axes, memory = self._axes(
             flat, batch=self.extents[0], quad=rows // VECTOR, column=columns, lane=VECTOR
@@ -97,7 +97,7 @@ class _BlockedSource(Source):
         return store
 
     def _data_quad(self, flat: Sequence[Any]) -> Callable[..., tirx.Expr]:
-        """The data by the first of four terms, which of them, and the column."""
+        """Return the data by the first of four reduction steps, the lane, and the column."""
         images, _, columns, terms = self.extents
         axes, memory = self._axes(
             flat, batch=images, quad=terms // VECTOR, lane=VECTOR, column=columns
@@ -122,7 +122,7 @@ class _BlockedSource(Source):
         return value
 
     def _axes(self, flat: Sequence[Any], **extents: int) -> tuple[list[tirx.Var], Memory]:
-        """Variables of these extents, and memory that knows them."""
+        """Return variables of these extents, and memory that has their ranges."""
         simplify = sym.Analyzer()
         axes = [tirx.Var(name, "int32") for name in extents]
         for axis, size in zip(axes, extents.values(), strict=True):

@@ -1,4 +1,4 @@
-"""Depthwise convolution and pooling: a work-item for each output, its window written out."""
+"""Depthwise convolution and pooling: a work-item for each output, its window unrolled."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Three kernels: inputs ``[(m+2)**2, C, tiles]``; products, which are matrix products to the rule
 that tiles them; outputs, with what follows the convolution. A work-item transforms one tile, in
-registers, and neighbours take tiles next to each other, whose frequencies lie side by side.
+registers. Neighbours have neighbouring tiles, whose frequencies lie side by side.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["WinogradOutput", "products", "transform_images"]
 def transform_images(
     workload: ConvWorkload, m: int, spec: DeviceSpec, dtype: str = "float32"
 ) -> Kernel:
-    """The kernel that transforms the tiles of images.
+    """Build the kernel that transforms the tiles of images.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def transform_images(
 
 
 def _within(first: tirx.Expr, step: int, before: int, last: int, extent: int) -> list[tirx.Expr]:
-    """What must be asked to know that ``first + step`` is in the image.
+    """Return the conditions under which ``first + step`` is in the image.
 
     `first` goes from ``-before`` to ``last - before``.
     """
@@ -116,7 +116,7 @@ def _within(first: tirx.Expr, step: int, before: int, last: int, extent: int) ->
 
 
 def _sum(factors: np.ndarray, values: Sequence[tirx.Expr]) -> tirx.Expr:
-    """``sum(factors[i] * values[i])`` without the zeros."""
+    """Return ``sum(factors[i] * values[i])`` without the zeros."""
     total: tirx.Expr | None = None
     for factor, value in zip(factors, values, strict=True):
         if factor == 0:
@@ -128,7 +128,7 @@ def _sum(factors: np.ndarray, values: Sequence[tirx.Expr]) -> tirx.Expr:
 
 
 def products(filters: te.Tensor, transformed: te.Tensor, config: str = "") -> te.Tensor:
-    """Sum over channels: ``[f, C, O]`` and ``[f, C, tiles]`` to ``[f, O, tiles]``.
+    """Reduce over channels: ``[f, C, O]`` and ``[f, C, tiles]`` to ``[f, O, tiles]``.
 
     `config` are knobs for the schedule; empty: its own choice.
     """
@@ -143,7 +143,7 @@ def products(filters: te.Tensor, transformed: te.Tensor, config: str = "") -> te
 
 
 def _inside(condition: tirx.Expr, asked: bool) -> AbstractContextManager[None]:
-    """Statements for where `condition` holds, or for everywhere."""
+    """Guard statements by `condition` where `asked`, else run them everywhere."""
     return when(condition) if asked else nullcontext()
 
 
@@ -154,7 +154,7 @@ class WinogradOutput:
     origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
-        """The kernel, if `func` transforms products and stores what follows them."""
+        """Return the kernel, if `func` transforms products and has an epilogue."""
         sch = open_schedule(func)
         if not {*STAGES[2:]} <= {sch.get(block).name_hint for block in root_blocks(sch)}:
             return None

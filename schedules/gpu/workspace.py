@@ -1,7 +1,7 @@
-"""What launches of one kernel hand to each other is the caller's memory, not the kernel's.
+"""Workspace between the launches of one kernel: the caller's memory, not the kernel's.
 
-A kernel that allocates cannot be recorded with those around it, and the memory planner, which would
-share the room between kernels, does not see it.
+A kernel that allocates cannot be recorded with those around it. The memory planner, which would
+share the workspace between kernels, does not see it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["workspace_outside"]
 
 
 def workspace_outside(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Make the global buffers of a scheduled kernel, of known sizes, parameters behind its results.
+    """Make a scheduled kernel's global buffers of known sizes parameters after its results.
 
     Softmax has three, between its maxima, exponentials, sums and quotients.
     """
@@ -23,7 +23,7 @@ def workspace_outside(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     root = func.body.block
     own = [buffer for buffer in root.alloc_buffers if _is_workspace(buffer)]
-    # Numbers come behind results too (call_tir's symbolic arguments): nothing can follow them.
+    # Scalars come after results too (call_tir's symbolic arguments): nothing can follow them.
     if not own or not all(isinstance(param, tirx.Buffer) for param in func.params):
         return func
     kept = [buffer for buffer in root.alloc_buffers if not _is_workspace(buffer)]

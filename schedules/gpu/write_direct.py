@@ -1,4 +1,4 @@
-"""Writes convolutions without local memory, see :mod:`tvm_edge.schedules.gpu.direct`."""
+"""Code generation of convolutions without local memory, see :mod:`.direct`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_direct(
     items : sequence of int or Expr
         Of a work-group, along x, y and z.
     flat : list of buffer
-        The function's parameters as vectors, the padded image behind them if there is one.
+        The function's parameters as vectors, then the padded image if there is one.
     """
     space = conv.space(tile)
     groups = [
@@ -52,7 +52,7 @@ def write_direct(
 
 
 class _Item:
-    """One work-item: its place in the output, and its sums."""
+    """Work-item: its place in the output, and its accumulators."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class _Item:
             own = tirx.floormod(rest, sizes[p])
             self._outer[p] = hold(own) if sizes[p] > 1 else int32(0)
             rest = tirx.floordiv(rest, sizes[p])
-        # Only the number of the tile is held: TVM has to see that vectors of weights are aligned.
+        # Only the tile's index is held: TVM has to see that vectors of weights are aligned.
         self._channel = hold(tirx.floormod(z, channel_tiles)) * tile.channels
         # The last tile moves back into the image where it is not a whole one.
         self._line, self._column = (
@@ -91,11 +91,11 @@ class _Item:
         )
         self._sums = registers(tile.size, source.sums)
         self._halves = source.multiplied == "float16"
-        # Over the thousands of terms of a whole sum float16 would lose two digits of its three.
+        # Over a whole reduction of thousands float16 would lose two digits of its three.
         self._of_window = registers(tile.size, "float16") if self._halves else self._sums
 
     def write(self) -> None:
-        """Add up, and store."""
+        """Accumulate, and store."""
         source, conv = self._source, self._source.conv
         for i in range(self._tile.size):
             self._sums[i] = tirx.const(0, self._source.sums)
@@ -110,7 +110,7 @@ class _Item:
             if self._halves:
                 for i in range(self._tile.size):
                     self._of_window[i] = tirx.const(0, "float16")
-            # A line of the window at a time: what it reads are few registers.
+            # A line of the window at a time: its operands are few registers.
             for row in _steps(rows, source.sizes):
                 self._add({**terms, **row}, _steps([taps], source.sizes))
             if self._halves:
@@ -119,7 +119,7 @@ class _Item:
         self._store()
 
     def _place(self, k: int, i: int, j: int = 0) -> dict[int, Any]:
-        """The output's axes at channel `k`, line `i` and column `j` of the tile."""
+        """Return the output's axes at channel `k`, line `i` and column `j` of the tile."""
         conv = self._source.conv
         assert conv.lines is not None
         found = {**self._outer, conv.lines: self._line + i, conv.columns: self._column + j}
@@ -204,7 +204,7 @@ class _Item:
                             tail.write([*where, self._column + j], kept[j])
 
     def _store_quads(self) -> None:
-        """Store into blocks, four channels of a pixel at once."""
+        """Store into channel blocks, four channels of a pixel at once."""
         tile, source = self._tile, self._source
         own = len(source.func.params)
         memory = Memory(self._memory.params[:own], self._memory.flat[:own], sym.Analyzer())
@@ -235,7 +235,7 @@ class _Item:
                     tail.write([*where, int32(m)], kept[m])
 
     def _bounds(self, i: int, j: int) -> list[tirx.Expr]:
-        """What to ask of a place in a tile that moved back into the image: is it a new one."""
+        """Return the conditions under which a place in a tile moved back into the image is new."""
         tile, source, bounds = self._tile, self._source, []
         if source.lines % tile.lines and i < tile.lines - 1:
             bounds.append(self._line + i >= self._at[1] * tile.lines)
@@ -249,7 +249,7 @@ def _lanes(values: Any) -> Callable[[Any], tirx.Expr]:
 
 
 def _steps(axes: Sequence[int | None], sizes: Sequence[int]) -> list[dict[int, Any]]:
-    """All places on some axes of a window, ``None`` being none."""
+    """Return all places on some axes of a window, ``None`` being none."""
     found: list[dict[int, Any]] = [{}]
     for axis in axes:
         if axis is not None:

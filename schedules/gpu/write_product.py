@@ -1,10 +1,10 @@
-"""Sums of products through local memory, written out: tiles, a pipeline, parts of a sum.
+"""Code generation of products through local memory: tiles, a pipeline, split reductions.
 
-A work-group takes a tile of rows by columns. Step by step it brings `depth` terms of its rows and
-columns to local memory, where each is used as often as the tile is wide, and adds up in registers.
-While a step is added up the next one is on its way to registers, so that one barrier a step is
-enough. Where the tiles are too few for the device, groups share the terms of a tile (split-K), and
-a second kernel adds up the parts in their order.
+A work-group computes a tile of rows by columns. Each step brings `depth` reduction steps of its
+rows and columns to local memory, where each is used as often as the tile is wide. It accumulates
+in registers. During one step the next one is on its way to registers, so that one barrier a step
+is enough. Where the tiles are too few for the device, work-groups share the reduction of a tile
+(split-K). A second kernel then adds the partial sums in their order.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["write_parts", "write_product"]
 
 
 def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
-    """Write the launch that adds up products.
+    """Write the launch that accumulates products.
 
     Parameters
     ----------
     parts : buffer or None
-        Flat ``(part, batch, row, column)``, which takes the sums where the tile has parts.
+        Flat ``(part, batch, row, column)``, the partial sums of a tile with parts.
     """
     row_tiles = -(-product.rows // tile.rows)
     column_tiles = -(-product.columns // tile.columns)
@@ -43,7 +43,7 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
         rest = hold(tirx.floordiv(group, column_tiles * row_tiles))
         batch = hold(tirx.floormod(rest, product.batch)) if product.batch > 1 else int32(0)
         part = hold(tirx.floordiv(rest, product.batch)) if tile.parts > 1 else int32(0)
-        # What vectors begin at is not held: TVM has to see that it is a multiple of their width.
+        # The start of a vector is not held: TVM has to see that it is a multiple of its width.
         first_row, first_column = row_tile * tile.rows, column_tile * tile.columns
         first_step = hold(part * steps)
 
@@ -108,7 +108,7 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
 
 
 def _data(product: Product, batch: tirx.Expr, first: tirx.Expr) -> Callable[..., tirx.Expr]:
-    """The data of a tile whose first column is `first`."""
+    """Return the data of a tile whose first column is `first`."""
     quad = product.data_quad
     if quad is None:
         return lambda term, at: product.data(batch, term, first + at)
@@ -120,7 +120,7 @@ def _width(wanted: int, extent: int) -> int:
 
 
 def _parts_of(product: Product, part: tirx.Expr, parts: Any) -> Product:
-    """The same product, whose sums go to `parts`."""
+    """Return the product with its partial sums stored to `parts`."""
 
     def place(batch: tirx.Expr, row: tirx.Expr, column: tirx.Expr) -> tirx.Expr:
         line = (part * product.batch + batch) * product.rows + row
@@ -141,7 +141,7 @@ def _parts_of(product: Product, part: tirx.Expr, parts: Any) -> Product:
 
 
 def write_parts(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> None:
-    """Write the launch that adds up the parts of sums, in their order."""
+    """Write the launch that adds the partial sums, in their order."""
     total = product.batch * product.rows * product.columns
     if product.store_rows is not None:
         _write_parts_of_rows(product, tile, parts, spec)
@@ -160,7 +160,7 @@ def write_parts(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> N
 
 
 def _write_parts_of_rows(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> None:
-    """The same, four rows of a column at once."""
+    """Write the launch that adds the partial sums, four rows of a column at once."""
     store_rows = product.store_rows
     assert store_rows is not None
     quads = product.rows // VECTOR

@@ -1,4 +1,4 @@
-"""Convolutions by sub-groups, written out: input lines and weights in registers, and shuffles."""
+"""Code generation of convolutions by sub-groups: input and weights in registers, and shuffles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tvm_edge.schedules.gpu.tail import substituted
 
 __all__ = ["write_sub_groups"]
 
-# Floats that a block write wants its address to be a multiple of.
+# Alignment of the address of a block write, in floats.
 _WRITE_ALIGNMENT = 4
 
 Known = Sequence[tuple[tirx.Var, Any]]
@@ -59,19 +59,19 @@ def write_sub_groups(conv: Windows, written: Written) -> None:
 
 
 def _channels_together(conv: Windows) -> int:
-    """Input channels of a loop's step: of single pixels several, whose reads then overlap."""
+    """Count the input channels of a loop's step: several for single pixels, to overlap reads."""
     if conv.lines.taps * conv.columns.taps > 1:
         return 1
     return next(n for n in (4, 2, 1) if conv.channels % n == 0)
 
 
 class _Step:
-    """What one input channel adds to the sums.
+    """Contribution of one input channel to the accumulators.
 
     Parameters
     ----------
     known : sequence of (Var, Expr)
-        The numbers of the tile, the lane and the input channel.
+        The indices of the tile, the lane and the input channel.
     """
 
     def __init__(self, conv: Windows, written: Written, known: Known, sums: Any) -> None:
@@ -92,7 +92,7 @@ class _Step:
                     self._sums[at] = self._sums[at] + product
 
     def _input_lines(self, taps: Sequence[Any]) -> list[list[tuple[int, Any]]]:
-        """Outputs' lines and taps that read the same line of the input, line by line."""
+        """Group outputs' lines and taps by the line of the input that they read."""
         lines = self._conv.lines
         found: dict[Any, list[tuple[int, Any]]] = {}
         for line in range(self._conv.sub_group.lines):
@@ -103,7 +103,7 @@ class _Step:
         return [found[at] for at in sorted(found)]
 
     def _weights(self, tap: Any) -> Any:
-        """Those of one line of the window, in registers."""
+        """Load the weights of one line of the window into registers."""
         tile = self._conv.sub_group
         count = tile.pitch((1, self._conv.columns.taps)) // tile.size
         first = hold(substituted(self._written.weight(tap), self._known))
@@ -113,7 +113,7 @@ class _Step:
         return own
 
     def _line(self, line: int, tap: Any) -> list[tirx.Expr]:
-        """What each tap along the columns reads of a line of the input.
+        """Return the value that each tap along the columns reads of a line of the input.
 
         Taps that are a multiple of the stride apart read what the first of them reads, some lanes
         further on.
@@ -140,7 +140,7 @@ class _Step:
         return values
 
     def _run(self, line: int, taps: tuple[Any, int], count: int) -> Any:
-        """Registers with what a tap reads for this sub-group's columns, and those behind them."""
+        """Load a tap's values into registers, for these columns and those after them."""
         run = registers(count, "float32")
         written, size = self._written, self._conv.sub_group.size
         for i in range(count):
@@ -169,7 +169,7 @@ class _Step:
 def _as_block(
     written: Written, value: tirx.Expr, limits: Sequence[tirx.Expr]
 ) -> tuple[Any, tirx.Expr, list[tirx.Expr]] | None:
-    """Vector, offset and conditions under which the lanes of `value` are one block read."""
+    """Return vector, offset and conditions under which the lanes of `value` are one block read."""
     if not isinstance(value, ir.TensorLoad) or len(value.indices) != 1:
         return None
     lane, size = written.lane, int(written.size)
@@ -180,7 +180,7 @@ def _as_block(
     for limit in limits:
         if not _is_linear(limit, lane):
             return None
-        # What is linear and holds for the first and the last lane holds between them.
+        # A linear condition that holds for the first and the last lane holds between them.
         ends += [substituted(limit, [(lane, tirx.const(at, "int32"))]) for at in (0, size - 1)]
     if ends and not _may_hold(written, ends):
         return None
@@ -191,7 +191,7 @@ def _as_block(
 
 
 def _may_hold(written: Written, conditions: Sequence[tirx.Expr]) -> bool:
-    """Whether there are columns where conditions hold that may contradict each other."""
+    """Return whether there are columns where conditions hold that may contradict each other."""
     for column in range(written.counts[-1]):
         here = [(written.column, tirx.const(column, "int32"))]
         held = written.simplify.simplify(substituted(tirx.all(*conditions), here))
@@ -201,7 +201,7 @@ def _may_hold(written: Written, conditions: Sequence[tirx.Expr]) -> bool:
 
 
 def _is_linear(comparison: tirx.Expr, lane: tirx.Var) -> bool:
-    """Whether it compares what grows or shrinks from lane to lane evenly."""
+    """Return whether both sides grow or shrink evenly from lane to lane."""
     if isinstance(comparison, tirx.IntImm):
         return True
     if not isinstance(comparison, tirx.LT | tirx.LE | tirx.GT | tirx.GE):
@@ -212,7 +212,7 @@ def _is_linear(comparison: tirx.Expr, lane: tirx.Var) -> bool:
 
 
 def _store(conv: Windows, written: Written, known: Known, sums: Any) -> None:
-    """Store what becomes of the sums."""
+    """Store the epilogue of the accumulators."""
     tile, last = conv.sub_group, tirx.const(conv.sub_group.size - 1, "int32")
     for line in range(tile.lines):
         for row in range(tile.channels):

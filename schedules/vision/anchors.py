@@ -20,7 +20,7 @@ def prior_boxes(
     offsets: Sequence[float],
     clip: bool,
 ) -> NDArray[np.float64]:
-    """The boxes of a map, ``(1, height * width * (len(sizes) + len(ratios) - 1), 4)``.
+    """Return the boxes of a map, ``(1, height * width * (len(sizes) + len(ratios) - 1), 4)``.
 
     Parameters as of :func:`tvm_edge.ops.multibox_prior`, without defaults; `height` and `width` are
     at least 1.

@@ -18,7 +18,7 @@ __all__ = ["Rows", "box_nms"]
 
 @dataclass(frozen=True)
 class Rows:
-    """Tables of candidates and what their columns are.
+    """Tables of candidates, and the meaning of their columns.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Rows:
     center: bool
 
     def candidates(self, data: Any, grouped: bool) -> Candidates:
-        """What takes part; with `grouped` only boxes of one class suppress each other."""
+        """Return the candidates; with `grouped` only boxes of one class suppress each other."""
 
         def number(line: Any, at: Any, column: Any) -> tirx.Expr:
             found = data[(line * self.length + at) * self.width + column]
@@ -85,7 +85,7 @@ def box_nms(
     by_class: bool,
     considered: int | None,
 ) -> Kernel:
-    """Rows that stay, in descending score.
+    """Build the kernel that keeps rows in descending score.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def box_nms(
 
 
 def copy_rows(rows: Rows, spec: DeviceSpec, data: Any, kept: Any, counts: Any, result: Any) -> None:
-    """The rows that stay, and -1 behind them: no branch writes what was suppressed."""
+    """Copy the rows that stay, and -1 after them: no branch writes the suppressed rows."""
     length, width = rows.length, rows.width
     nothing = tirx.const(-1, rows.dtype)
 

@@ -1,8 +1,8 @@
-"""Boxes, and whether two of them overlap: to the last bit as ONNX Runtime decides it.
+"""Boxes, and the test for their overlap, exact to the last bit as in ONNX Runtime.
 
-The answer becomes indices, which have to be the same on every device. So arithmetic is pinned: no
-product is contracted with a sum, and quotients count as if they were rounded correctly, which GPUs
-do not promise of their division.
+The answer becomes indices, which have to be equal on every device. So arithmetic is pinned: no
+product is contracted with a sum. Quotients count as if they were rounded correctly, which GPUs do
+not promise of their division.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tvm_edge.schedules.emit import hold
 __all__ = ["BOX_DTYPE", "NOWHERE", "Box", "Candidates", "Overlap", "exactly", "load_box", "ratio"]
 
 BOX_DTYPE = "float32"
-"""What boxes are compared in, whatever they are stored in."""
+"""Type in which boxes are compared, whatever they are stored in."""
 
 _GREATEST = float(np.finfo(BOX_DTYPE).max)
 
 
 class Box(NamedTuple):
-    """Where a box begins and ends on its two axes, and its area.
+    """Beginning and end of a box on its two axes, and its area.
 
-    One without a positive finite area (of equal, infinite or undefined coordinates) ends before it
-    begins, and so overlaps nothing.
+    A box without a positive finite area (of equal, infinite or undefined coordinates) ends before
+    it begins, and so overlaps nothing.
     """
 
     low_y: Any
@@ -43,20 +43,20 @@ def _const(number: float) -> tirx.Expr:
 
 
 def exactly(number: float) -> tirx.Expr:
-    """A constant to its last bit; TVM writes seven digits into the sources of GPU kernels."""
+    """Return an exact constant; TVM writes seven digits into the sources of GPU kernels."""
     if number == 0:
-        return _const(0)  # of which LLVM's code generator thinks that it is a pointer
+        return _const(0)  # LLVM's code generator would treat it as a pointer
     return tirx.reinterpret(
         BOX_DTYPE, tirx.const(int(np.float32(number).view(np.uint32)), "uint32")
     )
 
 
 NOWHERE = Box(*(_const(x) for x in (np.inf, -np.inf, np.inf, -np.inf, 0.0)))
-"""Overlaps nothing."""
+"""Box that overlaps nothing."""
 
 
 def load_box(read: Callable[[int], tirx.Expr], *, center: bool) -> Box:
-    """The box that four numbers stand for.
+    """Decode the box of four numbers.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def load_box(read: Callable[[int], tirx.Expr], *, center: bool) -> Box:
 
 
 def _intersect(a: Box, b: Box) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Expr]:
-    """Height, width, area of the intersection, and area of the union."""
+    """Return height, width and area of the intersection, and the area of the union."""
     height = tirx.min(a.high_y, b.high_y) - tirx.max(a.low_y, b.low_y)
     width = tirx.min(a.high_x, b.high_x) - tirx.max(a.low_x, b.low_x)
     # Areas are finite; the minimum keeps compilers from contracting product and difference.
@@ -93,14 +93,14 @@ def _intersect(a: Box, b: Box) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Ex
 
 
 def ratio(a: Box, b: Box) -> tirx.Expr:
-    """The intersection of two boxes over their union; as exact as a device's division."""
+    """Return the intersection of two boxes over their union; as exact as a device's division."""
     height, width, shared, union = _intersect(a, b)
     overlap = tirx.all(height > _const(0), width > _const(0), shared > _const(0))
     return tirx.if_then_else(overlap, shared / union, _const(0))
 
 
 class Overlap:
-    """Whether the intersection of two boxes over their union is above a threshold.
+    """Test of the intersection of two boxes over their union against a threshold.
 
     Parameters
     ----------
@@ -118,19 +118,19 @@ class Overlap:
         self._surely = float(self._threshold) * (1 - 1e-5)
 
     def might(self, a: Box, b: Box) -> tirx.Expr:
-        """True wherever the boxes overlap, and hardly anywhere else; without a division."""
+        """Return true wherever the boxes overlap, and hardly anywhere else; without a division."""
         height, width, shared, union = _intersect(a, b)
         meet = tirx.all(height > _const(0), width > _const(0))
         return tirx.all(meet, shared >= union * _const(self._surely))
 
     def by_division(self, a: Box, b: Box) -> tirx.Expr:
-        """For devices whose division is rounded correctly."""
+        """Compare on devices whose division is rounded correctly."""
         height, width, shared, union = _intersect(a, b)
         above = shared / union > exactly(self._threshold)
         return tirx.all(height > _const(0), width > _const(0), shared > _const(0), above)
 
     def by_residual(self, a: Box, b: Box) -> tirx.Expr:
-        """For all others that have a fused multiplication and addition.
+        """Compare on other devices, if they have a fused multiplication and addition.
 
         ``shared / union`` is rounded to above the threshold where it is greater than the middle
         between that and the next number. The residual ``shared - threshold * union`` is exact near
@@ -146,7 +146,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What a suppression chooses from; all functions take a list and a position in it.
+    """Candidates of a suppression; all functions are given a list and a position in it.
 
     Attributes
     ----------

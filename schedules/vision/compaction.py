@@ -1,7 +1,7 @@
-"""Moving what is wanted to the front, in its order.
+"""Compaction: moves the wanted elements to the front, in their order.
 
-On a GPU an exclusive prefix sum of flags is the place of every element (ICPP'19 §3.1.1); an element
-that is not wanted takes a place from the end, so that each place is written once. On a CPU one pass
+On a GPU an exclusive prefix sum of flags is the place of every element (ICPP'19 §3.1.1). An
+unwanted element gets a place from the end, so that each place is written once. A CPU makes one pass
 over each line.
 """
 
@@ -29,15 +29,15 @@ from tvm_edge.schedules.vision.operators import OPERATORS
 __all__ = ["Compaction", "valid_rows"]
 
 Wanted = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
-"""Whether the element of a line at a position is wanted; may be asked more than once."""
+"""Predicate: the element of a line at a position is wanted; may be called more than once."""
 Keep = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], None]
 """Write the element of a line at a position to a place."""
 Place = Callable[[tirx.Expr, tirx.Expr], None]
-"""Write to a place of a line that nothing takes; or a line's count."""
+"""Write to a place of a line that no element got; or a line's count."""
 
 
 class Compaction:
-    """Who moves what, and the kernels for it.
+    """Compaction of lines on a device, and its kernels.
 
     Parameters
     ----------
@@ -64,11 +64,11 @@ class Compaction:
         Parameters
         ----------
         wanted, keep : callable
-            Which elements, and how one is written to its place.
+            Selects the elements, and writes an element to its place.
         fill : callable or None
-            Called for each place behind the last element, which ``None`` leaves as it is.
+            Called for each place after the last element; ``None`` leaves these places as they are.
         count : callable
-            Called once for a line with how many elements were kept, int32.
+            Called once for a line with the number of kept elements, int32.
         space : sequence of Buffer
             For :attr:`workspace`.
         """
@@ -125,18 +125,18 @@ def valid_rows(
     batch, anchors, width : int
         Shape of the data, at least 1 each.
     dtype : str
-        Of floats. A score that is NaN is above nothing.
+        Of floats. A score that is NaN is above no threshold.
     spec : DeviceSpec
     score_threshold : float
     id_index : int
-        Where a row has its class, which must be at least 0 in a valid row; -1 if it has none.
+        Column of a row's class, which must be at least 0 in a valid row; -1 if it has none.
     score_index : int
 
     Returns
     -------
     Kernel
         ``(data, counts, rows, indices, workspace...)``: int32 counts and positions; rows and
-        positions behind the valid ones are -1.
+        positions after the valid ones are -1.
     """
     plan = Compaction(batch, anchors, spec)
     threshold, minus = tirx.const(score_threshold, dtype), tirx.const(-1, dtype)

@@ -1,4 +1,4 @@
-"""From what a detector predicts to boxes and scores."""
+"""Decoding of a detector's predictions to boxes and scores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["decode_locations", "ssd_boxes", "yolo_boxes", "yolo_scores"]
 def ssd_boxes(
     encodings: te.Tensor, anchors: te.Tensor, variances: Sequence[float], anchor_format: str
 ) -> te.Tensor:
-    """Corners from centre-size encodings; see :func:`tvm_edge.ops.ssd_decode`."""
+    """Compute corners from centre-size encodings; see :func:`tvm_edge.ops.ssd_decode`."""
     dtype = str(encodings.dtype)
     lead = len(encodings.shape) - len(anchors.shape)
 
@@ -55,7 +55,7 @@ def _centre_and_size(
 def _ends(
     shift: tirx.Expr, growth: tirx.Expr, centre: Any, size: Any, of_shift: Any, of_growth: Any
 ) -> tuple[tirx.Expr, tirx.Expr]:
-    """SSD, equation 2, solved for the box: where it begins and ends on one axis."""
+    """Solve SSD's equation 2 for the box: its beginning and end on one axis."""
     middle = shift * of_shift * size + centre
     half = tirx.exp(growth * of_growth) * size / tirx.const(2, size.ty.dtype)
     return middle - half, middle + half
@@ -82,7 +82,7 @@ def yolo_boxes(
     scale_x_y: float,
     growth: str,
 ) -> te.Tensor:
-    """``(batch, height * width * anchors, 4)``; see :func:`tvm_edge.ops.yolo_decode`."""
+    """Compute ``(batch, height * width * anchors, 4)``; see :func:`tvm_edge.ops.yolo_decode`."""
     dtype = str(features.dtype)
     predicted = _predictions(features, len(anchors), classes)
     width, half = features.shape[3], tirx.const(0.5, dtype)
@@ -114,7 +114,7 @@ def yolo_boxes(
 
 
 def yolo_scores(features: te.Tensor, *, anchors: int, classes: int) -> te.Tensor:
-    """``(batch, classes, height * width * anchors)``: objectness times class."""
+    """Compute ``(batch, classes, height * width * anchors)``: objectness times class."""
     predicted = _predictions(features, anchors, classes)
     boxes = features.shape[2] * features.shape[3] * anchors
 
@@ -125,7 +125,7 @@ def yolo_scores(features: te.Tensor, *, anchors: int, classes: int) -> te.Tensor
 
 
 def _predictions(features: te.Tensor, anchors: int, classes: int) -> Callable[..., tirx.Expr]:
-    """What a map says of a box: x, y, width, height, objectness, classes."""
+    """Return the predictions of a box: x, y, width, height, objectness, classes."""
     width = features.shape[3]
 
     def predicted(b: tirx.Expr, box: tirx.Expr, what: Any) -> tirx.Expr:
@@ -150,7 +150,7 @@ def decode_locations(
     threshold: float,
     variances: Sequence[float],
 ) -> Kernel:
-    """Each anchor's best class, and the boxes of those that pass, in front.
+    """Find each anchor's best class, and move the boxes that pass to the front.
 
     Parameters and meaning as of :func:`tvm_edge.ops.multibox_transform_loc`.
 

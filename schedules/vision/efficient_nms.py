@@ -30,14 +30,14 @@ def score_kept(
     background: int | None,
     center: bool,
 ) -> Kernel:
-    """Suppress within each class, and note the scores of what is kept.
+    """Suppress within each class, and store the scores of the kept boxes.
 
     Returns
     -------
     Kernel
         ``(boxes[batch * boxes * 4], scores[batch * boxes * classes], values, kept, counts[batch *
         classes], workspace...)``, all flat: ``values`` and ``kept`` have `most` elements for each
-        class of each picture; behind a count values are minus infinity.
+        class of each picture; after a count values are minus infinity.
     """
     lists = batch * classes
     plan = suppression(spec)(lists, boxes, most, Overlap(iou_threshold), spec)
@@ -84,7 +84,7 @@ def score_kept(
 def list_detections(
     batch: int, classes: int, boxes: int, spec: DeviceSpec, *, most: int, best: int, wanted: int
 ) -> Kernel:
-    """What the best of the values of a picture are of.
+    """Look up the detections of a picture's best values.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""GridSample on a CPU: where a point's pixels are is found once, and not in every channel.
+"""GridSample on a CPU: the pixels of a point are found once, and not in every channel.
 
-A core takes some points, lists the pixels that make each of them, with their weights, and then adds
-up channel after channel by that list (spatial transformer networks, NIPS 2015, section 3.3).
+A core lists the pixels of some points, with their weights. It then adds up channel after channel by
+that list (spatial transformer networks, NIPS 2015, section 3.3).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["Sampling", "grid_sample"]
 # Points of a list, which stays in the nearest cache with the results of a channel.
 _POINTS = 128
 
-# Tasks of a core, so that cores which are late do not hold up the others.
+# Tasks of a core, so that late cores do not hold up the others.
 _TASKS = 4
 
-# Coordinates beyond are as far outside, and are no integers of 32 bits.
+# Coordinates beyond are as far outside, and exceed 32-bit integers.
 _FAR = float(1 << 30)
 
 _CUBIC = -0.75
@@ -32,7 +32,7 @@ _CUBIC = -0.75
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a picture is interpolated, and continued beyond its edges.
+    """Interpolation of a picture, and its continuation beyond the edges.
 
     Attributes
     ----------
@@ -48,11 +48,11 @@ class Sampling:
 
     @property
     def taps(self) -> int:
-        """Pixels of an axis that make a point."""
+        """Pixels of an axis that contribute to a point."""
         return {"nearest": 1, "bilinear": 2, "bicubic": 4}[self.method]
 
     def axis(self, at: tirx.Expr, size: int, kind: str) -> list[tuple[tirx.Expr, tirx.Expr]]:
-        """Pixels and weights of a coordinate; pixel -1 is zero."""
+        """Return pixels and weights of a coordinate; pixel -1 is zero."""
         if self.align_corners:
             place = (at + 1) * ((size - 1) / 2)
         else:
@@ -75,7 +75,7 @@ class Sampling:
         ]
 
     def _inside(self, pixel: tirx.Expr, size: int) -> tirx.Expr:
-        """The pixel of the picture that stands for any; -1 where there is none."""
+        """Map any pixel to one of the picture; -1 where there is none."""
         if self.padding == "zeros":
             inside = tirx.all(pixel >= 0, pixel < size)
             return hold(tirx.Select(inside, pixel, tirx.const(-1, "int32")))
@@ -89,7 +89,7 @@ class Sampling:
 
 
 def _cubic_weights(rest: tirx.Expr) -> list[tirx.Expr]:
-    """Keys' cubic at the four pixels around a point."""
+    """Evaluate Keys' cubic at the four pixels around a point."""
     a = _CUBIC
 
     def near(d: tirx.Expr) -> tirx.Expr:
@@ -102,7 +102,7 @@ def _cubic_weights(rest: tirx.Expr) -> list[tirx.Expr]:
 
 
 def _unless_negative(sign: tirx.Expr, value: tirx.Expr, kind: str) -> tirx.Expr:
-    """`value`, or 0 where `sign` is negative; by bits, as LLVM makes no vectors of a choice."""
+    """Return `value`, or 0 where `sign` is negative; by bits, as LLVM vectorizes no choice."""
     bits = kind.replace("float", "int")
     kept = tirx.bitwise_not(sign >> 31).astype(bits)
     return tirx.reinterpret(kind, tirx.bitwise_and(tirx.reinterpret(bits, value), kept))
@@ -115,7 +115,7 @@ def grid_sample(
     how: Sampling,
     spec: DeviceSpec,
 ) -> Kernel:
-    """A kernel of pictures and points.
+    """Build the kernel that samples pictures at points.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
-"""Numbers as unsigned words of the same order, so that one comparison sorts every type.
+"""Numbers as unsigned words of equal order, so that one comparison sorts every type.
 
 The order is NumPy's: -0 equals +0, and NaN comes last, in descending order too. Words have 32 bits,
-and types of 64 bits two words: sorts are stable, so that they can go by one word after the other.
+and types of 64 bits have two words. Sorts are stable, so that they can sort by one word after the
+other.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tvm import tirx
 __all__ = ["SORTABLE", "WORD", "keys_of", "ordered_words", "pack", "position_of", "word_count"]
 
 WORD = "uint64"
-"""The type of what is sorted: a 32-bit key above the position of its element."""
+"""Type of a sorted word: a 32-bit key above the position of its element."""
 
 _INFINITY = {"float16": 0x7C00, "float32": 0x7F800000, "float64": 0x7FF00000}  # of the first word
 _BITS = {
@@ -40,7 +41,7 @@ SORTABLE = frozenset(_BITS)
 def keys_of(
     dtype: str, descending: bool, value: Callable[[Any], tirx.Expr]
 ) -> list[Callable[[Any], tirx.Expr]]:
-    """Functions from a position to the 32-bit keys of its element, the least significant first."""
+    """Return functions from a position to 32-bit keys of its element, least significant first."""
 
     def key(number: int) -> Callable[[Any], tirx.Expr]:
         return lambda at: ordered_words(value(at), dtype, descending)[number]
@@ -49,22 +50,22 @@ def keys_of(
 
 
 def pack(key: tirx.Expr, position: tirx.Expr) -> tirx.Expr:
-    """What is sorted: equal keys stand in the order of their positions, and no two are equal."""
+    """Pack a sorted word: equal keys come in the order of their positions, no two are equal."""
     return (key.astype(WORD) << tirx.const(32, WORD)) | position.astype(WORD)
 
 
 def position_of(word: tirx.Expr) -> tirx.Expr:
-    """The position in a word."""
+    """Return the position in a word."""
     return (word & tirx.const((1 << 32) - 1, WORD)).astype("int32")
 
 
 def word_count(dtype: str) -> int:
-    """Words of a type: 1, or 2 where it has 64 bits."""
+    """Count the words of a type: 1, or 2 where it has 64 bits."""
     return max(_BITS[dtype] // 32, 1)
 
 
 def ordered_words(value: tirx.Expr, dtype: str, descending: bool) -> list[tirx.Expr]:
-    """The words of a number: ``a`` stands before ``b`` where its words are less.
+    """Return the words of a number: ``a`` comes before ``b`` where its words are less.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ def ordered_words(value: tirx.Expr, dtype: str, descending: bool) -> list[tirx.E
     dtype : str
         One of :data:`SORTABLE`.
     descending : bool
-        Whether greater numbers stand in front.
+        Whether greater numbers come first.
 
     Returns
     -------
@@ -86,7 +87,7 @@ def ordered_words(value: tirx.Expr, dtype: str, descending: bool) -> list[tirx.E
         *rest, top = _split(tirx.reinterpret(f"uint{bits}", value), bits)
         return _floating(top, rest, sign, _const(_INFINITY[dtype]), descending)
     if dtype.startswith("int"):
-        # Small ones with their sign extended: the sign bit of the word is then the number's.
+        # Small types are sign-extended: the sign bit of the word is then the number's.
         bits = max(bits, 32)
         sign = _const(1 << 31)
         *rest, top = _split(tirx.reinterpret(f"uint{bits}", value.astype(f"int{bits}")), bits)
@@ -102,7 +103,7 @@ def _floating(
     infinity: tirx.Expr,
     descending: bool,
 ) -> list[tirx.Expr]:
-    """Negative numbers with all bits flipped, so that greater magnitudes come first; -0 as +0."""
+    """Flip all bits of negative numbers, so that greater magnitudes come first; -0 as +0."""
     magnitude = top & (sign - _const(1))
     more = [word != _const(0) for word in rest]
     negative = tirx.all((top & sign) != _const(0), tirx.any(magnitude != _const(0), *more))
@@ -125,7 +126,7 @@ def _flip(word: tirx.Expr, descending: bool) -> tirx.Expr:
 
 
 def _split(pattern: tirx.Expr, bits: int) -> list[tirx.Expr]:
-    """An unsigned number as 32-bit words, the least significant first."""
+    """Split an unsigned number into 32-bit words, the least significant first."""
     if bits < 64:
         return [pattern.astype("uint32")]
     return [

@@ -1,4 +1,4 @@
-"""Kernels of ONNX's NonMaxSuppression: choose for each class, count, and list what is chosen."""
+"""Kernels of ONNX's NonMaxSuppression: choose for each class, count, and list the chosen boxes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["fill_indices", "number_selected", "select_boxes", "suppression"]
 
 
 def suppression(spec: DeviceSpec) -> type[cpu_nms.Suppression] | type[gpu_nms.Suppression]:
-    """The kernels of a device."""
+    """Return the suppression kernels of a device."""
     return gpu_nms.Suppression if spec.launches_grids else cpu_nms.Suppression
 
 
@@ -35,7 +35,7 @@ def select_boxes(
     score_threshold: float | None,
     center_point_box: bool,
 ) -> Kernel:
-    """Greedy suppression within each class of each picture.
+    """Build the kernels of greedy suppression within each class of each picture.
 
     Parameters
     ----------
@@ -80,9 +80,9 @@ def select_boxes(
 
 
 def number_selected(lists: int, spec: DeviceSpec) -> Kernel:
-    """``(counts[lists], starts[lists], shape[2], workspace...)``: where lists begin in the result.
+    """Build ``(counts[lists], starts[lists], shape[2], workspace...)``.
 
-    ``shape`` is int64, ``[sum(counts), 3]``.
+    ``starts`` is where lists begin in the result. ``shape`` is int64, ``[sum(counts), 3]``.
     """
     scan = (
         LineScan(1, lists, "int32", OPERATORS["add"], True, spec) if spec.launches_grids else None
@@ -113,9 +113,9 @@ def number_selected(lists: int, spec: DeviceSpec) -> Kernel:
 
 
 def fill_indices(batch: int, classes: int, max_selected: int, spec: DeviceSpec) -> Kernel:
-    """``(picked, counts, starts, out[m, 3])``: the lists one after the other.
+    """Build ``(picked, counts, starts, out[m, 3])``: the lists one after the other.
 
-    A row of ``out`` is picture, class and box, int64. What is launched does not depend on `m`.
+    A row of ``out`` is picture, class and box, int64. The launch does not depend on `m`.
     """
     lists = batch * classes
 

@@ -1,6 +1,6 @@
-"""Where the elements are that are not zero: their number first, then an index on every axis.
+"""Positions of nonzero elements: their number first, then an index on every axis.
 
-Two kernels, between which the host makes room for just as many.
+Between the two kernels the host allocates a result of exactly that size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Shape = Sequence[int | tirx.Expr]
 
 
 def count_nonzero(shape: Shape, dtype: str, spec: DeviceSpec) -> Kernel:
-    """How many elements are not zero, and what finds them again.
+    """Build the kernel that counts the nonzero elements, and prepares their search.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def count_nonzero(shape: Shape, dtype: str, spec: DeviceSpec) -> Kernel:
     -------
     Kernel
         ``(data, result_shape, found, workspace...)``: int64 ``[axes, number]``; on a GPU the flat
-        positions, on a CPU the number in front of the part of each core.
+        positions, on a CPU the number before the part of each core.
     """
     on_gpu = spec.launches_grids
     size, parts = prod(shape), max(spec.cores, 1)
@@ -82,7 +82,7 @@ def count_nonzero(shape: Shape, dtype: str, spec: DeviceSpec) -> Kernel:
 
 
 def nonzero_indices(shape: Shape, dtype: str, spec: DeviceSpec) -> Kernel:
-    """The index on every axis of each element that is not zero, in the order of memory.
+    """Build the kernel of the index on every axis of each nonzero element, in memory order.
 
     Parameters as of :func:`count_nonzero`.
 
@@ -136,7 +136,7 @@ def _is_nonzero(value: tirx.Expr, dtype: str) -> tirx.Expr:
 
 
 def _part(part: tirx.Expr, parts: int, size: Any) -> tuple[tirx.Expr, tirx.Expr]:
-    """The elements of one of several equal parts."""
+    """Return the bounds of one of several equal parts."""
     wide, whole = part.astype("int64"), int64(size)
     return (
         hold(tirx.floordiv(whole * wide, parts)),

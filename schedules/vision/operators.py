@@ -1,4 +1,4 @@
-"""Associative operators that a scan can go by."""
+"""Associative operators of scans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Associative:
     Attributes
     ----------
     combine : callable
-        Of two expressions of one type, the one that comes first in the line in front.
+        Of two expressions of one type; the first operand comes first in the line.
     identity : callable
         The constant of a type that changes nothing.
     """
@@ -30,7 +30,7 @@ class Associative:
 
 
 def _maximum(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
-    """With NaN wherever one is, as NumPy's."""
+    """Return the maximum, NaN wherever one is, as in NumPy."""
     return tirx.Select(tirx.any(a >= b, tirx.isnan(a)), a, b)
 
 
@@ -56,4 +56,4 @@ OPERATORS: Mapping[str, Associative] = {
     "maximum": Associative(_maximum, _least),
     "minimum": Associative(_minimum, _greatest),
 }
-"""By the names that NumPy has for them."""
+"""Operators by the names that NumPy has for them."""

@@ -1,4 +1,4 @@
-"""Regions that a region proposal network proposes (Ren et al., Faster R-CNN, NeurIPS 2015)."""
+"""Proposals of a region proposal network (Ren et al., Faster R-CNN, NeurIPS 2015)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["base_anchors", "propose"]
 def base_anchors(
     stride: int, scales: Sequence[float], ratios: Sequence[float]
 ) -> NDArray[np.float32]:
-    """The anchors of the cell in the corner, as py-faster-rcnn makes them.
+    """Return the anchors of the cell in the corner, as py-faster-rcnn makes them.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def propose(
         return tirx.const(float(number), BOX_DTYPE)
 
     def anchor(which: tirx.Expr, column: int) -> tirx.Expr:
-        """A number of an anchor, chosen from constants: there are few."""
+        """Return a number of an anchor, chosen from constants: there are few."""
         value = exactly(anchors[-1, column])
         for i in range(count - 2, -1, -1):
             value = tirx.Select(which == i, exactly(anchors[i, column]), value)
@@ -105,7 +105,7 @@ def propose(
         *space: Any,
     ) -> None:
         def decode(index: tirx.Expr) -> None:
-            """In the order of cells, and of anchors within a cell."""
+            """Decode a region, in the order of cells, and of anchors within a cell."""
             picture, at = hold(tirx.floordiv(index, length)), hold(tirx.floormod(index, length))
             cell, which = hold(tirx.floordiv(at, count)), hold(tirx.floormod(at, count))
             row, column = hold(tirx.floordiv(cell, width)), hold(tirx.floormod(cell, width))

@@ -1,8 +1,9 @@
 """Resize of pictures on a CPU: by columns, line by line, and then by rows.
 
-What an element is made of is the same in every plane and, of columns, in every row: tables say it.
-A line of the operand is resized by columns once, when the first row needs it, and stays in the
-nearest cache for the rows that need it too; these are sums of lines, in vectors.
+The operand's elements that make a result are the same in every plane and, for columns, in every
+row: tables list them. A line of the operand is resized by columns once, when the first row needs
+it. It stays in the nearest cache for the other rows that need it. Rows are weighted sums of lines,
+in vectors.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tvm_edge.schedules.emit import Kernel, Tensor, function, hold, register, wh
 
 __all__ = ["resize_planes", "resize_tables"]
 
-# Tasks of a core, so that cores which are late do not hold up the others.
+# Tasks of a core, so that late cores do not hold up the others.
 _TASKS = 4
 
 _LANES = 16
@@ -28,7 +29,7 @@ _LANES = 16
 def resize_tables(
     rows: tuple[np.ndarray, np.ndarray], columns: tuple[np.ndarray, np.ndarray], kind: str
 ) -> list[np.ndarray]:
-    """Parameters of :func:`resize_planes` behind its operand.
+    """Return the parameters of :func:`resize_planes` after its operand.
 
     Parameters
     ----------
@@ -52,12 +53,12 @@ def resize_planes(
     tables: Sequence[np.ndarray],
     spec: DeviceSpec,
 ) -> Kernel:
-    """A kernel of ``[planes, height, width]`` and the tables.
+    """Build the kernel of ``[planes, height, width]`` and the tables.
 
     Parameters
     ----------
     planes : int or tirx.Var
-        How many.
+        Number of planes.
     size : (int, int)
         Height and width of the operand.
     tables : sequence of numpy.ndarray
@@ -67,7 +68,7 @@ def resize_planes(
     row_at, row_weight, column_at, _ = tables
     (height, row_taps), (column_taps, width) = row_at.shape, column_at.shape
     kind = str(row_weight.dtype)
-    # Lines that one row is made of; what they are called repeats after so many.
+    # Lines that one row depends on; their names repeat after so many.
     kept = int((row_at.max(1) - row_at.min(1)).max()) + 1
     bands = _bands(planes, height, spec)
     rows_of_band = -(-height // bands)
@@ -111,7 +112,7 @@ def resize_planes(
 
 
 def _bands(planes: Any, height: int, spec: DeviceSpec) -> int:
-    """Parts of a plane that different cores take; lines between them are resized by both."""
+    """Count the parts of a plane for different cores; lines between them are resized by both."""
     if not isinstance(planes, int):
         return 1
     return max(1, min(height, -(-_TASKS * max(spec.cores, 1) // planes)))

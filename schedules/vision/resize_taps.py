@@ -1,4 +1,4 @@
-"""Which elements of an axis make those of a resized one, and by what weights.
+"""Elements of an axis that contribute to those of a resized one, and their weights.
 
 ONNX's definition of Resize, calculated in float32 as ONNX Runtime does.
 """
@@ -13,12 +13,12 @@ import numpy as np
 __all__ = ["LONGEST", "Axis", "Filter", "positions_of", "taps_of"]
 
 LONGEST = 1 << 24
-"""Of an axis, whose indices are listed."""
+"""Limit of an axis whose indices are listed."""
 
 
 @dataclass(frozen=True)
 class Filter:
-    """How elements of the result are made of elements of the operand."""
+    """Mapping from elements of the operand to elements of the result."""
 
     mode: str
     coordinates: str
@@ -30,7 +30,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Axis:
-    """Lengths of an axis, and which part of it is resized.
+    """Lengths of an axis, and the part of it that is resized.
 
     Attributes
     ----------
@@ -49,12 +49,12 @@ class Axis:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the result is the operand."""
+        """Return whether the result is the operand."""
         return self == Axis(self.old, self.old, 1.0)
 
 
 def taps_of(axis: Axis, how: Filter) -> tuple[np.ndarray, np.ndarray]:
-    """Which elements make each element of the result, and by what weight: two [new, taps]."""
+    """Return the elements that make each one of the result, and weights: two ``[new, taps]``."""
     position = positions_of(axis, how.coordinates).astype("float64")
     # Far outside is as good as outside, and an integer; NaN is outside of every crop.
     position = np.nan_to_num(np.clip(position, -LONGEST, 2 * LONGEST))
@@ -84,7 +84,7 @@ def taps_of(axis: Axis, how: Filter) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _weight(distance: np.ndarray, how: Filter) -> np.ndarray:
-    """The filter: a triangle, or Keys' cubic."""
+    """Evaluate the filter: a triangle, or Keys' cubic."""
     d = np.abs(distance)
     if how.mode == "linear":
         return np.clip(1 - d, 0, 1)
@@ -95,7 +95,7 @@ def _weight(distance: np.ndarray, how: Filter) -> np.ndarray:
 
 
 def positions_of(axis: Axis, coordinates: str) -> np.ndarray:
-    """Where in the operand each element of the result lies."""
+    """Return the position in the operand of each element of the result."""
     # In float32, as ONNX Runtime: nearest depends on what 0.3 is rounded to.
     old, new, scale = (np.float32(value) for value in (axis.old, axis.new, axis.scale))
     y, one, half = np.arange(axis.new, dtype="float32"), np.float32(1), np.float32(0.5)
@@ -110,7 +110,7 @@ def positions_of(axis: Axis, coordinates: str) -> np.ndarray:
         offset = old / 2 * (one - new / (scale * old))
         return offset + (y + half) / scale - half
     if coordinates == "align_corners":
-        # As ONNX Runtime, PyTorch and ONNX's text; its tests take the length before rounding.
+        # As in ONNX Runtime, PyTorch and ONNX's text; its tests use the length before rounding.
         return y * (old - one) / (new - one) if axis.new > 1 else np.zeros(axis.new, "float32")
     if coordinates == "tf_crop_and_resize":
         start, end = np.float32(axis.start), np.float32(axis.end)

@@ -1,7 +1,7 @@
 """ROIAlign (Mask R-CNN, ICCV 2017) and ROI pooling (Fast R-CNN, ICCV 2015).
 
-A GPU has a work-item for each element of the result, which looks for its bin itself. A CPU looks
-for the bins of a region once, and takes many channels at a time.
+A GPU has a work-item for each element of the result, which finds its bin itself. A CPU finds the
+bins of a region once, and computes many channels at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def roi_align(
     at_least_one: bool,
     mode: str = "avg",
 ) -> Kernel:
-    """The kernel of ROIAlign.
+    """Build the kernel of ROIAlign.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def roi_align(
 def roi_pool(
     maps: Maps, bins: Sequence[int], spec: DeviceSpec, *, scale: float, halves: str = "away"
 ) -> Kernel:
-    """The kernel of ROI pooling.
+    """Build the kernel of ROI pooling.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def _kernel(maps: Maps, operation: Operation, spec: DeviceSpec) -> Kernel:
 
 
 def _by_elements(maps: Maps, operation: Operation, spec: DeviceSpec) -> Kernel:
-    """A work-item for each element of the result."""
+    """Build the kernel with a work-item for each element of the result."""
     _, channels, height, width = maps.shape
     rows, columns = operation.rows.bins, operation.columns.bins
     shape = [maps.regions, channels, rows, columns]

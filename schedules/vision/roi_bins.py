@@ -1,4 +1,4 @@
-"""Where the bins of a region lie in a feature map: the meaning of ROIAlign and ROI pooling.
+"""Bins of a region in a feature map: the definition of ROIAlign and ROI pooling.
 
 Both are separable: rows and columns of bins are found by themselves.
 """
@@ -15,17 +15,17 @@ from tvm_edge.schedules.emit import hold
 
 __all__ = ["Axis", "PixelBins", "Pixels", "PointBins", "Points", "Tap", "calculated_in", "nearest"]
 
-# Bounds of what is converted to an integer, so that sums of two stay in 32 bits.
+# Bounds of numbers converted to an integer, so that sums of two stay in 32 bits.
 _FAR = 1 << 28
 
 
 def calculated_in(dtype: str) -> str:
-    """The type of coordinates and sums for elements of a type."""
+    """Return the type of coordinates and accumulators for elements of a type."""
     return "float64" if dtype == "float64" else "float32"
 
 
 def nearest(index: tirx.Expr, count: int) -> tirx.Expr:
-    """`index`, a number of any type, as one of `count` positions; NaN as the first."""
+    """Clip `index`, a number of any type, to one of `count` positions; NaN becomes the first."""
     kind = index.ty.dtype
     last = tirx.const(count - 1, kind)
     # Comparisons with NaN are false; maximum and minimum differ between devices.
@@ -34,31 +34,31 @@ def nearest(index: tirx.Expr, count: int) -> tirx.Expr:
 
 
 def _clipped(value: tirx.Expr, low: Any, high: Any) -> tirx.Expr:
-    """`value` between two bounds; NaN as the lower one."""
+    """Clip `value` to two bounds; NaN becomes the lower one."""
     above = tirx.Select(value > low, value, low)
     return tirx.Select(above < high, above, high)
 
 
 Tap = tuple[tirx.Expr, tirx.Expr]
-"""A pixel, ``int32`` and always inside of the axis, and the weight that it has."""
+"""Pixel, ``int32`` and always inside of the axis, and its weight."""
 
 
 class Axis(Protocol):
-    """The bins of one region on one axis: each is made of taps, some at a step."""
+    """Bins of one region on one axis: each has taps, some at a step."""
 
     def span(self, bin_: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-        """The first step of a bin, and how many it has inside of the axis."""
+        """Return the first step of a bin, and how many it has inside of the axis."""
 
     def taps(self, bin_: tirx.Expr, step: tirx.Expr) -> Sequence[Tap]:
-        """The taps of a step."""
+        """Return the taps of a step."""
 
     def whole(self, bin_: tirx.Expr) -> tirx.Expr:
-        """Whether a bin has steps, and all are inside of the axis."""
+        """Return whether a bin has steps, and all are inside of the axis."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """How ROIAlign places points on an axis.
+    """Placement of ROIAlign's points on an axis.
 
     Attributes
     ----------
@@ -79,13 +79,13 @@ class Points:
     at_least_one: bool
 
     def most(self, size: int) -> int:
-        """Points of a region inside of an axis of `size` pixels, at most."""
+        """Return the maximum number of points of a region inside of an axis of `size` pixels."""
         # Where a bin's length decides, its points are at least half a pixel apart, unless it has
         # one; some more at the ends of each are looked at.
         return self.bins * self.ratio if self.ratio else 2 * (size + 2) + 8 * self.bins
 
     def of(self, start: tirx.Expr, end: tirx.Expr, size: int, kind: str) -> PointBins:
-        """The bins of a region, calculated in the order and type that ONNX Runtime does."""
+        """Compute the bins of a region, in the order and type of ONNX Runtime."""
 
         def number(value: Any) -> tirx.Expr:
             return tirx.const(value, kind)
@@ -105,7 +105,7 @@ class Points:
 
 @dataclass(frozen=True)
 class PointBins:
-    """The bins of one region on one axis.
+    """Bins of one region on one axis, by points.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class PointBins:
     count: tirx.Expr
 
     def span(self, bin_: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-        """The first point of a bin that may be inside of the axis, and how many there may be.
+        """Return the first point of a bin that may be inside of the axis, and how many may be.
 
         A region can be any number of times as large as the feature map.
         """
@@ -147,14 +147,14 @@ class PointBins:
         return from_, count
 
     def whole(self, bin_: tirx.Expr) -> tirx.Expr:
-        """Whether a bin has points, and all are looked at."""
+        """Return whether a bin has points, and all are visited."""
         _, count = self.span(bin_)
         return tirx.all(
             self.count > tirx.const(0, self.kind), count.astype(self.kind) >= self.count
         )
 
     def taps(self, bin_: tirx.Expr, step: tirx.Expr) -> Sequence[Tap]:
-        """The pixels around a point; their weights are 0 if it is outside of the axis."""
+        """Return the pixels around a point; their weights are 0 if it is outside of the axis."""
 
         def number(value: Any) -> tirx.Expr:
             return tirx.const(value, self.kind)
@@ -174,7 +174,7 @@ class PointBins:
 
 @dataclass(frozen=True)
 class Pixels:
-    """How ROI pooling divides whole pixels among bins.
+    """Division of whole pixels among bins in ROI pooling.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ class Pixels:
     halves: str
 
     def of(self, start: tirx.Expr, end: tirx.Expr, size: int, kind: str) -> PixelBins:
-        """The bins of a region."""
+        """Compute the bins of a region."""
         first, last = (self._pixel(corner.astype(kind), kind) for corner in (start, end))
         count = tirx.max(last - first + 1, 1)
         return PixelBins(size, kind, first, hold(count.astype(kind) / tirx.const(self.bins, kind)))
@@ -213,7 +213,7 @@ class Pixels:
 
 @dataclass(frozen=True)
 class PixelBins:
-    """The bins of one region on one axis.
+    """Bins of one region on one axis, by pixels.
 
     Attributes
     ----------
@@ -233,7 +233,7 @@ class PixelBins:
     step: tirx.Expr
 
     def span(self, bin_: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-        """The first pixel of a bin, and how many it has inside of the axis."""
+        """Return the first pixel of a bin, and how many it has inside of the axis."""
         start = tirx.floor(bin_.astype(self.kind) * self.step).astype("int32") + self.first
         end = tirx.ceil((bin_ + 1).astype(self.kind) * self.step).astype("int32") + self.first
         from_ = hold(tirx.max(tirx.min(start, self.size), 0))
@@ -241,10 +241,10 @@ class PixelBins:
         return from_, hold(count)
 
     def whole(self, bin_: tirx.Expr) -> tirx.Expr:
-        """Whether a bin has pixels inside of the axis."""
+        """Return whether a bin has pixels inside of the axis."""
         _, count = self.span(bin_)
         return count > 0
 
     def taps(self, bin_: tirx.Expr, step: tirx.Expr) -> Sequence[Tap]:
-        """A pixel of the bin."""
+        """Return a pixel of the bin."""
         return [(step, tirx.const(1, self.kind))]

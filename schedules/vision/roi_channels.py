@@ -1,8 +1,8 @@
 """ROI operators on a CPU: channels side by side in vectors.
 
-Elements of a bin are taken from anywhere in a map, and the same ones of each channel. So maps are
-first rewritten with blocks of channels innermost. Then the cores share the regions; one lists the
-taps of a region's rows and columns of bins, and adds up vectors of channels by these lists.
+Elements of a bin are anywhere in a map, and at the same places in each channel. So maps are first
+rewritten with blocks of channels innermost. Then the cores share the regions. A core lists the taps
+of a region's rows and columns of bins, and adds up vectors of channels by these lists.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from tvm_edge.schedules.vision.roi_operation import Maps, Operation
 
 __all__ = ["pool_channels"]
 
-# Channels of a block: some vectors of any CPU, which share the work of finding an element.
+# Channels of a block: some vectors of any CPU, which share the cost of finding an element.
 _LANES = 64
 _FEWEST_LANES = 16
 
 # Columns of a map that are rewritten together: a cache line.
 _COLUMNS = 16
 
-# Pixels that are rewritten in the time that it takes to collect a bin from channels that lie apart.
+# Pixels rewritten in the time of collecting a bin from channels that lie apart.
 _REWRITTEN_FOR_A_BIN = 8
 
-# Tasks of a core, so that cores which are late do not hold up the others.
+# Tasks of a core, so that late cores do not hold up the others.
 _TASKS = 4
 
 
 def pool_channels(maps: Maps, operation: Operation, spec: DeviceSpec) -> Kernel:
-    """A kernel as of :func:`tvm_edge.schedules.vision.roi.roi_align`, for any number of regions."""
+    """Build :func:`tvm_edge.schedules.vision.roi.roi_align`'s kernel, for any number of regions."""
     batch, channels, height, width = maps.shape
     rows, columns, kind = operation.rows.bins, operation.columns.bins, operation.kind
     rewritten = _is_worth_rewriting(maps, rows * columns)
@@ -60,7 +60,7 @@ def pool_channels(maps: Maps, operation: Operation, spec: DeviceSpec) -> Kernel:
                         value = data[picture, channel, y, first + x]
                         blocked[(at * width + first + x) * lanes + lane] = value.astype(kind)
 
-            # What is written of some columns stays in the nearest cache until it is complete.
+            # The part that some columns write stays in the nearest cache until it is complete.
             tiles, rest = divmod(width, _COLUMNS)
             with T.serial(0, tiles) as number:
                 tile(number * _COLUMNS, _COLUMNS)
@@ -117,7 +117,7 @@ def pool_channels(maps: Maps, operation: Operation, spec: DeviceSpec) -> Kernel:
 
 
 def _is_worth_rewriting(maps: Maps, bins: int) -> bool:
-    """Whether regions are so many that it is faster to have channels side by side."""
+    """Return whether regions are so many that it is faster to have channels side by side."""
     batch, _, height, width = maps.shape
     if not isinstance(maps.regions, int):
         return True
@@ -125,7 +125,7 @@ def _is_worth_rewriting(maps: Maps, bins: int) -> bool:
 
 
 def _groups(regions: Any, blocks: int, spec: DeviceSpec) -> int:
-    """Parts that the channels of a region are shared out in; each lists its taps again."""
+    """Count the parts that a region's channels are divided into; each lists its taps again."""
     if not isinstance(regions, int):
         return 1
     return min(blocks, -(-_TASKS * max(spec.cores, 1) // max(regions, 1)))
@@ -160,7 +160,7 @@ class _List:
 
 
 def _listed(axis: Axis, operation: Operation) -> Axis:
-    """An axis of points as a list; one of pixels is one already."""
+    """List the taps of an axis of points; an axis of pixels is a list already."""
     if not isinstance(axis, PointBins):
         return axis
     rule, kind = axis.points, axis.kind
@@ -184,7 +184,7 @@ def _listed(axis: Axis, operation: Operation) -> Axis:
         first, count = axis.span(bin_)
         with T.serial(0, count) as i:
             taps = axis.taps(bin_, first + i)
-            # Where coordinates are coarser than pixels there can be more points than room.
+            # Where coordinates are coarser than pixels there can be more points than fit.
             with when(length[0] + 2 <= room):
                 if operation.reduction == "mean":
                     _add_weights(found, begin, length, taps)
@@ -202,7 +202,7 @@ def _append(found: _List, length: Any, taps: Sequence[Tap]) -> None:
 
 
 def _add_weights(found: _List, begin: tirx.Expr, length: Any, taps: Sequence[Tap]) -> None:
-    """Neighbouring points share pixels, of which a mean needs the sum of weights only."""
+    """Add the weights of neighbouring points: they share pixels, and a mean needs only the sum."""
     (low, low_weight), (_, high_weight) = taps
     end = hold(length[0])
     one_before, two_before = (hold(tirx.max(end - back, begin)) for back in (1, 2))

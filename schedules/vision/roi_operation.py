@@ -1,4 +1,4 @@
-"""What ROIAlign and ROI pooling make of the taps of a bin."""
+"""Reductions of the taps of a bin in ROIAlign and ROI pooling."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Maps:
     regions : int or tirx.Var
         How many.
     index_dtype : str or None
-        Type of the batch indices, a vector of their own; ``None`` where they stand in front of the
+        Type of the batch indices, a vector of their own; ``None`` where they come before the
         corners in a region's row.
     """
 
@@ -49,24 +49,24 @@ class Maps:
         return tensors
 
     def picture(self, regions: Sequence[Any], at: tirx.Expr) -> tirx.Expr:
-        """Which map a region is of."""
+        """Return the index of a region's map."""
         index = regions[0][at, 0] if self.index_dtype is None else regions[1][at]
         return hold(nearest(index, self.shape[0]))
 
     def corners(self, regions: Sequence[Any], at: tirx.Expr) -> list[tirx.Expr]:
-        """``x1, y1, x2, y2`` of a region."""
+        """Return ``x1, y1, x2, y2`` of a region."""
         first = 1 if self.index_dtype is None else 0
         return [regions[0][at, first + i] for i in range(4)]
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A reduction of the taps of a bin.
+    """Reduction of the taps of a bin.
 
     Attributes
     ----------
     kind : str
-        The type that it is calculated in.
+        Type of the calculation.
     rows, columns : Points or Pixels
         How a region is divided.
     reduction : {"mean", "greatest corner", "greatest pixel"}
@@ -80,7 +80,7 @@ class Operation:
     reduction: Literal["mean", "greatest corner", "greatest pixel"]
 
     def start(self, ys: Axis, xs: Axis, *bin_: tirx.Expr) -> tirx.Expr:
-        """What a reduction begins with."""
+        """Return the initial value of a reduction."""
         zero = tirx.const(0, self.kind)
         if self.reduction == "mean":
             return zero
@@ -88,7 +88,7 @@ class Operation:
         return tirx.Select(whole, tirx.const(float("-inf"), self.kind), zero)
 
     def combine(self, sofar: tirx.Expr, weight: tirx.Expr, value: tirx.Expr) -> tirx.Expr:
-        """A reduction and one more tap."""
+        """Combine a reduction with one more tap."""
         if self.reduction == "mean":
             return sofar + weight * value
         if self.reduction == "greatest corner":
@@ -96,7 +96,7 @@ class Operation:
         return tirx.Select(value > sofar, value, sofar)
 
     def factor(self, ys: Axis, xs: Axis) -> tirx.Expr:
-        """By what a reduction is multiplied at last."""
+        """Return the final factor of a reduction."""
         one = tirx.const(1, self.kind)
         if not isinstance(ys, PointBins) or not isinstance(xs, PointBins):
             return one
@@ -112,7 +112,7 @@ class Operation:
         bin_: Sequence[tirx.Expr],
         body: Callable[[tirx.Expr, tirx.Expr, tirx.Expr], None],
     ) -> None:
-        """``body(y, x, weight)`` for all taps of a bin."""
+        """Call ``body(y, x, weight)`` for all taps of a bin."""
         (first_y, count_y), (first_x, count_x) = ys.span(bin_[0]), xs.span(bin_[1])
         with T.serial(0, count_y) as i:
             rows = ys.taps(bin_[0], first_y + i)

@@ -1,10 +1,10 @@
-"""Scatter: updates written to, or combined with, what their indices point to.
+"""Scatter: updates written to, or combined with, the elements that their indices point to.
 
-Every update belongs to one slice of the data, its target; a slice is one element for
-``scatter_elements``, and what the indices leave open for ``scatter_nd``. With several updates of a
-slice the result is as if they came one after the other. On a GPU they are sorted by target, without
-atomic operations, and a work-item takes all of an element's; on a CPU each core has a part of the
-result and goes through all updates, or one core writes all where they are of few elements.
+Every update belongs to one slice of the data, its target. A slice is one element for
+``scatter_elements``, and the axes without an index for ``scatter_nd``. Several updates of a slice
+give the same result as one after the other. A GPU sorts them by target, without atomic operations,
+and a work-item applies all of an element's. On a CPU each core has a part of the result and goes
+through all updates; one core writes all updates of few elements.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ Shape = Sequence[int | tirx.Expr]
 
 Combine = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
 
-# Elements of a slice of which one core writes all updates.
+# Elements of a slice up to which one core writes all updates.
 _FEW = 4
-# Elements that one core is through with before another has found its part of them.
+# Elements that one core updates before another has found its part of them.
 _MIN_TO_SHARE = 1 << 13
 
 REDUCTIONS: Mapping[str, Combine] = {
     "update": lambda _, new: new,
     "add": lambda old, new: old + new,
     "mul": lambda old, new: old * new,
-    # As ONNX Runtime compares: a NaN stays where it is, and an update that is one counts for
+    # As ONNX Runtime compares: a NaN in the data stays, and an update that is NaN counts for
     # nothing.
     "max": lambda old, new: tirx.Select(old < new, new, old),
     "min": lambda old, new: tirx.Select(new < old, new, old),
     "mean": lambda old, new: (old + new) / tirx.const(2, new.ty.dtype),
 }
-"""What an element becomes, by the names that Relax has for it."""
+"""New value of an element, by the names that Relax has for it."""
 
 _OF_BOOL: Mapping[str, Combine] = {
     "update": lambda _, new: new,
@@ -62,7 +62,7 @@ _OF_BOOL: Mapping[str, Combine] = {
 
 
 def _combine(reduction: str, dtype: str) -> Combine:
-    """A reduction, of bools and of whole numbers too."""
+    """Return a reduction, of bools and of whole numbers too."""
     if dtype == "bool":
         return _OF_BOOL[reduction]
     if reduction == "mean" and "int" in dtype:
@@ -71,13 +71,13 @@ def _combine(reduction: str, dtype: str) -> Combine:
 
 
 def slice_targets(data: Tensor, indices: Tensor, axes: int, spec: DeviceSpec, dtype: str) -> Kernel:
-    """The slice that each index tuple of ``scatter_nd`` points to.
+    """Build the kernel that finds the slice of each index tuple of ``scatter_nd``.
 
     Parameters
     ----------
     data, indices : Tensor
         Shapes of constants and variables (constants alone on a GPU) and types. The tuples lie along
-        the last axis of `indices`. An index outside of its axis takes the nearest place; negative
+        the last axis of `indices`. An index outside of its axis means the nearest place; negative
         ones count from the end.
     axes : int
         How many axes of the data a tuple indexes.
@@ -105,7 +105,7 @@ def slice_targets(data: Tensor, indices: Tensor, axes: int, spec: DeviceSpec, dt
 def element_targets(
     data: Tensor, indices: Tensor, axis: int, spec: DeviceSpec, dtype: str
 ) -> Kernel:
-    """The element that each index of ``scatter_elements`` points to.
+    """Build the kernel that finds the element of each index of ``scatter_elements``.
 
     Parameters
     ----------
@@ -147,14 +147,14 @@ def apply_parts(
     *,
     by_row: tuple[int, int] | None = None,
 ) -> Kernel:
-    """The data with all updates, on a CPU.
+    """Build the kernel of the data with all updates, on a CPU.
 
     Parameters
     ----------
     data, targets, updates : Tensor
         Shapes of constants and variables, and types.
     axes : int
-        How many axes of the data are in front of a slice.
+        Number of axes of the data before a slice.
     reduction : str
         A name of :data:`REDUCTIONS`.
     spec : DeviceSpec
@@ -175,7 +175,7 @@ def apply_parts(
     few = isinstance(slices, int) and slices < 4 * cores
     whole = isinstance(size, int) and (size <= _FEW or not few)
     rows = None if by_row is None else [int64(n) for n in by_row]
-    # To find out that an update is another core's takes longer than a few elements of it.
+    # Finding out that an update is another core's is slower than a few elements of it.
     alone = isinstance(size, int) and size <= _FEW and rows is None
 
     def body(given: Any, places: Any, news: Any, result: Any) -> None:
@@ -228,7 +228,7 @@ def apply_parts(
 def apply_sorted(
     data: Tensor, targets: Tensor, updates: Tensor, axes: int, reduction: str, spec: DeviceSpec
 ) -> Kernel:
-    """The data with all updates, on a GPU.
+    """Build the kernel of the data with all updates, on a GPU.
 
     Parameters as of :func:`apply_parts`, of constant shapes.
 
@@ -276,7 +276,7 @@ def apply_sorted(
 
 
 def _flat(places: Sequence[tirx.Expr], lengths: Shape, indexed: Collection[int]) -> tirx.Expr:
-    """A position from one on each axis; those of `indexed` axes are brought inside."""
+    """Flatten a position from one on each axis; those of `indexed` axes are brought inside."""
     flat = tirx.const(0, "int64")
     for axis, (place, length) in enumerate(zip(places, lengths, strict=True)):
         extent, index = int64(length), hold(place)

@@ -1,7 +1,7 @@
 """Soft suppression (Bodla et al., Soft-NMS, ICCV 2017): scores decay where boxes overlap.
 
-Every choice depends on all before it, so a list is one work-group's, or one core's: the group looks
-for the best score, and then each work-item lets those of its own boxes decay.
+Every choice depends on all before it, so one work-group or one core processes a list. The
+work-group looks for the best score. Then each work-item lets those of its own boxes decay.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def soft_nms(
     sigma: float,
     by_class: bool,
 ) -> Kernel:
-    """Rows in the order they are chosen, with the scores they were chosen for.
+    """Build the kernel of rows in the order they are chosen, with their scores at that time.
 
     The best of the scores is chosen; then those of all boxes that overlap with it by `iou` are
     multiplied by ``exp(-iou**2 / (2 * sigma))``, or are out where that is above the threshold; and
@@ -88,7 +88,7 @@ def soft_nms(
                     with when(at < length):
                         best[0] = tirx.min(best[0], key(at))
                 chosen = hold(position_of(group.least(best)))
-                # Global memory is not fenced: who wrote the score tells it to the others.
+                # Global memory is not fenced: the work-item that wrote the score shares it.
                 owner = tirx.floormod(chosen, items) == item
                 score = group.told(owner, scores[first + chosen])
                 some = hold((score > exactly(rows.threshold)).astype("int32"))
@@ -125,7 +125,7 @@ def soft_nms(
 
 @contextmanager
 def _groups(count: int, items: int) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
-    """A work-group for each list, or a core where a group would be of one."""
+    """Yield a work-group for each list, or a core where a work-group would have one work-item."""
     if items > 1:
         with launch(count, items) as (group, item):
             yield group, item
@@ -135,7 +135,7 @@ def _groups(count: int, items: int) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
 
 
 class _Group:
-    """What the work-items of a group do together; nothing where there is one."""
+    """Joint operations of the work-items of a work-group; nothing where there is one."""
 
     def __init__(self, items: int, item: tirx.Expr) -> None:
         self._items, self._item = items, item
@@ -144,7 +144,7 @@ class _Group:
             self._told = T.buffer_proxy(T.decl_buffer([1], BOX_DTYPE, scope="shared"))
 
     def told(self, teller: tirx.Expr, value: tirx.Expr) -> tirx.Expr:
-        """What one of them has."""
+        """Return the value of one work-item to all."""
         if self._items == 1:
             return T.Bind(value)
         with when(teller):
@@ -153,7 +153,7 @@ class _Group:
         return hold(self._told[0])
 
     def least(self, word: Any) -> tirx.Expr:
-        """The least of one word of each."""
+        """Return the least of one word of each work-item."""
         if self._items == 1:
             return T.Bind(word[0])
         self._words[self._item] = word[0]

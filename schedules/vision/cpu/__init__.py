@@ -1,4 +1,4 @@
-"""Sorts and scans for CPUs, whose loops are shared out among cores."""
+"""Sorts and scans for CPUs, whose loops are divided among cores."""
 
 from tvm_edge.schedules.vision.cpu.scan import scan_lines
 from tvm_edge.schedules.vision.cpu.select import top_k_rows

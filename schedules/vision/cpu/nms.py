@@ -1,7 +1,7 @@
-"""Greedy non-maximum suppression on a CPU: each box is compared with those kept, many at once.
+"""Greedy non-maximum suppression on a CPU: each box is compared with many kept ones at once.
 
-Many lists: each on one core. Few: all cores compare a block of boxes with what was kept in front of
-it, and one goes on within the block.
+Many lists run on one core each. With few lists all cores compare a block of boxes with those kept
+before it, and one core goes on within the block.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tvm_edge.schedules.vision.keys import WORD, pack, position_of
 
 __all__ = ["Suppression"]
 
-# Scores that are compared with the threshold at once.
+# Scores compared with the threshold at once.
 _SEEN = 64
-# Kept boxes that are compared with at once.
+# Kept boxes compared with a box at once.
 _CHUNK = 32
 # Boxes of a block that cores share.
 _BLOCK = 1024
-# Kept boxes from which on sharing a block is worth it.
+# Kept boxes above which sharing a block is worth it.
 _MIN_TO_SHARE = 64
 
 
@@ -55,7 +55,7 @@ class Suppression:
         self._cores = max(spec.cores, 1)
 
     def write(self, candidates: Candidates, kept: Any, counts: Any, _space: Any) -> None:
-        """The loops; parameters as for a GPU."""
+        """Write the loops; parameters as for a GPU."""
         share = 1 < self._cores > self._lists
         loop = T.serial if share or self._lists == 1 else T.parallel
         with loop(0, self._lists) as line:
@@ -85,7 +85,7 @@ class Suppression:
             counts[line] = chosen.count[0]
 
     def _sort(self, line: tirx.Expr, candidates: Candidates) -> tuple[Any, tirx.Expr]:
-        """Words of the boxes that take part, in order, and how many there are."""
+        """Sort the boxes that take part; return their words, and how many there are."""
         front, back = (T.buffer_proxy(T.decl_buffer([self._length], WORD)) for _ in range(2))
         count = register(tirx.IntImm("int32", 0))
         takes_part = candidates.takes_part
@@ -99,7 +99,7 @@ class Suppression:
         chunks = 0 if takes_part is None else self._length // _SEEN
         if takes_part is not None:
             with T.serial(0, chunks) as chunk:
-                # Most scores are below a detector's threshold: many are seen at once.
+                # Most scores are below a detector's threshold: many are compared at once.
                 some = register(tirx.IntImm("int32", 0))
                 with T.serial(0, _SEEN) as i:
                     some[0] = some[0] | takes_part(line, chunk * _SEEN + i).astype("int32")
@@ -142,7 +142,7 @@ class Suppression:
 
 
 class _Kept:
-    """What is kept of a list so far: one array for each number, so that vectors of them load."""
+    """Kept boxes of a list: one array for each number, so that loads are vectors."""
 
     def __init__(self, most: int, grouped: bool, overlap: Overlap) -> None:
         self._overlap, self._grouped = overlap, grouped
@@ -155,7 +155,7 @@ class _Kept:
         self.count = register(tirx.IntImm("int32", 0))
 
     def append(self, own: tuple[Box, Any]) -> None:
-        """Keep a box; it is known that there is room."""
+        """Append a box to the kept ones; it is known to fit."""
         box, group = own
         at = T.Bind(self.count[0])
         with when(tirx.floormod(at, _CHUNK) == 0):
@@ -171,7 +171,7 @@ class _Kept:
         self.count[0] = at + 1
 
     def suppress(self, own: tuple[Box, Any], first: Any) -> tirx.Expr:
-        """1 where a box that is kept suppresses another, of those from `first` on; else 0."""
+        """Return 1 where a kept box, of those from `first` on, suppresses another; else 0."""
         box, group = own
         count = T.Bind(self.count[0])
         hits = register(tirx.IntImm("int32", 0))

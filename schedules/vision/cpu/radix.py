@@ -27,7 +27,7 @@ Read = Callable[[Any], tirx.Expr]
 
 
 def key_of(word: tirx.Expr) -> tirx.Expr:
-    """The key of a word."""
+    """Return the key of a word."""
     return (word >> tirx.const(32, WORD)).astype("uint32")
 
 
@@ -59,7 +59,7 @@ def sort_words(front: Any, back: Any, base: Any, count: Any) -> None:
 
 
 def _insertion_sort(words: Any, base: Any, count: Any, whole: bool = False) -> None:
-    """By keys, or by whole words."""
+    """Sort by keys, or by whole words."""
 
     def rank(word: tirx.Expr) -> tirx.Expr:
         return word if whole else key_of(word)
@@ -79,7 +79,7 @@ def _insertion_sort(words: Any, base: Any, count: Any, whole: bool = False) -> N
 
 
 def _radix_sort(front: Any, back: Any, base: Any, count: Any) -> None:
-    """Least significant digit first; an even number of passes ends where it began."""
+    """Sort by the least significant digit first; an even number of passes ends where it began."""
     ends = registers(_DIGITS * _BUCKETS, "int32")
 
     def bucket(word: tirx.Expr, digit: int) -> tirx.Expr:
@@ -118,7 +118,7 @@ def select(words: Any, scratch: Any, count: Any, k: int) -> None:
     low, high = register(tirx.const(0, kind)), register(count.astype(kind))
 
     def pick() -> tirx.Expr:
-        """The median of three: neither the least nor the greatest."""
+        """Return the median of three: neither the least nor the greatest."""
         a, b, c = (
             T.Bind(words[at]) for at in (low[0], tirx.floordiv(low[0] + high[0], 2), high[0] - 1)
         )

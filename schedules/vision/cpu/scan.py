@@ -1,8 +1,8 @@
 """Prefix sums and other scans on a CPU.
 
-Lines one after the other in memory: many are shared out among the cores; a long one goes in blocks
-that fit into the cores' caches, of which each core first reduces and then scans a part, so that
-memory is read once. Lines side by side: vectors across them.
+Many lines one after the other in memory are divided among the cores. A long line is scanned in
+blocks that fit into the cores' caches. Each core first reduces and then scans a part of the block,
+so that memory is read once. Lines side by side are scanned in vectors across them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tvm_edge.schedules.vision.operators import OPERATORS, Associative
 
 __all__ = ["scan_lines"]
 
-# Elements of a step within a line: results in it do not wait for those of the step before.
+# Elements of a step within a line: its results do not wait for those of the step before.
 _STEP = 32
-# Sums that a reduction keeps side by side.
+# Accumulators that a reduction keeps side by side.
 _LANES = 64
 # Neighbouring lines that a core scans together.
 _ACROSS = 64
-# Elements of a line below which one core scans it faster than several that have to meet.
+# Elements of a line below which one core scans it faster than several that synchronize.
 _MIN_TO_SHARE = 1 << 16
 
 
@@ -50,7 +50,7 @@ def scan_lines(
 
     def body(data: Any, result: Any) -> None:
         def table(stride: Any) -> _Table:
-            """The lines, when they are `stride` wide: as a constant 1 it makes vectors."""
+            """Return the lines, `stride` apart; a stride that is the constant 1 allows vectors."""
             size = [outer * length * stride]
             flat, out = (
                 T.buffer_proxy(T.decl_buffer(size, buffer.dtype, buffer.data))
@@ -120,7 +120,7 @@ class _Scan:
         own = registers(_STEP, self.kind)
         with T.serial(0, steps) as step:
             at = T.Bind(first + step * _STEP)
-            # First among themselves: only one operation waits for the step before.
+            # The step is first scanned by itself: only one operation waits for the step before.
             for i in range(_STEP):
                 own[i] = table.load(line, at + i, 0)
             distance = 1
@@ -163,7 +163,7 @@ class _Scan:
 
 def _scan_along(scan: _Scan, table: _Table, outer: tirx.Expr, spec: DeviceSpec) -> None:
     cores, length = max(spec.cores, 1), table.length
-    # Elements of a core's part of a block: what was just reduced should still be in a cache.
+    # Elements of a core's part of a block: after the reduction it should still be in a cache.
     own_cache = spec.l2_cache or 1 << 18
     shared_cache = min(spec.l3_cache // (2 * cores), 4 * own_cache)
     part = max(own_cache, shared_cache) // (tvm.DataType(scan.kind).bits // 8)
@@ -191,7 +191,7 @@ def _scan_along(scan: _Scan, table: _Table, outer: tirx.Expr, spec: DeviceSpec) 
                     first = T.Bind(tirx.min(start + number * own, stop))
                     return first, T.Bind(tirx.min(first + own, stop))
 
-                # All cores reduce all parts but the last, which nobody waits for.
+                # All cores reduce all parts but the last, which no part waits for.
                 with T.parallel(0, cores) as core:
                     for number in range(cores - 1):
                         first, last = part_of(number)
@@ -237,7 +237,7 @@ def _scan_across(scan: _Scan, table: _Table, outer: tirx.Expr, inner: tirx.Expr)
                 table.store(line, at, first + i, before if scan.exclusive else after)
                 sums[i] = after
 
-        # With a constant width the compiler knows vectors.
+        # With a constant width the compiler uses vectors.
         with T.If(width == _ACROSS):
             with T.Then(), T.serial(0, length) as at:
                 row(_ACROSS, at)

@@ -1,7 +1,7 @@
 """The first k of each row on a CPU.
 
-A scan keeps what stands before the worst of the best k so far, and most of what it sees it only
-compares. All but the best k of those kept are dropped whenever their room is full.
+A scan keeps the elements that come before the worst of the best k so far, and only compares most of
+the others. Whenever the workspace is full it drops all kept elements but the best k.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tvm_edge.schedules.vision.keys import WORD, keys_of, pack, position_of
 
 __all__ = ["top_k_rows"]
 
-# Elements that are compared at once, and looked at one by one where any passes.
+# Elements that are compared at once, and one by one where any passes.
 _CHUNK = 32
 # Elements that are kept before anything is compared.
 _LEAST = 16
@@ -27,7 +27,7 @@ _MIN_TO_SHARE = 1 << 15
 
 
 def top_k_rows(dtype: str, k: int, spec: DeviceSpec, *, largest: bool, index_dtype: str) -> Kernel:
-    """The first `k` of each row in order, and where they were.
+    """Build the kernel of the first `k` of each row in order, with their indices.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def top_k_rows(dtype: str, k: int, spec: DeviceSpec, *, largest: bool, index_dty
             store(row, best.words)
 
         def together() -> None:
-            """One row after the other, a part of it on each core."""
+            """Process one row after the other, a part of it on each core."""
             found = T.buffer_proxy(T.decl_buffer([cores * k], WORD))
             counts = T.buffer_proxy(T.decl_buffer([cores], "int32"))
             with T.serial(0, rows) as row:
@@ -94,7 +94,7 @@ def top_k_rows(dtype: str, k: int, spec: DeviceSpec, *, largest: bool, index_dty
                 sort_words(*words, 0, T.Bind(count[0]))
                 store(row, words[0])
 
-        # How many there are may only be known now.
+        # The row length may only be known at run time.
         require(length >= k, f"a TopK asks for the first {k}, and there are fewer")
         if len(keys(tirx.const(0, "int64"))) > 1 or cores == 1:
             each_alone()
@@ -110,7 +110,7 @@ def top_k_rows(dtype: str, k: int, spec: DeviceSpec, *, largest: bool, index_dty
 
 
 class _Best:
-    """The best elements so far, with room for about as many again."""
+    """Best elements so far, in a workspace for about twice as many."""
 
     def __init__(self, k: int) -> None:
         self._k = k
@@ -118,15 +118,15 @@ class _Best:
         self.words = T.buffer_proxy(T.decl_buffer([self._room], WORD))
         self._scratch = T.buffer_proxy(T.decl_buffer([self._room], WORD))
         self.count = register(tirx.IntImm("int32", 0))
-        # Keys that do not stand before this one cannot be among the best.
+        # Keys that do not come before this one cannot be among the best.
         self._limit = register(tirx.const((1 << 32) - 1, "uint32"))
 
     def scan(self, key: Read, first: tirx.Expr, last: tirx.Expr) -> None:
-        """Take the elements of a range, in the order of their positions."""
+        """Scan the elements of a range, in the order of their positions."""
         if self._k == 1:
             self._scan_for_one(key, first, last)
             return
-        # Without a limit yet, and enough that one can be told.
+        # Without a limit yet, and with enough elements to find one.
         fill = T.Bind(tirx.min(last - first, max(self._k, _LEAST)))
         with T.serial(0, fill) as i:
             at = T.Bind(first + i)
@@ -158,7 +158,7 @@ class _Best:
         sort_words(self.words, self._scratch, 0, T.Bind(self.count[0]))
 
     def _scan_for_one(self, key: Read, first: tirx.Expr, last: tirx.Expr) -> None:
-        """A minimum of words, which compilers know vectors for."""
+        """Return the minimum of words, for which compilers use vectors."""
         least = register(tirx.const((1 << 64) - 1, WORD))
         with T.serial(0, last - first) as i:
             at = T.Bind(first + i)
@@ -167,7 +167,7 @@ class _Best:
         self.count[0] = tirx.min(last - first, 1).astype("int32")
 
     def _offer(self, key: Read, at: tirx.Expr, limit: tirx.Expr) -> None:
-        """Keep an element that stands before the limit; one as good came earlier and stays."""
+        """Keep an element that comes before the limit; one as good came earlier and stays."""
         position = T.Bind(at)
         found = T.Bind(key(position))
         # Written in any case: no branch to mispredict.

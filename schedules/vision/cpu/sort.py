@@ -1,7 +1,7 @@
 """Stable argsort of rows and of ragged segments on a CPU.
 
-Many rows or segments: each on one core. What is longer than a core's share is sorted in one piece
-for each core, and all of them merge the pieces, so that time depends on the total.
+Many rows or segments are sorted on one core each. One that is longer than a core's share is sorted
+in one piece for each core. All cores merge the pieces, so that the latency depends on the total.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tvm_edge.schedules.vision.keys import WORD, keys_of, position_of
 
 __all__ = ["argsort_rows", "argsort_segments"]
 
-# Elements below which merging pieces costs more than sorting them together gains.
+# Elements below which merging pieces costs more than sorting them in parallel gains.
 _MIN_TO_SHARE = 1 << 14
-# Ranges that segments are shared out by, for each core: more of them even out the load.
+# Ranges of segments for each core: more of them balance the load.
 _RANGES_PER_CORE = 4
 
 Store = Callable[[tirx.Expr, tirx.Expr], None]
-"""Take a rank, and the position of the element that has it."""
+"""Store a rank, and the position of the element that has it."""
 
 
 def argsort_rows(
     dtype: str, spec: DeviceSpec, *, descending: bool, index_dtype: str, values: bool
 ) -> Kernel:
-    """Indices that put each row in order.
+    """Build the kernel of the indices that put each row in order.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def argsort_rows(
 def argsort_segments(
     dtype: str, offset_dtype: str, spec: DeviceSpec, *, descending: bool, index_dtype: str
 ) -> Kernel:
-    """Indices that put each segment of a flat tensor in order.
+    """Build the kernel of the indices that put each segment of a flat tensor in order.
 
     Returns
     -------
@@ -114,7 +114,7 @@ def argsort_segments(
         # Elements of no segment keep their place.
         with T.parallel(0, length) as at:
             indices[at] = at.astype(index_dtype)
-        # Segments that overlap would have two cores sort in one place: they stay as they are.
+        # Overlapping segments would have two cores sort in one place: they stay as they are.
         ordered = register(tirx.IntImm("int32", 1))
         with T.serial(0, count - 1) as i:
             ordered[0] = ordered[0] & (offsets[i] <= offsets[i + 1]).astype("int32")
@@ -124,7 +124,7 @@ def argsort_segments(
                 segment = register(_lower_bound(bound, count, part * width))
 
                 def is_mine(segment: Any = segment, part: tirx.Expr = part) -> tirx.Expr:
-                    """Whether a segment starts in this range."""
+                    """Return whether a segment starts in this range."""
                     starts = offsets[segment[0]].astype("int64")
                     mine = starts < tirx.min((part + 1) * width, length)
                     inside = segment[0] + 1 < count
@@ -158,7 +158,7 @@ def argsort_segments(
 def _lower_bound(
     bound: Callable[[tirx.Expr], tirx.Expr], count: tirx.Expr, least: tirx.Expr
 ) -> tirx.Expr:
-    """The first offset that is not below `least`."""
+    """Return the first offset that is not below `least`."""
     low, high = register(tirx.const(0, "int64")), register(count)
     with T.While(low[0] < high[0]):
         middle = T.Bind(tirx.floordiv(low[0] + high[0], 2))
@@ -169,21 +169,21 @@ def _lower_bound(
 
 
 def _can_share(dtype: str, spec: DeviceSpec) -> bool:
-    """Whether cores may merge pieces: words hold whole keys of 32 bits only."""
+    """Return whether cores may merge pieces: words hold whole keys of 32 bits only."""
     return spec.cores > 1 and len(keys_of(dtype, False, lambda at: at)) == 1
 
 
 def _sort_alone(
     front: Any, back: Any, base: tirx.Expr, count: tirx.Expr, keys: Sequence[Read], store: Store
 ) -> None:
-    """One core sorts."""
+    """Sort on one core."""
     sort_keys(front, back, base, count, keys)
     with T.serial(0, count) as rank:
         store(rank, T.Bind(position_of(front[base + rank])))
 
 
 def _sharing(spec: DeviceSpec) -> Callable[..., None]:
-    """As :func:`_sort_alone`, by all cores."""
+    """Return :func:`_sort_alone` for all cores."""
     cores = spec.cores
 
     def sort(

@@ -1,4 +1,4 @@
-"""Distinct elements on a CPU: what a stable argsort puts side by side."""
+"""Distinct elements on a CPU: the runs of a stable argsort."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["first_elements", "unique"]
 
 
 def unique(dtype: str, *, in_order: bool) -> Kernel:
-    """Distinct elements from an argsort.
+    """Build the kernel of the distinct elements, from an argsort.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def unique(dtype: str, *, in_order: bool) -> Kernel:
             return order[rank].astype("int64")
 
         def opens(rank: tirx.Expr) -> tirx.Expr:
-            """Whether a group of equal elements begins at a rank."""
+            """Return whether a run of equal elements begins at a rank."""
             here, before = (
                 ordered_words(data[position(at)], dtype, False)
                 for at in (rank, tirx.max(rank - 1, 0))
@@ -67,9 +67,9 @@ def unique(dtype: str, *, in_order: bool) -> Kernel:
 def _by_occurrence(
     data: Any, length: tirx.Expr, values: Any, first: Any, inverse: Any, counts: Any
 ) -> None:
-    """Number the groups anew, in the order in which elements come.
+    """Renumber the runs in the order in which their elements come.
 
-    Where a group is first met its old number is replaced; later elements find the new one at the
+    Where a run is first met its old number is replaced; later elements find the new one at the
     position of the first.
     """
     old_first, old_counts = (T.buffer_proxy(T.decl_buffer([length], "int64")) for _ in range(2))
@@ -92,7 +92,7 @@ def _by_occurrence(
 
 
 def first_elements(dtype: str) -> Kernel:
-    """``(data[n], result[m])``: the first `m` elements."""
+    """Build the kernel ``(data[n], result[m])`` of the first `m` elements."""
     length, many = tirx.Var("length", "int64"), tirx.Var("many", "int64")
 
     def body(data: Any, result: Any) -> None:

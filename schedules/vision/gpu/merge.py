@@ -1,4 +1,4 @@
-"""What merge sorts on GPUs are made of: tiles, sorting networks, merge paths.
+"""Building blocks of merge sorts on GPUs: tiles, sorting networks, merge paths.
 
 Elements are 64-bit words that hold a key and, below it, a position. No two are equal, so that every
 way to sort them is stable.
@@ -35,35 +35,35 @@ __all__ = [
 ]
 
 LAST = tirx.const((1 << 64) - 1, WORD)
-"""Stands behind every element: what fills a tile up."""
+"""Word that comes after every element: it pads a tile."""
 
 Read = Callable[[tirx.Expr], tirx.Expr]
-"""The element at a position."""
+"""Return the element at a position."""
 Store = Callable[[tirx.Expr, tirx.Expr], None]
 """Write an element to a position."""
 
-# Work-items of a group, and elements of a work-item in registers. An odd number of elements keeps
-# neighbours in different banks of local memory.
+# Work-items of a work-group, and elements of a work-item in registers. An odd number of elements
+# keeps neighbours in different banks of local memory.
 _MOST_ITEMS, _EACH_FEW = 512, 5
 _ITEMS_SHORT, _EACH_SHORT = 256, 7
 _EACH_MANY = 15
-# Elements for each core from which on there are many.
+# Elements for each core above which there are many.
 _MANY_PER_CORE = 4096
 _EACH_ALONE = 8
 
 
 @dataclass(frozen=True)
 class Tile:
-    """How many elements are sorted at once and who does it.
+    """Number of elements that are sorted at once, and the work-items that sort them.
 
     Attributes
     ----------
     items : int
-        Work-items of a group.
+        Work-items of a work-group.
     each : int
         Elements that one work-item holds in registers.
     shared : bool
-        Whether a group sorts a tile together in local memory; else each work-item has its own.
+        Whether a work-group sorts a tile together in local memory; else each work-item has its own.
     """
 
     items: int
@@ -76,7 +76,7 @@ class Tile:
         return self.items * self.each if self.shared else self.each
 
     def for_each(self, tiles: int, body: Callable[[tirx.Expr, tirx.Expr], None]) -> None:
-        """A kernel over tiles; `body` writes what happens with a tile, given its work-item.
+        """Write a kernel over tiles; `body` writes the code of a tile, given its work-item.
 
         In a tile that is not shared the work-item is number 0.
         """
@@ -91,7 +91,7 @@ class Tile:
 
     @contextmanager
     def slots(self, item: tirx.Expr) -> Iterator[tuple[tirx.Expr, tirx.Expr]]:
-        """Statements for each element of a work-item: its number and its position in the tile.
+        """Yield statements for each element of a work-item: its number and position in the tile.
 
         Neighbours have neighbouring positions, so that they load and store side by side.
         """
@@ -100,10 +100,10 @@ class Tile:
 
 
 def choose_tile(spec: DeviceSpec, length: int, rows: int = 1) -> Tile:
-    """A tile for rows of `length` on a device: shared where it has local memory on the chip."""
+    """Choose a tile for rows of `length`: shared where a device has local memory on the chip."""
     items = power_of_two(min(spec.max_work_group_size, _MOST_ITEMS))
     room = spec.local_memory // 2 if spec.local_memory_kind == "dedicated" else 0
-    # Many elements: long tiles, few passes. Few: tiles for as many cores as there are.
+    # Many elements: long tiles, few passes. Few: tiles for all cores.
     each = _EACH_MANY if rows * length >= _MANY_PER_CORE * max(spec.cores, 1) else _EACH_FEW
     if each == _EACH_MANY or length <= _ITEMS_SHORT * _EACH_SHORT:
         items = min(items, _ITEMS_SHORT)
@@ -122,9 +122,9 @@ def position_bits(tile: Tile) -> int:
 
 
 def pack_in_tile(tile: Tile, segment: tirx.Expr, key: tirx.Expr, position: tirx.Expr) -> tirx.Expr:
-    """A word that sorts by the segment first; segment and position are below the tile's size."""
+    """Pack a word that sorts by segment first; segment and position are below the tile's size."""
     # Products, not shifts: TVM does not fold a shift of constants, such as that of a row which is
-    # the same for all work-items, and hands its value to the kernel, which no driver takes.
+    # the same for all work-items. It passes the value to the kernel, which no driver accepts.
     bits = position_bits(tile)
     return (
         segment.astype(WORD) * tirx.const(1 << (32 + bits), WORD)
@@ -134,7 +134,7 @@ def pack_in_tile(tile: Tile, segment: tirx.Expr, key: tirx.Expr, position: tirx.
 
 
 def position_in_tile(tile: Tile, word: tirx.Expr) -> tirx.Expr:
-    """The position in a word of :func:`pack_in_tile`."""
+    """Return the position in a word of :func:`pack_in_tile`."""
     return (word & tirx.const((1 << position_bits(tile)) - 1, WORD)).astype("int32")
 
 
@@ -178,7 +178,7 @@ def sort_tile(tile: Tile, item: tirx.Expr, load: Read, store: Store) -> None:
 
 @dataclass(frozen=True)
 class Lists:
-    """Two neighbouring sorted lists, and what of their merger a tile computes.
+    """Two neighbouring sorted lists, and the part of their merger that a tile computes.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class Lists:
 
 
 def merge_tile(tile: Tile, item: tirx.Expr, lists: Lists, read: Read, store: Store) -> None:
-    """Merge two lists as far as they end up in a tile."""
+    """Merge the part of two lists that belongs to a tile."""
     begin, skip = lists.first - lists.start, lists.middle - lists.start
     lengths = (skip, lists.stop - lists.middle)
     own = registers(tile.each, WORD)
@@ -215,7 +215,7 @@ def merge_tile(tile: Tile, item: tirx.Expr, lists: Lists, read: Read, store: Sto
     barrier()
     left = hold(ends[0])
     total = hold(lists.last - lists.first)
-    # In lists out of order, as senseless offsets leave them, splits may lie anywhere.
+    # Invalid offsets leave lists out of order: splits may then lie anywhere.
     lefts = hold(tirx.max(0, tirx.min(ends[1] - left, total)))
     with tile.slots(item) as (_, slot), when(slot < total):
         at = tirx.Select(
@@ -236,7 +236,7 @@ def merge_tile(tile: Tile, item: tirx.Expr, lists: Lists, read: Read, store: Sto
 
 
 def _share(local: Any, own: Any, tile: Tile, item: tirx.Expr) -> None:
-    """Lay the work-items' elements next to each other in local memory."""
+    """Store the work-items' elements next to each other in local memory."""
     with T.unroll(0, tile.each) as e:
         local[item * tile.each + e] = own[e]
     barrier()
@@ -256,7 +256,7 @@ def _network(own: Any, count: int) -> None:
 
 
 def _exchanges(count: int) -> list[tuple[int, int]]:
-    """Pairs to put in order, one after the other, so that `count` elements are sorted."""
+    """Return pairs to put in order, one after the other, so that `count` elements are sorted."""
     pairs = []
     top = 1 << max(0, (count - 1).bit_length() - 1)
     p = top
@@ -279,7 +279,7 @@ def _merge_path(
     rights: Any,
     diagonal: tirx.Expr,
 ) -> tirx.Expr:
-    """How many of the first `diagonal` elements of a merger come from the left list."""
+    """Count the elements of the left list among the first `diagonal` of a merger."""
     low = register(tirx.max(0, diagonal - rights))
     high = register(tirx.min(diagonal, lefts))
     with T.While(low[0] < high[0]):
@@ -299,7 +299,7 @@ def _merge(
     own: Any,
     count: int,
 ) -> None:
-    """The next `count` elements of two lists from two positions on; :data:`LAST` behind them."""
+    """Merge the next `count` elements of two lists; :data:`LAST` after them."""
 
     def peek(at: tirx.Expr, end: Any) -> tirx.Expr:
         return tirx.if_then_else(at < end, read(at), LAST)

@@ -1,11 +1,11 @@
 """Greedy non-maximum suppression (ICPP'19 §3.1.1): lists of boxes in blocks of their order.
 
-Boxes that take part are compacted and sorted by score. Then, block by block: a grid finds which
-boxes of a block overlap, as words of 32 bits; one work-group for each list sweeps them, and writes
-what it keeps; a grid drops what overlaps with that in all blocks to come. So only within a block is
-anything done one after the other, and only its words need workspace. Work-items are boxes, groups
-are blocks of boxes, and lists come last, as in the paper; and nothing is written for boxes that are
-suppressed.
+Boxes that take part are compacted and sorted by score. Three launches follow for each block. A grid
+finds the overlapping boxes of a block, as words of 32 bits. One work-group for each list sweeps the
+words, and writes the boxes that it keeps. A grid drops all later boxes that overlap with the kept
+ones. So work is serial only within a block, and only its words need workspace. Work-items are
+boxes, work-groups are blocks of boxes, and lists come last, as in the paper. Nothing is written for
+boxes that are suppressed.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from tvm_edge.schedules.vision.keys import WORD, pack
 __all__ = ["Suppression"]
 
 _BITS = 32
-# Boxes of a block: many at once are swept by one group; few take more launches.
+# Boxes of a block: one work-group sweeps many at once; few need more launches.
 _LONGEST_BLOCK, _SHORTEST_BLOCK = 2048, 128
-# Bytes for the words of a block, and for all workspace: lists that do not fit wait for others.
+# Bytes for the words of a block, and for all workspace: lists that do not fit run in later passes.
 _WORD_BYTES, _WORKSPACE_BYTES = 16 << 20, 64 << 20
-# Kept boxes that a group compares its own with, and boxes of a group.
+# Kept boxes that a work-group compares with its own, and boxes of a work-group.
 _STAGED, _ITEMS = 256, 128
-# Comparisons before a work-item looks at what they came to.
+# Comparisons before a work-item looks at their outcome.
 _ABREAST = 4
 
 
@@ -92,7 +92,7 @@ class Suppression:
 
     @property
     def workspace(self) -> list[Tensor]:
-        """Words of candidates, twice; their order; what is dropped; words of a block; counts."""
+        """Words of candidates, twice; their order; dropped boxes; words of a block; counts."""
         size = self.at_once * self.length
         return [
             ([size], WORD),
@@ -106,16 +106,16 @@ class Suppression:
         ]
 
     def write(self, candidates: Candidates, kept: Any, counts: Any, space: Any) -> None:
-        """The kernels.
+        """Write the kernels.
 
         Parameters
         ----------
         candidates : Candidates
         kept : buffer
-            ``[lists * most]`` int32: gets positions in the order of their keys; what is behind a
-            list's count stays undefined.
+            ``[lists * most]`` int32: gets positions in the order of their keys; those after a
+            list's count stay undefined.
         counts : buffer
-            ``[lists]`` int32: how many are kept.
+            ``[lists]`` int32: number of kept boxes.
         space : sequence of buffers
             The workspace.
         """
@@ -126,7 +126,7 @@ class Suppression:
 
 
 class _Pass:
-    """As many lists as there is workspace for."""
+    """Pass over as many lists as there is workspace for."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Pass:
         self._plan, self._first, self._candidates = plan, first, candidates
         self._kept, self._counts = kept, counts
         *self._sorting, self._order, self._dropped, self._words = space[:5]
-        # Of each list: boxes that take part, and boxes that were kept before the block at hand.
+        # Of each list: boxes that take part, and boxes that were kept before the current block.
         self._totals, self._before, *self._scanning = space[5:]
 
     def write(self) -> None:
@@ -152,18 +152,18 @@ class _Pass:
                 self._drop(block)
 
     def _total(self, line: Any) -> tirx.Expr:
-        """Boxes of a list that take part."""
+        """Count the boxes of a list that take part."""
         considered = self._plan.considered
         if self._candidates.takes_part is None:
             return tirx.IntImm("int32", considered)
         return tirx.min(self._totals[line], considered)
 
     def _full(self, line: Any) -> tirx.Expr:
-        """Whether as many boxes of a list are kept as are wanted."""
+        """Return whether as many boxes of a list are kept as are wanted."""
         return self._counts[self._first + line] >= self._plan.most
 
     def _sort(self) -> None:
-        """Those that take part, in order; nothing is dropped yet, nothing kept."""
+        """Sort the boxes that take part; nothing is dropped yet, nothing kept."""
         plan, candidates, first = self._plan, self._candidates, self._first
         length, front, back = plan.length, *self._sorting
 
@@ -212,7 +212,7 @@ class _Pass:
         return self._candidates.box(line, position), which
 
     def _find_words(self, block: int) -> None:
-        """For each box of a block, bits of those behind it that it overlaps."""
+        """Find, for each box of a block, the bits of the later boxes that it overlaps."""
         plan = self._plan
         length, words, start = plan.length, plan.words, block * plan.block
         chunks = -(-plan.block // plan.items)
@@ -222,8 +222,8 @@ class _Pass:
             chunk = hold(tirx.floormod(index, chunks))
             total = hold(self._total(line))
             column = hold(start + word * _BITS)
-            behind = word * _BITS + _BITS > chunk * plan.items  # some columns are behind some rows
-            # Barriers stand outside of conditions: drivers are at their worst there.
+            behind = word * _BITS + _BITS > chunk * plan.items  # some columns are after some rows
+            # Barriers stand outside of conditions: drivers handle them worst there.
             active = hold(
                 tirx.all(column < total, behind, tirx.Not(self._full(line))).astype("int32")
             )
@@ -248,10 +248,10 @@ class _Pass:
                     self._words[(line * plan.block + row) * words + word] = found[0]
 
     def _sweep(self, block: int) -> None:
-        """Keep each box of a block that no kept one overlaps; a group for each list.
+        """Keep each box of a block that no kept one overlaps; a work-group for each list.
 
-        32 boxes at a time: all work-items find out which of them stay, by their words for each
-        other; then each takes what those drop of 32 others.
+        It sweeps 32 boxes at a time. All work-items find out which of them stay, by their words
+        for each other. Then each work-item drops, of 32 others, those that the kept ones overlap.
         """
         plan = self._plan
         length, words, most, start = plan.length, plan.words, plan.most, block * plan.block
@@ -287,7 +287,7 @@ class _Pass:
                     drops = (among[item * _BITS + bit] != _zero()).astype("uint32")
                     bits[0] = bits[0] | (drops << bit.astype("uint32"))
                 busy[item] = bits[0]
-            # Loaded a step ahead: which of them count is only known later.
+            # Loaded a step ahead: only later is it known which of them count.
             rows = registers(_BITS, "uint32")
 
             def load(step: tirx.Expr) -> None:
@@ -301,12 +301,12 @@ class _Pass:
 
             load(tirx.IntImm("int32", 0))
             barrier()
-            # None where the list is through, or all is kept of it that is wanted.
+            # None where the list is through, or all wanted boxes of it are kept.
             some = tirx.max(tirx.min(total - start, plan.block), 0)
             steps = hold(tirx.Select(count[0] < most, tirx.floordiv(some + (_BITS - 1), _BITS), 0))
             with T.serial(0, steps) as step:
                 stay = register(~gone[step])
-                # Only of those that drop others among the 32 does it matter who comes first.
+                # The order only matters for those that drop others among the 32.
                 first = register(stay[0] & busy[step])
                 barrier()
                 with T.While(first[0] != _zero()):
@@ -338,7 +338,7 @@ class _Pass:
                 self._counts[self._first + line] = tirx.min(count[0], most)
 
     def _drop(self, block: int) -> None:
-        """Drop all boxes behind a block that what was kept of it overlaps."""
+        """Drop all boxes after a block that overlap one that was kept of it."""
         plan = self._plan
         length, most, start = plan.length, plan.most, (block + 1) * plan.block
         chunks = -(-(plan.considered - start) // plan.items)
@@ -377,7 +377,7 @@ class _Pass:
 
 
 class _Staged:
-    """Boxes in local memory, for all work-items of a group to compare with theirs."""
+    """Boxes in local memory, for all work-items of a work-group to compare with theirs."""
 
     def __init__(self, size: int, grouped: bool) -> None:
         self._size, self._grouped = size, grouped
@@ -389,7 +389,7 @@ class _Staged:
     def fill(
         self, item: tirx.Expr, items: int, count: tirx.Expr, load: Callable[[tirx.Expr], Any]
     ) -> None:
-        """Put `count` boxes into the slots, by all work-items; nothing into those behind."""
+        """Store `count` boxes into the slots, by all work-items; nothing into those after them."""
         with T.serial(0, -(-self._size // items)) as step:
             slot = hold(step * items + item)
             with when(slot < self._size), T.If(slot < count):
@@ -406,7 +406,7 @@ class _Staged:
             self._numbers[i * self._size + slot] = number
 
     def overlaps(self, slot: tirx.Expr, own: Any, overlap: Overlap) -> tirx.Expr:
-        """Whether a box overlaps with that of a slot, and is of its group."""
+        """Return whether a box overlaps with that of a slot, and is of its group."""
         box, group = own
         other = Box(*(hold(self._numbers[i * self._size + slot]) for i in range(len(box))))
         over = overlap.by_residual(other, box)
@@ -422,5 +422,5 @@ def _zero() -> tirx.Expr:
 
 
 def _spread_bit(word: tirx.Expr, bit: tirx.Expr) -> tirx.Expr:
-    """All ones where a bit of a word is set."""
+    """Return all ones where a bit of a word is set."""
     return _zero() - ((word >> bit.astype("uint32")) & _one())

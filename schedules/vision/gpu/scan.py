@@ -1,9 +1,10 @@
 """Prefix sums in three stages (ICPP'19 §3.1.1, Figure 3).
 
-Up-sweep: every group reduces its tile, each work-item a few elements in registers. Scan: one group
-scans the tiles' totals. Down-sweep: every group scans its tile again, on top of what lies before.
-No kernel waits for another group: that OpenCL's groups make progress together is not promised.
-Within a group the work-items' totals are scanned as Hillis and Steele do, in log2 steps.
+Up-sweep: every work-group reduces its tile, each work-item a few elements in registers. Scan: one
+work-group scans the tiles' totals. Down-sweep: every work-group scans its tile again, on top of the
+total before it. No kernel waits for another work-group: OpenCL does not promise that work-groups
+make progress together. Within a work-group the work-items' totals are scanned as Hillis and Steele
+do, in log2 steps.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ from tvm_edge.schedules.vision.operators import OPERATORS, Associative
 __all__ = ["LineScan", "scan_lines"]
 
 Load = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
-"""The element of a line at a position."""
+"""Return the element of a line at a position."""
 Store = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], None]
-"""Take the result for a line and a position."""
+"""Store the result for a line and a position."""
 
-# Work-items of a group and elements of each; more where there are fewer lines than cores.
+# Work-items of a work-group and elements of each; more where there are fewer lines than cores.
 _ITEMS, _EACH = 256, 15
 _ITEMS_FEW, _EACH_FEW = 512, 19
 # Lines, for each core, that fill the device with a work-item for each.
 _LINES_PER_CORE = 512
-# Totals of other tiles that a work-item sums up itself.
+# Totals of other tiles that a work-item adds up itself.
 _TOTALS_EACH = 16
 # Elements of a work-item where it works alone.
 _EACH_ALONE = 32
-# Tiles that a group scans one after the other before it shares them with others.
+# Tiles that a work-group scans one after the other before it shares them with others.
 _SERIAL_TILES = 4
 
 
@@ -106,10 +107,10 @@ def scan_lines(
 
 
 class LineScan:
-    """Who scans what, and the kernels for it.
+    """Scan of lines on a device, and its kernels.
 
-    Other kernels are made of it by callbacks: for a compaction `load` is a flag, and `store` gets
-    the place of an element. `load` may be asked for a position more than once; `store` is called
+    Other kernels use it through callbacks: for a compaction `load` is a flag, and `store` gets
+    the place of an element. `load` may be called for a position more than once; `store` is called
     once for each, in the last kernel.
 
     Parameters
@@ -117,7 +118,7 @@ class LineScan:
     lines, length : int
         At least 1.
     kind : str
-        The type that is calculated in.
+        Type of the calculation.
     operator : Associative
     exclusive : bool
         Whether an element is left out of its own result.
@@ -138,12 +139,12 @@ class LineScan:
         self.identity = operator.identity(kind)
         self.spec = spec
         cores = max(spec.cores, 1)
-        # Where lines do not fill the device, larger groups get through theirs in fewer steps.
+        # Where lines do not fill the device, larger work-groups need fewer steps for theirs.
         few = lines < cores
         most, room = (_ITEMS_FEW, spec.local_memory) if few else (_ITEMS, spec.local_memory // 2)
         self.items = power_of_two(min(most, spec.max_work_group_size))
         bytes_each = 8 if kind.endswith("64") else 4
-        # A tile, and two copies of the work-items' sums.
+        # A tile, and two copies of the work-items' totals.
         fits = room // (self.items * bytes_each) - 2
         self.shared = spec.local_memory_kind == "dedicated" and fits >= 3
         if self.shared:
@@ -159,7 +160,7 @@ class LineScan:
         self.alone = length <= _EACH_ALONE or lines >= cores * _LINES_PER_CORE
         serial = self.shared and (self.tiles <= _SERIAL_TILES or lines >= 2 * cores)
         self.in_one = self.tiles == 1 or serial
-        # A group can sum up itself what lies in front of its tile, if that is little.
+        # A work-group can add up itself the totals before its tile, if these are few.
         self.in_two = self.shared and self.tiles <= _TOTALS_EACH * self.items
         self.totals: LineScan | None = None
         if not (self.alone or self.in_one or self.in_two):
@@ -167,7 +168,7 @@ class LineScan:
 
     @property
     def workspace(self) -> list[Tensor]:
-        """The tiles' totals, those of the tiles of totals, and so on."""
+        """Totals of the tiles, those of the tiles of totals, and so on."""
         if self.alone or self.in_one:
             return []
         further = self.totals.workspace if self.totals is not None else []
@@ -183,7 +184,7 @@ class LineScan:
             self._three_stages(load, store, space)
 
     def _alone(self, load: Load, store: Store) -> None:
-        """A work-item for each line."""
+        """Write the kernel with a work-item for each line."""
         items = min(64, self.spec.max_work_group_size)
         with launch(-(-self.lines // items), items) as (group, item):
             line = hold(group * items + item)
@@ -201,7 +202,7 @@ class LineScan:
             sofar[0] = after
 
     def _one_kernel(self, load: Load, store: Store) -> None:
-        """A group for each line, tile after tile."""
+        """Write the kernel with a work-group for each line, tile after tile."""
         with launch(self.lines, self.items) as (line, item):
             sofar = register(self.identity)
             scan = _GroupScan(self, item)
@@ -254,7 +255,7 @@ class LineScan:
     def _reduce(
         self, line: tirx.Expr, tile: tirx.Expr, item: tirx.Expr, load: Load, totals: Any
     ) -> None:
-        """Up-sweep: the total of a tile."""
+        """Reduce a tile to its total (up-sweep)."""
         first = tile * self.tile
         if not self.shared:
             sofar = register(self.identity)
@@ -270,7 +271,7 @@ class LineScan:
 
 
 class _GroupScan:
-    """A work-group scans a tile in local memory."""
+    """Scan of a tile by a work-group in local memory."""
 
     def __init__(self, plan: LineScan, item: tirx.Expr) -> None:
         self._plan, self._item = plan, item
@@ -281,7 +282,7 @@ class _GroupScan:
         self._total = registers(1, plan.kind)
 
     def load(self, line: Any, first: Any, load: Load) -> None:
-        """Neighbours load neighbours; then each work-item takes its own from local memory."""
+        """Load a tile: neighbours load neighbours; then each work-item reads its own elements."""
         plan, item = self._plan, self._item
         with T.unroll(0, plan.each) as e:
             slot = e * plan.items + item
@@ -292,7 +293,7 @@ class _GroupScan:
             self._own[e] = self._tile[item * plan.each + e]
 
     def reduce(self) -> tirx.Expr:
-        """Scan the sums of what the work-items loaded; this one's inclusive result."""
+        """Scan the work-items' partial sums; return this one's inclusive result."""
         total = register(self._own[0])
         with T.unroll(1, self._plan.each) as e:
             total[0] = self._plan.combine(total[0], self._own[e])
@@ -300,7 +301,7 @@ class _GroupScan:
         return hold(total[0])
 
     def before(self, line: Any, tile: Any, load_total: Load) -> tirx.Expr:
-        """What the tiles of a line in front of one sum up to."""
+        """Return the total of a line's tiles before one."""
         plan = self._plan
         count = -(-plan.tiles // plan.items)
         total = register(plan.identity)
@@ -316,7 +317,7 @@ class _GroupScan:
     def _among_items(self, total: Any) -> None:
         """Scan one value of each work-item in place (Hillis and Steele).
 
-        `self._total` is then what lies in front of this work-item, ``self._sums[self._end]`` all.
+        `self._total` is then the total before this work-item; ``self._sums[self._end]`` is all.
         """
         plan, item = self._plan, self._item
         sums, now = self._sums, 0
@@ -343,7 +344,7 @@ class _GroupScan:
         self.reduce()
         running = register(plan.combine(sofar[0], self._total[0]))
         sofar[0] = plan.combine(sofar[0], self._sums[self._end])
-        # Results go out through local memory: the elements behind a work-item's own are others'.
+        # Results go out through local memory: the elements after a work-item's own are others'.
         with T.unroll(0, plan.each) as e:
             before = hold(running[0])
             running[0] = plan.combine(before, self._own[e])

@@ -43,7 +43,7 @@ def argsort_segments(
     descending: bool,
     index_dtype: str,
 ) -> Kernel:
-    """Indices that put each segment of a flat tensor in order.
+    """Build the kernels of the indices that put each segment of a flat tensor in order.
 
     Parameters
     ----------
@@ -106,14 +106,14 @@ def argsort_segments(
 
 
 class _Segments:
-    """Where segments start and stop; offsets that make no sense still give ranges inside."""
+    """Bounds of segments; invalid offsets still give ranges inside of the tensor."""
 
     def __init__(self, bounds: Any, count: int, dtype: str, length: int) -> None:
         self._bounds, self._dtype = bounds, dtype
         self.count, self.length = count, length
 
     def bound(self, index: tirx.Expr) -> tirx.Expr:
-        """An offset, inside of the tensor."""
+        """Return an offset, inside of the tensor."""
         offset = self._bounds[index]
         inside = tirx.min(
             tirx.max(offset, tirx.const(0, self._dtype)), tirx.const(self.length, self._dtype)
@@ -121,7 +121,7 @@ class _Segments:
         return inside.astype("int32")
 
     def find(self, at: tirx.Expr, low: tirx.Expr, high: tirx.Expr) -> tirx.Expr:
-        """The last of the offsets ``[low, high)`` that is not behind a position, or ``low - 1``."""
+        """Return the last of the offsets ``[low, high)`` not after a position, or ``low - 1``."""
         first, last = register(low), register(high)
         with T.While(first[0] < last[0]):
             middle = hold((first[0] + last[0]) // 2)
@@ -131,25 +131,25 @@ class _Segments:
         return hold(first[0] - 1)
 
     def start(self, segment: tirx.Expr) -> tirx.Expr:
-        """The first position of a segment; of what lies in front of all, 0."""
+        """Return the first position of a segment; 0 for the elements before all segments."""
         return tirx.if_then_else(segment >= 0, self.bound(tirx.max(segment, 0)), 0)
 
     def stop(self, segment: tirx.Expr) -> tirx.Expr:
-        """The first position behind a segment."""
+        """Return the first position after a segment."""
         following = segment + 1
         return tirx.if_then_else(
             following < self.count, self.bound(tirx.min(following, self.count - 1)), self.length
         )
 
     def is_real(self, segment: tirx.Expr) -> tirx.Expr:
-        """Whether this is a segment, not what lies in front of or behind all of them."""
+        """Return whether this is a segment, not the elements before or after all of them."""
         return tirx.all(segment >= 0, segment + 1 < self.count)
 
 
 def _find_both(
     tile: Tile, item: tirx.Expr, segments: _Segments, first: tirx.Expr, last: tirx.Expr
 ) -> tuple[tirx.Expr, tirx.Expr]:
-    """The segments of two positions; in a shared tile two work-items look at the same time."""
+    """Find the segments of two positions; in a shared tile two work-items search in parallel."""
     none, count = tirx.IntImm("int32", 0), tirx.IntImm("int32", segments.count)
     if not tile.shared:
         lowest = segments.find(first, none, count)
@@ -168,7 +168,7 @@ def _sort_segments(
     emit: Callable[[tirx.Expr, tirx.Expr], None],
     space: Any,
 ) -> None:
-    """Sort the segments' parts in each tile, merge what lies across interfaces, emit."""
+    """Sort the segments' parts in each tile, merge segments across interfaces, emit."""
     front, back, moved, edges = space
     length = segments.length
     tiles = -(-length // tile.size)
@@ -176,11 +176,11 @@ def _sort_segments(
     def sort_parts(index: tirx.Expr, item: tirx.Expr) -> None:
         first = hold(index * tile.size)
         last = hold(tirx.min(first + tile.size, length) - 1)
-        # The segments of the tile's first and last element: those of all others lie between.
+        # The segments of the tile's first and last element: all others lie between them.
         lowest, highest = _find_both(tile, item, segments, first, last)
         with when(item == 0):
             moved[index] = 0
-            # A tile begins where two lists meet once: this is what will have to be merged there.
+            # A tile begins where two lists meet once: this segment will have to be merged there.
             edges[2 * index] = segments.start(lowest)
             edges[2 * index + 1] = segments.stop(lowest)
 
@@ -204,7 +204,7 @@ def _sort_segments(
     tile.for_each(tiles, sort_parts)
 
     def current(flags: int) -> Read:
-        """The element at a position: each tile knows in which buffer it is."""
+        """Return the element at a position: each tile knows in which buffer it is."""
 
         def read(at: tirx.Expr) -> tirx.Expr:
             other = moved[flags * tiles + tirx.floordiv(at, tile.size)] != 0
@@ -220,7 +220,7 @@ def _sort_segments(
             last = hold(tirx.min(first + tile.size, length))
             start = hold(tirx.floordiv(first, 2 * width) * (2 * width))
             middle = hold(tirx.min(start + width, length))
-            # What lies across the interface: nothing, where a segment starts at it.
+            # The segment across the interface: none, where a segment starts at it.
             edge = hold(tirx.min(tirx.floordiv(start + width, tile.size), tiles - 1))
             begin = hold(tirx.max(edges[2 * edge], start))
             end = hold(

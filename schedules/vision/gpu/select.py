@@ -1,4 +1,4 @@
-"""The first k of each row: every tile keeps its own first k, and what is kept fills fewer tiles."""
+"""The first k of each row: every tile keeps its own first k, and these fill fewer tiles."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def top_k_rows(
     largest: bool,
     index_dtype: str,
 ) -> Kernel:
-    """The first `k` of each row in order, and where they were.
+    """Build the kernels of the first `k` of each row in order, with their indices.
 
-    A small `k` is selected: every tile keeps its first `k`, and what is kept fills fewer tiles.
+    A small `k` is selected: every tile keeps its first `k`, and these fill fewer tiles.
 
     Returns
     -------
@@ -47,7 +47,7 @@ def top_k_rows(
 def _select_from_rows(
     tile: Tile, rows: int, length: int, k: int, key: Read, emit: Emit, space: Any
 ) -> None:
-    """The first `k` of each tile, then of tiles of those, until one is left."""
+    """Select the first `k` of each tile, then of tiles of those, until one is left."""
 
     def packed(row: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
         return pack(key(row * length + at), at)

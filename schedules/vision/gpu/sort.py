@@ -1,8 +1,8 @@
 """Stable argsort of rows (ICPP'19 §3.1.1, Figure 2).
 
-Rows are cut into tiles of one size. Each tile is sorted by itself; then lists of tiles are merged
-in passes that double their length, each tile of the result by a group of its own. A tile that holds
-several short rows sorts them at once, by words that begin with the row.
+Rows are cut into tiles of one size. Each tile is sorted by itself. Then passes merge lists of tiles
+and double their length, each tile of the result by its own work-group. A tile that holds several
+short rows sorts them at once, by words that begin with the row.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from tvm_edge.schedules.vision.keys import WORD, keys_of, pack, position_of, wor
 __all__ = ["Emit", "argsort_rows", "ordered_rows", "sort_long_rows", "sort_tiles", "sort_words"]
 
 Emit = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], None]
-"""Take the index of an element: its row, its rank in the row, its position in the row."""
+"""Store the index of an element, given its row, its rank in the row, its position in the row."""
 
 Word = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
-"""The element to sort of a row at a position."""
+"""Return the element to sort of a row at a position."""
 
 Count = Callable[[tirx.Expr], tirx.Expr]
-"""Elements of a row."""
+"""Return the number of elements of a row."""
 
 LongRows = Callable[[Tile, int, int, Read, Emit, Any], None]
-"""Put rows of several tiles in order: tile, rows, length, keys, what takes them, workspace."""
+"""Put rows of several tiles in order: tile, rows, length, keys, storing callback, workspace."""
 
 
 def argsort_rows(
@@ -52,7 +52,7 @@ def argsort_rows(
     index_dtype: str,
     values: bool = False,
 ) -> Kernel:
-    """Indices that put each row in order.
+    """Build the kernels of the indices that put each row in order.
 
     Parameters
     ----------
@@ -87,12 +87,12 @@ def ordered_rows(
     values: bool,
     finish: LongRows,
 ) -> Kernel:
-    """The first `k` elements of each row in order; of long rows `finish` takes them."""
+    """Order the first `k` elements of each row; `finish` orders long rows."""
     total = rows * length
     tile = choose_tile(spec, length, rows)
     outputs = [([rows * k], index_dtype)] + [([rows * k], dtype)] * values
     words = word_count(dtype)
-    # Several words: by the last one first, and as every sort is stable, by the first one at last.
+    # Several words: sorted by the last one first, and by the first one last, as sorts are stable.
     orders = [([total], "int32")] * (words - 1)
     buffers = [([total], WORD)] * 2
 
@@ -143,7 +143,7 @@ def _sort_rows(
 
 
 def _sort_short_rows(tile: Tile, rows: int, length: int, key: Read, emit: Emit) -> None:
-    """Rows of which a tile holds one or more."""
+    """Sort rows of which a tile holds one or more."""
     held = tile.size // length
 
     def one(index: tirx.Expr, item: tirx.Expr) -> None:
@@ -175,7 +175,7 @@ def sort_tiles(
     store: Callable[..., None],
     count: Count | None = None,
 ) -> None:
-    """Sort the tiles of long rows; `store` takes row, tile in the row, slot and word."""
+    """Sort the tiles of long rows; `store` gets row, tile in the row, slot and word."""
     each = -(-length // tile.size)
 
     def one(index: tirx.Expr, item: tirx.Expr) -> None:
@@ -200,7 +200,7 @@ def sort_tiles(
 
 
 def sort_long_rows(tile: Tile, rows: int, length: int, key: Read, emit: Emit, space: Any) -> None:
-    """Rows of several tiles."""
+    """Sort rows of several tiles."""
     sort_words(tile, rows, length, lambda row, at: pack(key(row * length + at), at), emit, space)
 
 
