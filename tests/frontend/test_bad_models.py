@@ -401,7 +401,7 @@ def test_whatever_the_compiler_raises_is_an_error_of_ours(monkeypatch: pytest.Mo
     monkeypatch.setattr("tvm_edge.compiler.kernel_passes.schedule_kernels", fail)
     with pytest.raises(tvm_edge.CompilationError, match="deep inside") as caught:
         tvm_edge.compile(conv_relu(), "llvm")
-    assert "'schedule'" in str(caught.value) and "report it" in str(caught.value)
+    assert "'lower', pass ScheduleKernels" in str(caught.value) and "report it" in str(caught.value)
     assert isinstance(caught.value.__cause__, KeyError)
 
 

@@ -13,6 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
+from tests.compiler import steps
 from tests.compiler.steps import fuse_kernels, legalized
 from tests.marks import in_full, needs_opencl
 from tests.schedules.gpu.harness import MALI, ORIN, TINY, launches
@@ -92,7 +93,7 @@ def sample(configs: Sequence[ConvConfig], count: int) -> list[ConvConfig]:
 def simplified(problem: Operands, workload: ConvWorkload, resolved: ResolvedTarget) -> Any:
     """A model of the convolution, its bias and a ReLU."""
     with resolved.cpu.target:
-        return simplified(load_model(repeat_convolution(workload, problem, 1), None).module)
+        return steps.simplified(load_model(repeat_convolution(workload, problem, 1), None).module)
 
 
 def kernel(
