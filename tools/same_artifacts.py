@@ -224,7 +224,7 @@ class Recorder:
             class Taken(Exception):
                 """The source is known, and nobody here compiles it."""
 
-            def take(code: str, _target: Any) -> Any:
+            def take(code: str, *_rest: Any) -> Any:
                 source.append(code)
                 raise Taken
 
