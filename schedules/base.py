@@ -24,7 +24,7 @@ PRECISION = "tvm_edge.precision"
 """Attribute of a kernel: how its products may be rounded, one of ``compile``'s ``precision=``."""
 
 WORKSPACE = "tvm_edge.workspace"
-"""How many of a kernel's last parameters are workspace: it needs them, nobody reads them."""
+"""Number of a kernel's last parameters that are workspace, which nobody else reads."""
 
 Origin = Literal["tuned", "transferred", "heuristic", "fallback"]
 """Where a kernel's schedule came from.

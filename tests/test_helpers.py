@@ -1,4 +1,4 @@
-"""What several tests use is in modules of its own, so that a test can be moved or renamed."""
+"""Tests import from no test: a helper is in a module of its own, and a test can be moved."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ def _differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
 
 
 def _of_commit(commit: str, zoo: bool, only: str, cache: Path | None) -> dict[str, Any]:
-    """What a commit compiles; a `cache` keeps it."""
+    """Describe the cases of a commit; a `cache` keeps them."""
     full = subprocess.check_output(["git", "rev-parse", commit], cwd=_ROOT, text=True).strip()
     kept = cache / f"{full}{'-zoo' if zoo else ''}.json" if cache else None
     known = json.loads(kept.read_text()) if kept is not None and kept.exists() else {}

@@ -308,7 +308,7 @@ def read_modules(root: Path) -> dict[str, Module]:
 
 
 def by_file(places: list[Place]) -> dict[str, int]:
-    """How much each file adds, the most first."""
+    """Amount that each file adds, the most first."""
     amounts: dict[str, int] = {}
     for place in places:
         amounts[place.path] = amounts.get(place.path, 0) + place.amount

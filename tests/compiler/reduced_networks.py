@@ -76,7 +76,7 @@ def with_intermediates(model: onnx.ModelProto, count: int) -> tuple[onnx.ModelPr
 
 
 def score_threshold(model: onnx.ModelProto) -> float:
-    """Of the model's last NonMaxSuppression."""
+    """Attributes of the model's last NonMaxSuppression."""
     nms = next(n for n in reversed(model.graph.node) if n.op_type == "NonMaxSuppression")
     tensor = next(t for t in model.graph.initializer if t.name == nms.input[4])
     return float(numpy_helper.to_array(tensor).item())

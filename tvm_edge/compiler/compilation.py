@@ -262,6 +262,7 @@ def begin(model: Any, target: Any, options: Options, **decided: Any) -> Compilat
         resolved,
         options,
         module=imported.module,
+        asked=resolved,
         precision=options.precision,
         clock=clock,
         **decided,

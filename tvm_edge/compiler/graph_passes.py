@@ -40,7 +40,7 @@ def _place(c: Compilation) -> Compilation:
     by_cost = c.precision in ("float32", "tf32")
     fallback, offload = c.options.fallback, c.plan.offload
     placed = place(c.module, c.imported, c.resolved, fallback, by_cost=by_cost, offload=offload)
-    return replace(c, module=placed.module, placed=placed, asked=c.resolved)
+    return replace(c, module=placed.module, placed=placed)
 
 
 def _left_the_gpu(c: Compilation) -> bool:

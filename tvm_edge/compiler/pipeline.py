@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm.relax import transform
 
 from tvm_edge.compiler import describe
@@ -80,7 +81,6 @@ def in_smaller_groups(c: Compilation) -> Compilation | None:
         start,
         choices=replace(start.choices, configs=configs),
         layouts=replace(start.layouts, plan=plan),
-        asked=start.resolved,
         resolved=replace(start.resolved, spec=spec),
         work_group=SMALLER_GROUPS,
     )
@@ -236,8 +236,6 @@ def main() -> None:
 
 
 def _changed(before: tvm.IRModule, after: tvm.IRModule) -> str:
-    import tvm_ffi
-
     return "" if tvm_ffi.structural_equal(before, after) else "changed"
 
 

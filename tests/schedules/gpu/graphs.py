@@ -27,7 +27,7 @@ def matrices(*shapes: tuple[int, ...]) -> Graph:
 
 
 def residual() -> Graph:
-    """What follows the sums reads an image and, for each column, a vector."""
+    """An epilogue reads an image and, for each column, a vector."""
     graph = Graph()
     data, weight = graph.input(1, 16, 8, 12), graph.input(24, 16, 3, 3)
     made = graph.op("Conv", data, weight, graph.input(24), pads=[1] * 4)

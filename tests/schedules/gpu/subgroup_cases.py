@@ -38,7 +38,7 @@ def conv(
 
 
 def residual(seed: int) -> Graph:
-    """What follows the sums reads an image and, for each column, a vector."""
+    """An epilogue reads an image and, for each column, a vector."""
     graph, random = Graph(seed), np.random.default_rng(seed + 1)
     weight = graph.constant(random.standard_normal((24, 12, 3, 3)).astype("float32"))
     made = graph.op("Conv", graph.input(1, 12, 8, 36), weight, pads=[1] * 4)
