@@ -102,7 +102,7 @@ class Float16:
     arithmetic : callable, optional
         The operator on two numbers. A constant operand then stays float32 where it is shared by
         many elements: a bias or a scale. They are some KiB of a model, and rounded they would be a
-        third of its error (``benchmarks/precision.py``).
+        third of its error (``python -m benchmarks run precision``).
     """
 
     is_product: bool = False
