@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""Fixtures and marks of all tests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ os.environ["TVM_EDGE_TUNING_LOGS"] = "/nonexistent/tvm-edge/tuning_logs"
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked ``diagonals(step)``, ``make test`` runs every `step`-th diagonal.
+    """Select every `step`-th diagonal of a test marked ``diagonals(step)`` for ``make test``.
 
     Devices and shapes, say: each shape on some devices, each device with some shapes, where one
     mechanism is tested at many points. ``make test-full`` runs the others. Tests that ask for

@@ -184,7 +184,7 @@ def quantized(
     activations: str = "uint8",
     per_channel: bool = True,
 ) -> onnx.ModelProto:
-    """What ``onnxruntime.quantization.quantize_static`` makes of a model, all tensors kept.
+    """Quantise a model by ``onnxruntime.quantization.quantize_static``; all tensors are kept.
 
     Parameters
     ----------

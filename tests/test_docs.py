@@ -1,4 +1,4 @@
-"""What the documentation names is there: files, names, options, networks; its Python is Python.
+"""Files, names, options and networks of the documentation exist; its Python parses.
 
 What it says of errors is what is raised. ``make test-full`` runs all blocks in Python and of
 commands, as ``tools/run_docs.py`` does.
@@ -50,7 +50,7 @@ _MISSED = re.compile(r'Bars? "([^"]+)"((?:(?!Bars? "|\n- |\n\n).)*)', re.DOTALL)
 
 
 def untrue(text: str) -> list[str]:
-    """What a page says and the repository does not bear out."""
+    """Return the claims of a page that the repository does not bear out."""
     blocks = _BLOCK.findall(text)
     prose = _BLOCK.sub("", text)
     spans = _CODE.findall(prose)
@@ -236,7 +236,7 @@ def test_what_a_page_shows_is_what_is_printed(
 
 @pytest.mark.parametrize("page", ["guide/fallback.md", "guide/not-yet.md", "migration.md"])
 def test_an_error_that_a_page_quotes_is_the_one_that_is_raised(page: str) -> None:
-    """Of the pages whose errors need nothing of the blocks before them."""
+    """Pages whose errors need nothing of the code blocks before them."""
     quoted = run_docs.refusals(ROOT / "docs" / page)
     assert quoted
     names: dict[str, object] = {"tvm_edge": tvm_edge}

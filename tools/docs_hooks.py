@@ -1,4 +1,4 @@
-"""What MkDocs calls: pages that stand elsewhere in the repository join the documentation."""
+"""MkDocs hooks: pages that stand elsewhere in the repository join the documentation."""
 
 from __future__ import annotations
 

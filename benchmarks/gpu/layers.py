@@ -83,7 +83,7 @@ def _ours(target: str, folder: Path) -> dict[str, Any]:
 
 
 def _cudnn(*given: Any) -> dict[str, Any]:
-    """The same of PyTorch's, for the layers of these numbers."""
+    """Time PyTorch's cuDNN kernels for the layers of these numbers."""
     *numbers, _ = given
     import torch
 

@@ -88,7 +88,7 @@ class Suppression:
         return self.most or self.boxes
 
     def small(self) -> Suppression:
-        """The same with few boxes."""
+        """Return a copy with few boxes and classes, to check results quickly."""
         boxes, classes = min(self.boxes, _FEW_BOXES), min(self.classes, _FEW_CLASSES)
         return replace(self, boxes=boxes, classes=classes, part=max(self.part, 0.05))
 
@@ -199,7 +199,7 @@ class Layer:
         return f"{self.operator} {'×'.join(map(str, self.size))}"
 
     def small(self) -> Layer:
-        """The same of a small size."""
+        """Return a copy of a small size, to check results quickly."""
         return replace(self, size=tuple(min(dim, 20) for dim in self.size))
 
     @cached_property

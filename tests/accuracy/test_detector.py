@@ -46,7 +46,7 @@ def scenes() -> list[shapes.Scene]:
 
 @pytest.fixture(scope="session")
 def expected(scenes: list[shapes.Scene]) -> list[Detections]:
-    """What ONNX Runtime finds in them."""
+    """Detections of ONNX Runtime in the scenes."""
     opened = session(Path(model_path("shapes_ssd")))
     names = [output.name for output in opened.get_outputs()]
     return found(lambda feeds: dict(zip(names, opened.run(names, feeds), strict=True)), scenes)

@@ -138,7 +138,7 @@ def _unpack_debian(root: Path, apt: Path) -> None:
 
 
 def _install_wheels(folder: Path) -> None:
-    """What the package needs to run models and to serve TVM's RPC."""
+    """Install the wheels that running models and serving TVM's RPC need."""
     folder.mkdir(parents=True)
     platforms = [f"--platform={name}_aarch64" for name in _PLATFORMS]
     where = ["--target", folder, f"--python-version={_PYTHON}", "--only-binary=:all:"]
@@ -149,7 +149,7 @@ def _install_wheels(folder: Path) -> None:
 
 
 def _requirements() -> list[str]:
-    """What the package needs, extras left out."""
+    """Return the package's requirements, extras left out."""
     every = metadata.requires("tvm-edge") or []
     return [requirement for requirement in every if "extra ==" not in requirement]
 

@@ -86,7 +86,7 @@ def test_a_slow_device_is_left_in_the_run(slow_gpu: None) -> None:
 
 
 def test_an_opencl_device_that_is_the_cpu_is_left() -> None:
-    """The same cores run the same schedules by LLVM, and kernels for GPUs are loops there."""
+    """Placement on such a device is no gain: LLVM's schedules run on the same cores."""
     if not resolve_target("opencl").spec.on_cpu:
         pytest.skip("no OpenCL device here, or a GPU")
     report = tvm_edge.analyze(detector(), "opencl")
@@ -167,7 +167,7 @@ def test_what_a_gpu_does_badly_leaves_alone() -> None:
 
 
 def test_a_small_partition_stays() -> None:
-    """The same of 256 numbers would save some microseconds."""
+    """Moving a search of 256 numbers to the CPU would save only some microseconds."""
     report = tvm_edge.analyze(search_behind_a_convolution(4), "mali-t860")
     assert devices(report) == {"opencl"}
 

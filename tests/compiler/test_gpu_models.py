@@ -78,7 +78,7 @@ def test_as_compiled_for_use(name: str, options: Options, gpu: str) -> None:
 def test_as_compiled_for_other_gpus(
     name: str, size: str, gpu: str, request: pytest.FixtureRequest
 ) -> None:
-    """What schedules choose for GPUs that are no CPU, and for many cores, is right too."""
+    """Schedules chosen for real GPUs, and for many cores, give the reference's outputs."""
     request.getfixturevalue(size)
     model = zoo.build(name, **REDUCED[name])
     inputs = zoo.sample_input(model, seed=2)
@@ -111,7 +111,7 @@ def test_where_a_detector_is_cut(gpu: str) -> None:
 
 
 def assert_cut_at_the_suppression(report: tvm_edge.CompileReport, gpu: str) -> None:
-    """Of SSD: its boxes and scores cross, and what was found comes back."""
+    """Assert that SSD's boxes and scores are copied to the CPU, and its detections back."""
     on_cpu = {p.operator: p.reason for p in report.placements if p.device == "llvm"}
     assert on_cpu == {"postprocess/nms": "named in fallback="}
     assert [device for device, _ in report.partitions] == [gpu, "llvm", gpu]

@@ -1,4 +1,4 @@
-"""What the report says of each operator of the user's model."""
+"""Operators of the user's model in the report."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_reports_of_earlier_artifacts_are_read(report: CompileReport) -> None:
 
 
 def test_an_empty_report_has_a_distribution() -> None:
-    """Of a model whose operators are all constant."""
+    """A model whose operators are all constant has a report without kernels."""
     report = CompileReport("m", "llvm", (), (), MemoryInfo(0, 0, 0, 0))
     for of in ("operators", "kernels"):
         spread = report.flops_distribution(of)

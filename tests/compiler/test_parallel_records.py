@@ -112,7 +112,7 @@ def test_the_faster_order_is_taken(
     considered: list[tuple[tuple[Launch, ...], ...]],
     tmp_path: Path,
 ) -> None:
-    """Of two kernels either one may be first in the launch."""
+    """Either of two kernels may come first in the launch."""
     graph = Graph()
     for filters in (16, 24):
         graph.output(conv(graph, graph.input(1, 8, 9, 7), 8, filters))

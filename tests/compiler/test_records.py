@@ -59,7 +59,7 @@ def other_config(workload: ConvWorkload, spec: DeviceSpec = CPU) -> ConvConfig:
 
 
 def origins(report: tvm_edge.CompileReport, operator: str) -> set[str]:
-    """Of the kernels of an operator, those that pack its images aside."""
+    """Return the origins of an operator's kernels, without those that pack its images."""
     return {
         kernel.origin
         for kernel in report.kernels

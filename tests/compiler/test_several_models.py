@@ -363,7 +363,7 @@ def calling(number: float) -> tvm.IRModule:
 
 
 def kernel_of(module: tvm.IRModule, function: str) -> Any:
-    """What the first call in a function is of."""
+    """Return the callee of the first call in a function."""
     (block,) = module[function].body.blocks
     return module[block.bindings[0].value.args[0]]
 

@@ -1,4 +1,4 @@
-"""How much memory holds values at each kernel, beside what is planned."""
+"""Live memory at each kernel, against the planned storage."""
 
 from __future__ import annotations
 

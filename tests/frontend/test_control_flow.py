@@ -123,7 +123,7 @@ def test_an_operator_of_another_domain_takes_a_converter(monkeypatch: pytest.Mon
 
 
 def test_a_part_without_elements_beside_others() -> None:
-    """Of a split that is split again, and joined: a kernel of one read what was not written."""
+    """A split is split again and joined: a kernel once read what had not been written."""
     nodes = [
         helper.make_node("Split", ["x", "lengths"], ["a", "none", "b"], axis=-1),
         helper.make_node("Split", ["a"], ["left", "right"], axis=-1, num_outputs=2),

@@ -17,7 +17,7 @@ _TOLERANCE = {"float16": 1e-2, "bfloat16": 4e-2}
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> str:
-    """How an output differs from ONNX Runtime's; empty if it agrees.
+    """Describe the difference of an output from ONNX Runtime's; empty if it agrees.
 
     Floats agree to 1e-4 of the largest finite value, with NaN and infinity in the same places;
     other types are equal.

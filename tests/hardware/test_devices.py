@@ -1,4 +1,4 @@
-"""What drivers say becomes a DeviceSpec; devices have stable names."""
+"""DeviceSpec from a driver's answers; stable names of devices."""
 
 from __future__ import annotations
 

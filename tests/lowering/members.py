@@ -164,7 +164,7 @@ def build(func: tirx.PrimFunc, resolved: ResolvedTarget) -> Any:
 
 
 def run(func: tirx.PrimFunc, inputs: Sequence[np.ndarray], resolved: ResolvedTarget) -> list[Any]:
-    """What a kernel writes: its parameters behind the inputs."""
+    """Run a kernel and return its outputs, the parameters after the inputs."""
     device = tvm.device("cpu" if resolved.kind == "llvm" else resolved.kind, 0)
     made = [
         np.full([int(size) for size in param.shape], 77).astype(str(param.dtype))

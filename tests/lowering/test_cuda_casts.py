@@ -42,7 +42,7 @@ def source_by(pipeline: str) -> str:
 
 
 def reads(source: str) -> int:
-    """How often the pair of registers is read as a vector."""
+    """Count the reads of the pair of registers as a vector."""
     return len(re.findall(r"\*\(float2\*\)\(pair", source))
 
 

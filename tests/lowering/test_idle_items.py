@@ -63,7 +63,7 @@ def by_group(data: Any, group: Any, _item: Any, turn: Callable[[], None]) -> Non
 
 
 def by_register(data: Any, _group: Any, _item: Any, turn: Callable[[], None]) -> None:
-    """The same for all, but idle work-items do not know it."""
+    """Run a number of turns that all work-items agree on, though idle ones cannot know it."""
     with T.serial(0, hold(data[0])):
         turn()
 
@@ -121,7 +121,7 @@ def test_groups_of_one_size_have_no_idle_work_items(loop: Any) -> None:
 
 
 def test_idle_work_items_read_nothing() -> None:
-    """What a variable is bound to for later is read by those that have a place in the tensor."""
+    """Only work-items with a place in the tensor read a value bound for later."""
     tensor = tirx.decl_buffer([4], "float32", "tensor", layout=None)
     result = tirx.decl_buffer([4], "float32", "result", layout=None)
     item = tirx.Var("item", "int32")

@@ -114,7 +114,7 @@ def test_barriers_and_parts_of_sums(gpu: str) -> None:
 
 @pytest.mark.parametrize("cores", [4, 6, 7])
 def test_groups_that_do_several(cores: int, gpu: str) -> None:
-    """Of members with barriers and local memory, too, and with some groups left over."""
+    """Members may have barriers, local memory and work-groups left over."""
     assert check(list(MIXED), SMALL, gpu, (cores, 0)) == ((0, 1, 2), (0,))
 
 

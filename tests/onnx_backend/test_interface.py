@@ -1,4 +1,4 @@
-"""What a program that knows only ``onnx.backend.base`` may ask for."""
+"""Calls of a program that knows only ``onnx.backend.base``."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def recorded_chain() -> tvm.relax.VMExecutable:
 
 
 def chain_result(x: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """What `recorded_chain` computes."""
+    """Return the result of `recorded_chain` by NumPy."""
     return ((((x + w) * v + v) + x) * v + v) * w
 
 
@@ -137,5 +137,5 @@ def disturbed_chain(kind: str) -> tvm.relax.VMExecutable:
 
 
 def disturbed_result(x: np.ndarray, w: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """What `disturbed_chain` computes."""
+    """Return the result of `disturbed_chain` by NumPy."""
     return ((x + w) * v + v) * w

@@ -188,7 +188,7 @@ def settled_memory() -> dict[str, int]:
 
 
 def memory_kind() -> str:
-    """How this process allocates on the device."""
+    """Return this process's way of allocating on the device."""
     import tvm_edge.opencl
 
     return tvm_edge.opencl.device_info()["memory"]

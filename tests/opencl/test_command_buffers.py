@@ -100,7 +100,7 @@ def test_recorded_at_the_first_run_and_replayed(
 
 
 def commands_of_runs(runs: int) -> dict[str, int]:
-    """What reached the driver."""
+    """Count the commands that reached the driver."""
     counts_of_runs(1)
     shim = Shim.here()
     shim.clear()
@@ -127,7 +127,7 @@ LACKING: dict[str, tuple[dict[str, object], str]] = {
 @needs_extension
 @pytest.mark.parametrize("what", LACKING)
 def test_a_driver_without_it_launches(on_shim: dict[str, object], what: str) -> None:
-    """The same code: what there is turns out when it runs."""
+    """One artifact serves drivers with and without the extension: it is asked for at run time."""
     changes, missing = LACKING[what]
     with worker({**on_shim, **changes}) as shimmed:
         counts = shimmed(counts_of_runs, 3)
@@ -206,7 +206,7 @@ def test_a_driver_that_refuses_to_replay(fresh: Worker, code: int) -> None:
 
 
 def out_of_memory_in_a_replay() -> tuple[str, dict[str, Any]]:
-    """What is raised, and the counters after a run that works again."""
+    """Return the error's message, and the counters after a run that works again."""
     machine = Machine()
     check(machine, range(2))
     Shim.here().fail("clEnqueueCommandBufferKHR", OUT_OF_HOST_MEMORY)
@@ -347,7 +347,7 @@ def test_on_a_stream_of_the_callers(device: Any) -> None:
 
 
 def test_other_weights(device: Any) -> None:
-    """What was recorded for one tensor is not replayed for another."""
+    """A recording for one tensor is not replayed for another."""
     machine = Machine()
     for weight in (1, 2, 1, 3):
         check(machine, range(3), weight)

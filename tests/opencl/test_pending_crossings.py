@@ -97,7 +97,7 @@ def test_it_waits_for_nothing_enqueued_since(what: str, crossing: Run) -> None:
 
 
 def given_up() -> dict[str, float]:
-    """What is left of crossings that begin and do not end."""
+    """Count the objects left of copies that begin and do not end."""
 
     def once() -> None:
         tensor = upload(ramp(1024))

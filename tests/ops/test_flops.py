@@ -23,7 +23,7 @@ Shapes = dict[str, tuple[int, ...]]
 def cost(
     op_type: str, data: Shapes, weights: Shapes | None = None, outputs: int = 1, **attributes: Any
 ) -> NodeCost:
-    """Of one node that reads `data` and then `weights`, shapes inferred."""
+    """Return the cost of one node that reads `data`, then `weights`; shapes are inferred."""
     names = [*data, *(weights or {})]
     results = [f"y{i}" for i in range(outputs)]
     model = make_model(
@@ -37,7 +37,7 @@ def cost(
 
 
 def windows(length: int, kernel: int, stride: int, pad: int, dilation: int) -> int:
-    """How many windows fit, by sliding one."""
+    """Count the windows that fit, by sliding one."""
     reach, padded = dilation * (kernel - 1) + 1, length + 2 * pad
     return sum(1 for start in range(0, padded, stride) if start + reach <= padded)
 

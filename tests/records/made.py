@@ -44,14 +44,14 @@ def record(number: int = 0, knob: int = 0, cost: float = 1e-3, **fields: Any) ->
 
 
 def failure(number: int = 0, knob: int = 0, **fields: Any) -> TuningRecord:
-    """The same, which failed."""
+    """Return a record of a failed measurement."""
     return record(number, knob, latencies=(), error="MeasureTimeout", **fields)
 
 
 def measured(
     conv: ConvWorkload, config: ConvConfig, spec: DeviceSpec, kind: str, **fields: Any
 ) -> TuningRecord:
-    """What a tuner writes of a convolution on a device."""
+    """Return a tuner's record of a convolution on a device."""
     made = TuningRecord(
         RecordDevice.of(spec),
         recorded_target(kind, spec),

@@ -51,7 +51,7 @@ class Program:
         return var
 
     def _name(self, device: int, *written: int, over: bool = False) -> tvm.ir.GlobalVar:
-        """Of a kernel: its device, if it works in place, a number, and the arguments it writes."""
+        """Name a kernel by device, whether it works in place, number and written arguments."""
         places = "_".join(map(str, written))
         first = "gc"[device] + "i" * over
         name = tvm.ir.GlobalVar(f"{first}{len(self._bindings)}_{places}")
@@ -121,7 +121,7 @@ def called(value: relax.Expr) -> str:
 
 
 def names(mod: tvm.IRModule) -> list[str]:
-    """What is called, kernels without their number."""
+    """Return the names of the callees, kernels without their number."""
     found = filter(None, (called(value) for _, value in lines(mod)))
     return [name[0] if name[0] in "gc" else name for name in found]
 
@@ -157,7 +157,7 @@ def pure(mod: tvm.IRModule) -> list[Any]:
 
 
 class Queue:
-    """What a GPU was given: it does it when it is waited for, or at once."""
+    """Queue of a GPU, which works at once or when it is waited for."""
 
     def __init__(self, fast: bool) -> None:
         self._fast = fast
@@ -201,12 +201,12 @@ def named(name: str) -> Cell:
 
 
 def values(held: Any) -> Any:
-    """What is in memory, or in tuples of it."""
+    """Return the values in memory, or in tuples of it."""
     return [values(each) for each in held] if isinstance(held, list) else held.value
 
 
 def call(mod: tvm.IRModule, args: Sequence[Any], kind: str, queue: Queue) -> Any:
-    """What ``main`` returns, which may get its values when the queue is waited for."""
+    """Interpret ``main`` and return its result, whose values may come with a wait for the queue."""
     env: dict[relax.Var, Any] = dict(zip(mod["main"].params, args, strict=True))
 
     def value_of(expr: relax.Expr) -> Any:
@@ -284,7 +284,7 @@ def call(mod: tvm.IRModule, args: Sequence[Any], kind: str, queue: Queue) -> Any
 
 
 def assert_right(mod: tvm.IRModule, shared: bool = True) -> tvm.IRModule:
-    """That a program computes the same when lowered, however memory is and the GPU works."""
+    """Assert that lowering keeps a program's results, for each kind of memory and queue."""
     found = lowered(mod, shared)
     for kind in ("fine", "mapped", "own") if shared else ("own", "cuda"):
         for fast in (False, True):

@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def until(holds: Callable[[], Any]) -> Any:
-    """What `holds` returns as soon as that is true."""
+    """Wait until `holds` returns something true, and return that."""
     end = monotonic() + 30
     while not (found := holds()):
         assert monotonic() < end, "it did not come about"

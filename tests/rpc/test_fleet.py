@@ -67,7 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Board, st
 
 @pytest.fixture
 def single(server: tuple[Board, str]) -> tuple[Board, str]:
-    """The same, up again after whatever a test before has done to it."""
+    """Return a board that is up again, whatever an earlier test has done to it."""
 
     def is_up() -> bool:
         with suppress(DeviceLost):
@@ -294,7 +294,7 @@ def test_on_opencl(single: tuple[Board, str], problem: Path) -> None:
 def test_a_board_with_another_device(
     single: tuple[Board, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a plain kind means is this machine's device."""
+    """A plain kind means this machine's device, which the board does not have."""
     here = resolve_target("opencl")
     other = replace(here, spec=replace(here.spec, name="Mali-T860"))
     monkeypatch.setattr(fleets, "resolve_target", lambda *_: other)

@@ -219,7 +219,7 @@ class Noted(Captures):
 
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
-    """What the process has its runs take."""
+    """Recorder of the turns, shared or alone, that runs of this process take."""
     found = Noted()
     monkeypatch.setattr(captures, "CAPTURES", found)
     return found

@@ -85,7 +85,7 @@ def test_fields_views_and_early_results(gpu: str, fallback: list[str]) -> None:
 
 
 def unknown_lengths() -> onnx.ModelProto:
-    """What is not zero of a ReLU, which only the run can count, and what is made of it."""
+    """Model of a ReLU's nonzero places, whose number is known at run time only."""
     return make_model(
         [
             helper.make_node("Relu", ["data"], ["positive"]),
@@ -270,7 +270,7 @@ def test_streams_and_runs_beside_each_other(mixed: tvm_edge.CompiledModel) -> No
 
 
 def outcomes(stream: Iterator[Frame]) -> list[Any]:
-    """What each ``next`` gives, until the end: outputs, or the type of the error."""
+    """Return the outcome of each ``next`` until the end: outputs, or the error's type."""
     found: list[Any] = []
     while True:
         try:

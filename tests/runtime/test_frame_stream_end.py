@@ -1,4 +1,4 @@
-"""How a stream ends, and that nothing of it stays: threads, memory, sources."""
+"""End of a stream: no thread, memory or source of it stays."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ print(json.dumps(found))
 
 
 def growth_kib(artifact: Path, before: int, after: int) -> int:
-    """How much more memory a process has after so many frames than after fewer.
+    """Return the growth of a process's memory between two numbers of frames, in KiB.
 
     It exits with the stream open.
     """

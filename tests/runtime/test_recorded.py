@@ -210,7 +210,7 @@ def test_a_driver_that_fails_to_record_is_named_once(
 
 @pytest.mark.parametrize("kind", ["opencl", "cuda"])
 def test_a_region_without_results(kind: str, request: pytest.FixtureRequest) -> None:
-    """What it writes is there after each run."""
+    """A recorded region without results still writes its tensors in each run."""
     if not tvm.runtime.enabled(kind) or not tvm.device(kind).exist:
         pytest.skip(f"no {kind} device on this machine")
     if kind == "opencl":

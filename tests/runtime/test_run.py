@@ -281,7 +281,7 @@ def test_a_model_first_used_in_a_forked_child_does_not_hang(
 def test_a_fork_while_another_thread_runs_the_model_does_not_hang(
     compiled_wide: tvm_edge.CompiledModel,
 ) -> None:
-    """That thread is not in the child, and nobody there gives back what it holds."""
+    """The child lacks that thread, so nobody there releases the locks that it holds."""
     inputs = {"data": random_input((1, 32, 56, 56))}
     ran, stop = threading.Event(), threading.Event()
 

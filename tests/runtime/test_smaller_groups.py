@@ -239,7 +239,7 @@ def test_nvidia_runs_more_than_it_says(shim: dict[str, object], artifact: Path) 
 
 
 def builds(limit: int) -> int:
-    """How often code is generated until a model has run."""
+    """Count the code generations until a model has run."""
     count = 0
 
     def counted(*arguments: Any, **named: Any) -> Any:

@@ -164,7 +164,7 @@ class Compiled:
 
     @property
     def report(self) -> CompileReport:
-        """What the compilation decided."""
+        """Report of the compilation."""
         return self.model.report
 
     def rules_of(self, operator: str) -> set[str]:

@@ -256,7 +256,7 @@ def assert_close(actual: np.ndarray, expected: np.ndarray, what: str = "") -> No
 
 
 def loop_kinds(func: tirx.PrimFunc) -> Counter[int]:
-    """How many loops of each kind a function has."""
+    """Count a function's loops of each kind."""
     kinds: Counter[int] = Counter()
     tvm_ffi.structural_walk(func.body, (tirx.For, lambda loop: kinds.update([int(loop.kind)])))
     return kinds
@@ -314,7 +314,7 @@ def assert_register_tile(func: tirx.PrimFunc) -> None:
 
 
 def iterations(func: tirx.PrimFunc) -> int:
-    """How often the busiest block of a function with static shapes runs; 0 with symbolic ones."""
+    """Count the iterations of a function's busiest block; 0 if its shapes are symbolic."""
     most = 0
 
     def visit(block: Any) -> None:

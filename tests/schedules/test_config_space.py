@@ -1,4 +1,4 @@
-"""What a search over convolutions on a CPU may choose from."""
+"""Config space of convolutions on a CPU."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_outputs_that_are_no_multiple_of_tiles(
 
 @pytest.mark.parametrize(("m", "most"), [(2, 2e-6), (4, 5e-6)])
 def test_error_of_a_deep_layer(m: int, most: float) -> None:
-    """Of the largest value, for 256 channels, against float64: 6e-7 and 2e-6 to 3e-6 measured.
+    """Error relative to the largest value in float64: 6e-7 and 2e-6 to 3e-6 for 256 channels.
 
     With the customary points of F(4, 3) it is 7e-6 to 1.3e-5.
     """

@@ -51,7 +51,7 @@ IN_OTHER_LAYOUTS = {
 
 @pytest.mark.parametrize("name", IN_OTHER_LAYOUTS)
 def test_on_a_cpu_in_other_layouts(name: str) -> None:
-    """What a graph tuner measures besides."""
+    """Candidates in other layouts, which a graph tuner measures."""
     workload, block = IN_OTHER_LAYOUTS[name]
     tasks = extract_layout_tasks({workload: 1}, resolve_target("llvm"))
     (config, *_) = next(task.configs for task in tasks if task.configs[0].block == block)

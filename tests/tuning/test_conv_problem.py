@@ -1,4 +1,4 @@
-"""What candidates are held to: agrees with ONNX Runtime, and sees any wrong value."""
+"""Reference of candidates: it agrees with ONNX Runtime and detects any wrong value."""
 
 from __future__ import annotations
 

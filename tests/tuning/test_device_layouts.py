@@ -77,7 +77,7 @@ def faster(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_cpu_behind_opencl(
     tuned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: list[int]
 ) -> None:
-    """What is chosen is kept for OpenCL alone, and taken; kernels are measured in all layouts."""
+    """The choice is kept for OpenCL alone, and taken; kernels are measured in all layouts."""
     resolved = resolve_target("opencl")
     assert resolved.spec.on_cpu, "pocl"
     graph, model = chain(32)

@@ -167,7 +167,7 @@ def test_what_cannot_be_is_an_error() -> None:
 
 
 def test_a_network_where_everything_meets() -> None:
-    """Of 26 convolutions each reads every image before: bounded, and better than NCHW."""
+    """Each of 26 convolutions reads every image before it: bounded, and better than NCHW."""
     made = Drawn(np.random.default_rng(0))
     made.add("input", (0,))
     for i in range(26):

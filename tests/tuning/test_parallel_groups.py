@@ -158,7 +158,7 @@ def broken(problem: GroupProblem, change: Callable[[Any], Any]) -> tvm.IRModule:
 
 
 def calls(function: str) -> Callable[[Any], Any]:
-    """Of C's library."""
+    """Return a call of a function of C's library."""
     return lambda value: value + tirx.call_extern("float32", function)
 
 

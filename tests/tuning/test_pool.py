@@ -261,7 +261,7 @@ def test_a_killed_tuner_leaves_no_process(tmp_path: Path, problem: Path) -> None
 
 
 def states(pool: Pool) -> list[str]:
-    """Of the pool's processes, as ``ps`` has them; one whose threads sleep is not stopped."""
+    """Return the states of the pool's processes; one whose threads sleep is not stopped."""
     return [psutil.Process(w.process.pid).status() for w in pool._workers]
 
 

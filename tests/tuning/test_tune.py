@@ -144,7 +144,7 @@ def tune(model: Any, folder: Path, **options: Any) -> TuneResult:
 
 
 def course(stand_in: type[StandIn], model: Any, folder: Path, **options: Any) -> list[str]:
-    """What a run measures, in order."""
+    """Return the candidates that a run measures, in order."""
     before = len(stand_in.tried)
     tune(model, folder, **options)
     return stand_in.tried[before:]
@@ -215,7 +215,7 @@ def test_damaged_and_foreign_lines_cost_themselves(
 
 
 def test_a_full_disk(stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path) -> None:
-    """What was committed before stays, and the run goes on where there is room again."""
+    """Records committed before stay, and the run resumes when there is room again."""
     tune(model, tmp_path, trials=8)
     before = len(records_of(tmp_path))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -36,7 +36,7 @@ def full() -> Callable[[str], onnx.ModelProto]:
 
 @pytest.fixture
 def small() -> Callable[[str], onnx.ModelProto]:
-    """The same topology, quick to run; a copy, free to change."""
+    """Return a network's topology at a size quick to run; a copy, free to change."""
     return lambda name: onnx.ModelProto.FromString(_small(name).SerializeToString())
 
 

@@ -1,4 +1,4 @@
-"""What every detector ends in: suppression and its outputs, against plain NumPy."""
+"""Suppression and the outputs after it, at every detector's end, against plain NumPy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Detect = Callable[[str, int], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def results() -> dict[tuple[str, int], dict[str, Any]]:
-    """What was run already."""
+    """Return the results of earlier runs."""
     return {}
 
 

@@ -84,7 +84,7 @@ def sorts(graph: Graph) -> None:
 def test_barriers_are_kept_apart_on_cpus(
     build: Callable[[Graph], None], gpu: str, as_large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same kernels, of a device that is one."""
+    """Kernels with barriers are not merged for an OpenCL device that is a CPU."""
     graph = Graph()
     build(graph)
     fuse = parallel_fusion.fuse_parallel
@@ -114,7 +114,7 @@ def test_loops_of_a_cpu_by_opencl(build: Callable[[Graph], None], gpu: str) -> N
 
 
 def test_copies_name_vectors_that_they_have_in_common(gpu: str) -> None:
-    """How many pixels each place of a row averages, on the host once for both launches."""
+    """Poolings merged into one launch share the divisors by column, a vector on the host."""
     graph = Graph()
     for _ in range(2):
         data = graph.input(1, 2, 5, 17)
@@ -175,7 +175,7 @@ def test_parts_are_written_in_any_order(
 
 
 def test_devices_are_not_mixed(gpu: str, as_large: None) -> None:
-    """Of three networks one is on the CPU, and half of another; the CPU's are not merged."""
+    """One of three networks is on the CPU, and half of another; its kernels are not merged."""
     graph = Graph()
     for _ in range(3):
         data = conv(graph, graph.input(1, 8, 9, 7), 8, 16)

@@ -59,7 +59,7 @@ def pipelined(stages: list[tuple[int, tvm.IRModule]], kind: str, fast: bool) -> 
 
 
 def assert_right(mod: tvm.IRModule, shared: bool = True) -> list[list[str]]:
-    """That frames in stages give what the program gives, however memory is and the GPU works."""
+    """Assert that frames in stages give the program's results, for each memory and queue."""
     stages = split(mod, shared)
     expected = pure(mod)
     for kind in KINDS[shared]:

@@ -37,7 +37,7 @@ from tvm_edge.relay_passes.ir.expressions import is_call
 
 
 def decided(p: Program, *results: relax.Var) -> list[str]:
-    """What becomes of each crossing."""
+    """Return the decision for each copy between devices."""
     found = shared_copies(p.module(*results), SHARED)
     return [found.get(var, COPY) for var in p.crossed]
 
@@ -169,7 +169,7 @@ def test_a_view_is_written_in_its_own_shape() -> None:
 
 
 def test_a_tensor_without_an_allocation_is_handed_over_by_a_copy() -> None:
-    """What the decision did not foresee costs a copy, and nothing else."""
+    """A case that the decision did not foresee costs a copy, and nothing else."""
     p, results = kept("an input of the CPU")
     mod = p.module(*results)
     with pytest.MonkeyPatch.context() as patch:

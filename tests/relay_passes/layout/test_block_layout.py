@@ -35,7 +35,7 @@ def simplified(model: onnx.ModelProto) -> tvm.IRModule:
 
 
 def operators(mod: tvm.IRModule) -> Counter[str]:
-    """What main calls: operators and kernels, without the digits that make a name unique."""
+    """Count main's calls of operators and kernels, without the digits that make a name unique."""
     found: Counter[str] = Counter()
     for block in mod["main"].body.blocks:
         for value in (binding.value for binding in block.bindings):
@@ -222,7 +222,7 @@ def test_a_concatenation_that_does_not_fill_blocks() -> None:
 
 
 def test_moved_channels_that_somebody_reads_plain() -> None:
-    """What only moves channels may also be an output, or be reshaped into something else."""
+    """A value that only moves channels may be an output, or be reshaped into something else."""
     graph, size = Graph(), (4, 4)
     data = Conv(channels=32, filters=48, image=size).build(graph, "first")
     left, right = graph.ops("Split", 2, data, graph.constant(np.array([20, 28])), axis=1)
@@ -293,7 +293,7 @@ def workloads(model: onnx.ModelProto) -> list[ConvWorkload]:
 
 
 def test_a_measured_choice_is_taken() -> None:
-    """Of a convolution alone as well; of one that is better plain too."""
+    """A measured layout is taken for one convolution alone, and for one that is better in NCHW."""
     graph = Graph()
     first = Conv(channels=32, filters=32).build(graph, "first")
     graph.output(Conv(channels=32, filters=64).build(graph, "second", first))

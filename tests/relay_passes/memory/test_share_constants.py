@@ -13,7 +13,7 @@ from tvm_edge.relay_passes.memory.share_constants import ShareConstants
 
 
 def constants(*arrays: np.ndarray) -> list[Any]:
-    """What is left of them in a function that reads each, in order."""
+    """Return the constants left in a function that reads each, in order."""
     builder = relax.BlockBuilder()
     data = relax.Var("data", relax.TensorType((4, 4), "float32"))
     with builder.function("main", [data]):

@@ -200,7 +200,7 @@ def test_winograd_filters_are_streamed() -> None:
 def test_device_memory_falls_by_what_is_predicted(
     model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a device that has a copy of its weights, as GPUs have; with two windows, and with one."""
+    """The device has its own copy of the weights, as a GPU has; with one window and with two."""
     peaks, predicted = [], []
     for run, (window, windows) in enumerate([(None, 2), (None, 2), (CUT, 2), (CUT, 1)]):
         if run in (0, 2):
@@ -231,7 +231,7 @@ def test_device_memory_falls_by_what_is_predicted(
 def test_windows_are_as_large_as_the_largest_layer_from_the_first_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What grows would be there beside the smaller one, of which the run still has a part."""
+    """A window that grew would stand beside the smaller one, which the run still reads."""
     made: list[int] = []
 
     class Window(weight_stream._Window):
@@ -268,7 +268,7 @@ def test_blocks_of_the_runtime_are_as_large_as_predicted() -> None:
 def test_frames_of_a_stream_and_runs_beside_it(
     model: onnx.ModelProto, tmp_path: Path, copies: bool, request: pytest.FixtureRequest
 ) -> None:
-    """Of an artifact on two devices; runs and the GPU's stages have the windows in turns."""
+    """An artifact on two devices: runs and the stages on the GPU use the windows in turns."""
     if copies:
         request.getfixturevalue("own_memory")
     compiled = compile_with(

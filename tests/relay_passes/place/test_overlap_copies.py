@@ -1,4 +1,4 @@
-"""What the GPU is given before the host waits, and that it is waited for where it has to be."""
+"""Order of launches and waits: the GPU has its work before the host waits for results."""
 
 from __future__ import annotations
 

@@ -341,7 +341,7 @@ def test_a_model_of_float16_stays_as_it_is() -> None:
 
 
 def test_branches_read_float32() -> None:
-    """What stands in an If is not converted, and reads tensors as the model has them."""
+    """Operators in an If are not converted, and read float32 tensors as in the model."""
     branch = [
         helper.make_graph(
             [helper.make_node(kind, ["c0"], [f"{kind}_out"])],

@@ -92,7 +92,7 @@ def test_products(a_type: str, b_type: str, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.full
 def test_zero_points_of_rows() -> None:
-    """Of QLinearMatMul, whose scales are then by row as well."""
+    """QLinearMatMul with zero points, and therefore scales, for each row."""
     node = helper.make_node("QLinearMatMul", ["a", "as", "az", "b", "bs", "bz", "ys", "yz"], ["y"])
     a = numbers((6, 40), "uint8")
     constants = {
@@ -150,7 +150,7 @@ def test_a_dynamically_quantised_network() -> None:
 
 
 def assembly(model: onnx.ModelProto) -> str:
-    """Of the kernels that sum."""
+    """Return the assembly of the int8 kernels."""
     scheduled, resolved = unmerged_kernels(model, "llvm")
     functions = {
         str(name.name_hint): func.with_attr("global_symbol", str(name.name_hint))

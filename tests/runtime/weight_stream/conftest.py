@@ -63,7 +63,7 @@ def own_memory_through_blocks(own_memory: None, monkeypatch: pytest.MonkeyPatch)
     params=["llvm", "opencl", "opencl with memory of its own", "opencl through blocks", "cuda"]
 )
 def target(request: pytest.FixtureRequest) -> str:
-    """What has parts where they are mapped, the second if it is the CPU; what copies them."""
+    """Target of a streamed model: some map the parts of weights, others copy them."""
     name: str = request.param
     if name == "cuda" and not tvm.cuda().exist:
         pytest.skip("no CUDA device")

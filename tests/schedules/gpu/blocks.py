@@ -81,7 +81,7 @@ def check_plan(graph: Graph, plan: LayoutPlan, target: str = "opencl") -> tvm_ed
 def check_blocks(
     graph: Graph, block: int, pick: Pick = first, target: str = "opencl"
 ) -> tvm_edge.CompiledModel:
-    """The same, in blocks of one size."""
+    """Check a network planned in channel blocks of one size against ONNX Runtime."""
     resolved = compilation.resolve_target(target)  # as fixtures have it
     return check_plan(graph, plan_in_blocks(graph.model(), block, resolved, pick), target)
 

@@ -171,7 +171,7 @@ def opencl_source(model: onnx.ModelProto, target: str, precision: str = "float32
 
 
 def assert_golden(source: str, name: str) -> None:
-    """That generated code is what was read and committed.
+    """Assert that generated code equals the committed file.
 
     ``TVM_EDGE_UPDATE_GOLDEN=1`` writes it anew: read the difference.
     """

@@ -52,10 +52,10 @@ def intel_environment(folder: Path) -> dict[str, str | None] | None:
 
 
 def sub_group_environment(folder: Path) -> dict[str, str | None] | None:
-    """The same for a device with Intel's sub-groups.
+    """Return environment variables for a process whose device has Intel's sub-groups.
 
-    No changes at all where this process has one. pocl 5 says that it has ``cl_intel_subgroups``,
-    and then finds no block reads when it links a kernel.
+    Empty where this process has one already; ``None`` where none can be had. pocl 5
+    says that it has ``cl_intel_subgroups``, and then finds no block reads when it links a kernel.
     """
     here = KINDS["opencl"].probe()
     if here is not None and {8, 16, 32} <= set(here.sub_groups):

@@ -135,7 +135,7 @@ def test_any_configuration_without_local_memory(seed: int, small_gpu: None) -> N
 
 @needs_opencl
 def test_sums_in_parts(large_gpu: None) -> None:
-    """What adds the parts up stores four channels at once, too."""
+    """The kernel that adds the partial sums stores four channels at once, too."""
 
     def pick(configs: list[Any]) -> Any:
         return next(c for c in configs if read_knobs(Tile, c.knobs).parts == 4)
@@ -181,7 +181,7 @@ def test_three_layouts_for_each_convolution(spec: Any, name: str) -> None:
 
 @pytest.mark.full
 def test_smaller_work_groups_read_the_same_weights() -> None:
-    """Of a device whose driver refuses a kernel: the plan is kept, its tiles are not."""
+    """A driver refuses a kernel: the plan of layouts is kept, its tiles are not."""
     graph = beside_each_other({"window": ALL["window"], "pointwise": ALL["pointwise"]})
     model, resolved = graph.model(), resolve_target("adreno-630")
     plan = plan_in_blocks(model, 4, resolved, lambda configs: configs[-1])

@@ -113,7 +113,7 @@ def is_kernel(func: Any) -> bool:
 
 
 def source(graph: Graph, target: str) -> str:
-    """What the only kernel of a network looks like on a device."""
+    """Return the source of a network's only kernel for a device."""
     resolved = resolve_target(target)
     made = schedule(only_function(graph), resolved.spec)
     assert made.rule == "direct"
@@ -168,7 +168,7 @@ def test_items_are_small_where_the_device_is_large() -> None:
 
 
 def test_filters_that_only_look_packed() -> None:
-    """Of a convolution of three dimensions whose window is four wide: five channels, one by one."""
+    """A 3-D convolution with a window four wide has five channels, taken one by one."""
     graph = conv(1, 2, 5, 6, 7, outputs=5, kernel=(2, 2, 4))
     found = DirectConv.of(only_function(graph))
     assert found is not None

@@ -55,7 +55,7 @@ def values(*shape: int, dtype: str = "float32") -> Array:
 
 
 def rounded(array: Array) -> Array:
-    """What float16 makes of it, as float64."""
+    """Round an array to float16, and return it as float64."""
     return array.astype("float16").astype("float64")
 
 

@@ -119,7 +119,7 @@ def test_a_network_in_int8(
 
 
 def test_taps_that_only_ever_read_padding(gpu: str, large_gpu: None) -> None:
-    """Of an image of one column the words of all other columns are a constant."""
+    """Words of the columns outside an image one column wide are a constant."""
     graph = QuantizedGraph(seed=9059, dtype="int8")
     image = graph.input(1, 20, 6, 1, zero=98)
     result = graph.conv(image, (3, 20, 3, 3), strides=[3, 1], pads=[1] * 4)

@@ -113,7 +113,7 @@ def mali(spec: DeviceSpec = MALI) -> ResolvedTarget:
 
 
 def run(kernels: Sequence[Scheduled], problem: Operands, resolved: ResolvedTarget) -> Any:
-    """What each kernel makes of a problem."""
+    """Run each kernel on a problem and yield its output."""
     named = {f"kernel{i}": made.func for i, made in enumerate(kernels)}
     module = tvm.IRModule({n: f.with_attr("global_symbol", n) for n, f in named.items()})
     library, device = tvm.compile(module, target=resolved.target), tvm.opencl(0)
@@ -211,7 +211,7 @@ def test_a_space_is_the_same_each_time() -> None:
 
 
 def test_filters_are_read_within_their_padding() -> None:
-    """Of 20 filters packed by four there are none from 20 to 23; items stay in their group."""
+    """Work-items read no filter past the 20 packed by four, and stay in their group."""
     channels = {
         name: {knobs(config).channels for config in space(workload, MALI)}
         for name, workload in CONVOLUTIONS.items()

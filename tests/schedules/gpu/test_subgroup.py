@@ -96,7 +96,7 @@ def test_intel_graphics_runs_convolutions_by_sub_groups() -> None:
 
 
 def test_filters_packed_for_another_device_go_to_another_rule() -> None:
-    """What a rule refuses is still right: packed filters are a convolution to all of them."""
+    """A rule that refuses packed filters leaves them to another, which is right as well."""
     resolved = resolve_target("intel-hd505", host="llvm")
     with resolved.cpu.target:
         simple = simplified(load_model(CASES["odd"][0](0).model(), None).module)
@@ -185,7 +185,7 @@ def test_any_convolution_and_tile(data: st.DataObject) -> None:
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
-    """Of child processes that have a device with sub-groups; skips where there is none."""
+    """Environment of child processes whose device has sub-groups; skips where there is none."""
     found = sub_group_environment(tmp_path_factory.mktemp("icd"))
     if found is None:
         pytest.skip(f"no OpenCL device here has Intel's sub-groups: {HOW_TO_GET_ONE}")

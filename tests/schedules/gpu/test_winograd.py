@@ -49,7 +49,7 @@ def conv(
 
 
 def residual() -> Graph:
-    """What follows reads an image, and a value for each column; somebody else reads the sums."""
+    """Return a network whose epilogue reads an image and a value for each column."""
     graph, random = Graph(), np.random.default_rng(1)
     weights = random.standard_normal((9, 16, 3, 3)).astype("float32")
     made = graph.op("Conv", graph.input(1, 16, 8, 12), graph.constant(weights), pads=[1] * 4)

@@ -231,7 +231,7 @@ def stable_order(data: np.ndarray, descending: bool = False) -> np.ndarray:
 
 
 def segments_order(data: np.ndarray, offsets: np.ndarray, descending: bool = False) -> np.ndarray:
-    """The same for each segment; all else stays."""
+    """Return the stable order of each segment; all else stays."""
     result = np.arange(data.size)
     for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         result[start:stop] = start + stable_order(data[start:stop], descending)

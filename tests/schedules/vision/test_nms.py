@@ -66,7 +66,7 @@ def select(
     score: float | None,
     center: bool = False,
 ) -> np.ndarray:
-    """What our kernel keeps, as ONNX lists it."""
+    """Return the boxes that our kernel selects, as ONNX lists them."""
     batch, classes, count = scores.shape
     most = min(most, count)
     kernel = nms.select_boxes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import tvm
@@ -12,7 +13,7 @@ from tvm_edge.hardware.spec import DeviceSpec
 __all__ = ["GpuKind", "TargetKind"]
 
 
-class TargetKind:
+class TargetKind(ABC):
     """Kind of target, whatever the device.
 
     Attributes
@@ -36,12 +37,12 @@ class TargetKind:
     pools_memory: ClassVar[bool] = False
     pins_memory: ClassVar[bool] = False
 
+    @abstractmethod
     def probe(self, index: int = 0) -> DeviceSpec | None:
-        """Ask this machine's device of a number what it is; ``None`` if there is none."""
-        raise NotImplementedError
+        """Describe this machine's device at `index`; ``None`` if there is none."""
 
     def driver(self, index: int) -> dict[str, Any]:
-        """Ask a device that is here for what a DeviceSpec does not have: versions and the like."""
+        """Return the driver's facts that no DeviceSpec has, such as versions."""
         return {}
 
 
@@ -68,9 +69,9 @@ class GpuKind(TargetKind):
             return None
         return believable(self.spec_of(device, index))
 
+    @abstractmethod
     def spec_of(self, device: Any, index: int) -> DeviceSpec:
         """Return the answers of a driver, as they come."""
-        raise NotImplementedError
 
     def arch_of(self, index: int) -> str:
         """Return the architecture of a device that is here, as targets have it."""
