@@ -45,6 +45,7 @@ _ZOO = re.compile(r"\bzoo:([a-z]\w*)")
 _ENVIRONMENT = re.compile(r"\bTVM_EDGE_\w+")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 _MODULE = re.compile(r"-m (benchmarks run \w+|tests\.[\w.]+)")
+_LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 _INDENTED = re.compile(r"^ {4}((?:tvm-edge|ssh|\S*python3?) .*)$", re.MULTILINE)
 _MISSED = re.compile(r'Bars? "([^"]+)"((?:(?!Bars? "|\n- |\n\n).)*)', re.DOTALL)
 
@@ -195,8 +196,8 @@ def test_the_layers_are_those_that_are_held() -> None:
 
 
 def test_the_map_has_every_folder() -> None:
-    """README's map: the packages of tvm_edge, and the folders beside it."""
-    _, _, shown = (ROOT / "README.md").read_text().partition("\n## Map\n\n")
+    """The map of the repository: the packages of tvm_edge, and the folders beside it."""
+    _, _, shown = (ROOT / "docs/how/phases.md").read_text().partition("\n## Map\n\n")
     shown = shown.partition("\n\n")[0]
     packages = [path.parent for path in (ROOT / "tvm_edge").glob("*/__init__.py")]
     beside = [ROOT / name for name in ("benchmarks", "docs", "examples", "tests", "tuning_logs")]
@@ -211,6 +212,39 @@ def test_every_pass_has_a_word_in_the_documentation() -> None:
     files = {path.stem for path in (ROOT / "relay_passes").rglob("*.py")} - {"__init__"}
     assert files
     assert files - set(_CODE.findall(text)) == set()
+
+
+@pytest.mark.parametrize("page", TOP, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    """MkDocs checks the pages of ``docs/``, and nothing else these."""
+    wrong = []
+    for link in _LINK.findall(_BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            wrong.append(link)
+    assert not wrong
+
+
+def _anchors(page: Path) -> dict[str, str]:
+    """Return the text under each heading of a page, by the anchor that GitHub gives it."""
+    parts = re.split(r"^#+ (.+)\n", _BLOCK.sub("", page.read_text(encoding="utf-8")), flags=re.M)
+    anchors = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in parts[1::2]]
+    return dict(zip(anchors, parts[2::2], strict=True))
+
+
+def test_figures_of_the_readme_are_those_of_the_results() -> None:
+    """Each row's section of the page of results, or else that of the row above, has its figures."""
+    _, _, shown = (ROOT / "README.md").read_text().partition("\n## Figures\n")
+    rows = re.findall(r"^\| .*\|$", shown.partition("\n## ")[0], re.MULTILINE)[1:]
+    assert len(rows) >= 4
+    section = ""
+    for row in rows:
+        if linked := re.search(r"\]\(benchmarks/RESULTS\.md#([^)]+)\)", row):
+            section = _anchors(RESULTS)[linked[1]]
+        figures = re.findall(r"\d+\.\d+", row.split("|")[-2])
+        assert figures
+        assert [f for f in figures if not re.search(rf"(?<![\d.]){f}(?!\d)", section)] == []
 
 
 _SHOWN = [
