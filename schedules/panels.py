@@ -19,10 +19,10 @@ DENSE = "dense_panels"
 
 def pack_matrix(matrix: np.ndarray, width: int) -> np.ndarray:
     """``[K, N]`` as ``[N/width, K, width]``, filled up with columns of zeros."""
-    terms, columns = matrix.shape
-    whole = np.zeros((terms, ceil(columns / width) * width), matrix.dtype)
+    reduction, columns = matrix.shape
+    whole = np.zeros((reduction, ceil(columns / width) * width), matrix.dtype)
     whole[:, :columns] = matrix
-    return np.ascontiguousarray(whole.reshape(terms, -1, width).transpose(1, 0, 2))
+    return np.ascontiguousarray(whole.reshape(reduction, -1, width).transpose(1, 0, 2))
 
 
 def dense(data: te.Tensor, panels: te.Tensor, columns: int) -> te.Tensor:

@@ -26,6 +26,7 @@ __all__ = [
     "aligned_consumer",
     "axis_map",
     "epilogue_of",
+    "epilogue_stores_in_order",
     "fuse",
     "fuse_axes",
     "fuse_lines",
@@ -33,7 +34,6 @@ __all__ = [
     "open_contraction",
     "open_reduction",
     "read_index",
-    "sums_stay_in_order",
 ]
 
 
@@ -72,22 +72,21 @@ def _open(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV] | None:
 
 
 def open_contraction(
-    func: tirx.PrimFunc, sums: str = "float32"
+    func: tirx.PrimFunc, accumulator_dtype: str = "float32"
 ) -> tuple[Schedule, SBlockRV, Contraction] | None:
     """Open a function with one sum of products of float32, float16 or 8-bit tensors.
 
-    Returns what :func:`open_reduction` does. `sums` is the type of the accumulators, float32 or
-    int32.
+    Returns what :func:`open_reduction` does. `accumulator_dtype` is float32 or int32.
     """
     opened = open_reduction(func)
     if opened is None:
         return None
     sch, block = opened
     conv = match_contraction(sch.get(block))
-    if conv is None or str(sch.get(block).writes[0].source.dtype) != sums:
+    if conv is None or str(sch.get(block).writes[0].source.dtype) != accumulator_dtype:
         return None
     known = {"float32", "float16"}
-    if sums == "int32":  # what follows them is anything
+    if accumulator_dtype == "int32":  # what follows them is anything
         known |= {"int8", "uint8", "int32"}
     if any(str(b.dtype) not in known for b in sch.mod["main"].params):
         return None
@@ -113,7 +112,7 @@ def isolate(sch: Schedule, block: SBlockRV, data: tirx.Buffer) -> SBlockRV | Non
 
 def aligned_consumer(sch: Schedule, block: SBlockRV) -> SBlockRV | None:
     """The only consumer of a reduction's result, if it reads each element once, in their order."""
-    sums = sch.get(block).writes[0].source
+    accumulators = sch.get(block).writes[0].source
     consumers = sch.get_consumers(block)
     if len(consumers) != 1 or not is_plain(sch, consumers[0]):
         return None
@@ -122,7 +121,7 @@ def aligned_consumer(sch: Schedule, block: SBlockRV) -> SBlockRV | None:
     stmt = sch.get(consumers[0])
     if any(v.iter_type != tirx.IterVar.DataPar for v in stmt.iter_vars):
         return None
-    reads = [a for a in accesses(stmt)[0] if a.buffer.same_as(sums)]
+    reads = [a for a in accesses(stmt)[0] if a.buffer.same_as(accumulators)]
     return consumers[0] if all(_indexed_by(access, stmt) for access in reads) else None
 
 
@@ -135,7 +134,9 @@ def epilogue_of(sch: Schedule, block: SBlockRV) -> SBlockRV:
     return aligned_consumer(sch, block) or sch.cache_write(block, 0, "local")
 
 
-def sums_stay_in_order(func: tirx.PrimFunc, block: s_tir.SBlock, epilogue: s_tir.SBlock) -> bool:
+def epilogue_stores_in_order(
+    func: tirx.PrimFunc, block: s_tir.SBlock, epilogue: s_tir.SBlock
+) -> bool:
     """Return whether `epilogue` stores the result of `block` element by element, in its order.
 
     `block` sums products of static extents. Each accumulator is then used once, where it stands; a

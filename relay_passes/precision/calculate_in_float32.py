@@ -69,7 +69,7 @@ def calculate_in_float32(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     if not _is_arithmetic(func):
         return func
-    func = _with_own_sums(func)
+    func = _with_own_accumulators(func)
     return func.with_body(_Widener(func).widened(func.body))
 
 
@@ -99,7 +99,7 @@ def _is_arithmetic(func: tirx.PrimFunc) -> bool:
     return not strange
 
 
-def _with_own_sums(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def _with_own_accumulators(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel whose reductions add up in buffers of their own, never in a result."""
     sch = s_tir.Schedule(func)
     results = list(sch.mod["main"].params)

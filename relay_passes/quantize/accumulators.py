@@ -18,11 +18,11 @@ from tvm_edge.relay_passes.quantize.quantized_constants import (
 )
 from tvm_edge.schedules.conv_workload import ConvWorkload
 
-__all__ = ["Sum", "convolution", "in_lines", "product_workload"]
+__all__ = ["Accumulator", "convolution", "in_lines", "product_workload"]
 
 
 @dataclass(frozen=True)
-class Sum:
+class Accumulator:
     """``(numbers + offset)·scale + shift``, by channel.
 
     Attributes
@@ -57,7 +57,7 @@ class Sum:
         data: relax.Expr,
         bias: relax.Expr,
         bound: Mapping[relax.Var, relax.Expr],
-    ) -> Sum | None:
+    ) -> Accumulator | None:
         """``data + bias``, where `data` is this sum and `bias` a constant for each channel.
 
         Parameters
@@ -90,7 +90,7 @@ def convolution(
     workload: ConvWorkload,
     weights: QuantizedConstant,
     finish: Callable[[relax.Expr], relax.Expr],
-) -> Sum | None:
+) -> Accumulator | None:
     """A convolution in int32; ``None`` if its filters or its form have no kernel.
 
     Parameters
@@ -101,7 +101,7 @@ def convolution(
     weights : QuantizedConstant
         ``[O, C/groups, KH, KW]``.
     finish : callable
-        See :class:`Sum`.
+        See :class:`Accumulator`.
     """
     whole, filters = weights.whole, workload.filters
     by_filter = weights.scale.size in (1, weights.scale.shape[0])
@@ -122,7 +122,7 @@ def convolution(
         out_dtype="int32",
     )
     scale = np.float32(encoding.scale) * weights.scale.astype("float32").reshape(-1)
-    return Sum(
+    return Accumulator(
         numbers,
         -encoding.zero * whole.sum(axis=(1, 2, 3), dtype="int64"),
         np.broadcast_to(scale, (filters,)),
@@ -133,9 +133,9 @@ def convolution(
 
 def product_workload(shape: Sequence[int], columns: int) -> ConvWorkload:
     """A product with a matrix of so many columns; the rows on its left, in `shape`, are pixels."""
-    *rows, terms = shape
+    *rows, reduction = shape
     return ConvWorkload(
-        1, terms, 1, prod(rows), columns, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), groups=1
+        1, reduction, 1, prod(rows), columns, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), groups=1
     )
 
 

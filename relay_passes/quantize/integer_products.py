@@ -149,23 +149,23 @@ def integer_convolution(
         return None
     encoding = Encoding(1.0, zero if isinstance(zero, int) else 0, str(data.ty.dtype))
     constant = QuantizedConstant(filters, _ONE, np.zeros((1, 1, 1, 1), "int32"))
-    summed = convolution(data, encoding, workload, constant, lambda result: result)
-    if summed is None:
+    product = convolution(data, encoding, workload, constant, lambda result: result)
+    if product is None:
         return None
-    sums = emit(summed.numbers)
+    accumulators = emit(product.numbers)
     if moved.any():
         count = len(weights)
-        of_image = emit(relax.op.strided_slice(sums, [1], [count], [count + 1]))
-        sums = emit(relax.op.strided_slice(sums, [1], [0], [count]))
+        of_image = emit(relax.op.strided_slice(accumulators, [1], [count], [count + 1]))
+        accumulators = emit(relax.op.strided_slice(accumulators, [1], [0], [count]))
         more = emit(relax.op.multiply(of_image, const(moved.reshape(1, -1, 1, 1), "int32")))
-        sums = emit(relax.op.add(sums, more))
+        accumulators = emit(relax.op.add(accumulators, more))
     if isinstance(zero, int):
         if not zero:
-            return sums
+            return accumulators
         whole = -zero * weights.sum(axis=(1, 2, 3), dtype="int64")
-        return emit(relax.op.add(sums, by_channel(whole, "int32")))
+        return emit(relax.op.add(accumulators, by_channel(whole, "int32")))
     seen = const(_within_image(weights, workload), "int32")
-    return emit(relax.op.subtract(sums, emit(relax.op.multiply(zero, seen))))
+    return emit(relax.op.subtract(accumulators, emit(relax.op.multiply(zero, seen))))
 
 
 def _moved(weights: np.ndarray) -> np.ndarray:

@@ -42,7 +42,12 @@ from tvm_edge.relay_passes.ir.expressions import (
 )
 from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.relay_passes.ir.workloads import INT8_TYPES, workload_of
-from tvm_edge.relay_passes.quantize.accumulators import Sum, convolution, in_lines, product_workload
+from tvm_edge.relay_passes.quantize.accumulators import (
+    Accumulator,
+    convolution,
+    in_lines,
+    product_workload,
+)
 from tvm_edge.relay_passes.quantize.encodings import (
     Encoding,
     encoding_of,
@@ -141,7 +146,7 @@ class _Quantizer(PyExprMutator):
         self._takes = form.takes
         self._uses = count_uses(func)
         self._bound: dict[relax.Var, relax.Expr] = {}
-        self._sums: dict[relax.Var, Sum] = {}
+        self._accumulators: dict[relax.Var, Accumulator] = {}
         self._made: dict[relax.Expr, relax.Expr] = {}  # 8-bit tensors in the stored type
         self._forms: dict[tuple[relax.Expr, Encoding], relax.Expr] = {}
 
@@ -166,7 +171,7 @@ class _Quantizer(PyExprMutator):
             found = self._biased(value)
         if found is None:
             return None
-        self._sums[var] = found
+        self._accumulators[var] = found
         return found.finish(self._real(found))
 
     def _emit(self, value: relax.Expr, like: relax.Expr | None = None) -> relax.Expr:
@@ -223,8 +228,8 @@ class _Quantizer(PyExprMutator):
             return known[0]
         if known is None and self._uses.get(expr, 0) == 1:
             value = self._bound.get(expr)
-            if expr in self._sums:
-                found = self._sums[expr]
+            if expr in self._accumulators:
+                found = self._accumulators[expr]
                 return found.finish(rounded(self._real(found, encoding.scale), encoding))
             if is_call(value, "relax.nn.relu"):
                 return self._bounded(value.args[0], encoding, 0.0, float("inf"))
@@ -239,9 +244,9 @@ class _Quantizer(PyExprMutator):
         added = self._added(expr, encoding)
         if added is not None:
             return added
-        terms = self._terms(expr, encoding.scale)
-        if terms is not None:
-            return rounded(terms, encoding)
+        scaled = self._over_scale(expr, encoding.scale)
+        if scaled is not None:
+            return rounded(scaled, encoding)
         scale = relax.const(np.float32(encoding.scale), "float32")
         zero = relax.const(encoding.zero, "int32")
         return quantize(self.visit_expr(expr), scale, zero, encoding.dtype)
@@ -287,7 +292,7 @@ class _Quantizer(PyExprMutator):
         call = self._bound.get(data)
         if not is_call(call, QUANTIZE) or any(self._uses[var] != 1 for var in (expr, data)):
             return None
-        found = self._sums.get(call.args[0])
+        found = self._accumulators.get(call.args[0])
         own, read = (encoding_of(each, str(data.ty.dtype)) for each in (call, value))
         if found is None or own is None or read is None or self._uses[call.args[0]] != 1:
             return None
@@ -298,7 +303,7 @@ class _Quantizer(PyExprMutator):
         numbers = self._emit(self.builder_.normalize(found.finish(relax.op.round(inside))))
         return numbers, replace(read, zero=read.zero - own.zero)
 
-    def _terms(self, expr: relax.Expr, scale: float) -> relax.Expr | None:
+    def _over_scale(self, expr: relax.Expr, scale: float) -> relax.Expr | None:
         """A tensor over a scale, or a sum of two, where they are known as whole numbers."""
         known = self._quantized(expr)
         if known is not None:
@@ -307,16 +312,16 @@ class _Quantizer(PyExprMutator):
             return dequantize(numbers, ratio, relax.const(own.zero, "int32"))
         if self._uses.get(expr, 0) != 1:
             return None
-        if expr in self._sums:
-            found = self._sums[expr]
+        if expr in self._accumulators:
+            found = self._accumulators[expr]
             return found.finish(self._real(found, scale))
         value = self._bound.get(expr)
         if not is_call(value, "relax.add"):
             return None
-        terms = [self._terms(arg, scale) for arg in value.args]
-        if terms[0] is None or terms[1] is None:
+        addends = [self._over_scale(arg, scale) for arg in value.args]
+        if addends[0] is None or addends[1] is None:
             return None
-        return relax.op.add(*(self._emit(term) for term in terms))
+        return relax.op.add(*(self._emit(term) for term in addends))
 
     def _bounded(self, expr: relax.Expr, encoding: Encoding, low: float, high: float) -> relax.Expr:
         """``clip(expr, low, high)``: the bounds are whole numbers too."""
@@ -338,17 +343,17 @@ class _Quantizer(PyExprMutator):
 
     # --------------------------------------------------------------------------------------- sums
 
-    def _real(self, found: Sum, scale: float = 1.0) -> relax.Expr:
+    def _real(self, found: Accumulator, scale: float = 1.0) -> relax.Expr:
         return self._emit(self.builder_.normalize(found.real(scale)))
 
-    def _located(self, found: Sum | None, var: relax.Var) -> Sum | None:
+    def _located(self, found: Accumulator | None, var: relax.Var) -> Accumulator | None:
         """Accumulators whose numbers are bound at the location of `var`."""
         if found is None:
             return None
         numbers = self._emit(self.builder_.normalize(found.numbers), var)
         return replace(found, numbers=numbers)
 
-    def _conv2d(self, var: relax.Var, call: relax.Call) -> Sum | None:
+    def _conv2d(self, var: relax.Var, call: relax.Call) -> Accumulator | None:
         weights = quantized_constant(call.args[1], self._bound)
         known = None if weights is None else self._quantized(call.args[0])
         workload = None if weights is None else workload_of(call, weights.values)
@@ -359,7 +364,7 @@ class _Quantizer(PyExprMutator):
         found = convolution(*known, workload, weights, lambda result: result)
         return self._located(found, var)
 
-    def _matmul(self, var: relax.Var, call: relax.Call) -> Sum | None:
+    def _matmul(self, var: relax.Var, call: relax.Call) -> Accumulator | None:
         """With a constant matrix: the rows on the left are pixels."""
         weights = quantized_constant(call.args[1], self._bound)
         shape, whole = static_shape(call.args[0].ty), static_shape(call.ty)
@@ -378,11 +383,11 @@ class _Quantizer(PyExprMutator):
 
     def _pixels(self, data: relax.Expr, product: ConvWorkload) -> relax.Expr:
         """A matrix whose rows are the pixels of an image."""
-        rows, terms = product.width, product.channels
-        data = relax.op.reshape(data, (rows, terms))
+        rows, channels = product.width, product.channels
+        data = relax.op.reshape(data, (rows, channels))
         if rows > 1:
             data = relax.op.permute_dims(data, [1, 0])
-        return self._bind(relax.op.reshape(data, (1, terms, 1, rows)))
+        return self._bind(relax.op.reshape(data, (1, channels, 1, rows)))
 
     def _bind(self, value: relax.Expr) -> relax.Expr:
         return self._emit(self.builder_.normalize(value))
@@ -415,13 +420,13 @@ class _Quantizer(PyExprMutator):
         if not is_product:
             return integer_convolution(numbers, zero, workload, weights, self._takes, self._bind)
         pixels, filters = self._pixels(numbers, workload), weights.T[..., None, None]
-        sums = integer_convolution(pixels, zero, workload, filters, self._takes, self._bind)
-        return None if sums is None else in_lines(sums, whole)
+        accumulators = integer_convolution(pixels, zero, workload, filters, self._takes, self._bind)
+        return None if accumulators is None else in_lines(accumulators, whole)
 
-    def _biased(self, call: relax.Call) -> Sum | None:
+    def _biased(self, call: relax.Call) -> Accumulator | None:
         """Accumulators plus a constant for each channel."""
         for data, bias in (call.args, reversed(call.args)):
-            found = self._sums.get(data)
+            found = self._accumulators.get(data)
             if found is not None and static_shape(call.ty) == static_shape(data.ty):
                 biased = found.biased(data, bias, self._bound)
                 if biased is not None:

@@ -34,8 +34,8 @@ def begin_with_bias(func: tirx.PrimFunc, init: str, epilogue: str) -> tirx.PrimF
         func.body, (s_tir.SBlock, lambda block: blocks.update({block.name_hint: block}))
     )
     start, end = blocks[init], blocks[epilogue]
-    sums = start.writes[0].source
-    found = _biased(end, sums)
+    accumulators = start.writes[0].source
+    found = _biased(end, accumulators)
     if found is None:
         return func
     addition, bias = found
@@ -53,7 +53,7 @@ def begin_with_bias(func: tirx.PrimFunc, init: str, epilogue: str) -> tirx.PrimF
         reads, body = list(block.reads), block.body
         if block.name_hint == init:
             reads.append(tirx.BufferRegion(moved.source, region))
-            body = tirx.BufferStore(sums, moved, body.indices)
+            body = tirx.BufferStore(accumulators, moved, body.indices)
         elif block.name_hint == epilogue:
             reads = [read for read in reads if not read.source.same_as(bias.source)]
             body = tvm_ffi.structural_map(body, (tirx.Add, without))
@@ -74,19 +74,21 @@ def begin_with_bias(func: tirx.PrimFunc, init: str, epilogue: str) -> tirx.PrimF
     return func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlock, rewritten)))
 
 
-def _biased(epilogue: s_tir.SBlock, sums: tirx.Buffer) -> tuple[tirx.Add, ir.TensorLoad] | None:
+def _biased(
+    epilogue: s_tir.SBlock, accumulators: tirx.Buffer
+) -> tuple[tirx.Add, ir.TensorLoad] | None:
     """``sum + bias`` in an epilogue that reads its accumulator there alone, and the bias."""
     loads: list[ir.TensorLoad] = []
     additions: list[tirx.Add] = []
     tvm_ffi.structural_walk(
         epilogue.body, ((ir.TensorLoad, loads.append), (tirx.Add, additions.append))
     )
-    own = [load for load in loads if load.source.same_as(sums)]
+    own = [load for load in loads if load.source.same_as(accumulators)]
     for add in additions:
         bias = add.b
         if len(own) != 1 or not isinstance(bias, ir.TensorLoad) or add.ty.dtype != "int32":
             continue
-        if not isinstance(add.a, ir.TensorLoad) or not add.a.source.same_as(sums):
+        if not isinstance(add.a, ir.TensorLoad) or not add.a.source.same_as(accumulators):
             continue
         read_once = sum(load.source.same_as(bias.source) for load in loads) == 1
         simple = all(

@@ -221,11 +221,11 @@ def _clock(spec: DeviceSpec) -> float:
 
 def _tile_cost(pixels: int, filters: int, steps: int) -> float:
     """Half cycles of a tile: its steps, then its accumulators are initialised and stored."""
-    sums = pixels * filters
+    accumulators = pixels * filters
     # Measured: with two blocks and more all tiles that fit the registers reach the same speed;
     # with one block broadcasting the pixels takes longer than multiplying them.
-    step = max(sums, 1.2 * pixels, _LATENCY) + 0.8
-    return steps * step + 6 * sums
+    step = max(accumulators, 1.2 * pixels, _LATENCY) + 0.8
+    return steps * step + 6 * accumulators
 
 
 @dataclass(frozen=True)
@@ -402,7 +402,7 @@ def schedule_blocks(
     sizes = [extent(sch, loop) or 1 for loop in sch.get_loops(block)]
     vectors = prod(sizes) // (extent(sch, loops.lane) or 1)
     sch.set_scope(block, 0, "local")
-    *sums, channel = loops.reduction
+    *window, channel = loops.reduction
     blocks, inner_block = sch.split(loops.blocks, factors=[None, knobs.blocks])
     rest = (extent(sch, loops.columns) or 1) % knobs.columns
     columns, column = sch.split(loops.columns, factors=[None, knobs.columns])
@@ -429,7 +429,7 @@ def schedule_blocks(
         shared = knobs.padding == "whole"
         tasks = [*loops.outer, *pixels, *([blocks] if shared else [])]
         serial = [*([] if shared else [blocks]), *([columns] if along else [])]
-    sch.reorder(*tasks, *serial, *sums, steps, step, *inner, loops.lane)
+    sch.reorder(*tasks, *serial, *window, steps, step, *inner, loops.lane)
     task = fuse(sch, tasks)
     if vectors >= MIN_PARALLEL_WORK:
         sch.parallel(task)
@@ -446,4 +446,4 @@ def schedule_blocks(
     for loop in unrolled:
         sch.unroll(loop)
     sch.vectorize(lane)
-    return task, [*sums, steps][0]
+    return task, [*window, steps][0]

@@ -50,7 +50,7 @@ class Conv2d:
         conv = match_contraction(sch.get(block))
         if conv is None or (conv.lines is None and not conv.window):
             return None
-        if conv.channels is None and _terms(sch.get(block), conv) == 1:
+        if conv.channels is None and _reduction_length(sch.get(block), conv) == 1:
             return None  # depthwise: channels have nothing to share
         stage = isolate(sch, block, conv.data.source)
         epilogue = epilogue_of(sch, block)
@@ -75,7 +75,7 @@ class Conv2d:
         return sch
 
 
-def _terms(block: s_tir.SBlock, conv: Contraction) -> int:
+def _reduction_length(block: s_tir.SBlock, conv: Contraction) -> int:
     """Input channels summed over."""
     return prod(constant(block.iter_vars[p].dom.extent) or 0 for p in conv.channel_sum)
 
@@ -88,7 +88,7 @@ def _pixels(block: s_tir.SBlock, conv: Contraction) -> int:
 def _is_pointwise(block: s_tir.SBlock, conv: Contraction) -> bool:
     """Return whether the kernel is 1x1 without padding, and all pixels can be one axis."""
     sizes = [constant(var.dom.extent) for var in block.iter_vars]
-    if conv.lines is None or conv.columns != conv.lines + 1 or _terms(block, conv) == 1:
+    if conv.lines is None or conv.columns != conv.lines + 1 or _reduction_length(block, conv) == 1:
         return False
     if any(sizes[p] != 1 for p in conv.window):
         return False

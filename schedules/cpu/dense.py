@@ -170,12 +170,12 @@ def _schedule_packed(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
 def _is_narrow(sch: Schedule, block: SBlockRV, product: Contraction, spec: DeviceSpec) -> bool:
     """Return whether a core's stripe of a row is less than a page of memory, and a row fits L1."""
     sizes = [extent(sch, loop) or 0 for loop in sch.get_loops(block)]
-    terms = prod(sizes[p] for p in product.reduction)
+    reduction = prod(sizes[p] for p in product.reduction)
     row = sizes[product.columns] * product.data.source.dtype.bits // 8
     return (
         spec.cores > 1
         and row < min(spec.cores * _PAGE, spec.l1_cache // 4)
-        and terms % spec.cores == 0
+        and reduction % spec.cores == 0
     )
 
 
@@ -188,14 +188,14 @@ def _schedule_shares(
     share, _ = sch.split(
         fuse(sch, [loops[p] for p in product.reduction]), factors=[spec.cores, None]
     )
-    sums = sch.rfactor(share, 0)
-    *spatial, share, terms = sch.get_loops(sums)
+    partial = sch.rfactor(share, 0)
+    *spatial, share, reduction = sch.get_loops(partial)
     rows = [] if product.channels is None else [spatial[product.channels]]
     columns = spatial[product.columns]
     sch.reorder(share, *(loop for loop in spatial if loop not in (*rows, columns)), *rows, columns)
     sch.parallel(share)
     vector, _, lane = split_vectors(sch, columns, 1, lanes)
-    _add_rows(sch, sums, terms, rows, vector, lane)
+    _add_rows(sch, partial, reduction, rows, vector, lane)
     add_parts(sch, block, epilogue, lanes, parallel=False)
 
 
@@ -215,7 +215,7 @@ def _schedule_stripes(
     if width < lanes:
         width = ceil(min(widest, size / (4 * spec.cores)) / lanes) * lanes
     rows = [] if product.channels is None else [loops[product.channels]]
-    terms = fuse(sch, [loops[p] for p in product.reduction])
+    reduction = fuse(sch, [loops[p] for p in product.reduction])
     if size % width == 0:
         stripe, columns = sch.split(columns, factors=[None, width])
         sch.reorder(stripe, *rows, columns)
@@ -230,20 +230,20 @@ def _schedule_stripes(
     sch.parallel(stripe)
     last = sch.get_loops(epilogue)[-1]
     sch.vectorize(split_vectors(sch, last, 1, lanes, peel=size % width != 0)[-1])
-    _add_rows(sch, block, terms, rows, vector, lane)
+    _add_rows(sch, block, reduction, rows, vector, lane)
 
 
 def _add_rows(
     sch: Schedule,
     block: SBlockRV,
-    terms: LoopRV,
+    reduction: LoopRV,
     rows: Sequence[LoopRV],
     vector: LoopRV,
     lane: LoopRV,
 ) -> None:
     """Add some rows of the matrix at a time to partial sums that stay in the cache."""
-    exact = (extent(sch, terms) or 0) % _ROWS == 0
-    steps, term = sch.split(terms, factors=[None, _ROWS])
+    exact = (extent(sch, reduction) or 0) % _ROWS == 0
+    steps, term = sch.split(reduction, factors=[None, _ROWS])
     if not exact:
         peel_remainder(sch, [steps, term])
     sch.reorder(steps, vector, term, *rows, lane)

@@ -46,17 +46,17 @@ def factor_lanes(
     stmt = sch.get(block)
     if not isinstance(stmt.body, tirx.BufferStore):
         return None
-    count, terms = 0, 1
+    count, length = 0, 1
     for var in list(reversed(stmt.iter_vars))[: trailing_contiguous(stmt)]:
         if var.iter_type != tirx.IterVar.CommReduce:
             break
-        count, terms = count + 1, terms * (constant(var.dom.extent) or 0)
+        count, length = count + 1, length * (constant(var.dom.extent) or 0)
     lanes = lanes_of(stmt, spec)
     # With a reduction shorter than the lanes some partial results would never be initialised.
-    if terms < 2 * lanes:
+    if length < 2 * lanes:
         return None
     if exact:
-        lanes = divisors(terms, lanes)[-1]
+        lanes = divisors(length, lanes)[-1]
         if lanes == 1:
             return None
     loops = sch.get_loops(block)

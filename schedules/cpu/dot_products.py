@@ -67,7 +67,7 @@ def _register(dot: DotProduct, *, window: bool) -> str:
 def _broadcast(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Description and implementation of the intrinsic that broadcasts four numbers."""
     intrinsic, lanes, image = dot.intrinsic, dot.lanes, dot.image
-    sums, bytes_, one = f"int32x{lanes}", 4 * lanes, f"{image}x4"
+    accumulator_dtype, bytes_, one = f"int32x{lanes}", 4 * lanes, f"{image}x4"
     pixels, filters = f"{image}x{bytes_}", f"int8x{bytes_}"
 
     @T.prim_func(s_tir=True)
@@ -94,13 +94,13 @@ def _broadcast(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
             T.writes(C[0:lanes])
             C[T.ramp(T.int32(0), 1, lanes)] = T.call_llvm_pure_intrin(
                 intrinsic,
-                C.vload([0], sums),
+                C.vload([0], accumulator_dtype),
                 T.reinterpret(
                     T.broadcast(T.reinterpret(A.vload([0], one), dtype="int32"), lanes),
                     dtype=pixels,
                 ),
                 B.vload([0, 0], filters),
-                dtype=sums,
+                dtype=accumulator_dtype,
             )
 
     return description, implementation
@@ -108,7 +108,7 @@ def _broadcast(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 def _window(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     intrinsic, lanes, image = dot.intrinsic, dot.lanes, dot.image
-    sums, bytes_ = f"int32x{lanes}", 4 * lanes
+    accumulator_dtype, bytes_ = f"int32x{lanes}", 4 * lanes
     filters = f"int8x{bytes_}"
     transposed = [column * lanes + lane for lane in range(lanes) for column in range(4)]
 
@@ -143,10 +143,10 @@ def _window(dot: DotProduct) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
             T.writes(C[0:lanes])
             C[T.ramp(T.int32(0), 1, lanes)] = T.call_llvm_pure_intrin(
                 intrinsic,
-                C.vload([0], sums),
+                C.vload([0], accumulator_dtype),
                 side_by_side(A),
                 B.vload([0, 0], filters),
-                dtype=sums,
+                dtype=accumulator_dtype,
             )
 
     return description, implementation

@@ -62,14 +62,14 @@ class Product:
     ----------
     outer : sequence of int
         Batch.
-    rows, columns, terms : int
+    rows, columns, reduction : int
         M, N and K; K is the last one.
     """
 
     outer: Sequence[int]
     rows: int
     columns: int
-    terms: int
+    reduction: int
 
 
 def choose_tile(
@@ -169,28 +169,31 @@ def schedule_panels(
         Whether all of the batch multiplies the same matrix.
     """
     sizes = [extent(sch, loop) or spec.cores for loop in sch.get_loops(block)]
-    rows, columns, terms = sizes[product.rows], sizes[product.columns], sizes[product.terms]
+    rows, columns, reduction = sizes[product.rows], sizes[product.columns], sizes[product.reduction]
     batch = prod(sizes[p] for p in product.outer)
-    parallel = batch * rows * columns * terms >= MIN_PARALLEL_WORK * lanes
+    parallel = batch * rows * columns * reduction >= MIN_PARALLEL_WORK * lanes
     width = tile.vectors * lanes
     # By rows: every task goes through the whole matrix, for a chunk of rows that it then has in
     # its cache. Otherwise: each task takes a panel, for all rows.
-    by_rows = rows > columns and terms * columns * 4 <= spec.l2_cache // 4
-    parts = 1 if by_rows else _parts(rows, terms, width, spec)
+    by_rows = rows > columns and reduction * columns * 4 <= spec.l2_cache // 4
+    parts = 1 if by_rows else _parts(rows, reduction, width, spec)
     final = None
     if parts > 1:
         final = block
-        part, _ = sch.split(sch.get_loops(block)[product.terms], factors=[parts, None])
+        part, _ = sch.split(sch.get_loops(block)[product.reduction], factors=[parts, None])
         block = sch.rfactor(part, 0)  # what `final` adds up
     loops = list(sch.get_loops(block))
-    outer = [*([loops.pop(product.terms)] if parts > 1 else []), *(loops[p] for p in product.outer)]
+    outer = [
+        *([loops.pop(product.reduction)] if parts > 1 else []),
+        *(loops[p] for p in product.outer),
+    ]
     panels, vector, lane = split_vectors(sch, loops[product.columns], tile.vectors, lanes)
-    chunk = _chunk(rows, terms, tile, spec) if by_rows else ceil(rows / tile.rows)
+    chunk = _chunk(rows, reduction, tile, spec) if by_rows else ceil(rows / tile.rows)
     chunks, strips, row = sch.split(loops[product.rows], factors=[None, chunk, tile.rows])
     if rows % (chunk * tile.rows):
         peel_remainder(sch, [chunks, strips, row])
-    unrolled = divisors(terms // parts, _UNROLLED)[-1]
-    steps, step = sch.split(loops[product.terms], factors=[None, unrolled])
+    unrolled = divisors(reduction // parts, _UNROLLED)[-1]
+    steps, step = sch.split(loops[product.reduction], factors=[None, unrolled])
     first, second = (chunks, panels) if by_rows else (panels, chunks)
     sch.reorder(*outer, first, second, strips, steps, step, row, vector, lane)
     whole = rows % (chunk * tile.rows) == 0 if by_rows else columns % width == 0
@@ -213,13 +216,13 @@ def schedule_panels(
         if own:
             sch.compute_at(copy, task, preserve_unit_loops=True)
         _vectorize_copy(sch, copy, tile, lanes, parallel=parallel and not own)
-    sums = epilogue
+    accumulators = epilogue
     if final is None:
         sch.set_scope(block, 0, "local")
     else:
-        sums = sch.cache_write(block, 0, "local")
-    sch.reverse_compute_at(sums, strips, preserve_unit_loops=True)
-    row, column = sch.get_loops(sums)[-2:]
+        accumulators = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(accumulators, strips, preserve_unit_loops=True)
+    row, column = sch.get_loops(accumulators)[-2:]
     if rows % (chunk * tile.rows):
         peel_remainder(sch, [row])
     sch.unroll(row)
@@ -229,21 +232,21 @@ def schedule_panels(
         add_parts(sch, final, epilogue, lanes, parallel=True)
 
 
-def _parts(rows: int, terms: int, width: int, spec: DeviceSpec) -> int:
+def _parts(rows: int, reduction: int, width: int, spec: DeviceSpec) -> int:
     """Number of parts of the reduction, so that rows and a panel stay in a core's cache."""
     cache = max(spec.l2_cache, spec.l1_cache)
-    for parts in divisors(terms, 64):
-        share = terms // parts * 4
+    for parts in divisors(reduction, 64):
+        share = reduction // parts * 4
         if share * width <= cache // 8 and share * rows <= cache // 2:
             return parts
     return 1
 
 
-def _chunk(rows: int, terms: int, tile: Tile, spec: DeviceSpec) -> int:
+def _chunk(rows: int, reduction: int, tile: Tile, spec: DeviceSpec) -> int:
     """Strips of rows in a task: as many as stay in the cache, but some tasks for each core."""
     strips = rows // tile.rows
     most = min(
-        max(spec.l2_cache, spec.l1_cache) // 4 // (terms * tile.rows * 4), strips // spec.cores
+        max(spec.l2_cache, spec.l1_cache) // 4 // (reduction * tile.rows * 4), strips // spec.cores
     )
     return divisors(strips, max(most, 1))[-1]
 
@@ -271,9 +274,9 @@ def _vectorize_copy(
     sch: Schedule, copy: SBlockRV, tile: Tile, lanes: int, *, parallel: bool
 ) -> None:
     """Copy panel by panel, row by row."""
-    *_, terms, columns = sch.get_loops(copy)
+    *_, reduction, columns = sch.get_loops(copy)
     panels, vector, lane = split_vectors(sch, columns, tile.vectors, lanes)
-    sch.reorder(panels, terms, vector, lane)
+    sch.reorder(panels, reduction, vector, lane)
     if parallel:
         sch.parallel(panels)
     sch.vectorize(lane)

@@ -160,15 +160,15 @@ def _is_row_chain(sch: Schedule, blocks: Sequence[SBlockInfo], spec: DeviceSpec)
             continue
         own = [i.dom for i in block.iters if i.kind == "S"]
         stmt = sch.get(block.block_rv)
-        terms = block.dom()[len(own) :]
+        reduction = block.dom()[len(own) :]
         if rows not in (None, own) or not own or not all(isinstance(d, int) for d in block.dom()):
             return False
         lanes = lanes_of(stmt, spec)
-        if trailing_contiguous(stmt) < len(terms) or prod(terms) < 2 * lanes:
+        if trailing_contiguous(stmt) < len(reduction) or prod(reduction) < 2 * lanes:
             return False
         # A reduction that moves below the loop over rows needs lanes that divide its axis. With
         # few of those (rows of 197), every block by itself is faster.
-        if 2 * divisors(prod(terms), lanes)[-1] < lanes:
+        if 2 * divisors(prod(reduction), lanes)[-1] < lanes:
             return False
         rows = own
     last = blocks[-1]

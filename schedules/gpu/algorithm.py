@@ -12,7 +12,7 @@ from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.channel_blocks import (
     SIZES,
-    BlockedSums,
+    BlockedReduction,
     image_block,
     tensors_in_blocks,
 )
@@ -145,8 +145,10 @@ def _items(workload: ConvWorkload, spec: DeviceSpec) -> tuple[str, ...]:
 def _item_conv(workload: ConvWorkload, block: int, spec: DeviceSpec) -> DirectConv | None:
     """Analyze a convolution as the rules for those without local memory do."""
     if block:
-        sums = BlockedSums.of(te.create_prim_func(tensors_in_blocks(workload, block), "int64"))
-        return None if sums is None else BlockedConv(sums)
+        blocked = BlockedReduction.of(
+            te.create_prim_func(tensors_in_blocks(workload, block), "int64")
+        )
+        return None if blocked is None else BlockedConv(blocked)
     packed = spec.local_memory_kind != "dedicated" and can_pack(workload)
     func = te.create_prim_func(conv2d_tensors(workload, packed=packed), "int64")
     conv = DirectConv.of(func)
@@ -239,6 +241,6 @@ def _product_cycles(
     tile = tile or choose_product_tile(extents, window, spec)
     if tile is None:
         return float("inf")
-    batch, rows, _, terms = extents
-    filters = batch * rows * terms if window == 1 else rows * terms
+    batch, rows, _, reduction = extents
+    filters = batch * rows * reduction if window == 1 else rows * reduction
     return max(estimated_cycles(tile, extents, spec), streaming_cycles(_BYTES * filters, spec))

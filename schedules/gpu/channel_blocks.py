@@ -31,7 +31,7 @@ from tvm_edge.schedules.stages import isolate, open_reduction
 
 __all__ = [
     "SIZES",
-    "BlockedSums",
+    "BlockedReduction",
     "block_of",
     "conv2d_in_blocks",
     "image_block",
@@ -132,7 +132,7 @@ def conv2d_in_blocks(
         attrs[knobs[0]] = knobs[1]
     shape = (workload.batch, rows, *workload.output)
     if workload.depthwise:
-        sums = te.compute(
+        accumulators = te.compute(
             shape,
             lambda n, o, y, x: te.sum(
                 padded[n, tirx.floordiv(o, depth), line(y), column(x), tirx.floormod(o, depth)]
@@ -145,7 +145,7 @@ def conv2d_in_blocks(
     else:
         co = te.reduce_axis((0, int(image.shape[1])), "co")
         ci = te.reduce_axis((0, depth), "ci")
-        sums = te.compute(
+        accumulators = te.compute(
             shape,
             lambda n, o, y, x: te.sum(
                 padded[n, co, line(y), column(x), ci] * filters[co, ky, kx, ci, o],
@@ -156,7 +156,7 @@ def conv2d_in_blocks(
         )
     return te.compute(
         (workload.batch, rows // block, *workload.output, block),
-        lambda n, o, y, x, v: sums[n, o * block + v, y, x],
+        lambda n, o, y, x, v: accumulators[n, o * block + v, y, x],
         name="in_blocks",
     )
 
@@ -187,14 +187,14 @@ def block_of(func: tirx.PrimFunc) -> int:
 
 
 @dataclass(frozen=True)
-class BlockedSums:
+class BlockedReduction:
     """Convolution in channel blocks, analyzed, with its epilogue.
 
     Attributes
     ----------
     func : PrimFunc
         With two blocks: padding is a condition on loads.
-    sums, epilogue : SBlock
+    reduction, epilogue : SBlock
     conv : Contraction
         Over results by image, channel, line and column.
     block : int
@@ -202,13 +202,13 @@ class BlockedSums:
     """
 
     func: tirx.PrimFunc
-    sums: s_tir.SBlock
+    reduction: s_tir.SBlock
     epilogue: s_tir.SBlock
     conv: Contraction
     block: int
 
     @staticmethod
-    def of(func: tirx.PrimFunc) -> BlockedSums | None:
+    def of(func: tirx.PrimFunc) -> BlockedReduction | None:
         """Analyze `func`; return ``None`` if it is something else."""
         opened = open_reduction(func)
         if opened is None:
@@ -230,7 +230,7 @@ class BlockedSums:
             return None
         if str(sch.get(block).iter_vars[0].var.ty.dtype) != "int32":
             return None  # too large for indices of 32 bits
-        return BlockedSums(made, sch.get(block), after, conv, blocks.block)
+        return BlockedReduction(made, sch.get(block), after, conv, blocks.block)
 
     @property
     def is_depthwise(self) -> bool:
@@ -240,7 +240,7 @@ class BlockedSums:
     @property
     def for_items(self) -> bool:
         """Return whether it was given knobs of the kernels without local memory."""
-        return ITEMS in self.sums.annotations
+        return ITEMS in self.reduction.annotations
 
 
 def _contraction(block: s_tir.SBlock, blocks: _Blocks) -> Contraction:
@@ -269,7 +269,7 @@ def _contraction(block: s_tir.SBlock, blocks: _Blocks) -> Contraction:
 
 def _epilogue(sch: Schedule, block: SBlockRV, width: int) -> s_tir.SBlock | None:
     """Return the epilogue, if it reads each result once and stores it into its place in a block."""
-    sums = sch.get(block).writes[0].source
+    accumulators = sch.get(block).writes[0].source
     consumers = sch.get_consumers(block)
     if len(consumers) != 1 or not is_plain(sch, consumers[0]):
         return None
@@ -284,7 +284,7 @@ def _epilogue(sch: Schedule, block: SBlockRV, width: int) -> s_tir.SBlock | None
     for var in stmt.iter_vars:
         simplify.bind(var.var, var.dom)
     for access in accesses(stmt)[0]:
-        if not access.buffer.same_as(sums):
+        if not access.buffer.same_as(accumulators):
             continue
         apart = (a - b for a, b in zip(access.indices, places, strict=True))
         if any(constant(simplify.simplify(each)) != 0 for each in apart):

@@ -61,7 +61,7 @@ class Conv2d:
         # After fusing, lines that could not be fused are like a batch.
         outer = [p for p in range(len(sizes)) if p not in (conv.channels, conv.columns)]
         outer = [p for p in outer if p not in conv.reduction]
-        terms = [*conv.channel_sum, *conv.window]
+        reduction = [*conv.channel_sum, *conv.window]
         tile = choose_tile(
             spec,
             outer=prod(sizes[p] for p in outer),
@@ -77,7 +77,7 @@ class Conv2d:
                 [loops[p] for p in outer],
                 loops[conv.channels],
                 loops[conv.columns],
-                [loops[p] for p in terms],
+                [loops[p] for p in reduction],
                 [loops[p] for p in conv.window],
             ),
             tile,

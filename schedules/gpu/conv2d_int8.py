@@ -113,7 +113,7 @@ def _of_words(
     count = int(filters.shape[0])
     (line_stride, column_stride), (line_step, tap_step) = workload.strides, workload.dilation
     share = workload.filters // workload.groups
-    channel, row, tap = axes = _terms(count, workload)
+    channel, row, tap = axes = _reduction_axes(count, workload)
 
     def product(n: te.Var, o: te.Var, y: te.Var, x: te.Var) -> te.Expr:
         first = 0 if workload.groups == 1 else te.indexdiv(o, share) * count
@@ -142,7 +142,7 @@ def _of_bytes(
     own = workload.channels // workload.groups
     share = workload.filters // workload.groups
     (line_stride, column_stride), (line_step, tap_step) = workload.strides, workload.dilation
-    channel, row, tap = axes = _terms(own, workload)
+    channel, row, tap = axes = _reduction_axes(own, workload)
 
     def product(n: te.Var, o: te.Var, y: te.Var, x: te.Var) -> te.Expr:
         group = o if share == 1 else te.indexdiv(o, share)
@@ -154,7 +154,7 @@ def _of_bytes(
     return te.compute(_result(workload), product, name="conv", attrs=attrs)
 
 
-def _terms(channels: int, workload: ConvWorkload) -> list[te.Var]:
+def _reduction_axes(channels: int, workload: ConvWorkload) -> list[te.Var]:
     """Return the reduction axes: channels or words of them, and the window."""
     sizes = (channels, *workload.kernel)
     names = ("channel", "row", "tap")

@@ -44,7 +44,7 @@ class Dense:
             return None
         inline_spatial(sch)
         epilogue = epilogue_of(sch, block)
-        spatial, summed = spatial_loops(sch, block)
+        spatial, reduction = spatial_loops(sch, block)
         lengths = [size or 1 for size in sizes][: len(spatial)]
         *outer, columns = spatial
         rows = outer.pop() if outer else None
@@ -54,6 +54,6 @@ class Dense:
             channels=lengths[-2] if rows is not None else 1,
             columns=lengths[-1],
         )
-        schedule_tile(sch, block, epilogue, Axes(outer, rows, columns, summed), tile)
+        schedule_tile(sch, block, epilogue, Axes(outer, rows, columns, reduction), tile)
         schedule_rest(sch, [block, epilogue], spec)
         return sch

@@ -23,9 +23,9 @@ from tvm_edge.schedules.base import WORKSPACE, Origin
 from tvm_edge.schedules.emit import Tensor, each, function, hold
 from tvm_edge.schedules.float16 import as_stored
 from tvm_edge.schedules.gpu.direct_conv import DirectConv
+from tvm_edge.schedules.gpu.epilogue import Memory, as_vectors
 from tvm_edge.schedules.gpu.item_space import is_legal
 from tvm_edge.schedules.gpu.items import Items, ItemTile
-from tvm_edge.schedules.gpu.tail import Memory, as_vectors
 from tvm_edge.schedules.gpu.write_direct import write_direct
 from tvm_edge.schedules.workgroup import WorkGroup, choose_work_group, takes
 

@@ -27,9 +27,9 @@ from tvm_edge.schedules.gpu.reduce import is_narrow
 from tvm_edge.schedules.knobs import read_knobs
 from tvm_edge.schedules.stages import (
     epilogue_of,
+    epilogue_stores_in_order,
     isolate,
     open_contraction,
-    sums_stay_in_order,
 )
 from tvm_edge.schedules.words import as_byte, dot, dot_operands, factors_of
 from tvm_edge.schedules.workgroup import Problem, Read
@@ -52,7 +52,7 @@ class DirectConv:
         Channels in a block of the result, 0 where it is in NCHW.
     own_channels : bool
         Whether each channel reads data of its own, of an item with several.
-    sums : {"float32", "int32"}
+    accumulator_dtype : {"float32", "int32"}
         Type of the accumulators.
     multiplied : {"float32", "float16", "int32"}
         Type of the products, and of their partial sums over a window.
@@ -87,10 +87,10 @@ class DirectConv:
         operands = factors_of(block)
         assert operands is not None, "a contraction has two factors"
         factors = operands if conv.data_factor == 0 else operands[::-1]
-        self.sums = str(block.writes[0].source.dtype)
+        self.accumulator_dtype = str(block.writes[0].source.dtype)
         self.is_words = dot_operands(get_reduction_expr(block)) is not None
         # The type in memory; operands of float16 or int8 are widened to be multiplied.
-        find = as_stored if self.sums == "float32" else as_byte
+        find = as_stored if self.accumulator_dtype == "float32" else as_byte
         stored = [find(factor) for factor in factors]
         if padding is not None and as_stored(padding.body.value) is not None:
             stored[0] = factors[0]  # a padded image is stored as it came
@@ -98,14 +98,14 @@ class DirectConv:
         self.weight: tirx.Expr
         self.data, self.weight = factors if None in stored else stored
         precision = func.attrs.get(PRECISION) if func.attrs is not None else None
-        is_stored = self.sums == "float32" and None not in stored
+        is_stored = self.accumulator_dtype == "float32" and None not in stored
         halves = precision == "float16" and is_stored and _bytes(self.weight) == 2
-        self.multiplied = "float16" if halves else self.sums
+        self.multiplied = "float16" if halves else self.accumulator_dtype
 
     @staticmethod
-    def of(func: tirx.PrimFunc, sums: str = "float32") -> DirectConv | None:
+    def of(func: tirx.PrimFunc, accumulator_dtype: str = "float32") -> DirectConv | None:
         """Analyze `func`; return ``None`` if it is something else or accumulates otherwise."""
-        opened = open_contraction(func, sums)
+        opened = open_contraction(func, accumulator_dtype)
         if opened is None or opened[2].lines is None:
             return None
         sch, block, conv = opened
@@ -121,7 +121,7 @@ class DirectConv:
         if len(root_blocks(sch)) != 2 + (padding is not None):
             return None
         stmt, after = sch.get(block), sch.get(epilogue)
-        if not sums_stay_in_order(sch.mod["main"], stmt, after):
+        if not epilogue_stores_in_order(sch.mod["main"], stmt, after):
             return None
         if prod(constant(stmt.iter_vars[p].dom.extent) or 0 for p in conv.window) > LONGEST_WINDOW:
             return None
@@ -185,7 +185,7 @@ class DirectConv:
         """Multiply two operands, given in their memory type."""
         if self.is_words:
             return dot(weight, data)
-        if self.sums == "int32":
+        if self.accumulator_dtype == "int32":
             return tirx.Cast("int32", weight) * tirx.Cast("int32", data)
         if self.multiplied == "float16":
             return weight * data

@@ -73,8 +73,10 @@ def _direct_cycles(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec)
         chosen = choose_product_tile(extents, window, spec)
     tile = read_knobs(Tile, config.knobs) if config.knobs else chosen
     assert tile is not None, "a direct convolution has a tile"
-    _, rows, _, terms = extents
-    return max(estimated_cycles(tile, extents, spec), streaming_cycles(_BYTES * rows * terms, spec))
+    _, rows, _, reduction = extents
+    return max(
+        estimated_cycles(tile, extents, spec), streaming_cycles(_BYTES * rows * reduction, spec)
+    )
 
 
 def _bytes(workload: ConvWorkload) -> int:

@@ -13,7 +13,7 @@ from tvm import tirx
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Origin
-from tvm_edge.schedules.gpu.channel_blocks import BlockedSums
+from tvm_edge.schedules.gpu.channel_blocks import BlockedReduction
 from tvm_edge.schedules.gpu.direct import tiled_kernel
 from tvm_edge.schedules.gpu.direct_conv import DirectConv
 from tvm_edge.schedules.gpu.item_space import is_legal
@@ -35,10 +35,10 @@ class ItemBlocks:
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Return the kernel, if `func` is one such convolution and its epilogue."""
-        sums = BlockedSums.of(func)
-        if sums is None:
+        blocked = BlockedReduction.of(func)
+        if blocked is None:
             return None
-        found = BlockedConv(sums)
+        found = BlockedConv(blocked)
         items = found.items
         if items is not None and not is_legal(found, items.tile):
             items = None  # a record may be another convolution's
@@ -50,13 +50,13 @@ class BlockedConv(DirectConv):
 
     Parameters
     ----------
-    sums : BlockedSums
+    blocked : BlockedReduction
     """
 
-    def __init__(self, sums: BlockedSums) -> None:
-        super().__init__(sums.func, sums.sums, sums.epilogue, None, sums.conv)
-        self.of_block = sums.block
-        self.own_channels = sums.is_depthwise
+    def __init__(self, blocked: BlockedReduction) -> None:
+        super().__init__(blocked.func, blocked.reduction, blocked.epilogue, None, blocked.conv)
+        self.of_block = blocked.block
+        self.own_channels = blocked.is_depthwise
 
     def suits(self, spec: DeviceSpec) -> bool:
         """Return whether no other rule does better: no other supports channel blocks."""

@@ -57,21 +57,21 @@ def spatial_loops(sch: Schedule, block: SBlockRV) -> tuple[list[LoopRV], list[Lo
     if len(kinds) != len(loops):  # a block of a scalar has a loop of length one and no variable
         return list(loops), []
     spatial = [x for x, k in zip(loops, kinds, strict=True) if k == tirx.IterVar.DataPar]
-    summed = [x for x, k in zip(loops, kinds, strict=True) if k != tirx.IterVar.DataPar]
-    if spatial and summed:
-        sch.reorder(*spatial, *summed)
-    return spatial or [sch.add_unit_loop(loops[0])], summed
+    reduction = [x for x, k in zip(loops, kinds, strict=True) if k != tirx.IterVar.DataPar]
+    if spatial and reduction:
+        sch.reorder(*spatial, *reduction)
+    return spatial or [sch.add_unit_loop(loops[0])], reduction
 
 
 def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     """Give each element that a plain block writes a work-item, which also does its reduction."""
-    spatial, summed = spatial_loops(sch, block)
+    spatial, reduction = spatial_loops(sch, block)
     sizes = [extent(sch, loop) for loop in spatial]
     total = None if None in sizes else prod(size or 0 for size in sizes)
     items, item = sch.split(fuse(sch, spatial), factors=[None, group_size(total, spec)])
     bind_group(sch, [items], item)
-    if summed:
-        sch.decompose_reduction(block, summed[0])
+    if reduction:
+        sch.decompose_reduction(block, reduction[0])
 
 
 def schedule_rest(sch: Schedule, done: Sequence[SBlockRV], spec: DeviceSpec) -> None:

@@ -22,8 +22,8 @@ class Product:
 
     Attributes
     ----------
-    batch, rows, columns, terms : int
-        Extents; `terms` is the reduction's. No operand is shared along the batch.
+    batch, rows, columns, reduction : int
+        Extents; `reduction` is the length of that axis. No operand is shared along the batch.
     weight : callable
         ``weight(batch, row, term)``, the factor that all columns share.
     data : callable
@@ -39,16 +39,16 @@ class Product:
         a multiple of it. ``None`` where they do not lie side by side.
     data_quad : callable or None
         ``data_quad(batch, term, lane, column)``, the data of the term `lane` after `term`, which
-        is a multiple of `VECTOR`. ``None`` where so many terms do not lie side by side.
+        is a multiple of `VECTOR`. ``None`` where so many reduction steps do not lie side by side.
     weight_width, data_width : int
         Neighbouring weights and data that can be read as one vector: 1 or `VECTOR`.
     rows_beside : bool
-        Weights of neighbouring rows lie side by side, not those of neighbouring terms.
+        Weights of neighbouring rows lie side by side, not those of neighbouring reduction steps.
     stored : {"float32", "float16", "int32"}
         Type of the operands, and of local memory: int32 may be words of four 8-bit numbers.
     multiplied : {"float32", "float16", "int32"}
         Type of the products, and of partial sums over a step.
-    summed : {"float32", "int32"}
+    accumulator_dtype : {"float32", "int32"}
         Type of all other accumulators.
     multiply : callable
         ``multiply(weight, data)``, the product of two operands.
@@ -61,7 +61,7 @@ class Product:
     batch: int
     rows: int
     columns: int
-    terms: int
+    reduction: int
     weight: Operand
     data: Operand
     store: Callable[[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Expr], None]
@@ -73,7 +73,7 @@ class Product:
     rows_beside: bool = False
     stored: str = "float32"
     multiplied: str = "float32"
-    summed: str = "float32"
+    accumulator_dtype: str = "float32"
     multiply: Callable[[tirx.Expr, tirx.Expr], tirx.Expr] = operator.mul
     data_lines: Callable[[tirx.Expr, tirx.Expr, tirx.Expr], list[tirx.Expr]] | None = None
 
@@ -129,9 +129,9 @@ class Tile:
         """Local memory of a work-group: two steps of float32; float16 uses half of it."""
         return 2 * self.depth * (self.pitch + self.data_pitch) * 4
 
-    def steps(self, terms: int) -> int:
+    def steps(self, reduction: int) -> int:
         """Count the steps of a work-group."""
-        total = -(-terms // self.depth)
+        total = -(-reduction // self.depth)
         return -(-total // self.parts)
 
     def groups(self, product: Product) -> int:

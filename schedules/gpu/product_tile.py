@@ -61,10 +61,10 @@ _DEPTHS = (8, 16)
 _DEPTHS_OF_WORDS = (4,)
 _WARP_DEPTHS = (16, 32)
 _LONGEST_WINDOW = 25
-_FEWEST_TERMS = 5
+_SHORTEST_WINDOW_STEP = 5
 
 # The shortest reduction of a part.
-_TERMS_OF_A_PART = 32
+_REDUCTION_OF_A_PART = 32
 
 # Limit of the workspace for the partial sums of all results, in bytes.
 _MOST_WORKSPACE = 64 << 20
@@ -113,8 +113,8 @@ def ranked_tiles(extents: Extents, window: int, spec: DeviceSpec, together: int 
 def _best(
     tiles: Iterable[Tile], extents: Extents, spec: DeviceSpec, together: int = 1
 ) -> Tile | None:
-    _, rows, columns, terms = extents
-    if rows < 8 or columns < 4 or terms * together < 8:
+    _, rows, columns, reduction = extents
+    if rows < 8 or columns < 4 or reduction * together < 8:
         return None
     return min(tiles, key=lambda tile: estimated_cycles(tile, extents, spec), default=None)
 
@@ -125,7 +125,7 @@ def possible_tiles(
     """Yield the tiles that the device accepts."""
     depths: tuple[int, ...] = _DEPTHS if together == 1 else (*_DEPTHS_OF_WORDS, *_DEPTHS)
     if 1 < window <= _LONGEST_WINDOW:
-        depths = (window if window >= _FEWEST_TERMS else 2 * window,)
+        depths = (window if window >= _SHORTEST_WINDOW_STEP else 2 * window,)
     yield from _tiles(extents, depths, spec)
 
 
@@ -161,8 +161,8 @@ def _tiles(extents: Extents, depths: Iterable[int], spec: DeviceSpec) -> Iterato
 @cache
 def choose_warp_tile(extents: tuple[int, int, int, int], spec: DeviceSpec) -> Tile | None:
     """Choose the tile for tensor cores with the lowest estimated latency."""
-    _, rows, columns, terms = extents
-    if rows < PIECE[0] or columns < PIECE[1] or terms < PIECE[2]:
+    _, rows, columns, reduction = extents
+    if rows < PIECE[0] or columns < PIECE[1] or reduction < PIECE[2]:
         return None
     found: list[Tile] = []
     for (own_rows, own_columns), depth in product(_WARPS, _WARP_DEPTHS):
@@ -185,10 +185,10 @@ def fits(tile: Tile, spec: DeviceSpec) -> bool:
 
 def _in_parts(tile: Tile, extents: tuple[int, int, int, int]) -> Iterator[Tile]:
     """Yield the tile with 1, 2, 4 … work-groups that share its reduction."""
-    batch, rows, columns, terms = extents
-    steps, parts = tile.steps(terms), 1
+    batch, rows, columns, reduction = extents
+    steps, parts = tile.steps(reduction), 1
     most = _MOST_WORKSPACE // (batch * rows * columns * 4)
-    while parts == 1 or (parts <= most and steps // parts * tile.depth >= _TERMS_OF_A_PART):
+    while parts == 1 or (parts <= most and steps // parts * tile.depth >= _REDUCTION_OF_A_PART):
         yield replace(tile, parts=parts)
         parts *= 2
 
@@ -199,7 +199,7 @@ def _is_half_empty(tile: int, extent: int) -> bool:
 
 def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: DeviceSpec) -> float:
     """Estimate the cycles of the kernels."""
-    batch, rows, columns, terms = extents
+    batch, rows, columns, reduction = extents
     cores, alus = max(spec.cores, 1), spec.alus or ALUS
     groups = batch * -(-rows // tile.rows) * -(-columns // tile.columns) * tile.parts
     own = tile.item_rows * tile.item_columns // tile.wave
@@ -220,7 +220,7 @@ def estimated_cycles(tile: Tile, extents: tuple[int, int, int, int], spec: Devic
     rounds, left = divmod(-(-groups // cores), resident)
     total = _LAUNCH
     for times, together in ((rounds, resident), (min(left, 1), left)):
-        total += times * (PROLOGUE + tile.steps(terms) * max(together * step, wait))
+        total += times * (PROLOGUE + tile.steps(reduction) * max(together * step, wait))
     if tile.parts > 1:
         moved = batch * rows * columns * 4 * (_WRITTEN + _READ * tile.parts)
         total += streaming_cycles(moved, spec) + tile.parts * _PART

@@ -28,18 +28,18 @@ from tvm_edge.schedules.gpu.launch import (
     schedule_spatial,
     spatial_loops,
 )
-from tvm_edge.schedules.gpu.tile import schedule_sums
+from tvm_edge.schedules.gpu.tile import schedule_result_per_item
 from tvm_edge.schedules.stages import aligned_consumer, epilogue_of, fuse
 
 __all__ = ["Reduce", "has_few_results", "is_narrow", "schedule_reduction"]
 
 # Reduction length below which a work-item is faster than a work-group with barriers.
-_FEW_TERMS = 64
+_SHORT_REDUCTION = 64
 # Results for each core above which a work-item for each fills the device.
 _RESULTS_PER_CORE = 512
 _GROUP = 128
 # Limits of widening work-groups: work-items for each core, and reduction length of each of them.
-_ITEMS_PER_CORE, _TERMS_OF_AN_ITEM = 1024, 16
+_ITEMS_PER_CORE, _REDUCTION_OF_AN_ITEM = 1024, 16
 # Neighbouring results that a work-group computes where they, not the reduction, are contiguous.
 _NEIGHBOURS = 16
 
@@ -66,19 +66,19 @@ def is_narrow(
     block: s_tir.SBlock, spec: DeviceSpec, results_per_core: int = _RESULTS_PER_CORE
 ) -> bool:
     """Return whether each result is worth a work-group: few results, and long reductions."""
-    return has_few_results(*_terms_and_results(block), spec, results_per_core)
+    return has_few_results(*_reduction_and_results(block), spec, results_per_core)
 
 
 def has_few_results(
-    terms: int, results: int, spec: DeviceSpec, results_per_core: int = _RESULTS_PER_CORE
+    reduction: int, results: int, spec: DeviceSpec, results_per_core: int = _RESULTS_PER_CORE
 ) -> bool:
     """Return whether results are few and reductions long, given the number of both."""
-    if not terms or not results:
+    if not reduction or not results:
         return False
-    return terms >= _FEW_TERMS and results < max(spec.cores, 1) * results_per_core
+    return reduction >= _SHORT_REDUCTION and results < max(spec.cores, 1) * results_per_core
 
 
-def _terms_and_results(block: s_tir.SBlock) -> tuple[int, int]:
+def _reduction_and_results(block: s_tir.SBlock) -> tuple[int, int]:
     """Return the reduction length and the number of results; 0 where it is not known."""
     found = {True: 1, False: 1}
     for var in block.iter_vars:
@@ -90,20 +90,20 @@ def _terms_and_results(block: s_tir.SBlock) -> tuple[int, int]:
 def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     """Schedule a plain block: a work-group for each of few results, else a work-item for each."""
     stmt = sch.get(block)
-    any_terms = any(v.iter_type == tirx.IterVar.CommReduce for v in stmt.iter_vars)
+    has_reduction = any(v.iter_type == tirx.IterVar.CommReduce for v in stmt.iter_vars)
     # An arg-maximum has two results at once, which TVM cannot combine across work-items.
     single = isinstance(stmt.body, tirx.BufferStore)
-    if not any_terms or not single:
+    if not has_reduction or not single:
         schedule_spatial(sch, block, spec)
         return
     if not is_narrow(stmt, spec) or spec.max_work_group_size < 2:
         epilogue = epilogue_of(sch, block)
-        spatial, summed = spatial_loops(sch, block)
-        schedule_sums(sch, block, epilogue, spatial, summed, [], spec)
+        spatial, reduced = spatial_loops(sch, block)
+        schedule_result_per_item(sch, block, epilogue, spatial, reduced, [], spec)
         return
     consumer = aligned_consumer(sch, block)
-    along_terms = trailing_contiguous(stmt) > 0 and _last_is_term(stmt)
-    spatial, summed = spatial_loops(sch, block)
+    along_reduction = trailing_contiguous(stmt) > 0 and _last_is_reduction(stmt)
+    spatial, reduced = spatial_loops(sch, block)
     # Axes of length one after the last longer one are part of it.
     position = max((i for i, x in enumerate(spatial) if extent(sch, x) != 1), default=0)
     outer, last = spatial[:position], fuse(sch, spatial[position:])
@@ -111,33 +111,33 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     # Neighbours are of one row: a work-group that crossed into the next would have its epilogue
     # store the rest of both.
     most = min(_NEIGHBOURS, limit // 2, extent(sch, last) or 1)
-    neighbours = 1 if along_terms else power_of_two(most)
+    neighbours = 1 if along_reduction else power_of_two(most)
     limit = _widened(limit, neighbours, stmt, spec)
     lanes = limit // neighbours
     groups, row = sch.split(last, factors=[None, neighbours])
-    steps, lane = sch.split(fuse(sch, summed), factors=[None, lanes])
+    steps, lane = sch.split(fuse(sch, reduced), factors=[None, lanes])
     sch.reorder(*outer, groups, row, lane, steps)
-    group = bind_group(sch, [*outer, groups], *((lane, row) if along_terms else (row, lane)))
+    group = bind_group(sch, [*outer, groups], *((lane, row) if along_reduction else (row, lane)))
     if consumer is not None:
         sch.reverse_compute_at(consumer, group, preserve_unit_loops=True)
         sch.set_scope(block, 0, "shared")
         _, *own = sch.get_loops(consumer)
         item, _ = sch.split(fuse(sch, own), factors=[neighbours, None])
-        sch.bind(item, "threadIdx.y" if along_terms else "threadIdx.x")
+        sch.bind(item, "threadIdx.y" if along_reduction else "threadIdx.x")
 
 
 def _widened(limit: int, neighbours: int, block: s_tir.SBlock, spec: DeviceSpec) -> int:
     """Return the work-items of a work-group, more where few share long reductions (classifiers)."""
-    terms, results = _terms_and_results(block)
+    reduction, results = _reduction_and_results(block)
     wanted = max(spec.cores, 1) * _ITEMS_PER_CORE
     while (
         2 * limit <= spec.max_work_group_size
         and results // neighbours * limit < wanted
-        and terms * neighbours >= 2 * limit * _TERMS_OF_AN_ITEM
+        and reduction * neighbours >= 2 * limit * _REDUCTION_OF_AN_ITEM
     ):
         limit *= 2
     return limit
 
 
-def _last_is_term(block: s_tir.SBlock) -> bool:
+def _last_is_reduction(block: s_tir.SBlock) -> bool:
     return bool(block.iter_vars) and block.iter_vars[-1].iter_type == tirx.IterVar.CommReduce

@@ -109,14 +109,14 @@ class Stage:
         Work-items of a work-group.
     item : tirx.Expr
         Index of this work-item.
-    terms : int or None
+    reduction : int or None
         Length of the reduction axis; ``None`` where it is a multiple of the step.
     """
 
     def __init__(
-        self, loads: Sequence[Load], items: int, item: tirx.Expr, terms: int | None
+        self, loads: Sequence[Load], items: int, item: tirx.Expr, reduction: int | None
     ) -> None:
-        self._loads, self._items, self._item, self._terms = loads, items, item, terms
+        self._loads, self._items, self._item, self._reduction = loads, items, item, reduction
         self._held = [registers(load.turns(items) * load.width, load.dtype) for load in loads]
 
     def bring(self, first: tirx.Expr) -> None:
@@ -127,8 +127,8 @@ class Stage:
                 term, at = load.place(e)
                 if load.limit is not None:
                     bounds.append(at < load.limit)
-                if self._terms is not None:
-                    bounds.append(first + term < self._terms)
+                if self._reduction is not None:
+                    bounds.append(first + term < self._reduction)
 
                 if load.lines is not None:
                     lines = load.lines(first + term, at)

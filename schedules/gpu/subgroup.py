@@ -27,9 +27,9 @@ from tvm import tirx
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.emit import function
+from tvm_edge.schedules.gpu.epilogue import as_vectors
 from tvm_edge.schedules.gpu.subgroup_tile import fits_sub_group
 from tvm_edge.schedules.gpu.subgroup_windows import Windows, Written
-from tvm_edge.schedules.gpu.tail import as_vectors
 from tvm_edge.schedules.gpu.write_subgroup import write_sub_groups
 
 __all__ = ["SubGroup"]

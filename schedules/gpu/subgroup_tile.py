@@ -126,11 +126,11 @@ def _estimated_cycles(tile: SubGroupTile, workload: ConvWorkload, spec: DeviceSp
             input_lines = min(input_lines, (tile.lines - 1) * workload.strides[0] + height)
     groups = workload.batch * workload.groups * -(-rows // tile.channels) * tiles
     passes = tile.size / 8
-    sums = tile.channels * tile.lines * height * width * passes
+    multiply_adds = tile.channels * tile.lines * height * width * passes
     read = height * tile.pitch(workload.kernel) // tile.size
     read += input_lines * (1 + (width > 1) + (workload.strides[1] > 1))
     shifts = input_lines * (width - 1)
-    channel = sums + _MESSAGE * read + _SHIFT * shifts * passes
+    channel = multiply_adds + _MESSAGE * read + _SHIFT * shifts * passes
     stores = tile.channels * tile.lines * _MESSAGE
     rounds = max(-(-groups // max(spec.cores, 1)), _THREADS)
     return rounds * (workload.channels // workload.groups * channel + stores)

@@ -14,9 +14,9 @@ from tvm.s_tir.schedule import SBlockRV, Schedule
 
 from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant, uses
 from tvm_edge.schedules.contraction import Contraction
+from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory
 from tvm_edge.schedules.gpu.subgroup_filters import SUB_GROUP
 from tvm_edge.schedules.gpu.subgroup_tile import SubGroupTile
-from tvm_edge.schedules.gpu.tail import Memory, Tail
 from tvm_edge.schedules.gpu.tiled import Source, digits
 from tvm_edge.schedules.knobs import read_knobs
 
@@ -117,12 +117,12 @@ class Windows(Source):
                 places[position] = tirx.const(tap, "int32") if isinstance(tap, int) else tap
         return memory.flattened(self._data, [(v, places[p]) for p, v in enumerate(self._vars)])
 
-    def tail(self, memory: Memory) -> Tail:
+    def epilogue(self, memory: Memory) -> Epilogue:
         """Build the epilogue, by batch, row, line and column of the accumulators."""
         axes = [tirx.Var(name, "int32") for name in ("batch", "row", "line", "column")]
         places = self._places(*axes)
-        spatial = [places[p] for p in range(len(self._vars)) if p not in self._terms]
-        return Tail(self._epilogue, self._block.writes[0].source, memory, axes, spatial)
+        spatial = [places[p] for p in range(len(self._vars)) if p not in self._reduction]
+        return Epilogue(self._epilogue, self._block.writes[0].source, memory, axes, spatial)
 
     def _places(self, batch: Any, row: Any, y: Any, x: Any) -> dict[int, Any]:
         if self.flat:
@@ -180,7 +180,7 @@ class Written:
         for axis, extent in zip(axes, (*self.counts, conv.channels, tile.size), strict=True):
             self.simplify.bind(axis, ir.Range(0, extent))
         self._memory = Memory(conv.params, flat, self.simplify)
-        self._tail = conv.tail(self._memory)
+        self._epilogue = conv.epilogue(self._memory)
 
     def weight(self, tap: tirx.Expr | int) -> tirx.Expr:
         """Return the offset at which the packed weights of one line of the window begin."""
@@ -227,7 +227,7 @@ class Written:
         conv = self._conv
         y, x = self.place(line)
         channel = self.block * conv.sub_group.channels + row
-        target, offset, value = self._tail.stored((self.batch, channel, y, x), total)
+        target, offset, value = self._epilogue.stored((self.batch, channel, y, x), total)
         alike = self.needed([channel < conv.extents[1]])
         if conv.flat:
             own = self.needed([x < conv.extents[2]])

@@ -17,7 +17,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm_edge.schedules.emit import hold, registers, when
 from tvm_edge.schedules.gpu.product import Product, Tile
 
-__all__ = ["PIECE", "WARP", "WarpSums"]
+__all__ = ["PIECE", "WARP", "WarpAccumulators"]
 
 WARP = 32
 """Work-items that share a tile of accumulators."""
@@ -45,7 +45,7 @@ __device__ __forceinline__ void tvm_edge_mma_tf32(float* sums, float a0, float a
 """
 
 
-class WarpSums:
+class WarpAccumulators:
     """Accumulators of one warp, zero at first.
 
     Parameters
@@ -67,9 +67,9 @@ class WarpSums:
         self._column = hold(tirx.floormod(warp, across) * tile.item_columns)
         self._down, self._beside = tile.item_rows // rows, tile.item_columns // columns
         count = self._down * self._beside * 4
-        self._sums = registers(count, "float32")
+        self._accumulators = registers(count, "float32")
         for i in range(count):
-            self._sums[i] = tirx.const(0, "float32")
+            self._accumulators[i] = tirx.const(0, "float32")
         self._weights = registers(self._down * 4, "float32")
         self._data = registers(self._beside * 2, "float32")
 
@@ -80,9 +80,9 @@ class WarpSums:
     def add(self, weights: Any, data: Any, now: tirx.Expr) -> None:
         """Add the products of a step, which are in place `now` of local memory."""
         tile = self._tile
-        rows, columns, terms = PIECE
-        with T.serial(0, tile.depth // terms) as step:
-            term = hold(now * tile.depth + step * terms + self._member)
+        rows, columns, reduction = PIECE
+        with T.serial(0, tile.depth // reduction) as step:
+            term = hold(now * tile.depth + step * reduction + self._member)
             first = hold(term * tile.pitch + self._row + self._group)
             for i in range(self._down):
                 for k in range(4):
@@ -96,10 +96,10 @@ class WarpSums:
             for i in range(self._down):
                 for j in range(self._beside):
                     own = [self._weights[i * 4 + k] for k in range(4)]
-                    sums = T.address_of(self._sums[(i * self._beside + j) * 4])
+                    accumulators = T.address_of(self._accumulators[(i * self._beside + j) * 4])
                     call = cuda_func_call(
                         "tvm_edge_mma_tf32",
-                        sums,
+                        accumulators,
                         *own,
                         self._data[j * 2],
                         self._data[j * 2 + 1],
@@ -124,7 +124,9 @@ class WarpSums:
                     for lane in range(2):
                         bounds = self._tile.bounds(product, row, column + lane)
                         with when(tirx.all(*bounds)) if bounds else nullcontext():
-                            product.store(batch, row, column + lane, self._sums[first + lane])
+                            product.store(
+                                batch, row, column + lane, self._accumulators[first + lane]
+                            )
 
     def _store_pair(
         self,
@@ -137,4 +139,6 @@ class WarpSums:
         assert product.store_vector is not None
         bounds = self._tile.bounds(product, row, column)
         with when(tirx.all(*bounds)) if bounds else nullcontext():
-            product.store_vector(batch, row, column, lambda lane: self._sums[first + lane], 2)
+            product.store_vector(
+                batch, row, column, lambda lane: self._accumulators[first + lane], 2
+            )

@@ -20,7 +20,7 @@ from tvm_edge.schedules.gpu.launch import bind_group, power_of_two
 from tvm_edge.schedules.stages import fuse
 from tvm_edge.schedules.workgroup import WORK_GROUP, group_size
 
-__all__ = ["Axes", "Tile", "choose_tile", "schedule_sums", "schedule_tile"]
+__all__ = ["Axes", "Tile", "choose_tile", "schedule_result_per_item", "schedule_tile"]
 
 # Work-items for each core that hide the latency of memory: 16 warps of NVIDIA's 64, 8 threads of
 # an execution unit of Intel's at SIMD 16.
@@ -46,16 +46,16 @@ class Axes:
         Along it the data is shared.
     columns : LoopRV
         Along it the weights are shared, and the data is contiguous.
-    terms : sequence of LoopRV
+    reduction : sequence of LoopRV
         Reduction axes; the window last.
     window : sequence of LoopRV
-        Those of `terms` that are short and can be unrolled.
+        Those of `reduction` that are short and can be unrolled.
     """
 
     outer: Sequence[LoopRV]
     channels: LoopRV | None
     columns: LoopRV
-    terms: Sequence[LoopRV]
+    reduction: Sequence[LoopRV]
     window: Sequence[LoopRV] = ()
 
 
@@ -130,7 +130,7 @@ def schedule_tile(
     grid.append(columns[0])
     items.append(columns[1])
     inner.append(columns[2])
-    sch.reorder(*grid, *items, *axes.terms, *inner)
+    sch.reorder(*grid, *items, *axes.reduction, *inner)
     bind_group(sch, grid, *reversed(items))
     sch.reverse_compute_at(epilogue, items[-1], preserve_unit_loops=True)
     sch.set_scope(block, 0, "local")
@@ -140,15 +140,15 @@ def schedule_tile(
         sch.unroll(loop)
     for loop in sch.get_loops(epilogue)[1 + len(items) :]:
         sch.unroll(loop)
-    sch.decompose_reduction(block, axes.terms[0])
+    sch.decompose_reduction(block, axes.reduction[0])
 
 
-def schedule_sums(
+def schedule_result_per_item(
     sch: Schedule,
     block: SBlockRV,
     epilogue: SBlockRV,
     outputs: Sequence[LoopRV],
-    terms: Sequence[LoopRV],
+    reduction: Sequence[LoopRV],
     window: Sequence[LoopRV],
     spec: DeviceSpec,
 ) -> None:
@@ -158,7 +158,7 @@ def schedule_sums(
     """
     sizes = [extent(sch, loop) for loop in outputs]
     total = None if None in sizes else prod(size or 0 for size in sizes)
-    axes = Axes([], None, fuse(sch, outputs), terms, window)
+    axes = Axes([], None, fuse(sch, outputs), reduction, window)
     schedule_tile(sch, block, epilogue, axes, Tile(1, 1, 1, group_size(total, spec)))
 
 

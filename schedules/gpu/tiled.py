@@ -23,16 +23,16 @@ from tvm_edge.schedules.base import PRECISION, WORKSPACE, Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.emit import function
 from tvm_edge.schedules.float16 import as_stored
+from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory, as_vectors, substituted
 from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile
 from tvm_edge.schedules.gpu.product_tile import choose_product_tile, choose_warp_tile, fits
-from tvm_edge.schedules.gpu.tail import Memory, Tail, as_vectors, substituted
 from tvm_edge.schedules.gpu.write_product import write_parts, write_product
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import (
     epilogue_of,
+    epilogue_stores_in_order,
     isolate,
     open_contraction,
-    sums_stay_in_order,
 )
 from tvm_edge.schedules.words import WORD, dot, dot_operands, factors_of
 
@@ -63,11 +63,13 @@ class TiledInt8:
         return _in_tiles(func, spec, "int32")
 
 
-def _in_tiles(func: tirx.PrimFunc, spec: DeviceSpec, sums: str) -> tirx.PrimFunc | None:
+def _in_tiles(
+    func: tirx.PrimFunc, spec: DeviceSpec, accumulator_dtype: str
+) -> tirx.PrimFunc | None:
     """Return the kernel of a contraction with this accumulator type; ``None`` for all else."""
     if spec.local_memory_kind != "dedicated":
         return None
-    found = Source.adding_up(func, sums)
+    found = Source.adding_up(func, accumulator_dtype)
     if found is None:
         return None
     tile = found.tile
@@ -108,7 +110,7 @@ class Source:
         The one that the function was given.
     stored : {"float32", "float16", "int32"}
         Type of both operands, as memory or, of 8-bit numbers, local memory has them.
-    sums : {"float32", "int32"}
+    accumulator_dtype : {"float32", "int32"}
         Type of the accumulators.
     is_words : bool
         Whether operands are words of four 8-bit numbers.
@@ -129,14 +131,14 @@ class Source:
         self._channels = conv.channels
         self._outer = list(conv.outer)
         self._lines = [p for p in (conv.lines, conv.columns) if p is not None]
-        self._terms = list(conv.reduction)
+        self._reduction = list(conv.reduction)
         self._sizes = sizes
         groups = 1 if conv.channels is None else sizes[conv.channels] // conv.group
         self.extents = (
             prod(sizes[p] for p in self._outer) * groups,
             conv.group,
             prod(sizes[p] for p in self._lines),
-            prod(sizes[p] for p in self._terms),
+            prod(sizes[p] for p in self._reduction),
         )
         self.window = prod(sizes[p] for p in conv.window)
         config = block.annotations.get(CONFIG)
@@ -145,15 +147,15 @@ class Source:
         assert operands is not None, "a contraction has two factors"
         factors = operands if conv.data_factor == 0 else operands[::-1]
         halves = [as_stored(factor) for factor in factors]
-        self.sums = str(block.writes[0].source.dtype)
-        self.stored = self.sums if None in halves else "float16"
+        self.accumulator_dtype = str(block.writes[0].source.dtype)
+        self.stored = self.accumulator_dtype if None in halves else "float16"
         self.is_words = dot_operands(get_reduction_expr(block)) is not None
         self.together = WORD if self.is_words else 1
         self._data: tirx.Expr
         self._weight: tirx.Expr
         self._data, self._weight = factors if None in halves else halves
         precision = func.attrs.get(PRECISION) if func.attrs is not None else None
-        self._multiplied = self.stored if precision == "float16" else self.sums
+        self._multiplied = self.stored if precision == "float16" else self.accumulator_dtype
 
     @classmethod
     def of(cls: type[Found], func: tirx.PrimFunc) -> Found | None:
@@ -161,9 +163,9 @@ class Source:
         return cls.adding_up(func, "float32")
 
     @classmethod
-    def adding_up(cls: type[Found], func: tirx.PrimFunc, sums: str) -> Found | None:
+    def adding_up(cls: type[Found], func: tirx.PrimFunc, accumulator_dtype: str) -> Found | None:
         """Analyze `func` with accumulators of a type; return ``None`` if it is something else."""
-        opened = open_contraction(func, sums)
+        opened = open_contraction(func, accumulator_dtype)
         if opened is None or (opened[2].channels is None and not cls.takes_depthwise):
             return None
         sch, block, conv = opened
@@ -182,7 +184,7 @@ class Source:
         cls: type[Found], sch: Schedule, block: SBlockRV, epilogue: SBlockRV, conv: Contraction
     ) -> Found | None:
         stmt, after = sch.get(block), sch.get(epilogue)
-        if not sums_stay_in_order(sch.mod["main"], stmt, after):
+        if not epilogue_stores_in_order(sch.mod["main"], stmt, after):
             return None
         return cls(sch.mod["main"], stmt, after, conv)
 
@@ -194,7 +196,7 @@ class Source:
         params = list(self._func.params)
         tensors = [([int(d) for d in b.shape], str(b.dtype)) for b in params]
         room = [tile.parts * batch * rows * columns]
-        space = [(room, self.sums)] if tile.parts > 1 else []
+        space = [(room, self.accumulator_dtype)] if tile.parts > 1 else []
 
         def body(*buffers: Any) -> None:
             flat = as_vectors([*tensors, *space], buffers)
@@ -218,21 +220,21 @@ class Source:
         places = {
             **digits(tirx.floordiv(batch, groups), self._outer, self._sizes),
             **digits(column, self._lines, self._sizes),
-            **digits(term, self._terms, self._sizes),
+            **digits(term, self._reduction, self._sizes),
             self._channels: tirx.floormod(batch, groups) * self._group + row,
         }
         variables = [(v, places[p]) for p, v in enumerate(self._vars)]
         memory = Memory(list(self._func.params), flat, simplify)
         weight = memory.flattened(self._weight, variables)
         data = memory.flattened(self._data, variables)
-        sums = self._block.writes[0].source
-        tail = Tail(self._epilogue, sums, memory, axes[:3], self._stored_at(places))
+        accumulators = self._block.writes[0].source
+        epilogue = Epilogue(self._epilogue, accumulators, memory, axes[:3], self._stored_at(places))
         first = tirx.const(0, "int32")
-        _, rows, columns, terms = self.extents
+        _, rows, columns, reduction = self.extents
         rows_beside = memory.is_straight(weight, row)
         in_vectors = memory.in_vectors(data, column, columns, VECTOR)
         lines = memory.words(data) if self.is_words and in_vectors else None
-        along, count = (row, rows) if rows_beside else (term, terms)
+        along, count = (row, rows) if rows_beside else (term, reduction)
 
         def at(expr: Any, *where: tirx.Expr) -> Any:
             return substituted(expr, list(zip(axes, where, strict=True)))
@@ -242,10 +244,10 @@ class Source:
             # All columns share the weight of the first one, and so on.
             weight=lambda b, r, t: at(weight, b, r, first, t),
             data=lambda b, t, c: at(data, b, first, c, t),
-            store=lambda b, r, c, total: tail.write((b, r, c), total),
+            store=lambda b, r, c, total: epilogue.write((b, r, c), total),
             store_vector=(
-                (lambda b, r, c, total, width: tail.write_vector((b, r, c), total, width))
-                if tail.in_vectors(columns, VECTOR)
+                (lambda b, r, c, total, width: epilogue.write_vector((b, r, c), total, width))
+                if epilogue.in_vectors(columns, VECTOR)
                 else None
             ),
             weight_width=VECTOR if memory.in_vectors(weight, along, count, VECTOR) else 1,
@@ -253,7 +255,7 @@ class Source:
             rows_beside=rows_beside,
             stored=self.stored,
             multiplied=self._multiplied,
-            summed=self.sums,
+            accumulator_dtype=self.accumulator_dtype,
             multiply=dot if self.is_words else operator.mul,
             data_lines=(
                 (lambda b, t, c: [at(line, b, first, c, t) for line in lines]) if lines else None
@@ -262,7 +264,7 @@ class Source:
 
     def _stored_at(self, places: Mapping[int, tirx.Expr]) -> list[tirx.Expr]:
         """Return the variables of the storing block, by those of the reducing one."""
-        return [places[p] for p in range(len(self._vars)) if p not in self._terms]
+        return [places[p] for p in range(len(self._vars)) if p not in self._reduction]
 
 
 def digits(number: tirx.Expr, axes: Sequence[int], sizes: Sequence[int]) -> dict[int, tirx.Expr]:

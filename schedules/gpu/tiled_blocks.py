@@ -15,10 +15,10 @@ from tvm import ir, sym, tirx
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.emit import int32
-from tvm_edge.schedules.gpu.channel_blocks import BlockedSums
+from tvm_edge.schedules.gpu.channel_blocks import BlockedReduction
+from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory, place_in_block, substituted
 from tvm_edge.schedules.gpu.product import VECTOR, Product
 from tvm_edge.schedules.gpu.product_tile import choose_block_tile, fits, suits_blocks
-from tvm_edge.schedules.gpu.tail import Memory, Tail, place_in_block, substituted
 from tvm_edge.schedules.gpu.tiled import Source, digits
 
 __all__ = ["TiledBlocks"]
@@ -34,10 +34,10 @@ class TiledBlocks:
         """Return the kernel, if `func` is one such convolution and its epilogue."""
         if spec.local_memory_kind != "dedicated":
             return None
-        sums = BlockedSums.of(func)
-        if sums is None or sums.is_depthwise or sums.for_items:
+        blocked = BlockedReduction.of(func)
+        if blocked is None or blocked.is_depthwise or blocked.for_items:
             return None
-        source = _BlockedSource(sums)
+        source = _BlockedSource(blocked)
         tile = source.tile
         if tile is None or not (fits(tile, spec) and suits_blocks(tile)):
             tile = choose_block_tile(source.extents, source.line, spec)
@@ -53,10 +53,10 @@ class _BlockedSource(Source):
         Reduction steps of a line of the window.
     """
 
-    def __init__(self, sums: BlockedSums) -> None:
-        super().__init__(sums.func, sums.sums, sums.epilogue, sums.conv)
-        self._width = sums.block
-        _, _, kx, ci = self._terms
+    def __init__(self, blocked: BlockedReduction) -> None:
+        super().__init__(blocked.func, blocked.reduction, blocked.epilogue, blocked.conv)
+        self._width = blocked.block
+        _, _, kx, ci = self._reduction
         self._depth = self._sizes[ci]
         self.line = self._sizes[kx] * self._depth
 
@@ -83,27 +83,27 @@ class _BlockedSource(Source):
         line, pixel = (at[p] for p in self._lines)
         places = place_in_block(batch, quad * VECTOR + lane, line, pixel, self._width)
         places = [memory.simplify.simplify(place) for place in places]
-        tail = Tail(self._epilogue, self._block.writes[0].source, memory, axes, places)
-        vectors = tail.in_vectors(VECTOR, VECTOR)
+        epilogue = Epilogue(self._epilogue, self._block.writes[0].source, memory, axes, places)
+        vectors = epilogue.in_vectors(VECTOR, VECTOR)
 
         def store(batch: Any, row: Any, column: Any, value: Any) -> None:
             where = [batch, memory.simplify.simplify(tirx.floordiv(row, VECTOR)), column]
             if vectors:
-                tail.write_vector([*where, int32(0)], value, VECTOR)
+                epilogue.write_vector([*where, int32(0)], value, VECTOR)
                 return
             for k in range(VECTOR):
-                tail.write([*where, int32(k)], value(k))
+                epilogue.write([*where, int32(k)], value(k))
 
         return store
 
     def _data_quad(self, flat: Sequence[Any]) -> Callable[..., tirx.Expr]:
         """Return the data by the first of four reduction steps, the lane, and the column."""
-        images, _, columns, terms = self.extents
+        images, _, columns, reduction = self.extents
         axes, memory = self._axes(
-            flat, batch=images, quad=terms // VECTOR, lane=VECTOR, column=columns
+            flat, batch=images, quad=reduction // VECTOR, lane=VECTOR, column=columns
         )
         batch, quad, lane, column = axes
-        *others, ci = self._terms
+        *others, ci = self._reduction
         of_block = self._depth // VECTOR
         places = {
             self._outer[0]: batch,

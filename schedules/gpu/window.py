@@ -9,7 +9,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import accepts
 from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.gpu.launch import schedule_rest
-from tvm_edge.schedules.gpu.tile import schedule_sums
+from tvm_edge.schedules.gpu.tile import schedule_result_per_item
 from tvm_edge.schedules.stages import epilogue_of, isolate
 
 __all__ = ["schedule_window"]
@@ -26,7 +26,7 @@ def schedule_window(
     loops = sch.get_loops(block)
     *outer, columns = [p for p in range(len(loops)) if p not in pool.reduction]
     assert columns == pool.columns
-    schedule_sums(
+    schedule_result_per_item(
         sch,
         block,
         epilogue,

@@ -22,7 +22,7 @@ from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.emit import Kernel, each, function, hold, registers, when
 from tvm_edge.schedules.float16 import widened
-from tvm_edge.schedules.gpu.tail import Memory, Tail, as_vectors
+from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory, as_vectors
 from tvm_edge.schedules.knobs import CONFIG
 from tvm_edge.schedules.stages import epilogue_of
 from tvm_edge.schedules.winograd import STAGES, transforms
@@ -174,7 +174,7 @@ def _written(
     func: tirx.PrimFunc,
     products: tirx.Buffer,
     output: s_tir.SBlock,
-    epilogue: s_tir.SBlock,
+    block: s_tir.SBlock,
     spec: DeviceSpec,
 ) -> tirx.PrimFunc:
     extents = [constant(v.dom.extent) or 1 for v in output.iter_vars]
@@ -195,8 +195,8 @@ def _written(
         for axis, extent in zip(axes, extents, strict=True):
             simplify.bind(axis, ir.Range(0, extent))
         memory = Memory(params, flat, simplify)
-        tail = Tail(epilogue, output.writes[0].source, memory, axes, axes)
-        vectors = tail.in_vectors(out_w, m)
+        epilogue = Epilogue(block, output.writes[0].source, memory, axes, axes)
+        vectors = epilogue.in_vectors(out_w, m)
 
         def tile_of(at: tirx.Expr) -> None:
             tile, channel = hold(tirx.floormod(at, tiles)), hold(tirx.floordiv(at, tiles))
@@ -212,17 +212,19 @@ def _written(
                     rows[i * size + q] = _sum(
                         matrix[:, i], [values[p * size + q] for p in range(size)]
                     )
-            sums = registers(m, "float32")
+            accumulators = registers(m, "float32")
             for i in range(m):
                 for j in range(m):
-                    sums[j] = _sum(matrix[:, j], [rows[i * size + q] for q in range(size)])
+                    accumulators[j] = _sum(matrix[:, j], [rows[i * size + q] for q in range(size)])
                 with _inside(y + i < out_h, i > 0 and out_h % m > 0):
                     if vectors:
-                        tail.write_vector((image, channel, y + i, x), lambda lane: sums[lane], m)
+                        epilogue.write_vector(
+                            (image, channel, y + i, x), lambda lane: accumulators[lane], m
+                        )
                         continue
                     for j in range(m):
                         with _inside(x + j < out_w, j > 0 and out_w % m > 0):
-                            tail.write((image, channel, y + i, x + j), sums[j])
+                            epilogue.write((image, channel, y + i, x + j), accumulators[j])
 
         each(spec, channels * tiles, tile_of)
 

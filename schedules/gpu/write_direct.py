@@ -16,10 +16,10 @@ from tvm_edge.schedules.emit import hold, int32, launch_grid, registers, when
 from tvm_edge.schedules.float16 import widened
 from tvm_edge.schedules.gpu.direct_conv import DirectConv
 from tvm_edge.schedules.gpu.dot_products import dot_product_of
+from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory, place_in_block
 from tvm_edge.schedules.gpu.items import ItemTile
 from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.gpu.reads import Reads
-from tvm_edge.schedules.gpu.tail import Memory, Tail, place_in_block
 
 __all__ = ["write_direct"]
 
@@ -89,33 +89,33 @@ class _Item:
                 (x, tile.columns, source.columns),
             )
         )
-        self._sums = registers(tile.size, source.sums)
+        self._accumulators = registers(tile.size, source.accumulator_dtype)
         self._halves = source.multiplied == "float16"
         # Over a whole reduction of thousands float16 would lose two digits of its three.
-        self._of_window = registers(tile.size, "float16") if self._halves else self._sums
+        self._of_window = registers(tile.size, "float16") if self._halves else self._accumulators
 
     def write(self) -> None:
         """Accumulate, and store."""
         source, conv = self._source, self._source.conv
         for i in range(self._tile.size):
-            self._sums[i] = tirx.const(0, self._source.sums)
+            self._accumulators[i] = tirx.const(0, self._source.accumulator_dtype)
         channels = [p for p in conv.reduction if p not in conv.window]
         count = prod(source.sizes[p] for p in channels)
         *rows, taps = conv.window or (None,)
         with T.serial(0, count) if count > 1 else nullcontext(int32(0)) as term:
-            terms, below = {}, 1
+            reduction, below = {}, 1
             for p in reversed(channels):
-                terms[p] = tirx.floormod(tirx.floordiv(term, below), source.sizes[p])
+                reduction[p] = tirx.floormod(tirx.floordiv(term, below), source.sizes[p])
                 below *= source.sizes[p]
             if self._halves:
                 for i in range(self._tile.size):
                     self._of_window[i] = tirx.const(0, "float16")
             # A line of the window at a time: its operands are few registers.
             for row in _steps(rows, source.sizes):
-                self._add({**terms, **row}, _steps([taps], source.sizes))
+                self._add({**reduction, **row}, _steps([taps], source.sizes))
             if self._halves:
                 for i in range(self._tile.size):
-                    self._sums[i] = self._sums[i] + widened(self._of_window[i])
+                    self._accumulators[i] = self._accumulators[i] + widened(self._of_window[i])
         self._store()
 
     def _place(self, k: int, i: int, j: int = 0) -> dict[int, Any]:
@@ -131,7 +131,7 @@ class _Item:
         variables = [(var, places[p]) for p, var in enumerate(self._source.vars)]
         return self._memory.simplify.simplify(self._memory.flattened(expr, variables))
 
-    def _add(self, terms: dict[int, Any], taps: list[dict[int, Any]]) -> None:
+    def _add(self, reduction: dict[int, Any], taps: list[dict[int, Any]]) -> None:
         """Add the products of one line of the window."""
         tile, source = self._tile, self._source
         guarded = source.of_block > 0
@@ -143,28 +143,30 @@ class _Item:
                 for j in range(tile.columns):
                     a, *_ = (
                         weights.add(
-                            self._load(source.weight, {**self._place(k, i, j), **terms, **tap})
+                            self._load(source.weight, {**self._place(k, i, j), **reduction, **tap})
                         )
                         for k in range(tile.channels)
                     )
                     b, *_ = (
-                        data.add(self._load(source.data, {**self._place(k, i, j), **terms, **tap}))
+                        data.add(
+                            self._load(source.data, {**self._place(k, i, j), **reduction, **tap})
+                        )
                         for k in range(own)
                     )
                     todo.append(((i * tile.columns + j) * tile.channels, a, b))
         w, d = weights.write(), data.write()
-        sums, multiplied = self._of_window, source.product
+        accumulators, multiplied = self._of_window, source.product
         for s, a, b in todo:
             if tile.channels == 1 or not self._in_vectors:
                 for k in range(tile.channels):
-                    sums[s + k] = sums[s + k] + multiplied(w[a + k], d[b])
+                    accumulators[s + k] = accumulators[s + k] + multiplied(w[a + k], d[b])
                 continue
             width = VECTOR if source.of_block else tile.channels  # CUDA has none of eight
             for first in range(0, tile.channels, width):
                 with T.vectorized(0, width) as lane:
                     k = first + lane if first else lane
                     factor = d[b + k if own > 1 else b]
-                    sums[s + k] = sums[s + k] + multiplied(w[a + k], factor)
+                    accumulators[s + k] = accumulators[s + k] + multiplied(w[a + k], factor)
 
     def _store(self) -> None:
         if self._source.of_block:
@@ -177,9 +179,9 @@ class _Item:
         memory = Memory(self._memory.params[:own], self._memory.flat[:own], sym.Analyzer())
         for axis, p in zip(axes, spatial, strict=True):
             memory.simplify.bind(axis, ir.Range(0, source.sizes[p]))
-        sums = source.block.writes[0].source
-        tail = Tail(source.epilogue, sums, memory, axes, axes)
-        vectors = tile.columns in (2, 4) and tail.in_vectors(source.columns, tile.columns)
+        accumulators = source.block.writes[0].source
+        epilogue = Epilogue(source.epilogue, accumulators, memory, axes, axes)
+        vectors = tile.columns in (2, 4) and epilogue.in_vectors(source.columns, tile.columns)
         for k in range(tile.channels):
             for i in range(tile.lines):
                 bounds = []
@@ -189,19 +191,19 @@ class _Item:
                     bounds.append(self._line + i >= self._at[1] * tile.lines)
                 here = self._place(k, i)
                 where = [here[p] for p in spatial[:-1]]
-                kept = registers(tile.columns, source.sums)
+                kept = registers(tile.columns, source.accumulator_dtype)
                 for j in range(tile.columns):
-                    kept[j] = self._sums[(i * tile.columns + j) * tile.channels + k]
+                    kept[j] = self._accumulators[(i * tile.columns + j) * tile.channels + k]
                 with when(tirx.all(*bounds)) if bounds else nullcontext():
                     if vectors:
                         first = self._at[0] * tile.columns
-                        tail.write_vector([*where, first], _lanes(kept), tile.columns)
+                        epilogue.write_vector([*where, first], _lanes(kept), tile.columns)
                         continue
                     for j in range(tile.columns):
                         moved = source.columns % tile.columns and j < tile.columns - 1
                         inside = self._column + j >= self._at[0] * tile.columns
                         with when(inside) if moved else nullcontext():
-                            tail.write([*where, self._column + j], kept[j])
+                            epilogue.write([*where, self._column + j], kept[j])
 
     def _store_quads(self) -> None:
         """Store into channel blocks, four channels of a pixel at once."""
@@ -215,24 +217,24 @@ class _Item:
             memory.simplify.bind(axis, ir.Range(0, extent))
         places = place_in_block(image, quad * VECTOR + lane, line, column, source.of_block)
         places = [memory.simplify.simplify(place) for place in places]
-        tail = Tail(source.epilogue, source.block.writes[0].source, memory, axes, places)
-        vectors = tail.in_vectors(VECTOR, VECTOR)
+        epilogue = Epilogue(source.epilogue, source.block.writes[0].source, memory, axes, places)
+        vectors = epilogue.in_vectors(VECTOR, VECTOR)
         for k, i, j in product(
             range(0, tile.channels, VECTOR), range(tile.lines), range(tile.columns)
         ):
             first = (i * tile.columns + j) * tile.channels + k
-            kept = registers(VECTOR, source.sums)
+            kept = registers(VECTOR, source.accumulator_dtype)
             for m in range(VECTOR):
-                kept[m] = self._sums[first + m]
+                kept[m] = self._accumulators[first + m]
             n, channel, y, x = (self._place(k, i, j)[p] for p in range(4))
             where = [n, memory.simplify.simplify(tirx.floordiv(channel, VECTOR)), y, x]
             bounds = self._bounds(i, j)
             with when(tirx.all(*bounds)) if bounds else nullcontext():
                 if vectors:
-                    tail.write_vector([*where, int32(0)], _lanes(kept), VECTOR)
+                    epilogue.write_vector([*where, int32(0)], _lanes(kept), VECTOR)
                     continue
                 for m in range(VECTOR):
-                    tail.write([*where, int32(m)], kept[m])
+                    epilogue.write([*where, int32(m)], kept[m])
 
     def _bounds(self, i: int, j: int) -> list[tirx.Expr]:
         """Return the conditions under which a place in a tile moved back into the image is new."""

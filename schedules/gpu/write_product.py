@@ -18,10 +18,10 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.emit import barrier, each, hold, int32, launch, register, registers, when
-from tvm_edge.schedules.gpu.item_sums import ItemSums
+from tvm_edge.schedules.gpu.item_accumulators import ItemAccumulators
 from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile
 from tvm_edge.schedules.gpu.staging import Load, Stage
-from tvm_edge.schedules.gpu.tensor_core import WarpSums
+from tvm_edge.schedules.gpu.tensor_core import WarpAccumulators
 
 __all__ = ["write_parts", "write_product"]
 
@@ -36,7 +36,7 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
     """
     row_tiles = -(-product.rows // tile.rows)
     column_tiles = -(-product.columns // tile.columns)
-    steps = tile.steps(product.terms)
+    steps = tile.steps(product.reduction)
     with launch(tile.groups(product), tile.items) as (group, item):
         column_tile = tirx.floormod(group, column_tiles)
         row_tile = tirx.floormod(tirx.floordiv(group, column_tiles), row_tiles)
@@ -51,11 +51,11 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
             T.buffer_proxy(T.decl_buffer([2 * tile.depth * pitch], product.stored, scope="shared"))
             for pitch in (tile.pitch, tile.data_pitch)
         )
-        sums: ItemSums | WarpSums
+        accumulators: ItemAccumulators | WarpAccumulators
         if tile.wave > 1:
-            sums = WarpSums(tile, item)
+            accumulators = WarpAccumulators(tile, item)
         else:
-            sums = ItemSums(tile, item, product)
+            accumulators = ItemAccumulators(tile, item, product)
         by_row = (tile.depth, tile.rows)
         data_width = VECTOR
         if product.data_quad is None:
@@ -74,7 +74,7 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
                 weights,
                 tile.pitch,
                 _width(product.weight_width, by_row[int(product.rows_beside)]),
-                sums.rounded,
+                accumulators.rounded,
                 product.stored,
             ),
             Load(
@@ -85,13 +85,13 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
                 data,
                 tile.data_pitch,
                 data_width,
-                sums.rounded,
+                accumulators.rounded,
                 product.stored,
                 lines if data_width > 1 and product.data_lines is not None else None,
             ),
         )
-        whole = product.terms == steps * tile.depth * tile.parts
-        stage = Stage(loads, tile.items, item, None if whole else product.terms)
+        whole = product.reduction == steps * tile.depth * tile.parts
+        stage = Stage(loads, tile.items, item, None if whole else product.reduction)
         stage.bring(first_step * tile.depth)
         stage.put(int32(0))
         barrier()
@@ -99,12 +99,12 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
             now = hold(tirx.floormod(step, 2))
             with when(step + 1 < steps):
                 stage.bring((first_step + step + 1) * tile.depth)
-            sums.add(weights, data, now)
+            accumulators.add(weights, data, now)
             with when(step + 1 < steps):
                 stage.put(1 - now)
             barrier()
         target = product if parts is None else _parts_of(product, part, parts)
-        sums.store(target, batch, first_row, first_column)
+        accumulators.store(target, batch, first_row, first_column)
 
 
 def _data(product: Product, batch: tirx.Expr, first: tirx.Expr) -> Callable[..., tirx.Expr]:
@@ -148,13 +148,13 @@ def write_parts(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> N
         return
 
     def add(at: tirx.Expr) -> None:
-        sums = register(tirx.const(0, product.summed))
+        accumulators = register(tirx.const(0, product.accumulator_dtype))
         with T.serial(0, tile.parts) as part:
-            sums[0] = sums[0] + parts[part * total + at]
+            accumulators[0] = accumulators[0] + parts[part * total + at]
         column = hold(tirx.floormod(at, product.columns))
         line = hold(tirx.floordiv(at, product.columns))
         row, batch = tirx.floormod(line, product.rows), tirx.floordiv(line, product.rows)
-        product.store(hold(batch), hold(row), column, sums[0])
+        product.store(hold(batch), hold(row), column, accumulators[0])
 
     each(spec, total, add)
 
@@ -171,12 +171,14 @@ def _write_parts_of_rows(product: Product, tile: Tile, parts: Any, spec: DeviceS
         line = hold(tirx.floordiv(at, product.columns))
         row, batch = hold(tirx.floormod(line, quads)) * VECTOR, hold(tirx.floordiv(line, quads))
         first = hold((batch * product.rows + row) * product.columns + column)
-        sums = registers(VECTOR, product.summed)
+        accumulators = registers(VECTOR, product.accumulator_dtype)
         for k in range(VECTOR):
-            sums[k] = tirx.const(0, product.summed)
+            accumulators[k] = tirx.const(0, product.accumulator_dtype)
         with T.serial(0, tile.parts) as part:
             for k in range(VECTOR):
-                sums[k] = sums[k] + parts[part * total + first + k * product.columns]
-        store_rows(batch, row, column, lambda lane: sums[lane])
+                accumulators[k] = (
+                    accumulators[k] + parts[part * total + first + k * product.columns]
+                )
+        store_rows(batch, row, column, lambda lane: accumulators[lane])
 
     each(spec, total // VECTOR, add)

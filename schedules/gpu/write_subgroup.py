@@ -12,6 +12,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.emit import hold, launch, registers, when
+from tvm_edge.schedules.gpu.epilogue import substituted
 from tvm_edge.schedules.gpu.subgroup_calls import (
     block_read,
     block_write,
@@ -21,7 +22,6 @@ from tvm_edge.schedules.gpu.subgroup_calls import (
     shuffle_down,
 )
 from tvm_edge.schedules.gpu.subgroup_windows import Windows, Written
-from tvm_edge.schedules.gpu.tail import substituted
 
 __all__ = ["write_sub_groups"]
 
@@ -42,20 +42,20 @@ def write_sub_groups(conv: Windows, written: Written) -> None:
         for number, count in zip(reversed(numbers), reversed(written.counts), strict=True):
             known.append((number, hold(tirx.floormod(tirx.floordiv(group, below), count))))
             below *= count
-        sums = registers(tile.channels * tile.lines, "float32")
+        accumulators = registers(tile.channels * tile.lines, "float32")
         for i in range(tile.channels * tile.lines):
-            sums[i] = tirx.const(0, "float32")
+            accumulators[i] = tirx.const(0, "float32")
         height, together = conv.lines.taps, _channels_together(conv)
         with T.serial(0, conv.channels // together) as first:
             for i in range(together):
                 channel = first * together + i
-                step = _Step(conv, written, [*known, (written.channel, channel)], sums)
+                step = _Step(conv, written, [*known, (written.channel, channel)], accumulators)
                 if tile.unrolls((height, conv.columns.taps)):
                     step.add(list(range(height)))
                     continue
                 with T.serial(0, height) as tap:
                     step.add([tap])
-        _store(conv, written, known, sums)
+        _store(conv, written, known, accumulators)
 
 
 def _channels_together(conv: Windows) -> int:
@@ -74,8 +74,9 @@ class _Step:
         The indices of the tile, the lane and the input channel.
     """
 
-    def __init__(self, conv: Windows, written: Written, known: Known, sums: Any) -> None:
-        self._conv, self._written, self._known, self._sums = conv, written, known, sums
+    def __init__(self, conv: Windows, written: Written, known: Known, accumulators: Any) -> None:
+        self._conv, self._written, self._known = conv, written, known
+        self._accumulators = accumulators
 
     def add(self, taps: Sequence[Any]) -> None:
         """Add the products of some lines of the window, each of which is read once."""
@@ -89,7 +90,7 @@ class _Step:
                     which, lane = divmod(x * tile.channels + row, tile.size)
                     at = line * tile.channels + row
                     product = shuffle(own[which], lane) * values[x]
-                    self._sums[at] = self._sums[at] + product
+                    self._accumulators[at] = self._accumulators[at] + product
 
     def _input_lines(self, taps: Sequence[Any]) -> list[list[tuple[int, Any]]]:
         """Group outputs' lines and taps by the line of the input that they read."""
@@ -211,12 +212,12 @@ def _is_linear(comparison: tirx.Expr, lane: tirx.Var) -> bool:
     )
 
 
-def _store(conv: Windows, written: Written, known: Known, sums: Any) -> None:
+def _store(conv: Windows, written: Written, known: Known, accumulators: Any) -> None:
     """Store the epilogue of the accumulators."""
     tile, last = conv.sub_group, tirx.const(conv.sub_group.size - 1, "int32")
     for line in range(tile.lines):
         for row in range(tile.channels):
-            total = sums[line * tile.channels + row]
+            total = accumulators[line * tile.channels + row]
             target, offset, value, alike, own = written.result(line, row, total)
             first = substituted(offset, [(written.lane, tirx.const(0, "int32"))])
             whole = written.needed([substituted(c, [(written.lane, last)]) for c in own])

@@ -90,23 +90,29 @@ def pool_channels(maps: Maps, operation: Operation, spec: DeviceSpec) -> Kernel:
                 with when(block < blocks), T.serial(0, rows) as bin_y:
                     first = hold((picture * blocks + block) * height)
                     with T.serial(0, columns) as bin_x:
-                        sums = registers(lanes, kind)
+                        accumulators = registers(lanes, kind)
                         start = hold(operation.start(ys, xs, bin_y, bin_x))
                         with T.vectorized(0, lanes) as lane:
-                            sums[lane] = start
+                            accumulators[lane] = start
 
                         def tap(
-                            y: Any, x: Any, weight: Any, sums: Any = sums, first: Any = first
+                            y: Any,
+                            x: Any,
+                            weight: Any,
+                            accumulators: Any = accumulators,
+                            first: Any = first,
                         ) -> None:
                             at = hold(((first + y) * width + x) * lanes)
                             own = hold(weight)
                             with T.vectorized(0, lanes) as lane:
                                 value = blocked[at + lane].astype(kind)
-                                sums[lane] = operation.combine(sums[lane], own, value)
+                                accumulators[lane] = operation.combine(
+                                    accumulators[lane], own, value
+                                )
 
                         operation.visit(ys, xs, (bin_y, bin_x), tap)
                         with T.vectorized(0, lanes) as lane:
-                            line[bin_x * lanes + lane] = sums[lane] * factor
+                            line[bin_x * lanes + lane] = accumulators[lane] * factor
                     last = tirx.min(lanes, channels - block * lanes)
                     with T.serial(0, last) as lane, T.serial(0, columns) as bin_x:
                         value = line[bin_x * lanes + lane].astype(maps.dtype)

@@ -219,8 +219,8 @@ class GraphTuner:
         The last is the measured time of one layout for all, less the total of its kernels.
         """
         if self._on_board:  # no network runs there
-            sums = {own.layouts: own.seconds for own in (best, usual)}
-            return usual.seconds, sums, 0.0
+            totals = {own.layouts: own.seconds for own in (best, usual)}
+            return usual.seconds, totals, 0.0
         models = [self.compiled(False)]
         places: dict[tuple[int, ...], int] = {}
         if not usual_block(self._resolved.spec):

@@ -146,15 +146,17 @@ class _Scan:
         """Reduce a part of a line, in any order: the operators are commutative."""
         start = T.Bind(table.length - last if table.reverse else first)
         count = T.Bind(last - first)
-        sums = registers(_LANES, self.kind)
+        accumulators = registers(_LANES, self.kind)
         with T.vectorized(0, _LANES) as i:
-            sums[i] = self.identity
+            accumulators[i] = self.identity
         steps = T.Bind(tirx.floordiv(count, _LANES))
         with T.serial(0, steps) as step, T.vectorized(0, _LANES) as i:
-            sums[i] = self.combine(sums[i], table.fetch(line, start + step * _LANES + i, 0))
-        whole = register(sums[0])
+            accumulators[i] = self.combine(
+                accumulators[i], table.fetch(line, start + step * _LANES + i, 0)
+            )
+        whole = register(accumulators[0])
         with T.serial(1, _LANES) as i:
-            whole[0] = self.combine(whole[0], sums[i])
+            whole[0] = self.combine(whole[0], accumulators[i])
         rest = T.Bind(start + steps * _LANES)
         with T.serial(0, start + count - rest) as i:
             whole[0] = self.combine(whole[0], table.fetch(line, rest + i, 0))
@@ -226,16 +228,16 @@ def _scan_across(scan: _Scan, table: _Table, outer: tirx.Expr, inner: tirx.Expr)
         line = T.Bind(tirx.floordiv(task, strips))
         first = T.Bind(tirx.floormod(task, strips) * _ACROSS)
         width = T.Bind(tirx.min(inner - first, _ACROSS))
-        sums = registers(_ACROSS, scan.kind)
+        accumulators = registers(_ACROSS, scan.kind)
         with T.serial(0, _ACROSS) as i:
-            sums[i] = scan.identity
+            accumulators[i] = scan.identity
 
         def row(count: Any, at: Any) -> None:
             with T.serial(0, count) as i:
-                before = T.Bind(sums[i])
+                before = T.Bind(accumulators[i])
                 after = T.Bind(scan.combine(before, table.load(line, at, first + i)))
                 table.store(line, at, first + i, before if scan.exclusive else after)
-                sums[i] = after
+                accumulators[i] = after
 
         # With a constant width the compiler uses vectors.
         with T.If(width == _ACROSS):

@@ -277,7 +277,9 @@ class _GroupScan:
         self._plan, self._item = plan, item
         self._tile = T.buffer_proxy(T.decl_buffer([plan.tile], plan.kind, scope="shared"))
         # Two copies: a step of Hillis and Steele reads one and writes the other.
-        self._sums = T.buffer_proxy(T.decl_buffer([2 * plan.items], plan.kind, scope="shared"))
+        self._partial_sums = T.buffer_proxy(
+            T.decl_buffer([2 * plan.items], plan.kind, scope="shared")
+        )
         self._own = registers(plan.each, plan.kind)
         self._total = registers(1, plan.kind)
 
@@ -310,30 +312,31 @@ class _GroupScan:
             found = tirx.if_then_else(index < tile, load_total(line, index), plan.identity)
             total[0] = plan.combine(total[0], found)
         self._among_items(total)
-        whole = hold(self._sums[self._end])
+        whole = hold(self._partial_sums[self._end])
         barrier()
         return whole
 
     def _among_items(self, total: Any) -> None:
         """Scan one value of each work-item in place (Hillis and Steele).
 
-        `self._total` is then the total before this work-item; ``self._sums[self._end]`` is all.
+        `self._total` is then the total before this work-item; the total of all is
+        ``self._partial_sums[self._end]``.
         """
         plan, item = self._plan, self._item
-        sums, now = self._sums, 0
-        sums[item] = total[0]
+        partial_sums, now = self._partial_sums, 0
+        partial_sums[item] = total[0]
         barrier()
         distance = 1
         while distance < plan.items:
-            earlier = sums[now + tirx.max(item - distance, 0)]
+            earlier = partial_sums[now + tirx.max(item - distance, 0)]
             with when(item >= distance):
                 total[0] = plan.combine(earlier, total[0])
             now = plan.items - now
-            sums[now + item] = total[0]
+            partial_sums[now + item] = total[0]
             barrier()
             distance *= 2
         self._total[0] = tirx.if_then_else(
-            item > 0, sums[now + tirx.max(item - 1, 0)], plan.identity
+            item > 0, partial_sums[now + tirx.max(item - 1, 0)], plan.identity
         )
         self._end = now + plan.items - 1
 
@@ -343,7 +346,7 @@ class _GroupScan:
         self.load(line, first, load)
         self.reduce()
         running = register(plan.combine(sofar[0], self._total[0]))
-        sofar[0] = plan.combine(sofar[0], self._sums[self._end])
+        sofar[0] = plan.combine(sofar[0], self._partial_sums[self._end])
         # Results go out through local memory: the elements after a work-item's own are others'.
         with T.unroll(0, plan.each) as e:
             before = hold(running[0])

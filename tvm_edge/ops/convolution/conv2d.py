@@ -81,13 +81,13 @@ def _winograd(
     product = products(u, v, config.knobs)
     func = te.create_prim_func([u, v, product], "int64").with_attr(PRECISION, "float32")
     operands = [const(filters, "float32"), transformed]
-    sums = site.emit(site.fusable(func, "winograd_product", operands, product))
+    winograd_products = site.emit(site.fusable(func, "winograd_product", operands, product))
     given = te.placeholder([int(dim) for dim in product.shape], "float32", "products")
     result = combine_outputs(given, m, (workload.batch, *workload.output))
     if dtype == "float16":
         result = stored(result.shape, result)
     func = te.create_prim_func([given, result], "int64")
-    return site.fusable(func, "winograd_output", [sums], result)
+    return site.fusable(func, "winograd_output", [winograd_products], result)
 
 
 def _defined(

@@ -12,10 +12,10 @@ from tvm_edge.schedules.emit import registers, when
 from tvm_edge.schedules.float16 import widened
 from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile
 
-__all__ = ["ItemSums"]
+__all__ = ["ItemAccumulators"]
 
 
-class ItemSums:
+class ItemAccumulators:
     """Accumulators of one work-item, zero at first.
 
     Parameters
@@ -39,12 +39,12 @@ class ItemSums:
         self._row = tirx.floordiv(item, self._across) * tile.item_rows
         self._column = tirx.floormod(item, self._across) * self._width
         count = tile.item_rows * tile.item_columns
-        self._sums = registers(count, product.summed)
+        self._accumulators = registers(count, product.accumulator_dtype)
         for i in range(count):
-            self._sums[i] = tirx.const(0, product.summed)
+            self._accumulators[i] = tirx.const(0, product.accumulator_dtype)
         self._product, dtype = product, product.multiplied
         self._halves = dtype == "float16"
-        self._of_step = registers(count, dtype) if self._halves else self._sums
+        self._of_step = registers(count, dtype) if self._halves else self._accumulators
         self._weights = registers(tile.item_rows, dtype)
         self._data = registers(tile.item_columns, dtype)
 
@@ -63,7 +63,7 @@ class ItemSums:
             self._multiply()
         if self._halves:
             for k in range(count):
-                self._sums[k] = self._sums[k] + widened(self._of_step[k])
+                self._accumulators[k] = self._accumulators[k] + widened(self._of_step[k])
 
     def _multiply(self) -> None:
         """Add the products of one place of the reduction axis."""
@@ -99,10 +99,10 @@ class ItemSums:
                 bounds = tile.bounds(product, row, column)
                 with when(tirx.all(*bounds)) if bounds else nullcontext():
                     if product.store_vector is not None and vectors:
-                        lanes = lambda lane, first=first: self._sums[first + lane]  # noqa: E731
+                        lanes = lambda lane, first=first: self._accumulators[first + lane]  # noqa: E731
                         product.store_vector(batch, row, column, lanes, width)
                     else:
-                        product.store(batch, row, column, self._sums[first])
+                        product.store(batch, row, column, self._accumulators[first])
 
     def _store_rows(
         self, product: Product, batch: tirx.Expr, first_row: tirx.Expr, first_column: tirx.Expr
@@ -114,7 +114,7 @@ class ItemSums:
             for j in range(tile.item_columns):
                 kept = registers(VECTOR, "float32")
                 for k in range(VECTOR):
-                    kept[k] = self._sums[(i + k) * tile.item_columns + j]
+                    kept[k] = self._accumulators[(i + k) * tile.item_columns + j]
                 row = first_row + self._row + i
                 column = first_column + self._column + self._beside(j)
                 bounds = tile.bounds(product, row, column)

@@ -15,7 +15,7 @@ from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant, uses
 from tvm_edge.schedules.emit import Tensor
 from tvm_edge.schedules.words import WORD, loads_of
 
-__all__ = ["Memory", "Tail", "as_vectors", "place_in_block", "substituted"]
+__all__ = ["Epilogue", "Memory", "as_vectors", "place_in_block", "substituted"]
 
 Variables = Sequence[tuple[tirx.Var, Any]]
 
@@ -105,7 +105,7 @@ def _in_words(buffer: Any) -> Any:
     return T.decl_buffer([max(1, int(buffer.shape[0]) // WORD)], "int32", buffer.data)
 
 
-class Tail:
+class Epilogue:
     """Epilogue: the block that reads results from their buffer and stores what follows them.
 
     Parameters
@@ -113,7 +113,7 @@ class Tail:
     block : SBlock
         Stores one element for each result, see
         :func:`~tvm_edge.schedules.stages.epilogue_of`.
-    sums : buffer
+    accumulators : buffer
         The accumulators that it reads, each element where it stands.
     memory : Memory
         It writes the last parameter.
@@ -126,12 +126,12 @@ class Tail:
     def __init__(
         self,
         block: s_tir.SBlock,
-        sums: tirx.Buffer,
+        accumulators: tirx.Buffer,
         memory: Memory,
         axes: Sequence[tirx.Var],
         places: Sequence[tirx.Expr],
     ) -> None:
-        self._sums, self._memory, self._axes = sums, memory, axes
+        self._accumulators, self._memory, self._axes = accumulators, memory, axes
         variables = [(v.var, place) for v, place in zip(block.iter_vars, places, strict=True)]
         store = block.body
         self._result = memory.flattened(store.value, variables)
@@ -171,7 +171,7 @@ class Tail:
 
     def _value(self, where: Sequence[tirx.Expr], total: tirx.Expr) -> Any:
         def on_load(load: ir.TensorLoad) -> Any:
-            return total if load.source.same_as(self._sums) else load
+            return total if load.source.same_as(self._accumulators) else load
 
         return tvm_ffi.structural_map(self._at(self._result, where), (ir.TensorLoad, on_load))
 
