@@ -161,8 +161,8 @@ class _Splitter:
         for position, binding in enumerate(bindings):
             self._deal(position, binding)
         self._end_run()
-        for crossing in self._writes:
-            self._put(crossing)
+        for copy in self._writes:
+            self._put(copy)
 
     def _deal(self, position: int, binding: relax.Binding) -> None:
         value = binding.value
@@ -195,9 +195,9 @@ class _Splitter:
         device = vdevice_of(var.ty)
         return CPU if device is not None and is_same(device, self._cpu) else GPU
 
-    def _changes_after(self, position: int, crossing: relax.Binding) -> bool:
+    def _changes_after(self, position: int, copy: relax.Binding) -> bool:
         """Return whether a later kernel overwrites what is copied: the copy then has to stay."""
-        sources = {crossing.var, *reached(crossing.value, self._lives.held)}
+        sources = {copy.var, *reached(copy.value, self._lives.held)}
         return any(self._lives.overwritten.get(each, -1) > position for each in sources)
 
     def _cross(self, binding: relax.Binding) -> None:
@@ -223,9 +223,9 @@ class _Splitter:
         self._end_run()
         self.runs.append(_Run(device))
         if device == GPU:
-            crossings, self._writes = self._writes, []
-            for crossing in crossings:
-                self._put(crossing)
+            copies, self._writes = self._writes, []
+            for copy in copies:
+                self._put(copy)
 
     def _end_run(self) -> None:
         last = self.runs[-1]
@@ -235,14 +235,14 @@ class _Splitter:
     def _settle(self, value: relax.Expr) -> None:
         """Let copies that this reads, and that were put off, happen before it."""
         made = self._made_of(value)
-        if any(crossing.var in made for crossing in self.runs[-1].reads):
+        if any(copy.var in made for copy in self.runs[-1].reads):
             self._end_run()
         put_off, self._writes = self._writes, []
-        for crossing in put_off:
-            if crossing.var in made:
-                self._put(crossing)
+        for copy in put_off:
+            if copy.var in made:
+                self._put(copy)
             else:
-                self._writes.append(crossing)
+                self._writes.append(copy)
 
     def _put(self, binding: relax.Binding, run: int = -1) -> None:
         run %= len(self.runs)

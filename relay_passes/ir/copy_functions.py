@@ -1,6 +1,6 @@
 """Functions of the runtime that copy tensors between a GPU and the CPU, by name.
 
-Functions of the OpenCL runtime (``tvm_edge/opencl/csrc/crossing.h``) but for the copy, which is
+Functions of the OpenCL runtime (``tvm_edge/opencl/csrc/host_access.h``) but for the copy, which is
 TVM's. They run between recorded kernels: TVM's pass for CUDA graphs takes in calls of functions by
 other names than ``vm.builtin``'s.
 """

@@ -161,7 +161,7 @@ _KINDS: dict[str, dict[str, object]] = {
 
 
 @pytest.fixture(scope="module", params=_KINDS)
-def crossing(
+def host_access(
     request: pytest.FixtureRequest, on_shim: dict[str, object]
 ) -> Iterator[support.Worker]:
     """A worker for each way in which a device has its memory."""

@@ -18,7 +18,7 @@ from tests.opencl.support import MASKED, ROOT, Shim, build_shim, child_environme
 # What needs the library's own name, no device, or a server is the same in both.
 SAME = {"masked", "silence", "runtime_tier", "rpc"}
 # Where the runtime calls something else on OpenCL 1.2: memory, queues, programs.
-DIFFERENT = {"attributes", "crossings", "host_view", "memory", "modules", "streams"}
+DIFFERENT = {"attributes", "host_access", "host_view", "memory", "modules", "streams"}
 ALL = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
 
 

@@ -294,7 +294,7 @@ def assert_right(mod: tvm.IRModule, shared: bool = True) -> tvm.IRModule:
 
 @st.composite
 def programs(draw: st.DrawFn, in_place: bool = True) -> tvm.IRModule:
-    """Kernels of one to three operands, some in place, views, fields and crossings; some results.
+    """Kernels of one to three operands, some in place, views, fields and copies; some results.
 
     What was overwritten, by whatever name, is not read again; what crossed before is.
     """

@@ -13,7 +13,7 @@ import pytest
 from tests.report.reports import made_report, profile_of
 from tvm_edge.report.page.layered import lay_out
 from tvm_edge.report.page.memory_chart import memory_chart
-from tvm_edge.report.page.placement_graph import crossings, placement_graph
+from tvm_edge.report.page.placement_graph import device_copies, placement_graph
 from tvm_edge.report.page.timeline import estimated, length, measured, ticks
 
 
@@ -54,7 +54,7 @@ def test_a_chain_is_a_line() -> None:
 
 def test_what_crosses_is_drawn_and_labelled_once() -> None:
     report = made_report()
-    found = crossings(report)
+    found = device_copies(report)
     devices = [operator.device for operator in report.operators]
     pairs = {(c.source, reader) for c in found for reader in c.readers}
     assert pairs == {
@@ -70,13 +70,13 @@ def test_what_crosses_is_drawn_and_labelled_once() -> None:
     assert {label for _, _, label in graph.labels} >= {"64.0 KiB, shared"}
 
 
-def test_a_view_between_devices_is_no_second_crossing() -> None:
+def test_a_view_between_devices_is_no_second_copy() -> None:
     """An operator without a kernel is where what it reads is."""
     report = made_report(21)
     operators = list(report.operators)
     assert (operators[14].device, operators[15].device) == ("opencl", "llvm")
     operators[15] = replace(operators[15], device="", reason="a view")
-    found = crossings(replace(report, operators=tuple(operators)))
+    found = device_copies(replace(report, operators=tuple(operators)))
     assert (15, (16,)) in [(c.source, c.readers) for c in found]
     assert 14 not in [c.source for c in found]
 

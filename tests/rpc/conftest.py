@@ -58,8 +58,8 @@ def board(fleet: Fleet) -> Iterator[tvm_edge.Remote]:
 
 
 @pytest.fixture(scope="session")
-def crossing(on_opencl: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def on_both(on_opencl: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small model on OpenCL, its pool on the CPU."""
     model = tvm_edge.compile(conv_relu(), "opencl", fallback=["pool"])
     assert {str(row.device) for row in model.report.placements} == {"opencl", "llvm"}
-    return model.export(tmp_path_factory.mktemp("artifact") / "crossing.tvme")
+    return model.export(tmp_path_factory.mktemp("artifact") / "on_both.tvme")

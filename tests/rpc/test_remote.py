@@ -19,7 +19,7 @@ from tvm_edge.rpc.agent import Call, Upload, open_session
 from tvm_edge.rpc.tracker import Served, served_keys
 
 
-@pytest.mark.parametrize("name", ["artifact", "crossing"])
+@pytest.mark.parametrize("name", ["artifact", "on_both"])
 def test_outputs_are_those_of_a_run_here(
     board: tvm_edge.Remote, name: str, image: np.ndarray, request: pytest.FixtureRequest
 ) -> None:

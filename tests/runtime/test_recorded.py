@@ -262,7 +262,7 @@ def test_a_region_takes_its_own_weights_alone() -> None:
 def test_regions_of_a_model_on_two_devices_are_the_gpus(
     target: str, run: str, fallback: str
 ) -> None:
-    """Neither kernels of the CPU nor crossings are recorded; each has storage of its device."""
+    """Neither kernels of the CPU nor copies are recorded; each has storage of its device."""
     mod = lowered(target, [fallback])
     gpu = {"mali-g76": "opencl", "jetson-orin-nano": "cuda"}[target]
     called: dict[str, list[str]] = {}

@@ -67,10 +67,10 @@ def counted(fallback: list[str]) -> dict[str, int]:
     after = opencl.copied()
     check(found, given[:1] * 3, fallback)
     report = {"in": 0, "out": 0}
-    for crossing in model.report.copied:
-        report["in" if crossing["destination"] == "opencl" else "out"] += 3 * crossing["bytes"]
+    for copy in model.report.copied:
+        report["in" if copy["destination"] == "opencl" else "out"] += 3 * copy["bytes"]
     return {
-        "crossings": len(model.report.copies),
+        "copies": len(model.report.copies),
         "copied": len(model.report.copied),
         **{way: after[way] - before[way] for way in report},
         **{f"said {way}": nbytes for way, nbytes in report.items()},
@@ -84,7 +84,7 @@ def test_no_bytes_are_copied(shares: None) -> None:
     if opencl.device_info()["memory"] == "svm-fine":
         assert found["in"] == found["said in"]
     assert found["out"] == found["said out"] == 0
-    assert found["crossings"] - found["copied"] >= 8 and found["copied"] <= 1
+    assert found["copies"] - found["copied"] >= 8 and found["copied"] <= 1
     if not opencl.command_buffers()["missing"]:
         assert found["replayed"] >= 3
 
@@ -134,13 +134,13 @@ def test_in_each_kind_of_memory(memory: tuple[str, Worker], fallback: list[str])
     """As compiled for this device, and for one that shares its memory."""
     kind, run = memory
     found = run(counted, fallback)
-    crossings, copied = found["crossings"], found["copied"]
+    copies, copied = found["copies"], found["copied"]
     assert found["out"] == found["said out"]
     match kind:
         case "buffer":
-            assert crossings == copied and found["in"] == found["said in"] > 0
+            assert copies == copied and found["in"] == found["said in"] > 0
         case "svm-fine":
-            assert copied < crossings and found["in"] == found["said in"]
+            assert copied < copies and found["in"] == found["said in"]
         case _:  # what the CPU writes is copied
-            assert copied < crossings and found["in"] == found["said in"] > 0
+            assert copied < copies and found["in"] == found["said in"] > 0
     run(run_what_shares, fallback)

@@ -78,7 +78,7 @@ def chain() -> tvm.IRModule:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_crossings_are_the_gpus(shared: bool) -> None:
+def test_copies_are_the_gpus(shared: bool) -> None:
     read = READ if shared else COPY
     assert assert_right(chain(), shared) == [["g", "g", read], ["c", "c"], [COPY, "g", COPY]]
     assert [device for device, _ in split(chain(), shared)] == [GPU, CPU, GPU]
@@ -141,7 +141,7 @@ def test_any_program(mod: tvm.IRModule) -> None:
             assert kernels <= {"gc"[stage[0]]}, "a stage has kernels of its device alone"
 
 
-def test_that_the_check_finds_a_crossing_that_comes_too_late(
+def test_that_the_check_finds_a_copy_that_comes_too_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     p = Program()

@@ -76,7 +76,7 @@ def test_devices_of_their_own_memory_copy() -> None:
 
 
 def kept(case: str) -> tuple[Program, list[relax.Var]]:
-    """Programs whose last crossing is as the case says, and their results."""
+    """Programs whose last copy is as the case says, and their results."""
     p = Program()
     n = tvm.tirx.Var("n", "int64")
     made = p.kernel(CPU, p.c)

@@ -140,11 +140,11 @@ def test_copies_are_made_where_they_are_needed() -> None:
     """In the branch that searches, there and back; a run that takes the other copies nothing."""
     main = placed(module(searches_first=True))["main"]
     choice = choice_of(main).value
-    crossings = [
+    copies = [
         sum(is_call(b.value, "relax.to_vdevice") for b in all_bindings(body))
         for body in (choice.true_branch, choice.false_branch, main.body)
     ]
-    assert crossings == [2, 0, 2]
+    assert copies == [2, 0, 2]
 
 
 def test_a_tensor_crosses_once_however_many_branches_are_between() -> None:

@@ -12,9 +12,9 @@
 #include <malloc.h>
 #endif
 
-#include "crossing.h"
 #include "device.h"
 #include "device_api.h"
+#include "host_access.h"
 #include "library.h"
 #include "module.h"
 #include "program_store.h"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tvm_edge.report.page import units
 from tvm_edge.report.page.devices import device_classes
-from tvm_edge.report.page.placement_graph import crossings
+from tvm_edge.report.page.placement_graph import device_copies
 
 if TYPE_CHECKING:
     from tvm_edge.report.decisions import Decisions
@@ -48,11 +48,11 @@ def flow(report: Decisions, profile: Measured | None) -> list[Partition]:
         for operator in kernel.operators:
             first.setdefault(operator, number)
     arrivals = []  # the kernel that reads it first, and the copy
-    for crossing in crossings(report):
-        names = [report.operators[reader].name for reader in crossing.readers]
+    for copy in device_copies(report):
+        names = [report.operators[reader].name for reader in copy.readers]
         at = min((first[name] for name in names if name in first), default=None)
         if at is not None:
-            arrivals.append((at, crossing))
+            arrivals.append((at, copy))
     found = []
     start = 0
     for device, count in report.partitions:
@@ -76,8 +76,8 @@ def flow(report: Decisions, profile: Measured | None) -> list[Partition]:
                 ", ".join(parts),
                 ", ".join(f"{op_type} ×{n}" for op_type, n in types.most_common()),
                 [
-                    (report.operators[crossing.source].name, crossing.label)
-                    for at, crossing in arrivals
+                    (report.operators[copy.source].name, copy.label)
+                    for at, copy in arrivals
                     if start <= at < end
                 ],
             )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tvm_edge.report.decisions import Decisions
     from tvm_edge.report.operators import OperatorInfo
 
-__all__ = ["Crossing", "Graph", "crossings", "placement_graph"]
+__all__ = ["DeviceCopy", "Graph", "device_copies", "placement_graph"]
 
 NODE_WIDTH, NODE_HEIGHT = 224, 24
 _COLUMN, _MARGIN = 240, 14
@@ -22,7 +22,7 @@ _LETTERS = 28  # of a type and a name that fit a node
 
 
 @dataclass(frozen=True)
-class Crossing:
+class DeviceCopy:
     """A tensor that operators of another device read.
 
     Attributes
@@ -74,7 +74,7 @@ class Graph:
     node_height: int = NODE_HEIGHT
 
 
-def crossings(report: Decisions) -> list[Crossing]:
+def device_copies(report: Decisions) -> list[DeviceCopy]:
     """Return the copies between operators on different devices, in the order of the model."""
     devices = _effective_devices(report.operators)
     known = {copy["tensor"]: copy for copy in report.copies}
@@ -92,7 +92,7 @@ def crossings(report: Decisions) -> list[Crossing]:
         label = units.size(nbytes) if nbytes else "size depends on data"
         if copy is not None:
             label += ", shared" if copy.get("zero_copy") else ", copied"
-        result.append(Crossing(source, tuple(readers), device, label))
+        result.append(DeviceCopy(source, tuple(readers), device, label))
     return result
 
 
@@ -110,8 +110,8 @@ def placement_graph(report: Decisions) -> Graph | None:
     layout = lay_out(len(shown), edges)
     style = device_classes(report)
     kernels = _kernels_of(report)
-    crossing = {(c.source, reader): c for c in crossings(report) for reader in c.readers}
-    labels = {position[c.source]: c.label for c in crossings(report)}
+    copied = {(c.source, reader): c for c in device_copies(report) for reader in c.readers}
+    labels = {position[c.source]: c.label for c in device_copies(report)}
     heights = _heights(layout.layers, {layout.nodes[node][1] for node in labels})
 
     def pixels(point: Point) -> tuple[float, float]:
@@ -141,7 +141,7 @@ def placement_graph(report: Decisions) -> Graph | None:
     drawn = []
     for (source, reader), between in layout.edges.items():
         points = [layout.nodes[source], *between, layout.nodes[reader]]
-        crosses = (shown[source], shown[reader]) in crossing
+        crosses = (shown[source], shown[reader]) in copied
         drawn.append(_Edge(_path(list(map(pixels, points))), "crossing" if crosses else ""))
     drawn.sort(key=lambda edge: edge.style)  # copies on top
     feet = [(*pixels(layout.nodes[node]), label) for node, label in labels.items()]

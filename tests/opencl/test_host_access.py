@@ -66,8 +66,8 @@ def reads() -> None:
     np.testing.assert_array_equal(read_on_host(tensor).numpy(), ramp(programs.N) + 3)
 
 
-def test_the_host_reads_what_a_kernel_wrote(crossing: Run) -> None:
-    crossing(reads)
+def test_the_host_reads_what_a_kernel_wrote(host_access: Run) -> None:
+    host_access(reads)
 
 
 def reads_of_a_running_kernel() -> None:
@@ -77,8 +77,8 @@ def reads_of_a_running_kernel() -> None:
     np.testing.assert_array_equal(seen, counted.numpy())
 
 
-def test_it_waits_for_the_kernel_that_writes(crossing: Run) -> None:
-    crossing(reads_of_a_running_kernel)
+def test_it_waits_for_the_kernel_that_writes(host_access: Run) -> None:
+    host_access(reads_of_a_running_kernel)
 
 
 def reads_behind_another_stream() -> None:
@@ -92,8 +92,8 @@ def reads_behind_another_stream() -> None:
     device.free_raw_stream(stream)
 
 
-def test_it_waits_for_other_streams(crossing: Run) -> None:
-    crossing(reads_behind_another_stream)
+def test_it_waits_for_other_streams(host_access: Run) -> None:
+    host_access(reads_behind_another_stream)
 
 
 def reads_of_parts() -> None:
@@ -109,8 +109,8 @@ def reads_of_parts() -> None:
         np.testing.assert_array_equal(again.numpy(), view.numpy())
 
 
-def test_parts_of_a_tensor(crossing: Run) -> None:
-    crossing(reads_of_parts)
+def test_parts_of_a_tensor(host_access: Run) -> None:
+    host_access(reads_of_parts)
 
 
 def reads_nothing() -> None:
@@ -121,8 +121,8 @@ def reads_nothing() -> None:
     hand_over(written, tensor)
 
 
-def test_a_tensor_of_no_elements(crossing: Run) -> None:
-    crossing(reads_nothing)
+def test_a_tensor_of_no_elements(host_access: Run) -> None:
+    host_access(reads_nothing)
 
 
 def reads_without_the_tensor() -> None:
@@ -138,8 +138,8 @@ def reads_without_the_tensor() -> None:
     assert settled_memory()["in_use"] < before
 
 
-def test_a_view_keeps_the_memory(crossing: Run) -> None:
-    crossing(reads_without_the_tensor)
+def test_a_view_keeps_the_memory(host_access: Run) -> None:
+    host_access(reads_without_the_tensor)
 
 
 def reads_beside_a_host_view() -> None:
@@ -151,8 +151,8 @@ def reads_beside_a_host_view() -> None:
     assert (read_on_host(tensor).numpy() == 5).all()
 
 
-def test_beside_a_host_view(crossing: Run) -> None:
-    crossing(reads_beside_a_host_view)
+def test_beside_a_host_view(host_access: Run) -> None:
+    host_access(reads_beside_a_host_view)
 
 
 def read_in_threads() -> None:
@@ -168,8 +168,8 @@ def read_in_threads() -> None:
         list(pool.map(read, range(8)))
 
 
-def test_threads_that_read_the_same(crossing: Run) -> None:
-    crossing(read_in_threads)
+def test_threads_that_read_the_same(host_access: Run) -> None:
+    host_access(read_in_threads)
 
 
 def map_fails() -> dict[str, int]:
@@ -190,8 +190,8 @@ def map_fails() -> dict[str, int]:
     return {key: after[key] - before[key] for key in before}
 
 
-def test_a_driver_that_does_not_map(crossing: Run) -> None:
-    assert set(crossing(map_fails).values()) <= {0}
+def test_a_driver_that_does_not_map(host_access: Run) -> None:
+    assert set(host_access(map_fails).values()) <= {0}
 
 
 # --------------------------------------------------------------------- from the host to the device
@@ -213,8 +213,8 @@ def writes() -> None:
         np.testing.assert_array_equal(written.numpy(), ramp(programs.N) * factor)
 
 
-def test_a_kernel_reads_what_the_host_wrote(crossing: Run) -> None:
-    crossing(writes)
+def test_a_kernel_reads_what_the_host_wrote(host_access: Run) -> None:
+    host_access(writes)
 
 
 def writes_over_a_running_kernel() -> None:
@@ -226,8 +226,8 @@ def writes_over_a_running_kernel() -> None:
     assert (counted.numpy() == -1).all()
 
 
-def test_it_waits_for_the_kernels_before(crossing: Run) -> None:
-    crossing(writes_over_a_running_kernel)
+def test_it_waits_for_the_kernels_before(host_access: Run) -> None:
+    host_access(writes_over_a_running_kernel)
 
 
 def writes_a_part() -> None:
@@ -243,8 +243,8 @@ def writes_a_part() -> None:
     np.testing.assert_array_equal(tensor.numpy(), expected)
 
 
-def test_a_part_is_written(crossing: Run) -> None:
-    crossing(writes_a_part)
+def test_a_part_is_written(host_access: Run) -> None:
+    host_access(writes_a_part)
 
 
 def hands_over_another() -> None:
@@ -255,8 +255,8 @@ def hands_over_another() -> None:
     np.testing.assert_array_equal(other.numpy(), ramp(64))
 
 
-def test_what_lies_elsewhere_is_copied(crossing: Run) -> None:
-    crossing(hands_over_another)
+def test_what_lies_elsewhere_is_copied(host_access: Run) -> None:
+    host_access(hands_over_another)
 
 
 # ------------------------------------------------------------------------ both
@@ -270,7 +270,7 @@ def test_other_tensors_are_refused(device: Any) -> None:
 
 
 def cross_often() -> dict[str, float]:
-    """Growth of everything over many crossings."""
+    """Growth of everything over many accesses."""
     tensor, out = empty((programs.N,)), empty((programs.N,))
 
     def once() -> None:
@@ -291,7 +291,7 @@ def cross_often() -> dict[str, float]:
     return {key: after[key] - before[key] for key in before}
 
 
-def test_nothing_grows(crossing: Run) -> None:
-    grown = crossing(cross_often)
+def test_nothing_grows(host_access: Run) -> None:
+    grown = host_access(cross_often)
     assert grown.pop("resident") < 2 or SANITIZED
     assert set(grown.values()) == {0}, grown

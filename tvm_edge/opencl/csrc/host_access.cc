@@ -1,4 +1,4 @@
-#include "crossing.h"
+#include "host_access.h"
 
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/extra/c_env_api.h>
@@ -54,13 +54,13 @@ ffi::Tensor NewOnHost(const ffi::Tensor& like) {
       ->Empty(ffi::Shape(like.shape()), like.dtype(), kHost);
 }
 
-/*! \brief The device of a tensor that crosses to the host or back. */
-Device* CrossingDevice(const ffi::Tensor& tensor, const char* what) {
+/*! \brief The device of a tensor that the host reads or writes. */
+Device* DeviceOf(const ffi::Tensor& tensor, const char* what) {
   if (tensor.device().device_type != kDLOpenCL) {
     TVM_FFI_THROW(ValueError) << what << " takes an OpenCL tensor";
   }
   if (!tensor.IsContiguous()) TVM_FFI_THROW(ValueError) << what << " takes a contiguous tensor";
-  RefuseWhileRecording("A tensor that crosses to the host");
+  RefuseWhileRecording("A read or write by the host");
   Device* device = GetDevice(tensor.device().device_id);
   device->CheckUsable();
   return device;
@@ -87,7 +87,7 @@ ffi::Tensor Shared(const ffi::Tensor& tensor, const End& end, char* host, bool m
  * \param pending Whether it may be so only when `ready` is.
  */
 Seen Read(const ffi::Tensor& tensor, const char* what, bool pending) {
-  Device* device = CrossingDevice(tensor, what);
+  Device* device = DeviceOf(tensor, what);
   Event ready;
   Event* done = pending ? &ready : nullptr;
   const size_t bytes = ffi::GetDataSize(tensor);
@@ -114,7 +114,7 @@ ffi::Tensor Writable(const ffi::Tensor& tensor, const End& end) {
 
 /*! \brief The place of a tensor that the host may write at any time; else one without a device. */
 End WritablePlace(const ffi::Tensor& tensor, const char* what) {
-  Device* device = CrossingDevice(tensor, what);
+  Device* device = DeviceOf(tensor, what);
   if (device->memory_kind == MemoryKind::kSVMFine && ffi::GetDataSize(tensor) > 0) {
     const End end = FindTensor(device, tensor, "A tensor that the host writes");
     if (IsAlignedForHost(end.svm())) return end;
@@ -132,7 +132,7 @@ TVMStreamHandle ReadStream(tvm::runtime::DeviceAPI* api, DLDevice device) {
   return found->second;
 }
 
-/*! \brief A crossing that has begun. */
+/*! \brief A read or write by the host that has begun. */
 class Pending : public ffi::Object {
  public:
   Pending(ffi::Tensor tensor, ffi::Optional<ffi::Tensor> seen, Event ready, End end = {nullptr, {}})
@@ -152,12 +152,12 @@ class Pending : public ffi::Object {
     Check(cl().clWaitForEvents(1, &raw), device, what);
   }
 
-  ffi::Tensor tensor;               // of the device; alive until the crossing ends
+  ffi::Tensor tensor;               // of the device; alive until the access ends
   ffi::Optional<ffi::Tensor> seen;  // by the host, of an OpenCL tensor that it reads
   Event ready;                      // null once it was waited for
   End end;                          // what the host writes, without a device if elsewhere
 
-  TVM_FFI_DECLARE_OBJECT_INFO("tvm_edge.PendingCrossing", Pending, ffi::Object);
+  TVM_FFI_DECLARE_OBJECT_INFO("tvm_edge.PendingAccess", Pending, ffi::Object);
 };
 
 class PendingRead final : public Pending {
@@ -193,7 +193,7 @@ ffi::Tensor WriteOnHost(const ffi::Tensor& tensor) {
 }
 
 void HandOver(const ffi::Tensor& written, const ffi::Tensor& tensor) {
-  CrossingDevice(tensor, "hand_over");
+  DeviceOf(tensor, "hand_over");
   const auto address = [](const ffi::Tensor& each) {
     return static_cast<char*>(each.GetDLTensorPtr()->data) + each.byte_offset();
   };

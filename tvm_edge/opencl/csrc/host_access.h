@@ -1,6 +1,6 @@
-// Tensors that cross between a device and kernels of the CPU.
-#ifndef TVM_EDGE_OPENCL_CROSSING_H_
-#define TVM_EDGE_OPENCL_CROSSING_H_
+// A device's tensors as kernels on the CPU read and write them: mapped, shared or copied.
+#ifndef TVM_EDGE_OPENCL_HOST_ACCESS_H_
+#define TVM_EDGE_OPENCL_HOST_ACCESS_H_
 
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/object.h>
@@ -41,4 +41,4 @@ tvm::ffi::Tensor FinishWrite(const tvm::ffi::ObjectRef& started);
 
 }  // namespace tvm_edge::opencl
 
-#endif  // TVM_EDGE_OPENCL_CROSSING_H_
+#endif  // TVM_EDGE_OPENCL_HOST_ACCESS_H_

@@ -60,8 +60,8 @@ def reads() -> None:
     np.testing.assert_array_equal(finish("read", begin("read", tensor)).numpy(), ramp(64) + 3)
 
 
-def test_the_host_reads_what_a_kernel_wrote(crossing: Run) -> None:
-    crossing(reads)
+def test_the_host_reads_what_a_kernel_wrote(host_access: Run) -> None:
+    host_access(reads)
 
 
 def reads_of_a_running_kernel() -> None:
@@ -71,12 +71,12 @@ def reads_of_a_running_kernel() -> None:
     np.testing.assert_array_equal(seen, counted.numpy())
 
 
-def test_it_waits_for_the_kernel_that_writes(crossing: Run) -> None:
-    crossing(reads_of_a_running_kernel)
+def test_it_waits_for_the_kernel_that_writes(host_access: Run) -> None:
+    host_access(reads_of_a_running_kernel)
 
 
 def crosses_beside_a_kernel(what: str) -> int:
-    """Rounds that a kernel enqueued since still had when the crossing was done."""
+    """Rounds that a kernel enqueued since still had when the access was done."""
     if memory_kind() != "svm-fine":
         return 1  # the host could not tell the kernel
     code = {"wait_for_host": (("handle", "handle"), ("blockIdx.x", "threadIdx.x"))}
@@ -92,8 +92,8 @@ def crosses_beside_a_kernel(what: str) -> int:
 
 
 @pytest.mark.parametrize("what", ["read", "write"])
-def test_it_waits_for_nothing_enqueued_since(what: str, crossing: Run) -> None:
-    assert crossing(crosses_beside_a_kernel, what) > 0
+def test_it_waits_for_nothing_enqueued_since(what: str, host_access: Run) -> None:
+    assert host_access(crosses_beside_a_kernel, what) > 0
 
 
 def given_up() -> dict[str, float]:
@@ -114,8 +114,8 @@ def given_up() -> dict[str, float]:
     return {key: after[key] - before[key] for key in before}
 
 
-def test_nothing_is_left_of_one_that_does_not_end(crossing: Run) -> None:
-    assert set(crossing(given_up).values()) == {0}
+def test_nothing_is_left_of_one_that_does_not_end(host_access: Run) -> None:
+    assert set(host_access(given_up).values()) == {0}
 
 
 def writes() -> None:
@@ -132,8 +132,8 @@ def writes() -> None:
     np.testing.assert_array_equal(out.numpy(), ramp(programs.N) * 2 + 1)
 
 
-def test_a_kernel_reads_what_the_host_wrote(crossing: Run) -> None:
-    crossing(writes)
+def test_a_kernel_reads_what_the_host_wrote(host_access: Run) -> None:
+    host_access(writes)
 
 
 def of_nothing() -> None:
@@ -141,8 +141,8 @@ def of_nothing() -> None:
         assert finish(what, begin(what, empty((0, 4)))).shape == (0, 4)
 
 
-def test_a_tensor_of_no_elements(crossing: Run) -> None:
-    crossing(of_nothing)
+def test_a_tensor_of_no_elements(host_access: Run) -> None:
+    host_access(of_nothing)
 
 
 def the_driver_fails() -> None:
@@ -163,8 +163,8 @@ def the_driver_fails() -> None:
     np.testing.assert_array_equal(finish("read", begin("read", tensor)).numpy(), ramp(64))
 
 
-def test_a_driver_that_fails(crossing: Run) -> None:
-    crossing(the_driver_fails)
+def test_a_driver_that_fails(host_access: Run) -> None:
+    host_access(the_driver_fails)
 
 
 def test_what_is_refused(device: Any) -> None:
