@@ -33,13 +33,13 @@ from tvm_edge.frontend.onnx_functions import expand_functions  # noqa: E402
 from tvm_edge.frontend.onnx_import import refuse_unsupported  # noqa: E402
 from tvm_edge.frontend.onnx_source import checked_proto  # noqa: E402
 from tvm_edge.hardware.kinds import KINDS  # noqa: E402
-from tvm_edge.onnx_backend.nodes import model_of  # noqa: E402
-from tvm_edge.onnx_backend.prepared import (  # noqa: E402
+from tvm_edge.onnx_backend.backend_rep import (  # noqa: E402
     TARGETS,
     TvmEdgeRep,
     is_static,
-    parsed,
+    parse_device,
 )
+from tvm_edge.onnx_backend.nodes import model_of  # noqa: E402
 
 __all__ = [
     "TvmEdgeBackend",
@@ -172,7 +172,7 @@ class TvmEdgeBackend(Backend):
     @classmethod
     def supports_device(cls, device: str) -> bool:
         """Return whether this machine has the device: ``"CPU"``, ``"CUDA"``, ``"OPENCL:1"``, …"""
-        api, index = parsed(device)
+        api, index = parse_device(device)
         return api in KINDS and KINDS[api].probe(index) is not None
 
 

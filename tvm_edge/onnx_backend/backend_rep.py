@@ -17,7 +17,7 @@ from tvm_edge.hardware.gpu import this_gpu
 from tvm_edge.hardware.kinds import GPU_KINDS
 from tvm_edge.runtime import CompiledModel
 
-__all__ = ["TARGETS", "TvmEdgeRep", "is_static", "parsed"]
+__all__ = ["TARGETS", "TvmEdgeRep", "is_static", "parse_device"]
 
 # onnx.backend.base.DeviceType knows the first two.
 TARGETS = {"CPU": "llvm", "CUDA": "cuda", "OPENCL": "opencl"}
@@ -37,7 +37,7 @@ class TvmEdgeRep(BackendRep):
 
     def __init__(self, proto: onnx.ModelProto, device: str, options: Mapping[str, Any]) -> None:
         self._proto = proto
-        self._api, self._index = parsed(device)
+        self._api, self._index = parse_device(device)
         self._options = dict(options)
         self._lock = threading.Lock()
         self._compiled: dict[Any, CompiledModel] = {}
@@ -228,7 +228,7 @@ class TvmEdgeRep(BackendRep):
         return model.on_device(f"{self._api}:{self._index}") if self._index else model
 
 
-def parsed(device: str) -> tuple[str, int]:
+def parse_device(device: str) -> tuple[str, int]:
     """The kind of target and the number in a device's name; ``("", 0)`` if it is none."""
     name, colon, number = str(device).partition(":")
     if name not in TARGETS or (colon and not number.isdecimal()):
