@@ -40,6 +40,7 @@ def _check(mod: tvm.IRModule, value: relax.Expr, devices: list[relax.VDevice]) -
     arguments = value.args[1]
     fields = arguments.fields if isinstance(arguments, relax.Tuple) else [arguments]
     tensors = [arg for arg in fields if isinstance(arg, relax.Var | relax.Call)]
+    tensors = [arg for arg in tensors if isinstance(arg.ty, relax.TensorType)]
     for name, ty in [*((str(arg), arg.ty) for arg in tensors), ("its result", value.ty)]:
         other = vdevice_of(ty) or devices[0]
         if not is_same(other, device):

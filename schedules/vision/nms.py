@@ -27,10 +27,10 @@ def suppression(spec: DeviceSpec) -> type[cpu_nms.Suppression] | type[gpu_nms.Su
 def select_boxes(
     batch: int,
     classes: int,
-    boxes: int,
+    boxes: int | None,
     spec: DeviceSpec,
     *,
-    max_selected: int,
+    max_selected: int | None,
     iou_threshold: float,
     score_threshold: float | None,
     center_point_box: bool,
@@ -39,8 +39,11 @@ def select_boxes(
 
     Parameters
     ----------
-    batch, classes, boxes, max_selected : int
+    batch, classes : int
         At least 1.
+    boxes, max_selected : int or None
+        At least 1; ``None``, for a CPU alone, where the lengths of ``scores`` and ``picked`` tell
+        them in the run. They may be 0 then.
     spec : DeviceSpec
     iou_threshold : float
         From 0 to 1.
@@ -56,27 +59,40 @@ def select_boxes(
         of each list of `picked` the first ``counts`` are box indices in descending score.
     """
     lists = batch * classes
-    plan = suppression(spec)(lists, boxes, max_selected, Overlap(iou_threshold), spec)
+    # A kernel finds a length that is not constant in its tensors.
+    corners, scored = (
+        tirx.Var(name, "int64") if boxes is None else size * boxes
+        for name, size in (("corners", batch * 4), ("scored", lists))
+    )
+    room = tirx.Var("room", "int64") if max_selected is None else lists * max_selected
+    length = _each(scored, lists) if boxes is None else boxes
+    most = _each(room, lists) if max_selected is None else max_selected
+    plan = suppression(spec)(lists, length, most, Overlap(iou_threshold), spec)
 
     def body(box: Any, score: Any, picked: Any, counts: Any, *space: Any) -> None:
         def above(line: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
-            return score[line * boxes + at] > exactly(score_threshold)
+            return score[line * length + at] > exactly(score_threshold)
 
         def key(line: tirx.Expr, at: tirx.Expr) -> tirx.Expr:
-            return ordered_words(score[line * boxes + at], BOX_DTYPE, True)[0]
+            return ordered_words(score[line * length + at], BOX_DTYPE, True)[0]
 
         def load(line: tirx.Expr, at: tirx.Expr) -> Box:
-            first = hold((tirx.floordiv(line, classes) * boxes + at) * 4)
+            first = hold((tirx.floordiv(line, classes) * length + at) * 4)
             return load_box(lambda i: box[first + i], center=center_point_box)
 
         candidates = Candidates(None if score_threshold is None else above, key, load)
         plan.write(candidates, picked, counts, space)
 
     return function(
-        [([batch * boxes * 4], BOX_DTYPE), ([lists * boxes], BOX_DTYPE)],
-        [([lists * max_selected], "int32"), ([lists], "int32"), *plan.workspace],
+        [([corners], BOX_DTYPE), ([scored], BOX_DTYPE)],
+        [([room], "int32"), ([lists], "int32"), *plan.workspace],
         body,
     )
+
+
+def _each(size: tirx.Expr, lists: int) -> tirx.Expr:
+    """Return the length of one of some lists of `size` elements in all."""
+    return tirx.floordiv(size, tirx.const(lists, "int64")).astype("int32")
 
 
 def number_selected(lists: int, spec: DeviceSpec) -> Kernel:
@@ -112,27 +128,30 @@ def number_selected(lists: int, spec: DeviceSpec) -> Kernel:
     return function([([lists], "int32")], outputs, body)
 
 
-def fill_indices(batch: int, classes: int, max_selected: int, spec: DeviceSpec) -> Kernel:
+def fill_indices(batch: int, classes: int, max_selected: int | None, spec: DeviceSpec) -> Kernel:
     """Build ``(picked, counts, starts, out[m, 3])``: the lists one after the other.
 
-    A row of ``out`` is picture, class and box, int64. The launch does not depend on `m`.
+    A row of ``out`` is picture, class and box, int64. The launch does not depend on `m`. Without
+    `max_selected` the length of ``picked`` tells it.
     """
     lists = batch * classes
+    room = tirx.Var("room", "int64") if max_selected is None else lists * max_selected
+    most = _each(room, lists) if max_selected is None else max_selected
 
     def body(picked: Any, counts: Any, starts: Any, out: Any) -> None:
         def copy(index: tirx.Expr) -> None:
-            line = tirx.floordiv(index, max_selected)
-            rank = tirx.floormod(index, max_selected)
+            line = tirx.floordiv(index, most)
+            rank = tirx.floormod(index, most)
             with when(rank < counts[line]):
                 row = starts[line] + rank
                 out[row, 0] = tirx.floordiv(line, classes).astype("int64")
                 out[row, 1] = tirx.floormod(line, classes).astype("int64")
                 out[row, 2] = picked[index].astype("int64")
 
-        each(spec, lists * max_selected, copy)
+        each(spec, lists * most, copy)
 
     return function(
-        [([lists * max_selected], "int32"), ([lists], "int32"), ([lists], "int32")],
+        [([room], "int32"), ([lists], "int32"), ([lists], "int32")],
         [([tirx.Var("m", "int64"), 3], "int64")],
         body,
     )

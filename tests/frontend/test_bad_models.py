@@ -305,24 +305,6 @@ def test_converter_failure_names_the_operator() -> None:
     refused(model, UnsupportedOperatorError, "NonMaxSuppression", "max_output_boxes_per_class")
 
 
-def test_suppression_of_an_unknown_number_of_boxes() -> None:
-    nodes = [
-        helper.make_node("NonZero", ["keep"], ["found"]),
-        helper.make_node("Squeeze", ["found", "axis"], ["which"]),
-        helper.make_node("Gather", ["boxes", "which"], ["some"], axis=1),
-        helper.make_node("Gather", ["scores", "which"], ["theirs"], axis=2),
-        helper.make_node("NonMaxSuppression", ["some", "theirs", "most"], ["y"], name="nms"),
-    ]
-    model = make_model(
-        nodes,
-        {"boxes": (1, 9, 4), "scores": (1, 2, 9), "keep": (9,)},
-        ["y"],
-        {"most": np.array([3]), "axis": np.array([0])},
-        dtypes={"y": TensorProto.INT64},
-    )
-    refused(model, UnsupportedOperatorError, "NonMaxSuppression", "known only at run time")
-
-
 @pytest.mark.parametrize(
     ("boxes", "scores", "iou", "message"),
     [

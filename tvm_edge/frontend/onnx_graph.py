@@ -19,11 +19,13 @@ from tvm_edge.frontend.limits import refuse_indices
 from tvm_edge.frontend.onnx_costs import small_tensors, tensor_infos
 from tvm_edge.frontend.onnx_functions import DOMAINS, label
 from tvm_edge.frontend.result_names import name_results
+from tvm_edge.frontend.shape_arithmetic import ARITHMETIC, LARGEST, evaluate, shape_elements
 from tvm_edge.ops.converter import type_name
+from tvm_edge.ops.elements import Elements, length_tensor
 from tvm_edge.ops.registry import find
 from tvm_edge.ops.small_types import SMALL_TYPES, STORED_AS
 from tvm_edge.ops.types import refuse_types
-from tvm_edge.relay_passes.ir.expressions import static_shape
+from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 
 if TYPE_CHECKING:
     import onnx
@@ -74,6 +76,9 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
             self.results: dict[relax.Var, int] = {}
             self.small: list[tuple[str, ...]] = []
             self.made: list[list[str]] = []
+            self.names: list[str] = []
+            self.converting = ("", "")
+            self.elements: dict[relax.Expr, Elements] = {}
 
         def _new_var(self, var_name: str, shape: list, dtype: str = "float32") -> relax.Var:
             return super()._new_var(var_name, shape, STORED_AS if dtype in SMALL_TYPES else dtype)
@@ -101,6 +106,7 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
                 for node in graph.node
             ]
             self.made = [list(node.output) for node in graph.node]
+            self.names = [node.name for node in graph.node]
             # Names may repeat and need not be identifiers: number the nodes instead.
             for index, node in enumerate(graph.node):
                 node.name = f"n{index}"
@@ -119,6 +125,8 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
         ) -> relax.Expr:
             number = attrs["tvm_custom"]["name"].removeprefix("n")
             index = int(number) if number.isdecimal() else None  # none in a branch of an If
+            name = self.names[index] if index is not None else attrs["tvm_custom"]["name"]
+            self.converting = (op_name, name)
             own = {
                 **attrs,
                 "opset": opset,
@@ -126,19 +134,59 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
             }
             refuse_types(op_name, inputs, own)
             refuse_indices(op_name, inputs, attrs)
-            result = self._of_nothing(op_name, inputs, index)
+            own["elements"] = [self.elements.get(value) for value in inputs]
+            known = self._evaluated(op_name, inputs, own)
+            result = self._calculated(known) if known is not None else None
+            if result is None:
+                result = self._of_nothing(op_name, inputs, index)
             convert = find(op_name).convert
             if result is None and convert is not None:
                 result = convert(self.bb, inputs, own)
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
             result = self._bound(result)
+            if known is not None:
+                fields = result.fields if isinstance(result, relax.Tuple) else [result]
+                self.elements.update(zip(fields, known, strict=True))
             if index is None:
                 return result
             for value in result.fields if isinstance(result, relax.Tuple) else [result]:
                 if isinstance(value, relax.Var):
                     self.results.setdefault(value, index)
             return result
+
+        def _evaluated(
+            self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any]
+        ) -> list[Elements] | None:
+            """Evaluate arithmetic on shapes, as far as the operands are known."""
+            if op_name in ("Shape", "Size"):
+                return shape_elements(op_name, inputs[0], attrs)
+            if op_name not in ARITHMETIC:
+                return None
+            known = []
+            for value in inputs:
+                constant = None if value is None else constant_of(value)
+                if value is None or value in self.elements:
+                    known.append(self.elements.get(value))
+                elif constant is None or constant.size > LARGEST:
+                    return None
+                else:
+                    known.append(Elements.of(constant.astype(object), str(value.ty.dtype)))
+            return evaluate(op_name, known, attrs)
+
+        def _calculated(self, known: list[Elements]) -> relax.Expr | None:
+            """Make tensors of elements; of fractions of lengths kernels are as good."""
+            if any(each.numbers is None and "float" in each.dtype for each in known):
+                return None
+            made = []
+            for each in known:
+                numbers = each.numbers
+                if numbers is not None:
+                    made.append(relax.const(numbers, each.dtype))
+                else:
+                    values = list(each.values.flat)
+                    made.append(length_tensor(self.bb, values, each.values.shape, each.dtype))
+            return made[0] if len(made) == 1 else relax.Tuple(made)
 
         def _of_nothing(
             self, op_name: str, inputs: list[relax.Expr], index: int | None
@@ -179,6 +227,7 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
         onnx.defs.onnx_opset_version(),
     )
     printed = io.StringIO()
+    importer = None
     try:
         # The importer prints the failing operator with all its weights, and warns about names it
         # changes; the error below says the same in one line.
@@ -190,15 +239,17 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
     # AssertionError, KeyError, TVM's InternalError.
     except Exception as err:
         _LOG.debug("TVM's importer printed: %s", printed.getvalue())
-        operator = re.match(r"Error converting operator ([\w.]+)", printed.getvalue())
         reason = (str(err).strip().splitlines() or [type(err).__name__])[-1][:300]
+        operator, node = importer.converting if importer is not None else ("", "")
+        if importer is not None and operator:
+            importer.bb._end_block()  # which it warns of when it is dropped
         if isinstance(err, _NOT_IMPLEMENTED) or _SAYS_NOT_IMPLEMENTED.search(reason):
             raise UnsupportedOperatorError(
-                f"this form of the operator {operator.group(1) if operator else '?'} has no "
-                f"implementation: {reason}; rewrite the model without it, or report it",
-                [operator.group(1)] if operator else [],
+                f"this form of the operator {operator} has no implementation (node {node!r}): "
+                f"{reason}; rewrite the model without it, or report it",
+                [operator],
             ) from err
-        what = f"the operator {operator.group(1)}" if operator else "the graph"
+        what = f"the operator {operator} of the node {node!r}" if operator else "the graph"
         raise InvalidModelError(
             f"{what} does not fit its inputs: {reason}; export the model again, and report it "
             "if ONNX Runtime runs this file"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["unroll_loops"]
+__all__ = ["insert_constant", "unroll_loops"]
 
 # Steps of one loop, and nodes that all loops together become: a kernel each, or nearly.
 _MOST_STEPS = 4096
@@ -79,8 +79,8 @@ def _loop(node: ir.Node, budget: int) -> list[ir.Value | None] | None:
     state = list(node.inputs[2:])
     collected: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(state) :]]
     for step in range(steps):
-        number = _constant(node, np.asarray(step, "int64"))
-        true = _constant(node, np.asarray(True))
+        number = insert_constant(node, np.asarray(step, "int64"))
+        true = insert_constant(node, np.asarray(True))
         outputs = _step(node, body, [number, true, *state])
         state = list(outputs[1 : 1 + len(state)])
         for rows, value in zip(collected, outputs[1 + len(state) :], strict=True):
@@ -141,7 +141,7 @@ def _step(node: ir.Node, body: ir.Graph, actual: Sequence[ir.Value | None]) -> S
         if value is not None:
             ir.convenience.replace_all_uses_with(formal, value)
     for initializer in list(copy.initializers.values()):
-        replacement = _constant(node, initializer.const_value.numpy())
+        replacement = insert_constant(node, initializer.const_value.numpy())
         outputs = [replacement if output is initializer else output for output in outputs]
         ir.convenience.replace_all_uses_with(initializer, replacement)
     copy.outputs.clear()
@@ -174,7 +174,8 @@ def _number(value: ir.Value | None) -> Any:
     return tensor.numpy().item() if tensor is not None and tensor.size == 1 else None
 
 
-def _constant(node: ir.Node, array: np.ndarray) -> ir.Value:
+def insert_constant(node: ir.Node, array: np.ndarray) -> ir.Value:
+    """Put a Constant in front of a node; return its value."""
     made = ir.Node("", "Constant", [], [ir.AttrTensor("value", ir.tensor(array))])
     (result,) = made.outputs
     result.const_value = ir.tensor(array)
@@ -186,7 +187,7 @@ def _constant(node: ir.Node, array: np.ndarray) -> ir.Value:
 
 
 def _row(node: ir.Node, sequence: ir.Value | None, axis: int, index: int) -> ir.Value:
-    number = _constant(node, np.asarray(index, "int64"))
+    number = insert_constant(node, np.asarray(index, "int64"))
     taken = ir.Node("", "Gather", [sequence, number], [ir.AttrInt64("axis", axis)])
     assert isinstance(node.graph, ir.Graph)
     node.graph.insert_before(node, taken)
@@ -203,7 +204,7 @@ def _stacked(node: ir.Node, rows: Sequence[ir.Value], axis: int) -> ir.Value | N
     wide = []
     for row in rows:
         if version >= 13:
-            inputs, attributes = [row, _constant(node, np.asarray([axis], "int64"))], []
+            inputs, attributes = [row, insert_constant(node, np.asarray([axis], "int64"))], []
         else:
             inputs, attributes = [row], [ir.AttrInt64s("axes", [axis])]
         expanded = ir.Node("", "Unsqueeze", inputs, attributes)

@@ -31,7 +31,7 @@ _MIN_TO_SHARE = 64
 
 
 class Suppression:
-    """Loops that choose from each of some lists.
+    """Loops that choose from each of some lists, whose lengths the run may tell.
 
     The interface is that of :class:`tvm_edge.schedules.vision.gpu.nms.Suppression`.
     """
@@ -41,8 +41,8 @@ class Suppression:
     def __init__(
         self,
         lists: int,
-        length: int,
-        most: int,
+        length: Any,
+        most: Any,
         overlap: Overlap,
         spec: DeviceSpec,
         *,
@@ -60,7 +60,7 @@ class Suppression:
         loop = T.serial if share or self._lists == 1 else T.parallel
         with loop(0, self._lists) as line:
             order, count = self._sort(line, candidates)
-            chosen = _Kept(min(self._most, self._length), self._grouped, self._overlap)
+            chosen = _Kept(_least(self._most, self._length), self._grouped, self._overlap)
 
             def box(at: tirx.Expr, line: tirx.Expr = line, order: Any = order) -> Any:
                 position = T.Bind(position_of(order[at]))
@@ -141,10 +141,15 @@ class Suppression:
             start[0] = first + _BLOCK
 
 
+def _least(a: Any, b: Any) -> Any:
+    """Return the smaller of two lengths, numbers or of the run."""
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.min(a, b)
+
+
 class _Kept:
     """Kept boxes of a list: one array for each number, so that loads are vectors."""
 
-    def __init__(self, most: int, grouped: bool, overlap: Overlap) -> None:
+    def __init__(self, most: Any, grouped: bool, overlap: Overlap) -> None:
         self._overlap, self._grouped = overlap, grouped
         room = -(-most // _CHUNK) * _CHUNK
         self._numbers = [

@@ -12,12 +12,14 @@ from tvm_edge.errors import InvalidModelError
 from tvm_edge.ops import registry
 from tvm_edge.ops.converter import Attributes
 from tvm_edge.ops.detection.checks import check_threshold
+from tvm_edge.ops.elements import plain
 from tvm_edge.ops.kernel_site import KernelSite
 from tvm_edge.ops.registry import PERFORMS_STATIC, register
-from tvm_edge.relay_passes.ir.expressions import static_shape
 from tvm_edge.schedules.vision import nms
 
 __all__ = ["NON_MAX_SUPPRESSION", "non_max_suppression"]
+
+_MOST = (1 << 31) - 1
 
 NON_MAX_SUPPRESSION = "tvm_edge.non_max_suppression"
 
@@ -102,8 +104,8 @@ def _convert(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attrib
             names = "max_output_boxes_per_class, iou_threshold, score_threshold".split(", ")
             raise NotImplementedError(f"NonMaxSuppression needs a constant {names[i]}")
         limits[i] = limit.value.numpy().item()
-    if any(static_shape(value.ty) is None for value in inputs[:2]):
-        raise NotImplementedError("NonMaxSuppression of a number of boxes known only at run time")
+    if any(not isinstance(d, tirx.IntImm) for d in list(inputs[1].ty.shape)[:2]):
+        raise NotImplementedError("NonMaxSuppression of a number of pictures or classes of the run")
     if not 0 <= limits[1] <= 1:
         raise InvalidModelError(
             f"a NonMaxSuppression has the iou_threshold {limits[1]:g}; give it one from 0 to 1"
@@ -126,28 +128,34 @@ def _lower(site: KernelSite, call: relax.Call) -> relax.Expr:
     """Select per class, count, then write rows into a result of just that many."""
     boxes, scores = call.args
     attrs = call.attrs
-    batch, classes, count = (int(d) for d in scores.ty.shape)
-    most = min(int(attrs["max_output_boxes_per_class"]), count)
+    batch, classes = (int(d) for d in list(scores.ty.shape)[:2])
+    count = plain(scores.ty.shape[2])
+    known = not isinstance(count, tirx.Expr)
+    most = min(int(attrs["max_output_boxes_per_class"]), _MOST)  # positions are of 32 bits
     lists = batch * classes
     if most <= 0:
         return site.zeros((0, 3), "int64")
+    most = min(most, count) if known else tirx.min(tirx.IntImm("int64", most), count)
     select = nms.select_boxes(
         batch,
         classes,
-        count,
+        count if known else None,
         site.spec,
-        max_selected=most,
+        max_selected=most if known else None,
         iou_threshold=float(attrs["iou_threshold"]),
         score_threshold=float(attrs["score_threshold"]) if attrs["has_score_threshold"] else None,
         center_point_box=bool(attrs["center_point_box"]),
     )
     flat = [site.reshape(boxes, [batch * count * 4]), site.reshape(scores, [lists * count])]
-    picked, counts, *_ = site.run(select, "nms_select", flat)
+    types = [site.tensor([lists * most], "int32"), site.tensor([lists], "int32")]
+    if known:
+        types = [site.tensor(shape, dtype) for shape, dtype in select.outputs]
+    picked, counts, *_ = site.call(select.func, "nms_select", flat, types)
     starts, lengths, *_ = site.run(nms.number_selected(lists, site.spec), "nms_shape", [counts])
     shape = site.emit(relax.op.tensor_to_shape(lengths))
     rows = tirx.Var("num_selected", "int64")
     site.builder.match_cast(shape, relax.ShapeType([rows, 3]))
-    fill = nms.fill_indices(batch, classes, most, site.spec)
+    fill = nms.fill_indices(batch, classes, most if known else None, site.spec)
     result = site.tensor((rows, 3), "int64")
     (filled,) = site.call(fill.func, "nms_fill", [picked, counts, starts], [result])
     return filled

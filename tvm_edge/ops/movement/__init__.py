@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tvm_edge.ops.flops import no_flops
-from tvm_edge.ops.movement import converters, gather, scatter
+from tvm_edge.ops.movement import converters, gather, run_time_shapes, scatter
 from tvm_edge.ops.movement.concat import CONCAT, lower_concat
 from tvm_edge.ops.movement.padding import pad
+from tvm_edge.ops.movement.run_time_shapes import first_of
 from tvm_edge.ops.registry import (
     FOLLOWS,
     PERFORMS,
@@ -31,18 +32,20 @@ register(
 )
 register("CenterCropPad", forming=(1,))
 register("Constant", convert=converters.constant)
-register("ConstantOfShape", forming=(0,))
-register("Expand", convert=converters.expand, forming=(1,))
+register("ConstantOfShape", convert=run_time_shapes.constant_of_shape, forming=(0,))
+register("Expand", convert=run_time_shapes.expand, forming=(1,))
 register("EyeLike", convert=converters.eye_like)
 register("Gather", convert=converters.gather)
 register("OneHot", convert=converters.one_hot, forming=(1, 2), settings=(2,))
-register("Pad", convert=pad, forming=(1, 2, 3), settings=(2,))
-register("Range", convert=converters.arange, forming=(0, 1, 2), settings=(0, 1, 2))
+register("Pad", convert=first_of(run_time_shapes.pad, pad), forming=(1, 2, 3), settings=(2,))
+register("Range", convert=run_time_shapes.range_of, forming=(0, 1, 2), settings=(0, 1, 2))
+register("Reshape", convert=run_time_shapes.reshape)
+register("Tile", convert=run_time_shapes.tile)
 register(*"Reshape Split Squeeze Tile Trilu Unsqueeze".split(), forming=(1,))
 register("ReverseSequence", convert=converters.reverse_sequence)
-register("Slice", forming=(1, 2, 3, 4))
+register("Slice", convert=run_time_shapes.slice_of, forming=(1, 2, 3, 4))
 register("SpaceToDepth", convert=converters.space_to_depth)
-register("Split", convert=converters.split)
+register("Split", convert=first_of(run_time_shapes.split, converters.split))
 register("TensorScatter", convert=scatter.tensor_scatter)
 
 register(

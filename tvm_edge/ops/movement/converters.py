@@ -9,18 +9,18 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.ops.converter import Attributes, operand, type_name
+from tvm_edge.ops.elements import length_tensor
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 
 __all__ = [
-    "arange",
     "constant",
-    "expand",
     "eye_like",
     "gather",
     "one_hot",
     "reverse_sequence",
     "space_to_depth",
     "split",
+    "split_lengths",
 ]
 
 
@@ -32,15 +32,6 @@ def constant(
         for attribute in (name, f"{name}s"):
             if attribute in attrs:
                 return relax.const(np.asarray(attrs[attribute], dtype), dtype)
-    return None
-
-
-def expand(
-    _bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
-) -> relax.Expr | None:
-    """Refuse a shape from the run, of which TVM does not keep lengths of 1; else take TVM's."""
-    if isinstance(inputs[1].ty, relax.TensorType) and constant_of(inputs[1]) is None:
-        raise NotImplementedError("Expand to a shape known only at run time")
     return None
 
 
@@ -60,20 +51,30 @@ def eye_like(
 def gather(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr | None:
-    """Use ``take`` for constant indices; TVM adds six kernels in case some are negative."""
+    """Use ``take`` that stays in range; TVM's default trusts indices, and warns of that."""
     data, indices = inputs[:2]
-    if not isinstance(indices, tvm.ir.GenericConst) or not isinstance(data.ty, relax.TensorType):
+    constants = isinstance(data, tvm.ir.GenericConst) and isinstance(indices, tvm.ir.GenericConst)
+    if constants or not isinstance(data.ty, relax.TensorType) or data.ty.ndim < 1:
         return None
     axis = int(attrs.get("axis", 0)) % data.ty.ndim
     length = data.ty.shape[axis] if data.ty.shape is not None else None
-    values = indices.value.numpy()
-    if not isinstance(length, tirx.IntImm) or not values.size:
+    if length is None:
         return None
-    if (values < -int(length)).any() or (values >= int(length)).any():
-        return None  # out of range: TVM's converter decides
-    positive = relax.const(np.where(values < 0, values + int(length), values), str(values.dtype))
-    # "fast" mode warns on standard error although these are in range.
-    return bb.normalize(relax.op.take(data, positive, axis, mode="clip"))
+    kind = str(indices.ty.dtype)
+    values = constant_of(indices)
+    if values is not None and isinstance(length, tirx.IntImm):
+        if not values.size or (values < -int(length)).any() or (values >= int(length)).any():
+            return None  # nothing, or out of range: TVM's converter decides
+        counted = np.where(values < 0, values + int(length), values)
+        indices = relax.const(counted, kind)
+    elif values is None or (values < 0).any():
+        if isinstance(length, tirx.IntImm):
+            end: relax.Expr = relax.const(int(length), kind)
+        else:
+            end = length_tensor(bb, [length], (), kind)
+        negative = relax.op.less(indices, relax.const(0, kind))
+        indices = bb.emit(relax.op.where(negative, relax.op.add(indices, end), indices))
+    return bb.normalize(relax.op.take(data, indices, axis, mode="clip"))
 
 
 def one_hot(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes) -> relax.Expr:
@@ -96,16 +97,6 @@ def one_hot(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attribu
     return bb.normalize(relax.op.where(relax.op.equal(wide, classes), on, off))
 
 
-def arange(
-    _bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
-) -> relax.Expr | None:
-    """Refuse bounds from the run, whose length TVM's shape machinery loses; else take TVM's."""
-    tensors = [bound for bound in inputs if isinstance(bound.ty, relax.TensorType)]
-    if any(constant_of(bound) is None for bound in tensors):
-        raise NotImplementedError("Range needs constant bounds")
-    return None
-
-
 def reverse_sequence(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr:
@@ -125,6 +116,22 @@ def space_to_depth(
     x = relax.op.reshape(inputs[0], (n, c, h // size, size, w // size, size))
     x = relax.op.permute_dims(x, [0, 1, 3, 5, 2, 4])
     return bb.normalize(relax.op.reshape(x, (n, c * size * size, h // size, w // size)))
+
+
+def split_lengths(length: int, given: Sequence[int] | None, count: int) -> list[int]:
+    """Return the lengths of the parts of a Split: `given`, or `count` of which the last is short.
+
+    Raises
+    ------
+    ValueError
+        They do not add up to `length`.
+    """
+    if given is None:
+        each = -(-length // count)
+        given = [max(min(each, length - i * each), 0) for i in range(count)]
+    if sum(given) != length:
+        raise ValueError(f"a Split into {list(given)} does not fit an axis of length {length}")
+    return [int(part) for part in given]
 
 
 def split(

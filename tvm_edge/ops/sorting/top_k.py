@@ -8,11 +8,12 @@ import numpy as np
 from tvm import relax, tirx
 
 from tvm_edge.errors import InvalidModelError
-from tvm_edge.ops.converter import Attributes, operand
+from tvm_edge.ops.converter import Attributes
+from tvm_edge.ops.elements import integers
 from tvm_edge.ops.kernel_site import KernelSite, is_empty
 from tvm_edge.ops.registry import PERFORMS_STATIC, register
 from tvm_edge.ops.sorting.rows import Rows
-from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
+from tvm_edge.relay_passes.ir.expressions import static_shape
 from tvm_edge.schedules.vision import cpu, gpu
 from tvm_edge.schedules.vision.keys import SORTABLE
 
@@ -25,12 +26,12 @@ def _convert(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attrib
     dtype, rank = str(data.ty.dtype), int(data.ty.ndim)
     if dtype not in SORTABLE:
         raise NotImplementedError(f"TopK of {dtype}")
-    given = constant_of(operand(inputs, 1))
-    if given is None and len(inputs) > 1:
-        raise NotImplementedError("TopK needs a constant k")
-    k = int(given.item()) if given is not None else int(attrs.get("k", 1))
+    (k,) = integers(bb, inputs, attrs, 1) or [int(attrs.get("k", 1))]
     axis = int(attrs.get("axis", -1)) % max(rank, 1)
     length = data.ty.shape[axis] if data.ty.shape is not None else None
+    largest = bool(attrs.get("largest", 1))
+    if isinstance(k, tirx.Expr):
+        return _first_of_the_run(bb, data, k, axis, largest)
     if k < 0 or (isinstance(length, tirx.IntImm) and k > int(length)):
         raise InvalidModelError(
             f"a TopK asks for the first {k} of {length} elements; "
@@ -42,8 +43,16 @@ def _convert(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attrib
             raise NotImplementedError("TopK of 0 elements of a shape known only at run time")
         none = [0 if i == axis else size for i, size in enumerate(shape)]
         return relax.Tuple([relax.const(np.zeros(none, kind), kind) for kind in (dtype, "int64")])
-    largest = bool(attrs.get("largest", 1))
     return bb.normalize(relax.op.topk(data, k, axis, "both", largest=largest, dtype="int64"))
+
+
+def _first_of_the_run(
+    bb: relax.BlockBuilder, data: relax.Expr, k: tirx.Expr, axis: int, largest: bool
+) -> relax.Expr:
+    """Sort all, and take as many as the run says."""
+    order = bb.emit(relax.op.argsort(data, axis, descending=largest, dtype="int64"))
+    first = bb.emit(relax.op.strided_slice(order, [axis], [0], [k], [1], assume_inbound=True))
+    return relax.Tuple([bb.emit(relax.op.gather_elements(data, first, axis)), first])
 
 
 def lower_top_k(site: KernelSite, call: relax.Call) -> relax.Expr:
