@@ -77,6 +77,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "fallback": Benchmark("benchmarks.runtime.fallback", _GPU),
     "zoo": Benchmark("benchmarks.models.zoo", "onnxruntime"),
     "model_zoo_pypi": Benchmark("benchmarks.models.model_zoo_pypi", "onnx, onnxruntime, PyPI"),
+    "exports": Benchmark("benchmarks.models.exports", "onnx, onnxruntime, PyPI"),
     "onnx_conformance": Benchmark("benchmarks.models.onnx_conformance", "onnx"),
     "int8": Benchmark("benchmarks.models.int8", "onnxruntime; on a CPU openvino"),
     "precision": Benchmark("benchmarks.models.precision", "a GPU with float16, onnxruntime"),

@@ -72,6 +72,12 @@ def _replacement(node: onnx.NodeProto) -> list[onnx.NodeProto]:
         return _integer(node, "Conv", TensorProto.FLOAT)
     if node.op_type == "MatMulInteger":
         return _integer(node, "MatMul", TensorProto.DOUBLE)
+    if node.op_type in ("DynamicQuantizeMatMul", "MatMulIntegerToFloat"):
+        return _product(node)
+    if node.op_type == "DynamicQuantizeLSTM":
+        return _lstm(node)
+    if node.op_type == "QAttention":
+        return _attention(node)
     return _quantized(node) if node.op_type in _QUANTIZED else [node]
 
 
@@ -96,5 +102,72 @@ def _quantized(node: onnx.NodeProto) -> list[onnx.NodeProto]:
     if bias is not None and inputs[bias : bias + 1] not in ([], [""]):
         scale = nodes.op("Mul", inputs[1], inputs[4])
         reals.append(nodes.op("DequantizeLinear", inputs[bias], scale, axis=0))
-    nodes.op("QuantizeLinear", nodes.same(kind, *reals), *inputs[result : result + 2], last=True)
+    last = any(a.name == "channels_last" and a.i for a in node.attribute)
+    if last:
+        reals[0] = nodes.op("Transpose", reals[0], perm=[0, 3, 1, 2])
+    made = nodes.same(kind, *reals)
+    if last:
+        made = nodes.op("Transpose", made, perm=[0, 2, 3, 1])
+    nodes.op("QuantizeLinear", made, *inputs[result : result + 2], last=True)
+    return nodes
+
+
+def _product(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Products of quantised matrices, exact in double, with their scales and bias."""
+    nodes = _Nodes(node)
+    if node.op_type == "MatMulIntegerToFloat":
+        a, b, a_scale, b_scale, a_zero, b_zero, bias = _operands(node, 7)
+    else:
+        x, b, b_scale, b_zero, bias = _operands(node, 5)
+        name = node.output[0]
+        a, a_scale, a_zero = f"{name}/a", f"{name}/scale", f"{name}/zero"
+        nodes.append(helper.make_node("DynamicQuantizeLinear", [x], [a, a_scale, a_zero]))
+    double = TensorProto.DOUBLE
+    reals = []
+    for value, zero in ((a, a_zero), (b, b_zero)):
+        real = nodes.op("Cast", value, to=double)
+        reals.append(nodes.op("Sub", real, nodes.op("Cast", zero, to=double)) if zero else real)
+    scale = nodes.op("Cast", nodes.op("Mul", a_scale, b_scale), to=double)
+    made = nodes.op("Mul", nodes.op("MatMul", *reals), scale)
+    if bias:
+        made = nodes.op("Add", made, nodes.op("Cast", bias, to=double))
+    nodes.op("Cast", made, last=True, to=TensorProto.FLOAT)
+    return nodes
+
+
+def _operands(node: onnx.NodeProto, count: int) -> list[str]:
+    return [*node.input, *[""] * (count - len(node.input))]
+
+
+def _lstm(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """An LSTM with dequantised weights, of a model of opset 13 or newer."""
+    nodes, inputs = _Nodes(node), _operands(node, 12)
+    both = any(a.name == "direction" and a.s == b"bidirectional" for a in node.attribute)
+    # A scale for each direction, or for each of its gates.
+    shape = f"{node.output[0]}/shape"
+    nodes.append(helper.make_node("Constant", [], [shape], value_ints=[1 + both, 1, -1]))
+    weights = []
+    for value, scale, zero in ((1, 8, 9), (2, 10, 11)):
+        real = nodes.op("Cast", inputs[value], to=TensorProto.FLOAT)
+        if inputs[zero]:
+            start = nodes.op("Cast", inputs[zero], to=TensorProto.FLOAT)
+            real = nodes.op("Sub", real, nodes.op("Reshape", start, shape))
+        factor = nodes.op("Reshape", inputs[scale], shape)
+        weights.append(nodes.op("Transpose", nodes.op("Mul", real, factor), perm=[0, 2, 1]))
+    made = helper.make_node("LSTM", [inputs[0], *weights, *inputs[3:8]], list(node.output))
+    made.attribute.extend(node.attribute)
+    nodes.append(made)
+    return nodes
+
+
+def _attention(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Attention of dequantised operands."""
+    nodes = _Nodes(node)
+    x, weights, bias, x_scale, w_scale, mask, x_zero, w_zero, past = _operands(node, 9)
+    x = nodes.op("DequantizeLinear", x, x_scale, x_zero)
+    weights = nodes.op("DequantizeLinear", weights, w_scale, w_zero, axis=1)
+    operands = [x, weights, bias, mask, past]
+    made = helper.make_node("Attention", operands, list(node.output), domain="com.microsoft")
+    made.attribute.extend(node.attribute)
+    nodes.append(made)
     return nodes

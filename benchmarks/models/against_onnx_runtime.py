@@ -7,6 +7,7 @@ inputs, ``NAME.inputs.npz`` and ``NAME.expected.npz`` hold them and ONNX Runtime
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -206,7 +207,7 @@ def _rows(output: np.ndarray) -> np.ndarray:
     """A row per detection; columns are flat."""
     if output.ndim == 3 and output.shape[0] == 1:
         output = output[0]
-    return output.reshape(output.shape[0], -1).astype(np.float64)
+    return output.reshape(len(output), math.prod(output.shape[1:])).astype(np.float64)
 
 
 def _features(
@@ -215,14 +216,14 @@ def _features(
     """Scaled rows of all outputs of a list, and their scores; rows of padding are left out."""
     name, _, column = found.scores.partition(":")
     scores = _rows(outputs[name])[:, int(column or 0)]
-    rows = np.concatenate([_rows(outputs[n]) / _shared(scales[n]) for n in found.outputs], 1)
+    parts = []
+    for each in found.outputs:
+        scale = scales[each]
+        if not (column and each == name):  # all columns are of one kind
+            scale = scale.max(initial=1e-6)
+        parts.append(_rows(outputs[each]) / scale)
     real = scores > 0
-    return rows[real], scores[real]
-
-
-def _shared(scale: np.ndarray) -> np.ndarray:
-    """One scale for all columns of masks, boxes and key points; one each for mixed columns."""
-    return scale if scale.size in (6, 7) else np.full_like(scale, scale.max(initial=1e-6))
+    return np.concatenate(parts, 1)[real], scores[real]
 
 
 # ------------------------------------------------------------------ what the child processes do

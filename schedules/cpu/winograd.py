@@ -44,12 +44,14 @@ class Winograd:
         input_rows, transformed, output_rows, output = map(sch.get_sblock, STAGES)
         padding = [b for b in sch.get_producers(input_rows) if _is_stage(sch, b)]
         inline_spatial(sch, keep=[*STAGES, *(sch.get(b).name_hint for b in padding)])
-        last = root_blocks(sch)[-1]
+        *others, last = root_blocks(sch)
+        placed = {PRODUCT, *STAGES, *(sch.get(b).name_hint for b in padding)}
+        epilogue = [b for b in others if sch.get(b).name_hint not in placed]
         m = constant(sch.get(output_rows).iter_vars[2].dom.extent) or 1
         tile_columns = -(-(constant(sch.get(output).iter_vars[3].dom.extent) or 1) // m)
         _schedule_inputs(sch, padding, input_rows, transformed, tile_columns, spec)
         _schedule_products(sch, block, spec)
-        _schedule_outputs(sch, output_rows, output, last, m)
+        _schedule_outputs(sch, output_rows, [output, *epilogue], last, m)
         return sch
 
 
@@ -115,9 +117,13 @@ def _schedule_products(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
 
 
 def _schedule_outputs(
-    sch: Schedule, rows: SBlockRV, output: SBlockRV, last: SBlockRV, m: int
+    sch: Schedule, rows: SBlockRV, stages: list[SBlockRV], last: SBlockRV, m: int
 ) -> None:
-    """Schedule the outputs: a task is a channel block, or a line of its tiles if whole."""
+    """Schedule the outputs: a task is a channel block, or a line of its tiles if whole.
+
+    `stages` are the transform's output and those blocks of the epilogue that are not inlined,
+    because something uses their results twice.
+    """
     batch, channel, y, x, lane = sch.get_loops(last)
     exact, exact_columns = ((extent(sch, loop) or 1) % m == 0 for loop in (y, x))
     lines, line = sch.split(y, factors=[None, m])
@@ -130,11 +136,14 @@ def _schedule_outputs(
     sch.parallel(fuse(sch, [batch, channel, *([lines] if exact else [])]))
     inner = [line, column]
     vectors = [lane]
-    if not sch.get(output).same_as(sch.get(last)):
-        # Something uses the results twice: they are computed once, before it.
-        sch.set_scope(output, 0, "local")
-        sch.compute_at(output, columns, preserve_unit_loops=True)
-        *own, vector = sch.get_loops(output)[-3:]
+    outer = len(sch.get_loops(last)) - 3
+    for stage in reversed(stages):
+        if sch.get(stage).same_as(sch.get(last)):
+            continue
+        # Computed once for each tile, before its uses.
+        sch.set_scope(stage, 0, "local")
+        sch.compute_at(stage, columns, preserve_unit_loops=True)
+        *own, vector = sch.get_loops(stage)[outer:]
         inner += own
         vectors.append(vector)
     sch.compute_at(rows, columns, preserve_unit_loops=True)

@@ -103,14 +103,6 @@ def test_operators_between_bytes(kind: str, operands: str, attributes: dict[str,
     assert_same_numbers(tvm_edge.compile(model, "llvm"), model, inputs)
 
 
-def test_channels_last_is_refused() -> None:
-    names = "a as az ys yz".split()
-    constants = {name: SCALES[name] for name in names[1:]}
-    model = microsoft("QLinearGlobalAveragePool", names, constants, channels_last=1)
-    with pytest.raises(tvm_edge.UnsupportedOperatorError, match="channels_last"):
-        tvm_edge.compile(model, "llvm")
-
-
 def test_int8_models_run_by_opencl_too(gpu: str) -> None:
     """In float32 between bytes where a device has no kernel of whole numbers."""
     graph = QuantizedGraph(dtype="int8")

@@ -17,8 +17,10 @@ from tests.schedules.blocked_harness import (
     TAILS,
     Choose,
     Conv,
+    check,
     check_convs,
     compile_as,
+    direct,
 )
 from tests.schedules.harness import Graph, sweep
 from tvm_edge.hardware import DeviceSpec
@@ -81,7 +83,7 @@ def test_filters_are_transformed_in_float64(m: int) -> None:
 # ----------------------------------------------------------------------------------- kernels
 
 
-def check(convs: list[Conv], spec: DeviceSpec, m: int) -> None:
+def check_tiles(convs: list[Conv], spec: DeviceSpec, m: int) -> None:
     compiled = check_convs(convs, spec, tiles_of(m))
     for i, conv in enumerate(convs):
         if conv.rule(spec.lanes()):
@@ -106,7 +108,7 @@ convolutions = st.builds(
 def test_any_convolution_agrees_with_onnxruntime(
     convs: list[Conv], spec: DeviceSpec, m: int
 ) -> None:
-    check(convs, spec, m)
+    check_tiles(convs, spec, m)
 
 
 AWKWARD = [
@@ -131,7 +133,32 @@ def test_outputs_that_are_no_multiple_of_tiles(
 ) -> None:
     spec, m = spec_and_m
     assert all(conv.rule(spec.lanes()) for conv in convs), "one of them has no blocks"
-    check(convs, spec, m)
+    check_tiles(convs, spec, m)
+
+
+@pytest.mark.parametrize(
+    "choose", [tiles_of(2), tiles_of(4), direct], ids=["F(2, 3)", "F(4, 3)", "direct"]
+)
+@pytest.mark.parametrize("size", [(16, 20), (15, 6)], ids=str)
+def test_gates_read_the_results_of_several_convolutions(
+    choose: Choose, size: tuple[int, int]
+) -> None:
+    """An epilogue of several blocks, as functions that are used twice are not inlined.
+
+    ``z * q + (1 - z) * h`` of a GRU, with a second function that is used twice after it.
+    """
+    graph = Graph()
+    data = graph.input(1, 32, *size)
+    gate, new, old = (
+        Conv(channels=32, filters=48, image=size, tail=tail).build(graph, name, data)
+        for name, tail in (("gate", "sigmoid"), ("new", "bias"), ("old", "bias"))
+    )
+    rest = graph.op("Mul", graph.op("Sub", graph.constant(1.0), gate), old)
+    state = graph.op("Tanh", graph.op("Add", graph.op("Mul", gate, new), rest))
+    graph.output(graph.op("Mul", state, graph.op("Sub", state, gate)))
+    compiled = check(graph, SPECS[0], choose)
+    rule = "conv2d_blocked" if choose is direct else "winograd"
+    assert rule in {kernel.rule for kernel in compiled.report.kernels}
 
 
 @pytest.mark.parametrize(("m", "most"), [(2, 2e-6), (4, 5e-6)])

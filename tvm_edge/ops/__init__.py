@@ -11,6 +11,7 @@ from tvm_edge.ops import (  # noqa: F401
     elementwise,
     movement,
     normalization,
+    onnxruntime,
     pooling,
     products,
     recurrent,

@@ -14,7 +14,7 @@ from tvm_edge.ops.flops import Formula, Operation, elements, no_flops, per_eleme
 from tvm_edge.ops.registry import FOLLOWS, PERFORMS, register, relax_names
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 
-__all__: list[str] = []
+__all__ = ["pool_flops"]
 
 # Elements of a window: each is a tensor of its own until the comparisons are fused.
 _MOST_TAPS = 256
@@ -147,7 +147,7 @@ def _max_unpool(
     return bb.normalize(relax.op.nn.pad(result, widths))
 
 
-def _pool_flops(window: str) -> Formula:
+def pool_flops(window: str) -> Formula:
     """Return a formula that finds the window's lengths in the attribute `window`."""
 
     def count(op: Operation) -> int:
@@ -156,9 +156,9 @@ def _pool_flops(window: str) -> Formula:
     return count
 
 
-register("AveragePool", "LpPool", flops=_pool_flops("kernel_shape"))
+register("AveragePool", "LpPool", flops=pool_flops("kernel_shape"))
 register("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", flops=per_element(1))
-register("MaxPool", convert=_max_pool, flops=_pool_flops("kernel_shape"))
+register("MaxPool", convert=_max_pool, flops=pool_flops("kernel_shape"))
 register("MaxUnpool", convert=_max_unpool, forming=(2,), flops=no_flops)
 
 register(
@@ -167,7 +167,7 @@ register(
     ),
     gpu=PERFORMS,
     float16=FOLLOWS,
-    flops=_pool_flops("pool_size"),
+    flops=pool_flops("pool_size"),
 )
 register(*relax_names("nn.avg_pool2d nn.max_pool2d"), blocks="image")
 register(

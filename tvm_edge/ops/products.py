@@ -13,7 +13,7 @@ from tvm_edge.ops.flops import Formula, Operation, Shape, UnknownShape, elements
 from tvm_edge.ops.registry import PERFORMS, PRODUCT, register, relax_names
 from tvm_edge.relay_passes.ir.expressions import static_shape
 
-__all__ = ["matmul_flops"]
+__all__ = ["gemm_flops", "matmul_flops"]
 
 
 def _matmul(
@@ -59,7 +59,8 @@ def _det(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attribute
     return minor(0, tuple(range(shape[-1])))
 
 
-def _gemm_flops(op: Operation) -> int:
+def gemm_flops(op: Operation) -> int:
+    """Count the product of matrices either of which may be transposed."""
     depth = known(op.inputs[0])[0 if op.attributes.get("transA", 0) else 1]
     return 2 * elements(op.outputs[0]) * depth
 
@@ -104,7 +105,7 @@ def _einsum(equation: str, shapes: Sequence[Shape | None]) -> int:
 
 register("Det", convert=_det)
 register("Einsum", flops=_einsum_flops("equation"))
-register("Gemm", flops=_gemm_flops)
+register("Gemm", flops=gemm_flops)
 register("MatMul", convert=_matmul, flops=matmul_flops)
 
 register("relax.einsum", gpu=PERFORMS, flops=_einsum_flops("subscripts"))

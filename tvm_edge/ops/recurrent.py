@@ -26,7 +26,7 @@ from tvm_edge.ops.flops import Operation, elements, known
 from tvm_edge.ops.registry import register
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 
-__all__: list[str] = []
+__all__ = ["recurrent_flops"]
 
 # Steps: several kernels each.
 _MOST_STEPS = 1024
@@ -306,12 +306,12 @@ _ACTIVATIONS: dict[
 }
 
 
-def _flops(op: Operation) -> int:
+def recurrent_flops(op: Operation) -> int:
     """Count products with ``W [directions, gates * H, I]`` and ``R``; gates are left out."""
     sequence_and_batch = math.prod(known(op.inputs[0])[:2])
     return 2 * sequence_and_batch * (elements(op.inputs[1]) + elements(op.inputs[2]))
 
 
-register("GRU", convert=_layer(3, ["Sigmoid", "Tanh"], _gru, 1), flops=_flops)
-register("LSTM", convert=_layer(4, ["Sigmoid", "Tanh", "Tanh"], _lstm, 2), flops=_flops)
-register("RNN", convert=_layer(1, ["Tanh"], _simple, 1), flops=_flops)
+register("GRU", convert=_layer(3, ["Sigmoid", "Tanh"], _gru, 1), flops=recurrent_flops)
+register("LSTM", convert=_layer(4, ["Sigmoid", "Tanh", "Tanh"], _lstm, 2), flops=recurrent_flops)
+register("RNN", convert=_layer(1, ["Tanh"], _simple, 1), flops=recurrent_flops)

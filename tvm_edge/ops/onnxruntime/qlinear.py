@@ -1,7 +1,7 @@
-"""Converters of ONNX Runtime's operators between quantised tensors, in their long form.
+"""Operators between quantised tensors.
 
-Its quantisation tool writes them (``QuantFormat.QOperator``): each is the plain operator between a
-DequantizeLinear of its operands and a QuantizeLinear of its result.
+ONNX Runtime's quantisation tool writes them (``QuantFormat.QOperator``): each is the plain operator
+between a DequantizeLinear of its operands and a QuantizeLinear of its result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,14 @@ import numpy as np
 from tvm import relax
 
 from tvm_edge.ops.converter import Attributes, Converter, operand
-from tvm_edge.ops.quantization.converters import dequantize_linear, quantize_linear
+from tvm_edge.ops.convolution import convolution_flops
+from tvm_edge.ops.onnxruntime.layouts import in_either_layout
+from tvm_edge.ops.onnxruntime.standard import standard
+from tvm_edge.ops.quantization.converters import (
+    dequantize_linear,
+    q_linear_conv,
+    quantize_linear,
+)
 from tvm_edge.ops.registry import register
 from tvm_edge.relay_passes.ir.expressions import constant_of
 
@@ -62,24 +69,32 @@ def _sigmoid(x: relax.Expr, _attrs: Attributes) -> relax.Expr:
     return relax.op.sigmoid(x)
 
 
-def _global_average(x: relax.Expr, attrs: Attributes) -> relax.Expr:
-    _refuse_channels_last(attrs)
+def _global_average(x: relax.Expr, _attrs: Attributes) -> relax.Expr:
     return relax.op.mean(x, list(range(2, int(x.ty.ndim))), keepdims=True)
 
 
 def _average_pool(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr:
-    _refuse_channels_last(attrs)
-    from tvm.relax.frontend.onnx.onnx_frontend import AveragePool as TvmAveragePool
-
-    pooled = TvmAveragePool._impl_v1(bb, [_real(bb, inputs[:3])], attrs, None)
+    pooled = standard(bb, "AveragePool", [_real(bb, inputs[:3])], attrs)
     return _quantized(bb, pooled, [inputs[3], operand(inputs, 4)])
 
 
-def _refuse_channels_last(attrs: Attributes) -> None:
-    if attrs.get("channels_last", 0):
-        raise NotImplementedError("channels_last; export the model with channels first")
+def _softmax(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes) -> relax.Expr:
+    """Convert Softmax: before opset 13 over all axes from one on.
+
+    The importer has the model's opset under the name of the node's attribute ``opset``. ONNX
+    Runtime's tools write the same.
+    """
+    opset, own = int(attrs["opset"]), {"axis": attrs.get("axis", -1)}
+    result = standard(bb, "Softmax", [_real(bb, inputs[:3])], own, opset)
+    return _quantized(bb, result, [inputs[3], operand(inputs, 4)])
+
+
+def _where(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes) -> relax.Expr:
+    """Convert ``condition, X, its scale and zero point, Y, its, the result's``."""
+    x, y = _real(bb, inputs[1:4]), _real(bb, inputs[4:7])
+    return _quantized(bb, relax.op.where(inputs[0], x, y), [inputs[7], operand(inputs, 8)])
 
 
 def _concat(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes) -> relax.Expr:
@@ -119,9 +134,19 @@ register("com.microsoft.QuantizeLinear", convert=quantize_linear)
 
 register("com.microsoft.QGemm", convert=_gemm)
 register("com.microsoft.QLinearAdd", convert=_binary(relax.op.add))
-register("com.microsoft.QLinearAveragePool", convert=_average_pool)
+register("com.microsoft.QLinearAveragePool", convert=in_either_layout(_average_pool))
 register("com.microsoft.QLinearConcat", convert=_concat)
-register("com.microsoft.QLinearGlobalAveragePool", convert=_unary(_global_average))
+register(
+    "com.microsoft.QLinearConv",
+    convert=in_either_layout(q_linear_conv),
+    flops=convolution_flops(3),
+)
+register(
+    "com.microsoft.QLinearGlobalAveragePool",
+    convert=in_either_layout(_unary(_global_average)),
+)
 register("com.microsoft.QLinearLeakyRelu", convert=_unary(_leaky_relu))
 register("com.microsoft.QLinearMul", convert=_binary(relax.op.multiply))
 register("com.microsoft.QLinearSigmoid", convert=_unary(_sigmoid))
+register("com.microsoft.QLinearSoftmax", convert=_softmax)
+register("com.microsoft.QLinearWhere", convert=_where)
