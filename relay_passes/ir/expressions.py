@@ -59,7 +59,8 @@ def count_uses(func: relax.Function) -> dict[relax.Var, int]:
 
 def const(value: np.ndarray, dtype: str) -> relax.Expr:
     """Make a constant of this value."""
-    return relax.const(np.ascontiguousarray(value.astype(dtype, copy=False)), dtype)
+    # Not ascontiguousarray, which makes a vector of a scalar.
+    return relax.const(np.asarray(value, dtype, order="C"), dtype)
 
 
 def static_shape(ty: relax.Type) -> tuple[int, ...] | None:

@@ -54,4 +54,5 @@ class _Folder(PyExprMutator):
             value = np.broadcast_to(value, lengths)
         else:
             value = value.reshape(lengths)
-        return relax.const(np.ascontiguousarray(value), str(op.ty.dtype))
+        # Not ascontiguousarray, which makes a vector of a scalar.
+        return relax.const(np.asarray(value, order="C"), str(op.ty.dtype))

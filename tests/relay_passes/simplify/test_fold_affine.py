@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import tvm
@@ -182,3 +184,18 @@ def test_division_by_zero_is_not_folded() -> None:
         {"weight": CONV["weight"], "s": np.zeros((), "float32")},
     )
     assert operators(folded(load_model(model).module)) == ["nn.conv2d", "divide"]
+
+
+@pytest.mark.parametrize("operator", [relax.op.add, relax.op.subtract, relax.op.multiply])
+def test_a_scalar_stays_a_scalar(operator: Callable[..., relax.Expr]) -> None:
+    """A kernel that reads it is already made for its rank."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            first = builder.emit(operator(x, relax.const(np.float32(0.5))))
+            result = builder.emit_output(operator(first, relax.const(np.float32(3))))
+        builder.emit_func_output(result)
+    after = folded(builder.get())
+    for block in after["main"].body.blocks:
+        assert all(binding.var.ty.ndim == 0 for binding in block.bindings)

@@ -37,6 +37,7 @@ def adding(expr: Callable[[relax.Expr], relax.Expr], shape: tuple[int, ...]) -> 
         (lambda c: relax.op.permute_dims(c, [1, 0]), VALUE.T),
         (lambda c: relax.op.broadcast_to(c, (4, 2, 3)), np.broadcast_to(VALUE, (4, 2, 3))),
         (lambda c: relax.op.permute_dims(relax.op.reshape(c, (3, 2))), VALUE.reshape(3, 2).T),
+        (lambda _: relax.op.squeeze(relax.const(VALUE[:1, :1])), VALUE[0, 0]),
     ],
 )
 def test_folds(expr: Callable[[relax.Expr], relax.Expr], expected: np.ndarray) -> None:
@@ -49,7 +50,9 @@ def test_folds(expr: Callable[[relax.Expr], relax.Expr], expected: np.ndarray) -
     )(adding(expr, expected.shape))
     (binding,) = [b for block in folded["main"].body.blocks for b in block.bindings]
     assert binding.value.op.name == "relax.add"
-    np.testing.assert_array_equal(binding.value.args[1].value.numpy(), expected)
+    actual = binding.value.args[1].value.numpy()
+    np.testing.assert_array_equal(actual, expected)
+    assert actual.shape == expected.shape
 
 
 def test_leaves_what_depends_on_an_input() -> None:
