@@ -27,7 +27,7 @@ def test_what_is_set_aside_comes_back() -> None:
     model = dense()
     weight = numpy_helper.to_array(model.graph.initializer[0]).copy()
     model.graph.output[0].type.tensor_type.ClearField("shape")  # to be inferred
-    checked = checked_proto(model)
+    checked, _ = checked_proto(model)
     assert [i.name for i in checked.graph.input] == ["x"]
     np.testing.assert_array_equal(numpy_helper.to_array(checked.graph.initializer[0]), weight)
     dims = checked.graph.output[0].type.tensor_type.shape.dim

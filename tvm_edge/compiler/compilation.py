@@ -256,7 +256,7 @@ def begin(model: Any, target: Any, options: Options, **decided: Any) -> Compilat
     resolved = resolve_target(target, options.host)
     check_precision(options.precision, resolved)
     with clock("import"):
-        imported = load_model(model, options.input_shapes)
+        imported = load_model(model, options.input_shapes, options.input_values)
     begun = Compilation(
         imported,
         resolved,

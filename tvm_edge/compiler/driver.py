@@ -23,7 +23,7 @@ from tvm_edge.compiler.describe import (
 from tvm_edge.compiler.options import Options, check_options, check_window
 from tvm_edge.compiler.pipeline import PIPELINE, in_smaller_groups
 from tvm_edge.errors import CompilationError, TvmEdgeWarning, UnsupportedOperatorError
-from tvm_edge.frontend import survey_model
+from tvm_edge.frontend import GivenInputs, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.memory.budget import parse_budget
 from tvm_edge.memory.plans import AS_IS, Plan
@@ -45,6 +45,7 @@ def compile(
     *,
     host: Any = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, Any] | None = None,
     precision: str = "float32",
     precision_exceptions: Sequence[str] = (),
     fallback: str | Sequence[str] = "auto",
@@ -69,6 +70,9 @@ def compile(
         The CPU beside a GPU. Default: what the target says, else this machine's.
     input_shapes : mapping of str to sequence of int, optional
         Shapes of inputs with dynamic dimensions.
+    input_values : mapping of str to array_like, optional
+        Values of inputs that are constants of the compiled model, and no longer its inputs: a
+        sample rate that chooses a branch, a target size. ONNX models only.
     precision : {"float32", "tf32", "float16", "mixed"}
         ``"tf32"`` lets convolutions and matrix products round their operands to 10 bits of
         mantissa, for the tensor cores of NVIDIA's GPUs (``target="cuda"``, Ampere or newer).
@@ -124,6 +128,7 @@ def compile(
     options = Options(
         host=host,
         input_shapes=input_shapes,
+        input_values=input_values,
         precision=precision,
         precision_exceptions=precision_exceptions,
         fallback=fallback,
@@ -251,6 +256,7 @@ def analyze(
     *,
     host: Any = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, Any] | None = None,
     fallback: str | Sequence[str] = "auto",
     parallel_fusion: str | bool = "auto",
     memory_budget: int | str | None = None,
@@ -263,7 +269,8 @@ def analyze(
 
     Parameters
     ----------
-    model, target, host, input_shapes, fallback, parallel_fusion, memory_budget, tuning_logs
+    model, target, host, input_shapes, input_values, fallback, parallel_fusion, memory_budget, \
+tuning_logs
         As for :func:`compile`.
 
     Returns
@@ -277,6 +284,7 @@ def analyze(
     options = Options(
         host=host,
         input_shapes=input_shapes,
+        input_values=input_values,
         fallback=fallback,
         parallel_fusion=parallel_fusion,
         memory_budget=memory_budget,
@@ -286,7 +294,7 @@ def analyze(
     try:
         return lowered(model, target, options).report
     except UnsupportedOperatorError as err:
-        survey = survey_model(model, input_shapes, err)
+        survey = survey_model(model, GivenInputs.of(input_shapes, input_values), err)
     resolved = resolve_target(target, host)
     placements = describe_unplaced(survey)
     return CompileReport(

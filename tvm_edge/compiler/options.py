@@ -40,6 +40,7 @@ class Options:
 
     host: Any = None
     input_shapes: Mapping[str, Sequence[int]] | None = None
+    input_values: Mapping[str, Any] | None = None
     precision: str = "float32"
     precision_exceptions: Sequence[str] = ()
     fallback: str | Sequence[str] = "auto"

@@ -18,6 +18,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
+from tvm import relax
 from tvm.relax import transform
 
 from tvm_edge.compiler import describe
@@ -45,6 +46,7 @@ from tvm_edge.relay_passes.instructions.mark_made_arguments import MarkMade
 from tvm_edge.relay_passes.instructions.record_on_opencl import RecordOnOpenCL
 from tvm_edge.relay_passes.instructions.separate_models import models_alone, with_models
 from tvm_edge.relay_passes.instructions.write_on_host import WriteOnHost
+from tvm_edge.relay_passes.ir.expressions import bindings_of
 from tvm_edge.relay_passes.ir.locations import calls_by_kernel
 from tvm_edge.relay_passes.memory.plan_memory import PlanMemory
 from tvm_edge.relay_passes.memory.unaligned_inputs import with_unaligned
@@ -95,8 +97,10 @@ def _several(c: Compilation) -> bool:
 
 
 def _plan_first(c: Compilation) -> tvm.transform.Pass:
-    # TVM's planner gives storage of one device to tensors of another.
-    return PlanMemory([0]) if _several(c) else transform.StaticPlanBlockMemory()
+    # TVM's planner gives storage of one device to tensors of another, and storage that one branch
+    # of an If allocates to tensors of the other.
+    chooses = any(isinstance(b.value, relax.If) for b in bindings_of(c.module["main"]))
+    return PlanMemory([0]) if _several(c) or chooses else transform.StaticPlanBlockMemory()
 
 
 def _plan_others(c: Compilation) -> tvm.transform.Pass:

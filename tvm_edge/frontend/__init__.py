@@ -12,18 +12,20 @@ import tvm
 from tvm import relax
 from tvm.relax.utils import copy_with_new_vars
 
-from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
+from tvm_edge.errors import InputError, InvalidModelError, UnsupportedOperatorError
 from tvm_edge.extras import require
+from tvm_edge.frontend.given_inputs import GivenInputs
 from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode, Survey
 from tvm_edge.frontend.several_models import (
     beside,
+    by_model,
     check_models,
     named_in_errors,
-    shapes_of,
     surveyed_beside,
 )
 
 __all__ = [
+    "GivenInputs",
     "ImportedModel",
     "NodeCost",
     "SourceNode",
@@ -35,7 +37,9 @@ __all__ = [
 
 
 def load_model(
-    model: Any, input_shapes: Mapping[str, Sequence[int]] | None = None
+    model: Any,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, Any] | None = None,
 ) -> ImportedModel:
     """Read `model` and bring it to the normal form.
 
@@ -46,6 +50,8 @@ def load_model(
         (:mod:`tvm_edge.frontend.several_models`).
     input_shapes : mapping of str to sequence of int, optional
         Shapes of inputs with dynamic dimensions.
+    input_values : mapping of str to array_like, optional
+        Values of inputs of ONNX models that are constants from here on.
 
     Raises
     ------
@@ -57,31 +63,36 @@ def load_model(
     UnsupportedOperatorError
         Operators without an implementation, each named with its nodes.
     """
-    shapes = {name: tuple(shape) for name, shape in (input_shapes or {}).items()}
+    given = GivenInputs.of(input_shapes, input_values)
     if isinstance(model, Mapping):
-        return _load_several(model, shapes)
+        return _load_several(model, given)
     if isinstance(model, tvm.IRModule):
         from tvm_edge.frontend.relax_import import import_relax
 
-        return import_relax(model, shapes)
+        if given.values:
+            raise InputError(
+                "input_values are of ONNX models; bind parameters of a Relax module with "
+                "relax.transform.BindParams",
+                name="input_values",
+            )
+        return import_relax(model, given.shapes)
     require("onnx", "onnx", "to read ONNX models")  # before TVM's importer misses it
     from tvm_edge.frontend.onnx_import import import_onnx
 
     source, name = _source(model)
-    return import_onnx(_read(source), shapes, name)
+    return import_onnx(_read(source), given, name)
 
 
-def _load_several(
-    models: Mapping[str, Any], input_shapes: Mapping[str, Sequence[int]]
-) -> ImportedModel:
+def _load_several(models: Mapping[str, Any], given: GivenInputs) -> ImportedModel:
     check_models(models)
-    shapes = shapes_of(models, input_shapes)
+    shapes = by_model("input_shapes", models, given.shapes)
+    values = by_model("input_values", models, given.values)
     imported = {}
     for name, model in models.items():
         with named_in_errors(name):
             if isinstance(model, Mapping):
                 raise _no_model(model)
-            imported[name] = load_model(model, shapes[name])
+            imported[name] = load_model(model, shapes[name], values[name])
         if isinstance(model, tvm.IRModule):
             # It may be there more than once, and no variable may be bound twice.
             own = imported[name]
@@ -99,7 +110,7 @@ def _copied(module: tvm.IRModule) -> tvm.IRModule:
 
 def survey_model(
     model: Any,
-    input_shapes: Mapping[str, Sequence[int]] | None,
+    given: GivenInputs,
     error: UnsupportedOperatorError,
 ) -> Survey:
     """List the contents of a model that :func:`load_model` refused with `error`.
@@ -112,25 +123,26 @@ def survey_model(
         As :func:`load_model`.
     """
     if isinstance(model, Mapping):
-        return _survey_several(model, input_shapes or {})
+        return _survey_several(model, given)
     if isinstance(model, tvm.IRModule):
         raise error
     from tvm_edge.frontend.onnx_survey import survey_onnx
 
-    shapes = {name: tuple(shape) for name, shape in (input_shapes or {}).items()}
     source, name = _source(model)
-    return survey_onnx(_read(source), shapes, name, error)
+    return survey_onnx(_read(source), given, name, error)
 
 
-def _survey_several(models: Mapping[str, Any], input_shapes: Mapping[str, Sequence[int]]) -> Survey:
-    shapes = shapes_of(models, input_shapes)
+def _survey_several(models: Mapping[str, Any], given: GivenInputs) -> Survey:
+    shapes = by_model("input_shapes", models, given.shapes)
+    values = by_model("input_values", models, given.values)
     found: dict[str, ImportedModel | Survey] = {}
     for name, model in models.items():
         with named_in_errors(name):
             try:
-                found[name] = load_model(model, shapes[name])
+                found[name] = load_model(model, shapes[name], values[name])
             except UnsupportedOperatorError as err:
-                found[name] = survey_model(model, shapes[name], err)
+                own = GivenInputs(shapes[name], values[name])
+                found[name] = survey_model(model, own, err)
     return surveyed_beside(found)
 
 

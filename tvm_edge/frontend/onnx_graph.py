@@ -7,12 +7,13 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
 from tvm_edge.frontend.limits import refuse_indices
@@ -20,6 +21,7 @@ from tvm_edge.frontend.onnx_costs import small_tensors, tensor_infos
 from tvm_edge.frontend.onnx_functions import DOMAINS, label
 from tvm_edge.frontend.result_names import name_results
 from tvm_edge.frontend.shape_arithmetic import ARITHMETIC, LARGEST, evaluate, shape_elements
+from tvm_edge.ops.control import refuse
 from tvm_edge.ops.converter import type_name
 from tvm_edge.ops.elements import Elements, length_tensor
 from tvm_edge.ops.registry import find
@@ -47,8 +49,10 @@ _SAYS_NOT_IMPLEMENTED = re.compile(
 )
 
 
+_IF = "tvm_edge.If"
+
 # They look at the shape or the type of what they get, or copy it.
-_OF_ANY_SIZE = frozenset({"Cast", "CastLike", "Concat", "If", "Identity", "Shape", "Size"})
+_OF_ANY_SIZE = frozenset({"Cast", "CastLike", "Concat", _IF, "Identity", "Shape", "Size"})
 
 
 def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
@@ -110,12 +114,16 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
             # Names may repeat and need not be identifiers: number the nodes instead.
             for index, node in enumerate(graph.node):
                 node.name = f"n{index}"
-                node.op_type = label(node)  # the importer does not look at the domain
+                node.op_type = self._label(node)
             super()._construct_nodes(graph)
-            for index, node in enumerate(graph.node):
-                if node.op_type == "If":  # not converted like other operators
-                    for name in node.output:
-                        self.results.setdefault(self._nodes[name], index)
+
+        def _label(self, node: onnx.NodeProto) -> str:
+            """Return the name of a node's converter: the importer looks at no domain.
+
+            TVM's own way with an If, which is not asked for, executes both of its branches.
+            """
+            name = label(node)
+            return _IF if name == "If" else name
 
         def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
             """Do nothing: refuse_unsupported has looked, and knows converters that TVM does not."""
@@ -137,6 +145,8 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
             own["elements"] = [self.elements.get(value) for value in inputs]
             known = self._evaluated(op_name, inputs, own)
             result = self._calculated(known) if known is not None else None
+            if op_name == _IF:
+                result = self._choice(inputs[0], own, name)
             if result is None:
                 result = self._of_nothing(op_name, inputs, index)
             convert = find(op_name).convert
@@ -144,7 +154,8 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
                 result = convert(self.bb, inputs, own)
             if result is None:
                 result = super()._convert_operator(op_name, inputs, attrs, opset)
-            result = self._bound(result)
+            if op_name != _IF:
+                result = self._bound(result)
             if known is not None:
                 fields = result.fields if isinstance(result, relax.Tuple) else [result]
                 self.elements.update(zip(fields, known, strict=True))
@@ -212,6 +223,73 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
                 if info is not None
             ]
             return results[0] if len(results) == 1 else relax.Tuple(results)
+
+        def _choice(self, condition: relax.Expr, attrs: dict[str, Any], name: str) -> relax.Expr:
+            """Convert an If: the branch that is known to be taken, or both, each by itself."""
+            branches = (attrs["then_branch"], attrs["else_branch"])
+            known = self.elements.get(condition)
+            chosen = constant_of(condition) if known is None else known.numbers
+            if chosen is not None:
+                taken = branches[0] if chosen.reshape(-1)[0] else branches[1]
+                return self._convert_subgraph(self.bb, taken)
+            if condition.ty.ndim:
+                condition = self.bb.emit(relax.op.reshape(condition, ()))
+            bodies: list[relax.SeqExpr | None] = []
+            problems = []
+            for branch in branches:
+                try:
+                    bodies.append(self._branch(partial(self._convert_subgraph, self.bb, branch)))
+                except Exception as err:  # as from_onnx: whatever comes up inside a converter
+                    bodies.append(None)
+                    problems.append(err)
+            if len(problems) == len(branches):
+                raise problems[0]
+            if problems:
+                (good,) = (body for body in bodies if body is not None)
+                what = f"a branch of the If {name!r}, which does not fit the model's shapes"
+                _LOG.debug("%s: %s", what, problems[0])
+                fields = good.body.ty
+                types = fields.fields if isinstance(fields, relax.TupleType) else [fields]
+                made = self._branch(
+                    lambda: self._made([refuse(ty, what, condition) for ty in types])
+                )
+                bodies = [made if body is None else body for body in bodies]
+            self.converting = (_IF, name)
+            result = self.bb.emit(relax.If(condition, *bodies))
+            if not isinstance(result.ty, relax.TupleType):
+                return self._measured(result)
+            items = (relax.TupleGetItem(result, i) for i in range(len(result.ty.fields)))
+            return relax.Tuple([self._measured(self.bb.emit(item)) for item in items])
+
+        def _branch(self, convert: Callable[[], relax.Expr]) -> relax.SeqExpr:
+            """Collect the bindings of a branch; none of its values is known behind it."""
+            known = dict(self.elements)
+            self.bb._begin_binding_block()
+            try:
+                result = convert()
+                if not isinstance(result, relax.Tuple):
+                    result = self.bb.emit(result)
+            finally:
+                block = self.bb._end_block()
+                self.elements = known
+            return relax.SeqExpr([block], result)
+
+        def _made(self, values: list[relax.Expr]) -> relax.Expr:
+            bound = [self.bb.emit(value) for value in values]
+            return bound[0] if len(bound) == 1 else relax.Tuple(bound)
+
+        def _measured(self, value: relax.Var) -> relax.Var:
+            """Name the lengths that the branches do not have in common."""
+            ty = value.ty
+            if not isinstance(ty, relax.TensorType) or ty.shape is not None or ty.ndim < 0:
+                return value
+            lengths = [tirx.Var(f"length{axis}", "int64") for axis in range(ty.ndim)]
+            return self.bb.match_cast(value, relax.TensorType(lengths, ty.dtype))
+
+        def _convert_subgraph(self, bb: relax.BlockBuilder, graph: onnx.GraphProto) -> relax.Expr:
+            for node in graph.node:
+                node.op_type = self._label(node)
+            return super()._convert_subgraph(bb, graph)
 
         def _bound(self, result: relax.Expr) -> relax.Expr:
             """Bind what a converter returns to variables, and tensors without elements to none."""

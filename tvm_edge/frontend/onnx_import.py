@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,9 @@ from tvm_edge.errors import (
     InputError,
     InvalidModelError,
     UnsupportedOperatorError,
-    near_matches,
+    one_line,
 )
+from tvm_edge.frontend.given_inputs import GivenInputs
 from tvm_edge.frontend.limits import refuse_unreal_tensors
 from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode
 from tvm_edge.frontend.onnx_constants import fold_constants
@@ -19,7 +20,8 @@ from tvm_edge.frontend.onnx_costs import TensorInfo, node_costs, tensor_infos
 from tvm_edge.frontend.onnx_edges import all_nodes, sources
 from tvm_edge.frontend.onnx_functions import DOMAINS, expand_functions, is_known, label
 from tvm_edge.frontend.onnx_graph import import_graph
-from tvm_edge.frontend.onnx_source import checked_proto, weight_notes
+from tvm_edge.frontend.onnx_inputs import fix_values, freeze_inputs
+from tvm_edge.frontend.onnx_source import ShapesDoNotFitError, checked_proto, weight_notes
 from tvm_edge.frontend.specs import output_specs
 from tvm_edge.ops.converter import type_name
 from tvm_edge.ops.small_types import SMALL_TYPES, STORED_AS
@@ -40,17 +42,16 @@ __all__ = [
 _STRING = 8  # onnx.TensorProto.STRING
 
 
-def import_onnx(
-    proto: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]], name: str
-) -> ImportedModel:
+def import_onnx(proto: onnx.ModelProto, given: GivenInputs, name: str) -> ImportedModel:
     """Bring an ONNX model to the normal form.
 
     Parameters
     ----------
     proto : onnx.ModelProto
         From :func:`tvm_edge.frontend.onnx_source.read_proto`; changed in place.
-    input_shapes : mapping of str to sequence of int
-        Shapes that replace dynamic dimensions (or override static ones) of inputs.
+    given : GivenInputs
+        Shapes that replace dynamic dimensions (or override static ones) of inputs, and values of
+        inputs that are constants from then on.
     name : str
         The model's name in reports.
 
@@ -58,9 +59,9 @@ def import_onnx(
     ------
     InvalidModelError, InputError, UnsupportedOperatorError
     """
-    original = prepare(proto, input_shapes)
+    original, notes = prepare(proto, given)
     refuse_unsupported(original)
-    notes = weight_notes(original)
+    notes += weight_notes(original)
     proto = fold_constants(original)
     refuse_unsupported(proto)  # what functions of the model are made of
     inputs = _input_specs(proto)
@@ -85,18 +86,34 @@ def import_onnx(
     return ImportedModel(name, module, inputs, outputs, nodes, folded, notes)
 
 
-def prepare(proto: onnx.ModelProto, input_shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+def prepare(proto: onnx.ModelProto, given: GivenInputs) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """Fix the shapes of the inputs, check the model, and name every node.
 
     Operators that have no converter and are defined by others are written out as those.
+
+    Returns
+    -------
+    onnx.ModelProto
+    tuple of str
+        What of the file was mended, for the user.
 
     Raises
     ------
     InvalidModelError, InputError, UnsupportedOperatorError
     """
-    _freeze_inputs(proto, input_shapes)
-    proto = expand_functions(checked_proto(_named(proto)))
-    return _named(proto)
+    fix_values(proto, given.values)
+    freeze_inputs(proto, given.shapes)
+    try:
+        proto, notes = checked_proto(_named(proto))
+    except ShapesDoNotFitError as err:
+        if not given.shapes:
+            raise
+        raise InputError(
+            f"the model does not take inputs of the shapes {dict(given.shapes)}: "
+            f"{one_line(err.__cause__ or err)}; choose other input_shapes",
+            name=next(iter(given.shapes)),
+        ) from err
+    return _named(expand_functions(proto)), notes
 
 
 def _named(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -123,80 +140,6 @@ def source_nodes(
         if n.domain in DOMAINS
     ]
     return nodes, tuple(node for node in standard if node not in kept)
-
-
-def _freeze_inputs(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Write `shapes` into the graph's inputs; afterwards every input dimension is a number."""
-    initializers = {tensor.name for tensor in proto.graph.initializer}
-    values = {v.name: v for v in proto.graph.input if v.name not in initializers}
-    for name in shapes:
-        if name not in values:
-            raise InputError(
-                f"input_shapes names {name!r}, which is no input of the model; "
-                f"{near_matches(name, values)}",
-                name=name,
-            )
-    for name, value in values.items():
-        tensor_type = value.type.tensor_type
-        if not value.type.HasField("tensor_type"):
-            kind = value.type.WhichOneof("value") or "untyped"
-            raise UnsupportedOperatorError(
-                f"the input {name!r} is {kind}, and only tensors are supported; "
-                "make it a tensor in the exporter"
-            )
-        dims = [
-            d.dim_value if d.HasField("dim_value") else (d.dim_param or "?")
-            for d in tensor_type.shape.dim
-        ]
-        given: Sequence[int | str] | None = shapes.get(name)
-        if given is None:
-            if not tensor_type.HasField("shape"):
-                raise InputError(
-                    f"the input {name!r} has no shape in the model; say it with "
-                    f"input_shapes={{{name!r}: (...)}}",
-                    name=name,
-                )
-            if any(isinstance(d, str) for d in dims):
-                example = tuple(1 if isinstance(d, str) else d for d in dims)
-                raise InputError(
-                    f"the input {name!r} has dynamic dimensions {_shape_text(dims)}; "
-                    f"fix them with input_shapes={{{name!r}: {example}}} "
-                    f"(command line: --input-shapes {name}:{','.join(map(str, example))})",
-                    name=name,
-                    expected="a static shape",
-                    got=_shape_text(dims),
-                )
-            given = dims
-        elif tensor_type.HasField("shape") and len(given) != len(dims):
-            raise InputError(
-                f"input_shapes gives {name!r} {len(given)} dimensions {tuple(given)}, and the "
-                f"model has {len(dims)}: {_shape_text(dims)}; give one length per dimension",
-                name=name,
-                expected=_shape_text(dims),
-                got=str(tuple(given)),
-            )
-        # Exporters write 0 for a length that they do not know: who means it says it again.
-        meant = [name in shapes and length == 0 for length in dims] or [False] * len(given)
-        if any(
-            not isinstance(length, int) or length < 0 or (length == 0 and not empty)
-            for length, empty in zip(given, meant, strict=True)
-        ):
-            raise InputError(
-                f"the input {name!r} has the shape {_shape_text(given)}: every dimension must be "
-                f"at least 1; choose one with input_shapes={{{name!r}: (...)}}",
-                name=name,
-                expected="positive dimensions",
-                got=_shape_text(given),
-            )
-        tensor_type.shape.ClearField("dim")
-        for length in given:  # numbers, by now
-            tensor_type.shape.dim.add().dim_value = length
-    if shapes:
-        # Shapes that the exporter wrote for the old input would contradict the new one.
-        proto.graph.ClearField("value_info")
-        for value in proto.graph.output:
-            for dim in value.type.tensor_type.shape.dim:
-                dim.Clear()
 
 
 def unsupported_nodes(proto: onnx.ModelProto) -> dict[str, list[str]]:
@@ -297,7 +240,3 @@ def _with_the_models_symbols(spec: TensorSpec, value: onnx.ValueInfoProto) -> Te
         for ours, dim in zip(spec.shape, dims, strict=True)
     )
     return replace(spec, shape=shape)
-
-
-def _shape_text(dims: Sequence[int | str]) -> str:
-    return "(" + ", ".join(str(d) for d in dims) + ("," if len(dims) == 1 else "") + ")"

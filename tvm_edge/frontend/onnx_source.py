@@ -17,13 +17,14 @@ import numpy as np
 
 from tvm_edge.errors import InvalidModelError, one_line
 from tvm_edge.extras import require
-from tvm_edge.frontend.onnx_edges import all_nodes
+from tvm_edge.frontend.onnx_edges import all_nodes, subgraphs
+from tvm_edge.frontend.onnx_repairs import forget_declared_shapes, repair
 
 if TYPE_CHECKING:
     import onnx
     from google.protobuf.message import Message
 
-__all__ = ["checked_proto", "read_proto", "weight_notes", "without_weights"]
+__all__ = ["ShapesDoNotFitError", "checked_proto", "read_proto", "weight_notes", "without_weights"]
 
 # Operators whose shape onnx infers as if a default were another.
 _INFERRED_WRONG = frozenset({"STFT"})
@@ -75,34 +76,81 @@ def read_proto(
     return proto
 
 
-def checked_proto(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Refuse what breaks the ONNX specification; return the model with its nodes in order.
+def checked_proto(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Refuse what breaks the ONNX specification beyond repair.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The model with its nodes in order, and what the file gets wrong mended.
+    tuple of str
+        What was mended, for the user.
 
     Raises
     ------
     InvalidModelError
         Unknown opset or IR version, a cycle, missing inputs, inconsistent shapes or types.
     """
-    import onnx
-
+    notes = repair(proto)
     _check_versions(proto)
     _say_defaults(proto)
-    if not all(v.type.tensor_type.HasField("shape") for v in proto.graph.output):
-        # Outputs must say their shape, and not every tool writes it.
-        with _specification():
-            inferred = onnx.shape_inference.infer_shapes(without_weights(proto)).graph
-        for field in ("output", "value_info"):
-            proto.graph.ClearField(field)
-            getattr(proto.graph, field).extend(getattr(inferred, field))
+    _infer_outputs(proto)
     try:
         _check(proto)
-    except InvalidModelError as err:
-        # ONNX asks for sorted nodes, and not every tool obeys.
-        if "topologically sorted" not in str(err):
-            raise
+    except _NotSortedError:
         proto = _sorted_nodes(proto)
         _check(proto)
-    return proto
+    except ShapesDoNotFitError as err:
+        notes.append(_mend_shapes(proto, err))
+    return proto, tuple(notes)
+
+
+class _NotSortedError(InvalidModelError):
+    """ONNX asks for sorted nodes, and not every tool obeys."""
+
+
+class ShapesDoNotFitError(InvalidModelError):
+    """Shapes contradict each other: those that the file declares, or those of the operators."""
+
+
+def _infer_outputs(proto: onnx.ModelProto) -> None:
+    """Write the shapes of outputs, which must say them, and not every tool does."""
+    import onnx
+
+    if all(v.type.tensor_type.HasField("shape") for v in proto.graph.output):
+        return
+    with _specification():
+        inferred = onnx.shape_inference.infer_shapes(without_weights(proto)).graph
+    for field in ("output", "value_info"):
+        proto.graph.ClearField(field)
+        getattr(proto.graph, field).extend(getattr(inferred, field))
+
+
+def _mend_shapes(proto: onnx.ModelProto, problem: ShapesDoNotFitError) -> str:
+    """Go on without the shapes that the file declares, or leave a branch to the importer.
+
+    Returns
+    -------
+    str
+        A note for the user.
+
+    Raises
+    ------
+    InvalidModelError
+        `problem`: the operators themselves do not fit each other.
+    """
+    forget_declared_shapes(proto.graph)
+    _infer_outputs(proto)
+    reason = one_line(problem.__cause__ or problem)
+    try:
+        _check(proto)
+    except InvalidModelError:
+        if not any(True for node in proto.graph.node for _ in subgraphs(node)):
+            raise problem from None
+        # A branch that is never taken need not fit. The importer refuses what else does not.
+        _check(proto, shapes=False)
+        return f"shapes of a branch do not fit, and a run that takes it ends: {reason}"
+    return f"the file declares shapes that its operators do not have: {reason}"
 
 
 def weight_notes(proto: onnx.ModelProto) -> tuple[str, ...]:
@@ -202,11 +250,15 @@ def _say_defaults(proto: onnx.ModelProto) -> None:
         )
 
 
-def _check(proto: onnx.ModelProto) -> None:
+def _check(proto: onnx.ModelProto, *, shapes: bool = True) -> None:
     import onnx
 
+    light = without_weights(proto)
+    if not shapes:
+        for value in light.graph.output:
+            value.type.tensor_type.shape.SetInParent()  # which the checker wants to be there
     with _specification():
-        onnx.checker.check_model(without_weights(proto), full_check=True)
+        onnx.checker.check_model(light, full_check=shapes)
 
 
 def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -261,7 +313,12 @@ def _specification() -> Iterator[None]:
     try:
         yield
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as err:
-        raise InvalidModelError(
+        kind = InvalidModelError
+        if isinstance(err, onnx.shape_inference.InferenceError):
+            kind = ShapesDoNotFitError
+        elif "topologically sorted" in str(err):
+            kind = _NotSortedError
+        raise kind(
             f"the model breaks the ONNX specification: {one_line(err)}; "
             "mend the exporter or the file and check it with onnx.checker.check_model"
         ) from err

@@ -6,10 +6,11 @@ itself, so that one look names all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
+from tvm_edge.frontend.given_inputs import GivenInputs
 from tvm_edge.frontend.normal_form import Survey
 from tvm_edge.frontend.onnx_constants import fold_constants
 from tvm_edge.frontend.onnx_costs import TensorInfo, tensor_infos
@@ -33,7 +34,7 @@ _MISSING = "no implementation; rewrite the model without it"
 
 def survey_onnx(
     proto: onnx.ModelProto,
-    input_shapes: Mapping[str, Sequence[int]],
+    given: GivenInputs,
     name: str,
     error: UnsupportedOperatorError,
 ) -> Survey:
@@ -43,7 +44,7 @@ def survey_onnx(
     ----------
     proto : onnx.ModelProto
         From :func:`tvm_edge.frontend.onnx_source.read_proto`; changed in place.
-    input_shapes : mapping of str to sequence of int
+    given : GivenInputs
     name : str
     error : UnsupportedOperatorError
         Why :func:`~tvm_edge.frontend.onnx_import.import_onnx` refused the model.
@@ -54,8 +55,8 @@ def survey_onnx(
         `error`: all operators can be imported, or it cannot be told which cannot.
     InvalidModelError, InputError
     """
-    original = prepare(proto, input_shapes)
-    notes = weight_notes(original)
+    original, notes = prepare(proto, given)
+    notes += weight_notes(original)
     folded_proto = fold_constants(original)
     nodes, folded = source_nodes(original, folded_proto)
     # Functions of the model are nodes only after folding, and constants only before.

@@ -20,11 +20,12 @@ from tvm_edge.relay_passes.ir.expressions import all_bindings, unused_name, with
 from tvm_edge.relay_passes.ir.locations import node_of
 from tvm_edge.report import ModelPart, TensorSpec, UnsupportedInfo
 
-__all__ = ["beside", "check_models", "named_in_errors", "shapes_of", "surveyed_beside"]
+__all__ = ["beside", "by_model", "check_models", "named_in_errors", "surveyed_beside"]
 
 _SEPARATOR = "/"
 """Between the name of a model and that of its tensor or operator."""
 
+T = TypeVar("T")
 _Named = TypeVar("_Named", TensorSpec, SourceNode)
 
 
@@ -53,28 +54,26 @@ def check_models(models: Mapping[Any, Any]) -> None:
             )
 
 
-def shapes_of(
-    models: Iterable[str], shapes: Mapping[str, Sequence[int]]
-) -> dict[str, dict[str, Sequence[int]]]:
-    """Sort ``input_shapes`` of several models by model and by the model's own names.
+def by_model(option: str, models: Iterable[str], given: Mapping[str, T]) -> dict[str, dict[str, T]]:
+    """Sort what an option says of inputs of several models by model and by its own names.
 
     Raises
     ------
     InputError
         A name that does not begin with that of a model.
     """
-    found: dict[str, dict[str, Sequence[int]]] = {model: {} for model in models}
-    for name, shape in shapes.items():
+    found: dict[str, dict[str, T]] = {model: {} for model in models}
+    for name, value in given.items():
         model, separator, tensor = name.partition(_SEPARATOR)
         if not separator or model not in found:
             raise InputError(
-                f"input_shapes names {name!r}, and inputs of several models are called "
+                f"{option} names {name!r}, and inputs of several models are called "
                 f"'model{_SEPARATOR}input'; {near_matches(model, found)}",
                 name=name,
                 expected=", ".join(f"{each}{_SEPARATOR}…" for each in found),
                 got=name,
             )
-        found[model][tensor] = shape
+        found[model][tensor] = value
     return found
 
 

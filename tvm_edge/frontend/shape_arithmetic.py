@@ -316,16 +316,16 @@ def _concat(inputs: Sequence[Elements], attrs: Attributes) -> list[Elements]:
 def _slice(inputs: Sequence[Elements | None], attrs: Attributes) -> list[Elements] | None:
     data = inputs[0]
     assert data is not None
+    given: list[list[int] | None]
     if attrs["opset"] < 10:
-        starts, ends = list(attrs["starts"]), list(attrs["ends"])
-        axes, steps = attrs.get("axes"), None
+        given = [attrs["starts"], attrs["ends"], attrs.get("axes")]
     else:
         given = [_numbers(each) for each in inputs[1:]]
         if any(g is None and each is not None for g, each in zip(given, inputs[1:], strict=True)):
             return None
-        starts, ends, axes, steps = [*given, None, None][:4]
-        if starts is None or ends is None:
-            return None
+    starts, ends, axes, steps = (*given, None, None)[:4]
+    if starts is None or ends is None:
+        return None
     index = [slice(None)] * data.values.ndim
     for i, axis in enumerate(axes if axes is not None else range(len(starts))):
         step = steps[i] if steps is not None else 1

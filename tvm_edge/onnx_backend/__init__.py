@@ -120,7 +120,7 @@ class TvmEdgeBackend(Backend):
                     got=name,
                 )
         proto = read_model(model)
-        proto = checked_proto(proto)
+        proto, _ = checked_proto(proto)
         refuse_unsupported(proto)
         return expand_functions(proto)
 
