@@ -14,8 +14,10 @@ __all__ = [
     "Access",
     "accesses",
     "branch_conditions",
+    "coefficient",
     "constant",
     "is_copy",
+    "nodes_in",
     "stride",
     "trailing_contiguous",
     "uses",
@@ -29,6 +31,19 @@ def constant(expr: Any) -> int | None:
     return int(expr) if isinstance(expr, int | tirx.IntImm) else None
 
 
+def coefficient(index: Any, var: tirx.Var) -> int | None:
+    """Return the factor of `var` in a linear index; ``None`` if that is not a constant."""
+    coefficients = sym.detect_linear_equation(index, [var])
+    return constant(coefficients[0]) if len(coefficients) else None
+
+
+def nodes_in(node: Any, *kinds: type) -> list[Any]:
+    """List the nodes of some types in an expression or statement, inner ones first."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(node, (kinds, found.append))
+    return found
+
+
 @dataclass(frozen=True)
 class Access:
     """One load or store of a block's body."""
@@ -40,14 +55,7 @@ class Access:
 
 def uses(node: Any, var: tirx.Var) -> bool:
     """Return whether `var` occurs in an expression or statement."""
-    found = False
-
-    def visit(other: tirx.Var) -> None:
-        nonlocal found
-        found |= other.same_as(var)
-
-    tvm_ffi.structural_walk(node, (tirx.Var, visit))
-    return found
+    return any(other.same_as(var) for other in nodes_in(node, tirx.Var))
 
 
 def _loads(node: Any) -> tuple[list[Access], list[tirx.Var]]:
@@ -136,8 +144,7 @@ def stride(access: Access, var: tirx.Var) -> int | None:
     offset = access.buffer.offset_of(list(access.indices))
     if len(offset) != 1:
         return None
-    coefficients = sym.detect_linear_equation(offset[0], [var])
-    return constant(coefficients[0]) if len(coefficients) else None
+    return coefficient(offset[0], var)
 
 
 def trailing_contiguous(block: s_tir.SBlock, count: int | None = None) -> int:

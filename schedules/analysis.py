@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis import get_sblock_info
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
-from tvm_edge.schedules.accesses import IF_THEN_ELSE, accesses, constant
+from tvm_edge.schedules.accesses import IF_THEN_ELSE, accesses, constant, nodes_in
 
 __all__ = [
     "accepts",
@@ -84,13 +83,7 @@ def narrow_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
             size *= dim
         if size > _INT32_MAX:
             return func
-    wide = False
-
-    def check(value: tirx.IntImm) -> None:
-        nonlocal wide
-        wide |= abs(int(value)) > _INT32_MAX
-
-    tvm_ffi.structural_walk(func.body, (tirx.IntImm, check))
+    wide = any(abs(int(value)) > _INT32_MAX for value in nodes_in(func.body, tirx.IntImm))
     if wide:
         return func
     return tirx.transform.ForceNarrowIndexToInt32()(ir.IRModule({"main": func}))["main"]
@@ -192,20 +185,9 @@ def is_plain(sch: Schedule, block: SBlockRV) -> bool:
 
 def _is_dear(value: tirx.Expr) -> bool:
     """Return whether an expression should be computed once and stored, not once for each use."""
-    nodes = 0
-    calls = False
-
-    def count(_: Any) -> None:
-        nonlocal nodes
-        nodes += 1
-
-    def on_call(call: ir.Call) -> None:
-        nonlocal calls
-        calls |= not call.op.same_as(IF_THEN_ELSE)
-        count(call)
-
-    tvm_ffi.structural_walk(value, ((ir.Call, on_call), (object, count)))
-    return calls or nodes > _INLINE_NODES
+    nodes = nodes_in(value, object)
+    calls = (node for node in nodes if isinstance(node, ir.Call))
+    return len(nodes) > _INLINE_NODES or any(not call.op.same_as(IF_THEN_ELSE) for call in calls)
 
 
 def inline_spatial(sch: Schedule, keep: Collection[str] = ()) -> None:

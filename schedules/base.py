@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -42,8 +43,9 @@ class ScheduleRule(Protocol):
     """
 
     name: str
-    origin: Origin
+    origin: Origin = "heuristic"
 
+    @abstractmethod
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> s_tir.Schedule | tirx.PrimFunc | None:
         """Schedule `func` for the device, or write it anew; ``None`` if another rule should try."""
         ...

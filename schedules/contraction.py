@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-import tvm_ffi
-from tvm import ir, s_tir, sym, tirx
+from tvm import ir, s_tir, tirx
 
-from tvm_edge.schedules.accesses import constant, uses
+from tvm_edge.schedules.accesses import coefficient, constant, nodes_in, uses
 from tvm_edge.schedules.words import factors_of
 
 __all__ = ["Contraction", "is_product", "match_contraction", "match_pooling"]
@@ -198,18 +196,11 @@ def _coefficient(index: tirx.Expr, var: tirx.Var) -> int | None:
     """Coefficient of `var` in an index; ``None`` if it is not there or not linear."""
     if not uses(index, var):
         return None
-    coefficients = sym.detect_linear_equation(index, [var])
-    return constant(coefficients[0]) if len(coefficients) else None
+    return coefficient(index, var)
 
 
 def _group(data: ir.TensorLoad, var: tirx.Var) -> int:
     """`g` where `var` indexes `data` as ``var // g``, 1 where it does so itself."""
-    found = [1]
-
-    def visit(node: tirx.FloorDiv) -> Any:
-        size = constant(node.b)
-        if node.a.same_as(var) and size is not None:
-            found.append(size)
-
-    tvm_ffi.structural_walk(list(data.indices), (tirx.FloorDiv, visit))
-    return max(found)
+    quotients = nodes_in(list(data.indices), tirx.FloorDiv)
+    sizes = (constant(node.b) for node in quotients if node.a.same_as(var))
+    return max((size for size in sizes if size is not None), default=1)

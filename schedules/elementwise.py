@@ -15,12 +15,12 @@ from tvm_edge.schedules.analysis import (
     open_schedule,
     root_blocks,
 )
-from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.base import ScheduleRule
 
 __all__ = ["Elementwise"]
 
 
-class Elementwise:
+class Elementwise(ScheduleRule):
     """Functions whose blocks all are plain and spatial, of static or symbolic shape.
 
     Parameters
@@ -30,7 +30,6 @@ class Elementwise:
     """
 
     name = "elementwise"
-    origin: Origin = "heuristic"
 
     def __init__(self, schedule_block: Callable[[Schedule, SBlockRV, DeviceSpec], None]) -> None:
         self._schedule_block = schedule_block

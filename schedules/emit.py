@@ -25,8 +25,10 @@ __all__ = [
     "Tensor",
     "barrier",
     "each",
+    "either",
     "function",
     "hold",
+    "in_pieces",
     "int32",
     "int64",
     "launch",
@@ -189,6 +191,24 @@ def spread(count: tirx.Expr, work: tirx.Expr, body: Callable[[tirx.Expr], None])
             body(i)
         with T.Else(), T.parallel(0, count) as i:
             body(i)
+
+
+def either(condition: tirx.Expr, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    """Write statements for where `condition` holds, and others for where it does not."""
+    with T.If(condition):
+        with T.Then():
+            then()
+        with T.Else():
+            otherwise()
+
+
+def in_pieces(length: int, most: int, body: Callable[[Any, int], None]) -> None:
+    """``body(first, size)`` for each `most` of `length` elements, and for those that are left."""
+    pieces, rest = divmod(length, most)
+    with T.serial(0, pieces) as piece:
+        body(piece * most, most)
+    if rest:
+        body(pieces * most, rest)
 
 
 def each(spec: DeviceSpec, count: Any, body: Callable[[tirx.Expr], None], *, work: int = 1) -> None:

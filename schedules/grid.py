@@ -20,7 +20,7 @@ from tvm import ir, s_tir, tirx
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules import cpu, gpu
-from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.accesses import constant, nodes_in
 from tvm_edge.schedules.base import WORKSPACE, Scheduled, apply_first
 from tvm_edge.schedules.placed_buffers import with_placed_buffers
 
@@ -94,15 +94,11 @@ def as_grid(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
 def _private_bytes(func: tirx.PrimFunc) -> float:
     """Bytes of the arrays of a task, once each is as large as its part of the tensor."""
     total = 0.0
-
-    def add(block: s_tir.SBlock) -> None:
-        nonlocal total
+    for block in nodes_in(with_placed_buffers(func).body, s_tir.SBlock):
         for buffer in block.alloc_buffers:
             sizes = [constant(dim) for dim in buffer.shape]
             known = prod(size for size in sizes if size is not None)
             total += inf if None in sizes else known * tvm.DataType(str(buffer.dtype)).itemsize
-
-    tvm_ffi.structural_walk(with_placed_buffers(func).body, (s_tir.SBlock, add))
     return total
 
 
@@ -120,14 +116,7 @@ def _is_shared(nest: tirx.Stmt) -> bool:
 
 
 def _has_parallel(stmt: tirx.Stmt) -> bool:
-    found = False
-
-    def on_loop(loop: tirx.For) -> None:
-        nonlocal found
-        found |= loop.kind == _PARALLEL
-
-    tvm_ffi.structural_walk(stmt, (tirx.For, on_loop))
-    return found
+    return any(loop.kind == _PARALLEL for loop in nodes_in(stmt, tirx.For))
 
 
 def _alone(nest: tirx.Stmt) -> tirx.Stmt:
@@ -141,18 +130,9 @@ def _alone(nest: tirx.Stmt) -> tirx.Stmt:
 
 
 def _uses(stmt: tirx.Stmt, buffer: tirx.Buffer) -> bool:
-    found = False
-
-    def load(node: ir.TensorLoad) -> None:
-        nonlocal found
-        found |= node.source.same_as(buffer)
-
-    def store(node: tirx.BufferStore) -> None:
-        nonlocal found
-        found |= node.buffer.same_as(buffer)
-
-    tvm_ffi.structural_walk(stmt, ((ir.TensorLoad, load), (tirx.BufferStore, store)))
-    return found
+    return any(node.source.same_as(buffer) for node in nodes_in(stmt, ir.TensorLoad)) or any(
+        node.buffer.same_as(buffer) for node in nodes_in(stmt, tirx.BufferStore)
+    )
 
 
 def _in_private_memory(

@@ -15,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.accesses import constant, nodes_in
 from tvm_edge.schedules.gpu.cycles import OTHER_REGISTERS
 from tvm_edge.schedules.placed_buffers import with_placed_buffers
 
@@ -84,15 +84,9 @@ def shares_memory(func: tirx.PrimFunc) -> bool:
 
     Told of all kernels, also of those whose loops run as often as data say.
     """
-    found = False
-
-    def allocate(node: s_tir.SBlock | tirx.AllocBuffer) -> None:
-        nonlocal found
-        buffers = node.alloc_buffers if isinstance(node, s_tir.SBlock) else [node.buffer]
-        found |= any(str(buffer.scope()).startswith("shared") for buffer in buffers)
-
-    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, tirx.AllocBuffer), allocate))
-    return found
+    buffers = [node.buffer for node in nodes_in(func.body, tirx.AllocBuffer)]
+    buffers += (b for block in nodes_in(func.body, s_tir.SBlock) for b in block.alloc_buffers)
+    return any(str(buffer.scope()).startswith("shared") for buffer in buffers)
 
 
 def _nests(stmt: Any) -> Iterator[tirx.Stmt]:

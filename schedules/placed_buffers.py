@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
+
+from tvm_edge.schedules.accesses import nodes_in
 
 __all__ = ["with_placed_buffers"]
 
@@ -24,13 +25,7 @@ def with_placed_buffers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     A schedule leaves a buffer that holds a part of a tensor as large as the tensor. Kernels that
     were written loop by loop have them so already.
     """
-    scheduled = False
-
-    def visit(block: s_tir.SBlock) -> None:
-        nonlocal scheduled
-        scheduled |= bool(len(block.iter_vars))
-
-    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit))
+    scheduled = any(len(block.iter_vars) for block in nodes_in(func.body, s_tir.SBlock))
     if not scheduled:
         return func
     return _PASSES(tvm.IRModule({"main": func}))["main"]

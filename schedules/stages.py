@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis import get_sblock_info
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
+from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import Access, accesses, constant, is_copy
 from tvm_edge.schedules.analysis import (
     count_reductions,
@@ -19,10 +21,12 @@ from tvm_edge.schedules.analysis import (
     open_schedule,
     root_blocks,
 )
+from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.words import factors_of
 
 __all__ = [
+    "ReductionRule",
     "aligned_consumer",
     "axis_map",
     "epilogue_of",
@@ -69,6 +73,21 @@ def _open(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV] | None:
     sch = open_schedule(func)
     blocks = [get_sblock_info(sch, block) for block in root_blocks(sch)]
     return sch, next(block.block_rv for block in blocks if not block.is_injective())
+
+
+class ReductionRule(ScheduleRule):
+    """Family of kernels with one reduction among spatial blocks."""
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | tirx.PrimFunc | None:
+        """Schedule `func` if it has one reduction, and one of this family."""
+        opened = open_reduction(func)
+        return None if opened is None else self.schedule(*opened, spec)
+
+    @abstractmethod
+    def schedule(
+        self, sch: Schedule, block: SBlockRV, spec: DeviceSpec
+    ) -> Schedule | tirx.PrimFunc | None:
+        """Schedule the reduction `block` and all around it; ``None`` if another rule should try."""
 
 
 def open_contraction(

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from tvm import s_tir, tirx
+from tvm import s_tir
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction, match_pooling
-from tvm_edge.schedules.stages import open_reduction
+from tvm_edge.schedules.stages import ReductionRule
 
 __all__ = ["Window", "match_depthwise", "match_pool"]
 
 
-class Window:
+class Window(ReductionRule):
     """Functions whose one reduction is over windows.
 
     Parameters
@@ -30,8 +29,6 @@ class Window:
         Schedules a function with one for a kind of device.
     """
 
-    origin: Origin = "heuristic"
-
     def __init__(
         self,
         name: str,
@@ -40,12 +37,8 @@ class Window:
     ) -> None:
         self.name, self._match, self._schedule = name, match, schedule
 
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
-        """Schedule `func` if its one reduction is such a one."""
-        opened = open_reduction(func)
-        if opened is None:
-            return None
-        sch, block = opened
+    def schedule(self, sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> Schedule | None:
+        """Schedule the reduction if it is such a one."""
         found = self._match(sch.get(block))
         return None if found is None else self._schedule(sch, block, found, spec)
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.s_tir import SBlock
 from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
+
+from tvm_edge.schedules.accesses import nodes_in
 
 __all__ = [
     "WORD",
@@ -88,8 +89,7 @@ def word(numbers: Sequence[tirx.Expr]) -> tirx.Expr:
 
 def loads_of(value: tirx.Expr) -> list[ir.TensorLoad] | None:
     """The loads of 8-bit numbers that a :func:`word` is made of; ``None`` of all else."""
-    found: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(value, (ir.TensorLoad, found.append))
+    found = nodes_in(value, ir.TensorLoad)
     are_bytes = all(str(load.ty.dtype) in ("int8", "uint8") for load in found)
     return found if len(found) == WORD and are_bytes else None
 

@@ -21,10 +21,10 @@ from math import prod
 from typing import Any, Literal
 
 import numpy as np
-from tvm import ir, sym, tirx
+from tvm import ir, tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.accesses import constant, uses
+from tvm_edge.schedules.accesses import coefficient, uses
 from tvm_edge.schedules.analysis import divisors
 
 __all__ = [
@@ -141,8 +141,7 @@ def _step(index: tirx.Expr, var: tirx.Var) -> int:
     """Elements from one value of `var` to the next; 1 where that changes from place to place."""
     if not uses(index, var):
         return 0
-    coefficients = sym.detect_linear_equation(index, [var])
-    step = constant(coefficients[0]) if len(coefficients) else None
+    step = coefficient(index, var)
     return 1 if step is None else abs(step)
 
 

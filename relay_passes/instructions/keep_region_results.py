@@ -7,6 +7,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.relay_passes.instructions.announce_recordings import calls_region
+from tvm_edge.relay_passes.ir.expressions import rewrite_functions
 
 __all__ = ["KeepRegionResults"]
 
@@ -21,11 +22,7 @@ class KeepRegionResults:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        typer = _Typer(mod)
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                mod[gvar] = typer.visit_expr(func)
-        return mod
+        return rewrite_functions(mod, _Typer(mod).visit_expr)
 
 
 @mutator

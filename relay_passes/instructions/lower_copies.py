@@ -11,6 +11,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_edge.relay_passes.instructions.shared_copies import shared_copies
 from tvm_edge.relay_passes.instructions.split_reads import split_reads
 from tvm_edge.relay_passes.ir.copy_functions import COPY, HAND_OVER, READ
+from tvm_edge.relay_passes.ir.expressions import rewrite_functions
 
 __all__ = ["LowerCopies"]
 
@@ -37,10 +38,7 @@ class LowerCopies:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         shared = shared_copies(mod, self._shared)
         mod = (split_reads(mod) if self._overlapped else mod).clone()
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                mod[gvar] = _Lowerer(mod, shared).visit_expr(func)
-        return mod
+        return rewrite_functions(mod, lambda func: _Lowerer(mod, shared).visit_expr(func))
 
 
 @mutator

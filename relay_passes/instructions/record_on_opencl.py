@@ -6,6 +6,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_edge.relay_passes.ir.expressions import rewrite_functions
+
 __all__ = ["RecordOnOpenCL"]
 
 _OURS = {
@@ -24,11 +26,7 @@ class RecordOnOpenCL:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        renamer = _Renamer(mod)
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                mod[gvar] = renamer.visit_expr(func)
-        return mod
+        return rewrite_functions(mod, _Renamer(mod).visit_expr)
 
 
 @mutator

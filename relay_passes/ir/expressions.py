@@ -33,6 +33,16 @@ KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 """Operators that call a kernel, a PrimFunc of the module."""
 
 
+def rewrite_functions(
+    mod: tvm.IRModule, rewrite: Callable[[relax.Function], relax.Expr]
+) -> tvm.IRModule:
+    """Put what `rewrite` makes of each of Relax's functions in its place; returns the module."""
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            mod[gvar] = rewrite(func)
+    return mod
+
+
 def is_call(value: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
     """Return whether an expression calls one of the operators of these names."""
     return (

@@ -10,9 +10,10 @@ import hashlib
 from collections import Counter
 
 import tvm
-import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_edge.schedules.accesses import nodes_in
 
 __all__ = ["ShareConstants"]
 
@@ -38,8 +39,7 @@ class _Sharer(PyExprMutator):
         super().__init__(mod)
         self._first: dict[tuple[str, bytes], relax.Expr] = {}
         self._seen: dict[tvm.ir.GenericConst, relax.Expr] = {}
-        constants: set[tvm.ir.GenericConst] = set()
-        tvm_ffi.structural_walk(mod["main"], (tvm.ir.GenericConst, constants.add))
+        constants = set(nodes_in(mod["main"], tvm.ir.GenericConst))
         self._of_type = Counter(str(each.ty) for each in constants)
 
     def visit_generic_const_(self, op: tvm.ir.GenericConst) -> relax.Expr:

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import tvm
-import tvm_ffi
 from tvm import relax, s_tir, tirx
 
 from tvm_edge.relay_passes.ir.expressions import (
@@ -28,6 +27,7 @@ from tvm_edge.relay_passes.ir.expressions import (
 from tvm_edge.relay_passes.ir.locations import kernel_of
 from tvm_edge.relay_passes.ir.vdevices import is_same, vdevice_of, vdevices_of
 from tvm_edge.relay_passes.memory.stream_weights import streamed, streamed_constant
+from tvm_edge.schedules.accesses import nodes_in
 
 __all__ = ["LEAST_STREAMED", "StreamedKernels", "is_streamed_to", "stream_layers"]
 
@@ -135,11 +135,7 @@ def _nbytes(constant: tvm.ir.GenericConst) -> int:
 
 def _adds_up(func: tirx.PrimFunc) -> bool:
     """Return whether a kernel reduces: one that picks from a table reads only some of its rows."""
-    found = False
-
-    def block(node: s_tir.SBlock) -> None:
-        nonlocal found
-        found |= any(var.iter_type == tirx.IterVar.CommReduce for var in node.iter_vars)
-
-    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, block))
-    return found
+    return any(
+        any(var.iter_type == tirx.IterVar.CommReduce for var in node.iter_vars)
+        for node in nodes_in(func.body, s_tir.SBlock)
+    )

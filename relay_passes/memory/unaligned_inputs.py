@@ -18,6 +18,7 @@ from tvm import relax, s_tir, tirx
 from tvm_edge.relay_passes.ir.dependences import places_of
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call
 from tvm_edge.runtime.entry import UNALIGNED
+from tvm_edge.schedules.accesses import nodes_in
 
 __all__ = ["take_unaligned", "with_unaligned"]
 
@@ -93,14 +94,9 @@ def _read(value: relax.Expr) -> list[relax.Var]:
 def _assumed(func: tirx.PrimFunc) -> set[int]:
     """The parameters that instructions are matched to, which say where these have to begin."""
     place = {param: number for number, param in enumerate(func.params)}
-    found: set[int] = set()
-
-    def visit(block: s_tir.SBlock) -> None:
-        sources = [match.source.source for match in block.match_buffers]
-        found.update(place[source] for source in sources if source in place)
-
-    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit))
-    return found
+    matches = (m for block in nodes_in(func.body, s_tir.SBlock) for m in block.match_buffers)
+    sources = [match.source.source for match in matches]
+    return {place[source] for source in sources if source in place}
 
 
 def _reading_anywhere(func: tirx.PrimFunc, places: Collection[int]) -> tirx.PrimFunc:

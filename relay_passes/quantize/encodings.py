@@ -70,11 +70,11 @@ def by_channel(value: np.ndarray, dtype: str) -> relax.Expr:
 def of_channels(value: np.ndarray, rank: int, axis: int, count: int) -> np.ndarray | None:
     """A constant that is broadcast to a tensor, as one number for each element of `axis`.
 
-    ``None`` if it differs along another axis.
+    ``None`` if it differs along another axis, or has another length.
     """
     if value.ndim > rank:
         return None
     shape = (1,) * (rank - value.ndim) + value.shape
-    if any(length != 1 for i, length in enumerate(shape) if i != axis):
+    if any(length not in (1, count if i == axis else 1) for i, length in enumerate(shape)):
         return None
     return np.broadcast_to(value.reshape(-1), (count,))

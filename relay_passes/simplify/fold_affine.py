@@ -13,8 +13,15 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.relay_passes.ir.expressions import const, constant_of, count_uses, is_call
+from tvm_edge.relay_passes.ir.expressions import (
+    const,
+    constant_of,
+    count_uses,
+    is_call,
+    rewrite_functions,
+)
 from tvm_edge.relay_passes.ir.locations import emit_at
+from tvm_edge.relay_passes.quantize.encodings import of_channels
 
 __all__ = ["FoldAffine"]
 
@@ -34,11 +41,7 @@ class FoldAffine:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                folder = _Folder(mod, func)
-                mod[gvar] = folder.visit_expr(func)
-        return mod
+        return rewrite_functions(mod, lambda func: _Folder(mod, func).visit_expr(func))
 
 
 @mutator
@@ -151,7 +154,7 @@ class _Folder(PyExprMutator):
         weights = constant_of(producer.args[1])
         if weights is None or (axis == -1 and weights.ndim < 2):
             return None
-        per_channel = _per_channel(scale, rank, out_axis, weights.shape[axis])
+        per_channel = of_channels(scale, rank, out_axis, weights.shape[axis])
         if per_channel is None:
             return None
         shape = [1] * weights.ndim
@@ -177,15 +180,3 @@ def _same_shape(a: relax.Type, b: relax.Type) -> bool:
         and a.ndim == b.ndim
         and tvm_ffi.structural_equal(a.shape, b.shape)
     )
-
-
-def _per_channel(scale: np.ndarray, rank: int, axis: int, channels: int) -> np.ndarray | None:
-    """`scale` as one factor per channel, if it broadcasts over every axis but `axis`."""
-    if scale.ndim > rank:
-        return None
-    shape = (1,) * (rank - scale.ndim) + scale.shape
-    if any(length != 1 for i, length in enumerate(shape) if i != axis):
-        return None
-    if shape[axis] not in (1, channels):
-        return None
-    return np.broadcast_to(scale.reshape(-1), (channels,))

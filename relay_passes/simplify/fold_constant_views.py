@@ -11,6 +11,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_edge.relay_passes.ir.expressions import rewrite_functions
+
 __all__ = ["FoldConstantViews"]
 
 _MOVES = frozenset(
@@ -24,10 +26,7 @@ class FoldConstantViews:
     """Replace data movement on constants whose result shape is static by its result."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                mod[gvar] = _Folder(mod).visit_expr(func)
-        return mod
+        return rewrite_functions(mod, lambda func: _Folder(mod).visit_expr(func))
 
 
 @mutator

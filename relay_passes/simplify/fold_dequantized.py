@@ -7,7 +7,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.ops import DEQUANTIZE
-from tvm_edge.relay_passes.ir.expressions import const, is_call
+from tvm_edge.relay_passes.ir.expressions import const, is_call, rewrite_functions
 from tvm_edge.relay_passes.quantize.quantized_constants import quantized_constant
 
 __all__ = ["FoldDequantized"]
@@ -19,10 +19,7 @@ class FoldDequantized:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         mod = mod.clone()
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                mod[gvar] = _Folder(mod).visit_expr(func)
-        return mod
+        return rewrite_functions(mod, lambda func: _Folder(mod).visit_expr(func))
 
 
 @mutator

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.accesses import constant, nodes_in
 
 __all__ = ["begin_with_bias"]
 
@@ -29,10 +29,7 @@ def begin_with_bias(func: tirx.PrimFunc, init: str, epilogue: str) -> tirx.PrimF
     PrimFunc
         `func` itself where the epilogue adds no such bias.
     """
-    blocks: dict[str, s_tir.SBlock] = {}
-    tvm_ffi.structural_walk(
-        func.body, (s_tir.SBlock, lambda block: blocks.update({block.name_hint: block}))
-    )
+    blocks = {block.name_hint: block for block in nodes_in(func.body, s_tir.SBlock)}
     start, end = blocks[init], blocks[epilogue]
     accumulators = start.writes[0].source
     found = _biased(end, accumulators)
@@ -78,13 +75,9 @@ def _biased(
     epilogue: s_tir.SBlock, accumulators: tirx.Buffer
 ) -> tuple[tirx.Add, ir.TensorLoad] | None:
     """``sum + bias`` in an epilogue that reads its accumulator there alone, and the bias."""
-    loads: list[ir.TensorLoad] = []
-    additions: list[tirx.Add] = []
-    tvm_ffi.structural_walk(
-        epilogue.body, ((ir.TensorLoad, loads.append), (tirx.Add, additions.append))
-    )
+    loads = nodes_in(epilogue.body, ir.TensorLoad)
     own = [load for load in loads if load.source.same_as(accumulators)]
-    for add in additions:
+    for add in nodes_in(epilogue.body, tirx.Add):
         bias = add.b
         if len(own) != 1 or not isinstance(bias, ir.TensorLoad) or add.ty.dtype != "int32":
             continue

@@ -21,7 +21,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import divisors, extent
-from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.blocked import CONV2D
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
@@ -297,11 +297,10 @@ def open_conv(func: tirx.PrimFunc, name: str) -> OpenedConv | None:
     return OpenedConv(sch, block, epilogue, stage)
 
 
-class Conv2dBlocked:
+class Conv2dBlocked(ScheduleRule):
     """Convolutions of :func:`tvm_edge.schedules.blocked.conv2d` that sum over channels."""
 
     name = "conv2d_blocked"
-    origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Schedule `func` if its one reduction is such a convolution."""

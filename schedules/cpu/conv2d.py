@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from math import prod
 
-from tvm import s_tir, tirx
+from tvm import s_tir
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.cpu.dot import schedule_dot
 from tvm_edge.schedules.cpu.microkernel import schedule_contraction
@@ -30,23 +30,18 @@ from tvm_edge.schedules.cpu.stages import (
     schedule_rest,
     split_phases,
 )
-from tvm_edge.schedules.stages import epilogue_of, fuse_lines, isolate, open_reduction
+from tvm_edge.schedules.stages import ReductionRule, epilogue_of, fuse_lines, isolate
 
 __all__ = ["Conv2d"]
 
 
-class Conv2d:
+class Conv2d(ReductionRule):
     """Dense and grouped convolutions of one to three dimensions, transposed ones too."""
 
     name = "conv2d"
-    origin: Origin = "heuristic"
 
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
-        """Schedule `func` if its one reduction is a convolution that is not depthwise."""
-        opened = open_reduction(func)
-        if opened is None:
-            return None
-        sch, block = opened
+    def schedule(self, sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> Schedule | None:
+        """Schedule the reduction if it is a convolution that is not depthwise."""
         conv = match_contraction(sch.get(block))
         if conv is None or (conv.lines is None and not conv.window):
             return None

@@ -15,7 +15,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.cpu.bias_first import begin_with_bias
 from tvm_edge.schedules.cpu.blocked import Tile, open_conv, stride_of, touched
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS, DotProduct
@@ -25,11 +25,10 @@ from tvm_edge.schedules.int8 import CONV2D_INT8
 __all__ = ["Conv2dInt8", "by_dot_products", "int8_tile"]
 
 
-class Conv2dInt8:
+class Conv2dInt8(ScheduleRule):
     """Convolutions of :func:`tvm_edge.schedules.int8.conv2d_int8`."""
 
     name = "conv2d_int8"
-    origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Schedule `func` if its one reduction is such a convolution."""

@@ -20,7 +20,6 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import divisors, extent, inline_spatial
-from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import Contraction, is_product, match_contraction
 from tvm_edge.schedules.cpu.dot import schedule_dot
 from tvm_edge.schedules.cpu.loops import can_peel, lanes_of, peel_remainder, split_vectors
@@ -34,7 +33,7 @@ from tvm_edge.schedules.cpu.panels import (
 )
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.panels import DENSE
-from tvm_edge.schedules.stages import epilogue_of, fuse, open_reduction
+from tvm_edge.schedules.stages import ReductionRule, epilogue_of, fuse
 
 __all__ = ["Dense"]
 
@@ -47,18 +46,13 @@ _PAGE = 4096
 _FEW = 4
 
 
-class Dense:
+class Dense(ReductionRule):
     """Fully connected layers and (batched) matrix products."""
 
     name = "dense"
-    origin: Origin = "heuristic"
 
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
-        """Schedule `func` if its one reduction is a matrix product."""
-        opened = open_reduction(func)
-        if opened is None:
-            return None
-        sch, block = opened
+    def schedule(self, sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> Schedule | None:
+        """Schedule the reduction if it is a matrix product."""
         if not is_product(sch.get(block)):
             return None
         inline_spatial(sch)

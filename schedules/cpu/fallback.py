@@ -8,14 +8,14 @@ from tvm.s_tir.dlight.analysis import get_sblock_info
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import is_plain, open_schedule, root_blocks
-from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.base import Origin, ScheduleRule
 from tvm_edge.schedules.cpu.loops import schedule_spatial
 from tvm_edge.schedules.cpu.reduce import schedule_reduction
 
 __all__ = ["Fallback"]
 
 
-class Fallback:
+class Fallback(ScheduleRule):
     """Any function.
 
     Plain blocks are vectorised and made parallel as far as :func:`schedule_spatial` and

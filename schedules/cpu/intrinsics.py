@@ -6,6 +6,7 @@ where a polynomial takes 0.2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, log
 
 import tvm_ffi
@@ -13,8 +14,8 @@ from tvm import ir, tirx
 
 __all__ = ["expand_functions"]
 
-_EXP, _POW, _SIGMOID, _NEARBYINT = (
-    ir.Op.get(f"tirx.{name}") for name in ("exp", "pow", "sigmoid", "nearbyint")
+_EXP, _ERF, _POW, _SIGMOID, _NEARBYINT = (
+    ir.Op.get(f"tirx.{name}") for name in ("exp", "erf", "pow", "sigmoid", "nearbyint")
 )
 
 # exp(r) = 1 + r + r^2 (1/2 + ...) for |r| <= log(2)/2: Cephes' expf, S. L. Moshier, 1992.
@@ -31,6 +32,26 @@ _LOG2_HIGH, _LOG2_LOW = 0.693359375, -2.12194440e-4
 # Below the first 2^n underflows to zero, above the second exp(x) overflows.
 _LEAST, _LARGEST = -88.0, 88.72283
 _BIAS, _FRACTION = 127, 23  # of a float's exponent; bits of its fraction
+# erf(x) = x + x P(x^2) up to the bound, and 1 - exp(Q(|x|)) beyond: N. Juffa, 2016
+# (stackoverflow.com/questions/35148198), the highest power first. Both are right to 1 ulp.
+_ERF_BOUND = 0.927734375
+_ERF_NEAR = (
+    -5.96761703e-4,
+    4.99119423e-3,
+    -2.67681349e-2,
+    1.12819925e-1,
+    -3.76125336e-1,
+    1.28379166e-1,
+)
+_ERF_FAR = (
+    -1.72853470e-5,
+    3.83197126e-4,
+    -3.88396438e-3,
+    2.42546219e-2,
+    -1.06777877e-1,
+    -6.34846687e-1,
+    -1.28717512e-1,
+)
 # Powers made of square roots. Local response normalisation takes 0.75.
 _QUARTERS = (0.25, 0.5, 0.75)
 # In the middle of the floats of which each is a whole number: 2^23 to 2^24.
@@ -39,19 +60,22 @@ _SMALL = 2**22  # what may be added to it and stays among them
 
 
 def expand_functions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Replace exponentials, sigmoids, powers by quarters and roundings, all in single precision.
+    """Replace exponentials, error functions, sigmoids, powers by quarters and roundings.
 
-    The exponential is right to 2 units in the last place; results below 2^-126 are zero.
+    All of single precision. The exponential is right to 2 units in the last place; results below
+    2^-126 are zero. The error function is right to 1.2e-7.
     """
 
     def expand(call: ir.Call) -> tirx.Expr:
-        known = any(call.op.same_as(op) for op in (_EXP, _NEARBYINT, _POW, _SIGMOID))
+        known = any(call.op.same_as(op) for op in (_EXP, _ERF, _NEARBYINT, _POW, _SIGMOID))
         if not known or call.ty.dtype != "float32":
             return call
         if call.op.same_as(_NEARBYINT):
             return _rounded(call.args[0]) if _is_small(call.args[0]) else call
         if call.op.same_as(_EXP):
             return _exp(call.args[0])
+        if call.op.same_as(_ERF):
+            return _erf(call.args[0])
         if call.op.same_as(_SIGMOID):
             one = tirx.const(1, "float32")
             return one / (one + _exp(-call.args[0]))
@@ -125,6 +149,28 @@ def _exp(x: tirx.Expr) -> tirx.Expr:
     ):
         result = tirx.Let(var, bound, result)
     return result
+
+
+def _erf(x: tirx.Expr) -> tirx.Expr:
+    """Error function; of not-a-number it is that, of infinities ±1."""
+    value, size, square = (tirx.Var(name, "float32") for name in ("value", "size", "square"))
+    one = tirx.const(1, "float32")
+    near = value + value * _horner(_ERF_NEAR, square)
+    rest = one - _exp(size * _horner(_ERF_FAR, size) - size)
+    zero = tirx.const(0, "float32")
+    far = tirx.Select(value < zero, zero - rest, rest)
+    result = tirx.Select(size > tirx.const(_ERF_BOUND, "float32"), far, near)
+    for var, bound in ((size, tirx.abs(value)), (square, value * value), (value, x)):
+        result = tirx.Let(var, bound, result)
+    return result
+
+
+def _horner(coefficients: Sequence[float], x: tirx.Expr) -> tirx.Expr:
+    """Evaluate a polynomial, whose coefficients begin with the highest power."""
+    value = tirx.const(coefficients[0], "float32")
+    for coefficient in coefficients[1:]:
+        value = value * x + tirx.const(coefficient, "float32")
+    return value
 
 
 def _root(x: tirx.Expr, exponent: float) -> tirx.Expr:

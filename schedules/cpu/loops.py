@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
@@ -15,6 +14,7 @@ from tvm_edge.schedules.accesses import (
     accesses,
     branch_conditions,
     constant,
+    nodes_in,
     stride,
     trailing_contiguous,
     uses,
@@ -223,14 +223,7 @@ def _is_periodic(condition: tirx.Expr) -> bool:
     elements, of which LLVM with vectors of 512 bits made wrong ones (an index ``i % 8`` in a loop
     of 16).
     """
-    found = False
-
-    def visit(_: tirx.Expr) -> None:
-        nonlocal found
-        found = True
-
-    tvm_ffi.structural_walk(condition, (tirx.FloorMod, visit))
-    return found
+    return bool(nodes_in(condition, tirx.FloorMod))
 
 
 def _output_axis(block: s_tir.SBlock) -> int | None:

@@ -22,7 +22,7 @@ from tvm_edge.schedules.analysis import (
     open_schedule,
     root_blocks,
 )
-from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.cpu.dot import factor_lanes, schedule_dot, vectorize_lanes
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
@@ -41,11 +41,10 @@ __all__ = ["Reduce", "schedule_reduction"]
 Finish = Callable[[SBlockRV], None]
 
 
-class Reduce:
+class Reduce(ScheduleRule):
     """Functions of spatial blocks and any number of reductions, all of which can be vectorised."""
 
     name = "reduce"
-    origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Schedule `func` if all its blocks are plain loop nests and one at least reduces."""

@@ -16,7 +16,6 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import accesses, constant, stride
 from tvm_edge.schedules.analysis import extent
-from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.cpu.blocked import stride_of
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
@@ -27,25 +26,20 @@ from tvm_edge.schedules.cpu.loops import (
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.cpu.window_knobs import WindowKnobs, WindowSize, best_window_knobs
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
-from tvm_edge.schedules.stages import epilogue_of, fuse, isolate, open_reduction
+from tvm_edge.schedules.stages import ReductionRule, epilogue_of, fuse, isolate
 
 __all__ = ["WindowBlocked", "Windows", "schedule_windows", "size_of_windows"]
 
 _MAX_TAPS = 49
 
 
-class WindowBlocked:
+class WindowBlocked(ReductionRule):
     """Windows over lines and columns of ``[N, C/b, H, W, b]``."""
 
     name = "window_blocked"
-    origin: Origin = "heuristic"
 
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
-        """Schedule `func` if its one reduction goes over such windows."""
-        opened = open_reduction(func)
-        if opened is None:
-            return None
-        sch, block = opened
+    def schedule(self, sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> Schedule | None:
+        """Schedule the reduction if it goes over such windows."""
         data = _windowed(sch.get(block), spec)
         if data is None or not can_peel(sch, sch.get_loops(block)[3]):
             return None

@@ -10,36 +10,30 @@ from __future__ import annotations
 
 from math import prod
 
-from tvm import s_tir, tirx
+from tvm import s_tir
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import extent, inline_spatial, root_blocks
-from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.cpu.blocked import Knobs, Loops, Tile, best_knobs, schedule_blocks
 from tvm_edge.schedules.cpu.loops import can_peel, peel_remainder, vectorize_rows
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
-from tvm_edge.schedules.stages import fuse, open_reduction
+from tvm_edge.schedules.stages import ReductionRule, fuse
 from tvm_edge.schedules.winograd import PRODUCT, STAGES
 
 __all__ = ["Winograd", "product_tile"]
 
 
-class Winograd:
+class Winograd(ReductionRule):
     """Convolutions of :func:`tvm_edge.schedules.winograd.conv2d_winograd`."""
 
     name = "winograd"
-    origin: Origin = "heuristic"
 
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
-        """Schedule `func` if its one reduction is the product of transformed images."""
-        opened = open_reduction(func)
-        if opened is None or opened[0].get(opened[1]).name_hint != PRODUCT:
-            return None
-        sch, block = opened
-        if not can_peel(sch, sch.get_loops(block)[2]):
+    def schedule(self, sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> Schedule | None:
+        """Schedule the reduction if it is the product of transformed images."""
+        if sch.get(block).name_hint != PRODUCT or not can_peel(sch, sch.get_loops(block)[2]):
             return None
         input_rows, transformed, output_rows, output = map(sch.get_sblock, STAGES)
         padding = [b for b in sch.get_producers(input_rows) if _is_stage(sch, b)]

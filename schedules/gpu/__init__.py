@@ -15,14 +15,14 @@ from tvm_edge.schedules.base import Scheduled, ScheduleRule, apply_first
 from tvm_edge.schedules.elementwise import Elementwise
 from tvm_edge.schedules.gpu.conv2d import Conv2d
 from tvm_edge.schedules.gpu.dense import Dense
-from tvm_edge.schedules.gpu.direct import Direct, DirectInt8
+from tvm_edge.schedules.gpu.direct import Direct
 from tvm_edge.schedules.gpu.dot_products import has_dot_products, with_dot_products
 from tvm_edge.schedules.gpu.fallback import Fallback
 from tvm_edge.schedules.gpu.item_blocks import ItemBlocks
 from tvm_edge.schedules.gpu.launch import guard_empty_grids, schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
 from tvm_edge.schedules.gpu.subgroup import SubGroup
-from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled, TiledInt8
+from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled
 from tvm_edge.schedules.gpu.tiled_blocks import TiledBlocks
 from tvm_edge.schedules.gpu.window import schedule_window
 from tvm_edge.schedules.gpu.winograd import WinogradOutput
@@ -39,10 +39,10 @@ RULES: tuple[ScheduleRule, ...] = (
     SubGroup(depthwise=False),
     SubGroup(depthwise=True),
     TensorCore(),
-    Tiled(),
-    TiledInt8(),
-    Direct(),
-    DirectInt8(),
+    Tiled("tiled", "float32"),
+    Tiled("tiled_int8", "int32"),
+    Direct("direct", "float32"),
+    Direct("direct_int8", "int32"),
     Conv2d(),
     Window("depthwise", match_depthwise, schedule_window),
     Dense(),

@@ -14,12 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import tvm_ffi
 from tvm import s_tir, sym, te, tirx
 from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
 from tvm.s_tir.schedule import SBlockRV, Schedule
 
-from tvm_edge.schedules.accesses import accesses, constant
+from tvm_edge.schedules.accesses import accesses, constant, nodes_in
 from tvm_edge.schedules.analysis import accepts, is_plain, root_blocks
 from tvm_edge.schedules.blocked import filled, input_block, pad_image
 from tvm_edge.schedules.contraction import Contraction
@@ -175,15 +174,8 @@ def tensors_in_blocks(workload: ConvWorkload, block: int) -> list[te.Tensor]:
 
 def block_of(func: tirx.PrimFunc) -> int:
     """Return the channel block of a convolution kernel, whoever schedules it; 0 if none."""
-    found: list[int] = []
-
-    def visit(block: s_tir.SBlock) -> None:
-        text = block.annotations.get(_BLOCKS)
-        if text:
-            found.append(read_knobs(_Blocks, str(text)).block)
-
-    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit))
-    return found[0] if found else 0
+    texts = [block.annotations.get(_BLOCKS) for block in nodes_in(func.body, s_tir.SBlock)]
+    return next((read_knobs(_Blocks, str(text)).block for text in texts if text), 0)
 
 
 @dataclass(frozen=True)

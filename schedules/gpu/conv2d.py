@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from math import prod
 
-from tvm import tirx
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import accepts
-from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import match_contraction
 from tvm_edge.schedules.gpu.launch import schedule_rest
 from tvm_edge.schedules.gpu.reduce import is_narrow
 from tvm_edge.schedules.gpu.tile import Axes, choose_tile, schedule_tile
-from tvm_edge.schedules.stages import epilogue_of, fuse_lines, isolate, open_reduction
+from tvm_edge.schedules.stages import ReductionRule, epilogue_of, fuse_lines, isolate
 
 __all__ = ["Conv2d"]
 
@@ -25,21 +24,16 @@ __all__ = ["Conv2d"]
 _RESULTS_PER_CORE = 64
 
 
-class Conv2d:
+class Conv2d(ReductionRule):
     """Dense and grouped convolutions of one to three dimensions, transposed ones too.
 
     Convolutions with few results are left to the rule for reductions.
     """
 
     name = "conv2d"
-    origin: Origin = "heuristic"
 
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
-        """Schedule `func` if its one reduction is a convolution that is not depthwise."""
-        opened = open_reduction(func)
-        if opened is None:
-            return None
-        sch, block = opened
+    def schedule(self, sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> Schedule | None:
+        """Schedule the reduction if it is a convolution that is not depthwise."""
         conv = match_contraction(sch.get(block))
         if conv is None or conv.channels is None or (conv.lines is None and not conv.window):
             return None

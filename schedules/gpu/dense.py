@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from math import prod
 
-from tvm import tirx
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import inline_spatial
-from tvm_edge.schedules.base import Origin
 from tvm_edge.schedules.contraction import is_product
 from tvm_edge.schedules.gpu.launch import schedule_rest, spatial_loops
 from tvm_edge.schedules.gpu.reduce import is_narrow
 from tvm_edge.schedules.gpu.tile import Axes, choose_tile, schedule_tile
-from tvm_edge.schedules.stages import epilogue_of, open_reduction
+from tvm_edge.schedules.stages import ReductionRule, epilogue_of
 
 __all__ = ["Dense"]
 
 
-class Dense:
+class Dense(ReductionRule):
     """Fully connected layers and (batched) matrix products of many rows.
 
     Products with few results (a classifier at batch 1) are left to the rule for reductions, where
@@ -28,14 +27,9 @@ class Dense:
     """
 
     name = "dense"
-    origin: Origin = "heuristic"
 
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
-        """Schedule `func` if its one reduction is a matrix product."""
-        opened = open_reduction(func)
-        if opened is None:
-            return None
-        sch, block = opened
+    def schedule(self, sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> Schedule | None:
+        """Schedule the reduction if it is a matrix product."""
         stmt = sch.get(block)
         if not is_product(stmt):
             return None

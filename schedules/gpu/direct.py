@@ -19,53 +19,41 @@ from tvm import s_tir, sym, tirx
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.base import WORKSPACE, Origin
+from tvm_edge.schedules.base import WORKSPACE, ScheduleRule
 from tvm_edge.schedules.emit import Tensor, each, function, hold
 from tvm_edge.schedules.float16 import as_stored
 from tvm_edge.schedules.gpu.direct_conv import DirectConv
 from tvm_edge.schedules.gpu.epilogue import Memory, as_vectors
-from tvm_edge.schedules.gpu.item_space import is_legal
+from tvm_edge.schedules.gpu.item_space import legal_items
 from tvm_edge.schedules.gpu.items import Items, ItemTile
 from tvm_edge.schedules.gpu.write_direct import write_direct
 from tvm_edge.schedules.workgroup import WorkGroup, choose_work_group, takes
 
-__all__ = ["Direct", "DirectInt8", "direct_kernel", "tiled_kernel"]
+__all__ = ["Direct", "direct_kernel", "tiled_kernel"]
 
 
-class Direct:
+class Direct(ScheduleRule):
     """Convolutions of two dimensions that gain nothing from local memory.
 
     These are depthwise ones on every GPU, and others where local memory is not on the chip.
+
+    Parameters
+    ----------
+    name : str
+    accumulator_dtype : {"float32", "int32"}
+        Products are of float32 or float16, or of 8-bit numbers.
     """
 
-    name = "direct"
-    origin: Origin = "heuristic"
+    def __init__(self, name: str, accumulator_dtype: str) -> None:
+        self.name, self._accumulator_dtype = name, accumulator_dtype
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Return the kernel, if `func` is one such convolution and its epilogue."""
-        return _by_items(DirectConv.of(func), spec)
-
-
-class DirectInt8:
-    """Convolutions of 8-bit numbers without local memory, accumulated in int32."""
-
-    name = "direct_int8"
-    origin: Origin = "heuristic"
-
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
-        """Return the kernel, if `func` is one such convolution and its epilogue."""
-        return _by_items(DirectConv.of(func, "int32"), spec)
-
-
-def _by_items(found: DirectConv | None, spec: DeviceSpec) -> tirx.PrimFunc | None:
-    if found is None:
-        return None
-    items = found.items
-    if items is not None and not is_legal(found, items.tile):
-        items = None  # a record may be another convolution's
-    if items is None and not found.suits(spec):
-        return None
-    return tiled_kernel(found, items, spec)
+        found = DirectConv.of(func, self._accumulator_dtype)
+        if found is None:
+            return None
+        items = legal_items(found)
+        return tiled_kernel(found, items, spec) if items is not None or found.suits(spec) else None
 
 
 def tiled_kernel(conv: DirectConv, items: Items | None, spec: DeviceSpec) -> tirx.PrimFunc:

@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import nodes_in
 from tvm_edge.schedules.words import WORD, column_operands, dot_operands
 
 __all__ = [
@@ -114,14 +115,7 @@ def _shifted(words: Sequence[tirx.Expr], place: int) -> tirx.Expr:
 
 def has_dot_products(func: tirx.PrimFunc) -> bool:
     """Return whether a kernel multiplies words."""
-    found = False
-
-    def visit(call: ir.Call) -> None:
-        nonlocal found
-        found |= dot_operands(call) is not None
-
-    tvm_ffi.structural_walk(func.body, (ir.Call, visit))
-    return found
+    return any(dot_operands(call) is not None for call in nodes_in(func.body, ir.Call))
 
 
 def with_dot_products(func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc:

@@ -8,10 +8,10 @@ from math import prod
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, s_tir, sym, tirx
+from tvm import ir, s_tir, tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant, uses
+from tvm_edge.schedules.accesses import IF_THEN_ELSE, coefficient, nodes_in, uses
 from tvm_edge.schedules.emit import Tensor
 from tvm_edge.schedules.words import WORD, loads_of
 
@@ -90,14 +90,7 @@ class Memory:
 
     def offsets_in(self, expr: tirx.Expr) -> list[tirx.Expr]:
         """Return the indices of the loads of vectors in `expr`."""
-        found: list[tirx.Expr] = []
-
-        def on_load(load: ir.TensorLoad) -> None:
-            if len(load.indices) == 1:
-                found.append(load.indices[0])
-
-        tvm_ffi.structural_walk(expr, (ir.TensorLoad, on_load))
-        return found
+        return [load.indices[0] for load in nodes_in(expr, ir.TensorLoad) if len(load.indices) == 1]
 
 
 def _in_words(buffer: Any) -> Any:
@@ -196,18 +189,9 @@ def _step(offset: tirx.Expr, axis: tirx.Var) -> int | None:
     """Return the step of an offset along `axis`; ``None`` if it is neither 0 nor 1."""
     if not uses(offset, axis):
         return 0
-    coefficients = sym.detect_linear_equation(offset, [axis])
-    step = constant(coefficients[0]) if len(coefficients) else None
-    return step if step == 1 else None
+    return 1 if coefficient(offset, axis) == 1 else None
 
 
 def _branches(expr: tirx.Expr) -> bool:
     """Return whether there is a choice in it that vectors cannot make."""
-    found = False
-
-    def on_call(call: ir.Call) -> None:
-        nonlocal found
-        found |= call.op.same_as(IF_THEN_ELSE)
-
-    tvm_ffi.structural_walk(expr, (ir.Call, on_call))
-    return found
+    return any(call.op.same_as(IF_THEN_ELSE) for call in nodes_in(expr, ir.Call))

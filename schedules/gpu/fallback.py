@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule
 
 from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import nodes_in
 from tvm_edge.schedules.analysis import is_plain, open_schedule, root_blocks
-from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.base import Origin, ScheduleRule
 from tvm_edge.schedules.gpu.launch import bind_group, schedule_spatial
 
 __all__ = ["Fallback"]
 
 
-class Fallback:
+class Fallback(ScheduleRule):
     """Any function of blocks.
 
     Plain blocks get a work-item for each result. Blocks that bind threads stay as they are.
@@ -42,15 +42,7 @@ class Fallback:
 
 def _launches_itself(stmt: tirx.Stmt) -> bool:
     """Return whether a statement already names its threads, as TVM's own scatters do."""
-    found = False
-
-    def on_attribute(node: tirx.AttrStmt) -> None:
-        nonlocal found
-        found |= node.attr_key in ("thread_extent", "virtual_thread")
-
-    def on_loop(loop: tirx.For) -> None:
-        nonlocal found
-        found |= loop.kind == tirx.ForKind.THREAD_BINDING
-
-    tvm_ffi.structural_walk(stmt, ((tirx.AttrStmt, on_attribute), (tirx.For, on_loop)))
-    return found
+    return any(
+        node.attr_key in ("thread_extent", "virtual_thread")
+        for node in nodes_in(stmt, tirx.AttrStmt)
+    ) or any(loop.kind == tirx.ForKind.THREAD_BINDING for loop in nodes_in(stmt, tirx.For))

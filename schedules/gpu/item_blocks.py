@@ -12,11 +12,11 @@ from math import prod
 from tvm import tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.gpu.channel_blocks import BlockedReduction
 from tvm_edge.schedules.gpu.direct import tiled_kernel
 from tvm_edge.schedules.gpu.direct_conv import DirectConv
-from tvm_edge.schedules.gpu.item_space import is_legal
+from tvm_edge.schedules.gpu.item_space import legal_items
 from tvm_edge.schedules.gpu.items import ITEMS_PER_CORE, ItemTile
 from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.workgroup import Problem
@@ -27,11 +27,10 @@ _TILES = ((1, 1), (1, 2), (2, 2), (1, 4), (2, 4))
 """Lines and columns of a work-item, four channels each."""
 
 
-class ItemBlocks:
+class ItemBlocks(ScheduleRule):
     """Convolutions in channel blocks, a tile of channels, lines and columns to each work-item."""
 
     name = "item_blocks"
-    origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Return the kernel, if `func` is one such convolution and its epilogue."""
@@ -39,10 +38,7 @@ class ItemBlocks:
         if blocked is None:
             return None
         found = BlockedConv(blocked)
-        items = found.items
-        if items is not None and not is_legal(found, items.tile):
-            items = None  # a record may be another convolution's
-        return tiled_kernel(found, items, spec)
+        return tiled_kernel(found, legal_items(found), spec)
 
 
 class BlockedConv(DirectConv):

@@ -23,7 +23,7 @@ from tvm_edge.schedules.workgroup import (
     simultaneous_items,
 )
 
-__all__ = ["cycles_of_items", "first_items", "is_legal", "possible_items", "possible_tiles"]
+__all__ = ["cycles_of_items", "first_items", "legal_items", "possible_items", "possible_tiles"]
 
 _CHANNELS = (1, 2, 4, 8)
 _LINES = (1, 2, 4)
@@ -46,7 +46,12 @@ _READ = 4.0
 _HALF_HIDDEN = 32
 
 
-def is_legal(conv: DirectConv, tile: ItemTile) -> bool:
+def legal_items(conv: DirectConv) -> Items | None:
+    """Return the knobs that a convolution was given, unless they are of another one's record."""
+    return conv.items if conv.items is not None and _is_legal(conv, conv.items.tile) else None
+
+
+def _is_legal(conv: DirectConv, tile: ItemTile) -> bool:
     """Return whether a tile fits a convolution: its image, its groups and its filters."""
     if tile.lines > conv.lines or tile.columns > conv.columns:
         return False
@@ -71,7 +76,7 @@ def possible_tiles(conv: DirectConv, spec: DeviceSpec) -> list[ItemTile]:
         tile = ItemTile(*sizes)
         if tile.columns & (tile.columns - 1) and conv.columns % tile.columns:
             continue  # sizes other than powers of two are for lines that they divide
-        if not is_legal(conv, tile) or tile.size * window > _MOST_WRITTEN:
+        if not _is_legal(conv, tile) or tile.size * window > _MOST_WRITTEN:
             continue
         if conv.problem(tile).registers <= _MOST_REGISTERS:
             found[tile] = None

@@ -60,6 +60,7 @@ _LEAST_ITEMS, _MOST_ITEMS = 32, 256
 _DEPTHS = (8, 16)
 _DEPTHS_OF_WORDS = (4,)
 _WARP_DEPTHS = (16, 32)
+_WARP_SIZES = (128, 64, 32, 16)
 _LONGEST_WINDOW = 25
 _SHORTEST_WINDOW_STEP = 5
 
@@ -145,11 +146,18 @@ def suits_blocks(tile: Tile) -> bool:
     return tile.wave == 1 and tile.depth % VECTOR == tile.item_rows % VECTOR == 0
 
 
-def _tiles(extents: Extents, depths: Iterable[int], spec: DeviceSpec) -> Iterator[Tile]:
+def _tiles(
+    extents: Extents,
+    depths: Iterable[int],
+    spec: DeviceSpec,
+    items: Iterable[tuple[int, int]] = _ITEMS,
+    groups: tuple[Iterable[int], Iterable[int]] = (_ROWS, _COLUMNS),
+    wave: int = 1,
+) -> Iterator[Tile]:
     _, rows, columns, _ = extents
-    for (item_rows, item_columns), depth in product(_ITEMS, depths):
-        for group_rows, group_columns in product(_ROWS, _COLUMNS):
-            tile = Tile(group_rows, group_columns, item_rows, item_columns, depth)
+    for (item_rows, item_columns), depth in product(items, depths):
+        for group_rows, group_columns in product(*groups):
+            tile = Tile(group_rows, group_columns, item_rows, item_columns, depth, wave=wave)
             if group_rows % item_rows or group_columns % item_columns:
                 continue
             if _is_half_empty(group_rows, rows) or _is_half_empty(group_columns, columns):
@@ -164,16 +172,7 @@ def choose_warp_tile(extents: tuple[int, int, int, int], spec: DeviceSpec) -> Ti
     _, rows, columns, reduction = extents
     if rows < PIECE[0] or columns < PIECE[1] or reduction < PIECE[2]:
         return None
-    found: list[Tile] = []
-    for (own_rows, own_columns), depth in product(_WARPS, _WARP_DEPTHS):
-        for group_rows, group_columns in product((128, 64, 32, 16), repeat=2):
-            tile = Tile(group_rows, group_columns, own_rows, own_columns, depth, wave=WARP)
-            if group_rows % own_rows or group_columns % own_columns:
-                continue
-            if _is_half_empty(group_rows, rows) or _is_half_empty(group_columns, columns):
-                continue
-            if fits(tile, spec):
-                found += _in_parts(tile, extents)
+    found = _tiles(extents, _WARP_DEPTHS, spec, _WARPS, (_WARP_SIZES, _WARP_SIZES), WARP)
     return min(found, key=lambda tile: estimated_cycles(tile, extents, spec), default=None)
 
 

@@ -21,7 +21,7 @@ from tvm_edge.schedules.analysis import (
     open_schedule,
     root_blocks,
 )
-from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.gpu.launch import (
     bind_group,
     power_of_two,
@@ -44,11 +44,10 @@ _ITEMS_PER_CORE, _REDUCTION_OF_AN_ITEM = 1024, 16
 _NEIGHBOURS = 16
 
 
-class Reduce:
+class Reduce(ScheduleRule):
     """Functions of spatial blocks and any number of reductions."""
 
     name = "reduce"
-    origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> Schedule | None:
         """Schedule `func` if all its blocks are plain loop nests and one at least reduces."""

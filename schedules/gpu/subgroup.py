@@ -25,7 +25,7 @@ from typing import Any
 from tvm import tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.emit import function
 from tvm_edge.schedules.gpu.epilogue import as_vectors
 from tvm_edge.schedules.gpu.subgroup_tile import fits_sub_group
@@ -35,7 +35,7 @@ from tvm_edge.schedules.gpu.write_subgroup import write_sub_groups
 __all__ = ["SubGroup"]
 
 
-class SubGroup:
+class SubGroup(ScheduleRule):
     """Convolutions with filters packed for sub-groups.
 
     Parameters
@@ -43,8 +43,6 @@ class SubGroup:
     depthwise : bool
         Depthwise convolutions, whose output channels each read one input channel, or all others.
     """
-
-    origin: Origin = "heuristic"
 
     def __init__(self, *, depthwise: bool) -> None:
         self.name = "subgroup_depthwise" if depthwise else "subgroup"

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeVar
 
-import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.schedule import SBlockRV, Schedule
 
-from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant, uses
+from tvm_edge.schedules.accesses import IF_THEN_ELSE, constant, nodes_in, uses
 from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory
 from tvm_edge.schedules.gpu.subgroup_filters import SUB_GROUP
@@ -252,14 +251,7 @@ class Written:
 
 
 def _is_packed(func: tirx.PrimFunc) -> bool:
-    found = False
-
-    def visit(block: s_tir.SBlock) -> None:
-        nonlocal found
-        found |= SUB_GROUP in block.annotations
-
-    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit))
-    return found
+    return any(SUB_GROUP in block.annotations for block in nodes_in(func.body, s_tir.SBlock))
 
 
 def _parts(condition: tirx.Expr) -> list[tirx.Expr]:

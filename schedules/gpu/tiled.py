@@ -19,7 +19,7 @@ from tvm.s_tir.schedule import SBlockRV, Schedule
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import accepts, root_blocks
-from tvm_edge.schedules.base import PRECISION, WORKSPACE, Origin
+from tvm_edge.schedules.base import PRECISION, WORKSPACE, ScheduleRule
 from tvm_edge.schedules.contraction import Contraction, match_contraction
 from tvm_edge.schedules.emit import function
 from tvm_edge.schedules.float16 import as_stored
@@ -36,53 +36,42 @@ from tvm_edge.schedules.stages import (
 )
 from tvm_edge.schedules.words import WORD, dot, dot_operands, factors_of
 
-__all__ = ["Source", "TensorCore", "Tiled", "TiledInt8", "digits"]
+__all__ = ["Source", "TensorCore", "Tiled", "digits"]
 
 Found = TypeVar("Found", bound="Source")
 
 
-class Tiled:
-    """Contractions of float32 or float16 on GPUs whose local memory is on the chip."""
+class Tiled(ScheduleRule):
+    """Contractions on GPUs whose local memory is on the chip.
 
-    name = "tiled"
-    origin: Origin = "heuristic"
+    Parameters
+    ----------
+    name : str
+    accumulator_dtype : {"float32", "int32"}
+        Products are of float32 or float16, or of 8-bit numbers: words of four of them in local
+        memory.
+    """
 
-    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
-        """Return the kernel, if `func` is one contraction and its epilogue."""
-        return _in_tiles(func, spec, "float32")
-
-
-class TiledInt8:
-    """Contractions of 8-bit numbers, in int32: words of four of them in local memory."""
-
-    name = "tiled_int8"
-    origin: Origin = "heuristic"
+    def __init__(self, name: str, accumulator_dtype: str) -> None:
+        self.name, self._accumulator_dtype = name, accumulator_dtype
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Return the kernel, if `func` is one such contraction and its epilogue."""
-        return _in_tiles(func, spec, "int32")
+        if spec.local_memory_kind != "dedicated":
+            return None
+        found = Source.adding_up(func, self._accumulator_dtype)
+        if found is None:
+            return None
+        tile = found.tile
+        if tile is None or not fits(tile, spec):  # a record may be another device's
+            tile = choose_product_tile(found.extents, found.window, spec, found.together)
+        return None if tile is None else found.kernel(tile, spec)
 
 
-def _in_tiles(
-    func: tirx.PrimFunc, spec: DeviceSpec, accumulator_dtype: str
-) -> tirx.PrimFunc | None:
-    """Return the kernel of a contraction with this accumulator type; ``None`` for all else."""
-    if spec.local_memory_kind != "dedicated":
-        return None
-    found = Source.adding_up(func, accumulator_dtype)
-    if found is None:
-        return None
-    tile = found.tile
-    if tile is None or not fits(tile, spec):  # a record may be another device's
-        tile = choose_product_tile(found.extents, found.window, spec, found.together)
-    return None if tile is None else found.kernel(tile, spec)
-
-
-class TensorCore:
+class TensorCore(ScheduleRule):
     """Contractions on tensor cores, where float32 may be multiplied as tf32."""
 
     name = "tensor_core"
-    origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Return the kernel, if `func` says so and is one contraction and its epilogue."""

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import ir, sym, tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.emit import int32
 from tvm_edge.schedules.gpu.channel_blocks import BlockedReduction
 from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory, place_in_block, substituted
@@ -24,11 +24,10 @@ from tvm_edge.schedules.gpu.tiled import Source, digits
 __all__ = ["TiledBlocks"]
 
 
-class TiledBlocks:
+class TiledBlocks(ScheduleRule):
     """Dense convolutions in channel blocks on GPUs whose local memory is on the chip."""
 
     name = "tiled_blocks"
-    origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Return the kernel, if `func` is one such convolution and its epilogue."""

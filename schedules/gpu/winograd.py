@@ -18,7 +18,7 @@ from tvm import ir, s_tir, sym, te, tirx
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import inline_spatial, open_schedule, root_blocks
-from tvm_edge.schedules.base import Origin
+from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.emit import Kernel, each, function, hold, registers, when
 from tvm_edge.schedules.float16 import widened
@@ -147,11 +147,10 @@ def _inside(condition: tirx.Expr, asked: bool) -> AbstractContextManager[None]:
     return when(condition) if asked else nullcontext()
 
 
-class WinogradOutput:
+class WinogradOutput(ScheduleRule):
     """Images out of products, see :func:`tvm_edge.schedules.winograd.combine_outputs`."""
 
     name = "winograd_output"
-    origin: Origin = "heuristic"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Return the kernel, if `func` transforms products and has an epilogue."""

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import ir, sym, tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.accesses import coefficient
 from tvm_edge.schedules.emit import hold, launch, registers, when
 from tvm_edge.schedules.gpu.epilogue import substituted
 from tvm_edge.schedules.gpu.subgroup_calls import (
@@ -174,8 +174,7 @@ def _as_block(
     if not isinstance(value, ir.TensorLoad) or len(value.indices) != 1:
         return None
     lane, size = written.lane, int(written.size)
-    steps = sym.detect_linear_equation(value.indices[0], [lane])
-    if not len(steps) or constant(steps[0]) != 1:
+    if coefficient(value.indices[0], lane) != 1:
         return None
     ends = []
     for limit in limits:
@@ -244,8 +243,7 @@ def _when(conditions: Sequence[tirx.Expr], known: Known) -> Any:
 
 
 def _steps_by_one(offset: tirx.Expr, lane: tirx.Var) -> bool:
-    steps = sym.detect_linear_equation(offset, [lane])
-    return bool(len(steps)) and constant(steps[0]) == 1
+    return coefficient(offset, lane) == 1
 
 
 def _is_aligned(written: Written, offset: tirx.Expr) -> bool:

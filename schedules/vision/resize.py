@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.emit import Kernel, Tensor, function, hold, register, when
+from tvm_edge.schedules.emit import Kernel, Tensor, function, hold, in_pieces, register, when
 
 __all__ = ["resize_planes", "resize_tables"]
 
@@ -100,11 +100,7 @@ def resize_planes(
                         total = sum(weight * lines[at + x + lane] for at, weight in found)
                         out[plane, y, x + lane] = total.astype(dtype)
 
-                vectors, rest = divmod(width, _LANES)
-                with T.serial(0, vectors) as vector:
-                    columns_from(vector * _LANES, _LANES)
-                if rest:
-                    columns_from(vectors * _LANES, rest)
+                in_pieces(width, _LANES, columns_from)
 
     given: list[Tensor] = [([planes, *size], dtype)]
     given += [(table.shape, str(table.dtype)) for table in tables]

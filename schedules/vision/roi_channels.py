@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.emit import Kernel, function, hold, register, registers, when
+from tvm_edge.schedules.emit import Kernel, function, hold, in_pieces, register, registers, when
 from tvm_edge.schedules.vision.roi_bins import Axis, PointBins, Tap
 from tvm_edge.schedules.vision.roi_operation import Maps, Operation
 
@@ -61,11 +61,7 @@ def pool_channels(maps: Maps, operation: Operation, spec: DeviceSpec) -> Kernel:
                         blocked[(at * width + first + x) * lanes + lane] = value.astype(kind)
 
             # The part that some columns write stays in the nearest cache until it is complete.
-            tiles, rest = divmod(width, _COLUMNS)
-            with T.serial(0, tiles) as number:
-                tile(number * _COLUMNS, _COLUMNS)
-            if rest:
-                tile(tiles * _COLUMNS, rest)
+            in_pieces(width, _COLUMNS, tile)
 
     def body(data: Any, *tensors: Any) -> None:
         if rewritten:

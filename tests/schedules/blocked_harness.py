@@ -33,7 +33,7 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import choose_config
 
-TAILS = (
+EPILOGUES = (
     "none",
     "bias",
     "relu",
@@ -80,7 +80,7 @@ class Conv:
     strides: tuple[int, int] = (1, 1)
     dilations: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (1, 1, 1, 1)
-    tail: str = "relu"
+    epilogue: str = "relu"
 
     def output_size(self) -> list[int]:
         """Height and width of the result."""
@@ -92,11 +92,11 @@ class Conv:
         ]
 
     def is_valid(self) -> bool:
-        """Whether there is an output, and a tail that is not folded into the filters.
+        """Whether there is an output, and an epilogue that is not folded into the filters.
 
         Of a single pixel a constant for each element is one for each channel.
         """
-        folded = self.output_size() == [1, 1] and self.tail in ("constant", "plane")
+        folded = self.output_size() == [1, 1] and self.epilogue in ("constant", "plane")
         return min(self.output_size()) > 0 and not folded
 
     def rule(self, lanes: int) -> str:
@@ -115,14 +115,14 @@ class Conv:
         return "conv2d_blocked" if whole else ""
 
     def build(self, graph: Graph, name: str = "conv", data: str | None = None) -> str:
-        """Add the convolution, called `name`, and its tail to a graph; its result."""
+        """Add the convolution, called `name`, and its epilogue to a graph; its result."""
         random = np.random.default_rng([*name.encode()])
         own = self.channels // self.groups
-        # Results of about one, whatever the tail makes of them.
+        # Results of about one, whatever the epilogue makes of them.
         scale = (own * self.kernel[0] * self.kernel[1]) ** -0.5
         filters = random.normal(0, scale, (self.filters, own, *self.kernel))
         parameters = [graph.constant(filters)]
-        if self.tail not in ("none", "plane"):
+        if self.epilogue not in ("none", "plane"):
             parameters.append(graph.constant(random.normal(size=self.filters)))
         result = graph.op(
             "Conv",
@@ -135,22 +135,22 @@ class Conv:
             pads=self.pads,
             group=self.groups,
         )
-        if self.tail == "relu":
+        if self.epilogue == "relu":
             return graph.op("Relu", result)
-        if self.tail == "clip":
+        if self.epilogue == "clip":
             return graph.op("Clip", result, graph.constant(-1.0), graph.constant(1.5))
-        if self.tail == "sigmoid":
+        if self.epilogue == "sigmoid":
             return graph.op("Sigmoid", result)
-        if self.tail == "silu":
+        if self.epilogue == "silu":
             return graph.op("Mul", result, graph.op("Sigmoid", result))
         size = self.output_size()
-        if self.tail == "residual":
+        if self.epilogue == "residual":
             added = graph.input(self.batch, self.filters, *size)
             return graph.op("Relu", graph.op("Add", result, added))
-        if self.tail == "constant":
+        if self.epilogue == "constant":
             factor = graph.constant(random.normal(size=(self.filters, *size)))
             return graph.op("Mul", result, factor)
-        if self.tail == "plane":
+        if self.epilogue == "plane":
             return graph.op("Sub", graph.constant(random.normal(size=size)), result)
         return result
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tvm import s_tir, te
 
 from tests.marks import dealt
-from tests.schedules.blocked_harness import SPECS, TAILS, Conv, check_convs, direct
+from tests.schedules.blocked_harness import EPILOGUES, SPECS, Conv, check_convs, direct
 from tests.schedules.harness import (
     SWEEP,
     assert_close,
@@ -63,7 +63,7 @@ def convolutions(draw: st.DrawFn) -> Conv:
         strides=draw(st.tuples(*[st.integers(1, 3)] * 2)),
         dilations=draw(st.tuples(*[st.sampled_from([1, 1, 2, 3])] * 2)),
         pads=draw(st.tuples(*[st.integers(0, 3)] * 4)),
-        tail=draw(st.sampled_from(TAILS)),
+        epilogue=draw(st.sampled_from(EPILOGUES)),
     )
 
 
@@ -79,18 +79,22 @@ def test_any_convolution_agrees_with_onnxruntime(convs: list[Conv], spec: Device
 
 AWKWARD = [
     Conv(channels=3, filters=24, image=(29, 29), kernel=(7, 7), strides=(2, 2), pads=(3, 2, 2, 3)),
-    Conv(channels=33, filters=40, image=(7, 1), pads=(1, 1, 1, 1), tail="silu"),
-    Conv(channels=24, filters=255, image=(5, 13), kernel=(1, 1), pads=(0,) * 4, tail="bias"),
-    Conv(channels=48, filters=48, image=(1, 1), kernel=(1, 1), pads=(0,) * 4, tail="sigmoid"),
-    Conv(channels=16, filters=40, image=(9, 55), kernel=(1, 7), pads=(0, 3, 0, 3), tail="plane"),
+    Conv(channels=33, filters=40, image=(7, 1), pads=(1, 1, 1, 1), epilogue="silu"),
+    Conv(channels=24, filters=255, image=(5, 13), kernel=(1, 1), pads=(0,) * 4, epilogue="bias"),
+    Conv(channels=48, filters=48, image=(1, 1), kernel=(1, 1), pads=(0,) * 4, epilogue="sigmoid"),
+    Conv(
+        channels=16, filters=40, image=(9, 55), kernel=(1, 7), pads=(0, 3, 0, 3), epilogue="plane"
+    ),
     Conv(channels=16, filters=16, image=(17, 7), kernel=(7, 1), pads=(3, 0, 3, 0), batch=3),
     Conv(channels=64, filters=16, image=(9, 9), kernel=(1, 1), strides=(2, 3), pads=(1, 0, 0, 1)),
     Conv(channels=16, filters=24, image=(14, 20), dilations=(2, 3), pads=(0, 3, 4, 0)),
-    Conv(channels=16, filters=16, image=(20, 20), kernel=(2, 2), strides=(3, 3), tail="constant"),
-    Conv(channels=16, filters=48, image=(6, 6), kernel=(6, 6), pads=(0,) * 4, tail="clip"),
-    Conv(channels=24, filters=24, groups=24, image=(13, 13), strides=(2, 2), tail="silu"),
+    Conv(
+        channels=16, filters=16, image=(20, 20), kernel=(2, 2), strides=(3, 3), epilogue="constant"
+    ),
+    Conv(channels=16, filters=48, image=(6, 6), kernel=(6, 6), pads=(0,) * 4, epilogue="clip"),
+    Conv(channels=24, filters=24, groups=24, image=(13, 13), strides=(2, 2), epilogue="silu"),
     Conv(channels=48, filters=48, groups=48, image=(12, 55), kernel=(5, 5), pads=(2, 1, 0, 2)),
-    Conv(channels=64, filters=96, groups=2, image=(7, 13), batch=2, tail="residual"),
+    Conv(channels=64, filters=96, groups=2, image=(7, 13), batch=2, epilogue="residual"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numpy as np
 import pytest
 import tvm
@@ -131,9 +132,10 @@ def test_exponentials_and_roots_are_vectors(spec: DeviceSpec) -> None:
     data = graph.input(3, 50, 31)
     graph.output(graph.op("Exp", data))
     graph.output(graph.op("Sigmoid", data))
+    graph.output(graph.op("Erf", data))
     for power in (0.25, 0.5, 0.75):
         graph.output(graph.op("Pow", graph.op("Abs", data), graph.constant(power)))
-    library = {ir.Op.get(name) for name in ("tirx.exp", "tirx.pow", "tirx.sigmoid")}
+    library = {ir.Op.get(name) for name in ("tirx.exp", "tirx.erf", "tirx.pow", "tirx.sigmoid")}
     for kernel in check(graph, spec):
         assert not scalar_lanes(kernel.scheduled.func)
         calls: list[ir.Op] = []
@@ -160,6 +162,17 @@ def test_exponential_is_exact_to_the_last_places() -> None:
     result = call(scheduled, padded, np.zeros_like(x))[: special.size]
     expected = np.array([np.nan, np.inf, 0, 1, 1, np.inf, np.inf, 0, 0], "float32")
     assert np.array_equal(result, expected, equal_nan=True)
+
+
+def test_error_function_is_exact_to_the_last_places() -> None:
+    special = np.array([np.nan, np.inf, -np.inf, 1e38, -1e-44, 1e-30, -0.0], "float32")
+    x = np.concatenate([np.linspace(-6, 6, 50_000, dtype="float32"), special])
+    data = te.placeholder((x.size,), "float32", "data")
+    func = te.create_prim_func([data, te.compute(data.shape, lambda i: tirx.erf(data[i]))])
+    result = call(schedule(func, SPECS[0]).func, x, np.zeros_like(x))
+    exact = np.array([math.erf(value) for value in x.tolist()])
+    # One unit in the last place of 1, as the C library's.
+    np.testing.assert_allclose(result, exact, rtol=2e-7, atol=1e-43)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.marks import dealt
 from tests.schedules.blocked_harness import (
+    EPILOGUES,
     SPECS,
-    TAILS,
     Choose,
     Conv,
     check,
@@ -97,7 +97,7 @@ convolutions = st.builds(
     filters=st.sampled_from([16, 24, 40, 48, 64]),
     image=st.tuples(st.integers(1, 15), st.one_of(st.integers(1, 20), st.sampled_from([30, 55]))),
     pads=st.tuples(*[st.integers(0, 2)] * 4),
-    tail=st.sampled_from(TAILS),
+    epilogue=st.sampled_from(EPILOGUES),
 ).filter(Conv.is_valid)
 
 
@@ -112,13 +112,13 @@ def test_any_convolution_agrees_with_onnxruntime(
 
 
 AWKWARD = [
-    Conv(channels=16, filters=24, image=(7, 13), tail="silu"),
-    Conv(channels=24, filters=40, image=(14, 14), pads=(0,) * 4, tail="clip", batch=2),
-    Conv(channels=33, filters=16, image=(9, 6), pads=(0, 1, 1, 0), tail="bias"),
-    Conv(channels=16, filters=16, image=(3, 3), pads=(0,) * 4, tail="none"),  # one output
-    Conv(channels=16, filters=48, image=(1, 55), pads=(2, 2, 2, 2), tail="residual"),
-    Conv(channels=48, filters=16, image=(12, 1), tail="plane", batch=3),
-    Conv(channels=16, filters=16, image=(8, 16), tail="constant"),
+    Conv(channels=16, filters=24, image=(7, 13), epilogue="silu"),
+    Conv(channels=24, filters=40, image=(14, 14), pads=(0,) * 4, epilogue="clip", batch=2),
+    Conv(channels=33, filters=16, image=(9, 6), pads=(0, 1, 1, 0), epilogue="bias"),
+    Conv(channels=16, filters=16, image=(3, 3), pads=(0,) * 4, epilogue="none"),  # one output
+    Conv(channels=16, filters=48, image=(1, 55), pads=(2, 2, 2, 2), epilogue="residual"),
+    Conv(channels=48, filters=16, image=(12, 1), epilogue="plane", batch=3),
+    Conv(channels=16, filters=16, image=(8, 16), epilogue="constant"),
 ]
 
 
@@ -150,8 +150,8 @@ def test_gates_read_the_results_of_several_convolutions(
     graph = Graph()
     data = graph.input(1, 32, *size)
     gate, new, old = (
-        Conv(channels=32, filters=48, image=size, tail=tail).build(graph, name, data)
-        for name, tail in (("gate", "sigmoid"), ("new", "bias"), ("old", "bias"))
+        Conv(channels=32, filters=48, image=size, epilogue=epilogue).build(graph, name, data)
+        for name, epilogue in (("gate", "sigmoid"), ("new", "bias"), ("old", "bias"))
     )
     rest = graph.op("Mul", graph.op("Sub", graph.constant(1.0), gate), old)
     state = graph.op("Tanh", graph.op("Add", graph.op("Mul", gate, new), rest))
@@ -168,7 +168,7 @@ def test_error_of_a_deep_layer(m: int, most: float) -> None:
     With the customary points of F(4, 3) it is 7e-6 to 1.3e-5.
     """
     graph = Graph()
-    graph.output(Conv(channels=256, filters=32, image=(18, 18), tail="none").build(graph))
+    graph.output(Conv(channels=256, filters=32, image=(18, 18), epilogue="none").build(graph))
     model = graph.model()
     (name,) = graph.values
     (weights,) = (onnx.numpy_helper.to_array(t) for t in model.graph.initializer)

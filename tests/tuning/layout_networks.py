@@ -29,15 +29,15 @@ def network(*, split: bool = True) -> Graph:
     data = Conv(channels=3, filters=32, image=(14, 12), strides=(2, 2)).build(graph, "stem")
     width = 48 if split else 64  # fills blocks or not
     left = Conv(channels=32, filters=width).build(graph, "left", data)
-    right = Conv(channels=32, filters=width, tail="silu", **ONE).build(graph, "right", data)
+    right = Conv(channels=32, filters=width, epilogue="silu", **ONE).build(graph, "right", data)
     data = graph.op("Add", left, right)
     graph.output(data)
     pooled = graph.op("MaxPool", data, kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4)
-    window = Conv(channels=width, filters=width, groups=width, tail="clip")
+    window = Conv(channels=width, filters=width, groups=width, epilogue="clip")
     data = graph.op("Concat", pooled, window.build(graph, "window", data), axis=1)
-    data = Conv(channels=2 * width, filters=64, tail="bias").build(graph, "joined", data)
+    data = Conv(channels=2 * width, filters=64, epilogue="bias").build(graph, "joined", data)
     mean = graph.op("GlobalAveragePool", data)
-    gate = Conv(channels=64, filters=64, tail="sigmoid", image=(1, 1), **ONE)
+    gate = Conv(channels=64, filters=64, epilogue="sigmoid", image=(1, 1), **ONE)
     data = graph.op("Mul", data, gate.build(graph, "gate", mean))
     parts = [data, data]
     if split:

@@ -65,13 +65,12 @@ def target_option(default: str | None) -> Callable[[_F], _F]:
     )
 
 
-def host_option(command: _F) -> _F:
-    """``--host``: the CPU beside a GPU."""
-    return click.option(
-        "--host",
-        callback=_parse_target,
-        help="The CPU beside a GPU, written as a target; default what the target says.",
-    )(command)
+host_option = click.option(
+    "--host",
+    callback=_parse_target,
+    help="The CPU beside a GPU, written as a target; default what the target says.",
+)
+"""``--host``: the CPU beside a GPU."""
 
 
 def _parse_fallback(
@@ -83,26 +82,24 @@ def _parse_fallback(
     return values[0] if values in (("auto",), ("list",), ("none",), ("error",)) else list(values)
 
 
-def _fallback_option(command: _F) -> _F:
-    """``--fallback``, repeatable."""
-    return click.option(
-        "--fallback",
-        multiple=True,
-        callback=_parse_fallback,
-        metavar="MODE|OPERATOR",
-        help="auto (default), list, none or error; or an operator or node for the CPU. Repeatable.",
-    )(command)
+_fallback_option = click.option(
+    "--fallback",
+    multiple=True,
+    callback=_parse_fallback,
+    metavar="MODE|OPERATOR",
+    help="auto (default), list, none or error; or an operator or node for the CPU. Repeatable.",
+)
+"""``--fallback``, repeatable."""
 
 
-def input_shapes_option(command: _F) -> _F:
-    """``--input-shapes NAME:DIMS``, repeatable."""
-    return click.option(
-        "--input-shapes",
-        multiple=True,
-        callback=_parse_shapes,
-        metavar="NAME:DIMS",
-        help="Shape of an input with dynamic dimensions, as data:1,3,224,224. Repeatable.",
-    )(command)
+input_shapes_option = click.option(
+    "--input-shapes",
+    multiple=True,
+    callback=_parse_shapes,
+    metavar="NAME:DIMS",
+    help="Shape of an input with dynamic dimensions, as data:1,3,224,224. Repeatable.",
+)
+"""``--input-shapes NAME:DIMS``, repeatable."""
 
 
 def _parse_models(
@@ -119,16 +116,15 @@ def _parse_models(
     return models
 
 
-def several_models_option(command: _F) -> _F:
-    """``--model NAME=MODEL``, repeatable, in place of the argument MODEL."""
-    return click.option(
-        "--model",
-        "models",
-        multiple=True,
-        callback=_parse_models,
-        metavar="NAME=MODEL",
-        help="In place of MODEL, one of several for the same artifact. Repeatable.",
-    )(command)
+several_models_option = click.option(
+    "--model",
+    "models",
+    multiple=True,
+    callback=_parse_models,
+    metavar="NAME=MODEL",
+    help="In place of MODEL, one of several for the same artifact. Repeatable.",
+)
+"""``--model NAME=MODEL``, repeatable, in place of the argument MODEL."""
 
 
 def chosen_models(model: str | None, models: dict[str, str]) -> str | dict[str, str]:
@@ -144,24 +140,22 @@ def chosen_models(model: str | None, models: dict[str, str]) -> str | dict[str, 
     return models if model is None else model
 
 
-def _only_option(command: _F) -> _F:
-    """``--only NAME``, repeatable: some of an artifact's models."""
-    return click.option(
-        "--only",
-        multiple=True,
-        metavar="NAME",
-        callback=lambda _ctx, _param, values: list(values) or None,
-        help="Of an artifact with several models, one to run. Repeatable; default all.",
-    )(command)
+_only_option = click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME",
+    callback=lambda _ctx, _param, values: list(values) or None,
+    help="Of an artifact with several models, one to run. Repeatable; default all.",
+)
+"""``--only NAME``, repeatable: some of an artifact's models."""
 
 
-def _threads_option(command: _F) -> _F:
-    """``--num-threads``."""
-    return click.option(
-        "--num-threads",
-        type=click.IntRange(min=1),
-        help="CPU threads; default TVM_NUM_THREADS, else all physical cores.",
-    )(command)
+_threads_option = click.option(
+    "--num-threads",
+    type=click.IntRange(min=1),
+    help="CPU threads; default TVM_NUM_THREADS, else all physical cores.",
+)
+"""``--num-threads``."""
 
 
 def _parse_records(
@@ -170,52 +164,45 @@ def _parse_records(
     return False if value == "none" else value
 
 
-def _memory_budget_option(command: _F) -> _F:
-    """``--memory-budget``."""
-    return click.option(
-        "--memory-budget",
-        metavar="SIZE",
-        help="What a process that loads the model and runs it may take, as 512MiB or 1.5GB: the "
-        "fastest plan that fits is taken.",
-    )(command)
+_memory_budget_option = click.option(
+    "--memory-budget",
+    metavar="SIZE",
+    help="What a process that loads the model and runs it may take, as 512MiB or 1.5GB: the "
+    "fastest plan that fits is taken.",
+)
+"""``--memory-budget``."""
 
 
-def _tuning_records_option(command: _F) -> _F:
-    """``--tuning-records``."""
-    return click.option(
-        "--tuning-records",
-        "tuning_logs",
-        callback=_parse_records,
-        metavar="PATH|none",
-        help="Folder or file of tuning records in place of your own, or none at all.",
-    )(command)
+_tuning_records_option = click.option(
+    "--tuning-records",
+    "tuning_logs",
+    callback=_parse_records,
+    metavar="PATH|none",
+    help="Folder or file of tuning records in place of your own, or none at all.",
+)
+"""``--tuning-records``."""
 
 
-def records_folder_option(command: _F) -> _F:
-    """``--tuning-records`` of a command that writes them."""
-    return click.option(
-        "--tuning-records",
-        "tuning_logs",
-        callback=_parse_records,
-        metavar="FOLDER",
-        help="Folder in place of your own.",
-    )(command)
+records_folder_option = click.option(
+    "--tuning-records",
+    "tuning_logs",
+    callback=_parse_records,
+    metavar="FOLDER",
+    help="Folder in place of your own.",
+)
+"""``--tuning-records`` of a command that writes them."""
 
 
-def html_option(command: _F) -> _F:
-    """``--html``."""
-    return click.option(
-        "--html",
-        type=click.Path(dir_okay=False, path_type=Path),
-        help="Write the report as an HTML page too.",
-    )(command)
+html_option = click.option(
+    "--html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the report as an HTML page too.",
+)
+"""``--html``."""
 
 
-def json_option(command: _F) -> _F:
-    """``--json``."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(
-        command
-    )
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+"""``--json``."""
 
 
 def rpc_options(command: _F) -> _F:

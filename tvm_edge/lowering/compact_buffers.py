@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
+
+from tvm_edge.schedules.accesses import nodes_in
 
 __all__ = ["CompactScheduled"]
 
@@ -35,11 +36,4 @@ class CompactScheduled:
 
 
 def _allocates_in_blocks(func: tirx.PrimFunc) -> bool:
-    found = False
-
-    def visit(block: s_tir.SBlock) -> None:
-        nonlocal found
-        found |= bool(len(block.alloc_buffers))
-
-    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, visit))
-    return found
+    return any(len(block.alloc_buffers) for block in nodes_in(func.body, s_tir.SBlock))

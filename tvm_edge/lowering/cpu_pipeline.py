@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import tvm
-from tvm import tirx
-from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
-
-from tvm_edge.lowering.tvm_passes import lowering_passes
+from tvm_edge.lowering.tvm_passes import lowering_passes, register_pipeline
 
 __all__ = ["CPU", "PASSES", "register"]
 
@@ -19,7 +15,4 @@ PASSES = lowering_passes()
 
 def register() -> None:
     """Let TVM know the pipeline by its name; more than once does no harm."""
-    passes = tvm.transform.Sequential(PASSES, name="CPU")
-    tirx.compilation_pipeline.register_tir_pipeline(
-        CPU, lambda: (passes, finalize_host_passes, finalize_device_passes)
-    )
+    register_pipeline(CPU, PASSES)

@@ -13,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_edge.schedules.accesses import IF_THEN_ELSE
+from tvm_edge.schedules.accesses import IF_THEN_ELSE, nodes_in
 
 __all__ = ["NameConvertedVectors"]
 
@@ -35,13 +35,8 @@ class NameConvertedVectors:
 
 
 def _named(statement: tirx.Stmt) -> tirx.Stmt:
-    guarded: list[tirx.Cast] = []
-
-    def branches(call: ir.Call) -> None:
-        if call.op.same_as(IF_THEN_ELSE):
-            tvm_ffi.structural_walk(call, (tirx.Cast, guarded.append))
-
-    tvm_ffi.structural_walk(statement, (ir.Call, branches))
+    choices = (call for call in nodes_in(statement, ir.Call) if call.op.same_as(IF_THEN_ELSE))
+    guarded = [cast for call in choices for cast in nodes_in(call, tirx.Cast)]
     bindings: list[tirx.Stmt] = []
 
     def bind(cast: tirx.Cast) -> Any:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import tvm
-from tvm import tirx
-from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
-
 from tvm_edge.lowering.cuda_casts import NameConvertedVectors
 from tvm_edge.lowering.dependent_launches import DependentLaunches
-from tvm_edge.lowering.tvm_passes import lowering_passes
+from tvm_edge.lowering.tvm_passes import lowering_passes, register_pipeline
 
 __all__ = ["CUDA", "PASSES", "register"]
 
@@ -21,11 +17,4 @@ PASSES = lowering_passes(kernels=(DependentLaunches(),))
 
 def register() -> None:
     """Let TVM know the pipeline by its name; more than once does no harm."""
-    passes = tvm.transform.Sequential(PASSES, name="CUDA")
-    tirx.compilation_pipeline.register_tir_pipeline(
-        CUDA, lambda: (passes, finalize_host_passes, _finalize_device_passes)
-    )
-
-
-def _finalize_device_passes() -> tvm.transform.Pass:
-    return tvm.transform.Sequential([finalize_device_passes(), NameConvertedVectors()])
+    register_pipeline(CUDA, PASSES, NameConvertedVectors())

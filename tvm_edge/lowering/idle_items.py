@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
-from tvm_edge.schedules.accesses import uses
+from tvm_edge.schedules.accesses import nodes_in, uses
 from tvm_edge.schedules.grid import sequence
 
 __all__ = ["can_idle", "has_barrier", "only_where"]
@@ -24,14 +23,7 @@ _BARRIER = "tirx.tvm_storage_sync"
 
 def has_barrier(node: Any) -> bool:
     """Return whether a statement or expression has a barrier of work-items."""
-    found = False
-
-    def visit(call: ir.Call) -> None:
-        nonlocal found
-        found |= _is_barrier(call)
-
-    tvm_ffi.structural_walk(node, (ir.Call, visit))
-    return found
+    return any(_is_barrier(call) for call in nodes_in(node, ir.Call))
 
 
 def _is_barrier(call: ir.Call) -> bool:
@@ -86,18 +78,14 @@ def _reached(stmt: tirx.Stmt, varying: list[tirx.Var]) -> bool:
 
 def _varies(expr: tirx.Expr, varying: Sequence[tirx.Var]) -> bool:
     """Return whether work-items of a group may find different values, or idle ones none."""
-    found = any(uses(expr, var) for var in varying)
-
-    def load(node: ir.TensorLoad) -> None:
-        nonlocal found
-        found |= node.source.scope() not in ("global", "shared")
-
-    def call(node: ir.Call) -> None:
-        nonlocal found
-        found |= not isinstance(node.op, ir.Op) or not str(node.op.name).startswith("prim.")
-
-    tvm_ffi.structural_walk(expr, ((ir.TensorLoad, load), (ir.Call, call)))
-    return found
+    return (
+        any(uses(expr, var) for var in varying)
+        or any(n.source.scope() not in ("global", "shared") for n in nodes_in(expr, ir.TensorLoad))
+        or any(
+            not isinstance(node.op, ir.Op) or not str(node.op.name).startswith("prim.")
+            for node in nodes_in(expr, ir.Call)
+        )
+    )
 
 
 def only_where(active: tirx.Expr, stmt: tirx.Stmt) -> tirx.Stmt:
@@ -141,14 +129,7 @@ def _is_arithmetic(stmt: tirx.Stmt) -> bool:
     """Return whether a statement only names a calculated value or an address, and reads nothing."""
     if not isinstance(stmt, tirx.Bind):
         return False
-    reads = False
-
-    def read(_: ir.TensorLoad) -> None:
-        nonlocal reads
-        reads = True
-
-    tvm_ffi.structural_walk(stmt.value, (ir.TensorLoad, read))
-    return not reads or not isinstance(stmt.var.ty, ir.PrimType)
+    return not nodes_in(stmt.value, ir.TensorLoad) or not isinstance(stmt.var.ty, ir.PrimType)
 
 
 def _around_barrier(active: tirx.Expr, stmt: tirx.Stmt) -> tirx.Stmt:

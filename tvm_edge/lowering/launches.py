@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm_edge.lowering.idle_items import can_idle, has_barrier
 from tvm_edge.lowering.local_arrays import is_movable
 from tvm_edge.lowering.parallel_members import is_pin, pinned_sub_groups
-from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.accesses import constant, nodes_in
 
 __all__ = ["Launch", "Sizes", "digits", "extent", "take_apart"]
 
@@ -122,20 +122,16 @@ def take_apart(stmt: tirx.Stmt) -> Launch | None:
     indices: list[tuple[tirx.Var, str]] = []
     arrays: list[tirx.Buffer] = []
     other: list[tirx.Stmt] = []
-
-    def attribute(node: tirx.AttrStmt) -> None:
+    for node in nodes_in(stmt, tirx.AttrStmt):
         if node.attr_key == "thread_extent":
             tag = str(node.node.thread_tag)
             extents.setdefault(tag, set()).add(constant(node.value))
             indices.append((node.node.var, tag))
-
-    def allocate(node: tirx.AllocBuffer) -> None:
+    for node in nodes_in(stmt, tirx.AllocBuffer):
         if node.buffer.scope() == "shared" and is_movable(node.buffer, stmt):
             arrays.append(node.buffer)
         elif node.buffer.scope() != "local":
             other.append(node)
-
-    tvm_ffi.structural_walk(stmt, ((tirx.AttrStmt, attribute), (tirx.AllocBuffer, allocate)))
     known = {f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx") for axis in "xyz"}
     if other or not extents.keys() <= known:
         return None

@@ -9,11 +9,10 @@ from __future__ import annotations
 import re
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 
 from tvm_edge.lowering.opencl_functions import is_opencl
-from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.accesses import constant, nodes_in
 from tvm_edge.schedules.gpu.subgroup_calls import PIN
 
 __all__ = ["RequireWorkGroups", "with_attributes"]
@@ -38,13 +37,11 @@ class RequireWorkGroups:
     def transform_function(
         self, func: tirx.PrimFunc, _mod: tvm.IRModule, _ctx: tvm.transform.PassContext
     ) -> tirx.PrimFunc:
-        sizes: dict[str, int | None] = {}
-
-        def visit(attribute: tirx.AttrStmt) -> None:
-            if attribute.attr_key == "thread_extent":
-                sizes[str(attribute.node.thread_tag)] = constant(attribute.value)
-
-        tvm_ffi.structural_walk(func.body, (tirx.AttrStmt, visit))
+        sizes = {
+            str(attribute.node.thread_tag): constant(attribute.value)
+            for attribute in nodes_in(func.body, tirx.AttrStmt)
+            if attribute.attr_key == "thread_extent"
+        }
         if not is_opencl(func) or not sizes:
             return func
         group = [sizes.get(f"threadIdx.{axis}", 1) for axis in "xyz"]

@@ -7,7 +7,7 @@ import tvm_ffi
 from tvm import tirx
 
 from tvm_edge.lowering.opencl_functions import is_opencl
-from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.accesses import constant, nodes_in
 from tvm_edge.schedules.grid import GRID, sequence
 
 __all__ = ["LaunchLoops"]
@@ -77,18 +77,9 @@ def _alone(stmt: tirx.Stmt) -> tirx.Stmt:
 
 def _launches(stmt: tirx.Stmt, *, grids: bool = True) -> bool:
     """Return whether a statement contains a launch (if `grids`), or a loop that becomes one."""
-    found = False
-
-    def on_loop(loop: tirx.For) -> None:
-        nonlocal found
-        found |= loop.kind == _PARALLEL
-
-    def on_attribute(node: tirx.AttrStmt) -> None:
-        nonlocal found
-        found |= grids and node.attr_key == "thread_extent"
-
-    tvm_ffi.structural_walk(stmt, ((tirx.For, on_loop), (tirx.AttrStmt, on_attribute)))
-    return found
+    return any(loop.kind == _PARALLEL for loop in nodes_in(stmt, tirx.For)) or any(
+        grids and node.attr_key == "thread_extent" for node in nodes_in(stmt, tirx.AttrStmt)
+    )
 
 
 def _grid(loop: tirx.For) -> tirx.Stmt:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import tvm
-from tvm import tirx
-from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
-
 from tvm_edge.lowering.opencl_accesses import NameUnalignedStores
 from tvm_edge.lowering.opencl_attributes import RequireWorkGroups
 from tvm_edge.lowering.opencl_constants import ExactConstants
 from tvm_edge.lowering.opencl_grids import LaunchLoops
 from tvm_edge.lowering.opencl_vectors import LegalizeVectors
-from tvm_edge.lowering.tvm_passes import lowering_passes
+from tvm_edge.lowering.tvm_passes import lowering_passes, register_pipeline
 
 __all__ = ["OPENCL", "PASSES", "register"]
 
@@ -24,13 +20,5 @@ PASSES = lowering_passes(loops=(LaunchLoops(), LegalizeVectors()), kernels=(Requ
 
 def register() -> None:
     """Let TVM know the pipeline by its name; more than once does no harm."""
-    passes = tvm.transform.Sequential(PASSES, name="OpenCL")
-    tirx.compilation_pipeline.register_tir_pipeline(
-        OPENCL, lambda: (passes, finalize_host_passes, _finalize_device_passes)
-    )
-
-
-def _finalize_device_passes() -> tvm.transform.Pass:
-    """TVM's, which leave index expressions as the code generator writes them, and ours."""
-    own = (NameUnalignedStores(), ExactConstants())
-    return tvm.transform.Sequential([finalize_device_passes(), *own])
+    # TVM's leave index expressions as the code generator writes them.
+    register_pipeline(OPENCL, PASSES, NameUnalignedStores(), ExactConstants())

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvm_edge.lowering.opencl_functions import is_opencl
-from tvm_edge.schedules.accesses import constant, uses
+from tvm_edge.schedules.accesses import constant, nodes_in, uses
 
 __all__ = ["LegalizeVectors"]
 
@@ -75,24 +75,14 @@ def _serial(loop: tirx.For) -> tirx.For:
 
 def _has_truth_values(stmt: tirx.Stmt) -> bool:
     """Return whether truth values are loaded, stored or converted."""
-    found = False
-
-    def load(node: ir.TensorLoad) -> None:
-        nonlocal found
-        found |= node.source.dtype == "bool"
-
-    def store(node: tirx.BufferStore) -> None:
-        nonlocal found
-        found |= node.buffer.dtype == "bool"
-
-    def cast(node: tirx.Cast) -> None:
-        nonlocal found
-        found |= node.ty.dtype == "bool" or node.value.ty.dtype == "bool"
-
-    tvm_ffi.structural_walk(
-        stmt, ((ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.Cast, cast))
+    return (
+        any(node.source.dtype == "bool" for node in nodes_in(stmt, ir.TensorLoad))
+        or any(node.buffer.dtype == "bool" for node in nodes_in(stmt, tirx.BufferStore))
+        or any(
+            node.ty.dtype == "bool" or node.value.ty.dtype == "bool"
+            for node in nodes_in(stmt, tirx.Cast)
+        )
     )
-    return found
 
 
 def _with_vectors_of_bytes(loop: tirx.For) -> tirx.For:
@@ -141,16 +131,8 @@ def _with_branches(stmt: tirx.Stmt, lane: tirx.Var) -> tirx.Stmt:
 
 def _defined(stmt: tirx.Stmt) -> list[tirx.Var]:
     """Variables and buffers that a statement defines for itself; each lane may have its own."""
-    found: list[tirx.Var] = []
-
-    def bind(node: tirx.Bind | tirx.Let) -> None:
-        found.append(node.var)
-
-    def allocate(node: tirx.AllocBuffer) -> None:
-        found.append(node.buffer)
-
-    tvm_ffi.structural_walk(stmt, (((tirx.Bind, tirx.Let), bind), (tirx.AllocBuffer, allocate)))
-    return found
+    bound = [node.var for node in nodes_in(stmt, tirx.Bind, tirx.Let)]
+    return bound + [node.buffer for node in nodes_in(stmt, tirx.AllocBuffer)]
 
 
 def _part(loop: tirx.For, start: int, length: int) -> tirx.Stmt:

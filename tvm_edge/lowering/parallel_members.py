@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.accesses import constant, nodes_in
 from tvm_edge.schedules.base import WORKSPACE, workspace_of
 from tvm_edge.schedules.gpu.subgroup_calls import PIN
 from tvm_edge.schedules.grid import GRID
@@ -154,14 +154,7 @@ def can_compose(members: Sequence[tirx.PrimFunc]) -> str:
 
 def pinned_sub_groups(stmt: tirx.Stmt) -> set[int]:
     """The sizes of sub-groups that a statement requires."""
-    found: set[int] = set()
-
-    def visit(node: tirx.Evaluate) -> None:
-        if is_pin(node):
-            found.add(int(node.value.args[1]))
-
-    tvm_ffi.structural_walk(stmt, (tirx.Evaluate, visit))
-    return found
+    return {int(node.value.args[1]) for node in nodes_in(stmt, tirx.Evaluate) if is_pin(node)}
 
 
 def is_pin(node: tirx.Evaluate) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import tvm
 from tvm import s_tir, tirx
+from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from tvm_edge.lowering.argument_checks import DropArgumentChecks
 from tvm_edge.lowering.compact_buffers import CompactScheduled
@@ -17,7 +18,7 @@ from tvm_edge.lowering.merge_launches import MergeLaunches
 from tvm_edge.lowering.merge_loops import MergeLoops
 from tvm_edge.lowering.outline_members import OutlineMembers
 
-__all__ = ["lowering_passes"]
+__all__ = ["lowering_passes", "register_pipeline"]
 
 
 def lowering_passes(
@@ -86,3 +87,27 @@ def lowering_passes(
         tirx.transform.FP8StorageLegalize(),
         tirx.transform.BF16StorageLegalize(),
     ]
+
+
+def register_pipeline(
+    name: str, passes: Sequence[tvm.transform.Pass], *last: tvm.transform.Pass
+) -> None:
+    """Let TVM know a pipeline by its name; more than once does no harm.
+
+    Parameters
+    ----------
+    name : str
+    passes : sequence of Pass
+        Down to functions of the host and of the device.
+    *last : Pass
+        For functions of the device, after TVM's passes that finish them.
+    """
+    sequence = tvm.transform.Sequential(passes, name=name)
+    tirx.compilation_pipeline.register_tir_pipeline(
+        name,
+        lambda: (
+            sequence,
+            finalize_host_passes,
+            lambda: tvm.transform.Sequential([finalize_device_passes(), *last]),
+        ),
+    )

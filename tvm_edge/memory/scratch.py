@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from tvm_edge.lowering import cpu_pipeline
-from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.accesses import constant, nodes_in
 
 __all__ = ["Scratch", "kept", "scratch_of"]
 
@@ -65,14 +64,9 @@ def scratch_of(func: tirx.PrimFunc, target: tvm.target.Target) -> Scratch:
     with target:
         for each in _to_allocations():
             mod = each(mod)
-    inside: list[tirx.Buffer] = []
-
-    def loop(node: tirx.For) -> None:
-        if node.kind == tirx.ForKind.PARALLEL:
-            inside.extend(_allocated(node.body))
-
     body = mod[name].body
-    tvm_ffi.structural_walk(body, (tirx.For, loop))
+    parallel = (loop for loop in nodes_in(body, tirx.For) if loop.kind == tirx.ForKind.PARALLEL)
+    inside = [buffer for loop in parallel for buffer in _allocated(loop.body)]
     everywhere = _allocated(body)
     outside = [b for b in everywhere if not any(b.same_as(own) for own in inside)]
     return Scratch(_sizes(outside), _sizes(inside))
@@ -99,28 +93,14 @@ def _to_allocations() -> list[tvm.transform.Pass]:
 
 def _allocates(func: tirx.PrimFunc) -> bool:
     """Return whether there is anything to look for: lowering a kernel costs some milliseconds."""
-    found = False
-
-    def block(node: s_tir.SBlock) -> None:
-        nonlocal found
-        found |= any(_nbytes(buffer) > _ON_STACK for buffer in node.alloc_buffers)
-
-    def statement(node: tirx.AllocBuffer) -> None:
-        nonlocal found
-        found |= _nbytes(node.buffer) > _ON_STACK
-
-    tvm_ffi.structural_walk(func.body, ((s_tir.SBlock, block), (tirx.AllocBuffer, statement)))
-    return found
+    return any(
+        any(_nbytes(buffer) > _ON_STACK for buffer in node.alloc_buffers)
+        for node in nodes_in(func.body, s_tir.SBlock)
+    ) or any(_nbytes(node.buffer) > _ON_STACK for node in nodes_in(func.body, tirx.AllocBuffer))
 
 
 def _allocated(stmt: tirx.Stmt) -> list[tirx.Buffer]:
-    found: list[tirx.Buffer] = []
-
-    def statement(node: tirx.AllocBuffer) -> None:
-        found.append(node.buffer)
-
-    tvm_ffi.structural_walk(stmt, (tirx.AllocBuffer, statement))
-    return found
+    return [node.buffer for node in nodes_in(stmt, tirx.AllocBuffer)]
 
 
 def _sizes(buffers: Iterable[tirx.Buffer]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvm_edge.schedules.emit import register, registers
+from tvm_edge.schedules.emit import either, register, registers
 from tvm_edge.schedules.vision.keys import WORD, pack, position_of
 
 __all__ = ["Read", "key_of", "merge", "select", "sort_keys", "sort_words"]
@@ -51,11 +51,11 @@ def sort_keys(
 
 def sort_words(front: Any, back: Any, base: Any, count: Any) -> None:
     """Sort the words ``front[base:base + count]`` by their keys; equal keys keep their order."""
-    with T.If(count <= _FEW):
-        with T.Then():
-            _insertion_sort(front, base, count)
-        with T.Else():
-            _radix_sort(front, back, base, count)
+    either(
+        count <= _FEW,
+        lambda: _insertion_sort(front, base, count),
+        lambda: _radix_sort(front, back, base, count),
+    )
 
 
 def _insertion_sort(words: Any, base: Any, count: Any, whole: bool = False) -> None:

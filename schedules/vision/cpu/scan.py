@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.emit import Kernel, function, register, registers, spread, when
+from tvm_edge.schedules.emit import Kernel, either, function, register, registers, spread, when
 from tvm_edge.schedules.vision.operators import OPERATORS, Associative
 
 __all__ = ["scan_lines"]
@@ -69,11 +69,11 @@ def scan_lines(
             return _Table(load, store, length, reverse)
 
         scan = _Scan(kind, OPERATORS[operator], exclusive)
-        with T.If(inner == 1):
-            with T.Then():
-                _scan_along(scan, table(1), outer, spec)
-            with T.Else():
-                _scan_across(scan, table(inner), outer, inner)
+        either(
+            inner == 1,
+            lambda: _scan_along(scan, table(1), outer, spec),
+            lambda: _scan_across(scan, table(inner), outer, inner),
+        )
 
     return function([(shape, dtype)], [(shape, out_dtype)], body)
 
@@ -214,11 +214,7 @@ def _scan_along(scan: _Scan, table: _Table, outer: tirx.Expr, spec: DeviceSpec) 
     if cores == 1:
         alone()
         return
-    with T.If(tirx.all(outer < cores, length >= _MIN_TO_SHARE)):
-        with T.Then():
-            together()
-        with T.Else():
-            alone()
+    either(tirx.all(outer < cores, length >= _MIN_TO_SHARE), together, alone)
 
 
 def _scan_across(scan: _Scan, table: _Table, outer: tirx.Expr, inner: tirx.Expr) -> None:

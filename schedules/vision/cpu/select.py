@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.emit import Kernel, function, register, require, spread, when
+from tvm_edge.schedules.emit import Kernel, either, function, register, require, spread, when
 from tvm_edge.schedules.vision.cpu.radix import Read, key_of, select, sort_keys, sort_words
 from tvm_edge.schedules.vision.keys import WORD, keys_of, pack, position_of
 
@@ -100,11 +100,7 @@ def top_k_rows(dtype: str, k: int, spec: DeviceSpec, *, largest: bool, index_dty
             each_alone()
             return
         share = max(_MIN_TO_SHARE, 16 * k * cores)
-        with T.If(tirx.all(rows < cores, length >= share)):
-            with T.Then():
-                together()
-            with T.Else():
-                each_alone()
+        either(tirx.all(rows < cores, length >= share), together, each_alone)
 
     return function([([rows, length], dtype)], [([rows, k], index_dtype), ([rows, k], dtype)], body)
 

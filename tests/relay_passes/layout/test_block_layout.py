@@ -80,7 +80,7 @@ def between(graph: Graph, kind: str, data: str) -> str:
         side = Conv(channels=32, filters=48, **ONE).build(graph, "side", data)
         return graph.op("Concat", side, data, axis=1)
     if kind == "squeeze and excitation":
-        gate = Conv(channels=32, filters=32, tail="sigmoid", image=(1, 1), **ONE)
+        gate = Conv(channels=32, filters=32, epilogue="sigmoid", image=(1, 1), **ONE)
         return graph.op("Mul", data, gate.build(graph, "gate", graph.op("GlobalAveragePool", data)))
     assert kind == "resize"
     scales = graph.constant(np.array([1, 1, 2, 2], "float32"))
@@ -103,7 +103,7 @@ def between(graph: Graph, kind: str, data: str) -> str:
 )
 def test_images_stay_in_blocks_between_convolutions(kind: str) -> None:
     graph = Graph()
-    data = Conv(channels=24, filters=32, image=(11, 9), tail="bias").build(graph, "first")
+    data = Conv(channels=24, filters=32, image=(11, 9), epilogue="bias").build(graph, "first")
     data = between(graph, kind, data)
     channels = 80 if kind == "concat" else 32
     graph.output(Conv(channels=channels, filters=24, **ONE).build(graph, "last", data))
@@ -123,7 +123,7 @@ def test_an_image_is_packed_once_for_all_that_read_it() -> None:
 
 def test_an_image_is_unpacked_once_for_all_that_read_it() -> None:
     graph = Graph()
-    data = Conv(channels=32, filters=40, tail="bias").build(graph)
+    data = Conv(channels=32, filters=40, epilogue="bias").build(graph)
     graph.output(graph.op("Softmax", data, axis=1))
     graph.output(graph.op("Transpose", data, perm=[0, 3, 1, 2]))
     graph.output(graph.op("ReduceMax", data, axes=[1]))
@@ -149,7 +149,9 @@ def test_three_channels_are_read_as_they_are() -> None:
 
 def test_constants_that_broadcast_are_packed() -> None:
     graph = Graph()
-    data = Conv(channels=32, filters=24, image=(6, 5), tail="none", batch=2).build(graph, "first")
+    data = Conv(channels=32, filters=24, image=(6, 5), epilogue="none", batch=2).build(
+        graph, "first"
+    )
     random = np.random.default_rng(0)
     for shape in ((), (1,), (5,), (6, 1), (24, 1, 1), (1, 24, 6, 5), (2, 1, 6, 5), (2, 24, 1, 1)):
         data = graph.op("Mul", data, graph.constant(random.normal(size=shape)))
@@ -184,7 +186,7 @@ def test_units_of_shufflenet_gather_channels_once() -> None:
         kept, other = graph.ops("Split", 2, data, graph.constant(np.array([58, 58])), axis=1)
         for part, conv in (
             ("expand", Conv(channels=58, filters=58, **ONE)),
-            ("window", Conv(channels=58, filters=58, groups=58, tail="bias")),
+            ("window", Conv(channels=58, filters=58, groups=58, epilogue="bias")),
             ("project", Conv(channels=58, filters=58, **ONE)),
         ):
             other = conv.build(graph, f"{part}{unit}", other)
@@ -380,7 +382,7 @@ def mixed() -> onnx.ModelProto:
     data = Conv(channels=32, filters=40).build(graph, "first")
     graph.output(data)
     soft = graph.op("Softmax", data, name="softmax", axis=1)
-    graph.output(Conv(channels=40, filters=32, tail="silu").build(graph, "second", soft))
+    graph.output(Conv(channels=40, filters=32, epilogue="silu").build(graph, "second", soft))
     return graph.model()
 
 

@@ -34,7 +34,7 @@ def expected_values(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> np
 @pytest.mark.parametrize("filters", [32, 24], ids=["whole blocks", "filled"])
 def test_infinity_in_an_image_that_is_clipped_later(filters: int) -> None:
     graph = Graph()
-    first = Conv(channels=32, filters=filters, tail="clip").build(graph, "first")
+    first = Conv(channels=32, filters=filters, epilogue="clip").build(graph, "first")
     graph.output(Conv(channels=filters, filters=32, **ONE).build(graph, "last", first))
     model = graph.model()
     inputs = {"in0": graph.values["in0"].copy()}
@@ -45,7 +45,7 @@ def test_infinity_in_an_image_that_is_clipped_later(filters: int) -> None:
 
 def test_not_a_number_stays_at_its_pixels() -> None:
     graph = Graph()
-    graph.output(Conv(channels=24, filters=24, tail="bias").build(graph))
+    graph.output(Conv(channels=24, filters=24, epilogue="bias").build(graph))
     model = graph.model()
     inputs = {"in0": graph.values["in0"].copy()}
     inputs["in0"][0, 23, 4, 4] = np.nan

@@ -8,15 +8,15 @@ from tests.schedules.harness import Graph
 
 
 def conv(
-    *data: int, outputs: int, kernel: tuple[int, ...], tail: bool = True, **attributes: Any
+    *data: int, outputs: int, kernel: tuple[int, ...], epilogue: bool = True, **attributes: Any
 ) -> Graph:
     """A convolution, with a bias and a ReLU unless told otherwise."""
     graph = Graph()
     group = attributes.get("group", 1)
     weight = graph.input(outputs, data[1] // group, *kernel)
-    bias = [graph.input(outputs)] if tail else []
+    bias = [graph.input(outputs)] if epilogue else []
     result = graph.op("Conv", graph.input(*data), weight, *bias, **attributes)
-    graph.output(graph.op("Relu", result) if tail else result)
+    graph.output(graph.op("Relu", result) if epilogue else result)
     return graph
 
 

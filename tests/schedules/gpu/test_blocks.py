@@ -38,24 +38,26 @@ from tvm_edge.tuning.tunable import layout_graph_of
 
 DENSE = {
     "pointwise": Conv(channels=24, filters=40, kernel=(1, 1), pads=(0,) * 4, image=(9, 14)),
-    "3x3": Conv(channels=16, filters=24, image=(11, 7), tail="residual"),
-    "stride": Conv(channels=8, filters=16, image=(17, 23), strides=(2, 2), tail="silu"),
-    "stem": Conv(channels=3, filters=16, image=(21, 19), kernel=(7, 7), pads=(3,) * 4, tail="bias"),
-    "dilated": Conv(
-        channels=16, filters=8, image=(15, 14), dilations=(2, 3), pads=(2, 0, 1, 3), tail="clip"
+    "3x3": Conv(channels=16, filters=24, image=(11, 7), epilogue="residual"),
+    "stride": Conv(channels=8, filters=16, image=(17, 23), strides=(2, 2), epilogue="silu"),
+    "stem": Conv(
+        channels=3, filters=16, image=(21, 19), kernel=(7, 7), pads=(3,) * 4, epilogue="bias"
     ),
-    "filled": Conv(channels=14, filters=19, image=(6, 6), batch=2, kernel=(2, 3), tail="plane"),
+    "dilated": Conv(
+        channels=16, filters=8, image=(15, 14), dilations=(2, 3), pads=(2, 0, 1, 3), epilogue="clip"
+    ),
+    "filled": Conv(channels=14, filters=19, image=(6, 6), batch=2, kernel=(2, 3), epilogue="plane"),
     "5x5": Conv(channels=8, filters=12, image=(9, 9), kernel=(5, 5), pads=(2,) * 4),
 }
 DEPTHWISE = {
-    "window": Conv(channels=24, filters=24, groups=24, image=(14, 13), tail="clip"),
+    "window": Conv(channels=24, filters=24, groups=24, image=(14, 13), epilogue="clip"),
     "window stride": Conv(
         channels=20, filters=20, groups=20, image=(9, 17), strides=(2, 2), batch=2
     ),
     "window 5x5": Conv(
         channels=16, filters=16, groups=16, image=(7, 8), kernel=(5, 5), pads=(2, 1, 2, 3)
     ),
-    "window filled": Conv(channels=11, filters=11, groups=11, image=(5, 9), tail="residual"),
+    "window filled": Conv(channels=11, filters=11, groups=11, image=(5, 9), epilogue="residual"),
 }
 ALL = DENSE | DEPTHWISE
 FEW = {

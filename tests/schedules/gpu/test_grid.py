@@ -91,8 +91,8 @@ def test_private_memory_is_bounded() -> None:
     few, many = (
         compile_as(conv_model(conv), spec, task_padding)
         for conv in (
-            Conv(channels=64, image=(3, 40), tail="none"),
-            Conv(channels=4096, image=(3, 40), tail="none"),
+            Conv(channels=64, image=(3, 40), epilogue="none"),
+            Conv(channels=4096, image=(3, 40), epilogue="none"),
         )
     )
     assert few.rules_of("conv") == {"conv2d_blocked"}
@@ -113,15 +113,15 @@ def conv_model(conv: Conv) -> onnx.ModelProto:
 
 
 @any_spec
-def test_convolutions_with_every_tail(spec: DeviceSpec, on_cpu: DeviceSpec) -> None:
+def test_convolutions_with_every_epilogue(spec: DeviceSpec, on_cpu: DeviceSpec) -> None:
     """Remainders of tiles in both directions, strides, groups, few channels, depthwise."""
     lanes = spec.lanes()
     convs = [
-        Conv(channels=2 * lanes, filters=3 * lanes, image=(7, 29), tail="bias"),
-        Conv(channels=lanes, filters=2 * lanes, image=(15, 17), strides=(2, 2), tail="silu"),
-        Conv(channels=2 * lanes, filters=lanes, kernel=(1, 1), pads=(0,) * 4, tail="residual"),
+        Conv(channels=2 * lanes, filters=3 * lanes, image=(7, 29), epilogue="bias"),
+        Conv(channels=lanes, filters=2 * lanes, image=(15, 17), strides=(2, 2), epilogue="silu"),
+        Conv(channels=2 * lanes, filters=lanes, kernel=(1, 1), pads=(0,) * 4, epilogue="residual"),
         Conv(channels=3, filters=lanes, image=(21, 19), kernel=(7, 7), strides=(2, 2)),
-        Conv(channels=2 * lanes, filters=2 * lanes, groups=2, tail="clip"),
+        Conv(channels=2 * lanes, filters=2 * lanes, groups=2, epilogue="clip"),
     ]
     compiled = check_convs(convs, spec, direct)
     for i, _ in enumerate(convs):
@@ -141,8 +141,8 @@ def test_winograd(spec: DeviceSpec, on_cpu: DeviceSpec) -> None:
     """Tiles that reach beyond the image; the operand of a residual is overwritten in place."""
     lanes = spec.lanes()
     convs = [
-        Conv(channels=2 * lanes, filters=3 * lanes, image=(11, 14), tail="residual"),
-        Conv(channels=2 * lanes, filters=lanes, image=(8, 8), tail="silu"),
+        Conv(channels=2 * lanes, filters=3 * lanes, image=(11, 14), epilogue="residual"),
+        Conv(channels=2 * lanes, filters=lanes, image=(8, 8), epilogue="silu"),
     ]
     compiled = check_convs(convs, spec, winograd)
     assert {rule for i in (0, 1) for rule in compiled.rules_of(f"conv{i}")} == {"winograd"}

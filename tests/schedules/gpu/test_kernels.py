@@ -27,7 +27,7 @@ def size(request: pytest.FixtureRequest) -> None:
         conv(1, 3, 47, 61, outputs=16, kernel=(7, 7), strides=[2, 2], pads=[3] * 4),
         conv(2, 6, 13, 13, outputs=10, kernel=(3, 3), pads=[1] * 4),
         conv(1, 16, 14, 14, outputs=24, kernel=(1, 1)),
-        conv(1, 8, 15, 15, outputs=12, kernel=(1, 1), strides=[2, 2], tail=False),
+        conv(1, 8, 15, 15, outputs=12, kernel=(1, 1), strides=[2, 2], epilogue=False),
         conv(1, 8, 9, 11, outputs=12, kernel=(3, 5), group=2, dilations=[2, 1], pads=[2, 0, 1, 3]),
         conv(1, 4, 2003, outputs=6, kernel=(3,)),  # a prime length: the last group is guarded
         conv(1, 3, 6, 9, 11, outputs=16, kernel=(3, 3, 3), pads=[1] * 6),

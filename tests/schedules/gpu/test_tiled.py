@@ -52,7 +52,7 @@ GRAPHS = {
     "3x3": conv(1, 16, 7, 9, outputs=20, kernel=(3, 3), pads=[1] * 4),
     "strided": conv(2, 9, 13, 11, outputs=33, kernel=(3, 2), strides=[2, 3], pads=[1, 0, 2, 1]),
     "groups": conv(1, 32, 8, 8, outputs=24, kernel=(3, 3), group=2, dilations=[2, 2]),
-    "1x1": conv(1, 40, 6, 6, outputs=16, kernel=(1, 1), tail=False),
+    "1x1": conv(1, 40, 6, 6, outputs=16, kernel=(1, 1), epilogue=False),
     "batch": matrices((3, 17, 21), (3, 21, 20)),
     "residual": residual(),
 }

@@ -53,8 +53,8 @@ def residual() -> Graph:
     graph, random = Graph(), np.random.default_rng(1)
     weights = random.standard_normal((9, 16, 3, 3)).astype("float32")
     made = graph.op("Conv", graph.input(1, 16, 8, 12), graph.constant(weights), pads=[1] * 4)
-    tail = graph.op("Mul", graph.op("Add", made, graph.input(1, 9, 8, 12)), graph.input(12))
-    graph.output(graph.op("Sigmoid", tail))
+    epilogue = graph.op("Mul", graph.op("Add", made, graph.input(1, 9, 8, 12)), graph.input(12))
+    graph.output(graph.op("Sigmoid", epilogue))
     return graph
 
 
