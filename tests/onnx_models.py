@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,18 @@ def reference(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> dict[
     opened = session(model)
     names = [output.name for output in opened.get_outputs()]
     return dict(zip(names, opened.run(names, dict(inputs)), strict=True))
+
+
+def optimized(model: onnx.ModelProto, level: str) -> onnx.ModelProto:
+    """The model as a session of ONNX Runtime saves it at one of its levels of optimisation."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    options.log_severity_level = 4
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = f"{folder}/model.onnx"
+        source = model.SerializeToString()
+        onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return onnx.load(options.optimized_model_filepath)
 
 
 def random_input(shape: Sequence[int], seed: int = 0) -> np.ndarray:

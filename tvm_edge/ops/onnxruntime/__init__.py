@@ -9,6 +9,7 @@ from __future__ import annotations
 from tvm_edge.ops.onnxruntime import (  # noqa: F401
     activations,
     attention,
+    block_weights,
     channel_blocks,
     fused,
     integer_products,

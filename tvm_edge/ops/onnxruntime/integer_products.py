@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from tvm import relax
 
 from tvm_edge.ops.converter import Attributes, operand, scalar
 from tvm_edge.ops.onnxruntime.standard import standard
 from tvm_edge.ops.products import matmul_flops
 from tvm_edge.ops.registry import register
+from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 
 __all__ = ["integer_product"]
 
@@ -36,23 +38,35 @@ def integer_product(
         ``[N]``.
     """
     total = standard(bb, "MatMulInteger", [*operands, *zeros], {})
-    scale = bb.emit(relax.op.multiply(*(_at_columns(bb, value) for value in scales)))
+    scale = _product_of_scales(bb, scales)
     result = bb.emit(relax.op.multiply(relax.op.astype(total, "float32"), scale))
     return result if bias is None else bb.emit(relax.op.add(result, bias))
 
 
+def _product_of_scales(bb: relax.BlockBuilder, scales: Sequence[relax.Expr]) -> relax.Expr:
+    """Multiply two scales, at once where both are constants."""
+    a, b = (_at_columns(bb, value) for value in scales)
+    known = constant_of(a), constant_of(b)
+    if known[0] is not None and known[1] is not None:
+        return relax.const(np.asarray(known[0] * known[1], "float32"), "float32")
+    return bb.emit(relax.op.multiply(a, b))
+
+
 def _at_columns(bb: relax.BlockBuilder, value: relax.Expr) -> relax.Expr:
     """Make a scale of one element a scalar, so that the rank of the product stays."""
-    if [int(length) for length in value.ty.shape] == [1]:
-        return bb.emit(relax.op.reshape(value, ()))
-    return value
+    if static_shape(value.ty) != (1,):
+        return value
+    known = constant_of(value)
+    if known is not None:
+        return relax.const(known.reshape(()), str(known.dtype))
+    return bb.emit(relax.op.reshape(value, ()))
 
 
 def _matmul_integer_to_float(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
 ) -> relax.Expr:
     a, b, a_scale, b_scale = inputs[:4]
-    if int(a_scale.ty.ndim) and int(a_scale.ty.shape[0]) != 1:
+    if static_shape(a_scale.ty) not in ((), (1,)):
         raise NotImplementedError("MatMulIntegerToFloat with several scales of A")
     a_zero, b_zero = operand(inputs, 4), operand(inputs, 5)
     zeros = [None if a_zero is None else _at_columns(bb, a_zero), b_zero]
