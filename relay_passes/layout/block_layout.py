@@ -149,6 +149,13 @@ class _Blocker(PyExprMutator):
 
     # -------------------------------------------------------------------------------- bindings
 
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
+        # Variables of a dataflow end with it; results that leave it are plain.
+        for images in (self._blocked, self._repacked, self._plain):
+            images.clear()
+        self._moved.forget()
+        return super().visit_dataflow_block_(block)
+
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         self._bound[binding.var] = binding.value
         self._planned = self._layouts.get(binding.var)

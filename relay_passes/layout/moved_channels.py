@@ -61,6 +61,11 @@ class MovedChannels:
         self._picked: dict[relax.Expr, np.ndarray] = {}
         self._splits: dict[relax.Expr, list[np.ndarray]] = {}
 
+    def forget(self) -> None:
+        """Forget what was noted, at the end of a dataflow."""
+        self._picked.clear()
+        self._splits.clear()
+
     def __contains__(self, expr: relax.Expr) -> bool:
         return expr in self._picked
 

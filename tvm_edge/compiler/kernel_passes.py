@@ -31,6 +31,7 @@ from tvm_edge.relay_passes.lower.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.lower.legalize import legalize_ops
 from tvm_edge.relay_passes.lower.lower_operators import LowerOperators
 from tvm_edge.relay_passes.lower.number_kernels import number_kernels
+from tvm_edge.relay_passes.lower.plain_branches import PlainBranches
 from tvm_edge.relay_passes.lower.schedule_kernels import schedule_kernels
 from tvm_edge.relay_passes.lower.spread_vdevices import SpreadVDevices
 from tvm_edge.relay_passes.memory.add_workspace import AddWorkspace
@@ -171,6 +172,7 @@ KERNELS = (
     on_module("lower", transform.RewriteDataflowReshape()),
     on_module("lower", transform.DeadCodeElimination()),
     CompilerPass("lower", "ListCopies", _list_copies).when(*SEVERAL),
+    on_module("lower", PlainBranches()),
     CompilerPass("lower", "TraceNodes", lambda c: replace(c, trace=NodeTrace(c.module))),
     # Element-wise operators are grouped with the kernel before them.
     on_module("lower", transform.FuseOps()),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 
 from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
@@ -23,7 +24,7 @@ from tvm_edge.frontend.result_names import name_results
 from tvm_edge.frontend.shape_arithmetic import ARITHMETIC, LARGEST, evaluate, shape_elements
 from tvm_edge.ops.control import refuse
 from tvm_edge.ops.converter import type_name
-from tvm_edge.ops.elements import Elements, length_tensor
+from tvm_edge.ops.elements import Elements, length_tensor, read_by_host
 from tvm_edge.ops.registry import find
 from tvm_edge.ops.small_types import SMALL_TYPES, STORED_AS
 from tvm_edge.ops.types import refuse_types
@@ -83,6 +84,7 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
             self.names: list[str] = []
             self.converting = ("", "")
             self.elements: dict[relax.Expr, Elements] = {}
+            self.lengths: list[tuple[tirx.Expr, tirx.Var]] = []
 
         def _new_var(self, var_name: str, shape: list, dtype: str = "float32") -> relax.Var:
             return super()._new_var(var_name, shape, STORED_AS if dtype in SMALL_TYPES else dtype)
@@ -263,7 +265,7 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
 
         def _branch(self, convert: Callable[[], relax.Expr]) -> relax.SeqExpr:
             """Collect the bindings of a branch; none of its values is known behind it."""
-            known = dict(self.elements)
+            known, lengths = dict(self.elements), list(self.lengths)
             self.bb._begin_binding_block()
             try:
                 result = convert()
@@ -271,7 +273,7 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
                     result = self.bb.emit(result)
             finally:
                 block = self.bb._end_block()
-                self.elements = known
+                self.elements, self.lengths = known, lengths
             return relax.SeqExpr([block], result)
 
         def _made(self, values: list[relax.Expr]) -> relax.Expr:
@@ -297,8 +299,33 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
                 return relax.Tuple([self._bound(field) for field in result.fields])
             if isinstance(result, (relax.Call, relax.TupleGetItem)):
                 result = self.bb.emit(result)
-            known = isinstance(result, relax.Var) and _has_no_elements(result)
-            return _nothing(result) if known else result
+            if not isinstance(result, relax.Var):
+                return result
+            return _nothing(result) if _has_no_elements(result) else self._shortened(result)
+
+        def _shortened(self, value: relax.Var) -> relax.Var:
+            """Name lengths made of several others: a kernel takes each that its shapes are made of.
+
+            The same expression gets the same name, so that what has the same length is known to.
+            """
+            ty = value.ty
+            if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+                return value
+            shape = [self._named_length(length) for length in ty.shape.values]
+            if all(a.same_as(b) for a, b in zip(shape, ty.shape.values, strict=True)):
+                return value
+            # A match_cast, which says the same, would be taken back by CanonicalizeBindings.
+            return self.bb.emit(relax.op.reshape(value, shape))
+
+        def _named_length(self, length: tirx.Expr) -> tirx.Expr:
+            if len(tirx.analysis.undefined_vars(length)) < 2:
+                return length
+            for known, name in self.lengths:
+                if tvm_ffi.structural_equal(known, length):
+                    return name
+            name = read_by_host(self.bb, length_tensor(self.bb, [length], (1,), "int64"))[0]
+            self.lengths.append((length, name))
+            return name
 
     opset = next(
         (o.version for o in proto.opset_import if o.domain in DOMAINS),
@@ -332,7 +359,11 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
             f"{what} does not fit its inputs: {reason}; export the model again, and report it "
             "if ONNX Runtime runs this file"
         ) from err
-    return name_results(module, importer.results)
+    named = name_results(module, importer.results)
+    if any(node.op_type == _IF for node in proto.graph.node):
+        # TVM puts no dataflow around an If; without one nothing is fused.
+        named = relax.transform.ConvertToDataflow(min_size=1)(named)
+    return named
 
 
 def _has_no_elements(value: relax.Expr | None) -> bool:

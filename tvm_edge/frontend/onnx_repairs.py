@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tvm_edge.frontend.onnx_edges import all_nodes, subgraphs
+from tvm_edge.ops.onnxruntime.domains import name_domains
 
 if TYPE_CHECKING:
     import onnx
@@ -31,6 +32,7 @@ def repair(proto: onnx.ModelProto) -> list[str]:
         Changed in place.
     """
     notes: list[str] = []
+    name_domains(proto)
     versions = {opset.domain: opset.version for opset in proto.opset_import}
     for domain in sorted(
         {node.domain for node in all_nodes(proto.graph)} - {*versions, *_STANDARD}

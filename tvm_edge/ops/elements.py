@@ -17,7 +17,11 @@ from tvm import relax, sym, te, tirx
 from tvm_edge.ops.converter import Attributes, operand
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 
-__all__ = ["Elements", "integers", "length_tensor", "plain"]
+__all__ = ["Elements", "integers", "length_tensor", "plain", "read_by_host"]
+
+
+# Relax's OpPatternKind: not to be fused with anything.
+_OPAQUE = 8
 
 
 @dataclass(frozen=True)
@@ -102,15 +106,20 @@ def integers(
     shape = static_shape(value.ty)
     if shape is None or len(shape) > 1:
         raise NotImplementedError("a shape of a rank that only the run tells")
-    count = shape[0] if shape else 1
     if str(value.ty.dtype) != "int64":
         value = bb.emit(relax.op.astype(value, "int64"))
     if not shape:
         value = bb.emit(relax.op.reshape(value, (1,)))
-    read = bb.emit(relax.op.tensor_to_shape(value))
+    return read_by_host(bb, value)
+
+
+def read_by_host(bb: relax.BlockBuilder, values: relax.Expr) -> list[tirx.Var]:
+    """Make expressions of an int64 vector that kernels calculate: its elements in this run."""
+    (count,) = static_shape(values.ty) or (0,)
+    read = bb.emit(relax.op.tensor_to_shape(values))
     made = [tirx.Var(f"length{i}", "int64") for i in range(count)]
     bb.match_cast(read, relax.ShapeType(made))
-    return list(made)
+    return made
 
 
 def length_tensor(
@@ -133,8 +142,11 @@ def length_tensor(
 
         return te.compute(tuple(shape), write, name="lengths")
 
-    # As arguments: a kernel knows no variables of the graph but those it is given.
-    return bb.emit_te(lengths, [_int64(value) for value in values])
+    # As arguments: a kernel knows no variables of the graph but those it is given. By itself:
+    # FuseTIR takes no kernel that other kernels' lengths are arguments of.
+    return bb.emit_te(
+        lengths, [_int64(value) for value in values], primfunc_attrs={"op_pattern": _OPAQUE}
+    )
 
 
 def _int64(value: Any) -> Any:
