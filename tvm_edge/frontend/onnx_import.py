@@ -21,7 +21,7 @@ from tvm_edge.frontend.onnx_edges import all_nodes, sources
 from tvm_edge.frontend.onnx_functions import DOMAINS, expand_functions, is_known, label
 from tvm_edge.frontend.onnx_graph import import_graph
 from tvm_edge.frontend.onnx_inputs import fix_values, freeze_inputs
-from tvm_edge.frontend.onnx_source import ShapesDoNotFitError, checked_proto, weight_notes
+from tvm_edge.frontend.onnx_source import checked_proto, shapes_do_not_fit, weight_notes
 from tvm_edge.frontend.specs import output_specs
 from tvm_edge.ops.converter import type_name
 from tvm_edge.ops.small_types import SMALL_TYPES, STORED_AS
@@ -105,8 +105,8 @@ def prepare(proto: onnx.ModelProto, given: GivenInputs) -> tuple[onnx.ModelProto
     freeze_inputs(proto, given.shapes)
     try:
         proto, notes = checked_proto(_named(proto))
-    except ShapesDoNotFitError as err:
-        if not given.shapes:
+    except InvalidModelError as err:
+        if not given.shapes or not shapes_do_not_fit(err):
             raise
         raise InputError(
             f"the model does not take inputs of the shapes {dict(given.shapes)}: "

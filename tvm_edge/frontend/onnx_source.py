@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import onnx
     from google.protobuf.message import Message
 
-__all__ = ["ShapesDoNotFitError", "checked_proto", "read_proto", "weight_notes", "without_weights"]
+__all__ = ["checked_proto", "read_proto", "shapes_do_not_fit", "weight_notes", "without_weights"]
 
 # Operators whose shape onnx infers as if a default were another.
 _INFERRED_WRONG = frozenset({"STFT"})
@@ -97,20 +97,23 @@ def checked_proto(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, .
     _infer_outputs(proto)
     try:
         _check(proto)
-    except _NotSortedError:
-        proto = _sorted_nodes(proto)
-        _check(proto)
-    except ShapesDoNotFitError as err:
-        notes.append(_mend_shapes(proto, err))
+    except InvalidModelError as err:
+        if shapes_do_not_fit(err):
+            notes.append(_mend_shapes(proto, err))
+        elif "topologically sorted" in str(err):
+            # ONNX asks for sorted nodes, and not every tool obeys.
+            proto = _sorted_nodes(proto)
+            _check(proto)
+        else:
+            raise
     return proto, tuple(notes)
 
 
-class _NotSortedError(InvalidModelError):
-    """ONNX asks for sorted nodes, and not every tool obeys."""
+def shapes_do_not_fit(problem: InvalidModelError) -> bool:
+    """Return whether a model is refused for shapes that contradict each other."""
+    import onnx
 
-
-class ShapesDoNotFitError(InvalidModelError):
-    """Shapes contradict each other: those that the file declares, or those of the operators."""
+    return isinstance(problem.__cause__, onnx.shape_inference.InferenceError)
 
 
 def _infer_outputs(proto: onnx.ModelProto) -> None:
@@ -126,7 +129,7 @@ def _infer_outputs(proto: onnx.ModelProto) -> None:
         getattr(proto.graph, field).extend(getattr(inferred, field))
 
 
-def _mend_shapes(proto: onnx.ModelProto, problem: ShapesDoNotFitError) -> str:
+def _mend_shapes(proto: onnx.ModelProto, problem: InvalidModelError) -> str:
     """Go on without the shapes that the file declares, or leave a branch to the importer.
 
     Returns
@@ -313,12 +316,7 @@ def _specification() -> Iterator[None]:
     try:
         yield
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as err:
-        kind = InvalidModelError
-        if isinstance(err, onnx.shape_inference.InferenceError):
-            kind = ShapesDoNotFitError
-        elif "topologically sorted" in str(err):
-            kind = _NotSortedError
-        raise kind(
+        raise InvalidModelError(
             f"the model breaks the ONNX specification: {one_line(err)}; "
             "mend the exporter or the file and check it with onnx.checker.check_model"
         ) from err

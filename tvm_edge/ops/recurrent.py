@@ -86,7 +86,7 @@ def _layer(gates: int, defaults: Sequence[str], cell: Cell, states: int) -> Conv
         for side in range(recurrence[0]):
             weights = _transposed(bb, _part(bb, inputs[1], side))
             recurrent = _transposed(bb, _part(bb, inputs[2], side))
-            added = bb.emit(relax.op.matmul(x, weights))
+            added = bb.emit(relax.op.matmul(_factor(bb, attrs, x), weights))
             bias, recurrent_bias = _part(bb, operand(inputs, 3), side), None
             if bias is not None:
                 of_input, recurrent_bias = _halves(bb, bias, gates * hidden)
@@ -212,8 +212,14 @@ def _lstm(
 def _with_state(
     bb: relax.BlockBuilder, layer: _Direction, item: relax.Expr, state: relax.Expr
 ) -> relax.Expr:
+    state = _factor(bb, layer.attrs, state)
     product = _affine(bb, state, layer.recurrence, layer.recurrent_bias)
     return bb.emit(relax.op.add(item, product))
+
+
+def _factor(bb: relax.BlockBuilder, attrs: Attributes, value: relax.Expr) -> relax.Expr:
+    """Return the left operand of a product, as a converter that calls this one wants it."""
+    return attrs["factor"](bb, value) if "factor" in attrs else value
 
 
 def _affine(

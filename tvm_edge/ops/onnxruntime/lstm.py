@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
-from tvm_edge.ops.converter import Attributes, num_outputs, operand
+from tvm_edge.ops.converter import Attributes, num_outputs, operand, scalar
 from tvm_edge.ops.onnxruntime.standard import standard_outputs
 from tvm_edge.ops.recurrent import recurrent_flops
 from tvm_edge.ops.registry import register
@@ -19,12 +19,11 @@ __all__: list[str] = []
 def _dynamic_quantize_lstm(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr:
-    """Convert as LSTM with the weights in float32.
+    """Convert as LSTM, whose operands of products are rounded as ONNX Runtime rounds them.
 
-    ONNX Runtime quantises the sequence, and the state of each step, to uint8 by their range. Its
-    result depends on how it divides the batch between threads. Here both stay float32, which is
-    closer to the model before quantisation: results differ by the error of ONNX Runtime's
-    quantisation, 1/255 of the range of an operand.
+    It quantises the sequence, and the state of each step, to uint8 by their range. Products of what
+    is quantised are added in float32 here. Of a batch that it divides between threads it takes the
+    range of each thread's part; here it is the whole batch's.
     """
     weights = [
         _dequantised(inputs[1], inputs[8], operand(inputs, 9)),
@@ -32,8 +31,22 @@ def _dynamic_quantize_lstm(
     ]
     operands = [inputs[0], *weights, *(operand(inputs, i) for i in range(3, 8))]
     outputs = num_outputs(attrs)
-    made = standard_outputs(bb, "LSTM", operands, attrs, outputs)
+    made = standard_outputs(bb, "LSTM", operands, {**attrs, "factor": _rounded}, outputs)
     return made[0] if outputs == 1 else relax.Tuple(made)
+
+
+def _rounded(bb: relax.BlockBuilder, value: relax.Expr) -> relax.Expr:
+    """Quantise to uint8 by the range of a tensor, 0 included, and back."""
+    low = bb.emit(relax.op.minimum(relax.op.min(value), scalar(0.0, value)))
+    high = bb.emit(relax.op.maximum(relax.op.max(value), scalar(0.0, value)))
+    width = bb.emit(relax.op.subtract(high, low))
+    flat = relax.op.equal(width, scalar(0.0, value))
+    step = relax.op.divide(width, scalar(255.0, value))
+    step = bb.emit(relax.op.where(flat, scalar(1.0, value), step))
+    zero = bb.emit(relax.op.round(relax.op.negative(relax.op.divide(low, step))))
+    whole = bb.emit(relax.op.add(relax.op.round(relax.op.divide(value, step)), zero))
+    whole = bb.emit(relax.op.clip(whole, 0, 255))
+    return bb.emit(relax.op.multiply(relax.op.subtract(whole, zero), step))
 
 
 def _dequantised(weights: relax.Expr, scale: relax.Expr, zero: relax.Expr | None) -> relax.Expr:
