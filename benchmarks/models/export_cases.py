@@ -464,12 +464,22 @@ def _settle(model: Any, arguments: tuple[Any, ...]) -> None:
         norm.train()
         norm.momentum = 1.0
     if norms:
-        with torch.no_grad():
-            if hasattr(model, "detector"):
-                model.detector([*arguments, *arguments])
-            else:  # a batch of 2, as a map of one pixel has no variance
-                model(*(a.repeat(2, *[1] * (a.ndim - 1)) if a.ndim > 3 else a for a in arguments))
+        _pass(model, arguments, 1.0)
+        if not all(norm.running_var.any() for norm in norms):
+            # Maps of one pixel that are the same: their variance has to come from the pictures.
+            _pass(model, arguments, 0.5)
     model.eval()
+
+
+def _pass(model: Any, arguments: tuple[Any, ...], factor: float) -> None:
+    """Run on the inputs and on them times a factor, as a batch; detectors take several pictures."""
+    import torch
+
+    with torch.no_grad():
+        if hasattr(model, "detector"):
+            model.detector([*arguments, *(factor * a for a in arguments)])
+        else:
+            model(*(torch.cat([a, factor * a]) if a.ndim > 3 else a for a in arguments))
 
 
 def _make_torch(export: Export) -> Any:
