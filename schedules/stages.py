@@ -140,6 +140,9 @@ def aligned_consumer(sch: Schedule, block: SBlockRV) -> SBlockRV | None:
     stmt = sch.get(consumers[0])
     if any(v.iter_type != tirx.IterVar.DataPar for v in stmt.iter_vars):
         return None
+    shape = [constant(dim) for dim in accumulators.shape]
+    if shape != [constant(v.dom.extent) for v in stmt.iter_vars]:
+        return None  # a padding: the loops of the reduction would not reach its end
     reads = [a for a in accesses(stmt)[0] if a.buffer.same_as(accumulators)]
     return consumers[0] if all(_indexed_by(access, stmt) for access in reads) else None
 

@@ -257,7 +257,9 @@ def _ultralytics() -> dict[str, Export]:
     found = {}
     square = {"images": ((1, 3, 256, 256), "image")}
     for model in _YOLO:
-        found[f"ultralytics.{model}"] = Export("ultralytics", model, square)
+        # RT-DETR takes the 300 best of all places by a score that no output has.
+        nearly_tied = Detections(["output0"], "output0:4", ties=6) if "rtdetr" in model else None
+        found[f"ultralytics.{model}"] = Export("ultralytics", model, square, detections=nearly_tied)
     for model in _YOLO_NMS:
         found[f"ultralytics.{model}.nms"] = Export(
             "ultralytics",
@@ -462,12 +464,22 @@ def _settle(model: Any, arguments: tuple[Any, ...]) -> None:
         norm.train()
         norm.momentum = 1.0
     if norms:
-        with torch.no_grad():
-            if hasattr(model, "detector"):
-                model.detector([*arguments, *arguments])
-            else:  # a batch of 2, as a map of one pixel has no variance
-                model(*(a.repeat(2, *[1] * (a.ndim - 1)) if a.ndim > 3 else a for a in arguments))
+        _pass(model, arguments, 1.0)
+        if not all(norm.running_var.any() for norm in norms):
+            # Maps of one pixel that are the same: their variance has to come from the pictures.
+            _pass(model, arguments, 0.5)
     model.eval()
+
+
+def _pass(model: Any, arguments: tuple[Any, ...], factor: float) -> None:
+    """Run on the inputs and on them times a factor, as a batch; detectors take several pictures."""
+    import torch
+
+    with torch.no_grad():
+        if hasattr(model, "detector"):
+            model.detector([*arguments, *(factor * a for a in arguments)])
+        else:
+            model(*(torch.cat([a, factor * a]) if a.ndim > 3 else a for a in arguments))
 
 
 def _make_torch(export: Export) -> Any:

@@ -21,6 +21,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.ops.movement import CONCAT
 from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, static_shape
+from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv
 from tvm_edge.relay_passes.layout.choose_blocks import choose_blocked
 from tvm_edge.relay_passes.layout.gpu_convolution import gpu_conv
@@ -45,6 +46,10 @@ from tvm_edge.schedules.layouts import image_block
 from tvm_edge.schedules.winograd import PRODUCT, conv2d_winograd, transform_filters
 
 __all__ = ["BlockLayout"]
+
+_LONG_MEAN = 1024
+"""Pixels above which a mean is one of the means of lines: one sum of 184 x 184 numbers, rounded
+after each of them, is wrong by 4e-4 of itself."""
 
 _Rule = Callable[[relax.Call], "tuple[relax.Expr, int] | None"]
 
@@ -125,7 +130,8 @@ class _Blocker(PyExprMutator):
         # Measured knobs of int8 convolutions; `None`: they have no kernel on blocks.
         self._int8 = configs if spec.has_cpu_cores and spec.dot_product else None
         self._bound: dict[relax.Var, relax.Expr] = {}
-        self._planned: int | None = None  # the layout of the result at hand
+        self._result: relax.Var | None = None  # the one at hand
+        self._planned: int | None = None  # its layout
         self._blocked: dict[relax.Var, BlockedImage] = {}
         self._repacked: dict[tuple[relax.Expr, int], BlockedImage] = {}  # in blocks of other sizes
         self._plain: dict[relax.Var, relax.Var] = {}
@@ -158,6 +164,7 @@ class _Blocker(PyExprMutator):
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         self._bound[binding.var] = binding.value
+        self._result = binding.var
         self._planned = self._layouts.get(binding.var)
         image = None if self._planned == 0 else self._rewrite(binding.value)
         if image is None:
@@ -396,7 +403,12 @@ class _Blocker(PyExprMutator):
         axes = [int(axis) % 4 for axis in call.attrs.axis or []]
         if image is None or sorted(axes) != [2, 3] or not call.attrs.keepdims:
             return None
-        return relax.op.mean(image.var, [2, 3], keepdims=True), image.channels
+        _, _, height, width, _ = static_shape(image.var.ty) or (0,) * 5
+        if height * width <= _LONG_MEAN:
+            return relax.op.mean(image.var, [2, 3], keepdims=True), image.channels
+        lines = relax.op.mean(image.var, [3], keepdims=True)
+        lines = emit_at(self.builder_, lines, self._result)
+        return relax.op.mean(lines, [2], keepdims=True), image.channels
 
     def _concat(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
         parts = self._concat_parts(call)

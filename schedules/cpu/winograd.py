@@ -137,7 +137,7 @@ def _schedule_outputs(
         # Computed once for each tile, before its uses.
         sch.set_scope(stage, 0, "local")
         sch.compute_at(stage, columns, preserve_unit_loops=True)
-        *own, vector = sch.get_loops(stage)[outer:]
+        *own, vector = sch.get_loops(stage)[outer:][-3:]
         inner += own
         vectors.append(vector)
     sch.compute_at(rows, columns, preserve_unit_loops=True)

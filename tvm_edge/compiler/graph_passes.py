@@ -25,6 +25,7 @@ from tvm_edge.relay_passes.memory.split_conv import split_convolutions
 from tvm_edge.relay_passes.memory.split_fc import split_dense
 from tvm_edge.relay_passes.precision.lower_precision import lower_precision
 from tvm_edge.relay_passes.quantize.quantize import Quantize, is_quantized
+from tvm_edge.relay_passes.simplify.flush_subnormals import FlushSubnormals
 from tvm_edge.relay_passes.simplify.fold_affine import FoldAffine
 from tvm_edge.relay_passes.simplify.fold_constant_views import FoldConstantViews
 from tvm_edge.relay_passes.simplify.fold_dequantized import FoldDequantized
@@ -118,6 +119,7 @@ OPERATORS = (
     on_module("simplify", transform.EliminateCommonSubexpr()),
     on_module("simplify", transform.FoldConstant()),
     on_module("simplify", transform.DeadCodeElimination()),
+    on_module("simplify", FlushSubnormals()),
 )
 """Operators stay operators; constants are folded, batch normalisation is gone."""
 

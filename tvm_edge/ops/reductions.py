@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tvm import relax
 
+from tvm_edge.ops.arg_extrema import arg_extremum
 from tvm_edge.ops.converter import Attributes, Converter, operand, scalar
 from tvm_edge.ops.flops import per_element
 from tvm_edge.ops.registry import FOLLOWS, PERFORMS, Fitness, register, relax_names
@@ -171,6 +172,7 @@ for _name, (_reduce, _opset, _neutral, _operations) in _TABLE.items():
     )
 register("ArgMax", "ArgMin", flops=per_element(1))
 
+register(*relax_names("argmax argmin"), legalize=arg_extremum)
 register(*relax_names("argmax argmin max mean min prod sum"), gpu=PERFORMS, flops=per_element(1))
 register(*relax_names("collapse_sum_like collapse_sum_to std variance"), gpu=PERFORMS)
 register(*relax_names("max mean min"), float16=FOLLOWS)

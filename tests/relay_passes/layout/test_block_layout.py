@@ -113,6 +113,18 @@ def test_images_stay_in_blocks_between_convolutions(kind: str) -> None:
         assert compiled.rules_of(name) == {"conv2d_blocked"}
 
 
+def test_a_mean_of_many_pixels_is_one_of_lines() -> None:
+    """One sum of all of them loses 4e-4 of itself, where each addition rounds the same way."""
+    graph = Graph()
+    data = graph.given(np.full((1, 16, 184, 184), -0.80420905, "float32"))
+    one = graph.constant(np.eye(16).reshape(16, 16, 1, 1))
+    graph.output(graph.op("GlobalAveragePool", graph.op("Conv", data, one, name="conv")))
+    compiled = compile_as(graph.model(), SPEC, direct)
+    assert compiled.rules_of("conv") == {"conv2d_blocked"}
+    (mean,) = compiled.model.run(graph.values).values()
+    np.testing.assert_allclose(mean, graph.values[data][:, :, :1, :1], rtol=1e-6)
+
+
 def test_an_image_is_packed_once_for_all_that_read_it() -> None:
     graph = Graph()
     data = graph.input(1, 32, 9, 9)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tvm import relax
 
-from tvm_edge.ops.converter import Attributes
+from tvm_edge.ops.converter import Attributes, operand
 from tvm_edge.relay_passes.ir.expressions import static_shape
 
 __all__ = ["conv_transpose"]
@@ -15,13 +15,70 @@ __all__ = ["conv_transpose"]
 def conv_transpose(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr | None:
-    """Turn ``output_shape``, which TVM ignores, into pads."""
+    """Turn ``output_shape``, which TVM ignores, into pads, and bound ``output_padding``.
+
+    ONNX wants the latter below the dilation or the stride, TVM below the stride. ONNX Runtime
+    computes only that as well.
+    """
+    rank = int(inputs[0].ty.ndim) - 2
+    if "output_shape" in attrs:
+        attrs = _with_pads(inputs, attrs, rank)
+    strides = list(attrs.get("strides", [1] * rank))
+    extra = list(attrs.get("output_padding", [0] * rank))
+    if all(more < stride for more, stride in zip(extra, strides, strict=True)):
+        return _converted(bb, inputs, attrs) if "output_shape" in attrs else None
+    # No product reaches the end of a longer result: zeros, or elements that were cut off.
+    after = list(attrs.get("pads") or _pads(inputs, attrs, rank))
+    zeros = [0] * rank
+    for i, stride in enumerate(strides):
+        beyond = max(extra[i] - (stride - 1), 0)
+        extra[i] -= beyond
+        kept = min(after[rank + i], beyond)
+        after[rank + i] -= kept
+        zeros[i] = beyond - kept
+    bounded = {**attrs, "pads": tuple(after), "output_padding": extra, "auto_pad": b"NOTSET"}
+    result = bb.normalize(_converted(bb, [*inputs[:2], None], bounded))
+    if any(zeros):
+        widths = [0] * 4 + [width for zero in zeros for width in (0, zero)]
+        result = bb.normalize(relax.op.nn.pad(result, widths))
+    bias = operand(inputs, 2)
+    if bias is None:
+        return result
+    return relax.op.add(result, relax.op.reshape(bias, [1, -1] + [1] * rank))
+
+
+def _converted(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr | None], attrs: Attributes
+) -> relax.Expr:
+    from tvm.relax.frontend.onnx.onnx_frontend import ConvTranspose as TvmConvTranspose
+
+    known = {k: v for k, v in attrs.items() if k != "output_shape"}
+    return TvmConvTranspose._impl_v1(bb, inputs, known, None)
+
+
+def _pads(inputs: Sequence[relax.Expr], attrs: Attributes, rank: int) -> list[int]:
+    """Pads of ``auto_pad``, for results of the length of the image times the stride."""
+    kind = attrs.get("auto_pad", b"NOTSET")
+    if kind not in (b"SAME_UPPER", b"SAME_LOWER"):
+        return [0] * (2 * rank)
+    weight = static_shape(inputs[1].ty)
+    if weight is None:
+        raise NotImplementedError("ConvTranspose with auto_pad and weights of dynamic dimensions")
+    before, after = [], []
+    for i in range(rank):
+        window = (weight[2 + i] - 1) * attrs.get("dilations", [1] * rank)[i] + 1
+        more = attrs.get("output_padding", [0] * rank)[i]
+        total = max(window + more - attrs.get("strides", [1] * rank)[i], 0)
+        before.append(total // 2 if kind == b"SAME_UPPER" else total - total // 2)
+        after.append(total - before[-1])
+    return [*before, *after]
+
+
+def _with_pads(inputs: Sequence[relax.Expr], attrs: Attributes, rank: int) -> Attributes:
+    """Return the attributes with the pads that ``output_shape`` stands for."""
     shape, weight = static_shape(inputs[0].ty), static_shape(inputs[1].ty)
-    if "output_shape" not in attrs:
-        return None
     if shape is None or weight is None:
         raise NotImplementedError("ConvTranspose with output_shape and dynamic dimensions")
-    rank = len(shape) - 2
     strides = attrs.get("strides", [1] * rank)
     dilations = attrs.get("dilations", [1] * rank)
     extra = list(attrs.get("output_padding", [0] * rank))
@@ -36,8 +93,5 @@ def conv_transpose(
         upper = attrs.get("auto_pad", b"NOTSET") == b"SAME_UPPER"
         before.append(small if upper else total - small)
         after.append(total - before[-1])
-    pads = {"pads": (*before, *after), "output_padding": extra}
-    padded = {k: v for k, v in attrs.items() if k not in ("auto_pad", "output_shape")}
-    from tvm.relax.frontend.onnx.onnx_frontend import ConvTranspose as TvmConvTranspose
-
-    return TvmConvTranspose._impl_v1(bb, inputs, {**padded, **pads}, None)
+    padded = {k: v for k, v in attrs.items() if k != "auto_pad"}
+    return {**padded, "pads": (*before, *after), "output_padding": extra}

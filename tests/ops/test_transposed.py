@@ -1,0 +1,92 @@
+"""Transposed convolutions that ONNX allows, and ONNX Runtime does not compute."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import tvm_edge
+from tests.onnx_models import make_model, random_input
+
+CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((5,), {"strides": [1], "dilations": [2], "output_padding": [1], "pads": [0, 0]}),
+    ((5,), {"strides": [2], "dilations": [3], "output_padding": [2], "pads": [1, 1]}),
+    # Cut at the end by less than what is added there, and by more.
+    (
+        (4, 5),
+        {
+            "strides": [2, 1],
+            "dilations": [3, 3],
+            "output_padding": [2, 2],
+            "pads": [1, 0, 3, 1],
+            "group": 2,
+        },
+    ),
+    (
+        (2, 3, 2),
+        {
+            "strides": [1, 2, 1],
+            "dilations": [2, 3, 1],
+            "output_padding": [1, 2, 0],
+            "pads": [0, 1, 0, 0, 0, 1],
+        },
+    ),
+]
+
+
+def transposed(
+    x: np.ndarray,
+    weights: np.ndarray,
+    *,
+    strides: list[int],
+    dilations: list[int],
+    output_padding: list[int],
+    pads: list[int],
+    group: int = 1,
+) -> np.ndarray:
+    """Each pixel times the weights, added where they go, in float64."""
+    rank, inputs, outputs = x.ndim - 2, x.shape[1] // group, weights.shape[1]
+    image, window = x.shape[2:], weights.shape[2:]
+    full = [
+        strides[i] * (image[i] - 1) + output_padding[i] + (window[i] - 1) * dilations[i] + 1
+        for i in range(rank)
+    ]
+    result = np.zeros((len(x), group * outputs, *full))
+    for pixel in product(*map(range, image)):
+        for tap in product(*map(range, window)):
+            place = [pixel[i] * strides[i] + tap[i] * dilations[i] for i in range(rank)]
+            for g in range(group):
+                own = slice(g * inputs, (g + 1) * inputs)
+                values = x[(slice(None), own, *pixel)].astype("float64") @ weights[own][
+                    (slice(None), slice(None), *tap)
+                ].astype("float64")
+                result[(slice(None), slice(g * outputs, (g + 1) * outputs), *place)] += values
+    kept = [slice(pads[i], full[i] - pads[i + rank]) for i in range(rank)]
+    return result[(slice(None), slice(None), *kept)]
+
+
+@pytest.mark.parametrize(("size", "attributes"), CASES)
+@pytest.mark.parametrize("constant", [False, True], ids=["inputs", "weights"])
+def test_output_padding_of_a_stride_or_more(
+    size: tuple[int, ...], attributes: dict[str, Any], constant: bool
+) -> None:
+    """ONNX wants it below the dilation or the stride."""
+    group = attributes.get("group", 1)
+    x = random_input((1, 4, *size))
+    weights = random_input((4, 3, *[3, 3, 2][: len(size)]), 1)
+    bias = random_input((3 * group,), 2)
+    feeds = {"x": x} if constant else {"x": x, "w": weights}
+    model = make_model(
+        [helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], **attributes)],
+        {name: value.shape for name, value in feeds.items()},
+        ["y"],
+        {"b": bias, **({"w": weights} if constant else {})},
+    )
+    expected = transposed(x, weights, **attributes)
+    expected += bias.reshape(-1, *[1] * len(size))
+    actual = tvm_edge.compile(model, "llvm").run(feeds)["y"]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
