@@ -171,7 +171,7 @@ def test_how_many_there_are(fallback: str | list[str], gpu: str) -> None:
     )
     compiled = tvm_edge.compile(counting, gpu, fallback=fallback)
     placed = {p.op_type: p.device for p in compiled.report.placements}
-    assert (placed["Size"], placed["Add"]) == (gpu, gpu)
+    assert (placed["Size"], placed["Add"]) == ("", gpu)  # the host knows the size
     for many in (0, 4, 9):
         inputs = {"keep": np.float32(np.arange(9) < many)}
         assert compiled.run(inputs)["y"] == many + 1

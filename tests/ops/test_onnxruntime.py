@@ -525,8 +525,13 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.kind)
 def test_operators(case: Case) -> None:
-    """Each form of an operator, with operands left out and awkward shapes."""
-    same(*case.model())
+    """Each form of an operator, with operands left out and awkward shapes.
+
+    The reference of an LSTM in int8 is of floats; ours rounds what enters its products to 1/255 of
+    its range, as ONNX Runtime's own does.
+    """
+    rounded = {"atol": 0.02} if case.kind == "DynamicQuantizeLSTM" else {}
+    same(*case.model(), **rounded)
 
 
 @pytest.mark.parametrize("parts", [2, 3])

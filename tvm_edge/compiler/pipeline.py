@@ -48,6 +48,7 @@ from tvm_edge.relay_passes.instructions.separate_models import models_alone, wit
 from tvm_edge.relay_passes.instructions.write_on_host import WriteOnHost
 from tvm_edge.relay_passes.ir.expressions import bindings_of
 from tvm_edge.relay_passes.ir.locations import calls_by_kernel
+from tvm_edge.relay_passes.memory.hoist_storage import HoistStorage
 from tvm_edge.relay_passes.memory.plan_memory import PlanMemory
 from tvm_edge.relay_passes.memory.unaligned_inputs import with_unaligned
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -97,10 +98,13 @@ def _several(c: Compilation) -> bool:
 
 
 def _plan_first(c: Compilation) -> tvm.transform.Pass:
-    # TVM's planner gives storage of one device to tensors of another, and storage that one branch
-    # of an If allocates to tensors of the other.
-    chooses = any(isinstance(b.value, relax.If) for b in bindings_of(c.module["main"]))
-    return PlanMemory([0]) if _several(c) or chooses else transform.StaticPlanBlockMemory()
+    # TVM's planner gives storage of one device to tensors of another.
+    return PlanMemory([0]) if _several(c) else transform.StaticPlanBlockMemory()
+
+
+def _chooses(c: Compilation) -> bool:
+    """Return whether ``main`` has an If."""
+    return any(isinstance(binding.value, relax.If) for binding in bindings_of(c.module["main"]))
 
 
 def _plan_others(c: Compilation) -> tvm.transform.Pass:
@@ -171,6 +175,9 @@ INSTRUCTIONS = (
         lambda c: _several(c) and "write" in c.resolved.shared, "memory is shared"
     ),
     on_module("instructions", _plan_first, "PlanMemory"),
+    on_module("instructions", HoistStorage()).when(
+        lambda c: _chooses(c) and not _several(c), "an If, on one device"
+    ),
     on_module("instructions", HoistWeights()).when(
         _recorded("HoistWeights"), "recorded launches of OpenCL"
     ),

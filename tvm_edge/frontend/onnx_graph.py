@@ -20,7 +20,7 @@ from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
 from tvm_edge.frontend.limits import refuse_indices
 from tvm_edge.frontend.onnx_costs import small_tensors, tensor_infos
 from tvm_edge.frontend.onnx_functions import DOMAINS, label
-from tvm_edge.frontend.result_names import name_results
+from tvm_edge.frontend.result_names import name_results, with_dataflow
 from tvm_edge.frontend.shape_arithmetic import ARITHMETIC, LARGEST, evaluate, shape_elements
 from tvm_edge.ops.control import refuse
 from tvm_edge.ops.converter import type_name
@@ -242,6 +242,8 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
                 try:
                     bodies.append(self._branch(partial(self._convert_subgraph, self.bb, branch)))
                 except Exception as err:  # as from_onnx: whatever comes up inside a converter
+                    if _is_not_implemented(err):
+                        raise
                     bodies.append(None)
                     problems.append(err)
             if len(problems) == len(branches):
@@ -348,7 +350,7 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
         operator, node = importer.converting if importer is not None else ("", "")
         if importer is not None and operator:
             importer.bb._end_block()  # which it warns of when it is dropped
-        if isinstance(err, _NOT_IMPLEMENTED) or _SAYS_NOT_IMPLEMENTED.search(reason):
+        if _is_not_implemented(err):
             raise UnsupportedOperatorError(
                 f"this form of the operator {operator} has no implementation (node {node!r}): "
                 f"{reason}; rewrite the model without it, or report it",
@@ -362,8 +364,12 @@ def import_graph(proto: onnx.ModelProto) -> tvm.IRModule:
     named = name_results(module, importer.results)
     if any(node.op_type == _IF for node in proto.graph.node):
         # TVM puts no dataflow around an If; without one nothing is fused.
-        named = relax.transform.ConvertToDataflow(min_size=1)(named)
+        named = with_dataflow(named)
     return named
+
+
+def _is_not_implemented(err: Exception) -> bool:
+    return isinstance(err, _NOT_IMPLEMENTED) or bool(_SAYS_NOT_IMPLEMENTED.search(str(err)))
 
 
 def _has_no_elements(value: relax.Expr | None) -> bool:

@@ -149,7 +149,7 @@ def _mend_shapes(proto: onnx.ModelProto, problem: InvalidModelError) -> str:
         _check(proto)
     except InvalidModelError:
         if not any(True for node in proto.graph.node for _ in subgraphs(node)):
-            raise problem from None
+            raise problem from problem.__cause__
         # A branch that is never taken need not fit. The importer refuses what else does not.
         _check(proto, shapes=False)
         return f"shapes of a branch do not fit, and a run that takes it ends: {reason}"

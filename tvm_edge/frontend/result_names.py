@@ -10,7 +10,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.relay_passes.ir.locations import at_node
 
-__all__ = ["name_results"]
+__all__ = ["name_results", "with_dataflow"]
 
 
 def name_results(
@@ -43,6 +43,58 @@ def name_results(
     }
     mod[mod.get_global_var("main")] = _Renamer(mod, renamed).visit_expr(main)
     return mod
+
+
+def with_dataflow(mod: tvm.IRModule) -> tvm.IRModule:
+    """Put dataflow blocks around all of ``main`` but its Ifs; variables keep their locations.
+
+    ``relax.transform.ConvertToDataflow`` makes new ones, which are located nowhere.
+    """
+    main = mod["main"]
+    runs: list[list[relax.Binding]] = []
+    read: set[relax.Var] = set(relax.analysis.free_vars(main.body.body))  # outside of its run
+    body = _in_runs(main.body, runs, read)
+    for run in runs:
+        made = {binding.var for binding in run}
+        for binding in run:
+            read.update(var for var in relax.analysis.free_vars(binding.value) if var not in made)
+    inside = {
+        binding.var: relax.DataflowVar(binding.var.name, binding.var.ty, binding.var.span)
+        for run in runs
+        for binding in run
+        if binding.var not in read
+    }
+    blocks = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs, main.span)
+    mod[mod.get_global_var("main")] = _Renamer(mod, inside).visit_expr(blocks)
+    return mod
+
+
+def _in_runs(
+    body: relax.SeqExpr, runs: list[list[relax.Binding]], read: set[relax.Var]
+) -> relax.SeqExpr:
+    """Split a body at its Ifs; collect the runs between them, and what Ifs and results read."""
+    blocks: list[relax.BindingBlock] = []
+    run: list[relax.Binding] = []
+    read.update(relax.analysis.free_vars(body.body))
+    for binding in [*(b for block in body.blocks for b in block.bindings), None]:
+        chooses = binding is not None and isinstance(binding.value, relax.If)
+        if binding is not None and not chooses:
+            run.append(binding)
+            continue
+        if run:
+            runs.append(run)
+            blocks.append(relax.DataflowBlock(run))
+            run = []
+        if binding is not None:
+            old = binding.value
+            read.update(relax.analysis.free_vars(old.cond))
+            ends = [_in_runs(end, runs, read) for end in (old.true_branch, old.false_branch)]
+            new = relax.If(old.cond, *ends, old.span)
+            relax.expr._update_type(new, old.ty)
+            blocks.append(relax.BindingBlock([relax.VarBinding(binding.var, new)]))
+    made = relax.SeqExpr(blocks, body.body)
+    relax.expr._update_type(made, body.ty)
+    return made
 
 
 @mutator

@@ -17,6 +17,7 @@ __all__ = [
     "clip",
     "cosh",
     "elu",
+    "equal",
     "extremum",
     "is_inf",
     "mish",
@@ -50,6 +51,16 @@ def clip(
     low = -math.inf if bounds[0] is None else bounds[0]
     high = math.inf if bounds[1] is None else bounds[1]
     return bb.normalize(relax.op.clip(inputs[0], low, high))
+
+
+def equal(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
+) -> relax.Expr | None:
+    """Compare truth values by logic: LLVM gets a comparison of fractions for them, and fails."""
+    a, b = inputs
+    if str(a.ty.dtype) != "bool":
+        return None
+    return bb.normalize(relax.op.logical_not(relax.op.logical_xor(a, b)))
 
 
 def extremum(sign: int) -> Converter:
