@@ -260,9 +260,10 @@ class _Splitter:
         return found
 
     def _latest(self, value: relax.Expr, ty: relax.Type) -> int:
-        """The first run after which a value of this type can be had; -1: before any."""
+        """The first run after which a value, cast to this type, can be had; -1: before any."""
         runs = [self._home.get(var, -1) for var in self._made_of(value)]
-        runs += [self._lengths.get(each, -1) for each in relax.analysis.tir_vars_in_type(ty)]
+        for each in (value.ty, ty):
+            runs += [self._lengths.get(n, -1) for n in relax.analysis.tir_vars_in_type(each)]
         return max(runs, default=-1)
 
     def stages(self) -> list[Stage]:

@@ -119,6 +119,24 @@ CASES: dict[str, tuple[list[onnx.NodeProto], Sequence[str], Sequence[int]]] = {
         ["rows", "ones"],
         [TensorProto.FLOAT] * 2,
     ),
+    "an axis that turns out to be 1": (
+        [
+            node("Min", ["n", "three"], ["k"]),
+            node("Slice", ["kept", "zero", "k"], ["first"]),
+            node("Expand", ["first", "three"], ["wide"]),
+        ],
+        ["wide"],
+        [TensorProto.FLOAT],
+    ),
+    "quotients": (
+        [
+            node("Div", ["ten", "n"], ["count"]),
+            node("Mod", ["ten", "n"], ["rest"]),
+            node("Expand", ["one_f", "count"], ["ones"]),
+        ],
+        ["ones", "rest"],
+        [TensorProto.FLOAT, TensorProto.INT64],
+    ),
     "tile": ([node("Tile", ["pair", "n"], ["pairs"])], ["pairs"], [TensorProto.FLOAT]),
     "reshape": (
         [
@@ -207,8 +225,8 @@ CASES: dict[str, tuple[list[onnx.NodeProto], Sequence[str], Sequence[int]]] = {
 }
 
 
-ROWS = {"pad by mirror and edge": -1}
-"""Without the last row, of which nothing is left to mirror."""
+ROWS = {"pad by mirror and edge": -1, "an axis that turns out to be 1": -1, "quotients": -1}
+"""Without the last row, of which nothing is left: to mirror, to repeat, to divide by."""
 
 
 def model_of(name: str) -> onnx.ModelProto:
@@ -261,6 +279,88 @@ def agrees(name: str, target: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_lengths_of_the_run(name: str) -> None:
     agrees(name, "llvm")
+
+
+REFUSED = {
+    "a TopK of more than there are": ([node("TopK", ["kept", "k"], ["y", "z"])], 100_000),
+    "a TopK of less than none": ([node("TopK", ["kept", "k"], ["y", "z"])], -3),
+    "parts longer than the whole": (
+        [node("Concat", ["k", "k"], ["s"], axis=0), node("Split", ["kept", "s"], ["y", "z"])],
+        100_000,
+    ),
+    "a part of negative length": (
+        [node("Concat", ["k", "n"], ["s"], axis=0), node("Split", ["kept", "s"], ["y", "z"])],
+        -5,
+    ),
+    "a shape of other elements": ([node("Reshape", ["kept", "k"], ["y"])], 100_000),
+    "a length that broadcasts to no other": ([node("Expand", ["kept", "k"], ["y"])], 7),
+    "a negative length": ([node("ConstantOfShape", ["k"], ["y"])], -5),
+    "more than any memory": ([node("ConstantOfShape", ["k"], ["y"])], 2**50),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_lengths_that_do_not_fit_end_the_run_alone(name: str) -> None:
+    """No kernel leaves its tensors, and the model goes on."""
+    nodes, value = REFUSED[name]
+    read = [*filtered(), node("Cast", ["count"], ["k"], to=TensorProto.INT64)]
+    compiled = tvm_edge.compile(unchecked(read, nodes), "llvm")
+    row = np.ones(N, "float32")
+    with pytest.raises(tvm_edge.InputError):
+        compiled.run({"x": row, "count": np.float32([value])})
+    fits = 0 if nodes[-1].op_type == "Split" and "negative" in name else N
+    if "longer" in name:
+        fits = N // 2
+    assert compiled.run({"x": row, "count": np.float32([fits])})["y"].size == fits
+
+
+@pytest.mark.parametrize("mode", ["wrap", "edge", "reflect"])
+def test_nothing_to_repeat_ends_the_run(mode: str) -> None:
+    pad = [
+        node("Concat", ["one", "k"], ["s"], axis=0),
+        node("Pad", ["kept", "s"], ["y"], mode=mode),
+    ]
+    read = [*filtered(), node("Cast", ["count"], ["k"], to=TensorProto.INT64)]
+    compiled = tvm_edge.compile(unchecked(read, pad, opset=19), "llvm")
+    with pytest.raises(tvm_edge.InputError):
+        compiled.run({"x": np.zeros(N, "float32"), "count": np.float32([2])})
+    found = compiled.run({"x": np.arange(N, dtype="float32"), "count": np.float32([2])})["y"]
+    expected = np.pad(np.arange(1, N, dtype="float32"), (1, 2), mode)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_quotient_by_nothing_is_nothing() -> None:
+    """The host divides by lengths, and a division by 0 would end the process."""
+    compiled = tvm_edge.compile(model_of("quotients"), "llvm")
+    found = compiled.run({"x": np.zeros(N, "float32")})
+    assert found["ones"].shape == (0,)
+    assert found["rest"] == [0]
+
+
+def unchecked(
+    read: Sequence[onnx.NodeProto], nodes: Sequence[onnx.NodeProto], opset: int = 17
+) -> onnx.ModelProto:
+    """A model whose outputs have no shapes: onnx infers some that the run does not keep to."""
+    constants = {name: np.asarray(INTS[name], "int64") for name in ("zero", "one")}
+    constants["nought"] = np.asarray(0.0, "float32")
+    used = {each for n in (*read, *nodes) for each in n.input}
+    graph = helper.make_graph(
+        [*read, *nodes],
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [N]),
+            helper.make_tensor_value_info("count", TensorProto.FLOAT, [1]),
+        ],
+        [
+            helper.make_tensor_value_info(
+                name, TensorProto.INT64 if nodes[-1].op_type == "TopK" and name == "z" else 1, None
+            )
+            for name in nodes[-1].output
+        ],
+        [onnx.numpy_helper.from_array(v, key) for key, v in constants.items() if key in used],
+    )
+    imports = [helper.make_opsetid("", opset)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
 @needs_opencl

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -89,6 +91,18 @@ def _keep_overflows(proto: onnx.ModelProto) -> None:
             del node.input[1]
 
 
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Keep a logger from warning: onnxscript's does of each operator with several results."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def _should_fold(node: onnx_ir.Node) -> bool | None:
     """Fold a ConstantOfShape that can be a shape or an index; onnxscript folds none."""
     import onnx_ir
@@ -141,15 +155,14 @@ def _folded(model: onnx_ir.Model) -> onnx.ModelProto:
 
     from tvm_edge.frontend.onnx_loops import unroll_loops
 
-    # It warns of every operator with several results, which are evaluated here.
-    logging.getLogger("onnxscript.optimizer").setLevel(logging.ERROR)
     for _ in range(_MOST_ROUNDS):
-        onnxscript.optimizer.fold_constants(
-            model,
-            onnx_shape_inference=True,
-            output_size_limit=_FOLD_LIMIT,
-            should_fold=_should_fold,
-        )
+        with _silent("onnxscript.optimizer"):
+            onnxscript.optimizer.fold_constants(
+                model,
+                onnx_shape_inference=True,
+                output_size_limit=_FOLD_LIMIT,
+                should_fold=_should_fold,
+            )
         onnxscript.optimizer.remove_unused_nodes(model)
         folded = _fold_splits(model)
         if not unroll_loops(model) and not folded:

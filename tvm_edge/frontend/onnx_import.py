@@ -67,7 +67,8 @@ def import_onnx(proto: onnx.ModelProto, given: GivenInputs, name: str) -> Import
     inputs = _input_specs(proto)
     nodes, folded = source_nodes(original, proto)
     del original  # its weights: the folded model has its own
-    module = import_graph(proto)
+    module, more = import_graph(proto)
+    notes += more
     refuse_unreal_tensors(module)
     main = module["main"]
     if len(main.params) != len(inputs):  # the importer dropped or invented a parameter

@@ -99,7 +99,7 @@ def checked_proto(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, .
         _check(proto)
     except InvalidModelError as err:
         if shapes_do_not_fit(err):
-            notes.append(_mend_shapes(proto, err))
+            notes += _mend_shapes(proto, err)
         elif "topologically sorted" in str(err):
             # ONNX asks for sorted nodes, and not every tool obeys.
             proto = _sorted_nodes(proto)
@@ -129,13 +129,13 @@ def _infer_outputs(proto: onnx.ModelProto) -> None:
         getattr(proto.graph, field).extend(getattr(inferred, field))
 
 
-def _mend_shapes(proto: onnx.ModelProto, problem: InvalidModelError) -> str:
+def _mend_shapes(proto: onnx.ModelProto, problem: InvalidModelError) -> list[str]:
     """Go on without the shapes that the file declares, or leave a branch to the importer.
 
     Returns
     -------
-    str
-        A note for the user.
+    list of str
+        Notes for the user; of a branch the importer makes its own.
 
     Raises
     ------
@@ -152,8 +152,8 @@ def _mend_shapes(proto: onnx.ModelProto, problem: InvalidModelError) -> str:
             raise problem from problem.__cause__
         # A branch that is never taken need not fit. The importer refuses what else does not.
         _check(proto, shapes=False)
-        return f"shapes of a branch do not fit, and a run that takes it ends: {reason}"
-    return f"the file declares shapes that its operators do not have: {reason}"
+        return []
+    return [f"the file declares shapes that its operators do not have: {reason}"]
 
 
 def weight_notes(proto: onnx.ModelProto) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,12 @@ def evaluate(
         return None
     if any(each is not None and each.values.size > LARGEST for each in inputs):
         return None
+    fractions = any(each is not None and "float" in each.dtype for each in inputs)
+    if fractions and all(each is None or each.numbers is not None for each in inputs):
+        return None  # of constants alone, which is nothing about shapes: kernels round as they do
     try:
         return function(inputs, attrs)
-    except _TooLarge:
+    except (_TooLarge, OverflowError):  # no shape either
         return None
 
 
@@ -122,6 +126,13 @@ def _is_expression(*values: Any) -> bool:
     return any(isinstance(value, tirx.Expr) for value in values)
 
 
+def _by_length(function: Callable[..., Any], a: Any, b: Any) -> Any:
+    """Divide by a length that may be 0 in a run, which would end the process: by 0 it is 0."""
+    zero, one = (tirx.const(number, str(b.ty.dtype)) for number in (0, 1))
+    divided = function(a, tirx.Select(b == 0, one, b))
+    return divided * tirx.Select(b == 0, zero, one)
+
+
 def _is_real(value: Any) -> bool:
     if isinstance(value, tirx.Expr):
         return "float" in str(value.ty.dtype)
@@ -131,7 +142,9 @@ def _is_real(value: Any) -> bool:
 def _divide(a: Any, b: Any) -> Any:
     """Divide as ONNX does: integers towards zero."""
     if _is_expression(a, b):
-        return a / b if _is_real(a) or _is_real(b) else tirx.truncdiv(a, b)
+        if _is_real(a) or _is_real(b):
+            return a / b
+        return _by_length(tirx.truncdiv, *_typed_operands(a, b))
     if isinstance(a, float) or isinstance(b, float):
         return float(np.divide(a, b))
     if b == 0:
@@ -144,7 +157,7 @@ def _modulo(inputs: Sequence[Elements], attrs: Attributes) -> list[Elements] | N
     if attrs.get("fmod", 0) or "float" in inputs[0].dtype:
         return None
     return _map(
-        _binary(operator.mod, tirx.floormod),
+        _binary(operator.mod, partial(_by_length, tirx.floormod)),
         inputs[0].dtype,
         *inputs,
     )

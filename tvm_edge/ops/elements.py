@@ -17,7 +17,7 @@ from tvm import relax, sym, te, tirx
 from tvm_edge.ops.converter import Attributes, operand
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 
-__all__ = ["Elements", "integers", "length_tensor", "plain", "read_by_host"]
+__all__ = ["Elements", "ensure", "integers", "length_tensor", "plain", "read_by_host"]
 
 
 # Relax's OpPatternKind: not to be fused with anything.
@@ -120,6 +120,30 @@ def read_by_host(bb: relax.BlockBuilder, values: relax.Expr) -> list[tirx.Var]:
     made = [tirx.Var(f"length{i}", "int64") for i in range(count)]
     bb.match_cast(read, relax.ShapeType(made))
     return made
+
+
+def ensure(bb: relax.BlockBuilder, condition: Any) -> None:
+    """End a run in which lengths do not fit each other, before a kernel leaves its tensors.
+
+    Parameters
+    ----------
+    bb : relax.BlockBuilder
+    condition : bool or tirx.Expr
+        Of lengths; the host evaluates it.
+
+    Raises
+    ------
+    ValueError
+        It is known to be false.
+    """
+    condition = plain(condition)
+    if isinstance(condition, tirx.Expr):
+        holds = tirx.Select(condition, tirx.IntImm("int64", 1), tirx.IntImm("int64", 0))
+        # Of a shape that is read: TVM's VMShapeLower takes no expression in a match_cast.
+        read = bb.emit(relax.op.tensor_to_shape(length_tensor(bb, [holds], (1,), "int64")))
+        bb.match_cast(read, relax.ShapeType([tirx.IntImm("int64", 1)]))
+    elif not condition:
+        raise ValueError("lengths do not fit each other")
 
 
 def length_tensor(

@@ -14,7 +14,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from tvm_edge.ops.converter import Attributes, Converter, num_outputs, operand, text
-from tvm_edge.ops.elements import integers, length_tensor, plain
+from tvm_edge.ops.elements import ensure, integers, length_tensor, plain
 from tvm_edge.relay_passes.ir.expressions import constant_of
 
 __all__ = [
@@ -54,28 +54,56 @@ def reshape(
         kept = not isinstance(length, tirx.Expr) and length == 0 and not attrs.get("allowzero", 0)
         made.append(shape[axis] if kept else length)
     free = [i for i, length in enumerate(made) if not isinstance(length, tirx.Expr) and length < 0]
+    total = _product(shape)
     if free:
-        total, rest = _product(shape), _product([d for i, d in enumerate(made) if i not in free])
-        made[free[0]] = plain(tirx.floordiv(_int64(total), _int64(rest)))
+        rest = _product([d for i, d in enumerate(made) if i not in free])
+        made[free[0]] = plain(tirx.floordiv(_int64(total), _int64(_most(rest, 1))))
+    ensure(bb, tirx.all(*(_int64(d) >= 0 for d in made), _int64(_product(made)) == _int64(total)))
     return bb.normalize(relax.op.reshape(x, made))
 
 
 def expand(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr | None:
-    """Repeat along axes of length 1; axes whose length only the run tells are none."""
-    if _are_constant(inputs, attrs, [1]):
-        return None
-    x, target = inputs[0], integers(bb, inputs, attrs, 1)
-    assert target is not None
+    """Repeat along axes of length 1, which an axis may turn out to be in the run."""
+    x = inputs[0]
     shape = _shape_of(x)
+    if _are_constant(inputs, attrs, [1]) and not any(isinstance(d, tirx.Expr) for d in shape):
+        return None
+    target = integers(bb, inputs, attrs, 1)
+    assert target is not None
     rank = max(len(shape), len(target))
     shape = [*[1] * (rank - len(shape)), *shape]
     target = [*[1] * (rank - len(target)), *target]
-    made = [t if _is(d, 1) else d for d, t in zip(shape, target, strict=True)]
     if len(shape) > x.ty.ndim:
         x = bb.emit(relax.op.reshape(x, shape))
-    return bb.normalize(relax.op.broadcast_to(x, made))
+    made, open_axes = [], []
+    for axis, (length, wanted) in enumerate(zip(shape, target, strict=True)):
+        if _is(length, 1):
+            made.append(wanted)
+        elif _is(wanted, 1) or plain(_int64(length) == _int64(wanted)) is True:
+            made.append(length)
+        else:
+            length, wanted = _int64(length), _int64(wanted)
+            ensure(bb, tirx.any(length == 1, wanted == 1, length == wanted))
+            made.append(plain(tirx.Select(length == 1, wanted, length)))
+            open_axes.append(axis)
+    if not open_axes:
+        return bb.normalize(relax.op.broadcast_to(x, made))
+
+    def stretched(data: te.Tensor, lengths: Sequence[Any]) -> te.Tensor:
+        def element(*index: Any) -> Any:
+            at = list(index)
+            for axis, length in enumerate(data.shape):
+                if axis in open_axes:
+                    at[axis] = tirx.Select(length == 1, tirx.const(0, "int64"), index[axis])
+                elif _is(plain(length), 1):
+                    at[axis] = 0
+            return data(*at)
+
+        return te.compute(list(lengths), element, name="stretched")
+
+    return bb.emit_te(stretched, x, [_int64(d) for d in made], primfunc_name_hint="expand")
 
 
 def constant_of_shape(
@@ -184,6 +212,9 @@ def split(
         count = int(attrs.get("num_outputs", num_outputs(attrs)))
         each = tirx.floordiv(shape[axis] + (count - 1), count)
         lengths = [_least(each, _most(shape[axis] - each * i, 0)) for i in range(count)]
+    whole = [_int64(length) for length in lengths]
+    total = sum(whole[1:], whole[0])
+    ensure(bb, tirx.all(*(length >= 0 for length in whole), total == _int64(shape[axis])))
     parts, start = [], 0
     for length in lengths:
         begins = [start if i == axis else 0 for i in range(len(shape))]
@@ -258,14 +289,16 @@ def pad(
     position = _POSITIONS.get(mode)
     if position is None:
         raise NotImplementedError(f"Pad with the mode {mode}")
+    touched = [not (_is(b, 0) and _is(a, 0)) for b, a in zip(before, after, strict=True)]
+    if mode != "constant":  # which needs nothing to repeat
+        some = [_int64(d) > 0 for d, touch in zip(shape, touched, strict=True) if touch]
+        ensure(bb, tirx.all(*some))
     dtype = str(x.ty.dtype)
     fill = operand(inputs, 2)
     if fill is None:
         fill = relax.const(np.zeros((), dtype), dtype)
     elif fill.ty.ndim:
         fill = bb.emit(relax.op.reshape(fill, ()))
-
-    touched = [not (_is(b, 0) and _is(a, 0)) for b, a in zip(before, after, strict=True)]
 
     def padded(
         data: te.Tensor, value: te.Tensor, front: Sequence[Any], back: Sequence[Any]

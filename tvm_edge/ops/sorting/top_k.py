@@ -9,7 +9,7 @@ from tvm import relax, tirx
 
 from tvm_edge.errors import InvalidModelError
 from tvm_edge.ops.converter import Attributes
-from tvm_edge.ops.elements import integers
+from tvm_edge.ops.elements import ensure, integers
 from tvm_edge.ops.kernel_site import KernelSite, is_empty
 from tvm_edge.ops.registry import PERFORMS_STATIC, register
 from tvm_edge.ops.sorting.rows import Rows
@@ -50,6 +50,7 @@ def _first_of_the_run(
     bb: relax.BlockBuilder, data: relax.Expr, k: tirx.Expr, axis: int, largest: bool
 ) -> relax.Expr:
     """Sort all, and take as many as the run says."""
+    ensure(bb, tirx.all(k >= 0, k <= data.ty.shape[axis]))
     order = bb.emit(relax.op.argsort(data, axis, descending=largest, dtype="int64"))
     first = bb.emit(relax.op.strided_slice(order, [axis], [0], [k], [1], assume_inbound=True))
     return relax.Tuple([bb.emit(relax.op.gather_elements(data, first, axis)), first])

@@ -1,0 +1,337 @@
+"""TVM's importer of ONNX graphs, with converters of ours asked first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+
+from tvm_edge.frontend.limits import refuse_indices
+from tvm_edge.frontend.onnx_costs import small_tensors, tensor_infos
+from tvm_edge.frontend.onnx_functions import label
+from tvm_edge.frontend.shape_arithmetic import ARITHMETIC, LARGEST, evaluate, shape_elements
+from tvm_edge.ops.control import refuse
+from tvm_edge.ops.converter import type_name
+from tvm_edge.ops.elements import Elements, length_tensor, read_by_host
+from tvm_edge.ops.registry import find
+from tvm_edge.ops.small_types import SMALL_TYPES, STORED_AS
+from tvm_edge.ops.types import refuse_types
+from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
+
+__all__ = ["Importer", "is_not_implemented", "reason_of"]
+
+_NOT_IMPLEMENTED = (
+    NotImplementedError,
+    tvm.error.OpNotImplemented,
+    tvm.error.OpAttributeInvalid,
+    tvm.error.OpAttributeUnImplemented,
+)
+
+# Converters also refuse what they do not implement by ValueError and AssertionError.
+_SAYS_NOT_IMPLEMENTED = re.compile(
+    r"not (yet )?support|unsupported|only .*support|not implement", re.I
+)
+
+_IF = "tvm_edge.If"
+
+# They look at the shape or the type of what they get, or copy it.
+_OF_ANY_SIZE = frozenset({"Cast", "CastLike", "Concat", _IF, "Identity", "Shape", "Size"})
+
+
+class Importer(ONNXGraphImporter):
+    """TVM's importer that asks our converters first and remembers the results of nodes."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        # TVM takes a length of 0 for one that is not known.
+        empty = {
+            value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+            for value in proto.graph.input
+            if any(dim.dim_value == 0 for dim in value.type.tensor_type.shape.dim)
+        }
+        super().__init__(shape_dict=empty, dtype_dict=None)
+        self.proto = proto
+        self.results: dict[relax.Var, int] = {}
+        self.small: list[tuple[str, ...]] = []
+        self.made: list[list[str]] = []
+        self.names: list[str] = []
+        self.converting = ("", "")
+        self.notes: list[str] = []
+        self.elements: dict[relax.Expr, Elements] = {}
+        self.lengths: list[tuple[tirx.Expr, tirx.Var]] = []
+
+    def _new_var(self, var_name: str, shape: list, dtype: str = "float32") -> relax.Var:
+        return super()._new_var(var_name, shape, STORED_AS if dtype in SMALL_TYPES else dtype)
+
+    def _parse_attr(self, attr_proto: Iterable[onnx.AttributeProto]) -> dict[str, Any]:
+        # Lists without elements, which TVM takes for no attributes at all.
+        lists = (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS)
+        empty = {a.name: () for a in attr_proto if a.type in lists and not (a.ints or a.floats)}
+        rest = [attribute for attribute in attr_proto if attribute.name not in empty]
+        return {**super()._parse_attr(rest), **empty}
+
+    def _parse_array(self, tensor_proto: onnx.TensorProto) -> tvm.runtime.Tensor:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor_proto.data_type)
+        if dtype.name not in SMALL_TYPES:
+            return super()._parse_array(tensor_proto)
+        return tvm.runtime.tensor(onnx.numpy_helper.to_array(tensor_proto).view(STORED_AS))
+
+    def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+        for name, value in self._inputs.items():
+            if _has_no_elements(value):  # then its value is known
+                self._nodes[name] = _nothing(value)
+        kinds = small_tensors(self.proto)
+        self.small = [
+            tuple(kinds.get(name, "") for name in node.input) if kinds else ()
+            for node in graph.node
+        ]
+        self.made = [list(node.output) for node in graph.node]
+        self.names = [node.name for node in graph.node]
+        # Names may repeat and need not be identifiers: number the nodes instead.
+        for index, node in enumerate(graph.node):
+            node.name = f"n{index}"
+            node.op_type = self._label(node)
+        super()._construct_nodes(graph)
+
+    def _label(self, node: onnx.NodeProto) -> str:
+        """Return the name of a node's converter: the importer looks at no domain.
+
+        TVM's own way with an If, which is not asked for, executes both of its branches.
+        """
+        name = label(node)
+        return _IF if name == "If" else name
+
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        """Do nothing: refuse_unsupported has looked, and knows converters that TVM does not."""
+
+    def _convert_operator(
+        self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
+    ) -> relax.Expr:
+        number = attrs["tvm_custom"]["name"].removeprefix("n")
+        index = int(number) if number.isdecimal() else None  # none in a branch of an If
+        name = self.names[index] if index is not None else attrs["tvm_custom"]["name"]
+        self.converting = (op_name, name)
+        own = {
+            **attrs,
+            "opset": opset,
+            "small_types": self.small[index] if index is not None else (),
+        }
+        refuse_types(op_name, inputs, own)
+        refuse_indices(op_name, inputs, attrs)
+        own["elements"] = [self.elements.get(value) for value in inputs]
+        known = self._evaluated(op_name, inputs, own)
+        result = self._calculated(known) if known is not None else None
+        if op_name == _IF:
+            result = self._choice(inputs[0], own, name)
+        if result is None:
+            result = self._of_nothing(op_name, inputs, index)
+        convert = find(op_name).convert
+        if result is None and convert is not None:
+            result = convert(self.bb, inputs, own)
+        if result is None:
+            result = super()._convert_operator(op_name, inputs, attrs, opset)
+        if op_name != _IF:
+            result = self._bound(result)
+        if known is not None:
+            fields = result.fields if isinstance(result, relax.Tuple) else [result]
+            self.elements.update(zip(fields, known, strict=True))
+        if index is None:
+            return result
+        for value in result.fields if isinstance(result, relax.Tuple) else [result]:
+            if isinstance(value, relax.Var):
+                self.results.setdefault(value, index)
+        return result
+
+    def _evaluated(
+        self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any]
+    ) -> list[Elements] | None:
+        """Evaluate arithmetic on shapes, as far as the operands are known."""
+        if op_name in ("Shape", "Size"):
+            return shape_elements(op_name, inputs[0], attrs)
+        if op_name not in ARITHMETIC:
+            return None
+        known = []
+        for value in inputs:
+            constant = None if value is None else constant_of(value)
+            if value is None or value in self.elements:
+                known.append(self.elements.get(value))
+            elif constant is None or constant.size > LARGEST:
+                return None
+            else:
+                known.append(Elements.of(constant.astype(object), str(value.ty.dtype)))
+        return evaluate(op_name, known, attrs)
+
+    def _calculated(self, known: list[Elements]) -> relax.Expr | None:
+        """Make tensors of elements; of fractions of lengths kernels are as good."""
+        if any(each.numbers is None and "float" in each.dtype for each in known):
+            return None
+        made = []
+        for each in known:
+            numbers = each.numbers
+            if numbers is not None:
+                made.append(relax.const(numbers, each.dtype))
+            else:
+                values = list(each.values.flat)
+                made.append(length_tensor(self.bb, values, each.values.shape, each.dtype))
+        return made[0] if len(made) == 1 else relax.Tuple(made)
+
+    def _of_nothing(
+        self, op_name: str, inputs: list[relax.Expr], index: int | None
+    ) -> relax.Expr | None:
+        """Return the result for data without elements, which no kernel is called for."""
+        if op_name == "Concat":
+            kept = [value for value in inputs if not _has_no_elements(value)]
+            if len(kept) == 1 and len(inputs) > 1:
+                return kept[0]
+            inputs[:] = kept or inputs[:1]
+        empty = bool(inputs) and inputs[0] is not None and _has_no_elements(inputs[0])
+        if not empty or op_name in _OF_ANY_SIZE or op_name.startswith("Reduce"):
+            return None
+        tensors = tensor_infos(self.proto)
+        known = [tensors.get(name) for name in self.made[index]] if index is not None else []
+        if not known or any(info is None or info.elements != 0 for info in known):
+            raise NotImplementedError(f"{op_name} of a tensor without elements")
+        results = [
+            relax.const(
+                np.zeros(info.shape or (), _stored_type(info.dtype)), _stored_type(info.dtype)
+            )
+            for info in known
+            if info is not None
+        ]
+        return results[0] if len(results) == 1 else relax.Tuple(results)
+
+    def _choice(self, condition: relax.Expr, attrs: dict[str, Any], name: str) -> relax.Expr:
+        """Convert an If: the branch that is known to be taken, or both, each by itself."""
+        branches = (attrs["then_branch"], attrs["else_branch"])
+        known = self.elements.get(condition)
+        chosen = constant_of(condition) if known is None else known.numbers
+        if chosen is not None:
+            taken = branches[0] if chosen.reshape(-1)[0] else branches[1]
+            return self._convert_subgraph(self.bb, taken)
+        if condition.ty.ndim:
+            condition = self.bb.emit(relax.op.reshape(condition, ()))
+        bodies: list[relax.SeqExpr | None] = []
+        problems = []
+        for branch in branches:
+            try:
+                bodies.append(self._branch(partial(self._convert_subgraph, self.bb, branch)))
+            except Exception as err:  # as from_onnx: whatever comes up inside a converter
+                if is_not_implemented(err):
+                    raise
+                bodies.append(None)
+                problems.append(err)
+        if len(problems) == len(branches):
+            raise problems[0]
+        if problems:
+            (good,) = (body for body in bodies if body is not None)
+            what = f"a branch of the If {name!r}, which does not fit the model's shapes"
+            self.notes.append(f"a run ends that takes {what}: {reason_of(problems[0])}")
+            fields = good.body.ty
+            types = fields.fields if isinstance(fields, relax.TupleType) else [fields]
+            made = self._branch(lambda: self._made([refuse(ty, what, condition) for ty in types]))
+            bodies = [made if body is None else body for body in bodies]
+        self.converting = (_IF, name)
+        result = self.bb.emit(relax.If(condition, *bodies))
+        if not isinstance(result.ty, relax.TupleType):
+            return self._measured(result)
+        items = (relax.TupleGetItem(result, i) for i in range(len(result.ty.fields)))
+        return relax.Tuple([self._measured(self.bb.emit(item)) for item in items])
+
+    def _branch(self, convert: Callable[[], relax.Expr]) -> relax.SeqExpr:
+        """Collect the bindings of a branch; none of its values is known behind it."""
+        known, lengths = dict(self.elements), list(self.lengths)
+        self.bb._begin_binding_block()
+        try:
+            result = convert()
+            if not isinstance(result, relax.Tuple):
+                result = self.bb.emit(result)
+        finally:
+            block = self.bb._end_block()
+            self.elements, self.lengths = known, lengths
+        return relax.SeqExpr([block], result)
+
+    def _made(self, values: list[relax.Expr]) -> relax.Expr:
+        bound = [self.bb.emit(value) for value in values]
+        return bound[0] if len(bound) == 1 else relax.Tuple(bound)
+
+    def _measured(self, value: relax.Var) -> relax.Var:
+        """Name the lengths that the branches do not have in common."""
+        ty = value.ty
+        if not isinstance(ty, relax.TensorType) or ty.shape is not None or ty.ndim < 0:
+            return value
+        lengths = [tirx.Var(f"length{axis}", "int64") for axis in range(ty.ndim)]
+        return self.bb.match_cast(value, relax.TensorType(lengths, ty.dtype))
+
+    def _convert_subgraph(self, bb: relax.BlockBuilder, graph: onnx.GraphProto) -> relax.Expr:
+        for node in graph.node:
+            node.op_type = self._label(node)
+        return super()._convert_subgraph(bb, graph)
+
+    def _bound(self, result: relax.Expr) -> relax.Expr:
+        """Bind what a converter returns to variables, and tensors without elements to none."""
+        if isinstance(result, relax.Tuple):
+            return relax.Tuple([self._bound(field) for field in result.fields])
+        if isinstance(result, (relax.Call, relax.TupleGetItem)):
+            result = self.bb.emit(result)
+        if not isinstance(result, relax.Var):
+            return result
+        return _nothing(result) if _has_no_elements(result) else self._shortened(result)
+
+    def _shortened(self, value: relax.Var) -> relax.Var:
+        """Name lengths made of several others: a kernel takes each that its shapes are made of.
+
+        The same expression gets the same name, so that what has the same length is known to.
+        """
+        ty = value.ty
+        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+            return value
+        shape = [self._named_length(length) for length in ty.shape.values]
+        if all(a.same_as(b) for a, b in zip(shape, ty.shape.values, strict=True)):
+            return value
+        # A match_cast, which says the same, would be taken back by CanonicalizeBindings.
+        return self.bb.emit(relax.op.reshape(value, shape))
+
+    def _named_length(self, length: tirx.Expr) -> tirx.Expr:
+        if len(tirx.analysis.undefined_vars(length)) < 2:
+            return length
+        for known, name in self.lengths:
+            if tvm_ffi.structural_equal(known, length):
+                return name
+        name = read_by_host(self.bb, length_tensor(self.bb, [length], (1,), "int64"))[0]
+        self.lengths.append((length, name))
+        return name
+
+
+def reason_of(err: Exception) -> str:
+    """Return the last line of an error, which is TVM's own; those before it are its stack."""
+    return (str(err).strip().splitlines() or [type(err).__name__])[-1][:300]
+
+
+def is_not_implemented(err: Exception) -> bool:
+    """Return whether a converter refuses an operator for want of an implementation."""
+    return isinstance(err, _NOT_IMPLEMENTED) or bool(_SAYS_NOT_IMPLEMENTED.search(reason_of(err)))
+
+
+def _has_no_elements(value: relax.Expr | None) -> bool:
+    ty = getattr(value, "ty", None)
+    return isinstance(ty, relax.TensorType) and 0 in (static_shape(ty) or ())
+
+
+def _nothing(value: relax.Expr) -> relax.Expr:
+    """Make the only value that a tensor without elements can have."""
+    dtype = str(value.ty.dtype)
+    return relax.const(np.zeros(static_shape(value.ty) or (), dtype), dtype)
+
+
+def _stored_type(number: int) -> str:
+    """Return the type in which the code has tensors of an ONNX type."""
+    name = type_name(number)
+    return STORED_AS if name in SMALL_TYPES else name
