@@ -48,7 +48,7 @@ def export(case: Case, folder: Path, python: Path) -> None:
     RuntimeError
         The exporter failed.
     """
-    job = ("-m", "benchmarks.common.child", "benchmarks.models.export_cases", "write")
+    job = ("-m", "benchmarks.common.child", "benchmarks.models.export_writers", "write")
     done = subprocess.run(
         [python, *job, case.name, folder], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -153,8 +153,6 @@ class _Blocker(PyExprMutator):
         self.builder_.update_func(gvar, self.visit_expr(func))
         return self.builder_.get()
 
-    # -------------------------------------------------------------------------------- bindings
-
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
         # Variables of a dataflow end with it; results that leave it are plain.
         for images in (self._blocked, self._repacked, self._plain):
@@ -194,8 +192,6 @@ class _Blocker(PyExprMutator):
         var = relax.DataflowVar(like.name, value.ty, like.span)
         self.builder_.emit_normalized(relax.VarBinding(var, value))
         return var
-
-    # ---------------------------------------------------------------------- packing, unpacking
 
     def _packed(self, expr: relax.Expr, block: int) -> BlockedImage:
         """An image in blocks, packed now if it is not yet."""
@@ -283,8 +279,6 @@ class _Blocker(PyExprMutator):
         return self.builder_.call_te(
             unpack_image, image.var, image.channels, primfunc_name_hint="unpack"
         )
-
-    # ------------------------------------------------------------------------------- operators
 
     def _rewrite(self, value: relax.Expr) -> tuple[relax.Expr, int] | None:
         """`value` over blocked images, and its channels; ``None`` if it stays as it is."""
@@ -403,7 +397,9 @@ class _Blocker(PyExprMutator):
         axes = [int(axis) % 4 for axis in call.attrs.axis or []]
         if image is None or sorted(axes) != [2, 3] or not call.attrs.keepdims:
             return None
-        _, _, height, width, _ = static_shape(image.var.ty) or (0,) * 5
+        shape = static_shape(image.var.ty)
+        assert shape is not None, "only images of known shapes have blocks"
+        height, width = shape[2:4]
         if height * width <= _LONG_MEAN:
             return relax.op.mean(image.var, [2, 3], keepdims=True), image.channels
         lines = relax.op.mean(image.var, [3], keepdims=True)

@@ -1,4 +1,4 @@
-"""What is refused of several models in one artifact, and how it names them."""
+"""Errors about several models in one artifact, and the names in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is behind an operator whose number of results is only known in the run stays on the GPU."""
+"""Operators behind one whose number of results only the run tells stay on the GPU."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_top_k_with_a_computed_k(on_cpu: list[str], gpu: str) -> None:
 
 @pytest.mark.parametrize("on_cpu", ["NonMaxSuppression", "Slice", "Neg"])
 def test_suppression_on_either_side_of_a_boundary(on_cpu: str, gpu: str) -> None:
-    """What was found is of unknown length, and each operator says where it ran."""
+    """Results are of unknown length, and each operator says where it ran."""
     limits = {"most": np.array([3]), "overlap": np.float32([0.5]), "least": np.float32([0.1])}
     constants = {name: np.array([i]) for i, name in enumerate(["zero", "one", "two", "three"])}
     names = ["boxes", "scores", *limits]

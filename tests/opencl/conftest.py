@@ -104,7 +104,7 @@ def shimmed(shimmed_worker: support.Worker) -> Iterator[support.Worker]:
 
 
 def clear_shim() -> None:
-    """What `shimmed` leaves behind: nothing."""
+    """Undo `shimmed`: nothing is left behind."""
     support.Shim.here().clear()
 
 

@@ -1,4 +1,4 @@
-"""The same tests where OpenCL ends at 1.2, as on Mali Midgard.
+"""Tests of other files, where OpenCL ends at 1.2, as on Mali Midgard.
 
 The library they run on lacks every later entry point, and its devices say they are 1.2.
 """

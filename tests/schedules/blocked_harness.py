@@ -44,7 +44,7 @@ EPILOGUES = (
     "constant",
     "plane",
 )
-"""What may follow a convolution. ``silu`` uses the sums twice, ``residual`` adds an image from
+"""Epilogues of a convolution. ``silu`` uses the sums twice, ``residual`` adds an image from
 outside, ``constant`` multiplies by a constant for each element, ``plane`` subtracts from a constant
 that is the same for all channels."""
 
@@ -56,7 +56,7 @@ SPECS = tuple(
 OPENCL_SPECS = tuple(
     replace(spec, kind="gpu", on_cpu=True, max_work_group_size=64) for spec in SPECS
 )
-"""The same CPUs behind OpenCL."""
+"""These CPUs behind OpenCL."""
 
 Choose = Callable[[ConvWorkload, DeviceSpec], ConvConfig]
 

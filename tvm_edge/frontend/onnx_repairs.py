@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tvm_edge.frontend.onnx_edges import all_nodes, subgraphs
-from tvm_edge.ops.onnxruntime.domains import name_domains
 
 if TYPE_CHECKING:
     import onnx
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["forget_declared_shapes", "repair"]
 
 _STANDARD = ("", "ai.onnx")
+# ONNX's first version of them; of the second there is none.
+_SAVED_AS_STANDARD = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 1 << 30}
 # Versions of the operator set in which onnx calls GroupNormalization deprecated: scale and bias
 # have a number for each group there, for each channel since.
 _OLD_GROUPS = range(18, 21)
@@ -32,15 +33,18 @@ def repair(proto: onnx.ModelProto) -> list[str]:
         Changed in place.
     """
     notes: list[str] = []
-    name_domains(proto)
     versions = {opset.domain: opset.version for opset in proto.opset_import}
+    version = next((v for domain, v in versions.items() if domain in _STANDARD), 0)
+    _name_domains(proto, version)
     for domain in sorted(
         {node.domain for node in all_nodes(proto.graph)} - {*versions, *_STANDARD}
     ):
         proto.opset_import.add(domain=domain, version=1)
-        notes.append(f"the model imports no version of the operators of {domain!r}; 1 is assumed")
+        if not domain.startswith("com.microsoft"):  # which ONNX Runtime asks no model to import
+            notes.append(
+                f"the model imports no version of the operators of {domain!r}; 1 is assumed"
+            )
     _drop_empty_operands(proto)
-    version = next((v for domain, v in versions.items() if domain in _STANDARD), 0)
     if version in _OLD_GROUPS:
         notes += _write_out_group_norms(proto.graph)
     outer = {value.name for value in (*proto.graph.input, *proto.graph.initializer)}
@@ -64,6 +68,14 @@ def forget_declared_shapes(graph: onnx.GraphProto) -> None:
     for node in graph.node:
         for inner in subgraphs(node):
             forget_declared_shapes(inner)
+
+
+def _name_domains(proto: onnx.ModelProto, version: int) -> None:
+    """Give operators that ONNX Runtime saves as ONNX's its own domain where ONNX lacks them."""
+    for node in all_nodes(proto.graph):
+        since = _SAVED_AS_STANDARD.get(node.op_type)
+        if node.domain in _STANDARD and since is not None and version < since:
+            node.domain = "com.microsoft"
 
 
 def _drop_empty_operands(proto: onnx.ModelProto) -> None:

@@ -64,7 +64,7 @@ FEW = {
     4: {name: ALL[name] for name in ("3x3", "window")},
     8: {name: ALL[name] for name in ("filled", "window stride")},
 }
-"""What ``make test`` looks at, by the size of blocks."""
+"""Cases of ``make test``, by the size of blocks."""
 
 
 def beside_each_other(convs: dict[str, Conv]) -> Graph:

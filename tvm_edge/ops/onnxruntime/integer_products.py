@@ -13,7 +13,7 @@ from tvm_edge.ops.products import matmul_flops
 from tvm_edge.ops.registry import register
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 
-__all__ = ["integer_product"]
+__all__ = ["dynamically_quantised", "integer_product"]
 
 
 def integer_product(
@@ -77,12 +77,12 @@ def _dynamic_quantize_matmul(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes
 ) -> relax.Expr:
     a, b, b_scale = inputs[:3]
-    quantised, scale, zero = _dynamically_quantised(bb, a)
+    quantised, scale, zero = dynamically_quantised(bb, a)
     zeros = [zero, operand(inputs, 3)]
     return integer_product(bb, [quantised, b], [scale, b_scale], zeros, operand(inputs, 4))
 
 
-def _dynamically_quantised(bb: relax.BlockBuilder, x: relax.Expr) -> Sequence[relax.Expr]:
+def dynamically_quantised(bb: relax.BlockBuilder, x: relax.Expr) -> Sequence[relax.Expr]:
     """Quantise as ONNX's DynamicQuantizeLinear: uint8 numbers, scale, zero point."""
     zero, most = scalar(0.0, x), scalar(255.0, x)
     low = bb.emit(relax.op.minimum(relax.op.min(x), zero))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
-from tvm_edge.ops.converter import Attributes, num_outputs, operand, scalar
+from tvm_edge.ops.converter import Attributes, num_outputs, operand
+from tvm_edge.ops.onnxruntime.integer_products import dynamically_quantised
 from tvm_edge.ops.onnxruntime.standard import standard_outputs
 from tvm_edge.ops.recurrent import recurrent_flops
 from tvm_edge.ops.registry import register
@@ -36,17 +37,10 @@ def _dynamic_quantize_lstm(
 
 
 def _rounded(bb: relax.BlockBuilder, value: relax.Expr) -> relax.Expr:
-    """Quantise to uint8 by the range of a tensor, 0 included, and back."""
-    low = bb.emit(relax.op.minimum(relax.op.min(value), scalar(0.0, value)))
-    high = bb.emit(relax.op.maximum(relax.op.max(value), scalar(0.0, value)))
-    width = bb.emit(relax.op.subtract(high, low))
-    flat = relax.op.equal(width, scalar(0.0, value))
-    step = relax.op.divide(width, scalar(255.0, value))
-    step = bb.emit(relax.op.where(flat, scalar(1.0, value), step))
-    zero = bb.emit(relax.op.round(relax.op.negative(relax.op.divide(low, step))))
-    whole = bb.emit(relax.op.add(relax.op.round(relax.op.divide(value, step)), zero))
-    whole = bb.emit(relax.op.clip(whole, 0, 255))
-    return bb.emit(relax.op.multiply(relax.op.subtract(whole, zero), step))
+    """Quantise to uint8 by the range of a tensor, and back."""
+    numbers, scale, zero = dynamically_quantised(bb, value)
+    whole, start = (bb.emit(relax.op.astype(each, "float32")) for each in (numbers, zero))
+    return bb.emit(relax.op.multiply(relax.op.subtract(whole, start), scale))
 
 
 def _dequantised(weights: relax.Expr, scale: relax.Expr, zero: relax.Expr | None) -> relax.Expr:
