@@ -8,8 +8,6 @@ Numbers and the widths of columns may differ: they are measured, and the machine
 the lines that begin with ``error:``, and what a block prints that catches one, are compared as they
 are. The same lines may also be the beginning of what is printed. Blocks of shell (``sh``) are not
 run, and text that is titled as measured is not compared.
-
-README.md speaks of files and arrays of the reader's: ``_READERS`` makes some.
 """
 
 from __future__ import annotations
@@ -30,19 +28,6 @@ _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Between marks, not behind one: a formatter of Python leaves that alone.
 _SNIPPET = re.compile(r"^--8<--\n(.+)\n--8<--$", re.MULTILINE)
 _CAUGHT = re.compile(r"^\s*except tvm_edge\.", re.MULTILINE)
-_READERS = {
-    "README.md": """
-import numpy as np, onnx
-from tvm import relax
-from tvm_edge import zoo
-for name in ("model", "m", "ssd", "pose", "yolov1"):
-    zoo.save("squeezenet1_0", f"{name}.onnx")
-image = crop = zoo.sample_input("squeezenet1_0")["data"]
-frames = [{"data": image}] * 3
-scores = x = relax.Var("x", relax.TensorType((4, 8), "float32"))
-offsets = relax.Var("offsets", relax.TensorType((3,), "int32"))
-"""
-}
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -77,7 +62,6 @@ def run_page(page: Path) -> Iterator[str]:
     if folder not in os.environ["PATH"].split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join((folder, os.environ["PATH"]))
     names: dict[str, object] = {"__name__": "docs", "__file__": str(page)}
-    exec(_READERS.get(page.name, ""), names)
     found = blocks(page)
     for at, (language, text) in enumerate(found):
         if language == "python":

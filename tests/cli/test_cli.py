@@ -120,6 +120,27 @@ def test_input_shapes_fix_dynamic_dimensions(invoke: Invoke, tmp_path: Path) -> 
     assert outcome.data["outputs"][0]["shape"] == [3, 4]
 
 
+def test_input_values_make_constants(invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "scaled.onnx"
+    nodes = [
+        helper.make_node("Cast", ["rate"], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["x", "real"], ["scaled"]),
+        helper.make_node("Reshape", ["scaled", "size"], ["y"]),
+    ]
+    inputs = {"x": (6,), "rate": (), "size": (2,)}
+    kinds = {"rate": TensorProto.INT64, "size": TensorProto.INT64}
+    onnx.save(make_model(nodes, inputs, ["y"], dtypes=kinds), path)
+    given = ("--input-values", "rate:16000", "--input-values", "size:2,3")
+    outcome = invoke("run", path, *given, "--json")
+    assert outcome.data["outputs"][0]["shape"] == [2, 3]
+    wrong = invoke("run", path, "--input-values", "rate")
+    assert wrong.code == 2
+    assert "sr:16000" in wrong.err
+    unknown = invoke("analyze", path, "--input-values", "rat:1")
+    assert unknown.code == 4
+    assert "'rat', which is no input" in unknown.err
+
+
 def test_print_top(invoke: Invoke, files: Files, compiled_small: tvm_edge.CompiledModel) -> None:
     values = compiled_small.run(dict(np.load(files.inputs)))["pooled"].ravel()
     order = np.argsort(-values, kind="stable")[:3]

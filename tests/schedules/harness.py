@@ -49,8 +49,8 @@ SWEEP = int(os.environ.get("TVM_EDGE_SWEEP", "1"))
 """Multiplies the number of random cases: 1 in CI, more when a template changes."""
 
 TOLERANCE = 1e-5
-"""Tolerance, of a tensor's largest value. A float32 sum of some thousand terms in another order differs by
-about 1e-6; a wrong index differs by 1e-1."""
+"""Tolerance, of a tensor's largest value. A float32 sum of some thousand terms in another order
+differs by about 1e-6; a wrong index differs by 1e-1."""
 
 
 def sweep(examples: int) -> settings:

@@ -50,6 +50,7 @@ def opened_model(
     *,
     target: Any,
     input_shapes: Any,
+    input_values: Any,
     num_threads: int | None,
     tuning_logs: Any,
     rpc_tracker: str | None,
@@ -68,6 +69,7 @@ def opened_model(
     if is_artifact:
         for option, value in (
             ("--input-shapes", input_shapes or None),
+            ("--input-values", input_values or None),
             ("--target", target),
             ("--tuning-records", tuning_logs),
         ):
@@ -84,6 +86,7 @@ def opened_model(
                     source,
                     target or _DEFAULT_TARGET,
                     input_shapes=input_shapes,
+                    input_values=input_values,
                     tuning_logs=tuning_logs,
                     num_threads=num_threads,
                 )

@@ -15,6 +15,7 @@ __all__ = [
     "host_option",
     "html_option",
     "input_shapes_option",
+    "input_values_option",
     "json_option",
     "opened_model_options",
     "records_folder_option",
@@ -100,6 +101,42 @@ input_shapes_option = click.option(
     help="Shape of an input with dynamic dimensions, as data:1,3,224,224. Repeatable.",
 )
 """``--input-shapes NAME:DIMS``, repeatable."""
+
+
+def _parse_values(
+    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Any]:
+    parsed: dict[str, Any] = {}
+    for value in values:
+        name, colon, text = value.rpartition(":")
+        try:
+            if not colon or not name:
+                raise ValueError("no name")
+            numbers = [_number(word) for word in text.split(",") if word.strip()]
+            parsed[name] = numbers if "," in text else numbers[0]
+        except (ValueError, IndexError) as err:
+            raise click.BadParameter(
+                f"{value!r} is not NAME:NUMBER or NAME:NUMBER,… (for example sr:16000)"
+            ) from err
+    return parsed
+
+
+def _number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+input_values_option = click.option(
+    "--input-values",
+    multiple=True,
+    callback=_parse_values,
+    metavar="NAME:VALUES",
+    help="Value of an input that becomes a constant: sr:16000, or size:640,640 of a vector "
+    "(k:5, of one element). Repeatable.",
+)
+"""``--input-values NAME:VALUES``, repeatable."""
 
 
 def _parse_models(
@@ -224,6 +261,7 @@ def compilation_options(command: _F) -> _F:
         target_option("llvm"),
         host_option,
         input_shapes_option,
+        input_values_option,
         _fallback_option,
         _tuning_records_option,
         _memory_budget_option,
@@ -236,6 +274,7 @@ def opened_model_options(command: _F) -> _F:
         command,
         target_option(None),
         input_shapes_option,
+        input_values_option,
         _tuning_records_option,
         _threads_option,
         _only_option,
