@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -236,3 +237,19 @@ def test_shapes_that_the_operators_do_not_take() -> None:
     with pytest.raises(InputError, match="gives 'batch' 2"):
         tvm_edge.compile(model, "llvm", input_shapes={"batch": 2})
     agrees(model, {"x": np.ones((1, 3, 8, 8), "float32")}, input_shapes={"x": (1, 3, 8, 8)})
+
+
+@pytest.mark.parametrize(("limit", "warns"), [(np.inf, False), ([1.0, np.inf], True)])
+def test_a_warning_of_infinite_weights_and_none_of_infinite_limits(limit: Any, warns: bool) -> None:
+    kind = "Add" if warns else "Clip"
+    operands = ["x", "limit"] if warns else ["x", "", "limit"]
+    model = model_of(
+        [node(kind, operands, ["y"])],
+        [value("x", TensorProto.FLOAT, [3, 2])],
+        [value("y", TensorProto.FLOAT, [3, 2])],
+        {"limit": np.asarray(limit, "float32")},
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tvm_edge.compile(model, "llvm")
+    assert any("'limit' holds NaN or infinity" in str(each.message) for each in caught) is warns

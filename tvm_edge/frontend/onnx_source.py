@@ -159,6 +159,8 @@ def _mend_shapes(proto: onnx.ModelProto, problem: InvalidModelError) -> list[str
 def weight_notes(proto: onnx.ModelProto) -> tuple[str, ...]:
     """Warn of floating-point initializers that hold NaN or infinity.
 
+    Not of single numbers: a limit of a Clip or the filler of a mask may well be infinite.
+
     Raises
     ------
     InvalidModelError
@@ -175,7 +177,7 @@ def weight_notes(proto: onnx.ModelProto) -> tuple[str, ...]:
                 f"the data of the weight {tensor.name!r} does not fit its shape "
                 f"{tuple(tensor.dims)}: {one_line(err)}; export the model again"
             ) from err
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
+        if value.dtype.kind == "f" and value.size > 1 and not np.isfinite(value).all():
             notes.append(
                 f"the weight {tensor.name!r} holds NaN or infinity; outputs that depend on it will "
                 "too"
