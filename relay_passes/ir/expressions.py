@@ -15,6 +15,7 @@ from tvm_edge.schedules.accesses import constant
 __all__ = [
     "KERNEL_CALLS",
     "all_bindings",
+    "bindings_in",
     "bindings_of",
     "const",
     "constant_of",
@@ -88,7 +89,12 @@ def may_hold_tensors(ty: relax.Type) -> bool:
 
 def bindings_of(func: relax.Function) -> list[relax.Binding]:
     """Return the bindings of a function, without those in branches."""
-    return [binding for block in func.body.blocks for binding in block.bindings]
+    return bindings_in(func.body)
+
+
+def bindings_in(body: relax.SeqExpr) -> list[relax.Binding]:
+    """Return the bindings of a body, without those in its branches."""
+    return [binding for block in body.blocks for binding in block.bindings]
 
 
 def all_bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:

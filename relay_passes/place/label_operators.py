@@ -6,7 +6,7 @@ copy on each edge between devices.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,8 +15,9 @@ from tvm import relax, tirx
 
 from tvm_edge.errors import PlacementError
 from tvm_edge.ops.registry import of_call
-from tvm_edge.relay_passes.ir.expressions import all_bindings, bindings_of
+from tvm_edge.relay_passes.ir.expressions import all_bindings, bindings_of, is_call
 from tvm_edge.relay_passes.ir.locations import node_of
+from tvm_edge.relay_passes.ir.loops import LOOP_NEXT, LOOP_STATE
 
 __all__ = [
     "CPU",
@@ -127,22 +128,26 @@ def label_operators(
     """
     labels: dict[relax.Var, Label] = {}
     shapes = _feeding_shapes(func)
+    partners = _loop_partners(func)
     refused: dict[str, str] = {}
     nodes = nodes_of(func)
     for binding in all_bindings(func.body):
         value, node = binding.value, nodes[binding.var]
         if isinstance(value, relax.Call):
             impossible = _impossible(value, binding.var, policy.lacking)
+            state = is_call(value, LOOP_STATE, LOOP_NEXT)
             # What is no operator is a function that a Relax module brings along.
             listed = of_call(value).gpu.why_left_out(policy.kind) if _name(value) else ""
-            if _has_operands(value) and not impossible and binding.var in shapes:
+            # What a step starts with is where the next one starts with it.
+            both = {binding.var, partners.get(binding.var)}
+            if _has_operands(value) and not impossible and shapes & both:
                 listed = "it computes a shape, which the host needs"
             label = _ON_TARGET
             if impossible:
                 label = Label(CPU, impossible)
             elif node in policy.nodes:
                 label = Label(CPU, "named in fallback=")
-            elif binding.var in policy.leaving:
+            elif binding.var in policy.leaving and not state:
                 label = Label(CPU, policy.leaving[binding.var])
             elif listed and policy.mode in ("list", "error"):
                 label = Label(CPU, listed)
@@ -257,10 +262,20 @@ def _is_dynamic(ty: Any) -> bool:
     )
 
 
-def _feeding_shapes(func: relax.Function) -> Collection[relax.Var]:
+def _loop_partners(func: relax.Function) -> dict[relax.Var, relax.Var]:
+    """Pair each state of a loop with its next value, both ways."""
+    pairs = [
+        (binding.var, binding.value.args[0])
+        for binding in all_bindings(func.body)
+        if is_call(binding.value, LOOP_NEXT)
+    ]
+    return dict([*pairs, *((state, following) for following, state in pairs)])
+
+
+def _feeding_shapes(func: relax.Function) -> set[relax.Var]:
     """Results that lead to a ``tensor_to_shape`` through nothing but short integer vectors."""
     wanted: set[relax.Var] = set()
-    for binding in reversed(bindings_of(func)):
+    for binding in reversed(list(all_bindings(func.body))):
         value = binding.value
         is_shape = isinstance(value, relax.Call) and _name(value) == "relax.tensor_to_shape"
         if is_shape or (binding.var in wanted and not isinstance(value, relax.Tuple)):

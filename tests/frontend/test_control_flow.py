@@ -13,8 +13,8 @@ from tests.onnx_models import make_model, random_input, reference
 from tvm_edge.ops.registry import OPERATORS, Operator
 
 
-def loop_model(steps: int | None) -> onnx.ModelProto:
-    """``state = tanh(state · w) + step``, each state kept; a number of steps, or as an input."""
+def loop_model(steps: int) -> onnx.ModelProto:
+    """``state = tanh(state · w) + step``, each state kept."""
     value = helper.make_tensor_value_info
     body = helper.make_graph(
         [
@@ -38,11 +38,10 @@ def loop_model(steps: int | None) -> onnx.ModelProto:
         ],
     )
     inputs = [value("x", TensorProto.FLOAT, [2, 3])]
-    constants = [numpy_helper.from_array(random_input((3, 3), 1), "w")]
-    if steps is None:
-        inputs.append(value("steps", TensorProto.INT64, []))
-    else:
-        constants.append(numpy_helper.from_array(np.asarray(steps, "int64"), "steps"))
+    constants = [
+        numpy_helper.from_array(random_input((3, 3), 1), "w"),
+        numpy_helper.from_array(np.asarray(steps, "int64"), "steps"),
+    ]
     graph = helper.make_graph(
         [helper.make_node("Loop", ["steps", "", "x"], ["last", "rows"], body=body)],
         "loop",
@@ -64,11 +63,6 @@ def test_a_loop_of_known_length_has_no_control_flow_left() -> None:
     ours = compiled.run({"x": x})
     for name, expected in reference(model, {"x": x}).items():
         np.testing.assert_allclose(ours[name], expected, rtol=1e-5, atol=1e-6)
-
-
-def test_a_loop_of_a_length_from_the_run_is_refused() -> None:
-    with pytest.raises(tvm_edge.UnsupportedOperatorError, match="steps"):
-        tvm_edge.compile(loop_model(None), "llvm")
 
 
 def test_attention_is_written_out() -> None:

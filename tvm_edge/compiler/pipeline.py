@@ -43,11 +43,13 @@ from tvm_edge.relay_passes.instructions.hoist_weights import HoistWeights
 from tvm_edge.relay_passes.instructions.keep_region_results import KeepRegionResults
 from tvm_edge.relay_passes.instructions.lower_copies import LowerCopies
 from tvm_edge.relay_passes.instructions.mark_made_arguments import MarkMade
+from tvm_edge.relay_passes.instructions.outline_loops import OutlineLoops
 from tvm_edge.relay_passes.instructions.record_on_opencl import RecordOnOpenCL
 from tvm_edge.relay_passes.instructions.separate_models import models_alone, with_models
 from tvm_edge.relay_passes.instructions.write_on_host import WriteOnHost
 from tvm_edge.relay_passes.ir.expressions import bindings_of
 from tvm_edge.relay_passes.ir.locations import calls_by_kernel
+from tvm_edge.relay_passes.ir.loops import has_loops
 from tvm_edge.relay_passes.memory.hoist_storage import HoistStorage
 from tvm_edge.relay_passes.memory.plan_memory import PlanMemory
 from tvm_edge.relay_passes.memory.unaligned_inputs import with_unaligned
@@ -193,6 +195,7 @@ INSTRUCTIONS = (
     # write another's tensors are then in no recorded region.
     on_module("instructions", _plan_others, "PlanMemoryOfOthers").when(*SEVERAL),
     on_module("instructions", transform.LowerAllocTensor()),
+    on_module("instructions", OutlineLoops()).when(lambda c: has_loops(c.module["main"]), "loops"),
     on_module("instructions", transform.KillAfterLastUse()),
     on_module("instructions", transform.LowerRuntimeBuiltin()),
     on_module("instructions", transform.ComputePrimValue()),
@@ -203,7 +206,8 @@ INSTRUCTIONS = (
         lambda c: c.recording is None, "main"
     ),
     CompilerPass("instructions", "AddRecordings", _add_recordings).when(
-        lambda c: c.placed.kinds[0] in RECORDINGS, "CUDA and OpenCL"
+        lambda c: c.placed.kinds[0] in RECORDINGS and not has_loops(c.merged["main"]),
+        "CUDA and OpenCL, without loops",
     ),
     CompilerPass("instructions", "AddStages", _add_stages).when(*SEVERAL),
     CompilerPass("instructions", "AddModels", _add_models).when(

@@ -13,7 +13,7 @@ from tvm_edge.ops.registry import find
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["DOMAINS", "expand_functions", "is_known", "label"]
+__all__ = ["DOMAINS", "expand_functions", "is_known", "label", "standard_version"]
 
 DOMAINS = ("", "ai.onnx")
 """Names of ONNX's own set of operators; TVM's importer looks at the operator's name alone."""
@@ -70,6 +70,14 @@ def expand_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
+def standard_version(proto: onnx.ModelProto) -> int:
+    """Return the version of ONNX's own operators in a model; the newest where it names none."""
+    import onnx.defs
+
+    versions = (o.version for o in proto.opset_import if o.domain in DOMAINS)
+    return next(versions, onnx.defs.onnx_opset_version())
+
+
 def label(node: onnx.NodeProto) -> str:
     """Return an operator's name in reports and in the registry, with a domain other than ONNX's."""
     return node.op_type if node.domain in DOMAINS else f"{node.domain}.{node.op_type}"
@@ -94,7 +102,7 @@ def _is_written_out(domain: str, name: str) -> bool:
 def _of_tvm() -> frozenset[str]:
     from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
 
-    return frozenset({*_get_convert_map(), "If"})
+    return frozenset({*_get_convert_map(), "If", "Loop"})
 
 
 @cache

@@ -8,12 +8,11 @@ import logging
 import warnings
 
 import onnx
-import onnx.defs
 import tvm
 from tvm import relax
 
 from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
-from tvm_edge.frontend.onnx_functions import DOMAINS
+from tvm_edge.frontend.onnx_functions import standard_version
 from tvm_edge.frontend.onnx_importer import Importer, is_not_implemented, reason_of
 from tvm_edge.frontend.result_names import name_results, with_dataflow
 from tvm_edge.relay_passes.ir.expressions import bindings_of
@@ -36,10 +35,6 @@ def import_graph(proto: onnx.ModelProto) -> tuple[tvm.IRModule, tuple[str, ...]]
     ------
     UnsupportedOperatorError, InvalidModelError
     """
-    opset = next(
-        (o.version for o in proto.opset_import if o.domain in DOMAINS),
-        onnx.defs.onnx_opset_version(),
-    )
     printed = io.StringIO()
     importer = None
     try:
@@ -48,7 +43,7 @@ def import_graph(proto: onnx.ModelProto) -> tuple[tvm.IRModule, tuple[str, ...]]
         with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
             warnings.simplefilter("ignore")
             importer = Importer(proto)
-            module = importer.from_onnx(proto.graph, opset)
+            module = importer.from_onnx(proto.graph, standard_version(proto))
     # A converter refuses a model by whatever exception comes up inside it: ValueError,
     # AssertionError, KeyError, TVM's InternalError.
     except Exception as err:

@@ -18,9 +18,16 @@ from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode
 from tvm_edge.frontend.onnx_constants import fold_constants
 from tvm_edge.frontend.onnx_costs import TensorInfo, node_costs, tensor_infos
 from tvm_edge.frontend.onnx_edges import all_nodes, sources
-from tvm_edge.frontend.onnx_functions import DOMAINS, expand_functions, is_known, label
+from tvm_edge.frontend.onnx_functions import (
+    DOMAINS,
+    expand_functions,
+    is_known,
+    label,
+    standard_version,
+)
 from tvm_edge.frontend.onnx_graph import import_graph
 from tvm_edge.frontend.onnx_inputs import fix_values, freeze_inputs
+from tvm_edge.frontend.onnx_loop_forms import unify_loops
 from tvm_edge.frontend.onnx_source import checked_proto, shapes_do_not_fit, weight_notes
 from tvm_edge.frontend.specs import output_specs
 from tvm_edge.ops.converter import type_name
@@ -106,6 +113,7 @@ def prepare(proto: onnx.ModelProto, given: GivenInputs) -> tuple[onnx.ModelProto
     freeze_inputs(proto, given.shapes)
     try:
         proto, notes = checked_proto(_named(proto))
+        unify_loops(proto.graph, standard_version(proto))
     except InvalidModelError as err:
         if not given.shapes or not shapes_do_not_fit(err):
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,9 @@ from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tvm_edge.frontend.limits import refuse_indices
+from tvm_edge.frontend.loop_import import alike, convert_loop, is_scalar_for
 from tvm_edge.frontend.onnx_costs import small_tensors, tensor_infos
+from tvm_edge.frontend.onnx_edges import reads
 from tvm_edge.frontend.onnx_functions import label
 from tvm_edge.frontend.shape_arithmetic import ARITHMETIC, LARGEST, evaluate, shape_elements
 from tvm_edge.ops.control import refuse
@@ -41,10 +43,14 @@ _SAYS_NOT_IMPLEMENTED = re.compile(
     r"not (yet )?support|unsupported|only .*support|not implement", re.I
 )
 
-_IF = "tvm_edge.If"
+# Names of our own: TVM's own way with an If, which is not asked for, executes both of its branches.
+_IF, _LOOP = "tvm_edge.If", "tvm_edge.Loop"
+_CONTROL = {"then_branch": _IF, "body": _LOOP}
 
 # They look at the shape or the type of what they get, or copy it.
-_OF_ANY_SIZE = frozenset({"Cast", "CastLike", "Concat", _IF, "Identity", "Shape", "Size"})
+_OF_ANY_SIZE = frozenset({"Cast", "CastLike", "Concat", _IF, _LOOP, "Identity", "Shape", "Size"})
+
+_OF_ANY_RANK = frozenset({_IF, _LOOP, "Identity"})
 
 
 class Importer(ONNXGraphImporter):
@@ -57,6 +63,7 @@ class Importer(ONNXGraphImporter):
             for value in proto.graph.input
             if any(dim.dim_value == 0 for dim in value.type.tensor_type.shape.dim)
         }
+        self._nodes: dict[str, relax.Expr] = {}
         super().__init__(shape_dict=empty, dtype_dict=None)
         self.proto = proto
         self.results: dict[relax.Var, int] = {}
@@ -67,6 +74,14 @@ class Importer(ONNXGraphImporter):
         self.notes: list[str] = []
         self.elements: dict[relax.Expr, Elements] = {}
         self.lengths: list[tuple[tirx.Expr, tirx.Var]] = []
+        self.inside = 0
+        self.states = 0
+
+    def from_onnx(self, graph: onnx.GraphProto, opset: int) -> tvm.IRModule:
+        for node in graph.node:
+            if node.op_type == "Loop":
+                node.op_type = "If"  # TVM puts dataflow around what has none
+        return super().from_onnx(graph, opset)
 
     def _new_var(self, var_name: str, shape: list, dtype: str = "float32") -> relax.Var:
         return super()._new_var(var_name, shape, STORED_AS if dtype in SMALL_TYPES else dtype)
@@ -102,12 +117,9 @@ class Importer(ONNXGraphImporter):
         super()._construct_nodes(graph)
 
     def _label(self, node: onnx.NodeProto) -> str:
-        """Return the name of a node's converter: the importer looks at no domain.
-
-        TVM's own way with an If, which is not asked for, executes both of its branches.
-        """
-        name = label(node)
-        return _IF if name == "If" else name
+        """Return the name of a node's converter: the importer looks at no domain."""
+        bodies = (_CONTROL.get(attribute.name) for attribute in node.attribute)
+        return next(filter(None, bodies), label(node))
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         """Do nothing: refuse_unsupported has looked, and knows converters that TVM does not."""
@@ -115,15 +127,17 @@ class Importer(ONNXGraphImporter):
     def _convert_operator(
         self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
     ) -> relax.Expr:
-        number = attrs["tvm_custom"]["name"].removeprefix("n")
-        index = int(number) if number.isdecimal() else None  # none in a branch of an If
-        name = self.names[index] if index is not None else attrs["tvm_custom"]["name"]
-        self.converting = (op_name, name)
+        given = attrs["tvm_custom"]["name"]
+        index = None if self.inside else int(given.removeprefix("n"))  # those in branches have none
+        name = given if index is None else self.names[index]
+        self.converting = (op_name.removeprefix("tvm_edge."), name)
         own = {
             **attrs,
             "opset": opset,
             "small_types": self.small[index] if index is not None else (),
         }
+        if op_name not in _OF_ANY_RANK and any(_is_of_any_rank(value) for value in inputs):
+            raise NotImplementedError("a tensor of a rank that only the run tells")
         refuse_types(op_name, inputs, own)
         refuse_indices(op_name, inputs, attrs)
         own["elements"] = [self.elements.get(value) for value in inputs]
@@ -131,6 +145,8 @@ class Importer(ONNXGraphImporter):
         result = self._calculated(known) if known is not None else None
         if op_name == _IF:
             result = self._choice(inputs[0], own, name)
+        elif op_name == _LOOP:
+            result = self._loop(inputs, attrs["body"], name)
         if result is None:
             result = self._of_nothing(op_name, inputs, index)
         convert = find(op_name).convert
@@ -138,8 +154,10 @@ class Importer(ONNXGraphImporter):
             result = convert(self.bb, inputs, own)
         if result is None:
             result = super()._convert_operator(op_name, inputs, attrs, opset)
-        if op_name != _IF:
+        if op_name not in (_IF, _LOOP):
             result = self._bound(result)
+        if attrs["tvm_custom"]["num_outputs"] > 1 and not isinstance(result, relax.Tuple):
+            result = relax.Tuple(self._fields(result))
         if known is not None:
             fields = result.fields if isinstance(result, relax.Tuple) else [result]
             self.elements.update(zip(fields, known, strict=True))
@@ -234,20 +252,57 @@ class Importer(ONNXGraphImporter):
             (good,) = (body for body in bodies if body is not None)
             what = f"a branch of the If {name!r}, which does not fit the model's shapes"
             self.notes.append(f"a run ends that takes {what}: {reason_of(problems[0])}")
-            fields = good.body.ty
-            types = fields.fields if isinstance(fields, relax.TupleType) else [fields]
-            made = self._branch(lambda: self._made([refuse(ty, what, condition) for ty in types]))
+            refused = [refuse(ty, what, condition) for ty in _types(good.body)]
+            made = self._branch(lambda: self._made(refused))
             bodies = [made if body is None else body for body in bodies]
-        self.converting = (_IF, name)
+        else:
+            types = [_types(body.body) for body in bodies if body is not None]
+            for i, other in enumerate(reversed(types)):
+                if any(is_scalar_for(*pair) for pair in zip(types[i], other, strict=True)):
+                    bodies[i] = self._branch(partial(self._widened, branches[i], other))
+        self.converting = ("If", name)
         result = self.bb.emit(relax.If(condition, *bodies))
         if not isinstance(result.ty, relax.TupleType):
-            return self._measured(result)
-        items = (relax.TupleGetItem(result, i) for i in range(len(result.ty.fields)))
-        return relax.Tuple([self._measured(self.bb.emit(item)) for item in items])
+            return self._measured(result, result.ty)
+        return relax.Tuple(self._fields(result))
+
+    def _loop(self, inputs: list[relax.Expr], body: onnx.GraphProto, name: str) -> relax.Expr:
+        """Convert a Loop: a step that stands for all of them."""
+        formal = [value.name for value in body.input]
+        counts = any(formal[0] in reads(node) for node in body.node)
+
+        def convert(actual: Sequence[relax.Expr]) -> list[relax.Expr]:
+            outside = dict(self._nodes)
+            if counts:  # rows and slices are made by it: what lies between two is known, then
+                number = read_by_host(self.bb, self.bb.emit(relax.op.reshape(actual[0], (1,))))
+                self.elements[actual[0]] = Elements.of(number[0], "int64")
+            self._nodes.update(zip(formal, actual, strict=True))
+            try:
+                result = self._convert_subgraph(self.bb, body)
+            finally:
+                self._nodes = outside
+            return _fields_of(result)
+
+        anything = next(iter(self._inputs.values()))
+        value, types = convert_loop(
+            self.bb, self._branch, convert, inputs, anything, first=self.states
+        )
+        self.states += len(types)
+        self.converting = ("Loop", name)
+        results = self._fields(self.bb.emit(value), types)[2:]
+        return results[0] if len(results) == 1 else relax.Tuple(results)
+
+    def _fields(
+        self, whole: relax.Var, types: Sequence[relax.Type] | None = None
+    ) -> list[relax.Var]:
+        types = types or whole.ty.fields
+        items = [self.bb.emit(relax.TupleGetItem(whole, i)) for i in range(len(types))]
+        return [self._measured(*pair) for pair in zip(items, types, strict=True)]
 
     def _branch(self, convert: Callable[[], relax.Expr]) -> relax.SeqExpr:
         """Collect the bindings of a branch; none of its values is known behind it."""
         known, lengths = dict(self.elements), list(self.lengths)
+        self.inside += 1
         self.bb._begin_binding_block()
         try:
             result = convert()
@@ -256,24 +311,33 @@ class Importer(ONNXGraphImporter):
         finally:
             block = self.bb._end_block()
             self.elements, self.lengths = known, lengths
+            self.inside -= 1
         return relax.SeqExpr([block], result)
+
+    def _widened(self, branch: onnx.GraphProto, types: list[relax.Type]) -> relax.Expr:
+        """Convert a branch to vectors of one element where the other one has them, not scalars."""
+        values = _fields_of(self._convert_subgraph(self.bb, branch))
+        return self._made([alike(self.bb, *pair) for pair in zip(values, types, strict=True)])
 
     def _made(self, values: list[relax.Expr]) -> relax.Expr:
         bound = [self.bb.emit(value) for value in values]
         return bound[0] if len(bound) == 1 else relax.Tuple(bound)
 
-    def _measured(self, value: relax.Var) -> relax.Var:
+    def _measured(self, value: relax.Var, expected: relax.Type) -> relax.Var:
         """Name the lengths that the branches do not have in common."""
         ty = value.ty
-        if not isinstance(ty, relax.TensorType) or ty.shape is not None or ty.ndim < 0:
+        if not isinstance(ty, relax.TensorType) or ty.shape is not None or expected.ndim < 0:
             return value
-        lengths = [tirx.Var(f"length{axis}", "int64") for axis in range(ty.ndim)]
-        return self.bb.match_cast(value, relax.TensorType(lengths, ty.dtype))
+        lengths = [tirx.Var(f"length{axis}", "int64") for axis in range(expected.ndim)]
+        shape = static_shape(expected) if ty.ndim < 0 else None
+        return self.bb.match_cast(value, relax.TensorType(shape or lengths, ty.dtype))
 
     def _convert_subgraph(self, bb: relax.BlockBuilder, graph: onnx.GraphProto) -> relax.Expr:
-        for node in graph.node:
+        own = onnx.GraphProto()
+        own.CopyFrom(graph)  # a body of a Loop is converted again for other shapes
+        for node in own.node:
             node.op_type = self._label(node)
-        return super()._convert_subgraph(bb, graph)
+        return super()._convert_subgraph(bb, own)
 
     def _bound(self, result: relax.Expr) -> relax.Expr:
         """Bind what a converter returns to variables, and tensors without elements to none."""
@@ -310,6 +374,14 @@ class Importer(ONNXGraphImporter):
         return name
 
 
+def _fields_of(value: relax.Expr) -> list[relax.Expr]:
+    return list(value.fields) if isinstance(value, relax.Tuple) else [value]
+
+
+def _types(value: relax.Expr) -> list[relax.Type]:
+    return [field.ty for field in _fields_of(value)]
+
+
 def reason_of(err: Exception) -> str:
     """Return the last line of an error, which is TVM's own; those before it are its stack."""
     return (str(err).strip().splitlines() or [type(err).__name__])[-1][:300]
@@ -318,6 +390,11 @@ def reason_of(err: Exception) -> str:
 def is_not_implemented(err: Exception) -> bool:
     """Return whether a converter refuses an operator for want of an implementation."""
     return isinstance(err, _NOT_IMPLEMENTED) or bool(_SAYS_NOT_IMPLEMENTED.search(reason_of(err)))
+
+
+def _is_of_any_rank(value: relax.Expr | None) -> bool:
+    ty = getattr(value, "ty", None)
+    return isinstance(ty, relax.TensorType) and ty.ndim < 0
 
 
 def _has_no_elements(value: relax.Expr | None) -> bool:

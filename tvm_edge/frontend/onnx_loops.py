@@ -1,7 +1,8 @@
-"""Loops and scans of a number of steps that is known, written out step by step.
+"""Loops of a number of steps that is known, written out step by step.
 
-What is left is a graph without control flow, which is what kernels are made of. A Loop whose number
-of steps or whose condition is calculated in the run stays, and is refused later.
+What is left is a graph without control flow, whose kernels are fused and whose memory is planned
+across steps. A Loop whose number of steps or whose condition is calculated in the run stays
+(:mod:`tvm_edge.frontend.loop_import`).
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ def unroll_loops(model: ir.Model) -> int:
     unrolled = 0
     budget = _MOST_NODES
     for node in list(model.graph):
-        if node.domain not in ("", "ai.onnx") or node.op_type not in ("Loop", "Scan"):
+        if node.domain not in ("", "ai.onnx") or node.op_type != "Loop":
             continue
         before = model.graph.num_nodes()
-        results = _loop(node, budget) if node.op_type == "Loop" else _scan(model, node, budget)
+        results = _loop(node, budget)
         if results is None:
             continue
         for old, new in zip(node.outputs, results, strict=False):
@@ -89,45 +90,7 @@ def _loop(node: ir.Node, budget: int) -> list[ir.Value | None] | None:
         not output.is_graph_output() or output.uses() for output in node.outputs[len(state) :]
     ):
         return None  # rows of a shape that nothing tells
-    return [*state, *(_stacked(node, rows, 0) for rows in collected)]
-
-
-def _scan(model: ir.Model, node: ir.Node, budget: int) -> list[ir.Value | None] | None:
-    """Write out a Scan before it, and return its results; ``None`` if its steps are not known."""
-    if model.opset_imports.get("", 9) < 9:
-        return None  # over batches of sequences of their own lengths
-    body = node.attributes["body"].as_graph()
-    scanned = node.attributes["num_scan_inputs"].as_int()
-    held = len(node.inputs) - scanned
-    state, sequences = list(node.inputs[:held]), list(node.inputs[held:])
-    rows = len(body.outputs) - held
-    axes = _ints(node, "scan_input_axes", scanned)
-    back = _ints(node, "scan_input_directions", scanned)
-    out_axes = _ints(node, "scan_output_axes", rows)
-    out_back = _ints(node, "scan_output_directions", rows)
-    shape = sequences[0].shape if sequences[0] is not None else None
-    length = shape[axes[0]] if shape is not None else None
-    if not isinstance(length, int) or not 0 < length <= _MOST_STEPS:
-        return None
-    if length * body.num_nodes() > budget:
-        return None
-    collected: list[list[ir.Value]] = [[] for _ in range(rows)]
-    for step in range(length):
-        items = [
-            _row(node, sequence, axis, length - 1 - step if reverse else step)
-            for sequence, axis, reverse in zip(sequences, axes, back, strict=True)
-        ]
-        outputs = _step(node, body, [*state, *items])
-        state = list(outputs[:held])
-        for values, value in zip(collected, outputs[held:], strict=True):
-            values.append(value)
-    return [
-        *state,
-        *(
-            _stacked(node, values[::-1] if reverse else values, axis)
-            for values, axis, reverse in zip(collected, out_axes, out_back, strict=True)
-        ),
-    ]
+    return [*state, *(_stacked(node, rows) for rows in collected)]
 
 
 def _step(node: ir.Node, body: ir.Graph, actual: Sequence[ir.Value | None]) -> Sequence[ir.Value]:
@@ -186,16 +149,8 @@ def insert_constant(node: ir.Node, array: np.ndarray) -> ir.Value:
     return result
 
 
-def _row(node: ir.Node, sequence: ir.Value | None, axis: int, index: int) -> ir.Value:
-    number = insert_constant(node, np.asarray(index, "int64"))
-    taken = ir.Node("", "Gather", [sequence, number], [ir.AttrInt64("axis", axis)])
-    assert isinstance(node.graph, ir.Graph)
-    node.graph.insert_before(node, taken)
-    return taken.outputs[0]
-
-
-def _stacked(node: ir.Node, rows: Sequence[ir.Value], axis: int) -> ir.Value | None:
-    """Stack rows along a new axis."""
+def _stacked(node: ir.Node, rows: Sequence[ir.Value]) -> ir.Value | None:
+    """Stack rows along a new first axis."""
     if not rows:
         return None
     graph = node.graph
@@ -204,17 +159,12 @@ def _stacked(node: ir.Node, rows: Sequence[ir.Value], axis: int) -> ir.Value | N
     wide = []
     for row in rows:
         if version >= 13:
-            inputs, attributes = [row, insert_constant(node, np.asarray([axis], "int64"))], []
+            inputs, attributes = [row, insert_constant(node, np.asarray([0], "int64"))], []
         else:
-            inputs, attributes = [row], [ir.AttrInt64s("axes", [axis])]
+            inputs, attributes = [row], [ir.AttrInt64s("axes", [0])]
         expanded = ir.Node("", "Unsqueeze", inputs, attributes)
         graph.insert_before(node, expanded)
         wide.append(expanded.outputs[0])
-    joined = ir.Node("", "Concat", wide, [ir.AttrInt64("axis", axis)])
+    joined = ir.Node("", "Concat", wide, [ir.AttrInt64("axis", 0)])
     graph.insert_before(node, joined)
     return joined.outputs[0]
-
-
-def _ints(node: ir.Node, name: str, count: int) -> list[int]:
-    given = node.attributes.get(name)
-    return list(given.as_ints()) if given is not None else [0] * count

@@ -50,12 +50,13 @@ def repair(proto: onnx.ModelProto) -> list[str]:
     outer = {value.name for value in (*proto.graph.input, *proto.graph.initializer)}
     outer.update(name for node in proto.graph.node for name in node.output)
     for node in proto.graph.node:
-        for graph in subgraphs(node):
-            for name in _unshadow(graph, outer, {}):
-                notes.append(
-                    f"the name {name!r} inside of the node {node.name!r} is another's outside of "
-                    "it too; inside, the inner one is meant"
-                )
+        names = [name for graph in subgraphs(node) for name in _unshadow(graph, outer, {})]
+        if names:
+            each = ", ".join(map(repr, names[:4])) + (", …" if len(names) > 4 else "")
+            notes.append(
+                f"the names {each} inside of the node {node.name!r} are others' outside of it too; "
+                "inside, the inner ones are meant"
+            )
     return notes
 
 

@@ -9,6 +9,7 @@ from tvm_edge.ops import (  # noqa: F401
     control,
     convolution,
     elementwise,
+    loops,
     movement,
     normalization,
     onnxruntime,

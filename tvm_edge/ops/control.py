@@ -1,16 +1,11 @@
-"""Control flow: loops, sequences, and calls that a Relax module brings along.
-
-Loops are written out before the import where their number of steps is known.
-"""
+"""Control flow: sequences, refusals, and calls that a Relax module brings along."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax, tirx
 
-from tvm_edge.ops.converter import Attributes, Converter
 from tvm_edge.ops.flops import no_flops
 from tvm_edge.ops.kernel_site import KernelSite
 from tvm_edge.ops.registry import PERFORMS, Fitness, call, register, relax_names
@@ -52,19 +47,6 @@ def _lower_refusal(site: KernelSite, call: relax.Call) -> relax.Expr:
     return site.run(kernel, "refuse", list(call.args))[0]
 
 
-def _refused(operator: str) -> Converter:
-    def convert(
-        _bb: relax.BlockBuilder, _inputs: Sequence[relax.Expr], _attrs: Attributes
-    ) -> relax.Expr:
-        raise NotImplementedError(
-            f"{operator} of a number of steps that only the run tells; give it a constant one"
-        )
-
-    return convert
-
-
-register("Loop", convert=_refused("Loop"), forming=(0, 1))
-register("Scan", convert=_refused("Scan"))
 register(
     *"""
     ConcatFromSequence Optional OptionalGetElement OptionalHasElement SequenceAt SequenceConstruct

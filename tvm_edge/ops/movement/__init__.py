@@ -46,6 +46,7 @@ register("ReverseSequence", convert=converters.reverse_sequence)
 register("Slice", convert=run_time_shapes.slice_of, forming=(1, 2, 3, 4))
 register("SpaceToDepth", convert=converters.space_to_depth)
 register("Split", convert=first_of(run_time_shapes.split, converters.split))
+register("Squeeze", convert=run_time_shapes.squeeze)
 register("TensorScatter", convert=scatter.tensor_scatter)
 
 register(

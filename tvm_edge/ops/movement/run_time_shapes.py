@@ -26,6 +26,7 @@ __all__ = [
     "reshape",
     "slice_of",
     "split",
+    "squeeze",
     "tile",
 ]
 
@@ -60,6 +61,24 @@ def reshape(
         made[free[0]] = plain(tirx.floordiv(_int64(total), _int64(_most(rest, 1))))
     ensure(bb, tirx.all(*(_int64(d) >= 0 for d in made), _int64(_product(made)) == _int64(total)))
     return bb.normalize(relax.op.reshape(x, made))
+
+
+def squeeze(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """Leave out axes that have to turn out to be of length 1 in the run."""
+    x = inputs[0]
+    shape = _shape_of(x)
+    if not any(isinstance(length, tirx.Expr) for length in shape):
+        return None
+    given = integers(bb, inputs, attrs, 1) if attrs["opset"] >= 13 else attrs.get("axes")
+    if given is None:
+        raise NotImplementedError("axes that only the run tells; give them as an operand")
+    axes = {int(axis) % len(shape) for axis in given}
+    for axis in axes:
+        ensure(bb, tirx.EQ(_int64(shape[axis]), _int64(1)))
+    kept = [length for axis, length in enumerate(shape) if axis not in axes]
+    return bb.normalize(relax.op.reshape(x, kept))
 
 
 def expand(
