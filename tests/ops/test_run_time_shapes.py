@@ -148,6 +148,20 @@ CASES: dict[str, tuple[list[onnx.NodeProto], Sequence[str], Sequence[int]]] = {
         ["pairs", "rows"],
         [TensorProto.FLOAT] * 2,
     ),
+    "an open length that is none of the run": (
+        # Six a row, whatever n is: it is on both sides.
+        [
+            node("Concat", ["n", "two", "three"], ["shape"], axis=0),
+            node("Unsqueeze", ["kept", "both_axes"], ["column"]),
+            node("Transpose", ["column"], ["columns"], perm=[2, 0, 1]),
+            node("Expand", ["columns", "shape"], ["wide"]),
+            node("Concat", ["n", "minus1"], ["target"], axis=0),
+            node("Reshape", ["wide", "target"], ["rows"]),
+            node("MatMul", ["rows", "six"], ["product"]),
+        ],
+        ["rows", "product"],
+        [TensorProto.FLOAT] * 2,
+    ),
     "split": (
         [
             node("Min", ["n", "three"], ["head"]),
@@ -225,7 +239,12 @@ CASES: dict[str, tuple[list[onnx.NodeProto], Sequence[str], Sequence[int]]] = {
 }
 
 
-ROWS = {"pad by mirror and edge": -1, "an axis that turns out to be 1": -1, "quotients": -1}
+ROWS = {
+    "an open length that is none of the run": -1,
+    "pad by mirror and edge": -1,
+    "an axis that turns out to be 1": -1,
+    "quotients": -1,
+}
 """Without the last row, of which nothing is left: to mirror, to repeat, to divide by."""
 
 
@@ -241,6 +260,7 @@ def model_of(name: str) -> onnx.ModelProto:
         "iou": np.asarray([0.3], "float32"),
         "one_half": np.asarray([0.5], "float32"),
         "one_f": np.asarray([1.0], "float32"),
+        "six": np.arange(18, dtype="float32").reshape(6, 3),
         "pair": np.asarray([1.0, 2.0], "float32"),
     }
     corners = np.random.default_rng(3).random((1, N, 2)).astype("float32")

@@ -56,10 +56,21 @@ def reshape(
     free = [i for i, length in enumerate(made) if not isinstance(length, tirx.Expr) and length < 0]
     total = _product(shape)
     if free:
-        rest = _product([d for i, d in enumerate(made) if i not in free])
-        made[free[0]] = plain(tirx.floordiv(_int64(total), _int64(_most(rest, 1))))
+        made[free[0]] = _rest(shape, [d for i, d in enumerate(made) if i not in free])
     ensure(bb, tirx.all(*(_int64(d) >= 0 for d in made), _int64(_product(made)) == _int64(total)))
     return bb.normalize(relax.op.reshape(x, made))
+
+
+def _rest(shape: Sequence[Any], known: Sequence[Any]) -> Any:
+    """Return the length that a target leaves open; one of both shapes cancels, even if it is 0."""
+    over, under = list(shape), []
+    for length in known:
+        same = next((i for i, each in enumerate(over) if _is(plain(each - length), 0)), None)
+        if same is None:
+            under.append(length)
+        else:
+            del over[same]
+    return plain(tirx.floordiv(_int64(_product(over)), _int64(_most(_product(under), 1))))
 
 
 def expand(
