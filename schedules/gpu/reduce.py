@@ -92,7 +92,12 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     has_reduction = any(v.iter_type == tirx.IterVar.CommReduce for v in stmt.iter_vars)
     # An arg-maximum has two results at once, which TVM cannot combine across work-items.
     single = isinstance(stmt.body, tirx.BufferStore)
-    if not has_reduction or not single:
+    # TVM moves no epilogue into loops that are fused of several lengths of the run.
+    unknown = sum(
+        v.iter_type == tirx.IterVar.DataPar and constant(v.dom.extent) is None
+        for v in stmt.iter_vars
+    )
+    if not has_reduction or not single or unknown > 1:
         schedule_spatial(sch, block, spec)
         return
     if not is_narrow(stmt, spec) or spec.max_work_group_size < 2:

@@ -136,9 +136,10 @@ def test_input_values_make_constants(invoke: Invoke, tmp_path: Path) -> None:
     wrong = invoke("run", path, "--input-values", "rate")
     assert wrong.code == 2
     assert "sr:16000" in wrong.err
-    unknown = invoke("analyze", path, "--input-values", "rat:1")
-    assert unknown.code == 4
-    assert "'rat', which is no input" in unknown.err
+    for command in ("analyze", "tune"):
+        unknown = invoke(command, path, "--input-values", "rat:1")
+        assert unknown.code == 4
+        assert "'rat', which is no input" in unknown.err
 
 
 def test_print_top(invoke: Invoke, files: Files, compiled_small: tvm_edge.CompiledModel) -> None:

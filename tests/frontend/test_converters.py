@@ -298,6 +298,16 @@ def test_resize_of_opset_10_and_upsample() -> None:
     for mode in ("nearest", "linear"):
         close(helper.make_node("Resize", ["x", "s"], ["y"], mode=mode), x, factors, opset=10)
         close(helper.make_node("Upsample", ["x", "s"], ["y"], mode=mode), x, factors, opset=9)
+    shorter = {"s": np.asarray([1, 1, 0.6, 1.4], "float32")}
+    close(helper.make_node("Resize", ["x", "s"], ["y"]), x, shorter, opset=10)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resize_of_opset_11_with_operands_without_elements(mode: str) -> None:
+    x, none = {"x": random_input((1, 2, 5, 6))}, np.zeros(0, "float32")
+    sizes = np.asarray([1, 2, 10, 18], "int64")
+    node = helper.make_node("Resize", ["x", "none", "none", "sizes"], ["y"], mode=mode)
+    close(node, x, {"none": none, "sizes": sizes}, opset=11, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("axis", [-1, 0, 1])

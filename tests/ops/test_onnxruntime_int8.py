@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+import tvm_edge
+from tests.onnx_models import session
 from tests.ops.contrib import RANDOM, Case, D, X, f32, int32, normal, same, whole
 
 HEADS, BIAS, PAST = {"num_heads": 3}, normal(3 * D), normal(2, 2, 3, 4, 4)
@@ -206,3 +210,34 @@ def test_operators(case: Case) -> None:
     """
     rounded = {"atol": 0.02} if case.kind == "DynamicQuantizeLSTM" else {}
     same(*case.model(), **rounded)
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(24, "int8"), (24, "uint8"), (2500, "int8")])
+def test_an_lstm_rounds_its_states_as_onnx_runtime_does(
+    size: int, dtype: str, tmp_path: Path
+) -> None:
+    """Against ONNX Runtime's own; one state that is rounded otherwise is an error of 1e-3.
+
+    Sums of 2500 products are longer than float32's integers.
+    """
+    random, steps, hidden = np.random.default_rng(size), 20, 16
+    # Pairs of products stay in 16 bits, which a CPU without VNNI saturates.
+    low, high = (60, 180) if dtype == "uint8" else (-60, 60)
+    w = [random.integers(low, high, (2, k, 4 * hidden)).astype(dtype) for k in (size, hidden)]
+    scales = [f32(random.uniform(0.001, 0.004, 2) * (24 / k) ** 0.5) for k in (size, hidden)]
+    zeros = [np.full(2, 120 if dtype == "uint8" else 0, dtype) for _ in w]
+    x = random.normal(size=(steps, 1, size)).astype("float32")
+    bias = random.normal(size=(2, 8 * hidden)).astype("float32") / 4
+    case = Case(
+        "DynamicQuantizeLSTM",
+        [x, *w, bias, None, None, None, None, scales[0], zeros[0], scales[1], zeros[1]],
+        {"hidden_size": hidden, "direction": "bidirectional"},
+        outputs=(1, 1, 1),
+    )
+    model, inputs = case.model()
+    path = tmp_path / "lstm.onnx"
+    onnx.save(model, path)
+    opened = session(path)  # which would be of floats for the model itself
+    found = tvm_edge.compile(model, "llvm").run(inputs)
+    for output, expected in zip(model.graph.output, opened.run(None, inputs), strict=True):
+        np.testing.assert_allclose(found[output.name], expected, rtol=0, atol=2e-6)

@@ -148,6 +148,23 @@ CASES: dict[str, tuple[list[onnx.NodeProto], Sequence[str], Sequence[int]]] = {
         ["pairs", "rows"],
         [TensorProto.FLOAT] * 2,
     ),
+    "an open length that is none of the run": (
+        # Six a row, whatever n is: it is on both sides.
+        [
+            node("Concat", ["n", "two", "three"], ["shape"], axis=0),
+            node("Unsqueeze", ["kept", "both_axes"], ["column"]),
+            node("Transpose", ["column"], ["columns"], perm=[2, 0, 1]),
+            node("Expand", ["columns", "shape"], ["wide"]),
+            node("Concat", ["n", "minus1"], ["target"], axis=0),
+            node("Reshape", ["wide", "target"], ["rows"]),
+            node("Slice", ["rows", "zero", "far", "one", "two"], ["even"]),
+            node("Slice", ["rows", "one", "far", "one", "two"], ["odd"]),
+            node("Sub", ["even", "odd"], ["difference"]),
+            node("Flatten", ["difference"], ["flat"]),
+        ],
+        ["rows", "flat"],
+        [TensorProto.FLOAT] * 2,
+    ),
     "split": (
         [
             node("Min", ["n", "three"], ["head"]),
@@ -225,7 +242,12 @@ CASES: dict[str, tuple[list[onnx.NodeProto], Sequence[str], Sequence[int]]] = {
 }
 
 
-ROWS = {"pad by mirror and edge": -1, "an axis that turns out to be 1": -1, "quotients": -1}
+ROWS = {
+    "an open length that is none of the run": -1,
+    "pad by mirror and edge": -1,
+    "an axis that turns out to be 1": -1,
+    "quotients": -1,
+}
 """Without the last row, of which nothing is left: to mirror, to repeat, to divide by."""
 
 

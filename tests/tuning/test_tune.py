@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import resource
 import signal
@@ -19,7 +20,7 @@ import numpy as np
 import onnx
 import pytest
 from filelock import FileLock, Timeout
-from onnx import helper
+from onnx import TensorProto, helper
 
 import tvm_edge
 from tests.onnx_models import make_model, random_input, reference, relative_error
@@ -377,3 +378,23 @@ def test_two_tuners_of_a_device_take_turns(
 
 def test_seeds_of_any_size(stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path) -> None:
     assert tune(model, tmp_path, trials=16, seed=2**40).trials == 16
+
+
+def test_values_of_inputs_become_constants(
+    stand_in: type[StandIn], model: onnx.ModelProto, tmp_path: Path
+) -> None:
+    """A model whose form depends on an input is tuned as it is compiled."""
+    formed = onnx.ModelProto.FromString(model.SerializeToString())
+    data = formed.graph.input[0]
+    lengths = [dim.dim_value for dim in data.type.tensor_type.shape.dim]
+    shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [len(lengths)])
+    flat = helper.make_tensor_value_info("flat", TensorProto.FLOAT, [math.prod(lengths)])
+    formed.graph.node.insert(0, helper.make_node("Reshape", ["flat", "shape"], [data.name]))
+    del formed.graph.input[0]
+    formed.graph.input.extend([flat, shape])
+    found = tvm_edge.tune(
+        formed, "llvm", trials=4, tuning_logs=tmp_path, input_values={"shape": lengths}
+    )
+    assert found.trials == 4
+    with pytest.raises(tvm_edge.InputError, match="'shap', which is no input"):
+        tvm_edge.tune(formed, "llvm", tuning_logs=tmp_path, input_values={"shap": lengths})

@@ -25,6 +25,7 @@ _LISTED = 10  # convolutions in the table
 @options.target_option("llvm")
 @options.host_option
 @options.input_shapes_option
+@options.input_values_option
 @click.option(
     "--trials",
     type=click.IntRange(min=1),
@@ -70,6 +71,7 @@ def tune_command(
     target: Any,
     host: Any,
     input_shapes: Any,
+    input_values: Any,
     trials: int | None,
     time_budget: float | None,
     level: str,
@@ -102,6 +104,7 @@ def tune_command(
             parallel_fusion=parallel_fusion,
             host=host,
             input_shapes=input_shapes,
+            input_values=input_values,
             tracker=rpc_tracker,
             key=rpc_key,
             tuning_logs=tuning_logs,

@@ -315,15 +315,18 @@ def unmerged_kernels(
     *,
     host: Any = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, Any] | None = None,
     tuning_logs: TuningLogs = False,
 ) -> tuple[tvm.IRModule, ResolvedTarget]:
     """Return the scheduled kernels that :func:`compile` hands to parallel fusion, and their device.
 
     Parameters
     ----------
-    model, target, host, input_shapes, tuning_logs
+    model, target, host, input_shapes, input_values, tuning_logs
         As for :func:`compile`.
     """
-    options = Options(host=host, input_shapes=input_shapes, tuning_logs=tuning_logs)
+    options = Options(
+        host=host, input_shapes=input_shapes, input_values=input_values, tuning_logs=tuning_logs
+    )
     done = PIPELINE.part(until="FuseParallel").run(begin(model, target, options))
     return done.module, done.resolved

@@ -47,8 +47,16 @@ _SAYS_NOT_IMPLEMENTED = re.compile(
 _IF, _LOOP = "tvm_edge.If", "tvm_edge.Loop"
 _CONTROL = {"then_branch": _IF, "body": _LOOP}
 
-# They look at the shape or the type of what they get, or copy it.
-_OF_ANY_SIZE = frozenset({"Cast", "CastLike", "Concat", _IF, _LOOP, "Identity", "Shape", "Size"})
+# They look at the shape or the type of what they get, or copy it; or add up what there is.
+_OF_ANY_SIZE = frozenset(
+    {"Cast", "CastLike", "Concat", "Gemm", _IF, _LOOP, "Identity", "MatMul", "Pad", "Shape", "Size"}
+)
+
+# Without indices they return their first operand.
+_WRITES = frozenset({"Scatter", "ScatterElements", "ScatterND"})
+
+# Of nothing they find nothing.
+_FINDS = frozenset({"NonMaxSuppression", "NonZero"})
 
 _OF_ANY_RANK = frozenset({_IF, _LOOP, "Identity"})
 
@@ -148,7 +156,7 @@ class Importer(ONNXGraphImporter):
         elif op_name == _LOOP:
             result = self._loop(inputs, attrs["body"], name)
         if result is None:
-            result = self._of_nothing(op_name, inputs, index)
+            result = self._of_nothing(op_name, inputs, own, index)
         convert = find(op_name).convert
         if result is None and convert is not None:
             result = convert(self.bb, inputs, own)
@@ -202,20 +210,34 @@ class Importer(ONNXGraphImporter):
         return made[0] if len(made) == 1 else relax.Tuple(made)
 
     def _of_nothing(
-        self, op_name: str, inputs: list[relax.Expr], index: int | None
+        self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], index: int | None
     ) -> relax.Expr | None:
         """Return the result for data without elements, which no kernel is called for."""
-        if op_name == "Concat":
-            kept = [value for value in inputs if not _has_no_elements(value)]
-            if len(kept) == 1 and len(inputs) > 1:
-                return kept[0]
+        none = [value for value in inputs if _has_no_elements(value)]
+        if op_name == "Concat" and len(inputs) > 1:
+            axis = int(attrs.get("axis", 0))
+            kept = [each for each in inputs if 0 not in (static_shape(each.ty) or (1,))[axis:][:1]]
             inputs[:] = kept or inputs[:1]
-        empty = bool(inputs) and inputs[0] is not None and _has_no_elements(inputs[0])
-        if not empty or op_name in _OF_ANY_SIZE or op_name.startswith("Reduce"):
+            if len(kept) == 1:
+                return kept[0]
+        if not none:
             return None
+        if op_name in _WRITES and _has_no_elements(inputs[1]):
+            return inputs[0]
+        if op_name in _FINDS:
+            shape = (inputs[0].ty.ndim, 0) if op_name == "NonZero" else (0, 3)
+            return relax.const(np.zeros(shape, "int64"), "int64")
         tensors = tensor_infos(self.proto)
         known = [tensors.get(name) for name in self.made[index]] if index is not None else []
         if not known or any(info is None or info.elements != 0 for info in known):
+            empty = inputs[0] is not None and _has_no_elements(inputs[0])
+            if (
+                index is None
+                or not empty
+                or op_name in _OF_ANY_SIZE
+                or op_name.startswith("Reduce")
+            ):
+                return None
             raise NotImplementedError(f"{op_name} of a tensor without elements")
         results = [
             relax.const(

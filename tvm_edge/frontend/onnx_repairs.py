@@ -44,7 +44,6 @@ def repair(proto: onnx.ModelProto) -> list[str]:
             notes.append(
                 f"the model imports no version of the operators of {domain!r}; 1 is assumed"
             )
-    _drop_empty_operands(proto)
     if version in _OLD_GROUPS:
         notes += _write_out_group_norms(proto.graph)
     outer = {value.name for value in (*proto.graph.input, *proto.graph.initializer)}
@@ -77,23 +76,6 @@ def _name_domains(proto: onnx.ModelProto, version: int) -> None:
         since = _SAVED_AS_STANDARD.get(node.op_type)
         if node.domain in _STANDARD and since is not None and version < since:
             node.domain = "com.microsoft"
-
-
-def _drop_empty_operands(proto: onnx.ModelProto) -> None:
-    """Leave out the operands of a Resize that are there without elements: roi, scales, sizes."""
-    empty = {tensor.name for tensor in proto.graph.initializer if 0 in tensor.dims}
-    for node in proto.graph.node:
-        if node.op_type == "Constant":
-            empty.update(
-                node.output[0]
-                for attribute in node.attribute
-                if attribute.name == "value" and 0 in attribute.t.dims
-            )
-    for node in all_nodes(proto.graph):
-        if node.op_type == "Resize" and node.domain in _STANDARD:
-            for index in range(1, len(node.input)):
-                if node.input[index] in empty:
-                    node.input[index] = ""
 
 
 def _write_out_group_norms(graph: onnx.GraphProto) -> list[str]:

@@ -15,13 +15,22 @@ import numpy as np
 from tvm import relax, sym, te, tirx
 
 from tvm_edge.ops.converter import Attributes, operand
-from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
+from tvm_edge.relay_passes.ir.expressions import constant_of, is_call, static_shape
 
-__all__ = ["Elements", "ensure", "integers", "length_tensor", "plain", "read_by_host"]
+__all__ = [
+    "OPAQUE",
+    "Elements",
+    "constants_in",
+    "ensure",
+    "integers",
+    "length_tensor",
+    "plain",
+    "read_by_host",
+]
 
 
-# Relax's OpPatternKind: not to be fused with anything.
-_OPAQUE = 8
+OPAQUE = 8
+"""Relax's OpPatternKind of kernels that are not fused with any."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,41 @@ def integers(
         value = bb.emit(relax.op.astype(value, "int64"))
     if not shape:
         value = bb.emit(relax.op.reshape(value, (1,)))
-    return read_by_host(bb, value)
+    constants = constants_in(bb, inputs, attrs, index)
+    read = read_by_host(bb, value)
+    return [var if number is None else number for var, number in zip(read, constants, strict=True)]
+
+
+def constants_in(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes, index: int
+) -> list[Any]:
+    """Return the numbers of a vector, and ``None`` for each of its elements that is none.
+
+    A vector that kernels calculate is often joined to constants: batch and channels of a size.
+
+    Parameters
+    ----------
+    bb : relax.BlockBuilder
+    inputs, attrs, index
+        As for :func:`integers`; the operand has a known number of elements.
+    """
+    known = attrs["elements"][index] if index < len(attrs.get("elements", ())) else None
+    if known is not None:
+        return [None if isinstance(value, tirx.Expr) else value for value in known.values.flat]
+    return _constants_of(bb, inputs[index])
+
+
+def _constants_of(bb: relax.BlockBuilder, value: relax.Expr) -> list[Any]:
+    constant = constant_of(value)
+    if constant is not None:
+        return list(constant.reshape(-1).tolist())
+    bound = bb.lookup_binding(value) if isinstance(value, relax.Var) else None
+    if is_call(bound, "relax.concat") and isinstance(bound.args[0], relax.Tuple):
+        return [number for part in bound.args[0].fields for number in _constants_of(bb, part)]
+    if is_call(bound, "relax.astype") and "int" in str(bound.ty.dtype):
+        numbers = _constants_of(bb, bound.args[0])
+        return [None if number is None else int(number) for number in numbers]
+    return [None] * math.prod(static_shape(value.ty) or ())
 
 
 def read_by_host(bb: relax.BlockBuilder, values: relax.Expr) -> list[tirx.Var]:
@@ -169,7 +212,7 @@ def length_tensor(
     # As arguments: a kernel knows no variables of the graph but those it is given. By itself:
     # FuseTIR takes no kernel that other kernels' lengths are arguments of.
     return bb.emit_te(
-        lengths, [_int64(value) for value in values], primfunc_attrs={"op_pattern": _OPAQUE}
+        lengths, [_int64(value) for value in values], primfunc_attrs={"op_pattern": OPAQUE}
     )
 
 

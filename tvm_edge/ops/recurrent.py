@@ -26,12 +26,38 @@ from tvm_edge.ops.flops import Operation, elements, known
 from tvm_edge.ops.registry import register
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 
-__all__ = ["recurrent_flops"]
+__all__ = ["Products", "recurrent_flops"]
 
 # Steps: several kernels each.
 _MOST_STEPS = 1024
 
 Activation = Callable[[relax.Expr], relax.Expr]
+
+
+def _matmul(bb: relax.BlockBuilder, x: relax.Expr, weights: relax.Expr) -> relax.Expr:
+    return bb.emit(relax.op.matmul(x, weights))
+
+
+Product = Callable[[relax.BlockBuilder, relax.Expr, relax.Expr], relax.Expr]
+
+
+@dataclass(frozen=True)
+class Products:
+    """Products of one direction of an LSTM with its weights.
+
+    Another converter gives them as the attribute ``products``, one for each direction.
+
+    Attributes
+    ----------
+    of_input, of_state : callable
+        ``(builder, rows, weights) -> product``; weights are ``(inputs, gates * hidden)``.
+    bias_last : bool
+        Whether both biases are added to the sum of both products.
+    """
+
+    of_input: Product = _matmul
+    of_state: Product = _matmul
+    bias_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +70,7 @@ class _Direction:
 
     recurrence: relax.Expr
     recurrent_bias: relax.Expr | None
+    products: Products
     peepholes: relax.Expr | None
     activations: Sequence[Activation]
     hidden: int
@@ -77,6 +104,7 @@ def _layer(gates: int, defaults: Sequence[str], cell: Cell, states: int) -> Conv
         if shape[0] > _MOST_STEPS:
             raise NotImplementedError(f"a recurrent layer of more than {_MOST_STEPS} steps")
         hidden, dtype = recurrence[2], str(x.ty.dtype)
+        products: Sequence[Products] | None = attrs.get("products")
         names = [
             name.decode() if isinstance(name, bytes) else name
             for name in attrs.get("activations", list(defaults) * recurrence[0])
@@ -86,14 +114,19 @@ def _layer(gates: int, defaults: Sequence[str], cell: Cell, states: int) -> Conv
         for side in range(recurrence[0]):
             weights = _transposed(bb, _part(bb, inputs[1], side))
             recurrent = _transposed(bb, _part(bb, inputs[2], side))
-            added = bb.emit(relax.op.matmul(_factor(bb, attrs, x), weights))
+            product = Products() if products is None else products[side]
+            added = product.of_input(bb, x, weights)
             bias, recurrent_bias = _part(bb, operand(inputs, 3), side), None
             if bias is not None:
                 of_input, recurrent_bias = _halves(bb, bias, gates * hidden)
-                added = bb.emit(relax.op.add(added, of_input))
+                if product.bias_last:
+                    recurrent_bias = _added(bb, of_input, recurrent_bias)
+                else:
+                    added = bb.emit(relax.op.add(added, of_input))
             direction = _Direction(
                 recurrent,
                 recurrent_bias,
+                product,
                 _part(bb, operand(inputs, 7), side),
                 activations[side * len(defaults) : (side + 1) * len(defaults)],
                 hidden,
@@ -212,14 +245,12 @@ def _lstm(
 def _with_state(
     bb: relax.BlockBuilder, layer: _Direction, item: relax.Expr, state: relax.Expr
 ) -> relax.Expr:
-    state = _factor(bb, layer.attrs, state)
+    if layer.products.bias_last:
+        product = layer.products.of_state(bb, state, layer.recurrence)
+        total, bias = bb.emit(relax.op.add(item, product)), layer.recurrent_bias
+        return total if bias is None else bb.emit(relax.op.add(total, bias))
     product = _affine(bb, state, layer.recurrence, layer.recurrent_bias)
     return bb.emit(relax.op.add(item, product))
-
-
-def _factor(bb: relax.BlockBuilder, attrs: Attributes, value: relax.Expr) -> relax.Expr:
-    """Return the left operand of a product, as a converter that calls this one wants it."""
-    return attrs["factor"](bb, value) if "factor" in attrs else value
 
 
 def _affine(
@@ -257,6 +288,13 @@ def _halves(bb: relax.BlockBuilder, bias: relax.Expr, length: int) -> tuple[rela
     return first, second
 
 
+def _added(bb: relax.BlockBuilder, a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    known = constant_of(a), constant_of(b)
+    if known[0] is None or known[1] is None:
+        return bb.emit(relax.op.add(a, b))
+    return relax.const(known[0] + known[1], str(known[0].dtype))
+
+
 def _split(
     bb: relax.BlockBuilder, value: relax.Expr, at: Sequence[int], axis: int
 ) -> list[relax.Expr]:
@@ -269,7 +307,10 @@ def _split(
 
 
 def _activations(names: Sequence[str], attrs: Attributes, dtype: str) -> list[Activation]:
-    """Make activations; each with parameters takes the next alpha and beta of the node."""
+    """Make activations; each with parameters takes the next alpha and beta of the node.
+
+    Another converter may give others by name, as the attribute ``functions``.
+    """
     alphas = list(attrs.get("activation_alpha", ()))
     betas = list(attrs.get("activation_beta", ()))
     result = []
@@ -281,7 +322,8 @@ def _activations(names: Sequence[str], attrs: Attributes, dtype: str) -> list[Ac
             alpha = alphas.pop(0)
         if beta is not None and betas:
             beta = betas.pop(0)
-        result.append(make(alpha or 0.0, beta or 0.0, dtype))
+        own = attrs.get("functions", {}).get(name)
+        result.append(make(alpha or 0.0, beta or 0.0, dtype) if own is None else own)
     return result
 
 

@@ -12,14 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 from tvm import relax, tirx
 
 from tvm_edge.ops.converter import Attributes, operand, spread, text
+from tvm_edge.ops.elements import constants_in, integers
 from tvm_edge.ops.flops import Operation, UnknownShape, elements, known
 from tvm_edge.ops.kernel_site import KernelSite, is_empty
 from tvm_edge.ops.registry import FOLLOWS, PERFORMS, register
+from tvm_edge.ops.run_time_resize import resize_in_run
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 from tvm_edge.schedules.vision.resize import resize_planes, resize_tables
 from tvm_edge.schedules.vision.resize_taps import LONGEST, Axis, Filter, positions_of, taps_of
@@ -39,12 +42,16 @@ def _resize(
 ) -> relax.Expr | None:
     x, shape = inputs[0], static_shape(inputs[0].ty)
     roi = None
+    given = cast(list[Any], inputs)  # which TVM's converter gets as well
+    for i, value in enumerate(given[1:], 1):
+        if value is not None and static_shape(value.ty) == (0,):  # left out, before opset 13
+            given[i] = None
+    at = (1, 3) if attrs["opset"] < 11 else (2, 3)
+    scales, sizes = (constant_of(operand(inputs, i)) for i in at)
     if attrs["opset"] < 11:
-        scales, sizes = constant_of(operand(inputs, 1)), None
-        how = Filter(text(attrs, "mode", "nearest"), "asymmetric", "floor", -0.75, False, False)
+        how = Filter(text(attrs, "mode", "nearest"), "asymmetric", "simple", -0.75, False, False)
     else:
         roi = operand(inputs, 1)
-        scales, sizes = constant_of(operand(inputs, 2)), constant_of(operand(inputs, 3))
         how = Filter(
             text(attrs, "mode", "nearest"),
             text(attrs, "coordinate_transformation_mode", "half_pixel"),
@@ -53,23 +60,47 @@ def _resize(
             bool(attrs.get("antialias", 0)),
             bool(attrs.get("exclude_outside", 0)),
         )
-    scales = None if scales is None or not scales.size else scales
-    sizes = None if sizes is None or not sizes.size else sizes
-    if shape is None or (scales is None and sizes is None):
-        raise NotImplementedError("Resize of, or to, a shape known only at run time")
+    crops = how.coordinates == "tf_crop_and_resize"
+    region = constant_of(roi)
+    if shape is None or (scales is None and sizes is None) or (crops and region is None):
+        return _in_run(bb, inputs, attrs, how, at)
     named = [int(a) % len(shape) for a in attrs.get("axes", range(len(shape)))]
     axes = _target(shape, named, scales, sizes, attrs)
     if max(axis.new for axis in axes) > LONGEST:
         raise NotImplementedError(f"Resize to {[axis.new for axis in axes]}")
-    crops = how.coordinates == "tf_crop_and_resize"
-    region = constant_of(roi)
-    if crops and region is not None:
+    if region is not None and crops:
         axes = _cropped(axes, named, region)
     elif _tvm_agrees(axes, how, attrs):
         return None
-    elif crops:
-        raise NotImplementedError("Resize with tf_crop_and_resize of a region from the run")
     return _by_tables(bb, x, axes, how, float(attrs.get("extrapolation_value", 0.0)))
+
+
+def _in_run(
+    bb: relax.BlockBuilder,
+    inputs: Sequence[relax.Expr],
+    attrs: Attributes,
+    how: Filter,
+    at: tuple[int, int],
+) -> relax.Expr:
+    """Resize by expressions, where a length or a part of the picture is only known in the run."""
+    x = inputs[0]
+    if x.ty.shape is None:
+        raise NotImplementedError("Resize of a tensor of a rank that only the run tells")
+    rank = len(x.ty.shape)
+    named = [int(a) % rank for a in attrs.get("axes", range(rank))]
+    scales = operand(inputs, at[0])
+    return resize_in_run(
+        bb,
+        x,
+        named,
+        how,
+        scales=scales,
+        known=[] if scales is None else constants_in(bb, inputs, attrs, at[0]),
+        sizes=integers(bb, inputs, attrs, at[1]) if scales is None else None,
+        policy=text(attrs, "keep_aspect_ratio_policy", "stretch"),
+        roi=operand(inputs, 1) if attrs["opset"] >= 11 else None,
+        outside=float(attrs.get("extrapolation_value", 0.0)),
+    )
 
 
 def _by_tables(

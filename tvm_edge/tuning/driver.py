@@ -39,6 +39,7 @@ def tune(
     level: str = "normal",
     host: Any = None,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, Any] | None = None,
     precision: str = "float32",
     tracker: str | None = None,
     key: str | None = None,
@@ -65,7 +66,7 @@ def tune(
         Seconds; the last round, which times the fastest again, is counted by estimate.
     level : {"fast", "normal", "exhaustive"}
         10 or 64 trials for each distinct convolution on average, or all there are.
-    host, input_shapes
+    host, input_shapes, input_values
         As for :func:`tvm_edge.compile`. Beside a GPU of this machine candidates are measured with
         its CPU, whatever the host.
     precision : {"float32"}
@@ -130,7 +131,7 @@ def tune(
     if tracker is None:
         check_device(resolved)
     folder = user_folder(tuning_logs if not isinstance(tuning_logs, bool) else None)
-    tasks = extract_tasks(model, resolved, input_shapes)
+    tasks = extract_tasks(model, resolved, input_shapes, input_values)
     name = model if isinstance(model, str | os.PathLike) else type(model).__name__
     if isinstance(model, Mapping):
         name = " + ".join(model)
@@ -141,7 +142,15 @@ def tune(
     tuner = None
     if graph:
         on_board = tracker is not None
-        tuner = GraphTuner(model, given, resolved, input_shapes, folder, on_board=on_board)
+        tuner = GraphTuner(
+            model,
+            given,
+            resolved,
+            input_shapes,
+            folder,
+            input_values=input_values,
+            on_board=on_board,
+        )
     start = monotonic()
     budget = time_budget
     if time_budget is not None and parallel_fusion:
@@ -162,6 +171,7 @@ def tune(
         deadline=None if time_budget is None else start + time_budget,
         device=run.device,
         check=interrupt.check,
+        input_values=input_values,
     )
     with interrupt:
         try:

@@ -100,6 +100,7 @@ class GraphTuner:
     target : str or dict
     resolved : ResolvedTarget
     input_shapes : mapping of str to sequence of int, optional
+    input_values : mapping of str to array_like, optional
     folder : Path
         Of records.
     on_board : bool
@@ -119,14 +120,16 @@ class GraphTuner:
         input_shapes: Mapping[str, Sequence[int]] | None,
         folder: Path,
         *,
+        input_values: Mapping[str, Any] | None = None,
         on_board: bool = False,
     ) -> None:
         self._model, self._target, self._resolved = model, target, resolved
-        self._input_shapes, self._folder = input_shapes, folder
+        self._input_shapes, self._input_values = input_shapes, input_values
+        self._folder = folder
         self._on_board = on_board
         self.check: Callable[[], None] = lambda: None
-        check_alone(model, resolved, input_shapes)
-        self.graph, self._nodes = layout_graph_of(model, resolved, input_shapes)
+        check_alone(model, resolved, input_shapes, input_values)
+        self.graph, self._nodes = layout_graph_of(model, resolved, input_shapes, input_values)
 
     def __call__(self, name: str) -> GraphResult:
         """Choose, measure, and keep what is faster.
@@ -242,6 +245,7 @@ class GraphTuner:
             self._target,
             {},
             input_shapes=self._input_shapes,
+            input_values=self._input_values,
             tuning_logs=self._folder,
             fallback="none",  # as candidates are measured
             num_threads=self._resolved.cpu.spec.cores,

@@ -68,7 +68,7 @@ class GroupTuner:
 
     Parameters
     ----------
-    model, target, host, input_shapes
+    model, target, host, input_shapes, input_values
         As for :func:`tvm_edge.compile`.
     recorder : Recorder
     folder : Path
@@ -98,6 +98,7 @@ class GroupTuner:
     device: Callable[[], AbstractContextManager[None]] = nullcontext
     check: Callable[[], None] = lambda: None
     limits: Limits = GROUP_LIMITS
+    input_values: Mapping[str, Any] | None = None
     results: list[GroupResult] = field(default_factory=list)
 
     def __call__(self) -> None:
@@ -117,6 +118,7 @@ class GroupTuner:
             self.target,
             host=self.host,
             input_shapes=self.input_shapes,
+            input_values=self.input_values,
             tuning_logs=self.folder,
         )
         main = mod["main"]

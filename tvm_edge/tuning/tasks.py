@@ -46,6 +46,7 @@ def extract_tasks(
     model: Any,
     resolved: ResolvedTarget,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, Any] | None = None,
 ) -> list[Task]:
     """Return a model's convolutions that have a choice on a device, in the model's order.
 
@@ -54,9 +55,11 @@ def extract_tasks(
     model : path, bytes, onnx.ModelProto, tvm.IRModule or ``"zoo:NAME"``
     resolved : ResolvedTarget
     input_shapes : mapping of str to sequence of int, optional
+    input_values : mapping of str to array_like, optional
     """
     tasks = []
-    for workload, count in convolutions_of(model, resolved, input_shapes).items():
+    found = convolutions_of(model, resolved, input_shapes, input_values)
+    for workload, count in found.items():
         configs = legal_configs(workload, resolved)
         if len(configs) > 1:
             tasks.append(Task(workload, count, configs))

@@ -30,9 +30,10 @@ def convolutions_of(
     model: Any,
     resolved: ResolvedTarget,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, Any] | None = None,
 ) -> dict[ConvWorkload, int]:
     """Count a model's distinct convolutions that have a choice of layouts, in their order."""
-    _, simple = _simplified(model, resolved, input_shapes)
+    _, simple = _simplified(model, resolved, input_shapes, input_values)
     bindings = bindings_of(simple["main"])
     bound = {binding.var: binding.value for binding in bindings}
     found = (convolution_at(binding.value, bound, resolved.spec) for binding in bindings)
@@ -40,10 +41,13 @@ def convolutions_of(
 
 
 def _simplified(
-    model: Any, resolved: ResolvedTarget, input_shapes: Mapping[str, Sequence[int]] | None
+    model: Any,
+    resolved: ResolvedTarget,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    input_values: Mapping[str, Any] | None,
 ) -> tuple[ImportedModel, tvm.IRModule]:
     """Import a model, and run the passes on its operators that come before placement."""
-    imported = load_model(model, input_shapes)
+    imported = load_model(model, input_shapes, input_values)
     begun = Compilation(imported, resolved, Options(), module=imported.module)
     return imported, PIPELINE.part(until="PlaceOperators").run(begun).module
 
@@ -52,6 +56,7 @@ def check_alone(
     model: Any,
     resolved: ResolvedTarget,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, Any] | None = None,
 ) -> None:
     """Refuse models that a GPU cannot run by itself; warn where ``compile`` would not let it.
 
@@ -61,7 +66,7 @@ def check_alone(
     """
     if resolved.host is None:
         return
-    imported, simple = _simplified(model, resolved, input_shapes)
+    imported, simple = _simplified(model, resolved, input_shapes, input_values)
     try:
         place(simple, imported, resolved, "none")
     except PlacementError as err:
@@ -83,7 +88,8 @@ def layout_graph_of(
     model: Any,
     resolved: ResolvedTarget,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, Any] | None = None,
 ) -> tuple[LayoutGraph, Sequence[SourceNode]]:
     """Return the layouts that the operators of a model may have, and the model's nodes."""
-    imported, simple = _simplified(model, resolved, input_shapes)
+    imported, simple = _simplified(model, resolved, input_shapes, input_values)
     return layout_graph(simple["main"], resolved.spec), imported.nodes

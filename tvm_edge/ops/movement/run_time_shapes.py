@@ -57,8 +57,7 @@ def reshape(
     free = [i for i, length in enumerate(made) if not isinstance(length, tirx.Expr) and length < 0]
     total = _product(shape)
     if free:
-        rest = _product([d for i, d in enumerate(made) if i not in free])
-        made[free[0]] = plain(tirx.floordiv(_int64(total), _int64(_most(rest, 1))))
+        made[free[0]] = _rest(shape, [d for i, d in enumerate(made) if i not in free])
     ensure(bb, tirx.all(*(_int64(d) >= 0 for d in made), _int64(_product(made)) == _int64(total)))
     return bb.normalize(relax.op.reshape(x, made))
 
@@ -81,19 +80,39 @@ def squeeze(
     return bb.normalize(relax.op.reshape(x, kept))
 
 
+def _rest(shape: Sequence[Any], known: Sequence[Any]) -> Any:
+    """Return the length that a target leaves open; one of both shapes cancels, even if it is 0."""
+    over, under = list(shape), []
+    for length in known:
+        same = next((i for i, each in enumerate(over) if _is(plain(each - length), 0)), None)
+        if same is None:
+            under.append(length)
+        else:
+            del over[same]
+    return plain(tirx.floordiv(_int64(_product(over)), _int64(_most(_product(under), 1))))
+
+
 def expand(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr | None:
     """Repeat along axes of length 1, which an axis may turn out to be in the run."""
     x = inputs[0]
     shape = _shape_of(x)
-    if _are_constant(inputs, attrs, [1]) and not any(isinstance(d, tirx.Expr) for d in shape):
-        return None
+    known = _are_constant(inputs, attrs, [1]) and not any(isinstance(d, tirx.Expr) for d in shape)
     target = integers(bb, inputs, attrs, 1)
     assert target is not None
     rank = max(len(shape), len(target))
     shape = [*[1] * (rank - len(shape)), *shape]
     target = [*[1] * (rank - len(target)), *target]
+    if any(_is(wanted, 0) for wanted in target):
+        pairs = list(zip(shape, target, strict=True))
+        ensure(
+            bb,
+            tirx.all(*(tirx.any(*(_int64(d) == k for k in (0, 1))) for d, w in pairs if _is(w, 0))),
+        )
+        return _nothing(bb, [d if _is(w, 1) else w for d, w in pairs], x)
+    if known:
+        return None
     if len(shape) > x.ty.ndim:
         x = bb.emit(relax.op.reshape(x, shape))
     made, open_axes = [], []
@@ -123,6 +142,14 @@ def expand(
         return te.compute(list(lengths), element, name="stretched")
 
     return bb.emit_te(stretched, x, [_int64(d) for d in made], primfunc_name_hint="expand")
+
+
+def _nothing(bb: relax.BlockBuilder, shape: Sequence[Any], like: relax.Expr) -> relax.Expr:
+    """Make a tensor without elements."""
+    dtype = str(like.ty.dtype)
+    if not any(isinstance(length, tirx.Expr) for length in shape):
+        return relax.const(np.zeros(shape, dtype), dtype)
+    return bb.normalize(relax.op.full(shape, relax.const(np.zeros((), dtype), dtype), dtype))
 
 
 def constant_of_shape(
@@ -162,7 +189,12 @@ def slice_of(
     if not any(
         isinstance(each, tirx.Expr) for each in (*starts, *ends, *(shape[axis] for axis in axes))
     ):
-        return None
+        # TVM takes no bounds the other way round.
+        for axis, start, end, step in zip(axes, starts, ends, map(int, steps), strict=True):
+            first, last = _slice_bounds(start, end, step, shape[axis])
+            if first == last:
+                shape[axis] = 0
+        return _nothing(bb, shape, x) if 0 in shape else None
     begins: list[Any] = [0] * len(shape)
     counts: list[Any] = list(shape)
     strides = [1] * len(shape)
