@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -21,6 +22,7 @@ def test_unique_bfloat16(in_order: int, target: str) -> None:
         names,
         dtypes={"x": TensorProto.BFLOAT16, "y": TensorProto.BFLOAT16}
         | dict.fromkeys(names[1:], TensorProto.INT64),
+        opset=onnx.defs.onnx_opset_version(),
     )
     found = tvm_edge.compile(model, target).run({"x": x})
     values, first, inverse, counts = np.unique(
