@@ -65,7 +65,7 @@ def _sets_written_out(forest: Forest, members: np.ndarray) -> Forest:
         # NaN is equal to nothing: an empty set.
         values = members[start:end] if end > start else members[end : end + 1]
         tables["modes"][node], tables["splits"][node] = _EQ, values[0]
-        last = node
+        last = int(node)
         for value in values[1:]:
             otherwise = tables["no"][last]
             tables["no"][last] = last = len(tables["yes"])
