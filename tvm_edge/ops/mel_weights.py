@@ -13,6 +13,9 @@ from tvm_edge.relay_passes.ir.expressions import constant_of
 
 __all__ = ["mel_weights"]
 
+# Elements of a matrix.
+_LARGEST = 1 << 24
+
 
 def mel_weights(bands: int, points: int, rate: int, lowest: float, highest: float) -> np.ndarray:
     """Return the matrix that turns a spectrum into bands of the mel scale.
@@ -37,14 +40,18 @@ def mel_weights(bands: int, points: int, rate: int, lowest: float, highest: floa
     Raises
     ------
     ValueError
-        An edge is beyond the spectrum.
+        A number is out of range, or an edge beyond the spectrum.
     """
+    if bands < 1 or points < 1 or rate < 1 or not -700 < min(lowest, highest):
+        raise ValueError(f"{bands} bands from {lowest} to {highest} Hz of {points} points")
     height = points // 2 + 1
+    if bands * height > _LARGEST:
+        raise NotImplementedError(f"MelWeightMatrix of {bands} bands and {points} points")
     low, high = (2595 / np.log(10) * np.log1p(np.float64(f) / 700) for f in (lowest, highest))
     mels = low + np.arange(bands + 2) * ((high - low) / (bands + 2))
     hertz = 700 * np.expm1(mels * (np.log(10) / 2595))
     edges = ((points + 1) * hertz // rate).astype("int64")
-    if bands < 1 or points < 1 or edges.min() < 0 or edges[1:-1].max() >= height:
+    if edges.min() < 0 or edges[1:-1].max() >= height:
         raise ValueError(f"{bands} bands up to {highest} Hz in a spectrum of {height} points")
     at = np.arange(height)[:, None]
     lower, center, upper = edges[:-2], edges[1:-1], edges[2:]

@@ -15,6 +15,10 @@ from tvm_edge.relay_passes.ir.expressions import static_shape
 
 __all__: list[str] = []
 
+# Columns of the result, and words between two of an n-gram: a kernel each.
+_MOST_COLUMNS = 1 << 24
+_MOST_SKIPS = 256
+
 
 @dataclass(frozen=True)
 class _Pool:
@@ -54,6 +58,10 @@ def _convert(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attrib
         x = bb.emit(relax.op.astype(x, "int64"))
     x = bb.emit(relax.op.reshape(x, (rows, length)))
     width = int(max(attrs["ngram_indexes"])) + 1
+    if min(attrs["ngram_indexes"]) < 0 or width > _MOST_COLUMNS:
+        raise NotImplementedError(f"TfIdfVectorizer of {width} columns")
+    if attrs["max_skip_count"] > _MOST_SKIPS:
+        raise NotImplementedError(f"TfIdfVectorizer that skips {attrs['max_skip_count']} words")
     total: relax.Expr = relax.const(np.zeros((rows, width), "float32"), "float32")
     for pool in _pools(attrs):
         counted = _occurrences(bb, x, length, pool.words, int(attrs["max_skip_count"]))

@@ -17,6 +17,10 @@ __all__: list[str] = []
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+
+# Elements of the table of votes: each node of all trees, for each target.
+_MOST_VOTES = 1 << 26
+
 _EQ, _MEMBER = MODES.index("EQ"), len(MODES)
 
 
@@ -169,6 +173,8 @@ def _aggregated(
     where, target, weights = votes
     if len(target) and not 0 <= target.min() <= target.max() < targets:
         raise ValueError(f"a tree that votes for a target which is not one of {targets}")
+    if targets < 1 or targets * len(forest.yes) > _MOST_VOTES:
+        raise NotImplementedError(f"{len(forest.yes)} nodes of trees with {targets} targets")
     dtype = weights.dtype.name
     limits = np.finfo(weights.dtype)
     neutral = {"MIN": limits.max, "MAX": limits.min}.get(aggregate, 0)
