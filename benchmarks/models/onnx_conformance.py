@@ -144,7 +144,8 @@ def write_failures(results: list[dict[str, Any]]) -> None:
     """The list anew; reasons that stand in it already stay."""
     known = expected_failures()
     lines = [
-        f"# Cases of onnx {onnx.__version__} that do not pass on llvm: name, error, class and reason.",
+        f"# Cases of onnx {onnx.__version__} that do not pass on llvm: "
+        "name, error, class and reason.",
         "# `make conformance` fails where a case does other than this says; `--update` adds and "
         "removes cases.",
     ]
