@@ -147,6 +147,47 @@ def test_an_optional_that_a_branch_asks_for(value: np.ndarray | None) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_a_branch_that_stays_in_a_body() -> None:
+    """An If of the run in a body that is written out for each element; names inside repeat."""
+
+    def branch(operator: str) -> onnx.GraphProto:
+        nodes = [
+            helper.make_node(operator, ["a"], ["constant"]),
+            helper.make_node("Add", ["constant", "y"], ["sum"]),
+        ]
+        return helper.make_graph(nodes, operator, [], [tensor("sum", FLOAT, [3])])
+
+    body = helper.make_graph(
+        [
+            helper.make_node("ReduceSum", ["a"], ["total"], keepdims=0),
+            helper.make_node("Greater", ["total", "zero"], ["positive"]),
+            helper.make_node(
+                "If",
+                ["positive"],
+                ["chosen"],
+                then_branch=branch("Exp"),
+                else_branch=branch("Neg"),
+            ),
+        ],
+        "body",
+        [tensor("a", FLOAT, [3])],
+        [tensor("chosen", FLOAT, [3])],
+    )
+    zero = onnx.numpy_helper.from_array(np.asarray(0.0, "float32"))
+    nodes = [
+        helper.make_node("Constant", [], ["zero"], value=zero),
+        helper.make_node("SequenceLength", ["x"], ["count"]),
+        helper.make_node("SequenceMap", ["x"], ["z"], body=body),
+    ]
+    outputs = [sequence("z"), tensor("count", TensorProto.INT64, [])]
+    model = model_of(nodes, [sequence("x"), tensor("y", FLOAT, [3])], outputs)
+    given = {"x": [np.full(3, value, "float32") for value in (1, -1, 2)], "y": pictures((3,))[0]}
+    found, count = onnx_backend.run_model(model, given)
+    ways = (np.exp, np.negative, np.exp)
+    same(found, [way(x) + given["y"] for way, x in zip(ways, given["x"], strict=True)])
+    assert count == 3
+
+
 def test_a_loop_that_collects() -> None:
     """Its number of steps is an input; rows that grow are a sequence, others are stacked."""
     body = helper.make_graph(

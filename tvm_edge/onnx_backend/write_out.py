@@ -60,7 +60,8 @@ class Writer:
         self._opset = next(
             (o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 13
         )
-        self._taken = set(inputs)
+        # What is inside a branch that stays may not be the name of something outside.
+        self._taken = {*inputs, *_inner_names(proto.graph)}
         self._makers: dict[str, onnx.NodeProto] = {}
 
     def graph(self, graph: onnx.GraphProto, outer: Names) -> list[Value]:
@@ -306,6 +307,20 @@ def _read(graph: onnx.GraphProto) -> set[str]:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 read |= _read(attribute.g)
     return (read | {value.name for value in graph.output}) - own
+
+
+def _inner_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names that branches and bodies give."""
+    found: set[str] = set()
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                inner = attribute.g
+                found.update(value.name for value in inner.input)
+                found.update(tensor.name for tensor in inner.initializer)
+                found.update(name for each in inner.node for name in each.output)
+                found |= _inner_names(inner)
+    return found
 
 
 def _rename(graph: onnx.GraphProto, names: Names) -> None:
