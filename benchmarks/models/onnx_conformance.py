@@ -24,6 +24,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import onnx
+
 from benchmarks.common.options import Parser
 from tests.onnx_backend import cases
 
@@ -142,8 +144,10 @@ def write_failures(results: list[dict[str, Any]]) -> None:
     """The list anew; reasons that stand in it already stay."""
     known = expected_failures()
     lines = [
-        "# Cases of onnx's node tests that do not pass on llvm: name, error, reason.",
-        "# Written by `python -m benchmarks run onnx_conformance --update`.",
+        f"# Cases of onnx {onnx.__version__} that do not pass on llvm: "
+        "name, error, class and reason.",
+        "# `make conformance` fails where a case does other than this says; `--update` adds and "
+        "removes cases.",
     ]
     for result in sorted(results, key=lambda result: result["name"]):
         name, outcome = result["name"], result["outcome"]

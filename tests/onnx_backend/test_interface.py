@@ -177,16 +177,14 @@ def test_what_cannot_run_is_refused_by_prepare(batch: Any) -> None:
     assert backend.is_compatible(conv_relu(batch=batch))
 
 
-@pytest.mark.parametrize("kind", ["strings", "a sequence"])
+@pytest.mark.parametrize("kind", ["strings", "a sequence of strings"])
 def test_other_than_tensors_of_numbers(kind: str) -> None:
-    value = (
-        helper.make_tensor_value_info("x", TensorProto.STRING, [2])
+    make = (
+        helper.make_tensor_value_info
         if kind == "strings"
-        else helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [2])
+        else helper.make_tensor_sequence_value_info
     )
-    output = onnx.ValueInfoProto()
-    output.CopyFrom(value)
-    output.name = "y"
+    value, output = (make(name, TensorProto.STRING, [2]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [value], [output])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     assert not backend.is_compatible(model)

@@ -27,7 +27,10 @@ def test_facts_are_of_relax_or_of_onnx() -> None:
 
 
 def test_names_of_onnx_are_names() -> None:
-    known = {schema.name for schema in onnx.defs.get_all_schemas_with_history()}
+    known = {
+        f"{schema.domain}.{schema.name}".removeprefix(".")
+        for schema in onnx.defs.get_all_schemas_with_history()
+    }
     foreign = "com.microsoft."
     own = [name for name in OPERATORS if not name.startswith(("relax.", "tvm_edge.", foreign))]
     assert [name for name in own if name not in known] == []

@@ -40,6 +40,7 @@ from tvm_edge.onnx_backend.backend_rep import (  # noqa: E402
     parse_device,
 )
 from tvm_edge.onnx_backend.nodes import model_of  # noqa: E402
+from tvm_edge.onnx_backend.sequences import has_sequences, refuse_other_elements  # noqa: E402
 
 __all__ = [
     "TvmEdgeBackend",
@@ -121,7 +122,10 @@ class TvmEdgeBackend(Backend):
                 )
         proto = read_model(model)
         proto, _ = checked_proto(proto)
-        refuse_unsupported(proto)
+        if has_sequences(proto):
+            refuse_other_elements(proto)
+        else:
+            refuse_unsupported(proto)
         return expand_functions(proto)
 
     @classmethod

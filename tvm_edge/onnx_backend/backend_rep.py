@@ -15,6 +15,12 @@ from tvm_edge.errors import InputError, near_matches
 from tvm_edge.frontend.onnx_forming_inputs import forming_inputs
 from tvm_edge.hardware.gpu import this_gpu
 from tvm_edge.hardware.kinds import GPU_KINDS
+from tvm_edge.onnx_backend.sequences import (
+    WrittenOut,
+    checked_inputs,
+    has_sequences,
+    signature,
+)
 from tvm_edge.runtime import CompiledModel
 
 __all__ = ["TARGETS", "TvmEdgeRep", "is_static", "parse_device"]
@@ -33,14 +39,20 @@ class TvmEdgeRep(BackendRep):
     is itself a shape, or what else forms a kernel (the axes of a reduction, the pads of a Pad). Any
     other is compiled when :meth:`run` meets a new combination of shapes and such values; the last
     16 are kept. :meth:`run` may be called from several threads.
+
+    Inputs and outputs that are sequences are lists of arrays, and an optional without a value is
+    ``None``. A model that has them is compiled for the lengths that :meth:`run` meets.
     """
 
     def __init__(self, proto: onnx.ModelProto, device: str, options: Mapping[str, Any]) -> None:
         self._proto = proto
+        self._device = device
         self._api, self._index = parse_device(device)
         self._options = dict(options)
         self._lock = threading.Lock()
         self._compiled: dict[Any, CompiledModel] = {}
+        self._has_sequences = has_sequences(proto)
+        self._written: dict[Any, tuple[WrittenOut, TvmEdgeRep]] = {}
         self._inputs = {value.name: _dimensions(value) for value in proto.graph.input}
         self._required = _required(proto)
         self._forming = forming_inputs(proto)
@@ -53,8 +65,11 @@ class TvmEdgeRep(BackendRep):
         """Kind of compilation: ``"static"``, ``"specialised"`` or ``"dynamic"``.
 
         ``"static"`` is once and for all, ``"specialised"`` for the values of inputs that are
-        shapes or form kernels otherwise, ``"dynamic"`` for the shapes of its inputs alone.
+        shapes or form kernels otherwise, and for lengths of sequences, ``"dynamic"`` for the shapes
+        of its inputs alone.
         """
+        if self._has_sequences:
+            return "specialised"
         if is_static(self._proto):
             return "static"
         return "specialised" if self._forming else "dynamic"
@@ -89,6 +104,8 @@ class TvmEdgeRep(BackendRep):
                 name=sorted(kwargs)[0],
             )
         values = self._by_name(inputs)
+        if self._has_sequences:
+            return self._outputs(*self._run_written_out(values))
         shapes = {name: self._shape(name, value) for name, value in values.items()}
         constants = {name: values.pop(name) for name in self._forming if name in values}
         model = self._model(
@@ -98,6 +115,21 @@ class TvmEdgeRep(BackendRep):
         )
         results = model.run(values)
         return self._outputs(*(results[spec.name] for spec in model.outputs))
+
+    def _run_written_out(self, values: dict[str, Any]) -> list[Any]:
+        """Run the model of tensors that sequences of these lengths make of this one."""
+        values = checked_inputs(self._proto, values)
+        key = signature(values)
+        with self._lock:
+            made = self._written.pop(key, None)
+            if made is None:
+                written = WrittenOut(self._proto, values)
+                made = written, type(self)(written.proto, self._device, self._options)
+            self._written[key] = made
+            while len(self._written) > _MOST_VARIANTS:
+                del self._written[next(iter(self._written))]
+        written, prepared = made
+        return written.results(prepared.run(written.inputs(values)))
 
     def _by_name(self, inputs: Any) -> dict[str, Any]:
         """The caller's arrays in the model's order."""
@@ -270,8 +302,10 @@ def _required(proto: onnx.ModelProto) -> list[str]:
 def is_static(proto: onnx.ModelProto) -> bool:
     """Return whether the model can be compiled before its inputs are seen.
 
-    An input that is no tensor is for the frontend to refuse.
+    An input that is no tensor, sequence or optional is for the frontend to refuse.
     """
+    if has_sequences(proto):
+        return False
     required = set(_required(proto))
     return required.isdisjoint(forming_inputs(proto)) and all(
         _known(_dimensions(value)) or not value.type.HasField("tensor_type")

@@ -6,11 +6,14 @@ composite operators of Relax: they keep name and attributes until kernels are ch
 
 # To import a family is to declare its operators.
 from tvm_edge.ops import (  # noqa: F401
+    classical,
     control,
     convolution,
     elementwise,
     loops,
+    mel_weights,
     movement,
+    ngrams,
     normalization,
     onnxruntime,
     pooling,

@@ -60,6 +60,8 @@ def _convert(
     if "axis" in attrs:
         return None
     dtype = str(data.ty.dtype)
+    if dtype == "bfloat16":  # which float32 holds, and sorts
+        return _as_float32(bb, data, attrs)
     if dtype not in SORTABLE:
         raise NotImplementedError(f"Unique of {dtype}")
     found = bb.emit(unique(data, in_order=bool(attrs.get("sorted", 1))))
@@ -71,6 +73,13 @@ def _convert(
             result = bb.match_cast(result, relax.TensorType((many,), kind))
         results.append(result)
     return results[0] if len(results) == 1 else relax.Tuple(results)
+
+
+def _as_float32(bb: relax.BlockBuilder, data: relax.Expr, attrs: Attributes) -> relax.Expr:
+    found = _convert(bb, [bb.emit(relax.op.astype(data, "float32"))], attrs)
+    values, *numbers = found.fields if isinstance(found, relax.Tuple) else [found]
+    values = bb.emit(relax.op.astype(values, str(data.ty.dtype)))
+    return relax.Tuple([values, *numbers]) if numbers else values
 
 
 def _lower(site: KernelSite, call: relax.Call) -> relax.Expr:
