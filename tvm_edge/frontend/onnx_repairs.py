@@ -44,7 +44,7 @@ def repair(proto: onnx.ModelProto) -> list[str]:
             notes.append(
                 f"the model imports no version of the operators of {domain!r}; 1 is assumed"
             )
-    _drop_empty_operands(proto)
+    _drop_empty_operands(proto, version)
     if version in _OLD_GROUPS:
         notes += _write_out_group_norms(proto.graph)
     outer = {value.name for value in (*proto.graph.input, *proto.graph.initializer)}
@@ -78,8 +78,12 @@ def _name_domains(proto: onnx.ModelProto, version: int) -> None:
             node.domain = "com.microsoft"
 
 
-def _drop_empty_operands(proto: onnx.ModelProto) -> None:
-    """Leave out the operands of a Resize that are there without elements: roi, scales, sizes."""
+def _drop_empty_operands(proto: onnx.ModelProto, version: int) -> None:
+    """Leave out the operands of a Resize that are there without elements: roi, scales, sizes.
+
+    Before opset 13 roi and scales may be empty and not left out.
+    """
+    first = 1 if version >= 13 else 3
     empty = {tensor.name for tensor in proto.graph.initializer if 0 in tensor.dims}
     for node in proto.graph.node:
         if node.op_type == "Constant":
@@ -90,7 +94,7 @@ def _drop_empty_operands(proto: onnx.ModelProto) -> None:
             )
     for node in all_nodes(proto.graph):
         if node.op_type == "Resize" and node.domain in _STANDARD:
-            for index in range(1, len(node.input)):
+            for index in range(first, len(node.input)):
                 if node.input[index] in empty:
                     node.input[index] = ""
 

@@ -65,8 +65,8 @@ def _resize(
     region = constant_of(roi)
     if crops and region is not None:
         axes = _cropped(axes, named, region)
-    elif _tvm_agrees(axes, how, attrs):
-        return None
+    elif _tvm_agrees(axes, how, attrs) and (sizes is None or operand(inputs, 2) is None):
+        return None  # to TVM, which takes no empty scales beside sizes as opsets 11 and 12 do
     elif crops:
         raise NotImplementedError("Resize with tf_crop_and_resize of a region from the run")
     return _by_tables(bb, x, axes, how, float(attrs.get("extrapolation_value", 0.0)))
