@@ -64,9 +64,7 @@ class ExportGraph:
     ) -> str:
         """Add a square picture of numbers from 0 to 1."""
         value = self.random.random((1, channels, size, size)).astype("float32")
-        return self.input(
-            name, value, ["batch", channels, "height", "width"] if dynamic else None
-        )
+        return self.input(name, value, ["batch", channels, "height", "width"] if dynamic else None)
 
     def normal(self, *shape: int, scale: float = 1.0) -> np.ndarray:
         """Draw normal float32 values."""
@@ -132,9 +130,7 @@ class ExportGraph:
     def split(self, x: str, lengths: Sequence[int], axis: int) -> tuple[str, ...]:
         """Add a Split."""
         if self.opset < 13:
-            return self.ops(
-                "Split", x, outputs=len(lengths), axis=axis, split=list(lengths)
-            )
+            return self.ops("Split", x, outputs=len(lengths), axis=axis, split=list(lengths))
         return self.ops("Split", x, self.const(list(lengths)), outputs=len(lengths), axis=axis)
 
     def slice(self, x: str, start: int, end: int, axis: int, step: int = 1) -> str:
@@ -245,9 +241,7 @@ class ExportGraph:
         """Return a graph for a branch of an If."""
         return ExportGraph(opset=self.opset, outer=self)
 
-    def body(
-        self, name: str, *outputs: str, kind: int = onnx.TensorProto.FLOAT
-    ) -> onnx.GraphProto:
+    def body(self, name: str, *outputs: str, kind: int = onnx.TensorProto.FLOAT) -> onnx.GraphProto:
         """Return this graph as a branch, its outputs without shapes."""
         values = [helper.make_tensor_value_info(output, kind, None) for output in outputs]
         return helper.make_graph(self._nodes, name, [], values, self._weights)

@@ -23,8 +23,8 @@ def conv_gru(g: ExportGraph, h: str, x: str, inputs: int, kernel: tuple[int, int
     return g.op("Add", old, g.op("Mul", update, new))
 
 
-def sampled(g: ExportGraph, volume: str, places: str, height: int, width: int) -> str:
-    """torchvision's ``grid_sample`` in pixels: to -1 … 1 by the lengths of Shape, then GridSample."""
+def sampled(g: ExportGraph, volume: str, places: str) -> str:
+    """torchvision's ``grid_sample`` in pixels: to -1 … 1 by Shape, then GridSample."""
     parts = []
     for axis, place in zip((3, 2), g.split(places, [1, 1], 3), strict=True):
         last = g.op("Sub", g.dim(volume, axis), g.const(1))
@@ -32,10 +32,7 @@ def sampled(g: ExportGraph, volume: str, places: str, height: int, width: int) -
         part = g.op("Div", g.op("Mul", place, g.const(2.0)), last)
         parts.append(g.op("Sub", part, g.const(1.0)))
     grid = g.op("Concat", *parts, axis=3)
-    del height, width
-    return g.op(
-        "GridSample", volume, grid, align_corners=1, mode="bilinear", padding_mode="zeros"
-    )
+    return g.op("GridSample", volume, grid, align_corners=1, mode="bilinear", padding_mode="zeros")
 
 
 def instance_norm(g: ExportGraph, x: str) -> str:
@@ -87,7 +84,7 @@ def raft(seed: int) -> Exported:
         found = []
         for level, each in enumerate((volume, half)):
             places = g.op("Div", centres, g.const(2.0**level)) if level else centres
-            looked = sampled(g, each, g.op("Add", places, window), 3, 3)
+            looked = sampled(g, each, g.op("Add", places, window))
             found.append(g.view(looked, 1, SIDE, SIDE, 9))
         lookup = g.transpose(g.op("Concat", *found, axis=3), 0, 3, 1, 2)
         flow = g.op("Sub", now, start)

@@ -11,7 +11,9 @@ from tests.models.registry import Exported, exported
 
 def zero_state(g: ExportGraph, x: str, layers: int, hidden: int) -> str:
     """``torch.zeros(layers, x.size(1), hidden)`` as torch traces an absent state."""
-    shape = g.op("Concat", g.const([layers]), g.unsqueeze(g.dim(x, 1), 0), g.const([hidden]), axis=0)
+    shape = g.op(
+        "Concat", g.const([layers]), g.unsqueeze(g.dim(x, 1), 0), g.const([hidden]), axis=0
+    )
     return g.op("Expand", g.const([[[0.0]]]), shape)
 
 

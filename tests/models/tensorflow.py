@@ -1,4 +1,4 @@
-"""TensorFlow and Keras by tf2onnx: transposes around operators of channels last, Resize, dilation."""
+"""TensorFlow and Keras by tf2onnx: transposes to and from channels last, Resize, dilation."""
 
 from __future__ import annotations
 
@@ -84,9 +84,7 @@ def batch_to_space(g: ExportGraph, x: str, block: int, crop: int) -> str:
     whole = g.op("Mul", side, g.const([block]))
     x = g.op("Reshape", x, g.op("Concat", g.const([-1]), whole, whole, g.const([WIDTH]), axis=0))
     end = g.op("Sub", whole, g.const([crop]))
-    return g.op(
-        "Slice", x, g.const([0, 0]), g.op("Concat", end, end, axis=0), g.const([1, 2])
-    )
+    return g.op("Slice", x, g.const([0, 0]), g.op("Concat", end, end, axis=0), g.const([1, 2]))
 
 
 @exported
@@ -148,7 +146,7 @@ def keras_separable_lstm(seed: int) -> Exported:
     batch = g.slice(g.op("Shape", x), 0, 1, 0)
     shape = g.op("Concat", batch, g.const([8]), axis=0)
     state = g.unsqueeze(g.op("Expand", g.const([[0.0]]), shape), 0)
-    y, last, _ = g.ops(
+    _, last, _ = g.ops(
         "LSTM",
         g.transpose(x, 1, 0, 2),
         g.weight(1, 32, 4 * WIDTH, scale=0.2),
@@ -161,6 +159,5 @@ def keras_separable_lstm(seed: int) -> Exported:
         direction="forward",
         hidden_size=8,
     )
-    del y
     x = g.op("MatMul", g.squeeze(last, 0), g.weight(8, 4, scale=0.4))
     return g.model(g.op("Softmax", x, axis=1), ranks=(2,))

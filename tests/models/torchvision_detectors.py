@@ -312,7 +312,7 @@ def torchvision_retinanet(seed: int) -> Exported:
 
 @exported
 def torchvision_ssd(seed: int) -> Exported:
-    """Scores of each class above a limit, the best ``min(k, n)``, all of them suppressed at once."""
+    """Scores of each class above a limit, the best ``min(k, n)`` of them, one suppression."""
     g = ExportGraph(seed, 11)
     image = g.image(size=SIZE)
     classes, per_place = 4, 2
@@ -328,7 +328,9 @@ def torchvision_ssd(seed: int) -> Exported:
     all_boxes, all_scores, all_labels = [], [], []
     for label in range(1, classes):
         score = column(g, scores, label)
-        kept = g.squeeze(g.transpose(g.op("NonZero", g.op("Greater", score, g.const(0.25))), 1, 0), 1)
+        kept = g.squeeze(
+            g.transpose(g.op("NonZero", g.op("Greater", score, g.const(0.25))), 1, 0), 1
+        )
         score, box = (g.op("Gather", each, kept, axis=0) for each in (score, found))
         k = smallest(g, 25, score, 0)
         score, order = g.ops("TopK", score, k, outputs=2, axis=0, largest=1, sorted=1)

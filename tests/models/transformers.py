@@ -244,7 +244,7 @@ def maxvit(seed: int) -> Exported:
 def attended(
     g: ExportGraph, queries: str, keys: str, values: str, counts: tuple[int, int], mask: str = ""
 ) -> str:
-    """``nn.MultiheadAttention`` of (length, batch, channels): heads beside the batch, and Baddbmm."""
+    """``nn.MultiheadAttention`` of (length, batch, channels), with heads beside the batch."""
     many, few = counts[1], counts[0]
     q, k, v = (g.linear(x, WIDTH, WIDTH) for x in (queries, keys, values))
     batch = g.dim(queries, 1)
@@ -284,9 +284,7 @@ def detr(seed: int) -> Exported:
         both = g.op("Concat", *pair, axis=4)
         waves.append(g.view(both, g.dim(x, 0), side, side, OWN))
     position = g.transpose(g.op("Concat", *waves, axis=3), 0, 3, 1, 2)
-    memory, position = (
-        g.transpose(g.view(each, 1, WIDTH, -1), 2, 0, 1) for each in (x, position)
-    )
+    memory, position = (g.transpose(g.view(each, 1, WIDTH, -1), 2, 0, 1) for each in (x, position))
     keys = g.op("Add", memory, position)
     y = attended(g, keys, keys, memory, (places, places))
     memory = g.layer_norm(g.op("Add", memory, y), WIDTH)
@@ -315,7 +313,9 @@ def rt_detr(seed: int) -> Exported:
     fine = g.op("Relu", g.conv(g.image(size=32), 3, WIDTH, 3, stride=4))
     coarse = g.op("Relu", g.conv(fine, WIDTH, WIDTH, 3, stride=2))
     sides, queries, points = (8, 4), 7, 2
-    flat = [g.transpose(g.op("Reshape", x, g.const([0, WIDTH, -1])), 0, 2, 1) for x in (fine, coarse)]
+    flat = [
+        g.transpose(g.op("Reshape", x, g.const([0, WIDTH, -1])), 0, 2, 1) for x in (fine, coarse)
+    ]
     memory = g.op("Concat", *flat, axis=1)
     scores = g.linear(g.layer_norm(memory, WIDTH), WIDTH, 4)
     best = g.op("ReduceMax", scores, axes=[-1], keepdims=0)
@@ -324,15 +324,10 @@ def rt_detr(seed: int) -> Exported:
     repeats = g.vector(1, 1, g.dim(memory, 2))
     query = g.op("GatherElements", memory, g.op("Tile", index, repeats), axis=1)
     centres = np.concatenate(
-        [
-            (np.stack(np.meshgrid(*[np.arange(s)] * 2), -1).reshape(-1, 2) + 0.5) / s
-            for s in sides
-        ]
+        [(np.stack(np.meshgrid(*[np.arange(s)] * 2), -1).reshape(-1, 2) + 0.5) / s for s in sides]
     )
     anchors = g.const(np.log(centres / (1 - centres))[None].astype("float32"))
-    reference = g.op(
-        "GatherElements", anchors, g.op("Tile", index, g.const([1, 1, 2])), axis=1
-    )
+    reference = g.op("GatherElements", anchors, g.op("Tile", index, g.const([1, 1, 2])), axis=1)
     reference = g.op("Sigmoid", reference)
     # Multi-scale deformable attention: a GridSample for each level.
     value = g.view(g.linear(memory, WIDTH, WIDTH), 1, -1, HEADS, OWN)

@@ -18,7 +18,9 @@ SIZE = 32
 PLACES = sum((SIZE // stride) ** 2 for stride in STRIDES)
 
 
-def block(g: ExportGraph, x: str, inputs: int, outputs: int, kernel: int = 1, stride: int = 1) -> str:
+def block(
+    g: ExportGraph, x: str, inputs: int, outputs: int, kernel: int = 1, stride: int = 1
+) -> str:
     """Convolution and SiLU."""
     return g.silu(g.conv(x, inputs, outputs, kernel, stride=stride))
 
