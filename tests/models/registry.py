@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
@@ -24,13 +24,20 @@ def exported(generator: Generator) -> Generator:
     return generator
 
 
-def with_shapes(made: Exported) -> onnx.ModelProto:
-    """Return the model with its inputs' lengths in the place of the names of open axes."""
+def with_shapes(made: Exported, lengths: Mapping[str, int]) -> onnx.ModelProto:
+    """Return the model with lengths in the place of the names of open axes.
+
+    Parameters
+    ----------
+    made : (onnx.ModelProto, dict)
+    lengths : mapping of str to int
+        By the axis' name; others have the length of the inputs' values.
+    """
     model, inputs = made
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
     for value in fixed.graph.input:
         dims = value.type.tensor_type.shape.dim
         for dim, length in zip(dims, inputs[value.name].shape, strict=True):
-            dim.dim_value = length
+            dim.dim_value = lengths.get(dim.dim_param, length) if dim.dim_param else length
     return fixed

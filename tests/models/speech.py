@@ -103,7 +103,7 @@ def lstm_ctc(seed: int) -> Exported:
 def crnn_gru(seed: int) -> Exported:
     """Text of a picture: columns of features, GRU with a projection between layers."""
     g = ExportGraph(seed, 11)
-    x = g.input("image", g.random.random((1, 1, 16, 48)).astype("float32"), [1, 1, 16, "width"])
+    x = g.input("image", g.random.random((1, 1, 16, 32)).astype("float32"), [1, 1, 16, "width"])
     x = g.op("Relu", g.conv(x, 1, 8, 3))
     x = g.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
     x = g.op("Relu", g.batch_norm(g.conv(x, 8, 8, 3, bias=False), 8))
