@@ -158,7 +158,8 @@ def backbone(g: ExportGraph, image: str) -> list[str]:
 def torchvision_faster_rcnn(seed: int) -> Exported:
     """A region proposal network, RoiAlign on two levels, and a box head's results."""
     g = ExportGraph(seed, 17)
-    image = g.image(size=SIZE, dynamic=True)
+    picture = g.random.random((1, 3, SIZE, SIZE)).astype("float32")
+    image = g.input("images", picture, [1, 3, "height", "width"])
     levels = backbone(g, image)
     weight, delta = g.weight(3, CHANNELS, 1, 1), g.weight(12, CHANNELS, 1, 1, scale=0.1)
     logits, deltas, counts = [], [], []
