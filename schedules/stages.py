@@ -107,7 +107,9 @@ def open_contraction(
     known = {"float32", "float16"}
     if accumulator_dtype == "int32":  # what follows them is anything
         known |= {"int8", "uint8", "int32"}
-    if any(str(b.dtype) not in known for b in sch.mod["main"].params):
+    params = sch.mod["main"].params
+    # A length that is passed by value: only the run tells how many rows there are.
+    if any(not isinstance(p.ty, tirx.BufferType) or str(p.dtype) not in known for p in params):
         return None
     return sch, block, conv
 

@@ -46,7 +46,8 @@ class _Spreader(PyExprMutator):
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         func = kernel_of(self._mod, op)
         op = super().visit_call_(op)
-        placed = (vdevice_of(var.ty) for var in operands(op))
+        # A kernel of lengths alone has no operands, and the placement's device of its result.
+        placed = (vdevice_of(ty) for ty in (*(var.ty for var in operands(op)), *op.ty_args))
         device = next((v for v in placed if v is not None), None)
         if func is None or device is None:
             return op

@@ -121,7 +121,9 @@ class _Inserter(PyExprMutator):
     def visit_call_(self, op: relax.Call) -> relax.Expr:
         device = self._device
         args = [self._moved(arg, device) for arg in op.args]
-        return self.builder_.normalize(relax.Call(op.op, args, op.attrs, op.ty_args))
+        # Kernels that the frontend wrote: nothing infers the device of their results.
+        types = [on_vdevice(ty, self._devices[device]) for ty in op.ty_args]
+        return self.builder_.normalize(relax.Call(op.op, args, op.attrs, types))
 
     def _moved(self, arg: relax.Expr, device: int) -> relax.Expr:
         """An argument of a call, on the device of the call."""

@@ -106,6 +106,8 @@ def positions_of(axis: Axis, coordinates: str) -> np.ndarray:
         return y / scale
     if coordinates == "half_pixel":
         return half_pixel
+    if coordinates == "tf_half_pixel_for_nn":  # of opsets 11 and 12
+        return (y + half) / scale
     if coordinates == "pytorch_half_pixel":
         return half_pixel if axis.new > 1 else np.zeros(axis.new, "float32")
     if coordinates == "half_pixel_symmetric":

@@ -90,6 +90,31 @@ def test_on_the_gpu(name: str, gpu: str) -> None:
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["small_gpu", "large_gpu"])
+@pytest.mark.parametrize("last", ["product", "softmax"])
+def test_lengths_that_no_operand_tells(
+    last: str, kind: str, gpu: str, request: pytest.FixtureRequest
+) -> None:
+    """The first rows of those found: their kernels take the number by value, beside tensors."""
+    request.getfixturevalue(kind)
+    output, nodes = _BEHIND[last]
+    after = helper.make_node(nodes[0].op_type, ["first_rows", *nodes[0].input[1:]], ["z"])
+    made = model(last)
+    cut = helper.make_node("Slice", ["rows", "zero", "four"], ["first_rows"])
+    made.graph.node.extend([cut, after])
+    known = {tensor.name for tensor in made.graph.initializer}
+    for name in {"zero", "four", *after.input} & {*_CONSTANTS} - known:
+        made.graph.initializer.append(onnx.numpy_helper.from_array(_CONSTANTS[name], name))
+    made.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, None))
+    compiled = tvm_edge.compile(made, gpu, fallback="none")
+    for keep in ([0, 1, 0, 0, 1, 1, 0, 0, 1], [1] * 9, [1] + [0] * 8):
+        inputs = {"data": random_input((9, 16), 5), "keep": np.float32(keep)}
+        found, expected = compiled.run(inputs), reference(made, inputs)
+        for name in (output, "z"):
+            assert found[name].shape == expected[name].shape
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("where", ["finds", "reads", "behind"])
 @pytest.mark.parametrize("name", ["product", "softmax", "concat"])
 def test_on_either_side_of_a_boundary(name: str, where: str, gpu: str) -> None:

@@ -201,6 +201,40 @@ def test_a_resize_with_empty_operands() -> None:
     agrees(model, {n: RANDOM.random(shape).astype("float32") for n, shape in sizes.items()})
 
 
+@pytest.mark.parametrize(
+    ("coordinates", "sizes"),
+    [("asymmetric", True), ("asymmetric", False), ("tf_half_pixel_for_nn", True)],
+)
+def test_a_resize_whose_operands_may_be_empty_but_not_left_out(
+    coordinates: str, sizes: bool
+) -> None:
+    """Opset 11, as PyTorch, paddle2onnx and tf2onnx write it."""
+    operands = ["x", "roi", "none", "sizes"] if sizes else ["x", "roi", "scales"]
+    weights = {
+        "none": np.zeros(0, "float32"),
+        "sizes": np.array([1, 2, 9, 14]),
+        "scales": np.float32([1, 1, 2, 2]),
+    }
+    model = model_of(
+        [
+            node("Constant", [], ["roi"], value=numpy_helper.from_array(weights["none"])),
+            node(
+                "Resize",
+                operands,
+                ["y"],
+                coordinate_transformation_mode=coordinates,
+                mode="nearest",
+                nearest_mode="floor",
+            ),
+        ],
+        [value("x", TensorProto.FLOAT, [1, 2, 6, 8])],
+        [value("y", TensorProto.FLOAT, [1, 2, 9 if sizes else 12, 14 if sizes else 16])],
+        {name: weights[name] for name in operands[2:]},
+        opset=11,
+    )
+    agrees(model, {"x": RANDOM.random((1, 2, 6, 8)).astype("float32")})
+
+
 def test_group_normalization_of_opset_18() -> None:
     model = model_of(
         [node("GroupNormalization", ["x", "scale", "bias"], ["y"], name="groups", num_groups=3)],

@@ -4,9 +4,9 @@
 
     python -m tests.fuzz.campaign --kind model --minutes 10 --seed 0
 
-Kinds: ``model`` (random graphs, ONNX's operator tests, mutations of both), ``bytes`` (mutations of
-model files guided by coverage of our Python and TVM's importer; needs ``pip install atheris``),
-``artifact``, ``programs`` (built OpenCL kernels).
+Kinds: ``model`` (random graphs, ONNX's operator tests, exported networks, mutations of all three;
+``--source`` chooses), ``bytes`` (mutations of model files guided by coverage of our Python and
+TVM's importer; needs ``pip install atheris``), ``artifact``, ``programs`` (built OpenCL kernels).
 
 A file must end in success or a ``TvmEdgeError`` within a minute and 4 GiB. A model that ONNX
 Runtime runs, too, must give its results. Everything else is a finding: it is made smaller and
@@ -17,6 +17,7 @@ written to ``tests/fuzz/corpus/KIND``, whose files ``make test`` feeds again. Wr
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
@@ -28,7 +29,7 @@ import time
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,12 +169,12 @@ def _operators(content: bytes) -> str:
     return ",".join(sorted({node.op_type for node in graph.node}))
 
 
-def _files(fuzzer: Fuzzer, first: int) -> Iterator[tuple[int, bytes]]:
+def _files(fuzzer: Fuzzer, first: int, sources: Sequence[str]) -> Iterator[tuple[int, bytes]]:
     make: Callable[[int], bytes]
     if fuzzer.kind == "model":
         from tests.fuzz.graphs import random_file
 
-        make = random_file
+        make = functools.partial(random_file, sources=sources)
     elif fuzzer.kind == "artifact":
         manifest = fuzzer.manifest()
 
@@ -185,7 +186,14 @@ def _files(fuzzer: Fuzzer, first: int) -> Iterator[tuple[int, bytes]]:
         yield seed, make(seed)
 
 
-def run(kind: str, minutes: float, seed: int, corpus: Path | None, wrong: Path | None) -> Fuzzer:
+def run(
+    kind: str,
+    minutes: float,
+    seed: int,
+    corpus: Path | None,
+    wrong: Path | None,
+    sources: Sequence[str] = (),
+) -> Fuzzer:
     """One job."""
     deadline = time.monotonic() + 60 * minutes
     with Fuzzer("model" if kind == "bytes" else kind, corpus, wrong) as fuzzer:
@@ -195,7 +203,7 @@ def run(kind: str, minutes: float, seed: int, corpus: Path | None, wrong: Path |
             for content in found_by_coverage(deadline, seed):
                 fuzzer.take(content, seed)
             return fuzzer
-        for number, content in _files(fuzzer, seed):
+        for number, content in _files(fuzzer, seed, sources):
             if time.monotonic() > deadline:
                 break
             fuzzer.take(content, number)
@@ -213,6 +221,13 @@ def main() -> int:
     parser.add_argument(
         "--wrong", type=Path, help="compare with ONNX Runtime; where to keep what differs"
     )
+    parser.add_argument(
+        "--source",
+        action="append",
+        choices=("tests", "graphs", "exported"),
+        default=[],
+        help="of models; default: all, may be given several times",
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     corpus = options.corpus or CORPUS / ("model" if options.kind == "bytes" else options.kind)
@@ -224,7 +239,7 @@ def main() -> int:
         ]
         return max(job.wait() for job in jobs)
     print(f"{options.kind}: {options.minutes} minutes from seed {options.seed}", flush=True)
-    fuzzer = run(options.kind, options.minutes, options.seed, corpus, options.wrong)
+    fuzzer = run(options.kind, options.minutes, options.seed, corpus, options.wrong, options.source)
     for what, count in fuzzer.counts.most_common():
         print(f"{count:8d}  {what}")
     for key, count in fuzzer.findings.most_common():

@@ -1,9 +1,10 @@
 """Random ONNX models: small, of many operators, valid or nearly so.
 
-Two sources. ONNX's own operator tests, about 1900, hold every operator in many forms; here some of
-their inputs become constants, since compilers treat constants apart. And graphs of one to six
-operators drawn one by one, with random shapes (ranks 0 to 5, sometimes a length of 0), types and
-attributes, so that operators meet in combinations that no test has.
+Three sources. ``tests``: ONNX's own operator tests, about 1900, hold every operator in many forms;
+here some of their inputs become constants, since compilers treat constants apart. ``graphs``: one
+to six operators drawn one by one, with random shapes (ranks 0 to 5, sometimes a length of 0), types
+and attributes, so that operators meet in combinations that no test has. ``exported``: the networks
+of :mod:`tests.models`, with the chains of nodes that exporters write.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import functools
 import random
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,21 +22,27 @@ from onnx import helper, numpy_helper
 from tests.fuzz.growing_graph import FLOAT, GrowingGraph
 from tests.fuzz.mutations import mutate_bytes, mutate_model
 from tests.fuzz.recipes import RECIPES
+from tests.models.corpus import GENERATORS
+from tests.models.registry import with_shapes
 
-__all__ = ["operator_tests", "random_file", "random_graph"]
+__all__ = ["SOURCES", "operator_tests", "random_file", "random_graph"]
 
 _LARGEST_SEED = 40_000  # bytes; a finding should fit into the corpus
 
 
-def random_file(seed: int, with_tests: bool = True) -> bytes:
+def random_file(seed: int, sources: Sequence[str] = ()) -> bytes:
     """A model file, a third of them undamaged.
 
-    Collecting ONNX's operator tests takes some seconds, which `with_tests` says to spend.
+    Parameters
+    ----------
+    seed : int
+    sources : sequence of str, optional
+        Of :data:`SOURCES`, by default all. To collect ONNX's operator tests takes some seconds.
     """
     rng = random.Random(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = with_constants(rng) if with_tests and rng.random() < 0.5 else random_graph(rng)
+        model = SOURCES[rng.choice(sources or list(SOURCES))](rng)
         chance = rng.random()
         if chance < 0.35:
             return model.SerializeToString()
@@ -99,3 +107,25 @@ def random_graph(rng: random.Random) -> onnx.ModelProto:
         return onnx.shape_inference.infer_shapes(model, strict_mode=True)
     except Exception:
         return model
+
+
+def exported_network(rng: random.Random) -> onnx.ModelProto:
+    """A network of the corpus of exported ones, with other lengths where it leaves some open."""
+    model, inputs = GENERATORS[rng.choice(sorted(GENERATORS))](rng.randrange(1000))
+    if rng.random() < 0.1:
+        return model  # axes stay open
+    lengths = {
+        dim.dim_param: rng.choice((length, length, 1, 2 * length, length + 1))
+        for value in model.graph.input
+        for dim, length in zip(
+            value.type.tensor_type.shape.dim, inputs[value.name].shape, strict=True
+        )
+    }
+    return with_shapes((model, inputs), lengths if rng.random() < 0.5 else {})
+
+
+SOURCES: dict[str, Callable[[random.Random], onnx.ModelProto]] = {
+    "tests": with_constants,
+    "graphs": random_graph,
+    "exported": exported_network,
+}

@@ -17,15 +17,15 @@ from tests.marks import in_full
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"),
+    ("kind", "count", "source"),
     [
-        ("model", 50),
-        ("artifact", 50),
-        ("programs", 100),
-        *in_full(("model", 100), ("artifact", 100)),
+        ("model", 50, "graphs"),
+        ("artifact", 50, ""),
+        ("programs", 100, ""),
+        *in_full(("model", 100, "graphs"), ("model", 50, "exported"), ("artifact", 100, "")),
     ],
 )
-def test_damaged_files(kind: str, count: int) -> None:
+def test_damaged_files(kind: str, count: int, source: str) -> None:
     """Seeded files; some load, and most are noticed."""
     with Fuzzer(kind, corpus=None) as fuzzer:
         if kind == "artifact":
@@ -34,7 +34,7 @@ def test_damaged_files(kind: str, count: int) -> None:
             if kind == "artifact":
                 content = json.dumps(random_edits(seed, manifest)).encode()
             else:
-                content = random_pack(seed) if kind == "programs" else random_file(seed, False)
+                content = random_pack(seed) if kind == "programs" else random_file(seed, [source])
             fuzzer.take(content, seed)
     assert not fuzzer.findings, fuzzer.findings
     assert fuzzer.counts["ok"] > count / 20

@@ -7,7 +7,7 @@ import onnx
 import pytest
 import tvm
 from onnx import TensorProto, helper
-from tvm import relax
+from tvm import relax, te
 
 import tvm_edge
 from tests.compiler.steps import fuse_kernels, legalized, simplified
@@ -98,6 +98,29 @@ def test_items_of_a_tuple_are_copied_one_by_one() -> None:
     result = insert_copies(mod, labels, [GPU], targets)
     shapes = [tuple(int(d) for d in value.ty.shape) for value in copies(result)]
     assert shapes == [(1, 3, 8), (1, 3, 8)]
+
+
+def test_a_kernel_of_the_frontend_has_the_device_of_its_label() -> None:
+    """Its type is written down, not inferred, and so is that of what follows it."""
+    x = te.placeholder((2, 3), "float32", "x")
+    func = te.create_prim_func([x, te.compute((2, 3), lambda i, j: x[i, j] + 1, "y")])
+    bb = relax.BlockBuilder()
+    data = relax.Var("data", relax.TensorType((2, 3), "float32"))
+    kernel = bb.add_func(func.without_attr("global_symbol"), "add_one")
+    with bb.function("main", [data]):
+        with bb.dataflow():
+            made = bb.emit(relax.call_tir(kernel, [data], relax.TensorType((2, 3), "float32")))
+            view = bb.emit(relax.op.reshape(made, (6,)))
+            result = bb.emit_output(relax.op.nn.relu(view))
+        bb.emit_func_output(result)
+    resolved = resolve_target("mali-t860", "llvm")
+    mod = bb.get()
+    bindings = mod["main"].body.blocks[0].bindings
+    labels = {binding.var: Label(CPU, "") for binding in bindings}
+    on_cpu = insert_copies(mod, labels, [CPU], [resolved.target, resolved.cpu.target])
+    _, cpu = vdevices_of(on_cpu)
+    for binding in on_cpu["main"].body.blocks[0].bindings:
+        assert is_same(vdevice_of(binding.var.ty), cpu)
 
 
 def test_an_input_that_only_the_cpu_reads_stays_on_it() -> None:

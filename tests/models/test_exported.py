@@ -1,0 +1,99 @@
+"""Networks as exporters write them, small, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+import tvm_edge
+from tests.marks import in_full, needs_opencl
+from tests.models.corpus import FAMILIES, GENERATORS
+from tests.models.registry import Exported
+from tests.onnx_models import reference
+
+TOLERANCE = 1e-4  # of each tensor's largest value, as DESIGN says
+
+DETECTORS = {
+    "centernet",
+    "rt_detr",
+    "torchvision_faster_rcnn",
+    "torchvision_retinanet",
+    "torchvision_ssd",
+    "ultralytics_nms",
+}
+"""Results are rows by score: where two scores are a last bit apart, rounding orders them."""
+
+ON_OPENCL = (
+    "diffusion_unet",
+    "efficientnet",
+    "feature_pyramid",
+    "keras_resizing",
+    "levit",
+    "lstm_ctc",
+    "paddle_text_direction",
+    "quantized_mobilenet",
+    "silero_vad",
+    "swin",
+    "tf_dilated",
+    "torchvision_ssd",
+    "ultralytics_nms",
+    "video_matting",
+)
+"""Networks that differ in kind: pocl builds the kernels of each for seconds."""
+
+
+def agrees(made: Exported, target: str, detections: bool) -> None:
+    model, inputs = made
+    shapes = {name: value.shape for name, value in inputs.items()}
+    found = tvm_edge.compile(model, target, input_shapes=shapes).run(inputs)
+    expected = reference(model, inputs)
+    for name, value in expected.items():
+        assert value.size, name
+        assert found[name].shape == value.shape, name
+        assert found[name].dtype == value.dtype, name
+    if detections:
+        assert_same_rows(found, expected)
+        return
+    for name, value in expected.items():
+        if value.dtype.kind != "f":
+            np.testing.assert_array_equal(found[name], value, err_msg=name)
+            continue
+        limit = TOLERANCE * np.abs(value).max()
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=limit, err_msg=name)
+
+
+def assert_same_rows(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
+    """Each row, of all results beside each other, is one of the other side's that is still free."""
+
+    def rows(results: Mapping[str, np.ndarray]) -> np.ndarray:
+        parts = [results[name].astype("float64") for name in expected]
+        parts = [part[0] if part.ndim > 2 else part for part in parts]
+        return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+
+    free, wanted = rows(found), rows(expected)
+    limits = TOLERANCE * np.abs(wanted).max(axis=0)
+    for row in wanted:
+        fits = (np.abs(free - row) <= limits).all(axis=1)
+        assert fits.any(), row
+        free = np.delete(free, fits.argmax(), axis=0)
+
+
+@pytest.mark.parametrize("name", sorted(GENERATORS))
+def test_on_the_cpu(name: str) -> None:
+    agrees(GENERATORS[name](0), "llvm", name in DETECTORS)
+
+
+@needs_opencl
+@pytest.mark.parametrize("name", [*ON_OPENCL, *in_full(*sorted({*GENERATORS} - {*ON_OPENCL}))])
+def test_on_opencl(name: str) -> None:
+    agrees(GENERATORS[name](0), "opencl", name in DETECTORS)
+
+
+def test_a_seed_makes_one_model() -> None:
+    for family in FAMILIES:
+        own = [make for make in GENERATORS.values() if make.__module__ == family.__name__]
+        assert own, family.__name__
+        first, again, other = (own[0](seed)[0].SerializeToString() for seed in (1, 1, 2))
+        assert first == again != other
