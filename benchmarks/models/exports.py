@@ -52,7 +52,9 @@ def export(case: Case, folder: Path, python: Path) -> None:
     done = subprocess.run(
         [python, *job, case.name, folder], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    if done.returncode != 0 or not (folder / f"{case.name}.onnx").exists():
+    made = folder / f"{case.name}.onnx"
+    if done.returncode != 0 or not made.exists():
+        made.unlink(missing_ok=True)  # or the next run takes half a file for the whole
         lines = done.stderr.strip().splitlines() or ["no message"]
         raise RuntimeError(f"export: {lines[-1][:300]}")
 
@@ -65,10 +67,18 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     place = options.environment or options.folder.with_name(options.folder.name + "-venv")
 
+    failed: list[Exception] = []  # of the environment, once for all cases
+
     def prepare(case: Case, folder: Path) -> None:
         if not (folder / f"{case.name}.onnx").exists():
             with _making:
-                python = make_environment(place.expanduser().resolve())
+                if failed:
+                    raise failed[0]
+                try:
+                    python = make_environment(place.expanduser().resolve())
+                except (OSError, subprocess.CalledProcessError) as error:
+                    failed.append(error)
+                    raise
             export(case, folder, python)
 
     measure([each.case(name) for name, each in EXPORTS.items()], prepare, options)
