@@ -40,6 +40,8 @@ def test_composite_operators_have_kernels() -> None:
     for name, operator in OPERATORS.items():
         if name.startswith("tvm_edge."):
             assert operator.infer_type is not None, name
+        # The state of a loop is no kernel's: OutlineLoops takes it out.
+        if name.startswith("tvm_edge.") and not name.startswith("tvm_edge.loop_"):
             assert (operator.lower is None) != (operator.legalize is None), name
 
 
