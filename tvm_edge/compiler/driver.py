@@ -14,6 +14,7 @@ from tvm_edge.compiler.budget import within_budget
 from tvm_edge.compiler.build import BuiltLibrary, build, described_target
 from tvm_edge.compiler.compilation import Clock, Compilation, begin
 from tvm_edge.compiler.convolutions import TuningLogs
+from tvm_edge.compiler.deep_stack import on_deep_stack
 from tvm_edge.compiler.describe import (
     describe_operators,
     describe_unplaced,
@@ -202,11 +203,15 @@ def lowered(model: Any, target: Any, options: Options, **decided: Any) -> Compil
     MemoryBudgetError
         No plan fits.
     """
-    begun = begin(model, target, options, **decided)
-    budget = parse_budget(options.memory_budget)
-    if budget is None:
-        return PIPELINE.run(begun)
-    return within_budget(begun, lambda plan: PIPELINE.run(begun.by_plan(plan)), budget)
+
+    def passes() -> Compilation:
+        begun = begin(model, target, options, **decided)
+        budget = parse_budget(options.memory_budget)
+        if budget is None:
+            return PIPELINE.run(begun)
+        return within_budget(begun, lambda plan: PIPELINE.run(begun.by_plan(plan)), budget)
+
+    return on_deep_stack(passes)
 
 
 def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> CompiledModel:
@@ -214,7 +219,7 @@ def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> Comp
     num_threads = resolve_num_threads(options.num_threads)
     done = lowered(model, target, options, **decided)
     with done.clock("build"):
-        library = build(done.module, done.resolved, _smaller_groups(done))
+        library = on_deep_stack(lambda: build(done.module, done.resolved, _smaller_groups(done)))
     report = replace(done.report, seconds=done.clock.seconds)
     for message in report.warnings:
         warnings.warn(message, TvmEdgeWarning, stacklevel=3)
