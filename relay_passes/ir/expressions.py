@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.schedules.accesses import constant
@@ -22,6 +22,7 @@ __all__ = [
     "count_uses",
     "is_call",
     "kernel_calls",
+    "lengths_of",
     "may_hold_tensors",
     "static_shape",
     "unused_name",
@@ -80,6 +81,13 @@ def static_shape(ty: relax.Type) -> tuple[int, ...] | None:
         return None
     dims = [constant(dim) for dim in ty.shape.values]
     return None if None in dims else tuple(dim for dim in dims if dim is not None)
+
+
+def lengths_of(ty: relax.Type) -> tuple[int | tirx.Expr, ...] | None:
+    """Return the shape of a tensor's type, numbers where it has them; ``None`` if it has none."""
+    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        return None
+    return tuple(int(d) if isinstance(d, tirx.IntImm) else d for d in ty.shape.values)
 
 
 def may_hold_tensors(ty: relax.Type) -> bool:

@@ -22,6 +22,7 @@ from tvm_edge.frontend.onnx_edges import reads
 from tvm_edge.frontend.onnx_functions import label
 from tvm_edge.frontend.shape_arithmetic import ARITHMETIC, LARGEST, evaluate, shape_elements
 from tvm_edge.ops.control import refuse
+from tvm_edge.ops.common_lengths import BROADCAST, joined, with_common_lengths
 from tvm_edge.ops.converter import type_name
 from tvm_edge.ops.elements import Elements, length_tensor, read_by_host
 from tvm_edge.ops.registry import find
@@ -157,6 +158,10 @@ class Importer(ONNXGraphImporter):
             result = self._loop(inputs, attrs["body"], name)
         if result is None:
             result = self._of_nothing(op_name, inputs, own, index)
+        if result is None and op_name in BROADCAST:
+            inputs[:] = with_common_lengths(self.bb, inputs)
+        elif result is None and op_name == "Concat":
+            inputs[:] = joined(self.bb, inputs, int(attrs.get("axis", 1)))
         convert = find(op_name).convert
         if result is None and convert is not None:
             result = convert(self.bb, inputs, own)
