@@ -105,9 +105,16 @@ def schedule_dot(
     outputs, reduction, lane = loops[:rank], loops[rank:-1], loops[-1]
     extents = [extent(sch, loop) for loop in outputs]
     inner = next((size or 1 for size in reversed(extents) if size != 1), 1)
-    axis = fuse(sch, outputs) if outputs else sch.add_unit_loop(loops[0])
     tile = next(d for d in range(_OUTPUTS, 0, -1) if inner % d == 0)
-    task, output = sch.split(axis, factors=[None, tile])
+    if tile > 1 and None in extents:
+        # Of a tile of fused loops TVM does not find the elements where it divides by lengths.
+        last = max(i for i, size in enumerate(extents) if size != 1)
+        tiles, output = sch.split(outputs[last], factors=[None, tile])
+        task = fuse(sch, [*outputs[:last], tiles])
+        sch.reorder(task, *outputs[last + 1 :], output)
+    else:
+        axis = fuse(sch, outputs) if outputs else sch.add_unit_loop(loops[0])
+        task, output = sch.split(axis, factors=[None, tile])
     if prod(sizes) >= MIN_PARALLEL_WORK * lanes_of(sch.get(block), spec):
         sch.parallel(task)
     sch.reverse_compute_at(block, task, preserve_unit_loops=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper
 
@@ -389,3 +390,38 @@ def unchecked(
 @pytest.mark.parametrize("name", ["slice", "numbers of a kernel", "pad", "suppression", "range"])
 def test_lengths_of_the_run_on_a_gpu(name: str) -> None:
     agrees(name, "opencl")
+
+
+TWO_LENGTHS = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[24] x, float[24] z) => (float[n,m,16] y) {
+        zero = Constant <value_float = 0.0> ()
+        some = Greater (x, zero)
+        others = Greater (z, zero)
+        p = Compress <axis = 0> (x, some)
+        q = Compress <axis = 0> (z, others)
+        behind3 = Constant <value_ints = [1, 2, 3]> ()
+        behind2 = Constant <value_ints = [1, 2]> ()
+        p4 = Unsqueeze (p, behind3)
+        q3 = Unsqueeze (q, behind2)
+        pairs = Add (p4, q3)
+        terms = Add (pairs, w)
+        positive = Relu (terms)
+        last = Constant <value_ints = [3]> ()
+        y = ReduceSum <keepdims = 0> (positive, last)
+    }"""
+
+
+@needs_opencl
+@pytest.mark.parametrize("target", ["llvm", "opencl"])
+def test_sums_along_rows_of_two_lengths(target: str) -> None:
+    """A tile of sums lies in one row, whatever lengths number the rows."""
+    model = onnx.parser.parse_model(TWO_LENGTHS)
+    generator = np.random.default_rng(0)
+    weights = generator.standard_normal((16, 256)).astype("float32")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    compiled = tvm_edge.compile(model, target)
+    for _ in range(3):
+        inputs = {name: generator.standard_normal(24).astype("float32") for name in "xz"}
+        (expected,), (ours,) = reference(model, inputs).values(), compiled.run(inputs).values()
+        assert ours.shape == expected.shape
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-4)
