@@ -21,8 +21,8 @@ from tvm_edge.frontend.onnx_costs import small_tensors, tensor_infos
 from tvm_edge.frontend.onnx_edges import reads
 from tvm_edge.frontend.onnx_functions import label
 from tvm_edge.frontend.shape_arithmetic import ARITHMETIC, LARGEST, evaluate, shape_elements
-from tvm_edge.ops.control import refuse
 from tvm_edge.ops.common_lengths import BROADCAST, joined, with_common_lengths
+from tvm_edge.ops.control import refuse
 from tvm_edge.ops.converter import type_name
 from tvm_edge.ops.elements import Elements, length_tensor, read_by_host
 from tvm_edge.ops.registry import find
