@@ -56,8 +56,8 @@ class ImportedModel:
     name : str
         For reports; taken from the file or the graph.
     module : tvm.IRModule
-        One Relax function ``main`` whose parameters are exactly `inputs`, in order, with static
-        shapes; weights are constants in its body.
+        One Relax function ``main`` whose parameters are exactly `inputs`, in order; weights are
+        constants in its body. Open dimensions are variables, one for each name.
     inputs, outputs : tuple[TensorSpec, ...]
         The user's names; Relax variables may be called otherwise.
     nodes : tuple[SourceNode, ...]

@@ -207,7 +207,7 @@ class CompiledModel(ModelBase):
     def _warm_up(self, chosen: Models) -> None:
         session = self._session
         zeros = [
-            unaligned_zeros(spec.static_shape, numpy_dtype(spec.stored_as or spec.dtype))
+            unaligned_zeros(spec.typical_shape, numpy_dtype(spec.stored_as or spec.dtype))
             for spec in chosen.inputs
         ]
         every = wanted_outputs(chosen.outputs, None)
