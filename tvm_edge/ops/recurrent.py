@@ -208,15 +208,15 @@ def _of_open_lengths(
         for given in initial
     ]
     resets = bool(attrs.get("linear_before_reset", 0))
+    own = _with_parameters(names, attrs)
+    each = len(own) // directions
     whole = recurrent_layer(
         kind,
         products,
         packed(bb, inputs[2], kind, resets),
         recurrent_bias,
         [_of_shape(bb, state, (directions, batch, hidden)) for state in states],
-        activations=np.array(_with_parameters(names, attrs), dtype=object)
-        .reshape(directions, -1, 3)
-        .tolist(),
+        activations=[own[side * each : (side + 1) * each] for side in range(directions)],
         backwards=[
             side == 1 or text(attrs, "direction", "forward") == "reverse"
             for side in range(directions)
