@@ -16,8 +16,10 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.analysis import extent, plain_blocks
+from tvm_edge.schedules.analysis import plain_blocks
+from tvm_edge.schedules.open_lengths import length_of
 from tvm_edge.schedules.stages import fuse
+from tvm_edge.schedules.typical import typical
 from tvm_edge.schedules.workgroup import group_size
 
 __all__ = [
@@ -66,8 +68,8 @@ def spatial_loops(sch: Schedule, block: SBlockRV) -> tuple[list[LoopRV], list[Lo
 def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     """Give each element that a plain block writes a work-item, which also does its reduction."""
     spatial, reduction = spatial_loops(sch, block)
-    sizes = [extent(sch, loop) for loop in spatial]
-    total = None if None in sizes else prod(size or 0 for size in sizes)
+    sizes = [length_of(sch.get(loop).extent) for loop in spatial]
+    total = prod(size if isinstance(size, int) else typical(size) for size in sizes)
     items, item = sch.split(fuse(sch, spatial), factors=[None, group_size(total, spec)])
     bind_group(sch, [items], item)
     if reduction:

@@ -30,6 +30,7 @@ from tvm_edge.schedules.gpu.launch import (
 )
 from tvm_edge.schedules.gpu.tile import schedule_result_per_item
 from tvm_edge.schedules.stages import aligned_consumer, epilogue_of, fuse
+from tvm_edge.schedules.typical import typical
 
 __all__ = ["Reduce", "has_few_results", "is_narrow", "schedule_reduction"]
 
@@ -78,11 +79,11 @@ def has_few_results(
 
 
 def _reduction_and_results(block: s_tir.SBlock) -> tuple[int, int]:
-    """Return the reduction length and the number of results; 0 where it is not known."""
+    """Return the reduction length and the number of results, typical ones where they are open."""
     found = {True: 1, False: 1}
     for var in block.iter_vars:
         is_term = var.iter_type == tirx.IterVar.CommReduce
-        found[is_term] *= constant(var.dom.extent) or 0
+        found[is_term] *= 0 if constant(var.dom.extent) == 0 else typical(var.dom.extent)
     return found[True], found[False]
 
 
@@ -92,12 +93,11 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     has_reduction = any(v.iter_type == tirx.IterVar.CommReduce for v in stmt.iter_vars)
     # An arg-maximum has two results at once, which TVM cannot combine across work-items.
     single = isinstance(stmt.body, tirx.BufferStore)
-    # TVM moves no epilogue into loops that are fused of several lengths of the run.
-    unknown = sum(
+    is_open = any(
         v.iter_type == tirx.IterVar.DataPar and constant(v.dom.extent) is None
         for v in stmt.iter_vars
     )
-    if not has_reduction or not single or unknown > 1:
+    if not has_reduction or not single:
         schedule_spatial(sch, block, spec)
         return
     if not is_narrow(stmt, spec) or spec.max_work_group_size < 2:
@@ -114,16 +114,20 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     limit = power_of_two(min(_GROUP, spec.max_work_group_size))
     # Neighbours are of one row: a work-group that crossed into the next would have its epilogue
     # store the rest of both.
-    most = min(_NEIGHBOURS, limit // 2, extent(sch, last) or 1)
+    most = min(_NEIGHBOURS, limit // 2, typical(sch.get(last).extent))
     neighbours = 1 if along_reduction else power_of_two(most)
     limit = _widened(limit, neighbours, stmt, spec)
     lanes = limit // neighbours
     groups, row = sch.split(last, factors=[None, neighbours])
     steps, lane = sch.split(fuse(sch, reduced), factors=[None, lanes])
     sch.reorder(*outer, groups, row, lane, steps)
+    if consumer is not None and is_open:
+        # TVM moves no epilogue into loops that are fused of several lengths of the run.
+        sch.reverse_compute_at(consumer, groups, preserve_unit_loops=True)
     group = bind_group(sch, [*outer, groups], *((lane, row) if along_reduction else (row, lane)))
     if consumer is not None:
-        sch.reverse_compute_at(consumer, group, preserve_unit_loops=True)
+        if not is_open:
+            sch.reverse_compute_at(consumer, group, preserve_unit_loops=True)
         sch.set_scope(block, 0, "shared")
         _, *own = sch.get_loops(consumer)
         item, _ = sch.split(fuse(sch, own), factors=[neighbours, None])

@@ -20,6 +20,8 @@ from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory, place_in_block
 from tvm_edge.schedules.gpu.items import ItemTile
 from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.gpu.reads import Reads
+from tvm_edge.schedules.gpu.written import buffers_of
+from tvm_edge.schedules.open_lengths import divides
 
 __all__ = ["write_direct"]
 
@@ -36,16 +38,23 @@ def write_direct(
     flat : list of buffer
         The function's parameters as vectors, then the padded image if there is one.
     """
-    space = conv.space(tile)
+    space = conv.run_space(tile)
     groups = [
         tirx.floordiv(size + count - 1, count) for size, count in zip(space, items, strict=True)
     ]
-    with launch_grid(groups, items) as (group, item):
+    bounds = [size > 0 for size in space if not isinstance(size, int)]
+    # Drivers take no empty grids, and CUDA no more than 65535 work-groups along y and z.
+    order = slice(None, None, -1) if bounds else slice(None)
+    with (
+        when(tirx.all(*bounds)) if bounds else nullcontext(),
+        launch_grid(groups[order], items) as (ordered, item),
+    ):
+        group = ordered[order]
         at = [g * count + i for g, count, i in zip(group, items, item, strict=True)]
         bounds = [
             place < size
             for place, size, count in zip(at, space, items, strict=True)
-            if not isinstance(count, int) or size % count
+            if not (isinstance(count, int) and divides(count, size))
         ]
         with when(tirx.all(*bounds)) if bounds else nullcontext():
             _Item(conv, tile, at, flat, spec).write()
@@ -66,24 +75,27 @@ class _Item:
         self._unaligned = spec.unaligned_vectors
         # Channels side by side are one multiply-add of a GPU that has vectors.
         self._in_vectors = not source.is_words or dot_product_of(spec).in_vectors
-        params = list(source.func.params)
+        params = buffers_of(source.func)
         if source.padding is not None:
             params = [*params, source.padding.writes[0].source]
         self._memory = Memory(params, flat, sym.Analyzer())
         x, y, z = at
-        conv, sizes = source.conv, source.sizes
+        conv, sizes = source.conv, source.lengths
         channel_tiles = -(-source.channels // tile.channels)
         rest = z if channel_tiles == 1 else tirx.floordiv(z, channel_tiles)
         self._outer: dict[int, tirx.Expr] = {}
         for p in reversed(conv.outer):
-            own = tirx.floormod(rest, sizes[p])
-            self._outer[p] = hold(own) if sizes[p] > 1 else int32(0)
-            rest = tirx.floordiv(rest, sizes[p])
+            if isinstance(size := sizes[p], int):
+                own = tirx.floormod(rest, size)
+                self._outer[p] = hold(own) if size > 1 else int32(0)
+            else:
+                self._outer[p] = hold(rest if p == conv.outer[0] else tirx.floormod(rest, size))
+            rest = tirx.floordiv(rest, size)
         # Only the tile's index is held: TVM has to see that vectors of weights are aligned.
         self._channel = hold(tirx.floormod(z, channel_tiles)) * tile.channels
         # The last tile moves back into the image where it is not a whole one.
         self._line, self._column = (
-            hold(tirx.min(i * size, extent - size) if extent % size else i * size)
+            hold(i * size if divides(size, extent) else tirx.min(i * size, extent - size))
             for i, size, extent in (
                 (y, tile.lines, source.lines),
                 (x, tile.columns, source.columns),
@@ -175,10 +187,10 @@ class _Item:
         tile, source, conv = self._tile, self._source, self._source.conv
         spatial = [p for p in range(len(source.vars)) if p not in conv.reduction]
         axes = [tirx.Var(f"axis{p}", "int32") for p in spatial]
-        own = len(source.func.params)
+        own = len(buffers_of(source.func))
         memory = Memory(self._memory.params[:own], self._memory.flat[:own], sym.Analyzer())
         for axis, p in zip(axes, spatial, strict=True):
-            memory.simplify.bind(axis, ir.Range(0, source.sizes[p]))
+            memory.simplify.bind(axis, ir.Range(0, source.lengths[p]))
         accumulators = source.block.writes[0].source
         epilogue = Epilogue(source.epilogue, accumulators, memory, axes, axes)
         vectors = tile.columns in (2, 4) and epilogue.in_vectors(source.columns, tile.columns)
@@ -187,7 +199,7 @@ class _Item:
                 bounds = []
                 if source.channels % tile.channels:
                     bounds.append(self._channel + k < source.channels)
-                if source.lines % tile.lines and i < tile.lines - 1:
+                if not divides(tile.lines, source.lines) and i < tile.lines - 1:
                     bounds.append(self._line + i >= self._at[1] * tile.lines)
                 here = self._place(k, i)
                 where = [here[p] for p in spatial[:-1]]
@@ -200,7 +212,7 @@ class _Item:
                         epilogue.write_vector([*where, first], _lanes(kept), tile.columns)
                         continue
                     for j in range(tile.columns):
-                        moved = source.columns % tile.columns and j < tile.columns - 1
+                        moved = j < tile.columns - 1 and not divides(tile.columns, source.columns)
                         inside = self._column + j >= self._at[0] * tile.columns
                         with when(inside) if moved else nullcontext():
                             epilogue.write([*where, self._column + j], kept[j])
@@ -208,11 +220,17 @@ class _Item:
     def _store_quads(self) -> None:
         """Store into channel blocks, four channels of a pixel at once."""
         tile, source = self._tile, self._source
-        own = len(source.func.params)
+        own = len(buffers_of(source.func))
         memory = Memory(self._memory.params[:own], self._memory.flat[:own], sym.Analyzer())
         names = ("image", "quad", "line", "column", "lane")
         axes = image, quad, line, column, lane = [tirx.Var(name, "int32") for name in names]
-        extents = (source.sizes[0], source.channels // VECTOR, source.lines, source.columns, VECTOR)
+        extents = (
+            source.lengths[0],
+            source.channels // VECTOR,
+            source.lines,
+            source.columns,
+            VECTOR,
+        )
         for axis, extent in zip(axes, extents, strict=True):
             memory.simplify.bind(axis, ir.Range(0, extent))
         places = place_in_block(image, quad * VECTOR + lane, line, column, source.of_block)
@@ -239,9 +257,9 @@ class _Item:
     def _bounds(self, i: int, j: int) -> list[tirx.Expr]:
         """Return the conditions under which a place in a tile moved back into the image is new."""
         tile, source, bounds = self._tile, self._source, []
-        if source.lines % tile.lines and i < tile.lines - 1:
+        if not divides(tile.lines, source.lines) and i < tile.lines - 1:
             bounds.append(self._line + i >= self._at[1] * tile.lines)
-        if source.columns % tile.columns and j < tile.columns - 1:
+        if not divides(tile.columns, source.columns) and j < tile.columns - 1:
             bounds.append(self._column + j >= self._at[0] * tile.columns)
         return bounds
 
