@@ -1,0 +1,234 @@
+"""Register tiles along axes whose lengths only the run knows: the last one is moved back.
+
+A tile of 14 pixels is 14 accumulators in registers, each by its name: there is no such code for a
+part of a tile. Instead of a tile that ends beyond the axis one is calculated that ends with it,
+and some elements are calculated twice. Axes shorter than a tile go through a copy of the loops
+with tiles of one element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+
+from tvm_edge.schedules.accesses import constant, nodes_in, uses
+
+__all__ = ["OVERLAPS", "mark_tiles", "overlap_tiles"]
+
+OVERLAPS = "tvm_edge.overlaps"
+"""Attribute of a kernel that calculates some elements twice: it must not overwrite an operand."""
+
+_TILE = "tvm_edge.tile_"
+"""Annotation of a block, followed by the position of the axis; its value is the tile's length."""
+
+
+def mark_tiles(sch: Schedule, blocks: Sequence[SBlockRV], axis: int, size: int) -> None:
+    """Have :func:`overlap_tiles` move the last tile along an axis back.
+
+    Parameters
+    ----------
+    blocks : sequence of SBlockRV
+        All that run over the axis in tiles: the reduction, its initialisation, its epilogue.
+    axis : int
+        Position of the axis among the variables of each of them. One loop of `size` steps runs
+        through a tile.
+    size : int
+        Of a tile.
+    """
+    if size > 1:
+        for block in blocks:
+            sch.annotate(block, f"{_TILE}{axis}", size)
+
+
+def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Move the last tiles back along axes that :func:`mark_tiles` has marked.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Scheduled.
+    """
+    if not isinstance(func.body, s_tir.SBlockRealize):
+        return func
+    root = func.body.block
+    nests = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    made: list[tirx.Stmt] = []
+    buffers = list(root.alloc_buffers)
+    found = False
+    for nest in nests:
+        tiles = _tiles(nest)
+        if not tiles:
+            made.append(nest)
+            continue
+        found = True
+        fits: tirx.Expr = tirx.const(True, "bool")
+        for length, size in tiles:
+            fits = tirx.And(fits, length >= tirx.const(size, length.ty.dtype))
+        own = [buffer for buffer in root.alloc_buffers if _only_in(buffer, nest, nests)]
+        copied, slow = _copied(_rolled(nest), own)
+        buffers += copied
+        made.append(tirx.IfThenElse(fits, _moved_back(nest, ()), slow))
+    if not found:
+        return func
+    body = tirx.SeqStmt(made) if len(made) > 1 else made[0]
+    block = s_tir.SBlock(
+        root.iter_vars,
+        root.reads,
+        root.writes,
+        root.name_hint,
+        body,
+        root.init,
+        buffers,
+        root.match_buffers,
+        root.annotations,
+    )
+    whole = s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block)
+    return func.with_body(whole).with_attr(OVERLAPS, True)
+
+
+def _marks(block: s_tir.SBlock) -> dict[int, int]:
+    """Return sizes of tiles by axis."""
+    return {
+        int(str(key).removeprefix(_TILE)): int(value)
+        for key, value in block.annotations.items()
+        if str(key).startswith(_TILE)
+    }
+
+
+def _tiles(nest: tirx.Stmt) -> list[tuple[tirx.Expr, int]]:
+    """Return the lengths of axes in tiles with the sizes of those, each once."""
+    found: list[tuple[tirx.Expr, int]] = []
+    for block in nodes_in(nest, s_tir.SBlock):
+        for axis, size in _marks(block).items():
+            length = block.iter_vars[axis].dom.extent
+            if not any(tvm_ffi.structural_equal(length, other) for other, _ in found):
+                found.append((length, size))
+    return found
+
+
+def _moved_back(stmt: tirx.Stmt, loops: tuple[tirx.For, ...]) -> tirx.Stmt:
+    """Rewrite loops whose blocks are marked; `loops` are those around `stmt`."""
+
+    def realize(node: s_tir.SBlockRealize, loops: tuple[tirx.For, ...]) -> tirx.Stmt:
+        values, predicate = list(node.iter_values), node.predicate
+        for axis, size in _marks(node.block).items():
+            inner = _tile_loop(values[axis], size, loops)
+            first = _substituted(values[axis], {inner: 0})
+            length = node.block.iter_vars[axis].dom.extent
+            beyond = tirx.max(first + size - length, tirx.const(0, length.ty.dtype))
+            values[axis] = values[axis] - beyond
+            predicate = _without(predicate, inner)
+        return s_tir.SBlockRealize(values, predicate, node.block)
+
+    return _mapped(stmt, loops, realize)
+
+
+def _tile_loop(value: tirx.Expr, size: int, loops: Sequence[tirx.For]) -> tirx.Var:
+    """Return the variable of the loop through a tile: the innermost of its length."""
+    return next(
+        loop.loop_var
+        for loop in reversed(loops)
+        if constant(loop.extent) == size and uses(value, loop.loop_var)
+    )
+
+
+def _without(predicate: tirx.Expr, var: tirx.Var) -> tirx.Expr:
+    """Drop the conditions on a variable."""
+    if isinstance(predicate, tirx.And):
+        kept = [_without(part, var) for part in (predicate.a, predicate.b)]
+        left = [part for part in kept if constant(part) != 1]
+        return tirx.And(*left) if len(left) == 2 else [*left, tirx.const(True, "bool")][0]
+    return tirx.const(True, "bool") if uses(predicate, var) else predicate
+
+
+def _rolled(nest: tirx.Stmt) -> tirx.Stmt:
+    """Return loops that are not unrolled: code for short axes is rarely run, and built always."""
+
+    def roll(loop: tirx.For) -> tirx.Stmt | None:
+        if loop.kind != tirx.ForKind.UNROLLED:
+            return None
+        return tirx.For(
+            loop.loop_var,
+            loop.min,
+            loop.extent,
+            tirx.ForKind.SERIAL,
+            loop.body,
+            loop.thread_binding,
+            loop.annotations,
+        )
+
+    return _mapped(nest, (), None, roll)
+
+
+def _mapped(
+    stmt: tirx.Stmt,
+    loops: tuple[tirx.For, ...],
+    realize: Callable[[s_tir.SBlockRealize, tuple[tirx.For, ...]], tirx.Stmt] | None,
+    roll: Callable[[tirx.For], tirx.Stmt | None] = lambda _loop: None,
+) -> tirx.Stmt:
+    """Rewrite the loops and the innermost blocks of a nest."""
+
+    def again(inner: tirx.Stmt, around: tirx.For | None = None) -> tirx.Stmt:
+        return _mapped(inner, loops if around is None else (*loops, around), realize, roll)
+
+    if isinstance(stmt, tirx.For):
+        made = tirx.For(
+            stmt.loop_var,
+            stmt.min,
+            stmt.extent,
+            stmt.kind,
+            again(stmt.body, stmt),
+            stmt.thread_binding,
+            stmt.annotations,
+        )
+        return roll(made) or made
+    if isinstance(stmt, tirx.SeqStmt):
+        return tirx.SeqStmt([again(part) for part in stmt.seq])
+    if isinstance(stmt, tirx.IfThenElse):
+        other = None if stmt.else_case is None else again(stmt.else_case)
+        return tirx.IfThenElse(stmt.condition, again(stmt.then_case), other)
+    if isinstance(stmt, s_tir.SBlockRealize) and realize is not None:
+        return realize(stmt, loops)
+    return stmt
+
+
+def _only_in(buffer: tirx.Buffer, nest: tirx.Stmt, nests: Sequence[tirx.Stmt]) -> bool:
+    """Return whether a buffer is used by this nest alone."""
+    return not any(_mentions(other, buffer) for other in nests if other is not nest)
+
+
+def _mentions(stmt: tirx.Stmt, buffer: tirx.Buffer) -> bool:
+    found = False
+
+    def load(node: ir.TensorLoad) -> None:
+        nonlocal found
+        found = found or node.source.same_as(buffer)
+
+    def store(node: tirx.BufferStore) -> None:
+        nonlocal found
+        found = found or node.buffer.same_as(buffer)
+
+    tvm_ffi.structural_walk(stmt, ((ir.TensorLoad, load), (tirx.BufferStore, store)))
+    return found
+
+
+def _copied(nest: tirx.Stmt, own: Sequence[tirx.Buffer]) -> tuple[list[tirx.Buffer], tirx.Stmt]:
+    """Copy a nest: its loops, and the buffers that are its own."""
+    root = s_tir.SBlock([], [], [], "copy", nest, None, list(own))
+    realized = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
+    copy = s_tir.renew_defs(tirx.PrimFunc([], realized)).body.block
+    return list(copy.alloc_buffers), copy.body
+
+
+def _substituted(value: tirx.Expr, by: Mapping[tirx.Var, int]) -> tirx.Expr:
+    def number(var: tirx.Var) -> tirx.Expr:
+        for old, new in by.items():
+            if var.same_as(old):
+                return tirx.const(new, var.ty.dtype)
+        return var
+
+    return tvm_ffi.structural_map(value, (tirx.Var, number))
