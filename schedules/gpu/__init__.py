@@ -19,8 +19,9 @@ from tvm_edge.schedules.gpu.dense import Dense
 from tvm_edge.schedules.gpu.direct import Direct
 from tvm_edge.schedules.gpu.dot_products import has_dot_products, with_dot_products
 from tvm_edge.schedules.gpu.fallback import Fallback
+from tvm_edge.schedules.gpu.flat import Flat
 from tvm_edge.schedules.gpu.item_blocks import ItemBlocks
-from tvm_edge.schedules.gpu.launch import guard_empty_grids, schedule_spatial
+from tvm_edge.schedules.gpu.launch import schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
 from tvm_edge.schedules.gpu.subgroup import SubGroup
 from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled
@@ -37,6 +38,7 @@ RULES: tuple[ScheduleRule, ...] = (
     TiledBlocks(),
     ItemBlocks(),
     WinogradOutput(),
+    Flat(),
     Elementwise(schedule_spatial),
     SubGroup(depthwise=False),
     SubGroup(depthwise=True),
@@ -68,7 +70,7 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     scheduled = apply_first(RULES, narrow_open(func), spec)
     assert scheduled is not None, "the last rule takes any function"
     scheduled = _multiplied(scheduled, spec)
-    done = workspace_outside(guard_empty_grids(scheduled.func))
+    done = workspace_outside(scheduled.func)
     return replace(scheduled, func=with_wide_scalars(done))
 
 

@@ -16,9 +16,8 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import divisors, extent
-from tvm_edge.schedules.gpu.launch import bind_group, power_of_two
+from tvm_edge.schedules.gpu.launch import bind_group, bind_results, power_of_two
 from tvm_edge.schedules.stages import fuse
-from tvm_edge.schedules.typical import typical
 from tvm_edge.schedules.workgroup import WORK_GROUP, group_size
 
 __all__ = ["Axes", "Tile", "choose_tile", "schedule_result_per_item", "schedule_tile"]
@@ -180,13 +179,11 @@ def _schedule_open_results(
     spec: DeviceSpec,
 ) -> None:
     """Schedule results of an open number, as :func:`schedule_result_per_item` does."""
-    results = prod(typical(sch.get(loop).extent) for loop in outputs)
     sch.reorder(*outputs, *reduction)
     # TVM moves no epilogue into loops that are fused of several lengths of the run.
     sch.reverse_compute_at(epilogue, outputs[-1], preserve_unit_loops=True)
     sch.set_scope(block, 0, "local")
-    group, item = sch.split(fuse(sch, outputs), factors=[None, group_size(results, spec)])
-    bind_group(sch, [group], item)
+    bind_results(sch, outputs, spec)
     for loop in _written_out(sch, window):
         sch.unroll(loop)
     sch.decompose_reduction(block, reduction[0])

@@ -42,13 +42,10 @@ def write_direct(
     groups = [
         tirx.floordiv(size + count - 1, count) for size, count in zip(space, items, strict=True)
     ]
-    bounds = [size > 0 for size in space if not isinstance(size, int)]
-    # Drivers take no empty grids, and CUDA no more than 65535 work-groups along y and z.
-    order = slice(None, None, -1) if bounds else slice(None)
-    with (
-        when(tirx.all(*bounds)) if bounds else nullcontext(),
-        launch_grid(groups[order], items) as (ordered, item),
-    ):
+    is_open = any(not isinstance(size, int) for size in space)
+    # CUDA has at most 65535 work-groups along y and z.
+    order = slice(None, None, -1) if is_open else slice(None)
+    with launch_grid(groups[order], items) as (ordered, item):
         group = ordered[order]
         at = [g * count + i for g, count, i in zip(group, items, item, strict=True)]
         bounds = [

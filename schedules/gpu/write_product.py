@@ -10,7 +10,6 @@ is enough. Where the tiles are too few for the device, work-groups share the red
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -39,10 +38,7 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
     row_tiles = ceil_div(product.rows, tile.rows)
     column_tiles = ceil_div(product.columns, tile.columns)
     steps = tile.steps(product.reduction)
-    groups = tile.groups(product)
-    # Drivers refuse to launch nothing.
-    some = nullcontext() if isinstance(groups, int) else when(groups > 0)
-    with some, launch(groups, tile.items) as (group, item):
+    with launch(tile.groups(product), tile.items) as (group, item):
         column_tile = tirx.floormod(group, column_tiles)
         row_tile = tirx.floormod(tirx.floordiv(group, column_tiles), row_tiles)
         rest = hold(tirx.floordiv(group, column_tiles * row_tiles))
