@@ -199,7 +199,6 @@ def _convert_roi_align(
     if samples > _MOST_SAMPLES:
         raise NotImplementedError(f"RoiAlign with sampling_ratio {samples} above {_MOST_SAMPLES}")
     data, regions, pictures = inputs
-    _require_known(data, "RoiAlign")
     return roi_align(
         data,
         regions,
@@ -219,14 +218,8 @@ def _convert_max_roi_pool(
     _bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr:
     data, regions = inputs
-    _require_known(data, "MaxRoiPool")
     height, width = (int(size) for size in attrs["pooled_shape"])
     return roi_pool(data, regions, (height, width), float(attrs.get("spatial_scale", 1.0)))
-
-
-def _require_known(data: relax.Expr, operator: str) -> None:
-    if static_shape(data.ty) is None:
-        raise NotImplementedError(f"{operator} of a feature map of a size known only at run time")
 
 
 def _lower_roi_align(site: KernelSite, call: relax.Call) -> relax.Expr:
@@ -302,13 +295,19 @@ def _pooled(site: KernelSite, call: relax.Call, name: str, kernel: Any) -> relax
         return site.zeros(shape, dtype)
     count = shape[0]
     maps = roi.Maps(
-        [int(size) for size in data.ty.shape],
+        [_of_kernel(size, f"size{axis}") for axis, size in enumerate(data.ty.shape)],
         dtype,
         int(count) if isinstance(count, tirx.IntImm) else count,
         str(regions[1].ty.dtype) if len(regions) > 1 else None,
     )
     made = kernel(maps, [int(size) for size in shape[2:]])
-    return site.run(made, name, call.args)[0]
+    results = [site.tensor(size, kind) for size, kind in made.outputs]
+    return site.call(made.func, name, call.args, [site.tensor(shape, dtype), *results[1:]])[0]
+
+
+def _of_kernel(size: tirx.Expr, name: str) -> Any:
+    """Return a number, or a variable of the kernel's own for a length of the run."""
+    return int(size) if isinstance(size, tirx.IntImm) else tirx.Var(name, "int64")
 
 
 def _roi_align_flops(op: Operation) -> int:
