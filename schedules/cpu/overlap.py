@@ -9,6 +9,7 @@ with tiles of one element.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import ir, s_tir, tirx
@@ -69,9 +70,9 @@ def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
         for length, size in tiles:
             fits = tirx.And(fits, length >= tirx.const(size, length.ty.dtype))
         own = [buffer for buffer in root.alloc_buffers if _only_in(buffer, nest, nests)]
-        copied, slow = _copied(_rolled(nest), own)
+        copied, slow = _copied(_one_by_one(nest), own)
         buffers += copied
-        made.append(tirx.IfThenElse(fits, _moved_back(nest, ()), slow))
+        made.append(tirx.IfThenElse(fits, _moved_back(nest), slow))
     if not found:
         return func
     body = tirx.SeqStmt(made) if len(made) > 1 else made[0]
@@ -110,8 +111,57 @@ def _tiles(nest: tirx.Stmt) -> list[tuple[tirx.Expr, int]]:
     return found
 
 
-def _moved_back(stmt: tirx.Stmt, loops: tuple[tirx.For, ...]) -> tirx.Stmt:
-    """Rewrite loops whose blocks are marked; `loops` are those around `stmt`."""
+def _moved_back(nest: tirx.Stmt) -> tirx.Stmt:
+    """Have tiles begin where they end with the axis at the latest."""
+    return _retiled(nest, lambda tile: (tirx.min(tile.first, tile.length - tile.size), None))
+
+
+def _one_by_one(nest: tirx.Stmt) -> tirx.Stmt:
+    """Have tiles of one element, one after the other."""
+    return _retiled(nest, lambda tile: (tile.first, tirx.min(tile.length - tile.first, tile.size)))
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A tile that blocks run through.
+
+    Attributes
+    ----------
+    loop : Var
+        Of the innermost loop around the tile.
+    var : Var
+        Where the tile begins, or its one element: a variable, so that what is allocated for a tile
+        is no longer than it.
+    first : Expr
+        Where the tile would begin.
+    length : Expr
+        Of the axis.
+    size : int
+    """
+
+    loop: tirx.Var
+    var: tirx.Var
+    first: tirx.Expr
+    length: tirx.Expr
+    size: int
+
+    def same_as(self, other: _Tile) -> bool:
+        """Return whether both are the same part of an axis of the same length."""
+        pairs = (self.first, other.first), (self.length, other.length)
+        return self.loop.same_as(other.loop) and all(
+            tvm_ffi.structural_equal(*pair) for pair in pairs
+        )
+
+
+def _retiled(
+    nest: tirx.Stmt, bounds: Callable[[_Tile], tuple[tirx.Expr, tirx.Expr | None]]
+) -> tirx.Stmt:
+    """Change where tiles begin, and maybe run through each by a loop around all of its blocks.
+
+    `bounds` are a tile's beginning and the number of its elements; ``None`` keeps its own loops.
+    """
+    tiles: list[_Tile] = []
+    dropped: list[tirx.Var] = []
 
     def realize(node: s_tir.SBlockRealize, loops: tuple[tirx.For, ...]) -> tirx.Stmt:
         values, predicate = list(node.iter_values), node.predicate
@@ -119,12 +169,33 @@ def _moved_back(stmt: tirx.Stmt, loops: tuple[tirx.For, ...]) -> tirx.Stmt:
             inner = _tile_loop(values[axis], size, loops)
             first = _substituted(values[axis], {inner: 0})
             length = node.block.iter_vars[axis].dom.extent
-            beyond = tirx.max(first + size - length, tirx.const(0, length.ty.dtype))
-            values[axis] = values[axis] - beyond
+            place = [loop for loop in loops if uses(first, loop.loop_var)] or loops
+            made = _Tile(place[-1].loop_var, tirx.Var("start", first.ty.dtype), first, length, size)
+            tile = next((tile for tile in tiles if tile.same_as(made)), made)
+            if tile is made:
+                tiles.append(made)
+            if bounds(tile)[1] is None:
+                values[axis] = tile.var + inner
+            else:
+                values[axis] = tile.first + tile.var
+                dropped.append(inner)
             predicate = _without(predicate, inner)
         return s_tir.SBlockRealize(values, predicate, node.block)
 
-    return _mapped(stmt, loops, realize)
+    def change(loop: tirx.For) -> tirx.Stmt | None:
+        if any(loop.loop_var.same_as(inner) for inner in dropped):
+            return loop.body
+        body = loop.body
+        for tile in tiles:
+            if tile.loop.same_as(loop.loop_var):
+                begin, count = bounds(tile)
+                if count is None:
+                    body = tirx.SeqStmt([tirx.Bind(tile.var, begin), body])
+                else:
+                    body = tirx.For(tile.var, 0, count, tirx.ForKind.SERIAL, body)
+        return None if body is loop.body else _with_body(loop, body)
+
+    return _mapped(nest, (), realize, change)
 
 
 def _tile_loop(value: tirx.Expr, size: int, loops: Sequence[tirx.For]) -> tirx.Var:
@@ -145,55 +216,40 @@ def _without(predicate: tirx.Expr, var: tirx.Var) -> tirx.Expr:
     return tirx.const(True, "bool") if uses(predicate, var) else predicate
 
 
-def _rolled(nest: tirx.Stmt) -> tirx.Stmt:
-    """Return loops that are not unrolled: code for short axes is rarely run, and built always."""
-
-    def roll(loop: tirx.For) -> tirx.Stmt | None:
-        if loop.kind != tirx.ForKind.UNROLLED:
-            return None
-        return tirx.For(
-            loop.loop_var,
-            loop.min,
-            loop.extent,
-            tirx.ForKind.SERIAL,
-            loop.body,
-            loop.thread_binding,
-            loop.annotations,
-        )
-
-    return _mapped(nest, (), None, roll)
-
-
 def _mapped(
     stmt: tirx.Stmt,
     loops: tuple[tirx.For, ...],
-    realize: Callable[[s_tir.SBlockRealize, tuple[tirx.For, ...]], tirx.Stmt] | None,
-    roll: Callable[[tirx.For], tirx.Stmt | None] = lambda _loop: None,
+    realize: Callable[[s_tir.SBlockRealize, tuple[tirx.For, ...]], tirx.Stmt],
+    change: Callable[[tirx.For], tirx.Stmt | None],
 ) -> tirx.Stmt:
     """Rewrite the loops and the innermost blocks of a nest."""
 
     def again(inner: tirx.Stmt, around: tirx.For | None = None) -> tirx.Stmt:
-        return _mapped(inner, loops if around is None else (*loops, around), realize, roll)
+        return _mapped(inner, loops if around is None else (*loops, around), realize, change)
 
     if isinstance(stmt, tirx.For):
-        made = tirx.For(
-            stmt.loop_var,
-            stmt.min,
-            stmt.extent,
-            stmt.kind,
-            again(stmt.body, stmt),
-            stmt.thread_binding,
-            stmt.annotations,
-        )
-        return roll(made) or made
+        made = _with_body(stmt, again(stmt.body, stmt))
+        return change(made) or made
     if isinstance(stmt, tirx.SeqStmt):
         return tirx.SeqStmt([again(part) for part in stmt.seq])
     if isinstance(stmt, tirx.IfThenElse):
         other = None if stmt.else_case is None else again(stmt.else_case)
         return tirx.IfThenElse(stmt.condition, again(stmt.then_case), other)
-    if isinstance(stmt, s_tir.SBlockRealize) and realize is not None:
+    if isinstance(stmt, s_tir.SBlockRealize):
         return realize(stmt, loops)
     return stmt
+
+
+def _with_body(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
+    return tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        loop.kind,
+        body,
+        loop.thread_binding,
+        loop.annotations,
+    )
 
 
 def _only_in(buffer: tirx.Buffer, nest: tirx.Stmt, nests: Sequence[tirx.Stmt]) -> bool:
