@@ -26,7 +26,6 @@ from tvm_edge.schedules.cpu.window import schedule_window
 from tvm_edge.schedules.cpu.window_blocked import WindowBlocked
 from tvm_edge.schedules.cpu.winograd import Winograd
 from tvm_edge.schedules.elementwise import Elementwise
-from tvm_edge.schedules.open_lengths import narrow_open, with_wide_scalars
 from tvm_edge.schedules.windows import Window, match_depthwise, match_pool
 
 __all__ = ["RULES", "schedule"]
@@ -58,7 +57,6 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     spec : DeviceSpec
         The CPU: its vector registers and cores decide the tiles.
     """
-    scheduled = apply_first(RULES, narrow_open(func), spec)
+    scheduled = apply_first(RULES, func, spec)
     assert scheduled is not None, "the last rule takes any function"
-    made = with_wide_scalars(overlap_tiles(scheduled.func))
-    return replace(scheduled, func=expand_functions(made))
+    return replace(scheduled, func=expand_functions(overlap_tiles(scheduled.func)))

@@ -18,13 +18,24 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.schedules.accesses import constant, nodes_in, uses
 
-__all__ = ["OVERLAPS", "mark_tiles", "overlap_tiles"]
+__all__ = ["OVERLAPS", "mark_parts", "mark_tiles", "overlap_tiles"]
 
 OVERLAPS = "tvm_edge.overlaps"
 """Attribute of a kernel that calculates some elements twice: it must not overwrite an operand."""
 
-_TILE = "tvm_edge.tile_"
-"""Annotation of a block, followed by the position of the axis; its value is the tile's length."""
+_TILE, _PART = "tvm_edge.tile_", "tvm_edge.part_"
+"""Annotations of a block, followed by the position of the axis; their value is the length."""
+
+
+def mark_parts(sch: Schedule, blocks: Sequence[SBlockRV], axis: int, size: int) -> None:
+    """Have :func:`overlap_tiles` end the last part of an axis where the axis ends.
+
+    Arguments are those of :func:`mark_tiles`; one serial loop around all of `blocks` runs through
+    a part.
+    """
+    if size > 1:
+        for block in blocks:
+            sch.annotate(block, f"{_PART}{axis}", size)
 
 
 def mark_tiles(sch: Schedule, blocks: Sequence[SBlockRV], axis: int, size: int) -> None:
@@ -63,7 +74,9 @@ def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
     for nest in nests:
         tiles = _tiles(nest)
         if not tiles:
-            made.append(nest)
+            parts = any(_marks(block, _PART) for block in nodes_in(nest, s_tir.SBlock))
+            made.append(_moved_back(nest) if parts else nest)
+            found = found or parts
             continue
         found = True
         fits: tirx.Expr = tirx.const(True, "bool")
@@ -91,12 +104,12 @@ def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(whole).with_attr(OVERLAPS, True)
 
 
-def _marks(block: s_tir.SBlock) -> dict[int, int]:
-    """Return sizes of tiles by axis."""
+def _marks(block: s_tir.SBlock, kind: str) -> dict[int, int]:
+    """Return sizes of tiles, or of parts, by axis."""
     return {
-        int(str(key).removeprefix(_TILE)): int(value)
+        int(str(key).removeprefix(kind)): int(value)
         for key, value in block.annotations.items()
-        if str(key).startswith(_TILE)
+        if str(key).startswith(kind)
     }
 
 
@@ -104,7 +117,7 @@ def _tiles(nest: tirx.Stmt) -> list[tuple[tirx.Expr, int]]:
     """Return the lengths of axes in tiles with the sizes of those, each once."""
     found: list[tuple[tirx.Expr, int]] = []
     for block in nodes_in(nest, s_tir.SBlock):
-        for axis, size in _marks(block).items():
+        for axis, size in _marks(block, _TILE).items():
             length = block.iter_vars[axis].dom.extent
             if not any(tvm_ffi.structural_equal(length, other) for other, _ in found):
                 found.append((length, size))
@@ -162,12 +175,19 @@ def _retiled(
     """
     tiles: list[_Tile] = []
     dropped: list[tirx.Var] = []
+    parts: dict[tirx.Var, tirx.Expr] = {}
 
     def realize(node: s_tir.SBlockRealize, loops: tuple[tirx.For, ...]) -> tirx.Stmt:
         values, predicate = list(node.iter_values), node.predicate
-        for axis, size in _marks(node.block).items():
+        for axis, size in _marks(node.block, _PART).items():
             inner = _tile_loop(values[axis], size, loops)
-            first = _substituted(values[axis], {inner: 0})
+            first = _first(values[axis], inner, loops)
+            length = node.block.iter_vars[axis].dom.extent
+            parts[inner] = tirx.min(length - first, size)
+            predicate = _without(predicate, inner)
+        for axis, size in _marks(node.block, _TILE).items():
+            inner = _tile_loop(values[axis], size, loops)
+            first = _first(values[axis], inner, loops)
             length = node.block.iter_vars[axis].dom.extent
             place = [loop for loop in loops if uses(first, loop.loop_var)] or loops
             made = _Tile(place[-1].loop_var, tirx.Var("start", first.ty.dtype), first, length, size)
@@ -182,9 +202,11 @@ def _retiled(
             predicate = _without(predicate, inner)
         return s_tir.SBlockRealize(values, predicate, node.block)
 
-    def change(loop: tirx.For) -> tirx.Stmt | None:
+    def change(loop: tirx.For) -> tirx.Stmt:
         if any(loop.loop_var.same_as(inner) for inner in dropped):
             return loop.body
+        if loop.loop_var in parts:
+            loop = _with_body(loop, loop.body, parts[loop.loop_var])
         body = loop.body
         for tile in tiles:
             if tile.loop.same_as(loop.loop_var):
@@ -193,7 +215,7 @@ def _retiled(
                     body = tirx.SeqStmt([tirx.Bind(tile.var, begin), body])
                 else:
                     body = tirx.For(tile.var, 0, count, tirx.ForKind.SERIAL, body)
-        return None if body is loop.body else _with_body(loop, body)
+        return _with_body(loop, body)
 
     return _mapped(nest, (), realize, change)
 
@@ -220,7 +242,7 @@ def _mapped(
     stmt: tirx.Stmt,
     loops: tuple[tirx.For, ...],
     realize: Callable[[s_tir.SBlockRealize, tuple[tirx.For, ...]], tirx.Stmt],
-    change: Callable[[tirx.For], tirx.Stmt | None],
+    change: Callable[[tirx.For], tirx.Stmt],
 ) -> tirx.Stmt:
     """Rewrite the loops and the innermost blocks of a nest."""
 
@@ -228,8 +250,7 @@ def _mapped(
         return _mapped(inner, loops if around is None else (*loops, around), realize, change)
 
     if isinstance(stmt, tirx.For):
-        made = _with_body(stmt, again(stmt.body, stmt))
-        return change(made) or made
+        return change(_with_body(stmt, again(stmt.body, stmt)))
     if isinstance(stmt, tirx.SeqStmt):
         return tirx.SeqStmt([again(part) for part in stmt.seq])
     if isinstance(stmt, tirx.IfThenElse):
@@ -240,11 +261,11 @@ def _mapped(
     return stmt
 
 
-def _with_body(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
+def _with_body(loop: tirx.For, body: tirx.Stmt, extent: tirx.Expr | None = None) -> tirx.For:
     return tirx.For(
         loop.loop_var,
         loop.min,
-        loop.extent,
+        loop.extent if extent is None else extent,
         loop.kind,
         body,
         loop.thread_binding,
@@ -278,6 +299,12 @@ def _copied(nest: tirx.Stmt, own: Sequence[tirx.Buffer]) -> tuple[list[tirx.Buff
     realized = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
     copy = s_tir.renew_defs(tirx.PrimFunc([], realized)).body.block
     return list(copy.alloc_buffers), copy.body
+
+
+def _first(value: tirx.Expr, inner: tirx.Var, loops: Sequence[tirx.For]) -> tirx.Expr:
+    """Return the value at the beginning of a tile that `inner` runs through."""
+    single = {loop.loop_var: 0 for loop in loops if constant(loop.extent) == 1}
+    return _substituted(value, {**single, inner: 0})
 
 
 def _substituted(value: tirx.Expr, by: Mapping[tirx.Var, int]) -> tirx.Expr:
