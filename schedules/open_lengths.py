@@ -77,9 +77,10 @@ def has_open_lengths(func: tirx.PrimFunc) -> bool:
 def narrow_open(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel of open shapes with 32-bit lengths and indices; others as they are.
 
-    Kernels of 64-bit integers are left alone.
+    Kernels of 64-bit integers are left alone, and those that were written with their loops.
     """
-    if not isinstance(func.body, s_tir.SBlockRealize) or not has_open_lengths(func):
+    is_written = func.attrs is not None and func.attrs.get("tirx.is_scheduled", False)
+    if is_written or not isinstance(func.body, s_tir.SBlockRealize) or not has_open_lengths(func):
         return func
     buffers = [*_buffers(func), *func.body.block.alloc_buffers]
     if any(str(buffer.dtype) in ("int64", "uint64") for buffer in buffers):

@@ -20,9 +20,11 @@ from tvm_edge.schedules.analysis import (
     root_blocks,
 )
 from tvm_edge.schedules.base import ScheduleRule
-from tvm_edge.schedules.emit import each
+from tvm_edge.schedules.emit import either, launch, when
 from tvm_edge.schedules.gpu.written import kernel_of, tensors_of
-from tvm_edge.schedules.open_lengths import has_open_lengths, total
+from tvm_edge.schedules.open_lengths import ceil_div, has_open_lengths, total
+from tvm_edge.schedules.typical import typical
+from tvm_edge.schedules.workgroup import group_size
 
 __all__ = ["Flat"]
 
@@ -30,7 +32,7 @@ __all__ = ["Flat"]
 class Flat(ScheduleRule):
     """Functions of one result whose tensors all have its shape, which is open."""
 
-    name = "elementwise"
+    name = "flat"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
         """Return the kernel, if `func` is one such function with 32-bit indices."""
@@ -56,7 +58,17 @@ class Flat(ScheduleRule):
                 value = tvm_ffi.structural_map(stmt.body.value, (ir.TensorLoad, on_load))
                 flat[-1][at] = value
 
-            each(spec, total(shape), put)
+            count = total(shape)
+            size = group_size(typical(count), spec)
+            with launch(ceil_div(count, size), size) as (group, item):
+                at = group * size + item
+
+                def last() -> None:
+                    with when(at < count):
+                        put(at)
+
+                # A compiler that makes vectors of work-items does so without a condition alone.
+                either((group + 1) * size <= count, lambda: put(at), last)
 
         return kernel_of(main, [], body)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -12,7 +13,7 @@ from tvm import ir, sym, tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.emit import hold, int32, launch_grid, registers, when
+from tvm_edge.schedules.emit import either, hold, int32, launch_grid, registers, when
 from tvm_edge.schedules.float16 import widened
 from tvm_edge.schedules.gpu.direct_conv import DirectConv
 from tvm_edge.schedules.gpu.dot_products import dot_product_of
@@ -191,6 +192,9 @@ class _Item:
         accumulators = source.block.writes[0].source
         epilogue = Epilogue(source.epilogue, accumulators, memory, axes, axes)
         vectors = tile.columns in (2, 4) and epilogue.in_vectors(source.columns, tile.columns)
+        # Most tiles of an open image are whole ones.
+        is_open = not isinstance(source.columns, int) and self._unaligned
+        maybe_vectors = is_open and tile.columns in (2, 4) and epilogue.in_vectors(0, tile.columns)
         for k in range(tile.channels):
             for i in range(tile.lines):
                 bounds = []
@@ -203,16 +207,28 @@ class _Item:
                 kept = registers(tile.columns, source.accumulator_dtype)
                 for j in range(tile.columns):
                     kept[j] = self._accumulators[(i * tile.columns + j) * tile.channels + k]
+                first = self._at[0] * tile.columns
                 with when(tirx.all(*bounds)) if bounds else nullcontext():
                     if vectors:
-                        first = self._at[0] * tile.columns
                         epilogue.write_vector([*where, first], _lanes(kept), tile.columns)
-                        continue
-                    for j in range(tile.columns):
-                        moved = j < tile.columns - 1 and not divides(tile.columns, source.columns)
-                        inside = self._column + j >= self._at[0] * tile.columns
-                        with when(inside) if moved else nullcontext():
-                            epilogue.write([*where, self._column + j], kept[j])
+                    elif maybe_vectors:
+                        lanes = _lanes(kept)
+                        either(
+                            self._column.equal(first),
+                            partial(epilogue.write_vector, [*where, first], lanes, tile.columns),
+                            partial(self._store_columns, epilogue, where, kept),
+                        )
+                    else:
+                        self._store_columns(epilogue, where, kept)
+
+    def _store_columns(self, epilogue: Epilogue, where: list[tirx.Expr], kept: Any) -> None:
+        """Store the results of a line that the tile before did not."""
+        tile, source = self._tile, self._source
+        for j in range(tile.columns):
+            moved = j < tile.columns - 1 and not divides(tile.columns, source.columns)
+            inside = self._column + j >= self._at[0] * tile.columns
+            with when(inside) if moved else nullcontext():
+                epilogue.write([*where, self._column + j], kept[j])
 
     def _store_quads(self) -> None:
         """Store into channel blocks, four channels of a pixel at once."""

@@ -9,7 +9,7 @@ from tvm import relax, s_tir, te, tirx
 
 from tvm_edge.ops.convolution.conv2d_int8 import lower_conv2d_int8
 from tvm_edge.ops.kernel_site import KernelSite
-from tvm_edge.relay_passes.ir.expressions import const
+from tvm_edge.relay_passes.ir.expressions import const, static_shape
 from tvm_edge.relay_passes.ir.workloads import conv_workload
 from tvm_edge.schedules.base import PRECISION
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -17,7 +17,12 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.float16 import stored
 from tvm_edge.schedules.gpu.algorithm import choose_config
 from tvm_edge.schedules.gpu.items import ITEMS
-from tvm_edge.schedules.gpu.packed import can_pack, conv2d_tensors, pack_channels
+from tvm_edge.schedules.gpu.packed import (
+    can_pack,
+    conv2d_packed,
+    conv2d_tensors,
+    pack_channels,
+)
 from tvm_edge.schedules.gpu.subgroup_filters import (
     SUB_GROUP,
     conv2d_for_sub_groups,
@@ -43,10 +48,12 @@ def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     whole = lower_conv2d_int8(site, call)
     if whole is not None:
         return whole
-    found = conv_workload(call, ("float32", "float16"))
+    found = conv_workload(call, ("float32", "float16"), open_too=True)
     if found is None:
         return call
     workload, weights = found
+    if static_shape(call.args[0].ty) is None:
+        return _open(site, call, workload, weights)
     spec = site.chooser or site.spec
     if weights.dtype == np.float16:  # sub-groups have block reads of float32 here
         spec = replace(spec, sub_groups=())
@@ -63,6 +70,23 @@ def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     if config.knobs or packed:
         return _defined(site, call, workload, weights, config, packed)
     return call
+
+
+def _open(
+    site: KernelSite, call: relax.Call, workload: ConvWorkload, weights: np.ndarray
+) -> relax.Call:
+    """Pack the filters of a convolution of open images, where that is what a typical one has."""
+    config = choose_config(workload, site.chooser or site.spec, site.precision, winograd=False)
+    shared = site.spec.local_memory_kind == "dedicated"
+    if config.algorithm != "items" or shared or not can_pack(workload):
+        return call
+    return site.builder.call_te(
+        lambda image, filters: conv2d_packed(image, filters, workload),
+        call.args[0],
+        const(pack_channels(weights), str(call.ty.dtype)),
+        primfunc_name_hint="conv2d",
+        primfunc_attrs={"op_pattern": 4},
+    )
 
 
 def _winograd(
