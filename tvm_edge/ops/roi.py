@@ -310,7 +310,7 @@ def _pooled(site: KernelSite, call: relax.Call, name: str, kernel: Any) -> relax
     maps = roi.Maps(
         [_of_kernel(size, f"size{axis}") for axis, size in enumerate(data.ty.shape)],
         dtype,
-        int(count) if isinstance(count, tirx.IntImm) else count,
+        _of_kernel(count, "regions"),
         str(regions[1].ty.dtype) if len(regions) > 1 else None,
     )
     made = kernel(maps, [int(size) for size in shape[2:]])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tvm import relax, tirx
+from tvm import relax, tirx, topi
 from tvm.relax.transform.legalize_ops.manipulate import _reshape
-from tvm import topi
 
 from tvm_edge.relay_passes.ir.expressions import lengths_of
 
