@@ -26,6 +26,7 @@ __all__ = [
     "length_of",
     "narrow_open",
     "total",
+    "variables_in",
     "wide",
     "with_wide_scalars",
 ]
@@ -110,7 +111,9 @@ def with_wide_scalars(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.PrimFunc(params, made.body).with_attrs(func.attrs)
 
 
-def wide(expr: tirx.Expr, place: Callable[[tirx.Var], tirx.Expr]) -> tirx.Expr:
+def wide(
+    expr: tirx.Expr, place: Callable[[tirx.Var], tirx.Expr], dtype: str = "int64"
+) -> tirx.Expr:
     """Return a length in 64 bits, which no product of lengths exceeds.
 
     Parameters
@@ -118,22 +121,30 @@ def wide(expr: tirx.Expr, place: Callable[[tirx.Var], tirx.Expr]) -> tirx.Expr:
     expr : Expr
         Of a kernel's variables.
     place : callable
-        Return the 64-bit value of one.
+        Return the value of one, of type `dtype`.
+    dtype : str
+        Of all numbers of the result.
     """
     known = constant(expr)
     if known is not None:
-        return tirx.const(known, "int64")
+        return tirx.const(known, dtype)
     if isinstance(expr, tirx.Var):
         return place(expr)
     if isinstance(expr, tirx.Cast):
-        return wide(expr.value, place)
+        return wide(expr.value, place, dtype)
     operation = next((made for kind, made in _OPERATIONS if isinstance(expr, kind)), None)
     if operation is not None:
-        return operation(wide(expr.a, place), wide(expr.b, place))
+        return operation(wide(expr.a, place, dtype), wide(expr.b, place, dtype))
     own = tvm_ffi.structural_map(
         expr, (tirx.Var, lambda var: tirx.Cast(str(var.ty.dtype), place(var)))
     )
-    return tirx.Cast("int64", own)
+    return tirx.Cast(dtype, own)
+
+
+def variables_in(lengths: Iterable[Length]) -> list[tirx.Var]:
+    """Return the variables of lengths, each once."""
+    known = (length for length in lengths if not isinstance(length, int))
+    return list(dict.fromkeys(var for length in known for var in nodes_in(length, tirx.Var)))
 
 
 _OPERATIONS: tuple[tuple[type, Callable[..., tirx.Expr]], ...] = (

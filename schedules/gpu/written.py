@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from tvm_edge.schedules.accesses import nodes_in
 from tvm_edge.schedules.base import WORKSPACE
-from tvm_edge.schedules.emit import Tensor, function
+from tvm_edge.schedules.emit import Kernel, Tensor, function
 from tvm_edge.schedules.gpu.epilogue import as_vectors
-from tvm_edge.schedules.open_lengths import length_of, wide
+from tvm_edge.schedules.open_lengths import NARROW, length_of, variables_in, wide
 
-__all__ = ["buffers_of", "kernel_of", "tensors_of"]
+__all__ = ["buffers_of", "kernel_of", "tensors_of", "written"]
 
 
 def buffers_of(func: tirx.PrimFunc) -> list[tirx.Buffer]:
@@ -34,19 +34,45 @@ def kernel_of(
 ) -> tirx.PrimFunc:
     """Write a kernel with the parameters of `func`, and workspace after them.
 
-    Lengths that the run tells have 64 bits in the parameters. `body` is written with the variables
-    of `func`, which have 32 (:func:`~tvm_edge.schedules.open_lengths.narrow_open`).
-
     Parameters
     ----------
     func : PrimFunc
         Its last parameter is the only result.
     workspace : sequence of Tensor
     body : callable
+        As for :func:`written`.
+    """
+    *inputs, result = (
+        ([length_of(d) for d in param.shape], str(param.dtype))
+        if isinstance(param.ty, tirx.BufferType)
+        else param
+        for param in func.params
+    )
+    assert isinstance(result, tuple), "the result comes last"
+    made = written(inputs, [result, *workspace], body).func
+    return made.with_attr(WORKSPACE, len(workspace))
+
+
+def written(
+    inputs: Sequence[Tensor | tirx.Var],
+    outputs: Sequence[Tensor],
+    body: Callable[[list[Any]], None],
+) -> Kernel:
+    """Write a kernel of tensors whose lengths have 32 bits where only the run tells them.
+
+    They have 64 in its parameters.
+
+    Parameters
+    ----------
+    inputs, outputs
+        As for :func:`~tvm_edge.schedules.emit.function`.
+    body : callable
         Writes the statements; called with all tensors as vectors.
     """
-    tensors = [*tensors_of(func), *workspace]
-    lengths = _variables(func)
+    tensors = [each for each in (*inputs, *outputs) if isinstance(each, tuple)]
+    scalars = [each for each in inputs if not isinstance(each, tuple)]
+    found = variables_in(length for shape, _ in tensors for length in shape)
+    lengths = {var: tirx.Var(str(var.name), "int64") for var in dict.fromkeys([*scalars, *found])}
 
     def widened(tensor: Tensor) -> Tensor:
         shape, dtype = tensor
@@ -57,22 +83,6 @@ def kernel_of(
             T.Bind(tirx.Cast("int32", given), var=own)
         body(as_vectors(tensors, buffers))
 
-    params = [
-        widened(([length_of(d) for d in param.shape], str(param.dtype)))
-        if isinstance(param.ty, tirx.BufferType)
-        else lengths[param]
-        for param in func.params
-    ]
-    *inputs, result = params
-    assert isinstance(result, tuple), "the result comes last"
-    made = function(inputs, [result, *map(widened, workspace)], write).func
-    return made.with_attr(WORKSPACE, len(workspace))
-
-
-def _variables(func: tirx.PrimFunc) -> dict[tirx.Var, tirx.Var]:
-    """Return a function's lengths, each with a variable of 64 bits."""
-    found = [param for param in func.params if not isinstance(param.ty, tirx.BufferType)]
-    for buffer in buffers_of(func):
-        for dim in buffer.shape:
-            found += nodes_in(dim, tirx.Var)
-    return {var: tirx.Var(str(var.name), "int64") for var in dict.fromkeys(found)}
+    params = [widened(each) if isinstance(each, tuple) else lengths[each] for each in inputs]
+    made = function(params, list(map(widened, outputs)), write)
+    return replace(made, func=made.func.with_attr(NARROW, True)) if lengths else made

@@ -115,6 +115,16 @@ def test_convolutions_through_local_memory(large_gpu: None) -> None:
     assert check(graph, IMAGES, typical) == ["tiled", "tiled", "direct"]
 
 
+def test_winograd(large_gpu: None) -> None:
+    graph = Graph()
+    image = conv(graph, image_of(graph, 3), (3, 64), 1)
+    for _ in range(2):
+        image = conv(graph, image, (64, 64), 3)
+    graph.output(image)
+    winograd = ["handwritten", "tiled", "winograd_output"]
+    assert check(graph, IMAGES, {"n": 1, "h": 56, "w": 56}) == ["conv2d", *winograd, *winograd]
+
+
 def test_parts_of_a_reduction(large_gpu: None) -> None:
     """Few pixels of many channels: work-groups share a reduction, in workspace of open size."""
     graph = Graph()
