@@ -18,10 +18,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.schedules.accesses import constant, nodes_in, uses
 
-__all__ = ["OVERLAPS", "mark_parts", "mark_tiles", "overlap_tiles"]
-
-OVERLAPS = "tvm_edge.overlaps"
-"""Attribute of a kernel that calculates some elements twice: it must not overwrite an operand."""
+__all__ = ["mark_parts", "mark_tiles", "overlap_tiles"]
 
 _TILE, _PART = "tvm_edge.tile_", "tvm_edge.part_"
 """Annotations of a block, followed by the position of the axis; their value is the length."""
@@ -62,7 +59,7 @@ def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Parameters
     ----------
     func : PrimFunc
-        Scheduled.
+        Scheduled. It must not overwrite what it reads: some elements are calculated twice.
     """
     if not isinstance(func.body, s_tir.SBlockRealize):
         return func
@@ -83,7 +80,8 @@ def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
         for length, size in tiles:
             fits = tirx.And(fits, length >= tirx.const(size, length.ty.dtype))
         own = [buffer for buffer in root.alloc_buffers if _only_in(buffer, nest, nests)]
-        copied, slow = _copied(_one_by_one(nest), own)
+        others = [buffer for buffer in root.alloc_buffers if buffer not in own]
+        copied, slow = _copied(_one_by_one(nest), own, [*func.params, *others])
         buffers += copied
         made.append(tirx.IfThenElse(fits, _moved_back(nest), slow))
     if not found:
@@ -101,7 +99,7 @@ def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
         root.annotations,
     )
     whole = s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block)
-    return func.with_body(whole).with_attr(OVERLAPS, True)
+    return func.with_body(whole)
 
 
 def _marks(block: s_tir.SBlock, kind: str) -> dict[int, int]:
@@ -293,12 +291,21 @@ def _mentions(stmt: tirx.Stmt, buffer: tirx.Buffer) -> bool:
     return found
 
 
-def _copied(nest: tirx.Stmt, own: Sequence[tirx.Buffer]) -> tuple[list[tirx.Buffer], tirx.Stmt]:
-    """Copy a nest: its loops, and the buffers that are its own."""
+def _copied(
+    nest: tirx.Stmt, own: Sequence[tirx.Buffer], others: Sequence[tirx.Var]
+) -> tuple[list[tirx.Buffer], tirx.Stmt]:
+    """Copy a nest: its loops, and the buffers that are its own; `others` stay as they are."""
     root = s_tir.SBlock([], [], [], "copy", nest, None, list(own))
     realized = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
-    copy = s_tir.renew_defs(tirx.PrimFunc([], realized)).body.block
-    return list(copy.alloc_buffers), copy.body
+    copy = s_tir.renew_defs(tirx.PrimFunc(list(others), realized))
+    kept: dict[tirx.Var, tirx.Var] = {}
+    for new, old in zip(copy.params, others, strict=True):
+        kept[new] = old
+        if isinstance(old.ty, tirx.BufferType):
+            lengths = zip(new.shape, old.shape, strict=True)
+            kept |= {a: b for a, b in lengths if isinstance(a, tirx.Var)}
+    body = tvm_ffi.structural_map(copy.body, (tirx.Var, lambda var: kept.get(var, var))).block
+    return list(body.alloc_buffers), body.body
 
 
 def _first(value: tirx.Expr, inner: tirx.Var, loops: Sequence[tirx.For]) -> tirx.Expr:
