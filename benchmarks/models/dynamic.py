@@ -12,7 +12,9 @@ that of the fixed artifacts loads the shape's, which is not counted. A figure is
 rounds with their range in brackets; ``first run, ms more`` is the median of first less second.
 
 Outputs of the first and of the last run are compared with ONNX Runtime's, to 1e-4 of an output's
-largest value. What a process cannot do is reported as refused, and the others go on.
+largest value. Inputs are seeded, and others where rounding alone moves ONNX Runtime's own outputs,
+with and without its graph optimisations, by more than 2e-5: ``noise`` in ``--json``. What a process
+cannot do is reported as refused, and the others go on.
 """
 
 from __future__ import annotations
@@ -54,14 +56,18 @@ def _measure(name: str, options: argparse.Namespace, scratch: Path) -> dict[str,
     }
     models = options.folder
     numbers = ",".join(map(str, sorted({0, *options.shapes})))
-    for job in (("write", name, options.environment, models),
-                ("reference", name, numbers, models, scratch)):  # fmt: skip
+    for job in (
+        ("write", name, options.environment, models),
+        ("reference", name, numbers, models, scratch),
+    ):
         done = _child(options, *job)
         if "failed" in done:
             return {**row, "failed": f"{job[0]}: {done['failed']}"}
+    row["noise"] = done.get("noise", {})
     row["compiled"] = _compile(name, options, scratch)
-    if "failed" in row["compiled"][OPEN]:
-        return {**row, "failed": f"compile: {row['compiled'][OPEN]['failed']}"}
+    made = row["compiled"].get(OPEN, {})
+    if "failed" in made:
+        return {**row, "failed": f"compile: {made['failed']}"}
     row["shapes"] = {str(number): {r: [] for r in runtimes} for number in options.shapes}
     for _ in range(options.rounds):
         _round(name, row, options, scratch)
@@ -85,13 +91,14 @@ def _compile(name: str, options: argparse.Namespace, scratch: Path) -> dict[str,
             path.with_suffix(".json").write_text(json.dumps(made))
         return made
 
-    # Alone, for their seconds.
-    found = {OPEN: compiled(OPEN)}
-    if "failed" in found[OPEN]:
-        return found
-    found["0"] = compiled("0")
+    found: dict[str, Any] = {}
+    if OPEN in options.runtimes:
+        for shape in (OPEN, "0"):  # alone, for their seconds
+            found[shape] = compiled(shape)
+            if "failed" in found[OPEN]:
+                return found
     if "fixed" in options.runtimes:
-        others = [str(number) for number in options.shapes if number]
+        others = [shape for shape in map(str, options.shapes) if shape not in found]
         with ThreadPoolExecutor(options.jobs) as pool:
             found |= zip(others, pool.map(compiled, others), strict=True)
     return found

@@ -25,7 +25,7 @@ from benchmarks.models.dynamic_cases import CASES
 from benchmarks.models.dynamic_files import model_path, write_model
 from benchmarks.models.made_inputs import make_input
 
-__all__ = ["ENVIRONMENT", "OPEN", "PEERS", "RUNTIMES", "artifact_name"]
+__all__ = ["ENVIRONMENT", "OPEN", "PEERS", "RUNTIMES", "artifact_name", "steady_inputs"]
 
 OPEN = "open"
 PEERS = ("onnxruntime", "openvino")
@@ -36,7 +36,11 @@ ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
 }
 """Environment of a process that runs a runtime."""
 
+Inputs = Mapping[str, np.ndarray]
+
 _WARM_UP = 0.3  # of the seconds of a turn
+_STEADY = 0.2  # of the tolerance: rounding alone moves outputs no further
+_SEEDS, _SEED_STEP = 5, 100
 
 
 def artifact_name(case: str, shape: str) -> str:
@@ -63,15 +67,56 @@ def _write(name: str, environment: str, folder: Path) -> dict[str, Any]:
 
 
 def _reference(name: str, numbers: str, models: str, folder: Path) -> dict[str, Any]:
-    """A job: make the inputs of shapes and write ONNX Runtime's outputs."""
-    case = CASES[name]
-    run = onnxruntime_function(model_path(name, Path(models)))
-    for number in map(int, numbers.split(",")):
-        shape = case.shape(number)
-        inputs = {case.input: make_input(shape, case.values, np.dtype("float32"), number)}
+    """A job: make the inputs of shapes and write ONNX Runtime's outputs.
+
+    Returns
+    -------
+    dict
+        ``noise``, by the shape's number: how far ONNX Runtime's outputs with and without its graph
+        optimisations are from each other.
+    """
+    case, path = CASES[name], model_path(name, Path(models))
+    run, plain = onnxruntime_function(path), _unoptimised(path)
+    noise = {}
+    for number in numbers.split(","):
+
+        def make(seed: int, shape: tuple[int, ...] = case.shape(int(number))) -> Inputs:
+            return {case.input: make_input(shape, case.values, np.dtype("float32"), seed)}
+
+        inputs, expected, noise[number] = steady_inputs(make, run, plain, int(number))
         np.savez(folder / f"{name}.{number}.inputs.npz", **inputs)
-        np.savez(folder / f"{name}.{number}.expected.npz", **run(inputs))
-    return {}
+        np.savez(folder / f"{name}.{number}.expected.npz", **expected)
+    return {"noise": noise}
+
+
+def steady_inputs(
+    make: Callable[[int], Inputs], run: Run, plain: Run, seed: int
+) -> tuple[Inputs, Mapping[str, np.ndarray], float]:
+    """Return inputs whose outputs rounding changes little, the outputs, and how much it does.
+
+    A softmax near a tie multiplies rounding errors: on such an input two right runs differ by more
+    than the tolerance. Of `_SEEDS` seeds the first is taken that is steady, else the steadiest.
+    """
+    tried = []
+    for each in range(seed, seed + _SEEDS * _SEED_STEP, _SEED_STEP):
+        inputs = make(each)
+        expected = run(inputs)
+        noise = float(compare_run(plain(inputs), expected)["error"])
+        tried.append((inputs, expected, noise))
+        if noise <= _STEADY * TOLERANCE:
+            return tried[-1]
+    return min(tried, key=lambda found: found[2])
+
+
+def _unoptimised(path: Path) -> Run:
+    """ONNX Runtime without its graph optimisations."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
 
 
 def _compile(name: str, shape: str, target: str, models: str, folder: Path) -> dict[str, Any]:

@@ -196,7 +196,9 @@ def markdown(row: Mapping[str, Any]) -> str:
     head += ["open / fixed", "best peer / open", "error", "first run, ms more"]
     lines = [title, "", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     lines += [_line(row, int(number), shown) for number in row["shapes"]]
-    return "\n".join([*lines, "", _compile_line(row)])
+    if row["compiled"]:
+        lines += ["", _compile_line(row)]
+    return "\n".join(lines)
 
 
 def _line(row: Mapping[str, Any], number: int, shown: Sequence[str]) -> str:
@@ -218,7 +220,7 @@ def _cell(rounds: Sequence[Mapping[str, Any]]) -> str:
     failed = next((each["failed"] for each in rounds if "failed" in each), None)
     if failed is not None:
         return f"**refused**: {_plain(failed)}"
-    return spread([each["ms"] for each in rounds])
+    return spread([each["ms"] for each in rounds], ".4g")
 
 
 def _plain(text: str) -> str:

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from tvm_edge.schedules.accesses import constant, nodes_in
-from tvm_edge.schedules.open_lengths import NARROW
+from tvm_edge.schedules.open_lengths import has_open_lengths
 
 __all__ = ["PlainDivisions"]
 
@@ -24,7 +24,7 @@ class PlainDivisions:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         updated = mod.clone()
         for gvar, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and func.attrs is not None and NARROW in func.attrs:
+            if isinstance(func, tirx.PrimFunc) and has_open_lengths(func):
                 updated.update_func(gvar, func.with_body(_plain(func)))
         return updated
 
@@ -73,7 +73,7 @@ class _Known:
             self._variables.add(attribute.node.var)
 
     def _bind(self, bind: tirx.Bind) -> None:
-        if str(bind.var.ty.dtype) != "int32":
+        if str(bind.var.ty.dtype) not in ("int32", "int64"):
             return
         self._named[bind.var] = value = self._written_out(bind.value)
         if self.holds(bind.value) or tvm_ffi.StructuralKey(value) in self._lengths:

@@ -115,12 +115,12 @@ def _bind(
     if isinstance(value, np.ndarray):
         # What fits at once is most of all; the names of NumPy's types cost 15 µs.
         if value.dtype == numpy_dtype(spec.dtype) and value.shape == spec.shape:
-            return value if value.flags.c_contiguous else np.ascontiguousarray(value)
+            return value if value.flags.c_contiguous else _in_order(spec, value, value.dtype)
         native = value.dtype.newbyteorder("=")
         _check(spec, str(native), value.shape, lengths, str(value.dtype))
         if not value.size:  # whose strides may be anything
             return np.zeros(value.shape, native)
-        return np.ascontiguousarray(value, dtype=native).reshape(value.shape)
+        return _in_order(spec, value, native).reshape(value.shape)
     if not hasattr(value, "__dlpack__"):
         raise InputError(
             f"the input {spec.name!r} is a {type(value).__name__}; pass a NumPy array or "
@@ -140,6 +140,20 @@ def _bind(
     except Exception as err:  # another library's: DLPack's BufferError is only what it should be
         raise _unreadable(spec, value, err, "pass its values as a NumPy array") from err
     return _from_elsewhere(spec, value, lengths)
+
+
+def _in_order(spec: TensorSpec, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return an array with its elements in order; a broadcast one may be larger than memory."""
+    try:
+        return np.ascontiguousarray(value, dtype=dtype)
+    except (MemoryError, ValueError) as err:  # ValueError: "iterator is too large"
+        raise InputError(
+            f"the input {spec.name!r} of the shape {value.shape} needs more memory than there is "
+            f"({err}); give it smaller dimensions",
+            name=spec.name,
+            expected=shape_text(spec.shape),
+            got=str(value.shape),
+        ) from err
 
 
 def _from_host(spec: TensorSpec, value: Any, lengths: dict[str, int]) -> np.ndarray:
@@ -233,7 +247,7 @@ def _shape_problem(spec: TensorSpec, shape: tuple[int, ...], lengths: dict[str, 
             return f"{its!r} is {length} here and {known} elsewhere; one name is one length"
         refusal = dims[its].refusal(length)
         if refusal:
-            return f"{its!r} is {dims[its].range_text}"
+            return f"{its!r} takes {dims[its].range_text}"
     return ""
 
 

@@ -212,7 +212,7 @@ class Session:
     def _stage_input(self, machine: _Machine, index: int, value: Bound) -> tvm.runtime.Tensor:
         """Return an input where the kernels of a locked machine take it, for one run."""
         device = self._inputs[index]
-        if isinstance(value, np.ndarray) and device.is_host:
+        if isinstance(value, np.ndarray) and device.is_host and value.size:
             if index in self._anywhere and value.flags.aligned:
                 return share_array(value)
             if not is_aligned(value):

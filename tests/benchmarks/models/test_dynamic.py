@@ -14,7 +14,7 @@ from benchmarks.common.onnx_runtime import onnxruntime_function
 from benchmarks.models import dynamic, dynamic_tables
 from benchmarks.models.dynamic_cases import CASES
 from benchmarks.models.dynamic_files import write_model
-from benchmarks.models.dynamic_jobs import OPEN, RUNTIMES
+from benchmarks.models.dynamic_jobs import OPEN, RUNTIMES, steady_inputs
 from tvm_edge.report.dims import parse_dim
 
 
@@ -50,6 +50,23 @@ def test_a_network_of_the_zoo_runs_at_every_shape(tmp_path: Path) -> None:
     case = CASES["mobilenet_v2"]
     logits = onnxruntime_function(path)({case.input: np.zeros(case.shape(6), np.float32)})
     assert logits["logits"].shape == (7, 1000)
+
+
+@pytest.mark.parametrize(
+    ("noise", "seed"), [([1e-6, 1e-5, 0, 0, 0], 3), ([1e-4, 1e-6, 0, 0, 0], 103),
+                        ([9e-4, 3e-4, 1e-4, 2e-4, 3e-4], 203)],
+    ids=["steady", "near a tie", "none steady"],
+)  # fmt: skip
+def test_inputs_are_those_that_rounding_moves_little(noise: list[float], seed: int) -> None:
+    def make(seed: int) -> dict[str, np.ndarray]:
+        return {"x": np.full(4, seed, np.float64)}
+
+    def plain(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"x": inputs["x"] * (1 + noise[int(inputs["x"][0]) // 100])}
+
+    inputs, expected, found = steady_inputs(make, lambda inputs: dict(inputs), plain, 3)
+    assert inputs["x"][0] == expected["x"][0] == seed
+    assert found == pytest.approx(noise[seed // 100])
 
 
 # ------------------------------------------------------------------ tables
@@ -187,6 +204,18 @@ def test_a_case_that_fails_does_not_end_the_others(measured) -> None:
     assert shapes["5"]["fixed"] == [{"failed": "compile: CompilationError: odd"}]
     assert rows["lstm_ocr"]["shapes"]["0"]["openvino"] == [{"failed": "load: no"}]
     assert "**yolov8n**" in printed and '"right everywhere": **missed**, 6 of 9' in printed
+
+
+def test_peers_alone_need_no_compilation(tmp_path: Path, monkeypatch, capsys) -> None:
+    def child(_seconds: float, _module: str, job: str, *_: Any) -> dict[str, Any]:
+        assert job != "compile"
+        return {}
+
+    monkeypatch.setattr(dynamic, "run_child_within", child)
+    monkeypatch.setattr(dynamic, "TurnProcess", _Turns)
+    options = ["--cases", "mobilenet_v2", "--shapes", "0", "1", "--folder", str(tmp_path)]
+    dynamic.main([*options, "--rounds", "2", "--runtimes", "onnxruntime", "openvino"])
+    assert "| 4x3x224x224 | 2 [2–2] | 2 [2–2] | – |" in capsys.readouterr().out
 
 
 def test_files_of_several_runs_are_printed_as_one(measured, capsys) -> None:
