@@ -80,6 +80,16 @@ class ImportedModel:
     warnings: tuple[str, ...] = ()
     parts: tuple[ModelPart, ...] = ()
 
+    @property
+    def typical(self) -> dict[str, int]:
+        """Typical lengths of the open dimensions, by the names of their variables.
+
+        Of several models, whose variables do not have the model in their names, the last one's.
+        """
+        dims = [dim for spec in self.inputs for dim in spec.dims]
+        lengths = {dim.name: dim.typical or max(dim.min, 1) for dim in dims}
+        return {name.rpartition("/")[2]: n for name, n in lengths.items()} | lengths
+
 
 @dataclass(frozen=True)
 class Survey:
