@@ -233,6 +233,17 @@ def test_a_batch_of_nothing_has_empty_results(name: str) -> None:
     assert empty == (["z"] if name == "recurrent" else list(found))
 
 
+def test_an_input_that_is_only_measured() -> None:
+    """No kernel reads it, so it is copied to memory that its first shape does not fit."""
+    nodes = [node("Shape", ["x"], ["shape"]), node("Expand", ["row", "shape"], ["y"])]
+    row = weight(1, 3, 1, 1)
+    network = make_model(nodes, {"x": ("n", 3, "h", "w")}, ["y"], {"row": row})
+    model = tvm_edge.compile(network, "llvm", tuning_logs=False)
+    for shape in ((1, 3, 4, 5), (2, 3, 9, 8), (1, 3, 2, 2), (3, 3, 1, 7)):
+        found = model.run({"x": np.zeros(shape, "float32")})["y"]
+        np.testing.assert_array_equal(found, np.broadcast_to(row, shape))
+
+
 def test_thousands_of_shapes_keep_no_memory() -> None:
     import psutil
 

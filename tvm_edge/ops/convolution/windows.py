@@ -99,7 +99,7 @@ def col2im(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attribut
     columns, image, block = inputs[0], constant_of(inputs[1]), constant_of(inputs[2])
     shape = static_shape(columns.ty)
     if image is None or block is None or shape is None:
-        raise NotImplementedError("Col2Im to a shape known only at run time")
+        raise NotImplementedError("Col2Im to or of open lengths; fix them with input_shapes")
     lengths, kernel = [int(n) for n in image], [int(n) for n in block]
     rank = len(lengths)
     strides = attrs.get("strides", [1] * rank)
