@@ -188,12 +188,15 @@ def test_reductions(typical: int, small_gpu: None) -> None:
     image = image_of(graph, 5)
     graph.output(graph.op("Tanh", graph.op("GlobalAveragePool", image)))
     graph.output(graph.op("ReduceMax", image, axes=[1]))
+    graph.output(graph.op("Tanh", graph.op("ReduceMean", image_of(graph, 70), axes=[1])))
+    columns = graph.input(70, 4, symbolic="?w")
+    graph.output(graph.op("Tanh", graph.op("ReduceMean", columns, axes=[0])))
     sizes = [
         {"n": n, "k": k, "h": h, "w": w}
         for n, k, h, w in ((1, 1, 1, 1), (3, 129, 13, 17), (17, 64, 9, 7), (0, 5, 3, 3))
     ]
     found = check(graph, sizes, {"n": typical, "k": 100, "h": 16, "w": 16})
-    assert found.count("reduce") == 5 and set(found) <= {"reduce", "elementwise", "flat"}
+    assert found.count("reduce") == 7 and set(found) <= {"reduce", "elementwise", "flat"}
 
 
 def test_resizes(small_gpu: None) -> None:
