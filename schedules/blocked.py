@@ -175,7 +175,7 @@ def repack_image(image: te.Tensor, channels: int, block: int) -> te.Tensor:
 def pad_image(image: te.Tensor, padding: Sequence[int]) -> te.Tensor:
     """Zeros around the lines and columns of ``[N, C/b, H, W, b]``; the image itself if none."""
     top, left, bottom, right = padding
-    if not any(padding):
+    if all(isinstance(beyond, int) and not beyond for beyond in padding):
         return image
     return topi.nn.pad(image, [0, 0, top, left, 0], [0, 0, bottom, right, 0], name="padded")
 

@@ -17,7 +17,7 @@ from functools import cache
 import numpy as np
 from tvm import te, tirx
 
-from tvm_edge.schedules.blocked import pad_image
+from tvm_edge.schedules.blocked import number_or_length, pad_image
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.knobs import CONFIG
 from tvm_edge.schedules.open_lengths import Length, ceil_div
@@ -142,11 +142,11 @@ def conv2d_winograd(
         ``[N, O/l, OH, OW, l]``.
     """
     size = m + _KERNEL - 1
-    batch, depth, lines, columns, block = (int(dim) for dim in image.shape)
+    batch, depth, lines, columns, block = map(number_or_length, image.shape)
     blocks, lanes = int(filters.shape[1]), int(filters.shape[4])
     top, left, bottom, right = padding
     out_h, out_w = lines + top + bottom - _KERNEL + 1, columns + left + right - _KERNEL + 1
-    tiles_h, tiles_w = -(-out_h // m), -(-out_w // m)
+    tiles_h, tiles_w = ceil_div(out_h, m), ceil_div(out_w, m)
     tiles = batch * tiles_h * tiles_w
     # Tiles at the border may reach beyond the padding: their outputs there are not stored.
     more_h, more_w = tiles_h * m - out_h, tiles_w * m - out_w

@@ -54,12 +54,7 @@ def choose_blocked(
             # Measured is what a kernel of fixed lengths takes.
             fixed = static_shape(value.args[0].ty) is not None
             measured = fixed and found[0] in configs
-            if measured:
-                config = configs[found[0]]
-            elif fixed:
-                config = choose_config(found[0], spec)
-            else:
-                config = choose_config(found[0], spec, winograd=False)
+            config = configs[found[0]] if measured else choose_config(found[0], spec)
         if config is not None and found is not None and config.algorithm != "plain":
             chosen[value] = config
             gain[var] = float("inf") if measured else _gain(found[0], config, spec)

@@ -37,9 +37,9 @@ def gather_channels(
     tirx.PrimFunc
         ``(*images, result)``, scheduled: lines are shared out to the cores.
     """
-    own = zip(("batch", "lines", "columns"), (sources[0][i] for i in (0, 2, 3)), strict=True)
+    lengths = zip(("batch", "lines", "columns"), (sources[0][i] for i in (0, 2, 3)), strict=True)
     batch, lines, columns = (
-        length if isinstance(length, int) else tirx.Var(name, "int64") for name, length in own
+        length if isinstance(length, int) else tirx.Var(name, "int64") for name, length in lengths
     )
     block = int(sources[0][4])
     blocks = -(-len(picks) // block)

@@ -81,6 +81,18 @@ def test_convolutions_and_a_residual() -> None:
     _check(model, 16, "conv2d_blocked", "elementwise")
 
 
+def test_winograd() -> None:
+    model = _model(
+        64,
+        _conv("x", "a"),
+        helper.make_node("Add", ["a", "x"], ["s"]),
+        helper.make_node("Sigmoid", ["s"], ["t"]),
+        helper.make_node("Mul", ["s", "t"], ["y"]),
+        w_a=_weights(64, 64, 3, 3),
+    )
+    _check(model, 64, "winograd")
+
+
 @pytest.mark.parametrize("stride", [1, 2])
 def test_depthwise_and_pools(stride: int) -> None:
     pool = {"kernel_shape": [3, 3], "strides": [stride, stride], "pads": [1] * 4}
