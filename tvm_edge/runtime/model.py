@@ -88,6 +88,7 @@ class CompiledModel(ModelBase):
             devices,
             self._uploaded,
             max((s.part_bytes for s in self.report.splits if not is_host(s.device)), default=0),
+            any(spec.dims for spec in self.inputs),
         )
 
     @once
