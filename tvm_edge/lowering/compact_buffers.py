@@ -49,8 +49,8 @@ def _of_known_size(func: tirx.PrimFunc) -> tirx.PrimFunc:
     larger: dict[tirx.Buffer, tirx.Buffer] = {}
     for block in nodes_in(func.body, s_tir.SBlock):
         for buffer in block.alloc_buffers:
-            shape = [_most(length) for length in buffer.shape]
-            if any(a is not b for a, b in zip(shape, buffer.shape, strict=True)):
+            if any(isinstance(length, tirx.Min) for length in buffer.shape):
+                shape = [_most(length) for length in buffer.shape]
                 larger[buffer] = tirx.decl_buffer(
                     shape, buffer.dtype, str(buffer.name), scope=buffer.scope()
                 )
