@@ -11,7 +11,7 @@ from tvm.s_tir.dlight.analysis import SBlockInfo, get_sblock_info
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.accesses import trailing_contiguous
+from tvm_edge.schedules.accesses import branch_conditions, trailing_contiguous
 from tvm_edge.schedules.analysis import (
     accepts,
     count_reductions,
@@ -120,7 +120,8 @@ def _schedule_columns(sch: Schedule, block: SBlockRV, contiguous: int, spec: Dev
         lines=1 if lines is None else sizes[lines],
         columns=sizes[columns],
         outer=prod(sizes[p] for p in outer),
-        exact=not can_peel(sch, loops[columns]),
+        # Where a condition on columns depends on the reduction, too, the peeled extents would.
+        exact=not can_peel(sch, loops[columns]) or bool(branch_conditions(stmt)),
     )
     schedule_tile(
         sch,

@@ -308,7 +308,10 @@ class Importer(ONNXGraphImporter):
                 result = self._convert_subgraph(self.bb, body)
             finally:
                 self._nodes = outside
-            return _fields_of(result)
+            fields = _fields_of(result)
+            collected = len(inputs) - 1  # behind the condition and the states
+            rows = zip(fields[collected:], body.output[collected:], strict=True)
+            return [*fields[:collected], *(self._as_declared(*pair) for pair in rows)]
 
         anything = next(iter(self._inputs.values()))
         value, types = convert_loop(
@@ -318,6 +321,14 @@ class Importer(ONNXGraphImporter):
         self.converting = ("Loop", name)
         results = self._fields(self.bb.emit(value), types)[2:]
         return results[0] if len(results) == 1 else relax.Tuple(results)
+
+    def _as_declared(self, row: relax.Expr, declared: onnx.ValueInfoProto) -> relax.Expr:
+        """Take the shape that the file says for one that only the run tells; the run checks it."""
+        dims = declared.type.tensor_type.shape.dim
+        shape = [dim.dim_value for dim in dims]
+        if static_shape(row.ty) is not None or row.ty.ndim != len(shape) or 0 in shape:
+            return row
+        return self.bb.match_cast(row, relax.TensorType(shape, str(row.ty.dtype)))
 
     def _fields(
         self, whole: relax.Var, types: Sequence[relax.Type] | None = None

@@ -29,8 +29,9 @@ from onnx.backend.base import Backend  # noqa: E402
 
 from tvm_edge.compiler.driver import compile  # noqa: E402
 from tvm_edge.frontend import load_model, read_model  # noqa: E402
-from tvm_edge.frontend.onnx_functions import expand_functions  # noqa: E402
+from tvm_edge.frontend.onnx_functions import expand_functions, standard_version  # noqa: E402
 from tvm_edge.frontend.onnx_import import refuse_unsupported  # noqa: E402
+from tvm_edge.frontend.onnx_loop_forms import unify_loops  # noqa: E402
 from tvm_edge.frontend.onnx_source import checked_proto  # noqa: E402
 from tvm_edge.hardware.kinds import KINDS  # noqa: E402
 from tvm_edge.onnx_backend.backend_rep import (  # noqa: E402
@@ -125,6 +126,7 @@ class TvmEdgeBackend(Backend):
         if has_sequences(proto):
             refuse_other_elements(proto)
         else:
+            unify_loops(proto.graph, standard_version(proto))
             refuse_unsupported(proto)
         return expand_functions(proto)
 
