@@ -112,7 +112,8 @@ def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     if not loops or 0 in sizes:
         return
     transpose = match_transpose(stmt, spec)
-    if transpose is not None and (None in sizes or can_peel(sch, loops[-1])):
+    fits = _may_be_written_twice(sch, stmt) if None in sizes else can_peel(sch, loops[-1])
+    if transpose is not None and fits:
         _schedule_transpose(sch, block, transpose, spec)
         return
     found, _ = accesses(stmt)
@@ -132,7 +133,8 @@ def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     size = extent(sch, body)
     lanes, border = _vectors_of(sch, stmt, body, variables[len(loops) - taken :], spec)
     exact = size is not None and size % lanes == 0 and not border
-    if size is None and taken == 1 and _in_order(stmt, variables[-1]):
+    twice = _may_be_written_twice(sch, stmt)
+    if size is None and taken == 1 and twice and _in_order(stmt, variables[-1]):
         lanes = lanes_of(stmt, spec)
         body, lane = sch.split(body, factors=[None, lanes])
         sch.vectorize(lane)
@@ -151,6 +153,14 @@ def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
         accepts(sch.parallel, fuse(sch, [*outer, body]))
     else:
         accepts(sch.parallel, fuse(sch, outer))
+
+
+def _may_be_written_twice(sch: Schedule, block: s_tir.SBlock) -> bool:
+    """Return whether elements may be calculated twice: TVM puts none in the place of an operand.
+
+    Its ``StorageRewrite`` does that with tensors that a kernel allocates.
+    """
+    return any(block.writes[0].source.same_as(param) for param in sch.mod["main"].params)
 
 
 def _in_order(block: s_tir.SBlock, var: tirx.Var) -> bool:

@@ -141,8 +141,7 @@ class _Tile:
     loop : Var
         Of the innermost loop around the tile.
     var : Var
-        Where the tile begins, or its one element: a variable, so that what is allocated for a tile
-        is no longer than it.
+        Of a loop around the tile, if it gets one.
     first : Expr
         Where the tile would begin.
     length : Expr
@@ -188,12 +187,15 @@ def _retiled(
             first = _first(values[axis], inner, loops)
             length = node.block.iter_vars[axis].dom.extent
             place = [loop for loop in loops if uses(first, loop.loop_var)] or loops
-            made = _Tile(place[-1].loop_var, tirx.Var("start", first.ty.dtype), first, length, size)
+            made = _Tile(
+                place[-1].loop_var, tirx.Var("element", first.ty.dtype), first, length, size
+            )
             tile = next((tile for tile in tiles if tile.same_as(made)), made)
             if tile is made:
                 tiles.append(made)
-            if bounds(tile)[1] is None:
-                values[axis] = tile.var + inner
+            begin, count = bounds(tile)
+            if count is None:
+                values[axis] = begin + inner
             else:
                 values[axis] = tile.first + tile.var
                 dropped.append(inner)
@@ -208,10 +210,8 @@ def _retiled(
         body = loop.body
         for tile in tiles:
             if tile.loop.same_as(loop.loop_var):
-                begin, count = bounds(tile)
-                if count is None:
-                    body = tirx.SeqStmt([tirx.Bind(tile.var, begin), body])
-                else:
+                count = bounds(tile)[1]
+                if count is not None:
                     body = tirx.For(tile.var, 0, count, tirx.ForKind.SERIAL, body)
         return _with_body(loop, body)
 

@@ -61,7 +61,7 @@ def _equal_steps(variables: Sequence[tirx.IterVar], found: Sequence[Access]) -> 
     while count < len(variables):
         before, after = variables[-count - 1], variables[-count]
         size = constant(after.dom.extent)
-        if size is None:
+        if size is None or constant(before.dom.extent) is None:
             return count
         for access in found:
             step, inner = stride(access, before.var), stride(access, after.var)
