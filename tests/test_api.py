@@ -23,7 +23,6 @@ CLASSES = (
     "Device",
     "DeviceSpec",
     "Diagnosis",
-    "Dim",
     "Profile",
     "Remote",
     "TensorSpec",

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from tvm_edge.schedules.open_lengths import Length, ceil_div, divides, total
-
 __all__ = ["VECTOR", "Product", "Tile"]
 
 Operand = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tirx.Expr]
@@ -24,10 +22,8 @@ class Product:
 
     Attributes
     ----------
-    batch, rows, columns : int or Expr
-        Extents. No operand is shared along the batch.
-    reduction : int
-        Length of that axis.
+    batch, rows, columns, reduction : int
+        Extents; `reduction` is the length of that axis. No operand is shared along the batch.
     weight : callable
         ``weight(batch, row, term)``, the factor that all columns share.
     data : callable
@@ -62,9 +58,9 @@ class Product:
         `column` on. ``None`` where they do not.
     """
 
-    batch: Length
-    rows: Length
-    columns: Length
+    batch: int
+    rows: int
+    columns: int
     reduction: int
     weight: Operand
     data: Operand
@@ -138,16 +134,16 @@ class Tile:
         total = -(-reduction // self.depth)
         return -(-total // self.parts)
 
-    def groups(self, product: Product) -> Length:
+    def groups(self, product: Product) -> int:
         """Count the work-groups of the launch."""
-        tiles = [ceil_div(product.rows, self.rows), ceil_div(product.columns, self.columns)]
-        return total([product.batch, *tiles, self.parts])
+        tiles = -(-product.rows // self.rows) * -(-product.columns // self.columns)
+        return product.batch * tiles * self.parts
 
     def bounds(self, product: Product, row: tirx.Expr, column: tirx.Expr) -> list[tirx.Expr]:
         """Return the conditions under which a place in a tile has a result."""
         bounds = []
-        if not divides(self.rows, product.rows):
+        if product.rows % self.rows:
             bounds.append(row < product.rows)
-        if not divides(self.columns, product.columns):
+        if product.columns % self.columns:
             bounds.append(column < product.columns)
         return bounds
