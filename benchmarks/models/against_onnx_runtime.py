@@ -115,6 +115,10 @@ def compare_run(
     result: dict[str, Any] = {"error": worst[0], "detail": worst[1]}
     result["status"] = "right" if worst[0] <= TOLERANCE else "wrong"
     if detections is not None:
+        counts = {name: len(_rows(np.asarray(actual[name]))) for name in detections.outputs}
+        if len(set(counts.values())) > 1:
+            text = ", ".join(f"{name} {count}" for name, count in counts.items())
+            return result | {"status": "wrong", "error": np.inf, "detail": f"rows: {text}"}
         matched, excused, missed = _match_rows(actual, expected, detections)
         result["detections"] = f"{matched} matched, {excused} at a threshold, {missed} missed"
         if missed > detections.ties:

@@ -299,6 +299,38 @@ def test_a_rank_that_changes_cannot_be_read() -> None:
         tvm_edge.compile(parsed(text), "llvm")
 
 
+SUMS = """
+    g (int64 n, float[5] x) => (float[1] y, float[k,ROW] rows) {
+        zero = Constant <value = float[1] {0}> ()
+        y, rows = Loop (n, , zero) <body = b (int64 i, bool c, float[1] s)
+            => (bool c2, float[1] s2, float[ROW] row) {
+            axis = Constant <value_ints = [0]> ()
+            one = Constant <value_int = 1> ()
+            next = Add (i, one)
+            start = Unsqueeze (i, axis)
+            end = Unsqueeze (next, axis)
+            picked = Slice (x, start, end)
+            s2 = Add (s, picked)
+            row = Identity (s2)
+            c2 = Identity (c)
+        }>
+    }"""
+
+
+def test_rows_have_the_shape_that_the_file_declares() -> None:
+    """Nobody can prove that ``x[i:i + 1]`` has one element: it has none behind the last one."""
+    model = parsed(SUMS.replace("ROW", "1"))
+    compiled = tvm_edge.compile(model, "llvm")
+    for steps in (1, 3, 5):
+        agree(model, compiled, inputs_of(model, steps))
+
+
+def test_rows_of_a_shape_that_nothing_tells_are_refused() -> None:
+    """Nor does a declaration that shape inference contradicts."""
+    with pytest.raises(tvm_edge.UnsupportedOperatorError, match="rows of a loop's result"):
+        tvm_edge.compile(parsed(SUMS.replace("ROW", "2")), "llvm")
+
+
 def test_no_step_where_one_is_needed_ends_the_run() -> None:
     text = MODELS["variable without a value"].replace("Max (n, one)", "Min (n, one)")
     compiled = tvm_edge.compile(parsed(text), "llvm")

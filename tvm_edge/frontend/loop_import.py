@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tvm import relax, tirx
@@ -11,7 +12,10 @@ from tvm import relax, tirx
 from tvm_edge.ops.loops import loop_next, loop_state
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 
-__all__ = ["Branch", "alike", "convert_loop", "is_scalar_for"]
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["Branch", "alike", "as_declared", "convert_loop", "is_scalar_for"]
 
 # A number of steps that says "until the condition is false".
 _ENDLESS = 2**31
@@ -170,6 +174,16 @@ def is_scalar_for(ty: relax.Type, other: relax.Type) -> bool:
 def alike(bb: relax.BlockBuilder, value: relax.Expr, other: relax.Type) -> relax.Expr:
     """Make such a scalar a vector; programs of Paddle do not tell them apart."""
     return bb.emit(relax.op.reshape(value, (1,))) if is_scalar_for(value.ty, other) else value
+
+
+def as_declared(
+    bb: relax.BlockBuilder, row: relax.Expr, declared: onnx.ValueInfoProto
+) -> relax.Expr:
+    """Take the shape that the file says for one that only the run tells; the run checks it."""
+    shape = [dim.dim_value for dim in declared.type.tensor_type.shape.dim]
+    if static_shape(row.ty) is not None or row.ty.ndim != len(shape) or 0 in shape:
+        return row
+    return bb.match_cast(row, relax.TensorType(shape, str(row.ty.dtype)))
 
 
 def _step(

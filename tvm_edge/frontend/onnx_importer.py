@@ -16,7 +16,7 @@ from tvm import relax, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from tvm_edge.frontend.limits import refuse_indices
-from tvm_edge.frontend.loop_import import alike, convert_loop, is_scalar_for
+from tvm_edge.frontend.loop_import import alike, as_declared, convert_loop, is_scalar_for
 from tvm_edge.frontend.onnx_costs import small_tensors, tensor_infos
 from tvm_edge.frontend.onnx_edges import reads
 from tvm_edge.frontend.onnx_functions import label
@@ -311,7 +311,7 @@ class Importer(ONNXGraphImporter):
             fields = _fields_of(result)
             collected = len(inputs) - 1  # behind the condition and the states
             rows = zip(fields[collected:], body.output[collected:], strict=True)
-            return [*fields[:collected], *(self._as_declared(*pair) for pair in rows)]
+            return [*fields[:collected], *(as_declared(self.bb, *pair) for pair in rows)]
 
         anything = next(iter(self._inputs.values()))
         value, types = convert_loop(
@@ -321,14 +321,6 @@ class Importer(ONNXGraphImporter):
         self.converting = ("Loop", name)
         results = self._fields(self.bb.emit(value), types)[2:]
         return results[0] if len(results) == 1 else relax.Tuple(results)
-
-    def _as_declared(self, row: relax.Expr, declared: onnx.ValueInfoProto) -> relax.Expr:
-        """Take the shape that the file says for one that only the run tells; the run checks it."""
-        dims = declared.type.tensor_type.shape.dim
-        shape = [dim.dim_value for dim in dims]
-        if static_shape(row.ty) is not None or row.ty.ndim != len(shape) or 0 in shape:
-            return row
-        return self.bb.match_cast(row, relax.TensorType(shape, str(row.ty.dtype)))
 
     def _fields(
         self, whole: relax.Var, types: Sequence[relax.Type] | None = None

@@ -1,8 +1,7 @@
 """Resize to, or of, lengths that only the run tells.
 
 The arithmetic is that of :mod:`tvm_edge.schedules.vision.resize_taps`, in expressions: each axis is
-a weighted sum of the operand's elements, and the kernel calculates where they are. A scale that
-other kernels calculate stays on their device; the host reads the lengths that come of it.
+a weighted sum of the operand's elements, and the kernel calculates where they are.
 """
 
 from __future__ import annotations
@@ -12,48 +11,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from tvm import relax, te, tirx
 
-from tvm_edge.ops.elements import OPAQUE, ensure, length_tensor, plain, read_by_host
+from tvm_edge.ops.elements import OPAQUE, plain, read_by_host
+from tvm_edge.ops.resized_axes import (
+    ResizedAxis,
+    axes_by_scales,
+    axes_by_sizes,
+    int64,
+    named_length,
+)
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 from tvm_edge.schedules.vision.resize_taps import LONGEST, Filter
 
 __all__ = ["resize_in_run"]
 
 _REACH = {"linear": 1, "cubic": 2}
-
-# Numerators and denominators of scales whose products with lengths are exact in float32.
-_SHORT = 64
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """An axis that is resized.
-
-    Attributes
-    ----------
-    number : int
-    old, new : int or tirx.Expr
-        Lengths.
-    given : int or None
-        Position of its scale in the operand ``scales``.
-    scale : float or None
-        Constant scale.
-    ratio : (int or tirx.Expr, int or tirx.Expr) or None
-        New and old length that the scale is the ratio of, where there are ``sizes``.
-    start, end : int or None
-        Positions in ``roi`` of the part of the axis.
-    """
-
-    number: int
-    old: Any
-    new: Any
-    given: int | None = None
-    scale: float | None = None
-    ratio: tuple[Any, Any] | None = None
-    start: int | None = None
-    end: int | None = None
 
 
 def resize_in_run(
@@ -101,23 +74,23 @@ def resize_in_run(
     crops = how.coordinates == "tf_crop_and_resize"
     if scales is not None:
         scales = _vector(bb, scales, len(named), "scales")
-        axes = _by_scales(bb, shape, named, scales, known)
+        axes = axes_by_scales(bb, shape, named, scales, known)
     else:
         assert sizes is not None
         if len(sizes) != len(named):
             raise ValueError(f"a Resize of {len(named)} axes has {len(sizes)} sizes")
-        axes = _by_sizes(bb, shape, named, sizes, policy)
+        axes = axes_by_sizes(bb, shape, named, sizes, policy)
     if crops:
         if roi is None:
             raise ValueError("a Resize with tf_crop_and_resize has no roi")
         roi = _vector(bb, roi, 2 * len(named), "roi")
         axes = [
-            _Axis(a.number, a.old, a.new, a.given, a.scale, a.ratio, i, i + len(named))
+            ResizedAxis(a.number, a.old, a.new, a.given, a.scale, a.ratio, i, i + len(named))
             for i, a in enumerate(axes)
         ]
     else:
         roi = None
-        axes = [axis for axis in axes if not _is_kept(axis)]
+        axes = [axis for axis in axes if not axis.is_kept]
     dtype = str(x.ty.dtype)
     calculated = dtype if "float" in dtype or how.mode == "nearest" else "float32"
     if calculated != dtype and axes:
@@ -145,123 +118,6 @@ def _vector(bb: relax.BlockBuilder, value: relax.Expr, length: int, name: str) -
     return bb.emit(relax.op.astype(value, "float32"))
 
 
-def _by_scales(
-    bb: relax.BlockBuilder,
-    shape: Sequence[Any],
-    named: Sequence[int],
-    scales: relax.Expr,
-    known: Sequence[float | None],
-) -> list[_Axis]:
-    """Return the axes of scales; lengths that are no products of integers are a kernel's."""
-    constant = [None if scale is None else float(np.float32(scale)) for scale in known]
-    new = [_length(shape[axis], scale) for axis, scale in zip(named, constant, strict=True)]
-    open_ones = [i for i, length in enumerate(new) if length is None]
-    if open_ones:
-        olds = [shape[named[i]] for i in open_ones]
-
-        def lengths(factors: te.Tensor, counts: Sequence[Any]) -> te.Tensor:
-            def length(i: Any) -> Any:
-                made = _scaled(factors(open_ones[-1]), counts[-1])
-                for at, place in reversed(list(enumerate(open_ones[:-1]))):
-                    made = tirx.Select(i == at, _scaled(factors(place), counts[at]), made)
-                return made
-
-            return te.compute((len(open_ones),), length, name="lengths")
-
-        made = bb.emit_te(lengths, scales, [_int64(old) for old in olds])
-        read = read_by_host(bb, made)
-        for i, old, length in zip(open_ones, olds, read, strict=True):
-            new[i] = length
-            ensure(bb, tirx.all(length >= 0, tirx.any(length == 0, _int64(old) > 0)))
-    for length in new:
-        ensure(bb, tirx.all(_int64(length) >= 0, _int64(length) <= LONGEST))
-    return [
-        _Axis(axis, shape[axis], length, i, scale)
-        for i, (axis, length, scale) in enumerate(zip(named, new, constant, strict=True))
-    ]
-
-
-def _length(old: Any, scale: float | None) -> Any:
-    """Return an axis's new length where integers tell it, rounded as a product of float32."""
-    if scale is None:
-        return None
-    if not math.isfinite(scale) or scale <= 0:
-        raise ValueError(f"a Resize has the scale {scale}")
-    if not isinstance(old, tirx.Expr):
-        return math.floor(np.float32(scale) * np.float32(old))
-    over, under = scale.as_integer_ratio()
-    if over > _SHORT or under > _SHORT:
-        return None
-    return plain(tirx.floordiv(old * over, tirx.IntImm("int64", under)))
-
-
-def _scaled(scale: tirx.Expr, old: tirx.Expr) -> tirx.Expr:
-    """Return a new length; -1 for a scale that gives none."""
-    product = tirx.floor(scale * old.astype("float32"))
-    fits = tirx.all(scale > 0, product <= tirx.const(LONGEST, "float32"))  # no NaN does
-    some = tirx.Select(fits, product, tirx.const(0, "float32"))
-    return tirx.Select(fits, some.astype("int64"), tirx.const(-1, "int64"))
-
-
-def _by_sizes(
-    bb: relax.BlockBuilder,
-    shape: Sequence[Any],
-    named: Sequence[int],
-    sizes: Sequence[Any],
-    policy: str,
-) -> list[_Axis]:
-    """Return the axes of new lengths, or of the one ratio that a policy chooses."""
-    pairs = [(size, shape[axis]) for axis, size in zip(named, sizes, strict=True)]
-    for size, old in pairs:
-        if _same(size, old):
-            continue
-        size, old = _int64(size), _int64(old)
-        ensure(bb, tirx.any(size == old, tirx.all(size >= 1, old >= 1, size <= LONGEST)))
-    if policy == "stretch":
-        made = [_named(bb, size) for size in sizes]
-        return [
-            _Axis(axis, shape[axis], size, ratio=(size, shape[axis]))
-            for axis, size in zip(named, made, strict=True)
-        ]
-    over, under = (_int64(each) for each in pairs[0])
-    for size, old in pairs[1:]:
-        size, old = _int64(size), _int64(old)
-        less = size * under < over * old
-        takes = less if policy == "not_larger" else tirx.Not(less)
-        over, under = tirx.Select(takes, size, over), tirx.Select(takes, old, under)
-    over, under = _named(bb, over, 0), _named(bb, under, 0)
-    axes = []
-    for axis in named:
-        divisor = tirx.max(2 * _int64(under), tirx.const(1, "int64"))
-        new = tirx.floordiv(2 * _int64(over) * shape[axis] + under, divisor)
-        new = _named(bb, new, 0)
-        ensure(bb, tirx.all(_int64(new) >= 0, _int64(new) <= LONGEST))
-        axes.append(_Axis(axis, shape[axis], new, ratio=(over, under)))
-    return axes
-
-
-def _named(bb: relax.BlockBuilder, length: Any, most: int = 1) -> Any:
-    """Name an expression of more than `most` lengths: a kernel takes each that it has."""
-    length = plain(length)
-    if not isinstance(length, tirx.Expr) or isinstance(length, tirx.Var):
-        return length
-    if len(tirx.analysis.undefined_vars(length)) <= most:
-        return length
-    return read_by_host(bb, length_tensor(bb, [length], (1,), "int64"))[0]
-
-
-def _is_kept(axis: _Axis) -> bool:
-    """Return whether an axis of the result is the operand's, whatever the run has."""
-    if axis.ratio is not None:
-        return _same(axis.new, axis.old) and _same(*axis.ratio)
-    return axis.scale == 1.0
-
-
-def _same(a: Any, b: Any) -> bool:
-    difference = plain(a - b)
-    return not isinstance(difference, tirx.Expr) and difference == 0
-
-
 @dataclass(frozen=True)
 class _Settings:
     """Filter of a Resize, and its operands of fractions."""
@@ -274,7 +130,9 @@ class _Settings:
 class _Line:
     """An axis in a kernel: where each element of the result comes from."""
 
-    def __init__(self, axis: _Axis, how: Filter, numbers: Sequence[Any], tables: Sequence[Any]):
+    def __init__(
+        self, axis: ResizedAxis, how: Filter, numbers: Sequence[Any], tables: Sequence[Any]
+    ):
         self.how = how
         self.old, self.new, over, under = numbers
         tables = list(tables)
@@ -378,7 +236,7 @@ def _weight(distance: tirx.Expr, how: Filter, kind: str) -> tirx.Expr:
 
 
 def _resize_axis(
-    bb: relax.BlockBuilder, x: relax.Expr, axis: _Axis, settings: _Settings
+    bb: relax.BlockBuilder, x: relax.Expr, axis: ResizedAxis, settings: _Settings
 ) -> relax.Expr:
     """Resize one axis; a filter that is widened by a scale of the run is a loop."""
     how = settings.how
@@ -422,7 +280,9 @@ def _resize_axis(
     return _emit(bb, interpolated, "resize", x, *tables, numbers)
 
 
-def _by_loop(bb: relax.BlockBuilder, x: relax.Expr, axis: _Axis, settings: _Settings) -> relax.Expr:
+def _by_loop(
+    bb: relax.BlockBuilder, x: relax.Expr, axis: ResizedAxis, settings: _Settings
+) -> relax.Expr:
     """Sum as many elements as the widened filter reaches, and divide by the sum of weights."""
     how, at, dtype = settings.how, axis.number, str(x.ty.dtype)
     tables, numbers = _tables(axis, settings), _numbers(axis)
@@ -458,16 +318,16 @@ def _by_loop(bb: relax.BlockBuilder, x: relax.Expr, axis: _Axis, settings: _Sett
     return made if kind == dtype else bb.emit(relax.op.astype(made, dtype))
 
 
-def _half_of_taps(bb: relax.BlockBuilder, axis: _Axis, settings: _Settings) -> tirx.Expr:
+def _half_of_taps(bb: relax.BlockBuilder, axis: ResizedAxis, settings: _Settings) -> tirx.Expr:
     """Return how many elements a widened filter reaches on either side."""
     reach = _REACH[settings.how.mode]
     if axis.scale is not None:
         return tirx.IntImm("int64", math.ceil(reach / min(axis.scale, 1.0)))
     if axis.ratio is not None:
-        over, under = (_int64(each) for each in axis.ratio)
+        over, under = (int64(each) for each in axis.ratio)
         divisor = tirx.max(over, tirx.const(1, "int64"))
         wide = tirx.floordiv(reach * under + divisor - 1, divisor)
-        return _int64(_named(bb, tirx.max(wide, tirx.const(reach, "int64")), 0))
+        return int64(named_length(bb, tirx.max(wide, tirx.const(reach, "int64")), 0))
 
     def taps(scales: te.Tensor, old: Any) -> te.Tensor:
         one = tirx.const(1, "float32")
@@ -477,13 +337,13 @@ def _half_of_taps(bb: relax.BlockBuilder, axis: _Axis, settings: _Settings) -> t
         scale = tirx.Select(some, scale, one)
         return te.compute((1,), lambda _: tirx.ceil(reach / scale).astype("int64"))
 
-    return read_by_host(bb, bb.emit_te(taps, settings.scales, _int64(axis.old)))[0]
+    return read_by_host(bb, bb.emit_te(taps, settings.scales, int64(axis.old)))[0]
 
 
 def _with_outside(
     bb: relax.BlockBuilder,
     x: relax.Expr,
-    axes: Sequence[_Axis],
+    axes: Sequence[ResizedAxis],
     settings: _Settings,
     outside: float,
 ) -> relax.Expr:
@@ -491,7 +351,9 @@ def _with_outside(
     for axis in axes:
         at = axis.number
 
-        def kept(data: te.Tensor, *operands: Any, axis: _Axis = axis, at: int = at) -> te.Tensor:
+        def kept(
+            data: te.Tensor, *operands: Any, axis: ResizedAxis = axis, at: int = at
+        ) -> te.Tensor:
             line = _Line(axis, settings.how, operands[-1], operands[:-1])
             value = tirx.const(outside, str(data.dtype))
             return te.compute(
@@ -510,7 +372,7 @@ def _emit(
     return bb.emit_te(function, *operands, primfunc_name_hint=name, primfunc_attrs=attrs)
 
 
-def _tables(axis: _Axis, settings: _Settings) -> list[relax.Expr]:
+def _tables(axis: ResizedAxis, settings: _Settings) -> list[relax.Expr]:
     """Return the tensors that :class:`_Line` reads."""
     tables = []
     if axis.given is not None and axis.scale is None:
@@ -520,10 +382,10 @@ def _tables(axis: _Axis, settings: _Settings) -> list[relax.Expr]:
     return tables
 
 
-def _numbers(axis: _Axis) -> list[Any]:
+def _numbers(axis: ResizedAxis) -> list[Any]:
     """Return the integers that :class:`_Line` takes."""
     over, under = axis.ratio or (axis.new, axis.old)
-    return [_int64(each) for each in (axis.old, axis.new, over, under)]
+    return [int64(each) for each in (axis.old, axis.new, over, under)]
 
 
 def _sum(terms: Sequence[tirx.Expr]) -> tirx.Expr:
@@ -535,7 +397,3 @@ def _sum(terms: Sequence[tirx.Expr]) -> tirx.Expr:
 
 def _real(value: Any) -> tirx.Expr:
     return value.astype("float32")
-
-
-def _int64(value: Any) -> tirx.Expr:
-    return value if isinstance(value, tirx.Expr) else tirx.IntImm("int64", int(value))

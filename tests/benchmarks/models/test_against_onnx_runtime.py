@@ -77,6 +77,14 @@ def test_a_detection_may_be_missing_at_the_threshold_alone(missing: int, status:
     assert compare_run(_detections(every), _detections(some), _LIST)["status"] == status
 
 
+def test_a_list_whose_outputs_differ_in_rows_is_wrong() -> None:
+    expected, actual = _detections([0, 1, 2]), _detections([0, 1, 2])
+    actual["scores"] = actual["scores"][:2]
+    found = compare_run(actual, expected, _LIST)
+    assert found["status"] == "wrong"
+    assert found["detail"] == "rows: boxes 3, scores 2"
+
+
 def test_no_detection_is_a_list_too() -> None:
     assert compare_run(_detections([]), _detections([]), _LIST)["status"] == "right"
     assert compare_run(_detections([]), _detections([4, 5]), _LIST)["status"] == "wrong"
