@@ -299,6 +299,28 @@ def test_a_rank_that_changes_cannot_be_read() -> None:
         tvm_edge.compile(parsed(text), "llvm")
 
 
+APPENDED = """
+    g (int64 n, float[9,4] x) => (float[k,4] y) {
+        none = Constant <value = float[0,4] {}> ()
+        y = Loop (n, , none) <body = b (int64 i, bool c, float[0,4] s)
+            => (bool c2, float[1,4] s2) {
+            axis = Constant <value_ints = [0]> ()
+            row = Gather <axis = 0> (x, i)
+            wide = Unsqueeze (row, axis)
+            s2 = Concat <axis = 0> (s, wide)
+            c2 = Identity (c)
+        }>
+    }"""
+
+
+def test_lengths_that_a_body_declares_are_those_of_the_first_step() -> None:
+    """torchvision's Mask R-CNN: a list without rows, declared so, to which each step appends."""
+    model = parsed(APPENDED)
+    compiled = tvm_edge.compile(model, "llvm")
+    for steps in (0, 1, 5):
+        agree(model, compiled, inputs_of(model, steps))
+
+
 SUMS = """
     g (int64 n, float[5] x) => (float[1] y, float[k,ROW] rows) {
         zero = Constant <value = float[1] {0}> ()

@@ -39,6 +39,7 @@ def unify_loops(graph: onnx.GraphProto, opset: int) -> None:
         made = _loop_over_rows(node) if is_scan else None
         nodes += made or [node]
     for loop in [node for node in nodes if node.op_type == "Loop" and node.domain == ""]:
+        _forget_lengths(loop)
         nodes = _with_rows(nodes, loop)
         at = nodes.index(loop)
         nodes[at : at + 1] = [*_with_condition(loop), loop, *_read_from_outside(loop)]
@@ -152,6 +153,21 @@ def _moved_first(axis: int, rank: int) -> list[int]:
     order = list(range(1, rank))
     order.insert(axis % rank, 0)
     return order
+
+
+def _forget_lengths(loop: onnx.NodeProto) -> None:
+    """Take lengths of states out of a Loop's body: exporters write those of the first step there.
+
+    A list that each step appends to would be without elements in all of them, and onnxscript leaves
+    out of a Concat what has none.
+    """
+    (body,) = subgraphs(loop)
+    states = len(loop.input) - 2
+    for value in (*body.input[2:], *body.output[1 : 1 + states]):
+        if value.type.HasField("tensor_type"):
+            for dim in value.type.tensor_type.shape.dim:
+                dim.Clear()
+    del body.value_info[:]
 
 
 def _with_condition(loop: onnx.NodeProto) -> list[onnx.NodeProto]:
