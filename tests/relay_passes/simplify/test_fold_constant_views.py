@@ -64,3 +64,32 @@ def test_leaves_what_depends_on_an_input() -> None:
         builder.emit_func_output(result)
     folded = FoldConstantViews()(builder.get())
     assert "permute_dims" in folded.script()
+
+
+def test_a_shape_of_constants_is_a_tensor_of_constants() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((1, 3), "int64"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            numbers = builder.emit(relax.op.shape_to_tensor(relax.ShapeExpr([4, 0, 7])))
+            row = builder.emit(relax.op.reshape(numbers, (1, 3)))
+            result = builder.emit_output(relax.op.add(x, row))
+        builder.emit_func_output(result)
+    folded = FoldConstantViews()(builder.get())
+    *_, added = [b.value for block in folded["main"].body.blocks for b in block.bindings]
+    text = folded.script()
+    assert "shape_to_tensor" not in text and "reshape" not in text
+    values = {b.var: b.value for block in folded["main"].body.blocks for b in block.bindings}
+    made = values.get(added.args[1], added.args[1])
+    np.testing.assert_array_equal(made.value.numpy(), [[4, 0, 7]])
+
+
+def test_a_shape_of_the_run_stays() -> None:
+    builder = relax.BlockBuilder()
+    length = tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((length,), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(relax.op.shape_to_tensor(relax.ShapeExpr([length, 2])))
+        builder.emit_func_output(result)
+    assert "shape_to_tensor" in FoldConstantViews()(builder.get()).script()
