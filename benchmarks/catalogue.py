@@ -78,6 +78,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "zoo": Benchmark("benchmarks.models.zoo", "onnxruntime"),
     "model_zoo_pypi": Benchmark("benchmarks.models.model_zoo_pypi", "onnx, onnxruntime, PyPI"),
     "exports": Benchmark("benchmarks.models.exports", "onnx, onnxruntime, PyPI"),
+    "dynamic": Benchmark("benchmarks.models.dynamic", "onnx, onnxruntime, openvino, PyPI"),
     "onnx_conformance": Benchmark("benchmarks.models.onnx_conformance", "onnx"),
     "int8": Benchmark("benchmarks.models.int8", "onnxruntime; on a CPU openvino"),
     "precision": Benchmark("benchmarks.models.precision", "a GPU with float16, onnxruntime"),

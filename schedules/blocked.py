@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil, gcd
+from typing import Any
 
 import numpy as np
-from tvm import te, tirx, topi
+from tvm import sym, te, tirx, topi
 
+from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.knobs import CONFIG
 
@@ -25,6 +27,8 @@ __all__ = [
     "filled",
     "fills",
     "input_block",
+    "number_or_length",
+    "outputs",
     "pack_constant",
     "pack_filters",
     "pack_image",
@@ -41,6 +45,20 @@ DEPTHWISE = "depthwise_blocked"
 
 
 _FEW_CHANNELS = 4
+
+
+def number_or_length(length: int | tirx.Expr) -> Any:
+    """Return a length as Python's integer, or as the expression that it is."""
+    known = constant(length)
+    return length if known is None else known
+
+
+def outputs(length: Any, kernel: int, stride: int, dilation: int) -> Any:
+    """Return the number of windows along a padded axis, which may be open."""
+    room = length - dilation * (kernel - 1) - 1
+    if isinstance(length, int):
+        return room // stride + 1
+    return sym.Analyzer().simplify(tirx.floordiv(room, stride) + 1)
 
 
 def input_block(workload: ConvWorkload, block: int) -> int:
@@ -136,7 +154,7 @@ def repack_image(image: te.Tensor, channels: int, block: int) -> te.Tensor:
     As ``[N, C/block, H, W, block/g, g]``, where `g` divides both sizes: what lies side by side in
     either is one vector. A view joins the last two axes.
     """
-    batch, blocks, lines, columns, before = (int(dim) for dim in image.shape)
+    batch, blocks, lines, columns, before = map(number_or_length, image.shape)
     step = gcd(before, block)
     count, there = filled(channels, block) // block, blocks * before
 
@@ -157,7 +175,7 @@ def repack_image(image: te.Tensor, channels: int, block: int) -> te.Tensor:
 def pad_image(image: te.Tensor, padding: Sequence[int]) -> te.Tensor:
     """Zeros around the lines and columns of ``[N, C/b, H, W, b]``; the image itself if none."""
     top, left, bottom, right = padding
-    if not any(padding):
+    if all(isinstance(beyond, int) and not beyond for beyond in padding):
         return image
     return topi.nn.pad(image, [0, 0, top, left, 0], [0, 0, bottom, right, 0], name="padded")
 
@@ -194,10 +212,10 @@ def conv2d(
     """
     batch = image.shape[0]
     blocks, depth, kernel_h, kernel_w, block, lanes = (int(dim) for dim in filters.shape)
-    lines, columns = (int(dim) for dim in image.shape[2:4])
+    lines, columns = map(number_or_length, image.shape[2:4])
     padded = pad_image(image, padding)
-    out_h = (lines + padding[0] + padding[2] - dilation[0] * (kernel_h - 1) - 1) // strides[0] + 1
-    out_w = (columns + padding[1] + padding[3] - dilation[1] * (kernel_w - 1) - 1) // strides[1] + 1
+    out_h = outputs(lines + padding[0] + padding[2], kernel_h, strides[0], dilation[0])
+    out_w = outputs(columns + padding[1] + padding[3], kernel_w, strides[1], dilation[1])
     ky = te.reduce_axis((0, kernel_h), name="ky")
     kx = te.reduce_axis((0, kernel_w), name="kx")
     attrs = {CONFIG: config} if config else None

@@ -36,7 +36,7 @@ class Contraction:
     reduction : tuple[int, ...]
         Variables summed over.
     group : int
-        Consecutive channels that use the same elements of `data`.
+        Consecutive channels that use the same elements of `data`; 0 for all of an open number.
     strides : tuple[int, int]
         Elements of `data` per line and column of the output.
     window : tuple[int, ...]
@@ -99,14 +99,19 @@ def _size(block: s_tir.SBlock, position: int) -> int:
     return constant(block.iter_vars[position].dom.extent) or 0
 
 
-def match_contraction(block: s_tir.SBlock) -> Contraction | None:
-    """Recognise a sum of products that a register tile computes; ``None`` for anything else."""
+def match_contraction(block: s_tir.SBlock, *, open_axes: bool = False) -> Contraction | None:
+    """Recognise a sum of products that a register tile computes; ``None`` for anything else.
+
+    `open_axes` are for tiles that may end anywhere: lines, columns and rows of symbolic extents are
+    then as good as others. Without them a contraction has columns of known number, and symbolic
+    axes are like a batch.
+    """
     factors = _factors(block)
     if not is_product(block) or (columns := _columns(block)) is None:
         return None
     for i, weight in enumerate(reversed(factors)):
         if not uses(list(weight.indices), block.iter_vars[columns].var):
-            found = _match_operands(block, factors[i], weight, columns)
+            found = _match_operands(block, factors[i], weight, columns, open_axes)
             return None if found is None else replace(found, data_factor=i)
     return None
 
@@ -121,8 +126,11 @@ def _factors(block: s_tir.SBlock) -> list[ir.TensorLoad | None]:
     return [_load(factor) for factor in factors_of(block) or ()]
 
 
-def match_pooling(block: s_tir.SBlock) -> Contraction | None:
-    """Recognise a sum, maximum or minimum of loads; ``None`` for anything else."""
+def match_pooling(block: s_tir.SBlock, *, open_axes: bool = False) -> Contraction | None:
+    """Recognise a sum, maximum or minimum of loads; ``None`` for anything else.
+
+    `open_axes` are as in :func:`match_contraction`.
+    """
     body = block.body
     if not isinstance(body, tirx.BufferStore):
         return None
@@ -132,7 +140,7 @@ def match_pooling(block: s_tir.SBlock) -> Contraction | None:
     columns = _columns(block)
     if columns is None or total is None or data is None or not total.source.same_as(body.buffer):
         return None
-    return _match_operands(block, data, None, columns)
+    return _match_operands(block, data, None, columns, open_axes)
 
 
 def _load(expr: tirx.Expr) -> ir.TensorLoad | None:
@@ -149,7 +157,11 @@ def _columns(block: s_tir.SBlock) -> int | None:
 
 
 def _match_operands(
-    block: s_tir.SBlock, data: ir.TensorLoad, weight: ir.TensorLoad | None, columns: int
+    block: s_tir.SBlock,
+    data: ir.TensorLoad,
+    weight: ir.TensorLoad | None,
+    columns: int,
+    open_axes: bool,
 ) -> Contraction | None:
     variables = [v.var for v in block.iter_vars]
     reduction = tuple(
@@ -158,21 +170,27 @@ def _match_operands(
     column_stride = _coefficient(data.indices[-1], variables[columns])
     if not column_stride or any(uses(i, variables[columns]) for i in list(data.indices)[:-1]):
         return None
-    if not all(_size(block, p) for p in (columns, *reduction)):
+    sizes = [_size(block, p) for p in range(len(variables))]
+    if not all(sizes[p] for p in reduction):
         return None  # symbolic or empty
+    tiled = [size > 0 for size in sizes]
+    if open_axes:
+        tiled = [constant(var.dom.extent) != 0 for var in block.iter_vars]
+    if not tiled[columns]:
+        return None
     lines, line_stride = None, 1
     window_axes = [data.indices[-1]]
     channels, group = None, 1
     for p, var in enumerate(variables):
-        if p in reduction or p == columns or not _size(block, p):
+        if p in reduction or p == columns or not tiled[p]:
             continue  # a symbolic axis is not tiled
         if weight is None or not uses(list(weight.indices), var):
             if len(data.indices) > 1 and (step := _coefficient(data.indices[-2], var)):
                 lines, line_stride = p, step
                 window_axes.append(data.indices[-2])
         elif not uses(list(data.indices), var):
-            if channels is None or _size(block, p) > 1:
-                channels, group = p, _size(block, p)
+            if channels is None or sizes[p] != 1:
+                channels, group = p, sizes[p]
         elif (per_group := _group(data, var)) > 1:
             channels, group = p, per_group
     window = tuple(p for p in reduction if any(uses(axis, variables[p]) for axis in window_axes))

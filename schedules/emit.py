@@ -62,7 +62,7 @@ class Kernel:
 
 
 def function(
-    inputs: Sequence[Tensor], outputs: Sequence[Tensor], body: Callable[..., None]
+    inputs: Sequence[Tensor | tirx.Var], outputs: Sequence[Tensor], body: Callable[..., None]
 ) -> Kernel:
     """A kernel that keeps the loops it was written with.
 
@@ -71,10 +71,11 @@ def function(
     inputs, outputs : sequence of Tensor
         The parameters, outputs after inputs. The initial value of an output is not defined.
         Further outputs that nobody reads are the kernel's workspace, which the memory planner
-        then knows.
+        then knows. A variable among the inputs is a length that is passed by value.
     body : callable
-        Writes the statements; called with a buffer for each parameter.
+        Writes the statements; called with a buffer for each tensor.
     """
+    tensors = [each for each in inputs if isinstance(each, tuple)]
 
     def write(ins: Sequence[tirx.Buffer], outs: Sequence[tirx.Buffer]) -> tirx.Stmt:
         with IRBuilder() as builder:
@@ -85,7 +86,7 @@ def function(
     # TVM wants the very same expressions in a tensor and in its buffer.
     given = [
         te.placeholder([*map(_expression, shape)], dtype, f"in{i}")
-        for i, (shape, dtype) in enumerate(inputs)
+        for i, (shape, dtype) in enumerate(tensors)
     ]
     shapes = [[*map(_expression, shape)] for shape, _ in outputs]
     made = te.extern(
@@ -104,9 +105,11 @@ def function(
         ],
     )
     results = [made] if isinstance(made, te.Tensor) else list(made)
-    func = te.create_prim_func([*given, *results])
+    left = iter(given)
+    params = [next(left) if isinstance(each, tuple) else each for each in inputs]
+    func = te.create_prim_func([*params, *results])
     attrs = {"tirx.is_scheduled": True, "op_pattern": _OPAQUE}
-    return Kernel(func.with_attrs(attrs), tuple(inputs), tuple(outputs))
+    return Kernel(func.with_attrs(attrs), tuple(tensors), tuple(outputs))
 
 
 def _expression(size: Any) -> tirx.Expr:

@@ -67,7 +67,7 @@ def as_grid(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     -------
     PrimFunc or None
         ``None`` for what cannot be launched: functions that are not made of blocks, nests of
-        which cores share only a part, workspace of symbolic size, too much private memory.
+        which cores share only a part, too much private memory.
     """
     if not isinstance(func.body, s_tir.SBlockRealize):
         return None
@@ -80,8 +80,6 @@ def as_grid(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     for buffer in root.alloc_buffers:
         users = sum(_uses(nest, buffer) for nest in nests)
         (shared if users > 1 else private).append(buffer)
-    if any(constant(dim) is None for buffer in shared for dim in buffer.shape):
-        return None
     launches = [nest if _is_shared(nest) else _alone(nest) for nest in nests]
     body, local = _in_private_memory(sequence(launches), private)
     block = s_tir.SBlock([], [], [], root.name_hint, body, alloc_buffers=local)

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tvm import s_tir, tirx
+from tvm import s_tir, sym, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis import get_sblock_info
 from tvm.s_tir.schedule import LoopRV, SBlockRV
@@ -101,15 +101,14 @@ def open_contraction(
     if opened is None:
         return None
     sch, block = opened
-    conv = match_contraction(sch.get(block))
+    conv = match_contraction(sch.get(block), open_axes=True)
     if conv is None or str(sch.get(block).writes[0].source.dtype) != accumulator_dtype:
         return None
     known = {"float32", "float16"}
     if accumulator_dtype == "int32":  # what follows them is anything
         known |= {"int8", "uint8", "int32"}
     params = sch.mod["main"].params
-    # A length that is passed by value: only the run tells how many rows there are.
-    if any(not isinstance(p.ty, tirx.BufferType) or str(p.dtype) not in known for p in params):
+    if any(isinstance(p.ty, tirx.BufferType) and str(p.dtype) not in known for p in params):
         return None
     return sch, block, conv
 
@@ -142,8 +141,8 @@ def aligned_consumer(sch: Schedule, block: SBlockRV) -> SBlockRV | None:
     stmt = sch.get(consumers[0])
     if any(v.iter_type != tirx.IterVar.DataPar for v in stmt.iter_vars):
         return None
-    shape = [constant(dim) for dim in accumulators.shape]
-    if shape != [constant(v.dom.extent) for v in stmt.iter_vars]:
+    sizes = [v.dom.extent for v in stmt.iter_vars]
+    if len(sizes) != len(accumulators.shape) or not all(map(_are_equal, accumulators.shape, sizes)):
         return None  # a padding: the loops of the reduction would not reach its end
     reads = [a for a in accesses(stmt)[0] if a.buffer.same_as(accumulators)]
     return consumers[0] if all(_indexed_by(access, stmt) for access in reads) else None
@@ -163,11 +162,13 @@ def epilogue_stores_in_order(
 ) -> bool:
     """Return whether `epilogue` stores the result of `block` element by element, in its order.
 
-    `block` sums products of static extents. Each accumulator is then used once, where it stands; a
-    kernel that is written out may keep them wherever it likes.
+    Each accumulator is then used once, where it stands; a kernel that is written out may keep them
+    wherever it likes.
     """
-    shapes = [constant(v.dom.extent) for v in block.iter_vars]
-    if None in shapes or 0 in shapes or str(block.iter_vars[0].var.ty.dtype) != "int32":
+    if (
+        any(constant(v.dom.extent) == 0 for v in block.iter_vars)
+        or str(block.iter_vars[0].var.ty.dtype) != "int32"
+    ):
         return False
     if factors_of(block) is None:
         return False
@@ -180,6 +181,11 @@ def epilogue_stores_in_order(
     if not isinstance(epilogue.body, tirx.BufferStore) or len(epilogue.writes) != 1:
         return False
     return bool(epilogue.writes[0].source.same_as(func.params[-1]))
+
+
+def _are_equal(one: tirx.Expr, other: tirx.Expr) -> bool:
+    """Return whether two lengths are equal, whatever those of the run."""
+    return bool(sym.Analyzer().can_prove_equal(one, other))
 
 
 def _indexed_by(access: Access, block: s_tir.SBlock) -> bool:

@@ -43,17 +43,17 @@ class Window(ReductionRule):
         return None if found is None else self._schedule(sch, block, found, spec)
 
 
-def match_depthwise(block: s_tir.SBlock) -> Contraction | None:
+def match_depthwise(block: s_tir.SBlock, *, open_axes: bool = False) -> Contraction | None:
     """A convolution whose output channels each read one input channel of their own."""
-    conv = match_contraction(block)
+    conv = match_contraction(block, open_axes=open_axes)
     if conv is None or conv.channels is not None or not conv.window:
         return None
     return None if _extent(block, conv.channel_sum) > 1 else conv
 
 
-def match_pool(block: s_tir.SBlock) -> Contraction | None:
+def match_pool(block: s_tir.SBlock, *, open_axes: bool = False) -> Contraction | None:
     """Maximum, minimum or average that leaves an image of more than one column."""
-    pool = match_pooling(block)
+    pool = match_pooling(block, open_axes=open_axes)
     if pool is None or not pool.window or _extent(block, (pool.columns,)) == 1:
         return None
     return pool

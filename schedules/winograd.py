@@ -17,9 +17,10 @@ from functools import cache
 import numpy as np
 from tvm import te, tirx
 
-from tvm_edge.schedules.blocked import pad_image
+from tvm_edge.schedules.blocked import number_or_length, pad_image
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.knobs import CONFIG
+from tvm_edge.schedules.open_lengths import Length, ceil_div
 
 __all__ = [
     "PRODUCT",
@@ -141,11 +142,11 @@ def conv2d_winograd(
         ``[N, O/l, OH, OW, l]``.
     """
     size = m + _KERNEL - 1
-    batch, depth, lines, columns, block = (int(dim) for dim in image.shape)
+    batch, depth, lines, columns, block = map(number_or_length, image.shape)
     blocks, lanes = int(filters.shape[1]), int(filters.shape[4])
     top, left, bottom, right = padding
     out_h, out_w = lines + top + bottom - _KERNEL + 1, columns + left + right - _KERNEL + 1
-    tiles_h, tiles_w = -(-out_h // m), -(-out_w // m)
+    tiles_h, tiles_w = ceil_div(out_h, m), ceil_div(out_w, m)
     tiles = batch * tiles_h * tiles_w
     # Tiles at the border may reach beyond the padding: their outputs there are not stored.
     more_h, more_w = tiles_h * m - out_h, tiles_w * m - out_w
@@ -197,7 +198,7 @@ def conv2d_winograd(
     return combine_outputs(product, m, (batch, out_h, out_w))
 
 
-def combine_outputs(product: te.Tensor, m: int, size: tuple[int, int, int]) -> te.Tensor:
+def combine_outputs(product: te.Tensor, m: int, size: Sequence[Length]) -> te.Tensor:
     """Transform products back to an image.
 
     Parameters
@@ -205,7 +206,7 @@ def combine_outputs(product: te.Tensor, m: int, size: tuple[int, int, int]) -> t
     product : te.Tensor
         ``[(m+2)**2, O, N * tiles]``, and the lanes of a block of channels where there are blocks.
     m : {2, 4}
-    size : tuple of int
+    size : sequence of int or Expr
         Batch, lines and columns of the image.
 
     Returns
@@ -214,7 +215,7 @@ def combine_outputs(product: te.Tensor, m: int, size: tuple[int, int, int]) -> t
         ``[N, O, OH, OW]``, followed by lanes.
     """
     batch, out_h, out_w = size
-    tiles_h, tiles_w = -(-out_h // m), -(-out_w // m)
+    tiles_h, tiles_w = ceil_div(out_h, m), ceil_div(out_w, m)
     _, channels, tiles, *lanes = product.shape
     frequencies, dtype = m + _KERNEL - 1, product.dtype
     a = transforms(m)[2]

@@ -23,6 +23,7 @@ CLASSES = (
     "Device",
     "DeviceSpec",
     "Diagnosis",
+    "Dim",
     "Profile",
     "Remote",
     "TensorSpec",

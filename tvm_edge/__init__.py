@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         WrongResult,
     )
     from tvm_edge.hardware import Device, DeviceSpec, devices
-    from tvm_edge.report import CompileReport, TensorSpec
+    from tvm_edge.report import CompileReport, Dim, TensorSpec
     from tvm_edge.rpc import Remote, connect
     from tvm_edge.runtime import BenchmarkResult, CompiledModel, Profile, load
     from tvm_edge.tuning import TuneResult, tune
@@ -71,6 +71,7 @@ _HOME = {
     "DeviceSpec": "hardware",
     "devices": "hardware",
     "CompileReport": "report",
+    "Dim": "report",
     "TensorSpec": "report",
     "Remote": "rpc",
     "connect": "rpc",
@@ -102,6 +103,7 @@ __all__ = [  # noqa: RUF022 - the seven functions first, as a reader meets them
     "DeviceSpec",
     "DeviceUnavailableError",
     "Diagnosis",
+    "Dim",
     "InputError",
     "InvalidLaunch",
     "InvalidModelError",

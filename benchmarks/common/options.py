@@ -117,6 +117,7 @@ _NUMBERS: dict[str, Any] = {
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 
 _SHARED: dict[str, dict[str, Any]] = {
+    "cases": {**_NAMES, "help": "cases"},
     "jobs": {"type": _count, "metavar": "N", "help": "compilations at a time"},
     "json": {**_FILE, "help": "write all that was measured to this file"},
     "layers": _NUMBERS,
@@ -130,6 +131,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "rows": _NUMBERS,
     "runtimes": {**_NAMES, "help": "runtimes to compare"},
     "seconds": {"type": float, "metavar": "S", "help": "of timed runs in a process"},
+    "shapes": _NUMBERS,
     "spaces": _NUMBERS,
     "target": {"metavar": "TARGET", "help": "target to compile for"},
     "targets": {**_NAMES, "metavar": "TARGET", "help": "targets to compile for"},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 
 from benchmarks.common.paths import ROOT
 
-__all__ = ["Job", "child_command", "require_child", "run_child"]
+__all__ = ["Job", "child_command", "require_child", "run_child", "run_child_within"]
 
 Job = Callable[..., dict[str, Any]]
 """Takes words of a command line, and last the folder with its files as a path."""
@@ -34,19 +35,51 @@ def run_child(module: str, *arguments: object, **environment: str) -> dict[str, 
     dict
         With the one key ``failed`` if the process failed: its status and the last line it wrote.
     """
-    done = subprocess.run(
+    return run_child_within(None, module, *arguments, **environment)
+
+
+def run_child_within(
+    seconds: float | None, module: str, *arguments: object, **environment: str
+) -> dict[str, Any]:
+    """Run a job that is ended after a time, with all processes that it started.
+
+    Parameters
+    ----------
+    seconds : float or None
+        ``None`` for any time.
+    module, *arguments, **environment
+        As of :func:`run_child`.
+
+    Returns
+    -------
+    dict
+        As of :func:`run_child`.
+    """
+    process = subprocess.Popen(
         child_command(module, *arguments),
         cwd=ROOT,
         env={**os.environ, **environment},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
+        start_new_session=seconds is not None,  # a compiler that it started ends with it
     )
-    if done.returncode == 0:
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"more than {seconds:.0f} s"}
+    finally:
+        if process.poll() is None:  # late, or this process is interrupted
+            if seconds is None:
+                process.kill()
+            else:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode == 0:
+        result: dict[str, Any] = json.loads(output.splitlines()[-1])
         return result
-    reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-    return {"failed": f"exit status {done.returncode}: {reason[:200]}"}
+    reason = (errors.strip().splitlines() or ["no message"])[-1]
+    return {"failed": f"exit status {process.returncode}: {reason[:200]}"}
 
 
 def require_child(module: str, *arguments: object, **environment: str) -> dict[str, Any]:

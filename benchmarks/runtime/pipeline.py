@@ -188,7 +188,7 @@ def _memory(pinned: str, folder: Path) -> dict[str, Any]:
     """KiB of anonymous and shared memory after so many frames, and the frames' rate."""
     model = _load(pinned, folder)
     (spec,) = model.inputs
-    frame = {spec.name: np.ones(spec.static_shape, "float32")}
+    frame = {spec.name: np.ones(spec.typical_shape, "float32")}
     before, after = _MEMORY_FRAMES
     found = {}
     start = perf_counter()

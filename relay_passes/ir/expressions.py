@@ -7,10 +7,11 @@ from typing import TypeGuard
 
 import numpy as np
 import tvm
-from tvm import relax, tirx
+from tvm import relax, sym, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.typical import typical
 
 __all__ = [
     "KERNEL_CALLS",
@@ -24,7 +25,9 @@ __all__ = [
     "kernel_calls",
     "lengths_of",
     "may_hold_tensors",
+    "same_length",
     "static_shape",
+    "typical_shape",
     "unused_name",
     "with_bindings",
     "with_blocks",
@@ -88,6 +91,19 @@ def lengths_of(ty: relax.Type) -> tuple[int | tirx.Expr, ...] | None:
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return None
     return tuple(int(d) if isinstance(d, tirx.IntImm) else d for d in ty.shape.values)
+
+
+def typical_shape(ty: relax.Type) -> tuple[int, ...] | None:
+    """Return the shape of a tensor's type, open lengths as they typically are."""
+    lengths = lengths_of(ty)
+    return None if lengths is None else tuple(typical(length) for length in lengths)
+
+
+def same_length(a: int | tirx.Expr, b: int | tirx.Expr) -> bool:
+    """Return whether two lengths are known to be equal."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    return bool(sym.Analyzer().can_prove_equal(a, b))
 
 
 def may_hold_tensors(ty: relax.Type) -> bool:

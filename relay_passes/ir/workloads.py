@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from tvm import relax
 
-from tvm_edge.relay_passes.ir.expressions import constant_of, is_call, static_shape
+from tvm_edge.relay_passes.ir.expressions import (
+    constant_of,
+    is_call,
+    lengths_of,
+    static_shape,
+    typical_shape,
+)
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.int8 import image_block
 
@@ -19,16 +25,20 @@ INT8_TYPES = ("int8", "uint8")
 
 
 def conv_workload(
-    call: relax.Expr, dtypes: Collection[str | tuple[str, str, str]] = ("float32",)
+    call: relax.Expr,
+    dtypes: Collection[str | tuple[str, str, str]] = ("float32",),
+    *,
+    open_too: bool = False,
 ) -> tuple[ConvWorkload, np.ndarray] | None:
     """Return the workload of a convolution in NCHW and its filters; ``None`` unless both are known.
 
     `dtypes` are those that all of its tensors may be of, or three of image, filters and result.
+    Of an image with open lengths, if asked for those too, it is the workload of typical ones.
     """
     if not is_call(call, "relax.nn.conv2d"):
         return None
     weights = constant_of(call.args[1])
-    workload = None if weights is None else workload_of(call, weights)
+    workload = None if weights is None else workload_of(call, weights, open_too=open_too)
     if weights is None or workload is None:
         return None
     if 0 in (workload.batch, workload.channels, workload.height, workload.width):
@@ -39,11 +49,16 @@ def conv_workload(
     return replace(workload, dtype=own[0] if own[0] in INT8_TYPES else "float32"), weights
 
 
-def workload_of(call: relax.Call, filters: np.ndarray) -> ConvWorkload | None:
+def workload_of(
+    call: relax.Call, filters: np.ndarray, *, open_too: bool = False
+) -> ConvWorkload | None:
     """Return the workload of a convolution with these filters; ``None`` unless in NCHW."""
     attrs = call.attrs
     layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
+    lengths = lengths_of(call.args[0].ty)
     shape = static_shape(call.args[0].ty)
+    if open_too and lengths is not None and len(lengths) == 4 and isinstance(lengths[1], int):
+        shape = typical_shape(call.args[0].ty)
     if layouts != ("NCHW", "OIHW", "NCHW") or shape is None:
         return None
     top, left, bottom, right = (int(p) for p in attrs.padding)

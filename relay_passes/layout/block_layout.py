@@ -11,16 +11,17 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tvm
-from tvm import relax, topi
+from tvm import relax, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.ops.movement import CONCAT
 from tvm_edge.ops.registry import of_call
-from tvm_edge.relay_passes.ir.expressions import const, constant_of, static_shape
+from tvm_edge.relay_passes.ir.expressions import const, constant_of, lengths_of, typical_shape
 from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv
 from tvm_edge.relay_passes.layout.choose_blocks import choose_blocked
@@ -113,6 +114,18 @@ class BlockLayout:
         return choose_blocked(func, self._spec, self._configs), {}
 
 
+def _image_lengths(ty: relax.Type) -> tuple[Any, ...]:
+    """Return the shape of an image, of which batch, lines and columns may be open."""
+    lengths = lengths_of(ty)
+    assert lengths is not None, "only images of known shapes have blocks"
+    return lengths
+
+
+def _is_pixel(size: Sequence[Any]) -> bool:
+    """Return whether lines and columns are known to be one."""
+    return all(isinstance(length, int) and length == 1 for length in size)
+
+
 @mutator
 class _Blocker(PyExprMutator):
     def __init__(
@@ -200,12 +213,10 @@ class _Blocker(PyExprMutator):
             return known
         if (expr, block) in self._repacked:
             return self._repacked[expr, block]
-        shape = static_shape(expr.ty)
-        assert shape is not None
-        batch, channels, *size = shape
+        batch, channels, *size = _image_lengths(expr.ty)
         if known is not None and block > 1 and (self._layouts or expr not in self._plain):
             value = self._in_other_blocks(known, block)
-        elif block == 1 or (size == [1, 1] and channels % block == 0):
+        elif block == 1 or (_is_pixel(size) and channels % block == 0):
             value = relax.op.reshape(
                 self.visit_expr(expr), (batch, channels // block, *size, block)
             )
@@ -226,10 +237,8 @@ class _Blocker(PyExprMutator):
 
     def _in_other_blocks(self, image: BlockedImage, block: int) -> relax.Expr:
         """The blocks of an image in another size."""
-        shape = static_shape(image.var.ty)
-        assert shape is not None
-        batch, _, *size, before = shape
-        if size == [1, 1] and image.channels % before == image.channels % block == 0:
+        batch, _, *size, before = _image_lengths(image.var.ty)
+        if _is_pixel(size) and image.channels % before == image.channels % block == 0:
             return relax.op.reshape(image.var, (batch, image.channels // block, *size, block))
         value = self.builder_.call_te(
             repack_image, image.var, image.channels, block, primfunc_name_hint="repack"
@@ -252,7 +261,7 @@ class _Blocker(PyExprMutator):
         if expr not in self._blocked:
             sources = list(dict.fromkeys(channel.image for channel in picked))
             picks = [(sources.index(channel.image), channel.number) for channel in picked]
-            shapes = [static_shape(source.ty) or () for source in sources]
+            shapes = [_image_lengths(source.ty) for source in sources]
             dtype = str(expr.ty.dtype)
             name = self.builder_.add_func(gather_channels(shapes, picks, dtype), "gather_channels")
             block = shapes[0][-1]
@@ -271,10 +280,8 @@ class _Blocker(PyExprMutator):
         return list(parts.fields)
 
     def _unpacked(self, image: BlockedImage, ty: relax.Type) -> relax.Expr:
-        shape = static_shape(ty)
-        assert shape is not None
-        size = list(shape[2:])
-        if size == [1, 1] and image.channels % image.block == 0:
+        shape = _image_lengths(ty)
+        if _is_pixel(shape[2:]) and image.channels % image.block == 0:
             return relax.op.reshape(image.var, shape)
         return self.builder_.call_te(
             unpack_image, image.var, image.channels, primfunc_name_hint="unpack"
@@ -284,8 +291,10 @@ class _Blocker(PyExprMutator):
         """`value` over blocked images, and its channels; ``None`` if it stays as it is."""
         if not isinstance(value, relax.Call) or not isinstance(value.op, tvm.ir.Op):
             return None
-        shape = static_shape(value.ty)
-        if shape is None or len(shape) != 4 or 0 in shape:
+        shape = lengths_of(value.ty)
+        if shape is None or len(shape) != 4 or not isinstance(shape[1], int):
+            return None
+        if any(isinstance(length, int) and not length for length in shape):
             return None
         blocks = of_call(value).blocks
         if blocks == "unary":
@@ -305,7 +314,7 @@ class _Blocker(PyExprMutator):
         config = self._chosen.get(call)
         if config is None:
             return None
-        found = conv_workload(call)
+        found = conv_workload(call, open_too=True)
         assert found is not None, "only convolutions with a workload are chosen"
         workload, weights = found
         block = config.block
@@ -352,7 +361,9 @@ class _Blocker(PyExprMutator):
             return None
         return relax.Call(call.op, [image.var, *call.args[1:]], call.attrs), image.channels
 
-    def _binary(self, call: relax.Call, shape: tuple[int, ...]) -> tuple[relax.Expr, int] | None:
+    def _binary(
+        self, call: relax.Call, shape: tuple[int | tirx.Expr, ...]
+    ) -> tuple[relax.Expr, int] | None:
         values = [constant_of(arg) for arg in call.args]
         images = [
             self._operand(arg) if value is None else None
@@ -397,7 +408,7 @@ class _Blocker(PyExprMutator):
         axes = [int(axis) % 4 for axis in call.attrs.axis or []]
         if image is None or sorted(axes) != [2, 3] or not call.attrs.keepdims:
             return None
-        shape = static_shape(image.var.ty)
+        shape = typical_shape(image.var.ty)
         assert shape is not None, "only images of known shapes have blocks"
         height, width = shape[2:4]
         if height * width <= _LONG_MEAN:
@@ -415,7 +426,7 @@ class _Blocker(PyExprMutator):
         if not self._planned and (first is None or None in images):
             return None
         block = self._planned or (first.block if first is not None else 0)
-        sizes = [(static_shape(part.ty) or (0, 0))[1] for part in parts]
+        sizes = [_image_lengths(part.ty)[1] for part in parts]
         if any(size % block for size in sizes[:-1]):
             return None
         known = [self._packed(part, block) for part in parts]

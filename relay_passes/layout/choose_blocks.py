@@ -13,7 +13,7 @@ from tvm import relax
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.ops.registry import of_call
-from tvm_edge.relay_passes.ir.expressions import bindings_of, static_shape
+from tvm_edge.relay_passes.ir.expressions import bindings_of, static_shape, typical_shape
 from tvm_edge.relay_passes.ir.workloads import conv_workload
 from tvm_edge.relay_passes.place.label_operators import operands
 from tvm_edge.schedules.blocked import input_block
@@ -48,13 +48,15 @@ def choose_blocked(
     others: list[relax.Expr] = [func.body.body]
     for binding in bindings_of(func):
         value, var = binding.value, binding.var
-        found = conv_workload(value)
-        config = None
+        found = conv_workload(value, open_too=True)
+        config, measured = None, False
         if found is not None:
-            config = configs.get(found[0]) or choose_config(found[0], spec)
+            # Measured is what a kernel of fixed lengths takes.
+            fixed = static_shape(value.args[0].ty) is not None
+            measured = fixed and found[0] in configs
+            config = configs[found[0]] if measured else choose_config(found[0], spec)
         if config is not None and found is not None and config.algorithm != "plain":
             chosen[value] = config
-            measured = found[0] in configs
             gain[var] = float("inf") if measured else _gain(found[0], config, spec)
             group.add(var)
             if input_block(found[0], config.block) > 1:
@@ -101,7 +103,7 @@ def _gain(workload: ConvWorkload, config: ConvConfig, spec: DeviceSpec) -> float
 
 def _transform(image: relax.Expr, spec: DeviceSpec) -> float:
     """Seconds to pack or unpack an image, which mostly is in a cache."""
-    shape = static_shape(image.ty) or ()
+    shape = typical_shape(image.ty) or ()
     size = 4.0
     for dim in shape:
         size *= dim

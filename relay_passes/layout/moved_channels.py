@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 
-from tvm_edge.relay_passes.ir.expressions import is_call, static_shape
+from tvm_edge.relay_passes.ir.expressions import is_call, lengths_of, same_length
 
 __all__ = ["BlockedImage", "Channel", "MovedChannels"]
 
@@ -27,9 +27,9 @@ class BlockedImage:
     @property
     def block(self) -> int:
         """Channels in a block."""
-        shape = static_shape(self.var.ty)
-        assert shape is not None
-        return shape[-1]
+        lengths = lengths_of(self.var.ty)
+        assert lengths is not None and isinstance(lengths[-1], int)
+        return lengths[-1]
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,17 @@ class MovedChannels:
     def _move(self, var: relax.Var, value: relax.Call, channels: np.ndarray) -> None:
         if is_call(value, "relax.split"):
             if int(value.attrs.axis) % 4 == 1 and channels.ndim == 1:
-                sizes = [(static_shape(part) or (0, 0))[1] for part in value.ty.fields]
+                sizes = [(lengths_of(part) or (0, 0))[1] for part in value.ty.fields]
                 self._splits[var] = np.split(channels, np.cumsum(sizes)[:-1])
             return
-        before, after = static_shape(value.args[0].ty), static_shape(value.ty)
+        before, after = lengths_of(value.args[0].ty), lengths_of(value.ty)
         if before is None or after is None:
             return
         if is_call(value, "relax.reshape"):
             grouped = after[1:-2]
-            if before[0] == after[0] and before[-2:] == after[-2:] and grouped:
+            kept = zip((before[0], *before[-2:]), (after[0], *after[-2:]), strict=True)
+            known = all(isinstance(length, int) for length in grouped)
+            if grouped and known and all(same_length(a, b) for a, b in kept):
                 self._picked[var] = channels.reshape(grouped)
             return
         rank = len(after)

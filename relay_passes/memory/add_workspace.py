@@ -5,13 +5,16 @@ So the memory planner knows it, shares it between kernels, and nothing is alloca
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, is_call
 from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.schedules.base import workspace_of
+from tvm_edge.schedules.open_lengths import wide
 
 __all__ = ["AddWorkspace"]
 
@@ -59,8 +62,11 @@ class _Rewriter(PyExprMutator):
         kernel, result = self._renamed[op.args[0]], op.ty_args[0]
         several = isinstance(result, relax.TupleType)
         own = list(result.fields) if several else [result]
+        place = _lengths(self._mod[kernel], op)
         room = [
-            relax.TensorType([int(d) for d in buffer.shape], str(buffer.dtype), own[0].vdevice)
+            relax.TensorType(
+                [wide(dim, place) for dim in buffer.shape], str(buffer.dtype), own[0].vdevice
+            )
             for buffer in workspace_of(self._mod[kernel])
         ]
         results = [*own, *room]
@@ -72,3 +78,24 @@ class _Rewriter(PyExprMutator):
         made = emit_at(self.builder_, call, self._var)
         items = [relax.TupleGetItem(made, index) for index in range(len(own))]
         return relax.Tuple([self.builder_.emit(each) for each in items]) if several else items[0]
+
+
+def _lengths(kernel: tirx.PrimFunc, call: relax.Call) -> Callable[[tirx.Var], tirx.Expr]:
+    """Return a function from a kernel's variables to what a call has in their place."""
+    found: dict[tirx.Var, tirx.Expr] = {}
+    given = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else [call.args[1]]
+    results = call.ty_args[0]
+    made = list(results.fields) if isinstance(results, relax.TupleType) else [results]
+    types = [*given, *made]
+    for param, argument in zip(kernel.params, types, strict=False):  # workspace comes last
+        if not isinstance(param.ty, tirx.BufferType):
+            found[param] = argument
+            continue
+        tensor = argument if isinstance(argument, relax.TensorType) else argument.ty
+        lengths = list(tensor.shape.values) if tensor.shape is not None else []
+        if len(lengths) != len(param.shape):
+            continue  # a result in its place in a larger tensor
+        for dim, length in zip(param.shape, lengths, strict=True):
+            if isinstance(dim, tirx.Var):
+                found.setdefault(dim, length)
+    return found.__getitem__

@@ -29,9 +29,11 @@ from tvm_edge.schedules.cpu.loops import (
     peel_remainder,
     vectorize_rows,
 )
+from tvm_edge.schedules.cpu.overlap import mark_tiles
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import epilogue_of, fuse, fuse_axes, isolate, open_reduction
+from tvm_edge.schedules.typical import typical
 
 __all__ = [
     "Conv2dBlocked",
@@ -103,6 +105,8 @@ class Tile:
         Output channels in a block.
     padded : bool
         Whether the image has to be padded.
+    open_lines, open_columns : bool
+        Whether only the run tells how many there are: the sizes are typical ones.
     """
 
     outer: int
@@ -116,11 +120,14 @@ class Tile:
     filter_bytes: int
     lanes: int
     padded: bool
+    open_lines: bool = False
+    open_columns: bool = False
 
     @property
     def flattens(self) -> bool:
         """Return whether lines can be fused with columns."""
-        return self.window == (1, 1) and self.strides == (1, 1) and not self.padded
+        fixed = not (self.open_lines or self.open_columns)
+        return fixed and self.window == (1, 1) and self.strides == (1, 1) and not self.padded
 
 
 def candidates(size: Tile, spec: DeviceSpec) -> list[Knobs]:
@@ -155,9 +162,8 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
         # Accumulators, the filters' vectors of a step, one broadcast element.
         most = max(1, (spec.vector_registers - filters - 1) // filters)
         for columns in range(1, min(most, size.columns) + 1):
-            tall = (
-                range(1, min(most // columns, size.lines) + 1) if columns == size.columns else [1]
-            )
+            whole = columns == size.columns and not size.open_columns
+            tall = range(1, min(most // columns, size.lines) + 1) if whole else [1]
             for lines in tall:
                 if (lines * columns * filters + filters + 1) > spec.vector_registers and (
                     lines * columns * filters > 1
@@ -165,9 +171,11 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
                     continue
                 for order in ("lines", "blocks"):
                     # Tasks of pixels are whole tiles: nothing of a parallel loop can be peeled.
-                    if order == "lines" and (size.lines == 1 and size.columns % columns):
+                    pixels = size.lines == 1 and not size.open_lines
+                    cut = size.columns % columns and not size.open_columns
+                    if order == "lines" and pixels and cut:
                         continue
-                    if order == "lines" and size.lines % lines:
+                    if order == "lines" and size.lines % lines and not size.open_lines:
                         continue
                     for padding in ("task", "whole") if size.padded else ("whole",):
                         if padding == "task" and order == "blocks":
@@ -180,10 +188,14 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
     vectors = max(1, size.lanes // spec.lanes())
     filters = knobs.blocks * vectors
     full, rest = divmod(size.columns, knobs.columns)
+    if size.open_columns and rest:  # the last tile is a whole one
+        full, rest = full + 1, 0
     row = full * _tile_cost(knobs.lines * knobs.columns, filters, size.steps)
     if rest:
         row += _tile_cost(knobs.lines * rest, filters, size.steps)
     line_tasks, lines_left = divmod(size.lines, knobs.lines)
+    if lines_left and size.open_lines:
+        line_tasks, lines_left = line_tasks + 1, 0
     if lines_left:  # the tile is as wide as the image, and a task has all lines
         row = line_tasks * row + _tile_cost(lines_left * size.columns, filters, size.steps)
         line_tasks = 1
@@ -279,7 +291,12 @@ class OpenedConv:
             vectorize_rows(sch, self.stage, spec)
             done.append(self.stage)
         # After which TVM moves no producer of it.
-        return sch.decompose_reduction(block, first), done
+        begin = sch.decompose_reduction(block, first)
+        if not knobs.flat:
+            for axis, length in ((2, knobs.lines), (3, knobs.columns)):
+                if constant(sch.get(self.epilogue).iter_vars[axis].dom.extent) is None:
+                    mark_tiles(sch, [begin, block, self.epilogue], axis, length)
+        return begin, done
 
 
 def open_conv(func: tirx.PrimFunc, name: str) -> OpenedConv | None:
@@ -292,7 +309,9 @@ def open_conv(func: tirx.PrimFunc, name: str) -> OpenedConv | None:
         return None
     stage = isolate(sch, block, sch.get(block).reads[0].source)
     epilogue = epilogue_of(sch, block)
-    if not can_peel(sch, sch.get_loops(block)[3]):
+    column = sch.get_loops(block)[3]
+    fixed = all(constant(var.dom.extent) is not None for var in sch.get(block).iter_vars[:4])
+    if fixed and not can_peel(sch, column):
         return None
     return OpenedConv(sch, block, epilogue, stage)
 
@@ -327,9 +346,10 @@ def stride_of(size: int, outputs: int, window: int) -> int:
 
 def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
     """The sizes of a blocked convolution, read off its block."""
-    n, o, y, x, v, co, ky, kx, ci = (constant(var.dom.extent) or 1 for var in stmt.iter_vars)
+    n, o, y, x, v, co, ky, kx, ci = (typical(var.dom.extent) for var in stmt.iter_vars)
     image, filters = (region.source for region in stmt.reads)
-    lines, columns = (constant(dim) or 1 for dim in image.shape[2:4])
+    lines, columns = (typical(dim) for dim in image.shape[2:4])
+    open_axes = [constant(stmt.iter_vars[axis].dom.extent) is None for axis in (2, 3)]
     strides = (stride_of(lines, y, ky), stride_of(columns, x, kx))
     return Tile(
         outer=n,
@@ -339,12 +359,12 @@ def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
         steps=co * ky * kx * ci,
         window=(ky, kx),
         strides=strides,
-        image_bytes=touched(
-            4 * prod(constant(dim) or 1 for dim in image.shape[1:]), (ky, kx), strides
-        ),
-        filter_bytes=4 * prod(constant(dim) or 1 for dim in filters.shape),
+        image_bytes=touched(4 * prod(typical(dim) for dim in image.shape[1:]), (ky, kx), strides),
+        filter_bytes=4 * prod(typical(dim) for dim in filters.shape),
         lanes=v,
         padded=padded,
+        open_lines=open_axes[0],
+        open_columns=open_axes[1],
     )
 
 
@@ -398,12 +418,12 @@ def schedule_blocks(
     first : LoopRV
         The outermost loop of the reduction, where the caller splits off the initialisation.
     """
-    sizes = [extent(sch, loop) or 1 for loop in sch.get_loops(block)]
+    sizes = [typical(sch.get(loop).extent) for loop in sch.get_loops(block)]
     vectors = prod(sizes) // (extent(sch, loops.lane) or 1)
     sch.set_scope(block, 0, "local")
     *window, channel = loops.reduction
     blocks, inner_block = sch.split(loops.blocks, factors=[None, knobs.blocks])
-    rest = (extent(sch, loops.columns) or 1) % knobs.columns
+    rest = _remainder(sch, loops.columns, knobs.columns)
     columns, column = sch.split(loops.columns, factors=[None, knobs.columns])
     if rest:
         peel_remainder(sch, [columns, column])
@@ -413,7 +433,7 @@ def schedule_blocks(
     lines: LoopRV | None = None
     ragged = False
     if loops.lines is not None:
-        ragged = (extent(sch, loops.lines) or 1) % knobs.lines != 0
+        ragged = _remainder(sch, loops.lines, knobs.lines)
         lines, line = sch.split(loops.lines, factors=[None, knobs.lines])
         if ragged:
             peel_remainder(sch, [lines, line])
@@ -423,7 +443,7 @@ def schedule_blocks(
         tasks = [*loops.outer, blocks, *([] if ragged else own)]
         serial = [*(own if ragged else []), columns]
     else:
-        along = lines is not None and (extent(sch, lines) or 1) > 1
+        along = lines is not None and extent(sch, lines) != 1
         pixels = [loop for loop in (lines, None if along else columns) if loop is not None]
         shared = knobs.padding == "whole"
         tasks = [*loops.outer, *pixels, *([blocks] if shared else [])]
@@ -446,3 +466,9 @@ def schedule_blocks(
         sch.unroll(loop)
     sch.vectorize(lane)
     return task, [*window, steps][0]
+
+
+def _remainder(sch: Schedule, loop: LoopRV, size: int) -> bool:
+    """Return whether the last of the tiles of a loop is a shorter one, which has to be peeled."""
+    length = extent(sch, loop)
+    return length is not None and length % size != 0

@@ -15,14 +15,17 @@ __all__ = ["gather_channels"]
 
 
 def gather_channels(
-    sources: Sequence[tuple[int, ...]], picks: Sequence[tuple[int, int]], dtype: str = "float32"
+    sources: Sequence[tuple[int | tirx.Expr, ...]],
+    picks: Sequence[tuple[int, int]],
+    dtype: str = "float32",
 ) -> tirx.PrimFunc:
     """Copy chosen channels of blocked images into a blocked image.
 
     Parameters
     ----------
-    sources : sequence of tuple of int
-        Shapes ``[N, C/b, H, W, b]`` of the images; all but the number of blocks are equal.
+    sources : sequence of tuple of int or tirx.Expr
+        Shapes ``[N, C/b, H, W, b]`` of the images; all but the number of blocks are equal, and
+        batch, lines and columns may be open.
     picks : sequence of (int, int)
         For each channel of the result the image it is from and its number there. The result is
         filled up to whole blocks with the last one.
@@ -34,11 +37,19 @@ def gather_channels(
     tirx.PrimFunc
         ``(*images, result)``, scheduled: lines are shared out to the cores.
     """
-    batch, _, lines, columns, block = sources[0]
+    lengths = zip(("batch", "lines", "columns"), (sources[0][i] for i in (0, 2, 3)), strict=True)
+    batch, lines, columns = (
+        length if isinstance(length, int) else tirx.Var(name, "int64") for name, length in lengths
+    )
+    block = int(sources[0][4])
     blocks = -(-len(picks) // block)
-    images = [tirx.decl_buffer(shape, dtype, name=f"image{i}") for i, shape in enumerate(sources)]
+    images = [
+        tirx.decl_buffer((batch, shape[1], lines, columns, block), dtype, name=f"image{i}")
+        for i, shape in enumerate(sources)
+    ]
     result = tirx.decl_buffer((batch, blocks, lines, columns, block), dtype, name="gathered")
-    task, column = tirx.Var("task", "int32"), tirx.Var("x", "int32")
+    index = "int32" if all(isinstance(d, int) for d in (batch, lines, columns)) else "int64"
+    task, column = tirx.Var("task", index), tirx.Var("x", index)
     n, y = tirx.floordiv(task, lines), tirx.floormod(task, lines)
     copies = []
     for channel in range(blocks * block):

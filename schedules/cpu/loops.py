@@ -20,8 +20,10 @@ from tvm_edge.schedules.accesses import (
     uses,
 )
 from tvm_edge.schedules.analysis import accepts, divisors, extent
+from tvm_edge.schedules.cpu.overlap import mark_tiles
 from tvm_edge.schedules.cpu.transpose import Transpose, match_transpose
 from tvm_edge.schedules.stages import fuse
+from tvm_edge.schedules.typical import typical
 
 __all__ = [
     "MIN_PARALLEL_WORK",
@@ -110,7 +112,8 @@ def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     if not loops or 0 in sizes:
         return
     transpose = match_transpose(stmt, spec)
-    if transpose is not None and can_peel(sch, loops[-1]):
+    fits = _may_be_written_twice(sch, stmt) if None in sizes else can_peel(sch, loops[-1])
+    if transpose is not None and fits:
         _schedule_transpose(sch, block, transpose, spec)
         return
     found, _ = accesses(stmt)
@@ -130,11 +133,18 @@ def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     size = extent(sch, body)
     lanes, border = _vectors_of(sch, stmt, body, variables[len(loops) - taken :], spec)
     exact = size is not None and size % lanes == 0 and not border
-    if lanes > 1:
+    twice = _may_be_written_twice(sch, stmt)
+    if size is None and taken == 1 and twice and _in_order(stmt, variables[-1]):
+        lanes = lanes_of(stmt, spec)
+        body, lane = sch.split(body, factors=[None, lanes])
+        sch.vectorize(lane)
+        axis = next(i for i, v in enumerate(stmt.iter_vars) if v.var.same_as(variables[-1]))
+        mark_tiles(sch, [block], axis, lanes)
+    elif lanes > 1:
         body, _, lane = split_vectors(sch, body, 1, lanes, peel=border)
         accepts(sch.vectorize, lane)
-    total = prod(s for s in sizes if s is not None)
-    if None not in sizes and total * len(found) < MIN_PARALLEL_WORK * lanes:
+    total = prod(typical(var.dom.extent) for var in stmt.iter_vars)
+    if total * len(found) < MIN_PARALLEL_WORK * lanes:
         return
     rows = prod(s or spec.cores for s in sizes[: len(loops) - taken])
     if rows == 1 or (rows < spec.cores and not exact):
@@ -143,6 +153,22 @@ def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
         accepts(sch.parallel, fuse(sch, [*outer, body]))
     else:
         accepts(sch.parallel, fuse(sch, outer))
+
+
+def _may_be_written_twice(sch: Schedule, block: s_tir.SBlock) -> bool:
+    """Return whether elements may be calculated twice: TVM puts none in the place of an operand.
+
+    Its ``StorageRewrite`` does that with tensors that a kernel allocates.
+    """
+    return any(block.writes[0].source.same_as(param) for param in sch.mod["main"].params)
+
+
+def _in_order(block: s_tir.SBlock, var: tirx.Var) -> bool:
+    """Return whether every access moves element by element with a variable, or not at all."""
+    found, outside = accesses(block)
+    moves = all(stride(access, var) in (0, 1) for access in found)
+    decides = any(uses(condition, var) for condition in branch_conditions(block))
+    return moves and not decides and not any(var.same_as(other) for other in outside)
 
 
 def _whole_vectors(sizes: Sequence[int | None], most: int, lanes: int) -> int:
@@ -170,12 +196,19 @@ def _schedule_transpose(
     stmt = sch.get(block)
     lanes = lanes_of(stmt, spec)
     loops = list(sch.get_loops(block))
-    sizes = [extent(sch, loop) or 1 for loop in loops]
+    sizes = [typical(sch.get(loop).extent) for loop in loops]
+    open_row = extent(sch, loops[transpose.row]) is None
     columns = fuse(sch, loops[-transpose.columns :])
     outer = [loop for i, loop in enumerate(loops[: -transpose.columns]) if i != transpose.row]
     depth = min(transpose.depth, sizes[transpose.row])
     strips, row = sch.split(loops[transpose.row], factors=[None, depth])
-    tiles, _, lane = split_vectors(sch, columns, 1, min(lanes, extent(sch, columns) or 1))
+    if open_row:
+        mark_tiles(sch, [block], transpose.row, depth)
+    if extent(sch, columns) is None:
+        mark_tiles(sch, [block], len(loops) - 1, lanes)
+        tiles, lane = sch.split(columns, factors=[None, lanes])
+    else:
+        tiles, _, lane = split_vectors(sch, columns, 1, min(lanes, extent(sch, columns) or 1))
     sch.reorder(*outer, strips, tiles, row, lane)
     sch.vectorize(lane)
     if prod(sizes) * len(accesses(stmt)[0]) < MIN_PARALLEL_WORK * lanes:

@@ -36,7 +36,7 @@ def match_transpose(block: s_tir.SBlock, spec: DeviceSpec) -> Transpose | None:
     """Recognise a block that writes along its last variables and reads along another one."""
     found = accesses(block)[0]
     variables = list(block.iter_vars)
-    if not variables or any(not constant(var.dom.extent) for var in variables):
+    if not variables or any(constant(var.dom.extent) == 0 for var in variables):
         return None
     last = variables[-1].var
     if any(stride(a, last) != 1 for a in found if a.is_store):
@@ -60,7 +60,9 @@ def _equal_steps(variables: Sequence[tirx.IterVar], found: Sequence[Access]) -> 
     count = 1
     while count < len(variables):
         before, after = variables[-count - 1], variables[-count]
-        size = constant(after.dom.extent) or 0
+        size = constant(after.dom.extent)
+        if size is None or constant(before.dom.extent) is None:
+            return count
         for access in found:
             step, inner = stride(access, before.var), stride(access, after.var)
             if step is None or inner is None or step != inner * size:

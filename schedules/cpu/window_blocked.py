@@ -23,10 +23,12 @@ from tvm_edge.schedules.cpu.loops import (
     peel_remainder,
     vectorize_rows,
 )
+from tvm_edge.schedules.cpu.overlap import mark_parts, mark_tiles
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.cpu.window_knobs import WindowKnobs, WindowSize, best_window_knobs
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import ReductionRule, epilogue_of, fuse, isolate
+from tvm_edge.schedules.typical import typical
 
 __all__ = ["WindowBlocked", "Windows", "schedule_windows", "size_of_windows"]
 
@@ -41,10 +43,23 @@ class WindowBlocked(ReductionRule):
     def schedule(self, sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> Schedule | None:
         """Schedule the reduction if it goes over such windows."""
         data = _windowed(sch.get(block), spec)
-        if data is None or not can_peel(sch, sch.get_loops(block)[3]):
+        if data is None:
+            return None
+        *_, y, x, _, _, _ = sch.get(block).iter_vars
+        open_axes = {
+            axis: var.dom.extent
+            for axis, var in ((2, y), (3, x))
+            if constant(var.dom.extent) is None
+        }
+        if not open_axes and not can_peel(sch, sch.get_loops(block)[3]):
             return None
         windows = schedule_windows(sch, block, data, spec)
-        sch.decompose_reduction(block, windows.first)
+        begin = sch.decompose_reduction(block, windows.first)
+        marked = [begin, block, windows.epilogue]
+        if 2 in open_axes:
+            mark_parts(sch, marked, 2, windows.knobs.lines)
+        if 3 in open_axes:
+            mark_tiles(sch, marked, 3, windows.knobs.columns)
         schedule_rest(sch, windows.done, spec)
         return sch
 
@@ -61,11 +76,13 @@ class Windows:
         The block that reads the accumulators.
     done : list of SBlockRV
         Blocks with a schedule.
+    knobs : WindowKnobs
     """
 
     first: LoopRV
     epilogue: SBlockRV
     done: list[SBlockRV]
+    knobs: WindowKnobs
 
 
 def schedule_windows(
@@ -89,10 +106,10 @@ def schedule_windows(
     config = sch.get(block).annotations.get(CONFIG)
     knobs = read_knobs(WindowKnobs, str(config)) if config else best_window_knobs(size, spec)
     n, o, y, x, lane, ky, kx, *_ = sch.get_loops(block)
-    work = prod(extent(sch, loop) or 1 for loop in sch.get_loops(block))
+    work = prod(typical(sch.get(loop).extent) for loop in sch.get_loops(block))
     sch.set_scope(block, 0, "local")
     chunks, line = sch.split(y, factors=[None, knobs.lines])
-    rest = size.columns % knobs.columns
+    rest = extent(sch, x) is not None and size.columns % knobs.columns
     columns, column = sch.split(x, factors=[None, knobs.columns])
     if rest:
         peel_remainder(sch, [columns, column])
@@ -116,7 +133,7 @@ def schedule_windows(
         sch.compute_at(stage, task, preserve_unit_loops=True)
         vectorize_rows(sch, stage, spec)
         done.append(stage)
-    return Windows(ky, epilogue, done)
+    return Windows(ky, epilogue, done, knobs)
 
 
 def _windowed(block: s_tir.SBlock, spec: DeviceSpec) -> tirx.Buffer | None:
@@ -126,7 +143,7 @@ def _windowed(block: s_tir.SBlock, spec: DeviceSpec) -> tirx.Buffer | None:
     if kinds != expected or not isinstance(block.body, tirx.BufferStore):
         return None
     sizes = [constant(var.dom.extent) for var in block.iter_vars]
-    if None in sizes or 0 in sizes or not _is_block(sizes[4] or 0, spec):
+    if 0 in sizes or None in sizes[4:] or not _is_block(sizes[4] or 0, spec):
         return None
     lane = block.iter_vars[4].var
     found = accesses(block)[0]
@@ -144,8 +161,8 @@ def _is_block(size: int, spec: DeviceSpec) -> bool:
 
 def size_of_windows(block: s_tir.SBlock, data: tirx.Buffer, *, padded: bool) -> WindowSize:
     """The sizes of a reduction over windows of `data`, read off its block."""
-    n, o, y, x, v, ky, kx, *_ = (constant(var.dom.extent) or 1 for var in block.iter_vars)
-    shape = [constant(dim) or 1 for dim in data.shape]
+    n, o, y, x, v, ky, kx, *_ = (typical(var.dom.extent) for var in block.iter_vars)
+    shape = [typical(dim) for dim in data.shape]
     nbytes = data.dtype.bits // 8
     return WindowSize(
         batch=n,
@@ -158,4 +175,5 @@ def size_of_windows(block: s_tir.SBlock, data: tirx.Buffer, *, padded: bool) -> 
         line_bytes=prod(shape[3:]) * nbytes,
         image_bytes=prod(shape) * nbytes,
         padded=padded,
+        open_lines=constant(block.iter_vars[2].dom.extent) is None,
     )

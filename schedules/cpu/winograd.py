@@ -18,12 +18,17 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import extent, inline_spatial, root_blocks
 from tvm_edge.schedules.cpu.blocked import Knobs, Loops, Tile, best_knobs, schedule_blocks
-from tvm_edge.schedules.cpu.loops import can_peel, peel_remainder, vectorize_rows
+from tvm_edge.schedules.cpu.loops import can_peel, peel_remainder, schedule_spatial, vectorize_rows
+from tvm_edge.schedules.cpu.overlap import mark_parts, mark_tiles
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import ReductionRule, fuse
+from tvm_edge.schedules.typical import typical
 from tvm_edge.schedules.winograd import PRODUCT, STAGES
 
 __all__ = ["Winograd", "product_tile"]
+
+_OPEN_TILES = 8
+"""Tiles of a task, where only the run tells how many are in a line."""
 
 
 class Winograd(ReductionRule):
@@ -33,7 +38,10 @@ class Winograd(ReductionRule):
 
     def schedule(self, sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> Schedule | None:
         """Schedule the reduction if it is the product of transformed images."""
-        if sch.get(block).name_hint != PRODUCT or not can_peel(sch, sch.get_loops(block)[2]):
+        if sch.get(block).name_hint != PRODUCT:
+            return None
+        is_open = constant(sch.get(block).iter_vars[2].dom.extent) is None
+        if not is_open and not can_peel(sch, sch.get_loops(block)[2]):
             return None
         input_rows, transformed, output_rows, output = map(sch.get_sblock, STAGES)
         padding = [b for b in sch.get_producers(input_rows) if _is_stage(sch, b)]
@@ -42,8 +50,11 @@ class Winograd(ReductionRule):
         placed = {PRODUCT, *STAGES, *(sch.get(b).name_hint for b in padding)}
         epilogue = [b for b in others if sch.get(b).name_hint not in placed]
         m = constant(sch.get(output_rows).iter_vars[2].dom.extent) or 1
-        tile_columns = -(-(constant(sch.get(output).iter_vars[3].dom.extent) or 1) // m)
-        _schedule_inputs(sch, padding, input_rows, transformed, tile_columns, spec)
+        if is_open:
+            _schedule_open_inputs(sch, padding, input_rows, transformed, spec)
+        else:
+            tile_columns = -(-(constant(sch.get(output).iter_vars[3].dom.extent) or 1) // m)
+            _schedule_inputs(sch, padding, input_rows, transformed, tile_columns, spec)
         _schedule_products(sch, block, spec)
         _schedule_outputs(sch, output_rows, [output, *epilogue], last, m)
         return sch
@@ -78,10 +89,37 @@ def _schedule_inputs(
         vectorize_rows(sch, block, spec)
 
 
+def _schedule_open_inputs(
+    sch: Schedule,
+    padding: list[SBlockRV],
+    rows: SBlockRV,
+    transformed: SBlockRV,
+    spec: DeviceSpec,
+) -> None:
+    """Schedule the inputs of an open image, whose lines of tiles no loop of known length has.
+
+    A task is a channel block of some tiles, and the image is padded before all of them.
+    """
+    frequency, channel, tile, lane = sch.get_loops(transformed)
+    chunks, tile = sch.split(tile, factors=[None, _OPEN_TILES])
+    sch.reorder(channel, chunks, tile, frequency, lane)
+    sch.parallel(sch.fuse(channel, chunks))
+    sch.compute_at(rows, tile, preserve_unit_loops=True)
+    sch.set_scope(rows, 0, "local")
+    for loop in (frequency, *sch.get_loops(rows)[-3:-1]):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    sch.vectorize(sch.get_loops(rows)[-1])
+    mark_parts(sch, [transformed], 2, _OPEN_TILES)
+    mark_parts(sch, [rows], 1, _OPEN_TILES)
+    for block in padding:
+        schedule_spatial(sch, block, spec)
+
+
 def product_tile(stmt: s_tir.SBlock) -> Tile:
     """The sizes of the products of a Winograd convolution, read off their block."""
     frequencies, blocks, tiles, lanes, depth, channels = (
-        constant(var.dom.extent) or 1 for var in stmt.iter_vars
+        typical(var.dom.extent) for var in stmt.iter_vars
     )
     return Tile(
         outer=frequencies,
@@ -95,6 +133,7 @@ def product_tile(stmt: s_tir.SBlock) -> Tile:
         filter_bytes=4 * prod((blocks, depth, channels, lanes)),
         lanes=lanes,
         padded=False,
+        open_columns=constant(stmt.iter_vars[2].dom.extent) is None,
     )
 
 
@@ -107,7 +146,9 @@ def _schedule_products(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     _, first = schedule_blocks(
         sch, block, store, knobs, Loops([frequency], blocks, None, tiles, lane, reduction)
     )
-    sch.decompose_reduction(block, first)
+    begin = sch.decompose_reduction(block, first)
+    if constant(sch.get(store).iter_vars[2].dom.extent) is None:
+        mark_tiles(sch, [begin, block, store], 2, knobs.columns)
 
 
 def _schedule_outputs(
@@ -119,7 +160,8 @@ def _schedule_outputs(
     because something uses their results twice.
     """
     batch, channel, y, x, lane = sch.get_loops(last)
-    exact, exact_columns = ((extent(sch, loop) or 1) % m == 0 for loop in (y, x))
+    # Of open images each pixel is stored if it is one: rows of tiles are no place to cut.
+    exact, exact_columns = ((extent(sch, loop) or m) % m == 0 for loop in (y, x))
     lines, line = sch.split(y, factors=[None, m])
     columns, column = sch.split(x, factors=[None, m])
     if not exact:

@@ -7,6 +7,7 @@ limits. The last rule accepts anything.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from tvm import tirx
 
@@ -18,8 +19,9 @@ from tvm_edge.schedules.gpu.dense import Dense
 from tvm_edge.schedules.gpu.direct import Direct
 from tvm_edge.schedules.gpu.dot_products import has_dot_products, with_dot_products
 from tvm_edge.schedules.gpu.fallback import Fallback
+from tvm_edge.schedules.gpu.flat import Flat
 from tvm_edge.schedules.gpu.item_blocks import ItemBlocks
-from tvm_edge.schedules.gpu.launch import guard_empty_grids, schedule_spatial
+from tvm_edge.schedules.gpu.launch import schedule_spatial
 from tvm_edge.schedules.gpu.reduce import Reduce
 from tvm_edge.schedules.gpu.subgroup import SubGroup
 from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled
@@ -27,6 +29,7 @@ from tvm_edge.schedules.gpu.tiled_blocks import TiledBlocks
 from tvm_edge.schedules.gpu.window import schedule_window
 from tvm_edge.schedules.gpu.winograd import WinogradOutput
 from tvm_edge.schedules.gpu.workspace import workspace_outside
+from tvm_edge.schedules.open_lengths import narrow_open, with_wide_scalars
 from tvm_edge.schedules.windows import Window, match_depthwise, match_pool
 
 __all__ = ["RULES", "schedule"]
@@ -35,6 +38,7 @@ RULES: tuple[ScheduleRule, ...] = (
     TiledBlocks(),
     ItemBlocks(),
     WinogradOutput(),
+    Flat(),
     Elementwise(schedule_spatial),
     SubGroup(depthwise=False),
     SubGroup(depthwise=True),
@@ -44,9 +48,9 @@ RULES: tuple[ScheduleRule, ...] = (
     Direct("direct", "float32"),
     Direct("direct_int8", "int32"),
     Conv2d(),
-    Window("depthwise", match_depthwise, schedule_window),
+    Window("depthwise", partial(match_depthwise, open_axes=True), schedule_window),
     Dense(),
-    Window("pool", match_pool, schedule_window),
+    Window("pool", partial(match_pool, open_axes=True), schedule_window),
     Reduce(),
     Fallback(),
 )
@@ -63,10 +67,11 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     spec : DeviceSpec
         The GPU: its cores and limits decide tiles and work-groups.
     """
-    scheduled = apply_first(RULES, func, spec)
+    scheduled = apply_first(RULES, narrow_open(func), spec)
     assert scheduled is not None, "the last rule takes any function"
     scheduled = _multiplied(scheduled, spec)
-    return replace(scheduled, func=workspace_outside(guard_empty_grids(scheduled.func)))
+    done = workspace_outside(scheduled.func)
+    return replace(scheduled, func=with_wide_scalars(done))
 
 
 def _multiplied(scheduled: Scheduled, spec: DeviceSpec) -> Scheduled:

@@ -11,10 +11,11 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import accepts
 from tvm_edge.schedules.contraction import match_contraction
-from tvm_edge.schedules.gpu.launch import schedule_rest
+from tvm_edge.schedules.gpu.launch import power_of_two, schedule_rest
 from tvm_edge.schedules.gpu.reduce import is_narrow
 from tvm_edge.schedules.gpu.tile import Axes, choose_tile, schedule_tile
 from tvm_edge.schedules.stages import ReductionRule, epilogue_of, fuse_lines, isolate
+from tvm_edge.schedules.typical import typical
 
 __all__ = ["Conv2d"]
 
@@ -34,23 +35,26 @@ class Conv2d(ReductionRule):
 
     def schedule(self, sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> Schedule | None:
         """Schedule the reduction if it is a convolution that is not depthwise."""
-        conv = match_contraction(sch.get(block))
+        conv = match_contraction(sch.get(block), open_axes=True)
         if conv is None or conv.channels is None or (conv.lines is None and not conv.window):
+            return None
+        if conv.group == 0:
             return None
         if is_narrow(sch.get(block), spec, _RESULTS_PER_CORE):
             return None
         padding = isolate(sch, block, conv.data.source)
         epilogue = epilogue_of(sch, block)
-        conv = match_contraction(sch.get(block))
+        conv = match_contraction(sch.get(block), open_axes=True)
         if conv is None:  # a dilated transposed convolution whose flipped weights were inlined
             return None
-        if conv.lines is not None and conv.columns == conv.lines + 1:
+        is_open = _is_open(sch, block, conv.columns)
+        if conv.lines is not None and conv.columns == conv.lines + 1 and not is_open:
             conv = fuse_lines(sch, block, epilogue, conv)
         if padding is not None:
             # A condition on each load costs less than to write and read the padded copy.
             accepts(sch.compute_inline, padding)
         loops = sch.get_loops(block)
-        sizes = [constant(var.dom.extent) or 1 for var in sch.get(block).iter_vars]
+        sizes = [typical(var.dom.extent) for var in sch.get(block).iter_vars]
         assert conv.channels is not None
         # After fusing, lines that could not be fused are like a batch.
         outer = [p for p in range(len(sizes)) if p not in (conv.channels, conv.columns)]
@@ -60,7 +64,7 @@ class Conv2d(ReductionRule):
             spec,
             outer=prod(sizes[p] for p in outer),
             channels=sizes[conv.channels],
-            columns=sizes[conv.columns],
+            columns=power_of_two(sizes[conv.columns]) if is_open else sizes[conv.columns],
             most_channels=conv.group,
         )
         schedule_tile(
@@ -78,3 +82,7 @@ class Conv2d(ReductionRule):
         )
         schedule_rest(sch, [block, epilogue], spec)
         return sch
+
+
+def _is_open(sch: Schedule, block: SBlockRV, position: int) -> bool:
+    return constant(sch.get(block).iter_vars[position].dom.extent) is None

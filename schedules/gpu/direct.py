@@ -12,21 +12,21 @@ inside. It stores only the results that the tile before it did not.
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from tvm import s_tir, sym, tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.base import WORKSPACE, ScheduleRule
-from tvm_edge.schedules.emit import Tensor, each, function, hold
+from tvm_edge.schedules.emit import Tensor, each, either, function, hold
 from tvm_edge.schedules.float16 import as_stored
 from tvm_edge.schedules.gpu.direct_conv import DirectConv
 from tvm_edge.schedules.gpu.epilogue import Memory, as_vectors
 from tvm_edge.schedules.gpu.item_space import legal_items
 from tvm_edge.schedules.gpu.items import Items, ItemTile
 from tvm_edge.schedules.gpu.write_direct import write_direct
+from tvm_edge.schedules.gpu.written import buffers_of, kernel_of, tensors_of
+from tvm_edge.schedules.open_lengths import length_of, total
 from tvm_edge.schedules.workgroup import WorkGroup, choose_work_group, takes
 
 __all__ = ["Direct", "direct_kernel", "tiled_kernel"]
@@ -77,25 +77,48 @@ def direct_kernel(
         ``None`` leaves it to the call. The function then has three more int8 tensors before the
         result. Their lengths are the work-items of a work-group along x, y and z.
     """
-    params = list(conv.func.params)
-    tensors: list[Tensor] = [([int(d) for d in b.shape], str(b.dtype)) for b in params]
     pad = conv.padding
     room: list[Tensor] = []
     if pad is not None:
         padded = pad.writes[0].source
         value = as_stored(pad.body.value)
         dtype = str(padded.dtype) if value is None else "float16"
-        room = [([prod(int(d) for d in padded.shape)], dtype)]
-    free = [] if group is not None else [tirx.Var(f"items_{axis}", "int64") for axis in "xyz"]
+        room = [([total(map(length_of, padded.shape))], dtype)]
+    if group is None:
+        return _free_kernel(conv, tile, room, spec)
+    sizes = group.sizes
+
+    def body(flat: list[Any]) -> None:
+        if pad is not None:
+            _write_padding(pad, buffers_of(conv.func), flat, spec)
+        if conv.is_open and tile.lines * tile.columns > 1:
+            fits = tirx.all(conv.lines >= tile.lines, conv.columns >= tile.columns)
+            single = ItemTile(tile.channels, 1, 1)
+            either(
+                fits,
+                lambda: write_direct(conv, tile, sizes, flat, spec),
+                lambda: write_direct(conv, single, sizes, flat, spec),
+            )
+            return
+        write_direct(conv, tile, sizes, flat, spec)
+
+    return kernel_of(conv.func, room, body)
+
+
+def _free_kernel(
+    conv: DirectConv, tile: ItemTile, room: list[Tensor], spec: DeviceSpec
+) -> tirx.PrimFunc:
+    """Write the function whose call chooses the work-groups."""
+    tensors = tensors_of(conv.func)
+    free = [tirx.Var(f"items_{axis}", "int64") for axis in "xyz"]
 
     def body(*buffers: Any) -> None:
         before = len(tensors) - 1
         own = [*buffers[:before], *buffers[before + len(free) :]]
         flat = as_vectors([*tensors, *room], own)
-        if pad is not None:
-            _write_padding(pad, params, flat, spec)
-        items = [tirx.Cast("int32", size) for size in free] if group is None else group.sizes
-        write_direct(conv, tile, items, flat, spec)
+        if conv.padding is not None:
+            _write_padding(conv.padding, buffers_of(conv.func), flat, spec)
+        write_direct(conv, tile, [tirx.Cast("int32", size) for size in free], flat, spec)
 
     given = [*tensors[:-1], *(([size], "int8") for size in free)]
     made = function(given, [tensors[-1], *room], body).func
@@ -105,7 +128,7 @@ def direct_kernel(
 def _write_padding(
     pad: s_tir.SBlock, params: list[tirx.Buffer], flat: list[Any], spec: DeviceSpec
 ) -> None:
-    sizes = [constant(v.dom.extent) or 1 for v in pad.iter_vars]
+    sizes = [length_of(v.dom.extent) for v in pad.iter_vars]
 
     def put(at: tirx.Expr) -> None:
         places, rest = [], at
@@ -121,4 +144,4 @@ def _write_padding(
         value = pad.body.value if stored is None else stored
         flat[-1][at] = memory.flattened(value, variables)
 
-    each(spec, prod(sizes), put)
+    each(spec, total(sizes), put)

@@ -25,12 +25,14 @@ from tvm_edge.schedules.gpu.items import (
 from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.gpu.reduce import is_narrow
 from tvm_edge.schedules.knobs import read_knobs
+from tvm_edge.schedules.open_lengths import Length, ceil_div, length_of, total
 from tvm_edge.schedules.stages import (
     epilogue_of,
     epilogue_stores_in_order,
     isolate,
     open_contraction,
 )
+from tvm_edge.schedules.typical import typical
 from tvm_edge.schedules.words import as_byte, dot, dot_operands, factors_of
 from tvm_edge.schedules.workgroup import Problem, Read
 
@@ -52,6 +54,10 @@ class DirectConv:
         Channels in a block of the result, 0 where it is in NCHW.
     own_channels : bool
         Whether each channel reads data of its own, of an item with several.
+    sizes, lengths : list
+        Of the block's variables: typical ones, and those of a run.
+    lines, columns : int or Expr
+        Of a run.
     accumulator_dtype : {"float32", "int32"}
         Type of the accumulators.
     multiplied : {"float32", "float16", "int32"}
@@ -75,14 +81,15 @@ class DirectConv:
         self.func, self.block, self.epilogue, self.padding = func, block, epilogue, padding
         self.conv = conv
         self.vars = [v.var for v in block.iter_vars]
-        self.sizes = [constant(v.dom.extent) or 1 for v in block.iter_vars]
+        self.sizes = [typical(v.dom.extent) for v in block.iter_vars]
+        self.lengths = [length_of(v.dom.extent) for v in block.iter_vars]
         self.is_depthwise = conv.channels is None
         # Filters of :mod:`~tvm_edge.schedules.gpu.packed` end with whole vectors of channels.
         last = conv.weight.indices[-1] if conv.weight is not None else None
         self.is_packed = isinstance(last, tirx.FloorMod) and constant(last.b) == VECTOR
         given = block.annotations.get(ITEMS)
         self.items = read_knobs(Items, str(given)) if given else None
-        self.lines, self.columns = self.sizes[conv.lines], self.sizes[conv.columns]
+        self.lines, self.columns = self.lengths[conv.lines], self.lengths[conv.columns]
         self.channels = 1 if conv.channels is None else self.sizes[conv.channels]
         operands = factors_of(block)
         assert operands is not None, "a contraction has two factors"
@@ -106,12 +113,12 @@ class DirectConv:
     def of(func: tirx.PrimFunc, accumulator_dtype: str = "float32") -> DirectConv | None:
         """Analyze `func`; return ``None`` if it is something else or accumulates otherwise."""
         opened = open_contraction(func, accumulator_dtype)
-        if opened is None or opened[2].lines is None:
+        if opened is None or opened[2].lines is None or opened[2].group == 0:
             return None
         sch, block, conv = opened
         stage = isolate(sch, block, conv.data.source)
         epilogue = epilogue_of(sch, block)
-        if match_contraction(sch.get(block)) is None:
+        if match_contraction(sch.get(block), open_axes=True) is None:
             return None
         # Padded by a launch of its own where many channels read it: loads then need no condition
         # and can be vectors. A depthwise convolution reads as much as that launch would write.
@@ -142,22 +149,47 @@ class DirectConv:
             tiles = [
                 ItemTile(1, lines, columns)
                 for lines, columns in ((1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (2, 4))
-                if lines <= self.lines and columns <= self.columns
+                if lines <= self.typical_lines and columns <= self.typical_columns
             ]
             fitting = [tile for tile in tiles if prod(self.space(tile)) >= wanted]
             return fitting[-1] if fitting else tiles[0]
         channels = VECTOR
         while not self.is_packed and self.conv.group % channels:
             channels //= 2
-        return ItemTile(channels, 1, min(VECTOR, self.columns))
+        return ItemTile(channels, 1, min(VECTOR, self.typical_columns))
+
+    @property
+    def typical_lines(self) -> int:
+        """Lines that an image typically has."""
+        assert self.conv.lines is not None
+        return self.sizes[self.conv.lines]
+
+    @property
+    def typical_columns(self) -> int:
+        """Columns that an image typically has."""
+        return self.sizes[self.conv.columns]
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether only the run tells how large images are."""
+        return not (isinstance(self.lines, int) and isinstance(self.columns, int))
 
     def space(self, tile: ItemTile) -> tuple[int, int, int]:
-        """Count the work-items along columns, lines, and all else."""
+        """Count the work-items along columns, lines, and all else, typically."""
         outer = prod(self.sizes[p] for p in self.conv.outer)
         return (
-            -(-self.columns // tile.columns),
-            -(-self.lines // tile.lines),
+            -(-self.typical_columns // tile.columns),
+            -(-self.typical_lines // tile.lines),
             outer * -(-self.channels // tile.channels),
+        )
+
+    def run_space(self, tile: ItemTile) -> tuple[Length, Length, Length]:
+        """Count the work-items of a run."""
+        outer = total(self.lengths[p] for p in self.conv.outer)
+        return (
+            ceil_div(self.columns, tile.columns),
+            ceil_div(self.lines, tile.lines),
+            total([outer, -(-self.channels // tile.channels)]),
         )
 
     def problem(self, tile: ItemTile) -> Problem:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import tvm_ffi
@@ -13,6 +12,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.schedules.accesses import IF_THEN_ELSE, coefficient, nodes_in, uses
 from tvm_edge.schedules.emit import Tensor
+from tvm_edge.schedules.open_lengths import Length, divides, length_of, total
 from tvm_edge.schedules.words import WORD, loads_of
 
 __all__ = ["Epilogue", "Memory", "as_vectors", "place_in_block", "substituted"]
@@ -23,9 +23,14 @@ Variables = Sequence[tuple[tirx.Var, Any]]
 def as_vectors(tensors: Sequence[Tensor], buffers: Sequence[Any]) -> list[Any]:
     """Return a kernel's parameters as vectors with 32-bit indices; their own have 64."""
     return [
-        T.buffer_proxy(T.decl_buffer([max(1, prod(shape))], dtype, buffer.data))
+        T.buffer_proxy(T.decl_buffer([_elements(shape)], dtype, buffer.data))
         for (shape, dtype), buffer in zip(tensors, buffers, strict=True)
     ]
+
+
+def _elements(shape: Sequence[Length]) -> Length:
+    count = total(shape)
+    return max(1, count) if isinstance(count, int) else count
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class Memory:
         """Return the offset of an element in its buffer."""
         place: tirx.Expr = tirx.const(0, "int32")
         for index, size in zip(indices, buffer.shape, strict=True):
-            place = place * int(size) + substituted(index, variables)
+            place = place * length_of(size) + substituted(index, variables)
         return self.simplify.simplify(place)
 
     def flattened(self, expr: tirx.Expr, variables: Variables) -> tirx.Expr:
@@ -68,9 +73,9 @@ class Memory:
         """Return whether all loads of `expr` lie side by side along `axis`."""
         return all(_step(offset, axis) == 1 for offset in self.offsets_in(expr))
 
-    def in_vectors(self, expr: tirx.Expr, axis: tirx.Var, extent: int, width: int) -> bool:
+    def in_vectors(self, expr: tirx.Expr, axis: tirx.Var, extent: Length, width: int) -> bool:
         """Return whether `width` neighbours on `axis`, of length `extent`, can be read together."""
-        return extent % width == 0 and self.is_straight(expr, axis) and not _branches(expr)
+        return divides(width, extent) and self.is_straight(expr, axis) and not _branches(expr)
 
     def words(self, expr: tirx.Expr) -> list[tirx.Expr] | None:
         """Return the lines of four that begin at the numbers of a word, as words.
@@ -130,12 +135,12 @@ class Epilogue:
         self._result = memory.flattened(store.value, variables)
         self._target = memory.offset(store.buffer, store.indices, variables)
 
-    def in_vectors(self, extent: int, width: int) -> bool:
+    def in_vectors(self, extent: Length, width: int) -> bool:
         """Return whether results side by side, `extent` in a line, can be stored together."""
         last = self._axes[-1]
         offsets = [self._target, *self._memory.offsets_in(self._result)]
         return (
-            extent % width == 0
+            divides(width, extent)
             and _step(self._target, last) == 1
             and all(_step(offset, last) is not None for offset in offsets)
             and not _branches(self._result)

@@ -64,7 +64,7 @@ class BlockedConv(DirectConv):
         tiles = [
             ItemTile(VECTOR, lines, columns)
             for lines, columns in _TILES
-            if lines <= self.lines and columns <= self.columns
+            if lines <= self.typical_lines and columns <= self.typical_columns
         ]
         fitting = [tile for tile in tiles if prod(self.space(tile)) >= wanted]
         return fitting[-1] if fitting else tiles[0]

@@ -53,7 +53,7 @@ def legal_items(conv: DirectConv) -> Items | None:
 
 def _is_legal(conv: DirectConv, tile: ItemTile) -> bool:
     """Return whether a tile fits a convolution: its image, its groups and its filters."""
-    if tile.lines > conv.lines or tile.columns > conv.columns:
+    if tile.lines > conv.typical_lines or tile.columns > conv.typical_columns:
         return False
     if conv.is_depthwise:
         return tile.channels == 1
@@ -71,10 +71,10 @@ def possible_tiles(conv: DirectConv, spec: DeviceSpec) -> list[ItemTile]:
     window = prod(conv.sizes[p] for p in conv.conv.window)
     found = {chosen: None}
     # An image of few columns may be one tile wide.
-    widths = sorted({*_COLUMNS, min(conv.columns, _COLUMNS[-1])})
+    widths = sorted({*_COLUMNS, min(conv.typical_columns, _COLUMNS[-1])})
     for sizes in product(_CHANNELS, _LINES, widths):
         tile = ItemTile(*sizes)
-        if tile.columns & (tile.columns - 1) and conv.columns % tile.columns:
+        if tile.columns & (tile.columns - 1) and conv.typical_columns % tile.columns:
             continue  # sizes other than powers of two are for lines that they divide
         if not _is_legal(conv, tile) or tile.size * window > _MOST_WRITTEN:
             continue

@@ -7,22 +7,23 @@ a block index costs a kernel nothing that a profiler would show.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.analysis import extent, plain_blocks
+from tvm_edge.schedules.analysis import plain_blocks
+from tvm_edge.schedules.open_lengths import length_of
 from tvm_edge.schedules.stages import fuse
-from tvm_edge.schedules.workgroup import group_size
+from tvm_edge.schedules.typical import typical
+from tvm_edge.schedules.workgroup import WORK_GROUP, Problem, choose_work_group, group_size
 
 __all__ = [
     "bind_group",
-    "guard_empty_grids",
+    "bind_results",
     "power_of_two",
     "schedule_rest",
     "schedule_spatial",
@@ -63,13 +64,44 @@ def spatial_loops(sch: Schedule, block: SBlockRV) -> tuple[list[LoopRV], list[Lo
     return spatial or [sch.add_unit_loop(loops[0])], reduction
 
 
+def bind_results(sch: Schedule, results: Sequence[LoopRV], spec: DeviceSpec) -> None:
+    """Bind chained loops over results, a work-item for each.
+
+    In one launch axis where the place on each loop then is a remainder of a division by a constant.
+    Else the last two loops have launch axes of their own: dividing by a length of the run would
+    take longer than most kernels do.
+    """
+    lengths = [length_of(sch.get(loop).extent) for loop in results]
+    typically = [size if isinstance(size, int) else typical(size) for size in lengths]
+    if all(isinstance(size, int) for size in lengths[1:]):
+        group, item = sch.split(
+            fuse(sch, results), factors=[None, group_size(prod(typically), spec)]
+        )
+        bind_group(sch, [group], item)
+        return
+    # Axes of length one after the last longer one are part of it.
+    last = max(i for i, size in enumerate(lengths) if size != 1)
+    *outer, columns = [*results[:last], fuse(sch, results[last:])]
+    lines = outer.pop()
+    limited = replace(spec, max_work_group_size=min(WORK_GROUP, spec.max_work_group_size))
+    others = prod(typically[: last - 1])
+    chosen = choose_work_group(Problem((typically[last], typically[last - 1], others)), limited)
+    rest = fuse(sch, outer) if outer else sch.add_unit_loop(lines)
+    rests, z = sch.split(rest, factors=[None, chosen.z])
+    line_groups, y = sch.split(lines, factors=[None, chosen.y])
+    column_groups, x = sch.split(columns, factors=[None, chosen.x])
+    sch.reorder(rests, line_groups, column_groups, z, y, x)
+    # CUDA has at most 65535 work-groups along y and z.
+    for loop, axis in zip((rests, line_groups, column_groups), "xyz", strict=True):
+        sch.bind(loop, f"blockIdx.{axis}")
+    for loop, axis in zip((x, y, z), "xyz", strict=True):
+        sch.bind(loop, f"threadIdx.{axis}")
+
+
 def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     """Give each element that a plain block writes a work-item, which also does its reduction."""
     spatial, reduction = spatial_loops(sch, block)
-    sizes = [extent(sch, loop) for loop in spatial]
-    total = None if None in sizes else prod(size or 0 for size in sizes)
-    items, item = sch.split(fuse(sch, spatial), factors=[None, group_size(total, spec)])
-    bind_group(sch, [items], item)
+    bind_results(sch, spatial, spec)
     if reduction:
         sch.decompose_reduction(block, reduction[0])
 
@@ -78,17 +110,3 @@ def schedule_rest(sch: Schedule, done: Sequence[SBlockRV], spec: DeviceSpec) -> 
     """Schedule the blocks that are not in `done` and still plain, each as a kernel of its own."""
     for block in plain_blocks(sch, done):
         schedule_spatial(sch, block, spec)
-
-
-def guard_empty_grids(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Launch nothing where a symbolic shape turns out to be empty: drivers refuse such grids."""
-
-    def guard(loop: tirx.For) -> tirx.Stmt:
-        is_grid = loop.kind == tirx.ForKind.THREAD_BINDING and loop.thread_binding is not None
-        if not is_grid or not str(loop.thread_binding.thread_tag).startswith("blockIdx"):
-            return loop
-        if constant(loop.extent) is not None:
-            return loop
-        return tirx.IfThenElse(loop.extent > 0, loop, None)
-
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, guard)))

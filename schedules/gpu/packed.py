@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from tvm import te, topi
 
+from tvm_edge.schedules.blocked import number_or_length, outputs
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.product import VECTOR
 
-__all__ = ["can_pack", "conv2d_tensors", "pack_channels"]
+__all__ = ["can_pack", "conv2d_packed", "conv2d_tensors", "pack_channels"]
 
 
 def can_pack(workload: ConvWorkload) -> bool:
@@ -26,9 +27,13 @@ def pack_channels(filters: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(blocked, 1, -1))
 
 
-def _conv2d_packed(image: te.Tensor, filters: te.Tensor, workload: ConvWorkload) -> te.Tensor:
-    """Compute the convolution of ``[N, C, H, W]`` with packed filters, ``[N, O, OH, OW]``."""
+def conv2d_packed(image: te.Tensor, filters: te.Tensor, workload: ConvWorkload) -> te.Tensor:
+    """Compute the convolution of ``[N, C, H, W]`` with packed filters, ``[N, O, OH, OW]``.
+
+    Batch, lines and columns are the image's, which may be open where `workload` has typical ones.
+    """
     top, left, bottom, right = workload.padding
+    batch, _, height, width = map(number_or_length, image.shape)
     if any(workload.padding):
         image = topi.nn.pad(image, [0, 0, top, left], [0, 0, bottom, right], name="pad")
     per_group = workload.channels // workload.groups
@@ -36,7 +41,7 @@ def _conv2d_packed(image: te.Tensor, filters: te.Tensor, workload: ConvWorkload)
     channel = te.reduce_axis((0, per_group), name="channel")
     row = te.reduce_axis((0, workload.kernel[0]), name="row")
     tap = te.reduce_axis((0, workload.kernel[1]), name="tap")
-    (line_stride, column_stride), (line_step, tap_step) = workload.strides, workload.dilation
+    (line_stride, column_stride), (line_step, column_step) = workload.strides, workload.dilation
 
     def product(n: te.Var, o: te.Var, y: te.Var, x: te.Var) -> te.Expr:
         first = 0 if workload.groups == 1 else te.indexdiv(o, filters_per_group) * per_group
@@ -44,13 +49,14 @@ def _conv2d_packed(image: te.Tensor, filters: te.Tensor, workload: ConvWorkload)
             n,
             first + channel,
             y * line_stride + row * line_step,
-            x * column_stride + tap * tap_step,
+            x * column_stride + tap * column_step,
         ]
         own = filters[te.indexdiv(o, VECTOR), channel, row, tap, te.indexmod(o, VECTOR)]
         return te.sum(pixel * own, axis=[channel, row, tap])
 
-    shape = (workload.batch, workload.filters, *workload.output)
-    return te.compute(shape, product, name="conv")
+    lines = outputs(height + top + bottom, workload.kernel[0], line_stride, line_step)
+    columns = outputs(width + left + right, workload.kernel[1], column_stride, column_step)
+    return te.compute((batch, workload.filters, lines, columns), product, name="conv")
 
 
 def conv2d_tensors(
@@ -63,7 +69,7 @@ def conv2d_tensors(
     if packed:
         blocks = -(-workload.filters // VECTOR)
         filters = te.placeholder((blocks, *own, VECTOR), dtype, "filters")
-        return [image, filters, _conv2d_packed(image, filters, workload)]
+        return [image, filters, conv2d_packed(image, filters, workload)]
     filters = te.placeholder((workload.filters, *own), dtype, "filters")
     result = topi.nn.conv(
         image,

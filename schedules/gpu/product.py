@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
+from tvm_edge.schedules.open_lengths import Length, ceil_div, divides, total
+
 __all__ = ["VECTOR", "Product", "Tile"]
 
 Operand = Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tirx.Expr]
@@ -22,8 +24,10 @@ class Product:
 
     Attributes
     ----------
-    batch, rows, columns, reduction : int
-        Extents; `reduction` is the length of that axis. No operand is shared along the batch.
+    batch, rows, columns : int or Expr
+        Extents. No operand is shared along the batch.
+    reduction : int
+        Length of that axis.
     weight : callable
         ``weight(batch, row, term)``, the factor that all columns share.
     data : callable
@@ -58,9 +62,9 @@ class Product:
         `column` on. ``None`` where they do not.
     """
 
-    batch: int
-    rows: int
-    columns: int
+    batch: Length
+    rows: Length
+    columns: Length
     reduction: int
     weight: Operand
     data: Operand
@@ -134,16 +138,16 @@ class Tile:
         total = -(-reduction // self.depth)
         return -(-total // self.parts)
 
-    def groups(self, product: Product) -> int:
+    def groups(self, product: Product) -> Length:
         """Count the work-groups of the launch."""
-        tiles = -(-product.rows // self.rows) * -(-product.columns // self.columns)
-        return product.batch * tiles * self.parts
+        tiles = [ceil_div(product.rows, self.rows), ceil_div(product.columns, self.columns)]
+        return total([product.batch, *tiles, self.parts])
 
     def bounds(self, product: Product, row: tirx.Expr, column: tirx.Expr) -> list[tirx.Expr]:
         """Return the conditions under which a place in a tile has a result."""
         bounds = []
-        if product.rows % self.rows:
+        if not divides(self.rows, product.rows):
             bounds.append(row < product.rows)
-        if product.columns % self.columns:
+        if not divides(self.columns, product.columns):
             bounds.append(column < product.columns)
         return bounds

@@ -30,6 +30,7 @@ from tvm_edge.schedules.gpu.launch import (
 )
 from tvm_edge.schedules.gpu.tile import schedule_result_per_item
 from tvm_edge.schedules.stages import aligned_consumer, epilogue_of, fuse
+from tvm_edge.schedules.typical import typical
 
 __all__ = ["Reduce", "has_few_results", "is_narrow", "schedule_reduction"]
 
@@ -78,11 +79,11 @@ def has_few_results(
 
 
 def _reduction_and_results(block: s_tir.SBlock) -> tuple[int, int]:
-    """Return the reduction length and the number of results; 0 where it is not known."""
+    """Return the reduction length and the number of results, typical ones where they are open."""
     found = {True: 1, False: 1}
     for var in block.iter_vars:
         is_term = var.iter_type == tirx.IterVar.CommReduce
-        found[is_term] *= constant(var.dom.extent) or 0
+        found[is_term] *= 0 if constant(var.dom.extent) == 0 else typical(var.dom.extent)
     return found[True], found[False]
 
 
@@ -92,20 +93,16 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     has_reduction = any(v.iter_type == tirx.IterVar.CommReduce for v in stmt.iter_vars)
     # An arg-maximum has two results at once, which TVM cannot combine across work-items.
     single = isinstance(stmt.body, tirx.BufferStore)
-    # TVM moves no epilogue into loops that are fused of several lengths of the run.
-    unknown = sum(
-        v.iter_type == tirx.IterVar.DataPar and constant(v.dom.extent) is None
-        for v in stmt.iter_vars
-    )
-    if not has_reduction or not single or unknown > 1:
+    if not has_reduction or not single:
         schedule_spatial(sch, block, spec)
         return
-    if not is_narrow(stmt, spec) or spec.max_work_group_size < 2:
+    consumer = aligned_consumer(sch, block)
+    shared = consumer is None or not _crosses_open_rows(stmt)
+    if not is_narrow(stmt, spec) or spec.max_work_group_size < 2 or not shared:
         epilogue = epilogue_of(sch, block)
         spatial, reduced = spatial_loops(sch, block)
         schedule_result_per_item(sch, block, epilogue, spatial, reduced, [], spec)
         return
-    consumer = aligned_consumer(sch, block)
     along_reduction = trailing_contiguous(stmt) > 0 and _last_is_reduction(stmt)
     spatial, reduced = spatial_loops(sch, block)
     # Axes of length one after the last longer one are part of it.
@@ -114,7 +111,8 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     limit = power_of_two(min(_GROUP, spec.max_work_group_size))
     # Neighbours are of one row: a work-group that crossed into the next would have its epilogue
     # store the rest of both.
-    most = min(_NEIGHBOURS, limit // 2, extent(sch, last) or 1)
+    row_length = extent(sch, last) or (1 if consumer else typical(sch.get(last).extent))
+    most = min(_NEIGHBOURS, limit // 2, row_length)
     neighbours = 1 if along_reduction else power_of_two(most)
     limit = _widened(limit, neighbours, stmt, spec)
     lanes = limit // neighbours
@@ -128,6 +126,17 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
         _, *own = sch.get_loops(consumer)
         item, _ = sch.split(fuse(sch, own), factors=[neighbours, None])
         sch.bind(item, "threadIdx.y" if along_reduction else "threadIdx.x")
+
+
+def _crosses_open_rows(block: s_tir.SBlock) -> bool:
+    """Return whether results lie in rows of open length, or in rows of several open numbers.
+
+    TVM moves no epilogue into loops that are fused of those.
+    """
+    sizes = [constant(v.dom.extent) for v in block.iter_vars if v.iter_type == tirx.IterVar.DataPar]
+    longer = [size for size in sizes if size != 1]
+    is_open_row = longer[-1:] == [None] and (len(longer) > 1 or not _last_is_reduction(block))
+    return longer.count(None) > 1 or is_open_row
 
 
 def _widened(limit: int, neighbours: int, block: s_tir.SBlock, spec: DeviceSpec) -> int:

@@ -95,7 +95,9 @@ class Windows(Source):
     ) -> Found | None:
         found = super()._checked(sch, block, epilogue, conv)
         # The filters are read in the order in which they are packed, not element by element.
-        if found is None or not isinstance(weight := found._weight, ir.TensorLoad):
+        if found is None or not all(isinstance(length, int) for length in found.lengths):
+            return None
+        if not isinstance(weight := found._weight, ir.TensorLoad):
             return None
         return found if any(weight.source.same_as(param) for param in found.params) else None
 

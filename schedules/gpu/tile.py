@@ -16,7 +16,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import divisors, extent
-from tvm_edge.schedules.gpu.launch import bind_group, power_of_two
+from tvm_edge.schedules.gpu.launch import bind_group, bind_results, power_of_two
 from tvm_edge.schedules.stages import fuse
 from tvm_edge.schedules.workgroup import WORK_GROUP, group_size
 
@@ -118,6 +118,7 @@ def schedule_tile(
     sch: Schedule, block: SBlockRV, epilogue: SBlockRV, axes: Axes, tile: Tile
 ) -> None:
     """Schedule a contraction and its epilogue as one kernel."""
+    is_open = any(extent(sch, x) is None for x in (*axes.outer, axes.channels, axes.columns) if x)
     grid = list(axes.outer)
     items: list[LoopRV] = []
     inner: list[LoopRV] = []
@@ -131,8 +132,11 @@ def schedule_tile(
     items.append(columns[1])
     inner.append(columns[2])
     sch.reorder(*grid, *items, *axes.reduction, *inner)
+    if is_open:  # TVM moves no epilogue into loops that are fused of several lengths of the run
+        sch.reverse_compute_at(epilogue, items[-1], preserve_unit_loops=True)
     bind_group(sch, grid, *reversed(items))
-    sch.reverse_compute_at(epilogue, items[-1], preserve_unit_loops=True)
+    if not is_open:
+        sch.reverse_compute_at(epilogue, items[-1], preserve_unit_loops=True)
     sch.set_scope(block, 0, "local")
     for loop in inner:
         sch.unroll(loop)
@@ -157,9 +161,32 @@ def schedule_result_per_item(
     `outputs` are the block's first loops, in their order.
     """
     sizes = [extent(sch, loop) for loop in outputs]
-    total = None if None in sizes else prod(size or 0 for size in sizes)
+    if None in sizes:
+        _schedule_open_results(sch, block, epilogue, outputs, reduction, window, spec)
+        return
+    total = prod(size or 0 for size in sizes)
     axes = Axes([], None, fuse(sch, outputs), reduction, window)
     schedule_tile(sch, block, epilogue, axes, Tile(1, 1, 1, group_size(total, spec)))
+
+
+def _schedule_open_results(
+    sch: Schedule,
+    block: SBlockRV,
+    epilogue: SBlockRV,
+    outputs: Sequence[LoopRV],
+    reduction: Sequence[LoopRV],
+    window: Sequence[LoopRV],
+    spec: DeviceSpec,
+) -> None:
+    """Schedule results of an open number, as :func:`schedule_result_per_item` does."""
+    sch.reorder(*outputs, *reduction)
+    # TVM moves no epilogue into loops that are fused of several lengths of the run.
+    sch.reverse_compute_at(epilogue, outputs[-1], preserve_unit_loops=True)
+    sch.set_scope(block, 0, "local")
+    bind_results(sch, outputs, spec)
+    for loop in _written_out(sch, window):
+        sch.unroll(loop)
+    sch.decompose_reduction(block, reduction[0])
 
 
 def _written_out(sch: Schedule, window: Sequence[LoopRV]) -> list[LoopRV]:

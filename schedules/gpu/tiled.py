@@ -17,23 +17,24 @@ from tvm.s_tir.dlight.analysis.gemv import get_reduction_expr
 from tvm.s_tir.schedule import SBlockRV, Schedule
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import accepts, root_blocks
-from tvm_edge.schedules.base import PRECISION, WORKSPACE, ScheduleRule
+from tvm_edge.schedules.base import PRECISION, ScheduleRule
 from tvm_edge.schedules.contraction import Contraction, match_contraction
-from tvm_edge.schedules.emit import function
 from tvm_edge.schedules.float16 import as_stored
-from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory, as_vectors, substituted
+from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory, substituted
 from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile
 from tvm_edge.schedules.gpu.product_tile import choose_product_tile, choose_warp_tile, fits
 from tvm_edge.schedules.gpu.write_product import write_parts, write_product
+from tvm_edge.schedules.gpu.written import buffers_of, kernel_of
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
+from tvm_edge.schedules.open_lengths import Length, length_of, total
 from tvm_edge.schedules.stages import (
     epilogue_of,
     epilogue_stores_in_order,
     isolate,
     open_contraction,
 )
+from tvm_edge.schedules.typical import typical
 from tvm_edge.schedules.words import WORD, dot, dot_operands, factors_of
 
 __all__ = ["Source", "TensorCore", "Tiled", "digits"]
@@ -92,7 +93,9 @@ class Source:
     takes_depthwise : bool
         Of the class: whether convolutions without a reduction over channels are wanted as well.
     extents : (int, int, int, int)
-        Batch, rows, columns and reduction length of the product that it is.
+        Batch, rows, columns and reduction length of the product that it typically is.
+    lengths : (int or Expr, int or Expr, int or Expr, int)
+        Those of a run.
     window : int
         How many of the innermost reduction steps are a window's.
     tile : Tile or None
@@ -114,7 +117,8 @@ class Source:
     ) -> None:
         self._func, self._block, self._epilogue = func, block, epilogue
         self._vars = [v.var for v in block.iter_vars]
-        sizes = [constant(v.dom.extent) or 1 for v in block.iter_vars]
+        typically = [typical(v.dom.extent) for v in block.iter_vars]
+        sizes = [length_of(v.dom.extent) for v in block.iter_vars]
         self._conv = conv
         self._group = conv.group
         self._channels = conv.channels
@@ -122,14 +126,9 @@ class Source:
         self._lines = [p for p in (conv.lines, conv.columns) if p is not None]
         self._reduction = list(conv.reduction)
         self._sizes = sizes
-        groups = 1 if conv.channels is None else sizes[conv.channels] // conv.group
-        self.extents = (
-            prod(sizes[p] for p in self._outer) * groups,
-            conv.group,
-            prod(sizes[p] for p in self._lines),
-            prod(sizes[p] for p in self._reduction),
-        )
-        self.window = prod(sizes[p] for p in conv.window)
+        self.extents = self._as_product(typically)
+        self.lengths = self._as_product(sizes)
+        self.window = prod(typically[p] for p in conv.window)
         config = block.annotations.get(CONFIG)
         self.tile = read_knobs(Tile, str(config)) if config else None
         operands = factors_of(block)
@@ -146,6 +145,17 @@ class Source:
         precision = func.attrs.get(PRECISION) if func.attrs is not None else None
         self._multiplied = self.stored if precision == "float16" else self.accumulator_dtype
 
+    def _as_product(self, sizes: Sequence[Any]) -> tuple[Any, Any, Any, Any]:
+        """Return batch, rows, columns and reduction length, given the block's sizes."""
+        own = 1 if self._channels is None else sizes[self._channels]
+        groups = own // self._group if self._group else 1
+        return (
+            total([*(sizes[p] for p in self._outer), groups]),
+            self._group or own,
+            total(sizes[p] for p in self._lines),
+            total(sizes[p] for p in self._reduction),
+        )
+
     @classmethod
     def of(cls: type[Found], func: tirx.PrimFunc) -> Found | None:
         """Analyze `func`; return ``None`` if it is something else."""
@@ -160,7 +170,7 @@ class Source:
         sch, block, conv = opened
         padding = isolate(sch, block, conv.data.source)
         epilogue = epilogue_of(sch, block)
-        if match_contraction(sch.get(block)) is None:
+        if match_contraction(sch.get(block), open_axes=True) is None:
             return None
         if padding is not None and not accepts(sch.compute_inline, padding):
             return None
@@ -181,45 +191,43 @@ class Source:
 
     def kernel(self, tile: Tile, spec: DeviceSpec) -> tirx.PrimFunc:
         """Write the function with loops for `tile`."""
-        batch, rows, columns, _ = self.extents
-        params = list(self._func.params)
-        tensors = [([int(d) for d in b.shape], str(b.dtype)) for b in params]
-        room = [tile.parts * batch * rows * columns]
+        batch, rows, columns, _ = self.lengths
+        room = [total([tile.parts, batch, rows, columns])]
         space = [(room, self.accumulator_dtype)] if tile.parts > 1 else []
+        count = len(buffers_of(self._func))
 
-        def body(*buffers: Any) -> None:
-            flat = as_vectors([*tensors, *space], buffers)
-            product = self._product(flat[: len(tensors)])
+        def body(flat: list[Any]) -> None:
+            product = self._product(flat[:count])
             parts = flat[-1] if space else None
             write_product(product, tile, parts)
             if parts is not None:
                 write_parts(product, tile, parts, spec)
 
-        made = function(tensors[:-1], [tensors[-1], *space], body).func
-        return made.with_attr(WORKSPACE, len(space))
+        return kernel_of(self._func, space, body)
 
     def _product(self, flat: Sequence[Any]) -> Product:
         assert self._channels is not None
         axes = [tirx.Var(name, "int32") for name in ("batch", "row", "column", "term")]
         batch, row, column, term = axes
         simplify = sym.Analyzer()
-        for axis, size in zip(axes, self.extents, strict=True):
+        for axis, size in zip(axes, self.lengths, strict=True):
             simplify.bind(axis, ir.Range(0, size))
-        groups = self._sizes[self._channels] // self._group
+        group = self.lengths[1]
+        groups = self._sizes[self._channels] // group if self._group else 1
         places = {
             **digits(tirx.floordiv(batch, groups), self._outer, self._sizes),
             **digits(column, self._lines, self._sizes),
             **digits(term, self._reduction, self._sizes),
-            self._channels: tirx.floormod(batch, groups) * self._group + row,
+            self._channels: tirx.floormod(batch, groups) * group + row,
         }
         variables = [(v, places[p]) for p, v in enumerate(self._vars)]
-        memory = Memory(list(self._func.params), flat, simplify)
+        memory = Memory(buffers_of(self._func), flat, simplify)
         weight = memory.flattened(self._weight, variables)
         data = memory.flattened(self._data, variables)
         accumulators = self._block.writes[0].source
         epilogue = Epilogue(self._epilogue, accumulators, memory, axes[:3], self._stored_at(places))
         first = tirx.const(0, "int32")
-        _, rows, columns, reduction = self.extents
+        _, rows, columns, reduction = self.lengths
         rows_beside = memory.is_straight(weight, row)
         in_vectors = memory.in_vectors(data, column, columns, VECTOR)
         lines = memory.words(data) if self.is_words and in_vectors else None
@@ -229,7 +237,7 @@ class Source:
             return substituted(expr, list(zip(axes, where, strict=True)))
 
         return Product(
-            *self.extents,
+            *self.lengths,
             # All columns share the weight of the first one, and so on.
             weight=lambda b, r, t: at(weight, b, r, first, t),
             data=lambda b, t, c: at(data, b, first, c, t),
@@ -256,9 +264,10 @@ class Source:
         return [places[p] for p in range(len(self._vars)) if p not in self._reduction]
 
 
-def digits(number: tirx.Expr, axes: Sequence[int], sizes: Sequence[int]) -> dict[int, tirx.Expr]:
+def digits(number: tirx.Expr, axes: Sequence[int], sizes: Sequence[Length]) -> dict[int, tirx.Expr]:
     """Split `number` into places on `axes`, the last one fastest."""
-    places, below = {}, 1
+    places: dict[int, tirx.Expr] = {}
+    below: Length = 1
     for axis in reversed(axes):
         place = tirx.floordiv(number, below)
         places[axis] = place if axis == axes[0] else tirx.floormod(place, sizes[axis])

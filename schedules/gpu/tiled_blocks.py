@@ -20,6 +20,8 @@ from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory, place_in_block, su
 from tvm_edge.schedules.gpu.product import VECTOR, Product
 from tvm_edge.schedules.gpu.product_tile import choose_block_tile, fits, suits_blocks
 from tvm_edge.schedules.gpu.tiled import Source, digits
+from tvm_edge.schedules.gpu.written import buffers_of
+from tvm_edge.schedules.open_lengths import Length
 
 __all__ = ["TiledBlocks"]
 
@@ -73,9 +75,9 @@ class _BlockedSource(Source):
 
     def _store_rows(self, flat: Sequence[Any]) -> Callable[..., None]:
         """Return the function that stores four rows, given the first of them."""
-        _, rows, columns, _ = self.extents
+        images, rows, columns, _ = self.lengths
         axes, memory = self._axes(
-            flat, batch=self.extents[0], quad=rows // VECTOR, column=columns, lane=VECTOR
+            flat, batch=images, quad=rows // VECTOR, column=columns, lane=VECTOR
         )
         batch, quad, column, lane = axes
         at = digits(column, self._lines, self._sizes)
@@ -97,7 +99,7 @@ class _BlockedSource(Source):
 
     def _data_quad(self, flat: Sequence[Any]) -> Callable[..., tirx.Expr]:
         """Return the data by the first of four reduction steps, the lane, and the column."""
-        images, _, columns, reduction = self.extents
+        images, _, columns, reduction = self.lengths
         axes, memory = self._axes(
             flat, batch=images, quad=reduction // VECTOR, lane=VECTOR, column=columns
         )
@@ -120,10 +122,10 @@ class _BlockedSource(Source):
 
         return value
 
-    def _axes(self, flat: Sequence[Any], **extents: int) -> tuple[list[tirx.Var], Memory]:
+    def _axes(self, flat: Sequence[Any], **extents: Length) -> tuple[list[tirx.Var], Memory]:
         """Return variables of these extents, and memory that has their ranges."""
         simplify = sym.Analyzer()
         axes = [tirx.Var(name, "int32") for name in extents]
         for axis, size in zip(axes, extents.values(), strict=True):
             simplify.bind(axis, ir.Range(0, size))
-        return axes, Memory(list(self._func.params), flat, simplify)
+        return axes, Memory(buffers_of(self._func), flat, simplify)

@@ -16,22 +16,44 @@ import numpy as np
 from tvm import ir, s_tir, sym, te, tirx
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import inline_spatial, open_schedule, root_blocks
 from tvm_edge.schedules.base import ScheduleRule
+from tvm_edge.schedules.blocked import outputs
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.emit import Kernel, each, function, hold, registers, when
+from tvm_edge.schedules.emit import Kernel, Tensor, each, hold, registers, when
 from tvm_edge.schedules.float16 import widened
-from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory, as_vectors
+from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory
+from tvm_edge.schedules.gpu.written import buffers_of, kernel_of, written
 from tvm_edge.schedules.knobs import CONFIG
+from tvm_edge.schedules.open_lengths import (
+    Length,
+    ceil_div,
+    divides,
+    length_of,
+    total,
+    variables_in,
+)
 from tvm_edge.schedules.stages import epilogue_of
 from tvm_edge.schedules.winograd import STAGES, transforms
 
-__all__ = ["WinogradOutput", "products", "transform_images"]
+__all__ = ["WinogradOutput", "products", "tile_counts", "transform_images"]
+
+
+def tile_counts(workload: ConvWorkload, m: int, size: Sequence[Length]) -> list[Length]:
+    """Return batch, and rows and columns of tiles, of images of batch, lines and columns."""
+    batch, height, width = size
+    top, left, bottom, right = workload.padding
+    lines = outputs(height + top + bottom, workload.kernel[0], 1, 1)
+    columns = outputs(width + left + right, workload.kernel[1], 1, 1)
+    return [batch, ceil_div(lines, m), ceil_div(columns, m)]
 
 
 def transform_images(
-    workload: ConvWorkload, m: int, spec: DeviceSpec, dtype: str = "float32"
+    workload: ConvWorkload,
+    m: int,
+    spec: DeviceSpec,
+    dtype: str = "float32",
+    size: Sequence[Length] = (),
 ) -> Kernel:
     """Build the kernel that transforms the tiles of images.
 
@@ -44,26 +66,26 @@ def transform_images(
     spec : DeviceSpec
     dtype : {"float32", "float16"}
         Of the images.
+    size : sequence of int or Expr
+        Their batch, lines and columns, where these are not the workload's. The kernel then takes
+        all of their variables by value, after the images.
 
     Returns
     -------
     Kernel
         From ``[N, C, H, W]`` to ``[(m+2)**2, C, N * tiles]`` of float32.
     """
-    size, (out_h, out_w) = m + 2, workload.output
-    tiles_h, tiles_w = -(-out_h // m), -(-out_w // m)
-    channels, height, width = workload.channels, workload.height, workload.width
-    tiles = workload.batch * tiles_h * tiles_w
+    side, channels = m + 2, workload.channels
+    batch, height, width = size or (workload.batch, workload.height, workload.width)
+    _, tiles_h, tiles_w = tile_counts(workload, m, (batch, height, width))
+    tiles = total([batch, tiles_h, tiles_w])
     top, left = workload.padding[:2]
     matrix = transforms(m)[1]
-    shapes = (
-        [workload.batch, channels, height, width],
-        [size * size, channels, tiles],
-    )
-    tensors = list(zip(shapes, (dtype, "float32"), strict=True))
+    images: Tensor = ([batch, channels, height, width], dtype)
+    result: Tensor = ([side * side, channels, tiles], "float32")
 
-    def body(*buffers: Any) -> None:
-        images, transformed = as_vectors(tensors, buffers)
+    def body(flat: list[Any]) -> None:
+        images, transformed = flat
 
         def tile_of(at: tirx.Expr) -> None:
             tile, channel = hold(tirx.floormod(at, tiles)), hold(tirx.floordiv(at, tiles))
@@ -72,9 +94,9 @@ def transform_images(
             y = hold(tirx.floordiv(inside, tiles_w) * m - top)
             x = hold(tirx.floormod(inside, tiles_w) * m - left)
             first = hold((image * height + y) * width + x)
-            values = registers(size * size, "float32")
-            for i in range(size):
-                for j in range(size):
+            values = registers(side * side, "float32")
+            for i in range(side):
+                for j in range(side):
                     bounds = [
                         *_within(y, i, top, (tiles_h - 1) * m, height),
                         *_within(x, j, left, (tiles_w - 1) * m, width),
@@ -83,26 +105,28 @@ def transform_images(
                     if bounds:
                         zero = tirx.const(0, "float32")
                         value = tirx.if_then_else(tirx.all(*bounds), value, zero)
-                    values[i * size + j] = value
-            rows = registers(size * size, "float32")
-            for p in range(size):
-                for j in range(size):
-                    rows[p * size + j] = _sum(
-                        matrix[:, p], [values[i * size + j] for i in range(size)]
+                    values[i * side + j] = value
+            rows = registers(side * side, "float32")
+            for p in range(side):
+                for j in range(side):
+                    rows[p * side + j] = _sum(
+                        matrix[:, p], [values[i * side + j] for i in range(side)]
                     )
-            for p in range(size):
-                for q in range(size):
-                    where = (p * size + q) * channels * tiles + at
+            for p in range(side):
+                for q in range(side):
+                    where = (p * side + q) * channels * tiles + at
                     transformed[where] = _sum(
-                        matrix[:, q], [rows[p * size + j] for j in range(size)]
+                        matrix[:, q], [rows[p * side + j] for j in range(side)]
                     )
 
-        each(spec, channels * tiles, tile_of)
+        each(spec, total([channels, tiles]), tile_of)
 
-    return function(tensors[:1], tensors[1:], body)
+    return written([images, *variables_in(size)], [result], body)
 
 
-def _within(first: tirx.Expr, step: int, before: int, last: int, extent: int) -> list[tirx.Expr]:
+def _within(
+    first: tirx.Expr, step: int, before: int, last: Length, extent: Length
+) -> list[tirx.Expr]:
     """Return the conditions under which ``first + step`` is in the image.
 
     `first` goes from ``-before`` to ``last - before``.
@@ -110,7 +134,8 @@ def _within(first: tirx.Expr, step: int, before: int, last: int, extent: int) ->
     bounds = []
     if step < before:
         bounds.append(first + step >= 0)
-    if last - before + step >= extent:
+    is_open = not (isinstance(last, int) and isinstance(extent, int))
+    if is_open or last - before + step >= extent:
         bounds.append(first + step < extent)
     return bounds
 
@@ -176,19 +201,17 @@ def _written(
     block: s_tir.SBlock,
     spec: DeviceSpec,
 ) -> tirx.PrimFunc:
-    extents = [constant(v.dom.extent) or 1 for v in output.iter_vars]
+    extents = [length_of(v.dom.extent) for v in output.iter_vars]
     _, channels, out_h, out_w = extents
-    frequencies, _, tiles = (int(dim) for dim in products.shape)
+    frequencies, _, tiles = map(length_of, products.shape)
     size = isqrt(frequencies)
     m = size - 2
-    tiles_h, tiles_w = -(-out_h // m), -(-out_w // m)
+    tiles_h, tiles_w = ceil_div(out_h, m), ceil_div(out_w, m)
     matrix = transforms(m)[2]
-    params = list(func.params)
-    tensors = [([int(dim) for dim in b.shape], str(b.dtype)) for b in params]
+    params = buffers_of(func)
     own = next(i for i, param in enumerate(params) if param.same_as(products))
 
-    def body(*buffers: Any) -> None:
-        flat = as_vectors(tensors, buffers)
+    def body(flat: list[Any]) -> None:
         axes = [tirx.Var(name, "int32") for name in ("image", "channel", "line", "column")]
         simplify = sym.Analyzer()
         for axis, extent in zip(axes, extents, strict=True):
@@ -215,16 +238,16 @@ def _written(
             for i in range(m):
                 for j in range(m):
                     accumulators[j] = _sum(matrix[:, j], [rows[i * size + q] for q in range(size)])
-                with _inside(y + i < out_h, i > 0 and out_h % m > 0):
+                with _inside(y + i < out_h, i > 0 and not divides(m, out_h)):
                     if vectors:
                         epilogue.write_vector(
                             (image, channel, y + i, x), lambda lane: accumulators[lane], m
                         )
                         continue
                     for j in range(m):
-                        with _inside(x + j < out_w, j > 0 and out_w % m > 0):
+                        with _inside(x + j < out_w, j > 0 and not divides(m, out_w)):
                             epilogue.write((image, channel, y + i, x + j), accumulators[j])
 
-        each(spec, channels * tiles, tile_of)
+        each(spec, total([channels, tiles]), tile_of)
 
-    return function(tensors[:-1], tensors[-1:], body).func
+    return kernel_of(func, [], body)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from tvm import s_tir, tirx
 
-from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.base import WORKSPACE, workspace_of
 
 __all__ = ["workspace_outside"]
 
 
 def workspace_outside(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Make a scheduled kernel's global buffers of known sizes parameters after its results.
+    """Make a scheduled kernel's global buffers parameters after its results.
 
     Softmax has three, between its maxima, exponentials, sums and quotients.
     """
@@ -23,8 +22,7 @@ def workspace_outside(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     root = func.body.block
     own = [buffer for buffer in root.alloc_buffers if _is_workspace(buffer)]
-    # Scalars come after results too (call_tir's symbolic arguments): nothing can follow them.
-    if not own or not all(isinstance(param, tirx.Buffer) for param in func.params):
+    if not own:
         return func
     kept = [buffer for buffer in root.alloc_buffers if not _is_workspace(buffer)]
     block = s_tir.SBlock(
@@ -36,4 +34,4 @@ def workspace_outside(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _is_workspace(buffer: tirx.Buffer) -> bool:
-    return buffer.scope() == "global" and all(constant(dim) is not None for dim in buffer.shape)
+    return bool(buffer.scope() == "global")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -12,7 +13,7 @@ from tvm import ir, sym, tirx
 from tvm.script.ir_builder import tirx as T
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.schedules.emit import hold, int32, launch_grid, registers, when
+from tvm_edge.schedules.emit import either, hold, int32, launch_grid, registers, when
 from tvm_edge.schedules.float16 import widened
 from tvm_edge.schedules.gpu.direct_conv import DirectConv
 from tvm_edge.schedules.gpu.dot_products import dot_product_of
@@ -20,6 +21,8 @@ from tvm_edge.schedules.gpu.epilogue import Epilogue, Memory, place_in_block
 from tvm_edge.schedules.gpu.items import ItemTile
 from tvm_edge.schedules.gpu.product import VECTOR
 from tvm_edge.schedules.gpu.reads import Reads
+from tvm_edge.schedules.gpu.written import buffers_of
+from tvm_edge.schedules.open_lengths import divides
 
 __all__ = ["write_direct"]
 
@@ -36,16 +39,20 @@ def write_direct(
     flat : list of buffer
         The function's parameters as vectors, then the padded image if there is one.
     """
-    space = conv.space(tile)
+    space = conv.run_space(tile)
     groups = [
         tirx.floordiv(size + count - 1, count) for size, count in zip(space, items, strict=True)
     ]
-    with launch_grid(groups, items) as (group, item):
+    is_open = any(not isinstance(size, int) for size in space)
+    # CUDA has at most 65535 work-groups along y and z.
+    order = slice(None, None, -1) if is_open else slice(None)
+    with launch_grid(groups[order], items) as (ordered, item):
+        group = ordered[order]
         at = [g * count + i for g, count, i in zip(group, items, item, strict=True)]
         bounds = [
             place < size
             for place, size, count in zip(at, space, items, strict=True)
-            if not isinstance(count, int) or size % count
+            if not (isinstance(count, int) and divides(count, size))
         ]
         with when(tirx.all(*bounds)) if bounds else nullcontext():
             _Item(conv, tile, at, flat, spec).write()
@@ -66,24 +73,27 @@ class _Item:
         self._unaligned = spec.unaligned_vectors
         # Channels side by side are one multiply-add of a GPU that has vectors.
         self._in_vectors = not source.is_words or dot_product_of(spec).in_vectors
-        params = list(source.func.params)
+        params = buffers_of(source.func)
         if source.padding is not None:
             params = [*params, source.padding.writes[0].source]
         self._memory = Memory(params, flat, sym.Analyzer())
         x, y, z = at
-        conv, sizes = source.conv, source.sizes
+        conv, sizes = source.conv, source.lengths
         channel_tiles = -(-source.channels // tile.channels)
         rest = z if channel_tiles == 1 else tirx.floordiv(z, channel_tiles)
         self._outer: dict[int, tirx.Expr] = {}
         for p in reversed(conv.outer):
-            own = tirx.floormod(rest, sizes[p])
-            self._outer[p] = hold(own) if sizes[p] > 1 else int32(0)
-            rest = tirx.floordiv(rest, sizes[p])
+            if isinstance(size := sizes[p], int):
+                own = tirx.floormod(rest, size)
+                self._outer[p] = hold(own) if size > 1 else int32(0)
+            else:
+                self._outer[p] = hold(rest if p == conv.outer[0] else tirx.floormod(rest, size))
+            rest = tirx.floordiv(rest, size)
         # Only the tile's index is held: TVM has to see that vectors of weights are aligned.
         self._channel = hold(tirx.floormod(z, channel_tiles)) * tile.channels
         # The last tile moves back into the image where it is not a whole one.
         self._line, self._column = (
-            hold(tirx.min(i * size, extent - size) if extent % size else i * size)
+            hold(i * size if divides(size, extent) else tirx.min(i * size, extent - size))
             for i, size, extent in (
                 (y, tile.lines, source.lines),
                 (x, tile.columns, source.columns),
@@ -175,44 +185,65 @@ class _Item:
         tile, source, conv = self._tile, self._source, self._source.conv
         spatial = [p for p in range(len(source.vars)) if p not in conv.reduction]
         axes = [tirx.Var(f"axis{p}", "int32") for p in spatial]
-        own = len(source.func.params)
+        own = len(buffers_of(source.func))
         memory = Memory(self._memory.params[:own], self._memory.flat[:own], sym.Analyzer())
         for axis, p in zip(axes, spatial, strict=True):
-            memory.simplify.bind(axis, ir.Range(0, source.sizes[p]))
+            memory.simplify.bind(axis, ir.Range(0, source.lengths[p]))
         accumulators = source.block.writes[0].source
         epilogue = Epilogue(source.epilogue, accumulators, memory, axes, axes)
         vectors = tile.columns in (2, 4) and epilogue.in_vectors(source.columns, tile.columns)
+        # Most tiles of an open image are whole ones.
+        is_open = not isinstance(source.columns, int) and self._unaligned
+        maybe_vectors = is_open and tile.columns in (2, 4) and epilogue.in_vectors(0, tile.columns)
         for k in range(tile.channels):
             for i in range(tile.lines):
                 bounds = []
                 if source.channels % tile.channels:
                     bounds.append(self._channel + k < source.channels)
-                if source.lines % tile.lines and i < tile.lines - 1:
+                if not divides(tile.lines, source.lines) and i < tile.lines - 1:
                     bounds.append(self._line + i >= self._at[1] * tile.lines)
                 here = self._place(k, i)
                 where = [here[p] for p in spatial[:-1]]
                 kept = registers(tile.columns, source.accumulator_dtype)
                 for j in range(tile.columns):
                     kept[j] = self._accumulators[(i * tile.columns + j) * tile.channels + k]
+                first = self._at[0] * tile.columns
                 with when(tirx.all(*bounds)) if bounds else nullcontext():
                     if vectors:
-                        first = self._at[0] * tile.columns
                         epilogue.write_vector([*where, first], _lanes(kept), tile.columns)
-                        continue
-                    for j in range(tile.columns):
-                        moved = source.columns % tile.columns and j < tile.columns - 1
-                        inside = self._column + j >= self._at[0] * tile.columns
-                        with when(inside) if moved else nullcontext():
-                            epilogue.write([*where, self._column + j], kept[j])
+                    elif maybe_vectors:
+                        lanes = _lanes(kept)
+                        either(
+                            self._column.equal(first),
+                            partial(epilogue.write_vector, [*where, first], lanes, tile.columns),
+                            partial(self._store_columns, epilogue, where, kept),
+                        )
+                    else:
+                        self._store_columns(epilogue, where, kept)
+
+    def _store_columns(self, epilogue: Epilogue, where: list[tirx.Expr], kept: Any) -> None:
+        """Store the results of a line that the tile before did not."""
+        tile, source = self._tile, self._source
+        for j in range(tile.columns):
+            moved = j < tile.columns - 1 and not divides(tile.columns, source.columns)
+            inside = self._column + j >= self._at[0] * tile.columns
+            with when(inside) if moved else nullcontext():
+                epilogue.write([*where, self._column + j], kept[j])
 
     def _store_quads(self) -> None:
         """Store into channel blocks, four channels of a pixel at once."""
         tile, source = self._tile, self._source
-        own = len(source.func.params)
+        own = len(buffers_of(source.func))
         memory = Memory(self._memory.params[:own], self._memory.flat[:own], sym.Analyzer())
         names = ("image", "quad", "line", "column", "lane")
         axes = image, quad, line, column, lane = [tirx.Var(name, "int32") for name in names]
-        extents = (source.sizes[0], source.channels // VECTOR, source.lines, source.columns, VECTOR)
+        extents = (
+            source.lengths[0],
+            source.channels // VECTOR,
+            source.lines,
+            source.columns,
+            VECTOR,
+        )
         for axis, extent in zip(axes, extents, strict=True):
             memory.simplify.bind(axis, ir.Range(0, extent))
         places = place_in_block(image, quad * VECTOR + lane, line, column, source.of_block)
@@ -239,9 +270,9 @@ class _Item:
     def _bounds(self, i: int, j: int) -> list[tirx.Expr]:
         """Return the conditions under which a place in a tile moved back into the image is new."""
         tile, source, bounds = self._tile, self._source, []
-        if source.lines % tile.lines and i < tile.lines - 1:
+        if not divides(tile.lines, source.lines) and i < tile.lines - 1:
             bounds.append(self._line + i >= self._at[1] * tile.lines)
-        if source.columns % tile.columns and j < tile.columns - 1:
+        if not divides(tile.columns, source.columns) and j < tile.columns - 1:
             bounds.append(self._column + j >= self._at[0] * tile.columns)
         return bounds
 

@@ -22,6 +22,7 @@ from tvm_edge.schedules.gpu.item_accumulators import ItemAccumulators
 from tvm_edge.schedules.gpu.product import VECTOR, Product, Tile
 from tvm_edge.schedules.gpu.staging import Load, Stage
 from tvm_edge.schedules.gpu.tensor_core import WarpAccumulators
+from tvm_edge.schedules.open_lengths import ceil_div, divides, total
 
 __all__ = ["write_parts", "write_product"]
 
@@ -34,14 +35,15 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
     parts : buffer or None
         Flat ``(part, batch, row, column)``, the partial sums of a tile with parts.
     """
-    row_tiles = -(-product.rows // tile.rows)
-    column_tiles = -(-product.columns // tile.columns)
+    row_tiles = ceil_div(product.rows, tile.rows)
+    column_tiles = ceil_div(product.columns, tile.columns)
     steps = tile.steps(product.reduction)
     with launch(tile.groups(product), tile.items) as (group, item):
         column_tile = tirx.floormod(group, column_tiles)
         row_tile = tirx.floormod(tirx.floordiv(group, column_tiles), row_tiles)
         rest = hold(tirx.floordiv(group, column_tiles * row_tiles))
-        batch = hold(tirx.floormod(rest, product.batch)) if product.batch > 1 else int32(0)
+        alone = isinstance(product.batch, int) and product.batch <= 1
+        batch = int32(0) if alone else hold(tirx.floormod(rest, product.batch))
         part = hold(tirx.floordiv(rest, product.batch)) if tile.parts > 1 else int32(0)
         # The start of a vector is not held: TVM has to see that it is a multiple of its width.
         first_row, first_column = row_tile * tile.rows, column_tile * tile.columns
@@ -70,7 +72,7 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
                 "term" if product.rows_beside else "row",
                 by_row,
                 lambda term, at: product.weight(batch, first_row + at, term),
-                product.rows - first_row if product.rows % tile.rows else None,
+                None if divides(tile.rows, product.rows) else product.rows - first_row,
                 weights,
                 tile.pitch,
                 _width(product.weight_width, by_row[int(product.rows_beside)]),
@@ -81,7 +83,7 @@ def write_product(product: Product, tile: Tile, parts: Any = None) -> None:
                 "term" if product.data_quad is None else "quad",
                 (tile.depth, tile.columns),
                 _data(product, batch, first_column),
-                product.columns - first_column if product.columns % tile.columns else None,
+                None if divides(tile.columns, product.columns) else product.columns - first_column,
                 data,
                 tile.data_pitch,
                 data_width,
@@ -136,13 +138,13 @@ def _parts_of(product: Product, part: tirx.Expr, parts: Any) -> Product:
         with T.vectorized(0, width) as lane:
             parts[at + lane] = value(lane)
 
-    vectors = store_vector if product.columns % VECTOR == 0 else None
+    vectors = store_vector if divides(VECTOR, product.columns) else None
     return replace(product, store=store, store_vector=vectors, store_rows=None)
 
 
 def write_parts(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> None:
     """Write the launch that adds the partial sums, in their order."""
-    total = product.batch * product.rows * product.columns
+    results = total([product.batch, product.rows, product.columns])
     if product.store_rows is not None:
         _write_parts_of_rows(product, tile, parts, spec)
         return
@@ -150,13 +152,13 @@ def write_parts(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> N
     def add(at: tirx.Expr) -> None:
         accumulators = register(tirx.const(0, product.accumulator_dtype))
         with T.serial(0, tile.parts) as part:
-            accumulators[0] = accumulators[0] + parts[part * total + at]
+            accumulators[0] = accumulators[0] + parts[part * results + at]
         column = hold(tirx.floormod(at, product.columns))
         line = hold(tirx.floordiv(at, product.columns))
         row, batch = tirx.floormod(line, product.rows), tirx.floordiv(line, product.rows)
         product.store(hold(batch), hold(row), column, accumulators[0])
 
-    each(spec, total, add)
+    each(spec, results, add)
 
 
 def _write_parts_of_rows(product: Product, tile: Tile, parts: Any, spec: DeviceSpec) -> None:
@@ -164,7 +166,7 @@ def _write_parts_of_rows(product: Product, tile: Tile, parts: Any, spec: DeviceS
     store_rows = product.store_rows
     assert store_rows is not None
     quads = product.rows // VECTOR
-    total = product.batch * product.rows * product.columns
+    results = total([product.batch, product.rows, product.columns])
 
     def add(at: tirx.Expr) -> None:
         column = hold(tirx.floormod(at, product.columns))
@@ -177,8 +179,8 @@ def _write_parts_of_rows(product: Product, tile: Tile, parts: Any, spec: DeviceS
         with T.serial(0, tile.parts) as part:
             for k in range(VECTOR):
                 accumulators[k] = (
-                    accumulators[k] + parts[part * total + first + k * product.columns]
+                    accumulators[k] + parts[part * results + first + k * product.columns]
                 )
         store_rows(batch, row, column, lambda lane: accumulators[lane])
 
-    each(spec, total // VECTOR, add)
+    each(spec, total([product.batch, quads, product.columns]), add)

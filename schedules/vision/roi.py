@@ -1,7 +1,8 @@
 """ROIAlign (Mask R-CNN, ICCV 2017) and ROI pooling (Fast R-CNN, ICCV 2015).
 
 A GPU has a work-item for each element of the result, which finds its bin itself. A CPU finds the
-bins of a region once, and computes many channels at a time.
+bins of a region once, and computes many channels at a time; of maps of an open size it does as a
+GPU does.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def roi_pool(
 
 
 def _kernel(maps: Maps, operation: Operation, spec: DeviceSpec) -> Kernel:
-    if not spec.launches_grids:
+    sizes_are_known = all(isinstance(size, int) for size in maps.shape)
+    if not spec.launches_grids and sizes_are_known:
         return pool_channels(maps, operation, spec)
     return _by_elements(maps, operation, spec)
 

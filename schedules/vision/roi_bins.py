@@ -24,10 +24,15 @@ def calculated_in(dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
-def nearest(index: tirx.Expr, count: int) -> tirx.Expr:
+def _number(value: Any, kind: str) -> tirx.Expr:
+    """Return a number, or a length of the run, in the type of coordinates."""
+    return tirx.Cast(kind, value) if isinstance(value, tirx.Expr) else tirx.const(value, kind)
+
+
+def nearest(index: tirx.Expr, count: Any) -> tirx.Expr:
     """Clip `index`, a number of any type, to one of `count` positions; NaN becomes the first."""
     kind = index.ty.dtype
-    last = tirx.const(count - 1, kind)
+    last = _number(count - 1, kind)
     # Comparisons with NaN are false; maximum and minimum differ between devices.
     low = tirx.Select(index > tirx.const(0, kind), index, tirx.const(0, kind))
     return tirx.Select(low < last, low, last).astype("int32")
@@ -88,7 +93,7 @@ class Points:
         """Compute the bins of a region, in the order and type of ONNX Runtime."""
 
         def number(value: Any) -> tirx.Expr:
-            return tirx.const(value, kind)
+            return _number(value, kind)
 
         first = hold(start.astype(kind) * number(self.scale) - number(self.offset))
         last = end.astype(kind) * number(self.scale) - number(self.offset)
@@ -140,7 +145,7 @@ class PointBins:
         most = 2 * (self.size + 2) + 8
         top = _clipped(self.count, zero, tirx.const(_FAR, self.kind))
         low = tirx.floor((tirx.const(-1, self.kind) - start) * density) - two
-        high = tirx.ceil((tirx.const(self.size, self.kind) - start) * density) + two
+        high = tirx.ceil((_number(self.size, self.kind) - start) * density) + two
         from_ = hold(_clipped(low, zero, top).astype("int32"))
         until = _clipped(high, zero, top).astype("int32")
         count = hold(tirx.min(tirx.max(until - from_, 0), most))
@@ -157,7 +162,7 @@ class PointBins:
         """Return the pixels around a point; their weights are 0 if it is outside of the axis."""
 
         def number(value: Any) -> tirx.Expr:
-            return tirx.const(value, self.kind)
+            return _number(value, self.kind)
 
         middle = (step.astype(self.kind) + number(0.5)) * self.step / self.count
         position = hold(self.first + bin_.astype(self.kind) * self.step + middle)

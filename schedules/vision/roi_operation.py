@@ -21,8 +21,8 @@ class Maps:
 
     Attributes
     ----------
-    shape : sequence of int
-        Batch, channels, height, width; none of them 0.
+    shape : sequence of (int or tirx.Var)
+        Batch, channels, height, width; no number of them is 0.
     dtype : str
         Of maps, regions and result: floating point.
     regions : int or tirx.Var
@@ -32,7 +32,7 @@ class Maps:
         corners in a region's row.
     """
 
-    shape: Sequence[int]
+    shape: Sequence[Any]
     dtype: str
     regions: Any
     index_dtype: str | None = None

@@ -109,15 +109,24 @@ def test_embedded_programs_are_in_the_artifact(
     assert "programs.bin" in zipfile.ZipFile(artifact).namelist()
 
 
-def test_input_shapes_fix_dynamic_dimensions(invoke: Invoke, tmp_path: Path) -> None:
+def test_input_shapes_fix_or_describe_dimensions(invoke: Invoke, tmp_path: Path) -> None:
     path = tmp_path / "dynamic.onnx"
     model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("n", 4)}, ["y"])
     onnx.save(model, path)
-    refused = invoke("run", path)
-    assert refused.code == 4
-    assert "x" in refused.err
+    outcome = invoke("run", path, "--json")
+    assert outcome.data["outputs"][0]["shape"] == [1, 4]  # a batch of the typical length
     outcome = invoke("run", path, "--input-shapes", "x:3,4", "--json")
     assert outcome.data["outputs"][0]["shape"] == [3, 4]
+    outcome = invoke("run", path, "--input-shapes", "x:n=2..64/2@6,4", "--json")
+    assert outcome.data["outputs"][0]["shape"] == [6, 4]
+    np.savez(tmp_path / "five.npz", x=np.zeros((5, 4), "float32"))
+    given = ("--input-shapes", "x:n=2..64/2@6,4", "--inputs", tmp_path / "five.npz")
+    refused = invoke("run", path, *given)
+    assert refused.code == 4
+    assert "'n' takes 2 to 64, multiples of 2" in refused.err
+    refused = invoke("run", path, "--input-shapes", "x:n=9..8,4")
+    assert refused.code == 4
+    assert "has no length: 9 to 8" in refused.err
 
 
 def test_input_values_make_constants(invoke: Invoke, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_verbose_logs_and_warnings_go_to_standard_error(tmp_path: Path) -> None:
         ["compile", "model.onnx", "--frobnicate"],
         ["compile", "model.onnx", "--target", '{"kind": '],
         ["compile", "model.onnx", "--input-shapes", "data"],
-        ["compile", "model.onnx", "--input-shapes", "data:1,x"],
+        ["compile", "model.onnx", "--input-shapes", "data:1,x="],
         ["bench", "model.tvme", "--repeat", "0"],
         ["bench", "model.tvme", "--repeat", "many"],
         ["run", "model.tvme", "--num-threads", "0"],

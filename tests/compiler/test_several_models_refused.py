@@ -36,10 +36,6 @@ def test_models_that_are_none(models: Any, error: type[Exception], fragment: str
 
 def test_dynamic_inputs_are_named_as_the_user_names_them() -> None:
     models = {"fixed": conv_relu(), "batch": conv_relu(batch="n")}
-    with pytest.raises(InputError, match=r"input_shapes=\{'batch/data': \(n, 3, 16, 16\)\}") as err:
-        tvm_edge.compile(models, "llvm")
-    assert err.value.name == "batch/data"
-    assert "--input-shapes batch/data:n,3,16,16" in str(err.value)
     for wrong in ("data", "batsh/data"):
         with pytest.raises(InputError, match=rf"{wrong!r}.*'model/input'"):
             tvm_edge.compile(models, "llvm", input_shapes={wrong: (2, 3, 16, 16)})
@@ -47,6 +43,9 @@ def test_dynamic_inputs_are_named_as_the_user_names_them() -> None:
         tvm_edge.compile(models, "llvm", input_shapes={"batch/dta": (2, 3, 16, 16)})
     compiled = tvm_edge.compile(models, "llvm", input_shapes={"batch/data": (2, 3, 16, 16)})
     assert [spec.shape[0] for spec in compiled.inputs] == [1, 2]
+    with pytest.raises(InputError, match=r"'batch/data' gives|gives 'batch/data'") as err:
+        tvm_edge.compile(models, "llvm", input_shapes={"batch/data": ("n", 3, 16)})
+    assert err.value.name == "batch/data"
 
 
 def test_operators_are_named_by_model() -> None:

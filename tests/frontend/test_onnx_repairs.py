@@ -266,8 +266,9 @@ def test_shapes_that_the_operators_do_not_take() -> None:
     )
     with pytest.raises(InputError, match=r"does not take inputs of the shapes.*Concat"):
         tvm_edge.compile(model, "llvm", input_shapes={"x": (1, 3, 33, 33)})
-    with pytest.raises(InputError, match=r"\(batch, 3, height, width\)"):
-        tvm_edge.compile(model, "llvm")
+    compiled = tvm_edge.compile(model, "llvm")
+    with pytest.raises(InputError, match=r"lengths|shapes"):
+        compiled.run({"x": np.ones((1, 3, 33, 33), "float32")})
     with pytest.raises(InputError, match="gives 'batch' 2"):
         tvm_edge.compile(model, "llvm", input_shapes={"batch": 2})
     agrees(model, {"x": np.ones((1, 3, 8, 8), "float32")}, input_shapes={"x": (1, 3, 8, 8)})

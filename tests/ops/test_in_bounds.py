@@ -20,7 +20,7 @@ from tests.relay_passes.indexing_models import FAR, OPERATORS, indexing_model
 for op in OPERATORS:
     model = tvm_edge.compile(indexing_model(op), "llvm")
     for value in FAR:
-        feeds = {s.name: np.ones(s.static_shape, s.dtype) for s in model.inputs}
+        feeds = {s.name: np.ones(s.typical_shape, s.dtype) for s in model.inputs}
         feeds["i"] = np.full_like(feeds["i"], value)
         result = model.run(feeds)["y"]
         # Ones, sums of at most 20 of them, and zeros beside.

@@ -365,6 +365,6 @@ def test_a_manifest_of_other_code(
 ) -> None:
     """Consistent in itself, so that it loads; the code refuses the arguments."""
     model = tvm_edge.load(rewrite_artifact(artifact, tmp_path / "other.tvme", edit))
-    values = {spec.name: np.ones(spec.static_shape, spec.dtype) for spec in model.inputs}
+    values = {spec.name: np.ones(spec.typical_shape, spec.dtype) for spec in model.inputs}
     with pytest.raises(ArtifactError, match="manifest"):
         model.run(values)

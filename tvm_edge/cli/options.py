@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from tvm_edge.report.dims import Dim, parse_dim
+
 __all__ = [
     "chosen_models",
     "compilation_options",
@@ -40,19 +42,28 @@ def _parse_target(_ctx: click.Context, _param: click.Parameter, value: str | Non
 
 def _parse_shapes(
     _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
-) -> dict[str, tuple[int, ...]]:
+) -> dict[str, tuple[int | str | Dim, ...]]:
     shapes = {}
     for value in values:
         name, colon, dims = value.rpartition(":")
         try:
             if not colon or not name:
                 raise ValueError("no name")
-            shapes[name] = tuple(int(d) for d in dims.strip("[]()").split(","))
+            shapes[name] = tuple(_length(d.strip()) for d in dims.strip("[]()").split(","))
         except ValueError as err:
             raise click.BadParameter(
-                f"{value!r} is not NAME:DIM,DIM,… (for example data:1,3,224,224)"
+                f"{value!r} is not NAME:DIM,DIM,… (for example data:1,3,224,224, or "
+                "data:n,3,h,w=32..2048/8@320 with dimensions that are open)"
             ) from err
     return shapes
+
+
+def _length(text: str) -> int | str | Dim:
+    try:
+        return int(text)
+    except ValueError:
+        dim = parse_dim(text)
+        return dim.name if dim == Dim(dim.name) else dim
 
 
 def target_option(default: str | None) -> Callable[[_F], _F]:
@@ -98,7 +109,8 @@ input_shapes_option = click.option(
     multiple=True,
     callback=_parse_shapes,
     metavar="NAME:DIMS",
-    help="Shape of an input with dynamic dimensions, as data:1,3,224,224. Repeatable.",
+    help="Shape of an input: data:1,3,224,224, or with names of dimensions that stay open, "
+    "data:n,3,h,w=32..2048/8@320 (from 32 to 2048, multiples of 8, mostly 320). Repeatable.",
 )
 """``--input-shapes NAME:DIMS``, repeatable."""
 

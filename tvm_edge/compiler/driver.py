@@ -24,7 +24,7 @@ from tvm_edge.compiler.describe import (
 from tvm_edge.compiler.options import Options, check_options, check_window
 from tvm_edge.compiler.pipeline import PIPELINE, in_smaller_groups
 from tvm_edge.errors import CompilationError, TvmEdgeWarning, UnsupportedOperatorError
-from tvm_edge.frontend import GivenInputs, survey_model
+from tvm_edge.frontend import GivenInputs, GivenLength, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.memory.budget import parse_budget
 from tvm_edge.memory.plans import AS_IS, Plan
@@ -45,7 +45,7 @@ def compile(
     target: str | dict[str, Any] | tvm.target.Target,
     *,
     host: Any = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
     precision: str = "float32",
     precision_exceptions: Sequence[str] = (),
@@ -69,8 +69,10 @@ def compile(
         (``"mali-t860"``), a TVM tag (``"arm/rk3399"``) or a dict names another.
     host : str, dict or tvm.target.Target, optional
         The CPU beside a GPU. Default: what the target says, else this machine's.
-    input_shapes : mapping of str to sequence of int, optional
-        Shapes of inputs with dynamic dimensions.
+    input_shapes : mapping of str to sequence of int, str or Dim, optional
+        Shapes of inputs: a length, a name for a dimension that the data of a run tells, or
+        a :class:`tvm_edge.Dim` of what is known of it; -1 is open by the model's own name.
+        Dimensions of one name are equally long. Default: as the model has them.
     input_values : mapping of str to array_like, optional
         Values of inputs that are constants of the compiled model, and no longer its inputs: a
         sample rate that chooses a branch, a target size. ONNX models only.
@@ -260,7 +262,7 @@ def analyze(
     target: str | dict[str, Any] | tvm.target.Target,
     *,
     host: Any = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
     fallback: str | Sequence[str] = "auto",
     parallel_fusion: str | bool = "auto",
@@ -319,7 +321,7 @@ def unmerged_kernels(
     target: str | dict[str, Any] | tvm.target.Target,
     *,
     host: Any = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
     tuning_logs: TuningLogs = False,
 ) -> tuple[tvm.IRModule, ResolvedTarget]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import tvm
 
 from tvm_edge.compiler.compilation import Clock, Compilation
+from tvm_edge.schedules.typical import typical_lengths
 
 __all__ = [
     "CPU_CORES",
@@ -123,7 +124,7 @@ class Pipeline:
                     continue
                 resolved = compilation.resolved
                 target = resolved.cpu.target if each.phase in _ON_HOST else resolved.target
-                with target:
+                with target, typical_lengths(compilation.imported.typical):
                     compilation = each.apply(compilation)
                 compilation.dump(f"{each.phase}-{each.name}")
             yield each, compilation

@@ -14,7 +14,7 @@ from tvm.relax.utils import copy_with_new_vars
 
 from tvm_edge.errors import InputError, InvalidModelError, UnsupportedOperatorError
 from tvm_edge.extras import require
-from tvm_edge.frontend.given_inputs import GivenInputs
+from tvm_edge.frontend.given_inputs import GivenInputs, GivenLength
 from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode, Survey
 from tvm_edge.frontend.several_models import (
     beside,
@@ -26,6 +26,7 @@ from tvm_edge.frontend.several_models import (
 
 __all__ = [
     "GivenInputs",
+    "GivenLength",
     "ImportedModel",
     "NodeCost",
     "SourceNode",
@@ -38,7 +39,7 @@ __all__ = [
 
 def load_model(
     model: Any,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
 ) -> ImportedModel:
     """Read `model` and bring it to the normal form.
@@ -48,8 +49,8 @@ def load_model(
     model : path, bytes, onnx.ModelProto, tvm.IRModule, str ``"zoo:NAME"``, or dict
         A dict has several of the others by name, which are brought side by side
         (:mod:`tvm_edge.frontend.several_models`).
-    input_shapes : mapping of str to sequence of int, optional
-        Shapes of inputs with dynamic dimensions.
+    input_shapes : mapping of str to sequence of GivenLength, optional
+        Shapes of inputs with dynamic dimensions; those left out stay open.
     input_values : mapping of str to array_like, optional
         Values of inputs of ONNX models that are constants from here on.
 
@@ -58,8 +59,7 @@ def load_model(
     InvalidModelError
         Not a model, or a damaged one.
     InputError
-        Dynamic dimensions that `input_shapes` does not fix, shapes that do not fit, or names of
-        several models that mean nothing.
+        Shapes that do not fit, or names of several models that mean nothing.
     UnsupportedOperatorError
         Operators without an implementation, each named with its nodes.
     """

@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 
 from tvm_edge.errors import InputError
+from tvm_edge.report import Dim
 
-__all__ = ["GivenInputs"]
+__all__ = ["GivenInputs", "GivenLength"]
+
+GivenLength = int | str | Dim | None
+"""A length, an open dimension, or ``None`` for one that is open by the name that the model has."""
 
 
 @dataclass(frozen=True)
@@ -19,13 +23,13 @@ class GivenInputs:
 
     Attributes
     ----------
-    shapes : mapping of str to tuple of int
+    shapes : mapping of str to tuple of GivenLength
         Of inputs with dynamic dimensions.
     values : mapping of str to numpy.ndarray
         Of inputs that are constants of the compiled model, and no longer inputs.
     """
 
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[GivenLength, ...]] = field(default_factory=dict)
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
@@ -37,18 +41,33 @@ class GivenInputs:
         Raises
         ------
         InputError
-            A shape that is no sequence.
+            A shape that is no sequence of lengths, or two that say different things of one
+            dimension.
         """
         made = {}
         for name, shape in (shapes or {}).items():
-            try:
-                made[name] = tuple(shape)
-            except TypeError:
-                raise InputError(
-                    f"input_shapes gives {name!r} {shape!r}; give the shape of an input, by its "
-                    f"name: input_shapes={{'input': (1, 3, 224, 224)}}",
-                    name=name,
-                    expected="a sequence of int",
-                    got=repr(shape),
-                ) from None
+            if isinstance(shape, str) or not hasattr(shape, "__iter__"):
+                raise _no_shape(name, shape)
+            made[name] = tuple(_length(name, shape, each) for each in shape)
         return cls(made, {name: np.asarray(value) for name, value in (values or {}).items()})
+
+
+def _length(name: str, shape: Any, given: Any) -> GivenLength:
+    if isinstance(given, str):
+        return Dim(given).name
+    if given is None or isinstance(given, Dim):
+        return given
+    if isinstance(given, bool) or not hasattr(given, "__index__") or int(given) < -1:
+        raise _no_shape(name, shape)
+    return None if int(given) == -1 else int(given)
+
+
+def _no_shape(name: str, shape: Any) -> InputError:
+    return InputError(
+        f"input_shapes gives {name!r} {shape!r}; give the shape of an input, by its name: lengths, "
+        "and names of dimensions that are open: "
+        f"input_shapes={{{name!r}: (1, 3, 'h', 'w')}}",
+        name=name,
+        expected="a sequence of int, str or Dim",
+        got=repr(shape),
+    )

@@ -56,8 +56,8 @@ class ImportedModel:
     name : str
         For reports; taken from the file or the graph.
     module : tvm.IRModule
-        One Relax function ``main`` whose parameters are exactly `inputs`, in order, with static
-        shapes; weights are constants in its body.
+        One Relax function ``main`` whose parameters are exactly `inputs`, in order; weights are
+        constants in its body. Open dimensions are variables, one for each name.
     inputs, outputs : tuple[TensorSpec, ...]
         The user's names; Relax variables may be called otherwise.
     nodes : tuple[SourceNode, ...]
@@ -79,6 +79,16 @@ class ImportedModel:
     folded: tuple[SourceNode, ...] = ()
     warnings: tuple[str, ...] = ()
     parts: tuple[ModelPart, ...] = ()
+
+    @property
+    def typical(self) -> dict[str, int]:
+        """Typical lengths of the open dimensions, by the names of their variables.
+
+        Of several models, whose variables do not have the model in their names, the last one's.
+        """
+        dims = [dim for spec in self.inputs for dim in spec.dims]
+        lengths = {dim.name: dim.typical or max(dim.min, 1) for dim in dims}
+        return {name.rpartition("/")[2]: n for name, n in lengths.items()} | lengths
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tvm_edge.ops.small_types import SMALL_TYPES
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["TensorInfo", "node_costs", "small_tensors", "tensor_infos"]
+__all__ = ["TensorInfo", "fix_lengths", "node_costs", "small_tensors", "tensor_infos"]
 
 # Shape inference needs the values of shapes and axes only.
 _SMALL = 1 << 12
@@ -56,23 +56,36 @@ class TensorInfo:
         return None if self.elements is None else (self.elements * bits + 7) // 8
 
 
-def node_costs(proto: onnx.ModelProto) -> list[NodeCost]:
+def node_costs(proto: onnx.ModelProto, typical: Mapping[str, int] | None = None) -> list[NodeCost]:
     """Return the cost of every node of the main graph, in order.
 
     Parameters
     ----------
     proto : onnx.ModelProto
-        Checked, inputs with static shapes. Constants are best folded before.
+        Checked. Constants are best folded before.
+    typical : mapping of str to int, optional
+        Lengths of open dimensions of inputs.
     """
-    tensors = tensor_infos(proto)
+    tensors = tensor_infos(proto, typical)
     return [_cost(node, tensors) for node in proto.graph.node]
 
 
-def tensor_infos(proto: onnx.ModelProto) -> dict[str, TensorInfo]:
-    """Return every tensor of the main graph by name: inputs, constants, results of nodes."""
+def tensor_infos(
+    proto: onnx.ModelProto, typical: Mapping[str, int] | None = None
+) -> dict[str, TensorInfo]:
+    """Return every tensor of the main graph by name: inputs, constants, results of nodes.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+    typical : mapping of str to int, optional
+        Lengths of open dimensions of inputs; without them shapes with such are not known.
+    """
     import onnx
 
     light = _without_weights(proto)
+    if typical:
+        fix_lengths(light.graph, typical)
     try:
         inferred = onnx.shape_inference.infer_shapes(light)
         if not _long_integers(inferred.graph):
@@ -92,6 +105,17 @@ def tensor_infos(proto: onnx.ModelProto) -> dict[str, TensorInfo]:
             known = tensors[node.output[0]]
             tensors[node.output[0]] = TensorInfo(known.shape, known.dtype, constant=True)
     return tensors
+
+
+def fix_lengths(graph: onnx.GraphProto, lengths: Mapping[str, int]) -> None:
+    """Write lengths for the names of dimensions of inputs; what depends on them is inferred."""
+    graph.ClearField("value_info")
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+    for value in graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in lengths:
+                dim.dim_value = lengths[dim.dim_param]
 
 
 def _long_integers(graph: onnx.GraphProto) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import warnings
+from collections.abc import Sequence
 
 import onnx
 import tvm
@@ -16,14 +17,23 @@ from tvm_edge.frontend.onnx_functions import standard_version
 from tvm_edge.frontend.onnx_importer import Importer, is_not_implemented, reason_of
 from tvm_edge.frontend.result_names import name_results, with_dataflow
 from tvm_edge.relay_passes.ir.expressions import bindings_of
+from tvm_edge.report import TensorSpec
 
 __all__ = ["import_graph"]
 
 _LOG = logging.getLogger("tvm_edge.frontend")
 
 
-def import_graph(proto: onnx.ModelProto) -> tuple[tvm.IRModule, tuple[str, ...]]:
+def import_graph(
+    proto: onnx.ModelProto, inputs: Sequence[TensorSpec]
+) -> tuple[tvm.IRModule, tuple[str, ...]]:
     """Convert a prepared graph; the variable of a node's result is located at the node.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+    inputs : sequence of TensorSpec
+        Its inputs; open dimensions of one name are one length.
 
     Returns
     -------
@@ -42,7 +52,7 @@ def import_graph(proto: onnx.ModelProto) -> tuple[tvm.IRModule, tuple[str, ...]]
         # changes; the error below says the same in one line.
         with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
             warnings.simplefilter("ignore")
-            importer = Importer(proto)
+            importer = Importer(proto, inputs)
             module = importer.from_onnx(proto.graph, standard_version(proto))
     # A converter refuses a model by whatever exception comes up inside it: ValueError,
     # AssertionError, KeyError, TVM's InternalError.

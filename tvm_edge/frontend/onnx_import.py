@@ -26,19 +26,20 @@ from tvm_edge.frontend.onnx_functions import (
     standard_version,
 )
 from tvm_edge.frontend.onnx_graph import import_graph
-from tvm_edge.frontend.onnx_inputs import fix_values, freeze_inputs
+from tvm_edge.frontend.onnx_inputs import fix_shapes, fix_values
 from tvm_edge.frontend.onnx_loop_forms import unify_loops
 from tvm_edge.frontend.onnx_source import checked_proto, shapes_do_not_fit, weight_notes
 from tvm_edge.frontend.specs import output_specs
 from tvm_edge.ops.converter import type_name
 from tvm_edge.ops.small_types import SMALL_TYPES, STORED_AS
-from tvm_edge.report import TensorSpec
+from tvm_edge.report import Dim, TensorSpec
 
 if TYPE_CHECKING:
     import onnx
 
 __all__ = [
     "import_onnx",
+    "input_specs",
     "prepare",
     "refuse_unsupported",
     "source_nodes",
@@ -66,15 +67,15 @@ def import_onnx(proto: onnx.ModelProto, given: GivenInputs, name: str) -> Import
     ------
     InvalidModelError, InputError, UnsupportedOperatorError
     """
-    original, notes = prepare(proto, given)
+    original, notes, dims = prepare(proto, given)
     refuse_unsupported(original)
     notes += weight_notes(original)
     proto = fold_constants(original)
     refuse_unsupported(proto)  # what functions of the model are made of
-    inputs = _input_specs(proto)
-    nodes, folded = source_nodes(original, proto)
+    inputs = input_specs(proto, dims)
+    nodes, folded = source_nodes(original, proto, dims)
     del original  # its weights: the folded model has its own
-    module, more = import_graph(proto)
+    module, more = import_graph(proto, inputs)
     notes += more
     refuse_unreal_tensors(module)
     main = module["main"]
@@ -94,8 +95,10 @@ def import_onnx(proto: onnx.ModelProto, given: GivenInputs, name: str) -> Import
     return ImportedModel(name, module, inputs, outputs, nodes, folded, notes)
 
 
-def prepare(proto: onnx.ModelProto, given: GivenInputs) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Fix the shapes of the inputs, check the model, and name every node.
+def prepare(
+    proto: onnx.ModelProto, given: GivenInputs
+) -> tuple[onnx.ModelProto, tuple[str, ...], dict[str, Dim]]:
+    """Write the shapes of the inputs, check the model, and name every node.
 
     Operators that have no converter and are defined by others are written out as those.
 
@@ -104,13 +107,15 @@ def prepare(proto: onnx.ModelProto, given: GivenInputs) -> tuple[onnx.ModelProto
     onnx.ModelProto
     tuple of str
         What of the file was mended, for the user.
+    dict of str to Dim
+        The open dimensions of inputs, by name.
 
     Raises
     ------
     InvalidModelError, InputError, UnsupportedOperatorError
     """
     fix_values(proto, given.values)
-    freeze_inputs(proto, given.shapes)
+    dims = fix_shapes(proto, given.shapes)
     try:
         proto, notes = checked_proto(_named(proto))
         unify_loops(proto.graph, standard_version(proto))
@@ -122,7 +127,7 @@ def prepare(proto: onnx.ModelProto, given: GivenInputs) -> tuple[onnx.ModelProto
             f"{one_line(err.__cause__ or err)}; choose other input_shapes",
             name=next(iter(given.shapes)),
         ) from err
-    return _named(expand_functions(proto)), notes
+    return _named(expand_functions(proto)), notes, dims
 
 
 def _named(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -133,13 +138,17 @@ def _named(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def source_nodes(
-    original: onnx.ModelProto, proto: onnx.ModelProto
+    original: onnx.ModelProto, proto: onnx.ModelProto, dims: Mapping[str, Dim]
 ) -> tuple[tuple[SourceNode, ...], tuple[SourceNode, ...]]:
-    """Return the nodes of `proto` with their costs, and those of `original` that were folded."""
+    """Return the nodes of `proto` with their costs, and those of `original` that were folded.
+
+    Costs are those for the typical lengths of open dimensions.
+    """
+    typical = {name: dim.typical or 0 for name, dim in dims.items()}
     nodes = tuple(
         SourceNode(node.name, label(node), cost, inputs)
         for node, cost, inputs in zip(
-            proto.graph.node, node_costs(proto), sources(proto), strict=True
+            proto.graph.node, node_costs(proto, typical), sources(proto), strict=True
         )
     )
     kept = set(nodes)
@@ -216,19 +225,18 @@ def _operands(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> str:
     return " and ".join(texts) or "no operands"
 
 
-def _input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Return the signatures of the inputs of a model with static shapes."""
+def input_specs(proto: onnx.ModelProto, dims: Mapping[str, Dim]) -> tuple[TensorSpec, ...]:
+    """Return the signatures of the inputs of a model."""
     initializers = {tensor.name for tensor in proto.graph.initializer}
-    return tuple(
-        _with_the_models_type(
-            TensorSpec(
-                value.name, tuple(d.dim_value for d in value.type.tensor_type.shape.dim), ""
-            ),
-            value,
-        )
-        for value in proto.graph.input
-        if value.name not in initializers
-    )
+    specs = []
+    for value in proto.graph.input:
+        if value.name in initializers:
+            continue
+        lengths = value.type.tensor_type.shape.dim
+        shape = tuple(dim.dim_param or dim.dim_value for dim in lengths)
+        own = tuple(dims[name] for name in dict.fromkeys(shape) if isinstance(name, str))
+        specs.append(_with_the_models_type(TensorSpec(value.name, shape, "", dims=own), value))
+    return tuple(specs)
 
 
 def _with_the_models_type(spec: TensorSpec, value: onnx.ValueInfoProto) -> TensorSpec:

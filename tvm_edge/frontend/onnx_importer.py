@@ -29,6 +29,7 @@ from tvm_edge.ops.registry import find
 from tvm_edge.ops.small_types import SMALL_TYPES, STORED_AS
 from tvm_edge.ops.types import refuse_types
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
+from tvm_edge.report import TensorSpec
 
 __all__ = ["Importer", "is_not_implemented", "reason_of"]
 
@@ -65,15 +66,14 @@ _OF_ANY_RANK = frozenset({_IF, _LOOP, "Identity"})
 class Importer(ONNXGraphImporter):
     """TVM's importer that asks our converters first and remembers the results of nodes."""
 
-    def __init__(self, proto: onnx.ModelProto) -> None:
+    def __init__(self, proto: onnx.ModelProto, inputs: Sequence[TensorSpec]) -> None:
+        dims = {dim.name: tirx.Var(dim.name, "int64") for spec in inputs for dim in spec.dims}
         # TVM takes a length of 0 for one that is not known.
-        empty = {
-            value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-            for value in proto.graph.input
-            if any(dim.dim_value == 0 for dim in value.type.tensor_type.shape.dim)
+        shapes = {
+            spec.name: [dims[d] if isinstance(d, str) else d for d in spec.shape] for spec in inputs
         }
         self._nodes: dict[str, relax.Expr] = {}
-        super().__init__(shape_dict=empty, dtype_dict=None)
+        super().__init__(shape_dict=shapes, dtype_dict=None)
         self.proto = proto
         self.results: dict[relax.Var, int] = {}
         self.small: list[tuple[str, ...]] = []

@@ -1,18 +1,23 @@
-"""Inputs of an ONNX model: their shapes become numbers, and their values constants, as told."""
+"""Inputs of an ONNX model: their shapes, and values that become constants, as told."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tvm_edge.errors import InputError, UnsupportedOperatorError, near_matches
+from tvm_edge.frontend.given_inputs import GivenLength
+from tvm_edge.report import Dim
+from tvm_edge.report.dims import by_name
+from tvm_edge.report.tensors import shape_text
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["fix_values", "freeze_inputs"]
+__all__ = ["fix_shapes", "fix_values"]
 
 
 def fix_values(proto: onnx.ModelProto, values: Mapping[str, np.ndarray]) -> None:
@@ -56,8 +61,15 @@ def fix_values(proto: onnx.ModelProto, values: Mapping[str, np.ndarray]) -> None
         proto.graph.input.remove(inputs[name])
 
 
-def freeze_inputs(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Write `shapes` into the graph's inputs; afterwards every input dimension is a number.
+def fix_shapes(
+    proto: onnx.ModelProto, shapes: Mapping[str, Sequence[GivenLength]]
+) -> dict[str, Dim]:
+    """Write `shapes` into the graph's inputs; afterwards a dimension is a number or has a name.
+
+    Returns
+    -------
+    dict of str to Dim
+        The open dimensions by name, each with a typical length.
 
     Raises
     ------
@@ -80,68 +92,76 @@ def freeze_inputs(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -
                 f"input_shapes={{{name!r}: (...)}}",
                 name=name,
             )
-    _refuse_open(values, shapes)
+    found = {name: _given(value, shapes.get(name)) for name, value in values.items()}
+    dims = by_name(d for given in found.values() for d in given if isinstance(d, Dim))
+    batches = {str(given[0]) for given in found.values() if len(given) > 1}
+    for given in found.values():
+        for length in given:
+            if isinstance(length, str):  # batches may be empty
+                dims.setdefault(length, Dim(length, min=0 if length in batches else 1))
     for name, value in values.items():
-        _freeze(value, shapes.get(name))
+        _write(value, found[name])
     if shapes:
         # Shapes that the exporter wrote for the old input would contradict the new one.
         proto.graph.ClearField("value_info")
         for output in proto.graph.output:
             for dim in output.type.tensor_type.shape.dim:
                 dim.Clear()
+    return {
+        name: replace(dim, typical=dim.assumed(is_batch=name in batches))
+        for name, dim in dims.items()
+    }
 
 
-def _refuse_open(
-    values: Mapping[str, onnx.ValueInfoProto], shapes: Mapping[str, Sequence[int]]
-) -> None:
-    """Refuse dimensions that nobody fixes; name all of them at once."""
-    unfixed = {name: _dims(value) for name, value in values.items() if name not in shapes}
-    left = {n: dims for n, dims in unfixed.items() if any(isinstance(d, str) for d in dims)}
-    if not left:
-        return
-    shown = ", ".join(f"{name!r}: {shape_text(dims)}" for name, dims in left.items())
-    lengths = list(dict.fromkeys(d for dims in left.values() for d in dims if isinstance(d, str)))
-    words = " ".join(f"{name}:{','.join(map(str, dims))}" for name, dims in left.items())
-    first = next(iter(left))
-    raise InputError(
-        f"{'inputs have' if len(left) > 1 else f'the input {first!r} has'} dynamic dimensions; fix "
-        f"them with input_shapes={{{shown}}} and a number for each of {', '.join(lengths)} "
-        f"(command line: --input-shapes {words})",
-        name=first,
-        expected="a static shape",
-        got=shape_text(left[first]),
-    )
-
-
-def _freeze(value: onnx.ValueInfoProto, shape: Sequence[int] | None) -> None:
-    name, tensor_type = value.name, value.type.tensor_type
+def _given(
+    value: onnx.ValueInfoProto, shape: Sequence[GivenLength] | None
+) -> list[int | str | Dim]:
+    """Return the shape of an input: as told, else as the model has it."""
+    name = value.name
     dims = _dims(value)
-    given: Sequence[int | str] = dims if shape is None else shape
-    if tensor_type.HasField("shape") and len(given) != len(dims):
+    given: Sequence[GivenLength] = dims if shape is None else shape
+    if value.type.tensor_type.HasField("shape") and len(given) != len(dims):
         raise InputError(
-            f"input_shapes gives {name!r} {len(given)} dimensions {tuple(given)}, and the "
+            f"input_shapes gives {name!r} {len(given)} dimensions {_text_of(given)}, and the "
             f"model has {len(dims)}: {shape_text(dims)}; give one length per dimension",
             name=name,
             expected=shape_text(dims),
-            got=str(tuple(given)),
+            got=_text_of(given),
         )
+    known = dims or ["?"] * len(given)
     # Exporters write 0 for a length that they do not know: who means it says it again.
-    meant = [shape is not None and length == 0 for length in dims] or [False] * len(given)
     if any(
-        not isinstance(length, int) or length < 0 or (length == 0 and not empty)
-        for length, empty in zip(given, meant, strict=True)
+        length == 0 and (shape is None or its != 0)
+        for length, its in zip(given, known, strict=True)
     ):
         raise InputError(
-            f"the input {name!r} has the shape {shape_text(given)}: every dimension must be "
+            f"the input {name!r} has the shape {_text_of(given)}: every dimension must be "
             f"at least 1; choose one with input_shapes={{{name!r}: (...)}}",
             name=name,
             expected="positive dimensions",
-            got=shape_text(given),
+            got=_text_of(given),
         )
-    tensor_type.shape.ClearField("dim")
-    tensor_type.shape.SetInParent()
-    for length in given:  # numbers, by now
-        tensor_type.shape.dim.add().dim_value = length
+    made: list[int | str | Dim] = []
+    for axis, (length, its) in enumerate(zip(given, known, strict=True)):
+        if length is None or length == "?":
+            length = its if isinstance(its, str) and its != "?" else f"{name}_{axis}"
+        made.append(length)
+    return made
+
+
+def _text_of(shape: Sequence[GivenLength]) -> str:
+    return shape_text([-1 if d is None else d.text if isinstance(d, Dim) else d for d in shape])
+
+
+def _write(value: onnx.ValueInfoProto, shape: Sequence[int | str | Dim]) -> None:
+    written = value.type.tensor_type.shape
+    written.ClearField("dim")
+    written.SetInParent()
+    for length in shape:
+        if isinstance(length, int):
+            written.dim.add().dim_value = length
+        else:
+            written.dim.add().dim_param = length.name if isinstance(length, Dim) else length
 
 
 def _inputs(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
@@ -164,7 +184,3 @@ def _unknown(option: str, name: str, inputs: Mapping[str, onnx.ValueInfoProto]) 
         owner, its = next((n, _dims(v)) for n, v in inputs.items() if name in _dims(v))
         hint = f"it is a dimension of {owner!r}: give {option}={{{owner!r}: {shape_text(its)}}}"
     return InputError(f"{option} names {name!r}, which is no input of the model; {hint}", name=name)
-
-
-def shape_text(dims: Sequence[int | str]) -> str:
-    return "(" + ", ".join(str(d) for d in dims) + ("," if len(dims) == 1 else "") + ")"

@@ -13,10 +13,11 @@ from tvm_edge.errors import InvalidModelError, UnsupportedOperatorError
 from tvm_edge.frontend.given_inputs import GivenInputs
 from tvm_edge.frontend.normal_form import Survey
 from tvm_edge.frontend.onnx_constants import fold_constants
-from tvm_edge.frontend.onnx_costs import TensorInfo, tensor_infos
+from tvm_edge.frontend.onnx_costs import TensorInfo, fix_lengths, tensor_infos
 from tvm_edge.frontend.onnx_edges import reads
 from tvm_edge.frontend.onnx_graph import import_graph
 from tvm_edge.frontend.onnx_import import (
+    input_specs,
     prepare,
     source_nodes,
     unsupported_nodes,
@@ -55,10 +56,11 @@ def survey_onnx(
         `error`: all operators can be imported, or it cannot be told which cannot.
     InvalidModelError, InputError
     """
-    original, notes = prepare(proto, given)
+    original, notes, dims = prepare(proto, given)
+    fix_lengths(original.graph, {name: dim.typical or 0 for name, dim in dims.items()})
     notes += weight_notes(original)
     folded_proto = fold_constants(original)
-    nodes, folded = source_nodes(original, folded_proto)
+    nodes, folded = source_nodes(original, folded_proto, {})
     # Functions of the model are nodes only after folding, and constants only before.
     missing = {**unsupported_nodes(original), **unsupported_nodes(folded_proto)}
     unsupported = [UnsupportedInfo(t, tuple(n), _MISSING) for t, n in sorted(missing.items())]
@@ -132,7 +134,7 @@ def _alone(
 def _verdict(proto: onnx.ModelProto) -> tuple[str, str] | None:
     """Return operator and reason if the importer refuses a model; rename its nodes."""
     try:
-        import_graph(proto)
+        import_graph(proto, input_specs(proto, {}))
     except UnsupportedOperatorError as err:
         return (*err.operators[:1], proto.graph.node[0].op_type)[0], str(err)
     except InvalidModelError:

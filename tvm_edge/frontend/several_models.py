@@ -127,7 +127,7 @@ def beside(models: Mapping[str, ImportedModel]) -> ImportedModel:
                 tuple(range(len(outputs), len(outputs) + len(model.outputs))),
             )
         )
-        inputs += [_named(title, spec) for spec in model.inputs]
+        inputs += [_with_own_dims(title, _named(title, spec)) for spec in model.inputs]
         outputs += [_named(title, spec) for spec in model.outputs]
         nodes += _numbered(title, model.nodes, len(nodes))
         folded += [_named(title, node) for node in model.folded]
@@ -173,6 +173,16 @@ def _numbered(model: str, nodes: Iterable[SourceNode], first: int) -> list[Sourc
 
 def _named(model: str, thing: _Named) -> _Named:
     return replace(thing, name=f"{model}{_SEPARATOR}{thing.name}")
+
+
+def _with_own_dims(model: str, spec: TensorSpec) -> TensorSpec:
+    """Call open dimensions by their model, too: another's of that name is another length."""
+    if not spec.dims:
+        return spec
+    names = {dim.name: f"{model}{_SEPARATOR}{dim.name}" for dim in spec.dims}
+    shape = tuple(names.get(d, d) if isinstance(d, str) else d for d in spec.shape)
+    dims = tuple(replace(dim, name=names[dim.name]) for dim in spec.dims)
+    return replace(spec, shape=shape, dims=dims)
 
 
 def _renumbered(module: tvm.IRModule, nodes: int, inputs: int) -> tvm.IRModule:

@@ -12,11 +12,14 @@ from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
 from tvm_edge.lowering.argument_checks import DropArgumentChecks
+from tvm_edge.lowering.check_lengths import CheckElements, CheckNarrowed
 from tvm_edge.lowering.compact_buffers import CompactScheduled
+from tvm_edge.lowering.empty_launches import GuardEmptyLaunches
 from tvm_edge.lowering.launch_vectors import VectorsInLaunches
 from tvm_edge.lowering.merge_launches import MergeLaunches
 from tvm_edge.lowering.merge_loops import MergeLoops
 from tvm_edge.lowering.outline_members import OutlineMembers
+from tvm_edge.lowering.plain_divisions import PlainDivisions
 
 __all__ = ["lowering_passes", "register_pipeline"]
 
@@ -80,10 +83,14 @@ def lowering_passes(
         MergeLaunches(),
         s_tir.transform.MergeSharedMemoryAllocations(),
         VectorsInLaunches(),
+        GuardEmptyLaunches(),
+        PlainDivisions(),
+        CheckElements(),
         tirx.transform.SplitHostDevice(),
         *kernels,
         tirx.transform.MakePackedAPI(),
         DropArgumentChecks(),
+        CheckNarrowed(),
         tirx.transform.FP8StorageLegalize(),
         tirx.transform.BF16StorageLegalize(),
     ]

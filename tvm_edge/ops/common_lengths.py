@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tvm_ffi
 from tvm import relax, tirx
 
 from tvm_edge.ops.elements import ensure, plain
@@ -57,7 +58,7 @@ def _aligned(
             shape[i] = chosen
     return [
         value
-        if all(a is b for a, b in zip(old or (), new, strict=True))
+        if all(_is_the_same(a, b) for a, b in zip(old or (), new, strict=True))
         else bb.emit(relax.op.reshape(value, new))
         for value, old, new in zip(inputs, shapes, made, strict=True)
     ]
@@ -75,3 +76,10 @@ def _are_equal(a: Any, b: Any) -> bool:
 
 def _int64(value: Any) -> tirx.Expr:
     return tirx.IntImm("int64", value) if isinstance(value, int) else value
+
+
+def _is_the_same(a: Any, b: Any) -> bool:
+    """Return whether two lengths are written alike, which needs no reshape to say so."""
+    if isinstance(a, int) or isinstance(b, int):
+        return isinstance(a, int) and isinstance(b, int) and a == b
+    return bool(tvm_ffi.structural_equal(a, b))

@@ -12,6 +12,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.emit import Kernel
+from tvm_edge.schedules.open_lengths import length_of
 
 __all__ = ["KernelSite", "is_empty"]
 
@@ -88,7 +89,7 @@ class KernelSite:
     ) -> relax.Call:
         """Make a call of a kernel that element-wise ones may be fused with."""
         func = func.with_attr("op_pattern", _OUT_ELEMENTWISE_FUSABLE)
-        ty = self.tensor([int(dim) for dim in result.shape], str(result.dtype))
+        ty = self.tensor(list(map(length_of, result.shape)), str(result.dtype))
         return self.unbound(func, name, args, [ty])
 
     def run(self, kernel: Kernel, name: str, args: Sequence[relax.Expr]) -> list[relax.Var]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import mul
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_edge.ops.converter import Attributes, num_outputs, operand, scalar
+from tvm_edge.ops.elements import plain
 from tvm_edge.ops.flops import Operation, elements, no_flops, per_element
 from tvm_edge.ops.registry import PERFORMS, register, relax_names
-from tvm_edge.relay_passes.ir.expressions import constant_of
+from tvm_edge.relay_passes.ir.expressions import constant_of, lengths_of
 
 __all__: list[str] = []
 
@@ -66,11 +69,16 @@ def _dropout(_bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attr
 def _layer_normalization(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr | None:
-    """Return mean and inverse deviation too, which are zeros of TVM's."""
-    if num_outputs(attrs) == 1:
-        return None
+    """Return mean and inverse deviation too, which are zeros of TVM's.
+
+    TVM's kernel has a fixed number of elements to normalise, too.
+    """
     x, dtype = inputs[0], str(inputs[0].ty.dtype)
     axes = list(range(int(attrs.get("axis", -1)) % x.ty.ndim, x.ty.ndim))
+    lengths = lengths_of(x.ty)
+    is_open = lengths is not None and any(isinstance(lengths[i], tirx.Expr) for i in axes)
+    if num_outputs(attrs) == 1 and not is_open:
+        return None
     # ONNX computes in float32 (stash_type 1), and returns the statistics so.
     wide = x if dtype == "float32" else bb.emit(relax.op.astype(x, "float32"))
     mean = bb.emit(relax.op.mean(wide, axes, keepdims=True))
@@ -83,7 +91,32 @@ def _layer_normalization(
     y = relax.op.multiply(y, inputs[1])
     bias = operand(inputs, 2)
     y = bb.emit(y if bias is None else relax.op.add(y, bias))
-    return relax.Tuple([y, mean, inverse][: num_outputs(attrs)])
+    results = [y, mean, inverse][: num_outputs(attrs)]
+    return results[0] if len(results) == 1 else relax.Tuple(results)
+
+
+def _hardmax(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """Mark the first largest element along an open axis, or one in an open shape."""
+    x = inputs[0]
+    lengths, since = lengths_of(x.ty), attrs["opset"] >= 13
+    if lengths is None or not any(isinstance(length, tirx.Expr) for length in lengths):
+        return None
+    axis = int(attrs.get("axis", -1 if since else 1)) % len(lengths)
+    rows = x
+    if not since:  # all axes from this one on are one
+        outer = reduce(mul, lengths[:axis], 1)
+        rows = bb.emit(relax.op.reshape(x, (outer, plain(reduce(mul, lengths[axis:], 1)))))
+        axis = 1
+    count, dtype = rows.ty.shape[axis], str(x.ty.dtype)
+    best = bb.emit(relax.op.argmax(rows, axis, keepdims=True))
+    places = bb.emit(relax.op.arange(0, count, 1, "int64"))
+    along = [1] * int(rows.ty.ndim)
+    along[axis] = count
+    marked = bb.emit(relax.op.equal(best, relax.op.reshape(places, along)))
+    marked = bb.emit(relax.op.astype(marked, dtype))
+    return marked if since else bb.emit(relax.op.reshape(marked, lengths))
 
 
 def _lp_normalization(
@@ -134,7 +167,7 @@ _RMS = per_element(4)
 register("BatchNormalization", convert=_batch_normalization, flops=_BATCH)
 register("Dropout", convert=_dropout, forming=(1, 2), settings=(1,), flops=no_flops)
 register("GroupNormalization", "InstanceNormalization", flops=_STATISTICS)
-register("Hardmax", flops=per_element(1))
+register("Hardmax", convert=_hardmax, flops=per_element(1))
 register("LRN", flops=_lrn_flops)
 register("LayerNormalization", convert=_layer_normalization, flops=_STATISTICS)
 register("LogSoftmax", "Softmax", flops=_SOFTMAX)

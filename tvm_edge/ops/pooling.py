@@ -5,14 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import reduce
+from operator import mul
+from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from tvm_edge.ops.converter import Attributes, num_outputs, operand, spread, text
+from tvm_edge.ops.elements import ensure, plain
 from tvm_edge.ops.flops import Formula, Operation, elements, no_flops, per_element
+from tvm_edge.ops.movement.run_time_shapes import pad_by
 from tvm_edge.ops.registry import FOLLOWS, PERFORMS, register, relax_names
-from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
+from tvm_edge.ops.same_padding import SamePads, padded_image, same_pads
+from tvm_edge.relay_passes.ir.expressions import constant_of, lengths_of, static_shape
 
 __all__ = ["pool_flops"]
 
@@ -24,12 +30,15 @@ def _max_pool(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr | None:
     """Return maxima with their places, which TVM's does not tell; without them take TVM's."""
-    if num_outputs(attrs) == 1:
-        return None
     x, shape = inputs[0], static_shape(inputs[0].ty)
     kernel = [int(length) for length in attrs["kernel_shape"]]
-    if shape is None or int(np.prod(kernel)) > _MOST_TAPS:
+    if num_outputs(attrs) == 1:
+        pads = same_pads(x, kernel, attrs)
+        return None if pads is None else _max_pool_of_open_lengths(bb, x, pads, attrs)
+    if int(np.prod(kernel)) > _MOST_TAPS:
         raise NotImplementedError(f"MaxPool with its output Indices, of a window of {kernel}")
+    if shape is None:
+        return _max_pool_with_places(bb, x, kernel, attrs)
     axes = _axes(shape, kernel, attrs)
     dtype = str(x.ty.dtype)
     least = -np.inf if "float" in dtype else np.iinfo(dtype).min
@@ -63,6 +72,109 @@ def _max_pool(
             bb.emit(relax.op.where(wins, here, index)),
         )
     return relax.Tuple([best, index])
+
+
+def _max_pool_of_open_lengths(
+    bb: relax.BlockBuilder, x: relax.Expr, pads: SamePads | None, attrs: Attributes
+) -> relax.Var:
+    """Return maxima; `pads` are those of ``auto_pad``."""
+    from tvm.relax.frontend.onnx.onnx_frontend import MaxPool as TvmMaxPool
+
+    explicit = dict(attrs)
+    if pads is not None:
+        explicit.pop("auto_pad")
+        explicit["pads"] = pads.numbers or (0,) * (2 * len(pads.before))
+        x = x if pads.numbers else padded_image(bb, x, pads, lowest=True)
+    return bb.emit(TvmMaxPool._impl_v1(bb, [x], explicit, None))
+
+
+def _max_pool_with_places(
+    bb: relax.BlockBuilder, x: relax.Expr, kernel: Sequence[int], attrs: Attributes
+) -> relax.Tuple:
+    """Return maxima of an image of open lengths, and the place of the first one of each window."""
+    pads = same_pads(x, kernel, attrs)
+    best = _max_pool_of_open_lengths(bb, x, pads, attrs)
+    rank = len(kernel)
+    fronts = attrs.get("pads", [0] * rank) if pads is None else pads.before
+    strides, dilations = attrs.get("strides", [1] * rank), attrs.get("dilations", [1] * rank)
+    in_columns = bool(attrs.get("storage_order", 0))
+
+    def places(data: te.Tensor, largest: te.Tensor, before: Sequence[Any]) -> te.Tensor:
+        lengths = list(data.shape[2:])
+
+        def element(n: Any, c: Any, *at: Any) -> Any:
+            found: Any = tirx.IntImm("int64", 0)
+            for taps in reversed(list(itertools.product(*map(range, kernel)))):
+                position = [
+                    at[i] * strides[i] + taps[i] * dilations[i] - before[i] for i in range(rank)
+                ]
+                axes = list(zip(position, lengths, strict=True))
+                inside = tirx.all(*(tirx.all(p >= 0, p < length) for p, length in axes))
+                place = n * data.shape[1] + c
+                for p, length in reversed(axes) if in_columns else axes:
+                    place = place * length + p
+                is_best = tirx.EQ(data(n, c, *position), largest(n, c, *at))
+                is_best = tirx.if_then_else(inside, is_best, tirx.const(False, "bool"))
+                found = tirx.Select(is_best, place, found)
+            return found
+
+        return te.compute(largest.shape, element, name="places")
+
+    before = [n if isinstance(n, tirx.Expr) else tirx.IntImm("int64", int(n)) for n in fronts]
+    index = bb.emit_te(places, x, best, before[:rank], primfunc_name_hint="max_pool_places")
+    return relax.Tuple([best, index])
+
+
+def _average_pool(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """Write out the pads of ``auto_pad`` for open lengths; they do not count, or count as zeros."""
+    kernel = [int(length) for length in attrs["kernel_shape"]]
+    pads = same_pads(inputs[0], kernel, attrs)
+    if pads is None:
+        return None
+    from tvm.relax.frontend.onnx.onnx_frontend import AveragePool as TvmAveragePool
+
+    explicit = {k: v for k, v in attrs.items() if k != "auto_pad"}
+    if pads.numbers:
+        explicit["pads"] = pads.numbers
+        return TvmAveragePool._impl_v1(bb, inputs, explicit, None)
+    whole = bb.emit(
+        TvmAveragePool._impl_v1(bb, [padded_image(bb, inputs[0], pads)], explicit, None)
+    )
+    if attrs.get("count_include_pad", 0):
+        return whole
+    ones = [1] * len(kernel)
+    strides, dilations = attrs.get("strides", ones), attrs.get("dilations", ones)
+
+    def weighted(mean: te.Tensor, data: te.Tensor, before: Sequence[Any]) -> te.Tensor:
+        def element(n: Any, c: Any, *at: Any) -> Any:
+            counted: Any = tirx.IntImm("int64", 1)
+            for i, k in enumerate(kernel):
+                taps = [at[i] * strides[i] + tap * dilations[i] - before[i] for tap in range(k)]
+                inside = [tirx.all(tap >= 0, tap < data.shape[2 + i]) for tap in taps]
+                counted *= sum(one.astype("int64") for one in inside)
+            return mean(n, c, *at) * (math.prod(kernel) / counted.astype(mean.dtype))
+
+        return te.compute(mean.shape, element, name="mean")
+
+    before = [n if isinstance(n, tirx.Expr) else tirx.IntImm("int64", n) for n in pads.before]
+    return bb.emit_te(weighted, whole, inputs[0], before, primfunc_name_hint="mean_of_inside")
+
+
+def _lp_pool(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """Write out the pads of ``auto_pad`` for open lengths."""
+    pads = same_pads(inputs[0], attrs["kernel_shape"], attrs)
+    if pads is None:
+        return None
+    from tvm.relax.frontend.onnx.onnx_frontend import LpPool as TvmLpPool
+
+    explicit = {k: v for k, v in attrs.items() if k != "auto_pad"}
+    explicit["pads"] = pads.numbers or (0,) * (2 * len(pads.before))
+    x = inputs[0] if pads.numbers else padded_image(bb, inputs[0], pads)
+    return TvmLpPool._impl_v1(bb, [x], explicit, None)
 
 
 class _Axis:
@@ -115,20 +227,25 @@ def _max_unpool(
     The indices count in the smallest tensor that the pool can have been of, whatever the shape
     asked for (ONNX's MaxUnpool).
     """
-    x, shape = inputs[0], static_shape(inputs[0].ty)
+    x, shape = inputs[0], lengths_of(inputs[0].ty)
     wanted = constant_of(operand(inputs, 2))
     if shape is None or (operand(inputs, 2) is not None and wanted is None):
-        raise NotImplementedError("MaxUnpool to a shape known only at run time")
+        raise NotImplementedError("MaxUnpool to a shape that kernels calculate")
     kernel = attrs["kernel_shape"]
     rank = len(kernel)
     strides = attrs.get("strides", [1] * rank)
     pads = attrs.get("pads", [0] * 2 * rank)
     least = [
-        (shape[2 + i] - 1) * strides[i] + kernel[i] - pads[i] - pads[i + rank] for i in range(rank)
+        plain((shape[2 + i] - 1) * strides[i] + kernel[i] - pads[i] - pads[i + rank])
+        for i in range(rank)
     ]
     full = [*shape[:2], *least]
     dtype = str(x.ty.dtype)
-    empty = relax.const(np.zeros(int(np.prod(full)), dtype), dtype)
+    total = plain(reduce(mul, full))
+    if isinstance(total, int):
+        empty = relax.const(np.zeros(total, dtype), dtype)
+    else:
+        empty = bb.emit(relax.op.zeros((total,), dtype))
     flat = bb.emit(
         relax.op.scatter_elements(
             empty,
@@ -140,7 +257,10 @@ def _max_unpool(
     result = bb.emit(relax.op.reshape(flat, full))
     if wanted is None:
         return result
-    after = [int(w) - length for w, length in zip(wanted[-rank:], least, strict=True)]
+    after = [plain(int(w) - length) for w, length in zip(wanted[-rank:], least, strict=True)]
+    if any(isinstance(more, tirx.Expr) for more in after):
+        ensure(bb, tirx.all(*(more >= 0 for more in after if isinstance(more, tirx.Expr))))
+        return pad_by(bb, result, [0] * (2 + rank), [0, 0, *after])
     if min(after) < 0:
         raise ValueError(f"a MaxUnpool to {wanted.tolist()} has elements for {full}")
     widths = [0, 0, 0, 0, *(n for more in after for n in (0, more))]
@@ -156,7 +276,8 @@ def pool_flops(window: str) -> Formula:
     return count
 
 
-register("AveragePool", "LpPool", flops=pool_flops("kernel_shape"))
+register("AveragePool", convert=_average_pool, flops=pool_flops("kernel_shape"))
+register("LpPool", convert=_lp_pool, flops=pool_flops("kernel_shape"))
 register("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", flops=per_element(1))
 register("MaxPool", convert=_max_pool, flops=pool_flops("kernel_shape"))
 register("MaxUnpool", convert=_max_unpool, forming=(2,), flops=no_flops)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_edge.ops.converter import Attributes
 from tvm_edge.ops.flops import Formula, Operation, Shape, UnknownShape, elements, elementwise, known
 from tvm_edge.ops.registry import PERFORMS, PRODUCT, register, relax_names
-from tvm_edge.relay_passes.ir.expressions import static_shape
+from tvm_edge.relay_passes.ir.expressions import lengths_of
 
 __all__ = ["gemm_flops", "matmul_flops"]
 
@@ -33,8 +33,8 @@ _LARGEST_DETERMINANT = 5
 
 def _det(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], _attrs: Attributes) -> relax.Expr:
     """Expand by minors of the first row: exact and short enough for the matrices of geometry."""
-    x, shape = inputs[0], static_shape(inputs[0].ty)
-    if shape is None or shape[-1] > _LARGEST_DETERMINANT:
+    x, shape = inputs[0], lengths_of(inputs[0].ty)
+    if shape is None or isinstance(shape[-1], tirx.Expr) or shape[-1] > _LARGEST_DETERMINANT:
         raise NotImplementedError(f"Det of matrices of more than {_LARGEST_DETERMINANT} rows")
     rank = len(shape)
 

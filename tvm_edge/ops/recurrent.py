@@ -1,4 +1,4 @@
-"""Recurrent layers RNN, GRU and LSTM, written out step by step.
+"""Recurrent layers RNN, GRU and LSTM, written out step by step where both lengths are known.
 
 The inputs of all steps enter the gates by one product of matrices; a step adds a product with the
 state before it. A sequence that is shorter than others in its batch keeps its state after its end,
@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_edge.ops.converter import (
     Attributes,
@@ -22,9 +23,11 @@ from tvm_edge.ops.converter import (
     scalar,
     text,
 )
+from tvm_edge.ops.elements import ensure
 from tvm_edge.ops.flops import Operation, elements, known
+from tvm_edge.ops.recurrence import packed, recurrent_layer
 from tvm_edge.ops.registry import register
-from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
+from tvm_edge.relay_passes.ir.expressions import constant_of, lengths_of, static_shape
 
 __all__ = ["Products", "recurrent_flops"]
 
@@ -83,7 +86,7 @@ Cell = Callable[
 ]
 
 
-def _layer(gates: int, defaults: Sequence[str], cell: Cell, states: int) -> Converter:
+def _layer(kind: str, gates: int, defaults: Sequence[str], cell: Cell, states: int) -> Converter:
     """Make a converter for cells of so many gates and states."""
 
     def convert(
@@ -99,16 +102,24 @@ def _layer(gates: int, defaults: Sequence[str], cell: Cell, states: int) -> Conv
             ]
         shape, sides = static_shape(x.ty), text(attrs, "direction", "forward")
         recurrence = static_shape(inputs[2].ty)
-        if shape is None or recurrence is None:
-            raise NotImplementedError("a recurrent layer of a length known only at run time")
-        if shape[0] > _MOST_STEPS:
-            raise NotImplementedError(f"a recurrent layer of more than {_MOST_STEPS} steps")
-        hidden, dtype = recurrence[2], str(x.ty.dtype)
+        if recurrence is None:
+            raise NotImplementedError("a recurrent layer with weights of open dimensions")
         products: Sequence[Products] | None = attrs.get("products")
         names = [
             name.decode() if isinstance(name, bytes) else name
             for name in attrs.get("activations", list(defaults) * recurrence[0])
         ]
+        if shape is None:
+            if products is not None:
+                raise NotImplementedError(
+                    "a recurrent layer with int8 weights and an open batch or number of steps; "
+                    "fix both with input_shapes"
+                )
+            results = _of_open_lengths(bb, kind, x, inputs, initial, names, attrs)
+            return _ordered(bb, results[0], results[1:], layout, attrs)
+        if shape[0] > _MOST_STEPS:
+            raise NotImplementedError(f"a recurrent layer of more than {_MOST_STEPS} steps")
+        hidden, dtype = recurrence[2], str(x.ty.dtype)
         activations = _activations(names, attrs, dtype)
         rows, last = [], []
         for side in range(recurrence[0]):
@@ -146,13 +157,92 @@ def _layer(gates: int, defaults: Sequence[str], cell: Cell, states: int) -> Conv
             last.append(state)
         y = bb.emit(relax.op.stack(rows, 1))
         ends = [bb.emit(relax.op.stack([s[i] for s in last], 0)) for i in range(states)]
-        if layout:
-            y = bb.emit(relax.op.permute_dims(y, [2, 0, 1, 3]))
-            ends = [bb.emit(relax.op.permute_dims(end, [1, 0, 2])) for end in ends]
-        results = [y, *ends][: num_outputs(attrs)]
-        return results[0] if len(results) == 1 else relax.Tuple(results)
+        return _ordered(bb, y, ends, layout, attrs)
 
     return convert
+
+
+def _ordered(
+    bb: relax.BlockBuilder,
+    y: relax.Expr,
+    ends: Sequence[relax.Expr],
+    layout: int,
+    attrs: Attributes,
+) -> relax.Expr:
+    """Return the results that the node has, the batch first where it wants it."""
+    if layout:
+        y = bb.emit(relax.op.permute_dims(y, [2, 0, 1, 3]))
+        ends = [bb.emit(relax.op.permute_dims(end, [1, 0, 2])) for end in ends]
+    results = [y, *ends][: num_outputs(attrs)]
+    return results[0] if len(results) == 1 else relax.Tuple(results)
+
+
+def _of_open_lengths(
+    bb: relax.BlockBuilder,
+    kind: str,
+    x: relax.Expr,
+    inputs: Sequence[relax.Expr],
+    initial: Sequence[relax.Expr | None],
+    names: Sequence[str],
+    attrs: Attributes,
+) -> list[relax.Expr]:
+    """Run a layer whose batch or number of steps is open, by one operator."""
+    directions, wide, hidden = (int(length) for length in inputs[2].ty.shape)
+    dtype, batch = str(x.ty.dtype), x.ty.shape[1]
+    known = constant_of(inputs[1])
+    if known is not None:
+        weights: relax.Expr = relax.const(
+            np.ascontiguousarray(known.reshape(directions * wide, -1).T), dtype
+        )
+    else:
+        flat = bb.emit(relax.op.reshape(inputs[1], (directions * wide, -1)))
+        weights = bb.emit(relax.op.permute_dims(flat))
+    products = bb.emit(relax.op.matmul(x, weights))
+    bias, recurrent_bias = operand(inputs, 3), relax.const(np.zeros((directions, wide), dtype))
+    if bias is not None:
+        of_input, recurrent_bias = _split(bb, bias, [wide], 1)
+        flat = bb.emit(relax.op.reshape(of_input, (directions * wide,)))
+        products = bb.emit(relax.op.add(products, flat))
+    states = [
+        bb.emit(relax.op.zeros((directions, batch, hidden), dtype)) if given is None else given
+        for given in initial
+    ]
+    resets = bool(attrs.get("linear_before_reset", 0))
+    own = _with_parameters(names, attrs)
+    each = len(own) // directions
+    whole = recurrent_layer(
+        kind,
+        products,
+        packed(bb, inputs[2], kind, resets),
+        recurrent_bias,
+        [_of_shape(bb, state, (directions, batch, hidden)) for state in states],
+        activations=[own[side * each : (side + 1) * each] for side in range(directions)],
+        backwards=[
+            side == 1 or text(attrs, "direction", "forward") == "reverse"
+            for side in range(directions)
+        ],
+        peepholes=operand(inputs, 7),
+        lengths=operand(inputs, 4),
+        clip=float(attrs["clip"]) if "clip" in attrs else None,
+        linear_before_reset=resets,
+        input_forget=bool(attrs.get("input_forget", 0)),
+    )
+    made = bb.emit(whole)
+    return [bb.emit(relax.TupleGetItem(made, i)) for i in range(1 + len(states))]
+
+
+def _of_shape(bb: relax.BlockBuilder, state: relax.Expr, shape: Sequence[Any]) -> relax.Expr:
+    """Return a state with the batch of the sequence, which the host checks in the run."""
+    own = lengths_of(state.ty)
+    if own is None:
+        raise NotImplementedError("a recurrent layer with a state of a rank that the run tells")
+    for length, wanted in zip(own, shape, strict=True):
+        ensure(bb, tirx.EQ(_int64(length), _int64(wanted)))
+    return bb.emit(relax.op.reshape(state, shape))
+
+
+def _int64(length: Any) -> Any:
+    return tirx.IntImm("int64", length) if isinstance(length, int) else length
 
 
 def _run(
@@ -311,19 +401,27 @@ def _activations(names: Sequence[str], attrs: Attributes, dtype: str) -> list[Ac
 
     Another converter may give others by name, as the attribute ``functions``.
     """
+    result = []
+    for name, alpha, beta in _with_parameters(names, attrs):
+        own = attrs.get("functions", {}).get(name)
+        result.append(_ACTIVATIONS[name][0](alpha, beta, dtype) if own is None else own)
+    return result
+
+
+def _with_parameters(names: Sequence[str], attrs: Attributes) -> list[tuple[str, float, float]]:
+    """Give each activation that has parameters the next alpha and beta of the node."""
     alphas = list(attrs.get("activation_alpha", ()))
     betas = list(attrs.get("activation_beta", ()))
     result = []
     for name in names:
         if name not in _ACTIVATIONS:
             raise NotImplementedError(f"a recurrent layer with the activation {name}")
-        make, alpha, beta = _ACTIVATIONS[name]
+        _, alpha, beta = _ACTIVATIONS[name]
         if alpha is not None and alphas:
             alpha = alphas.pop(0)
         if beta is not None and betas:
             beta = betas.pop(0)
-        own = attrs.get("functions", {}).get(name)
-        result.append(make(alpha or 0.0, beta or 0.0, dtype) if own is None else own)
+        result.append((name, float(alpha or 0.0), float(beta or 0.0)))
     return result
 
 
@@ -360,6 +458,8 @@ def recurrent_flops(op: Operation) -> int:
     return 2 * sequence_and_batch * (elements(op.inputs[1]) + elements(op.inputs[2]))
 
 
-register("GRU", convert=_layer(3, ["Sigmoid", "Tanh"], _gru, 1), flops=recurrent_flops)
-register("LSTM", convert=_layer(4, ["Sigmoid", "Tanh", "Tanh"], _lstm, 2), flops=recurrent_flops)
-register("RNN", convert=_layer(1, ["Tanh"], _simple, 1), flops=recurrent_flops)
+register("GRU", convert=_layer("GRU", 3, ["Sigmoid", "Tanh"], _gru, 1), flops=recurrent_flops)
+register(
+    "LSTM", convert=_layer("LSTM", 4, ["Sigmoid", "Tanh", "Tanh"], _lstm, 2), flops=recurrent_flops
+)
+register("RNN", convert=_layer("RNN", 1, ["Tanh"], _simple, 1), flops=recurrent_flops)

@@ -13,10 +13,11 @@ from tvm import relax, tirx
 
 from tvm_edge.ops import registry
 from tvm_edge.ops.converter import Attributes
+from tvm_edge.ops.elements import ensure
 from tvm_edge.ops.flops import Operation, UnknownShape, elements
 from tvm_edge.ops.kernel_site import KernelSite, is_empty
 from tvm_edge.ops.registry import PERFORMS, register
-from tvm_edge.relay_passes.ir.expressions import static_shape
+from tvm_edge.relay_passes.ir.expressions import lengths_of, static_shape
 from tvm_edge.schedules.emit import Kernel
 from tvm_edge.schedules.vision import roi
 
@@ -192,14 +193,14 @@ _MOST_SAMPLES = 1024
 
 
 def _convert_roi_align(
-    _bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr:
     default = b"half_pixel" if attrs["opset"] >= 16 else b"output_half_pixel"
     samples = int(attrs.get("sampling_ratio", 0))
     if samples > _MOST_SAMPLES:
         raise NotImplementedError(f"RoiAlign with sampling_ratio {samples} above {_MOST_SAMPLES}")
     data, regions, pictures = inputs
-    _require_known(data, "RoiAlign")
+    _ensure_pixels(bb, data, regions)
     return roi_align(
         data,
         regions,
@@ -216,17 +217,22 @@ def _convert_roi_align(
 
 
 def _convert_max_roi_pool(
-    _bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
 ) -> relax.Expr:
     data, regions = inputs
-    _require_known(data, "MaxRoiPool")
+    _ensure_pixels(bb, data, regions)
     height, width = (int(size) for size in attrs["pooled_shape"])
     return roi_pool(data, regions, (height, width), float(attrs.get("spatial_scale", 1.0)))
 
 
-def _require_known(data: relax.Expr, operator: str) -> None:
-    if static_shape(data.ty) is None:
-        raise NotImplementedError(f"{operator} of a feature map of a size known only at run time")
+def _ensure_pixels(bb: relax.BlockBuilder, data: relax.Expr, regions: relax.Expr) -> None:
+    """End a run with regions of maps that turn out to have no pixel."""
+    lengths, count = lengths_of(data.ty), lengths_of(regions.ty)
+    if lengths is None or count is None:
+        raise NotImplementedError("regions of a tensor of a rank that only the run tells")
+    if any(isinstance(length, tirx.Expr) for length in lengths):
+        some = [tirx.IntImm("int64", 0) < length for length in lengths]
+        ensure(bb, tirx.any(tirx.IntImm("int64", 0) == count[0], tirx.all(*some)))
 
 
 def _lower_roi_align(site: KernelSite, call: relax.Call) -> relax.Expr:
@@ -302,13 +308,19 @@ def _pooled(site: KernelSite, call: relax.Call, name: str, kernel: Any) -> relax
         return site.zeros(shape, dtype)
     count = shape[0]
     maps = roi.Maps(
-        [int(size) for size in data.ty.shape],
+        [_of_kernel(size, f"size{axis}") for axis, size in enumerate(data.ty.shape)],
         dtype,
-        int(count) if isinstance(count, tirx.IntImm) else count,
+        _of_kernel(count, "regions"),
         str(regions[1].ty.dtype) if len(regions) > 1 else None,
     )
     made = kernel(maps, [int(size) for size in shape[2:]])
-    return site.run(made, name, call.args)[0]
+    results = [site.tensor(size, kind) for size, kind in made.outputs]
+    return site.call(made.func, name, call.args, [site.tensor(shape, dtype), *results[1:]])[0]
+
+
+def _of_kernel(size: tirx.Expr, name: str) -> Any:
+    """Return a number, or a variable of the kernel's own for a length of the run."""
+    return int(size) if isinstance(size, tirx.IntImm) else tirx.Var(name, "int64")
 
 
 def _roi_align_flops(op: Operation) -> int:

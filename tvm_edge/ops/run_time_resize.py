@@ -160,6 +160,8 @@ class _Line:
             return y / scale
         if coordinates == "half_pixel":
             return half_pixel
+        if coordinates == "tf_half_pixel_for_nn":
+            return (y + half) / scale
         if coordinates == "pytorch_half_pixel":
             return tirx.Select(several, half_pixel, zero)
         if coordinates == "half_pixel_symmetric":

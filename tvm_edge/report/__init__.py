@@ -2,6 +2,7 @@
 
 from tvm_edge.report.compile_report import CompileReport
 from tvm_edge.report.decisions import KernelInfo, Launches, ModelAlone, Placement
+from tvm_edge.report.dims import Dim
 from tvm_edge.report.layouts import LayoutsInfo, TransformInfo, layout_name
 from tvm_edge.report.memory import MemoryInfo, PlanInfo
 from tvm_edge.report.operators import (
@@ -18,6 +19,7 @@ from tvm_edge.report.tensors import ModelPart, TensorSpec
 
 __all__ = [
     "CompileReport",
+    "Dim",
     "FlopsBin",
     "FlopsDistribution",
     "KernelInfo",

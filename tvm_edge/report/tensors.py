@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["ModelPart", "TensorSpec", "offsets_problem"]
+from tvm_edge.report.dims import Dim
+
+__all__ = ["ModelPart", "TensorSpec", "offsets_problem", "shape_text"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,8 @@ class TensorSpec:
     name : str
         The name in the model, as the user wrote it.
     shape : tuple[int or str, ...]
-        A string stands for a length only known after the run, such as the number of detections.
+        A string stands for a length that the run tells: of an input, the name of one of its
+        `dims`; of an output, such as the number of detections.
     dtype : str
         A NumPy type name.
     offsets_into : int or None
@@ -27,6 +31,8 @@ class TensorSpec:
         values must lie in it and not decrease.
     stored_as : str or None
         The type that the code has the tensor in, where it is not `dtype` but has as many bytes.
+    dims : tuple[Dim, ...]
+        Of an input, the dimensions that are open, in the order of their axes.
     """
 
     name: str
@@ -34,17 +40,19 @@ class TensorSpec:
     dtype: str
     offsets_into: int | None = None
     stored_as: str | None = None
+    dims: tuple[Dim, ...] = ()
 
     @property
-    def static_shape(self) -> tuple[int, ...]:
-        """The shape of a tensor whose lengths are all known, as those of inputs are.
+    def typical_shape(self) -> tuple[int, ...]:
+        """The shape of an input, open dimensions as long as they typically are.
 
         Raises
         ------
-        ValueError
+        KeyError
             A length is only known after the run.
         """
-        return tuple(int(d) for d in self.shape)
+        typical = {dim.name: dim.typical or dim.min for dim in self.dims}
+        return tuple(d if isinstance(d, int) else typical[d] for d in self.shape)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(str(d) for d in self.shape)}]"
@@ -56,6 +64,8 @@ class TensorSpec:
             fields["offsets_into"] = self.offsets_into
         if self.stored_as is not None:
             fields["stored_as"] = self.stored_as
+        if self.dims:
+            fields["dims"] = [dim.to_dict() for dim in self.dims]
         return fields
 
     @classmethod
@@ -67,6 +77,7 @@ class TensorSpec:
             fields["dtype"],
             fields.get("offsets_into"),
             fields.get("stored_as"),
+            tuple(Dim.from_dict(dim) for dim in fields.get("dims", ())),
         )
 
 
@@ -102,3 +113,8 @@ def offsets_problem(offsets: np.ndarray, length: int) -> str:
         at = int(falls[0]) + 1
         return f"number {at}, {offsets[at]}, is less than the {offsets[at - 1]} before it"
     return ""
+
+
+def shape_text(dims: Sequence[int | str]) -> str:
+    """Write a shape as Python would, names of open dimensions without quotation marks."""
+    return "(" + ", ".join(str(d) for d in dims) + ("," if len(dims) == 1 else "") + ")"

@@ -98,6 +98,8 @@ def host_array(tensor: tvm.runtime.Tensor) -> np.ndarray:
 
 def share_array(array: np.ndarray) -> tvm.runtime.Tensor:
     """A CPU tensor over a contiguous array, which may be read-only."""
+    if not array.size:  # whose strides NumPy leaves at anything, and kernels check
+        return tvm.runtime.empty(array.shape, str(array.dtype))
     if array.dtype.kind in "biufc":
         return import_tensor(array)
     # ml_dtypes' types: NumPy does not export them.

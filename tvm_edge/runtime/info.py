@@ -143,7 +143,10 @@ def _check_info(info: ModelInfo, weights: int) -> None:
         ):
             raise ValueError(f"{spec} is not stored as {spec.stored_as}")
     for spec in info.inputs:
-        check_types(spec.shape, tuple[int, ...], f"the shape of the input {spec.name!r}")
+        if {length for length in spec.shape if isinstance(length, str)} != {
+            dim.name for dim in spec.dims
+        }:
+            raise ValueError(f"the shape of the input {spec.name!r} has other open dimensions")
     if info.smaller and len(info.smaller.alone) != len(info.report.models):
         raise ValueError("models and what they launch in smaller work-groups differ in number")
     streamed = info.devices.weights.count(STREAMED)

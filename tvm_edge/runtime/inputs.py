@@ -10,7 +10,7 @@ import tvm
 
 from tvm_edge.errors import InputError, near_matches
 from tvm_edge.report import TensorSpec
-from tvm_edge.report.tensors import offsets_problem
+from tvm_edge.report.tensors import offsets_problem, shape_text
 from tvm_edge.runtime.dlpack import (
     contiguous,
     device_kind,
@@ -64,8 +64,10 @@ def bind_inputs(
         )
     if len(values) != len(specs) or any(spec.name not in values for spec in specs):
         _refuse_names(specs, values)
+    lengths: dict[str, int] = {}
     bound = [
-        _bind(spec, values[spec.name], device) for spec, device in zip(specs, devices, strict=True)
+        _bind(spec, values[spec.name], device, lengths)
+        for spec, device in zip(specs, devices, strict=True)
     ]
     for spec, value in zip(specs, bound, strict=True):
         if spec.offsets_into is not None:
@@ -106,14 +108,19 @@ def _check_offsets(spec: TensorSpec, value: Bound) -> None:
         )
 
 
-def _bind(spec: TensorSpec, value: Any, device: tvm.runtime.Device) -> Bound:
+def _bind(
+    spec: TensorSpec, value: Any, device: tvm.runtime.Device, lengths: dict[str, int]
+) -> Bound:
+    """Check one input; `lengths` are those that inputs before it have in open dimensions."""
     if isinstance(value, np.ndarray):
         # What fits at once is most of all; the names of NumPy's types cost 15 µs.
         if value.dtype == numpy_dtype(spec.dtype) and value.shape == spec.shape:
-            return value if value.flags.c_contiguous else np.ascontiguousarray(value)
-        _check(spec, str(value.dtype.newbyteorder("=")), value.shape, str(value.dtype))
-        array = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("="))
-        return array.reshape(spec.static_shape)
+            return value if value.flags.c_contiguous else _in_order(spec, value, value.dtype)
+        native = value.dtype.newbyteorder("=")
+        _check(spec, str(native), value.shape, lengths, str(value.dtype))
+        if not value.size:  # whose strides may be anything
+            return np.zeros(value.shape, native)
+        return _in_order(spec, value, native).reshape(value.shape)
     if not hasattr(value, "__dlpack__"):
         raise InputError(
             f"the input {spec.name!r} is a {type(value).__name__}; pass a NumPy array or "
@@ -125,32 +132,46 @@ def _bind(spec: TensorSpec, value: Any, device: tvm.runtime.Device) -> Bound:
     try:
         kind = device_kind(value)
         if is_host_memory(kind):
-            return _from_host(spec, value)
+            return _from_host(spec, value, lengths)
         if kind == int(device.dlpack_device_type()):
-            return _on_device(spec, value)
+            return _on_device(spec, value, lengths)
     except InputError:
         raise
     except Exception as err:  # another library's: DLPack's BufferError is only what it should be
         raise _unreadable(spec, value, err, "pass its values as a NumPy array") from err
-    return _from_elsewhere(spec, value)
+    return _from_elsewhere(spec, value, lengths)
 
 
-def _from_host(spec: TensorSpec, value: Any) -> np.ndarray:
+def _in_order(spec: TensorSpec, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """Return an array with its elements in order; a broadcast one may be larger than memory."""
+    try:
+        return np.ascontiguousarray(value, dtype=dtype)
+    except (MemoryError, ValueError) as err:  # ValueError: "iterator is too large"
+        raise InputError(
+            f"the input {spec.name!r} of the shape {value.shape} needs more memory than there is "
+            f"({err}); give it smaller dimensions",
+            name=spec.name,
+            expected=shape_text(spec.shape),
+            got=str(value.shape),
+        ) from err
+
+
+def _from_host(spec: TensorSpec, value: Any, lengths: dict[str, int]) -> np.ndarray:
     tensor = import_tensor(value)
-    _check(spec, str(tensor.dtype), tensor.shape)
+    _check(spec, str(tensor.dtype), tensor.shape, lengths)
     dtype = numpy_dtype(spec.dtype)
     if not tensor.is_contiguous() and dtype.kind not in "biufc":
         tensor = import_tensor(contiguous(value))
-    return np.ascontiguousarray(host_array(tensor)).reshape(spec.static_shape)
+    return np.ascontiguousarray(host_array(tensor)).reshape(tensor.shape)
 
 
-def _on_device(spec: TensorSpec, value: Any) -> tvm.runtime.Tensor:
+def _on_device(spec: TensorSpec, value: Any, lengths: dict[str, int]) -> tvm.runtime.Tensor:
     tensor = import_tensor(value)
-    _check(spec, str(tensor.dtype), tensor.shape)
+    _check(spec, str(tensor.dtype), tensor.shape, lengths)
     return tensor if tensor.is_contiguous() else import_tensor(contiguous(value))
 
 
-def _from_elsewhere(spec: TensorSpec, value: Any) -> np.ndarray:
+def _from_elsewhere(spec: TensorSpec, value: Any, lengths: dict[str, int]) -> np.ndarray:
     """From a device that is not the model's, by way of the host."""
     try:
         tensor = import_tensor(value, to_host=True)
@@ -158,7 +179,7 @@ def _from_elsewhere(spec: TensorSpec, value: Any) -> np.ndarray:
             raise BufferError("it stays where it is")
     except Exception:  # a producer that only lends its memory; TVM may be able to read it
         try:
-            tensor = _on_device(spec, value).copyto(tvm.cpu())
+            tensor = _on_device(spec, value, lengths).copyto(tvm.cpu())
         except InputError:
             raise
         except Exception as err:
@@ -168,8 +189,8 @@ def _from_elsewhere(spec: TensorSpec, value: Any) -> np.ndarray:
                 err,
                 "bring it to host memory first (.cpu() in PyTorch, .get() in CuPy)",
             ) from err
-    _check(spec, str(tensor.dtype), tensor.shape)
-    return np.ascontiguousarray(host_array(tensor)).reshape(spec.static_shape)
+    _check(spec, str(tensor.dtype), tensor.shape, lengths)
+    return np.ascontiguousarray(host_array(tensor)).reshape(tensor.shape)
 
 
 def _unreadable(spec: TensorSpec, value: Any, err: Exception, advice: str) -> InputError:
@@ -184,7 +205,11 @@ def _unreadable(spec: TensorSpec, value: Any, err: Exception, advice: str) -> In
 
 
 def _check(
-    spec: TensorSpec, dtype: str, shape: tuple[int, ...], shown_dtype: str | None = None
+    spec: TensorSpec,
+    dtype: str,
+    shape: tuple[int, ...],
+    lengths: dict[str, int],
+    shown_dtype: str | None = None,
 ) -> None:
     if dtype != spec.dtype:
         raise InputError(
@@ -194,15 +219,36 @@ def _check(
             expected=spec.dtype,
             got=shown_dtype or dtype,
         )
-    if shape != spec.shape:
+    problem = "" if shape == spec.shape else _shape_problem(spec, shape, lengths)
+    if problem:
+        advice = f"input_shapes={{{spec.name!r}: {shape}}}"
         raise InputError(
-            f"the input {spec.name!r} has the shape {shape}, and the model takes "
-            f"{spec.shape}; resize the data, or compile with "
-            f"input_shapes={{{spec.name!r}: {shape}}}",
+            f"the input {spec.name!r} has the shape {shape}, and {problem}; resize the data, or "
+            f"compile with {advice}",
             name=spec.name,
             expected=str(spec.shape),
             got=str(shape),
         )
+
+
+def _shape_problem(spec: TensorSpec, shape: tuple[int, ...], lengths: dict[str, int]) -> str:
+    """Say what is wrong with a shape; add its open dimensions to the `lengths` that are known."""
+    if len(shape) != len(spec.shape) or any(
+        isinstance(its, int) and length != its
+        for length, its in zip(shape, spec.shape, strict=True)
+    ):
+        return f"the model takes {shape_text(spec.shape)}"
+    dims = {dim.name: dim for dim in spec.dims}
+    for length, its in zip(shape, spec.shape, strict=True):
+        if not isinstance(its, str):
+            continue
+        known = lengths.setdefault(its, length)
+        if known != length:
+            return f"{its!r} is {length} here and {known} elsewhere; one name is one length"
+        refusal = dims[its].refusal(length)
+        if refusal:
+            return f"{its!r} takes {dims[its].range_text}"
+    return ""
 
 
 def random_inputs(specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
@@ -212,11 +258,11 @@ def random_inputs(specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
     for spec in specs:
         dtype = numpy_dtype(spec.dtype)
         if spec.offsets_into is not None:
-            drawn: np.ndarray = np.linspace(0, spec.offsets_into, spec.static_shape[0])
+            drawn: np.ndarray = np.linspace(0, spec.offsets_into, spec.typical_shape[0])
         elif "float" in spec.dtype:
-            drawn = generator.standard_normal(spec.static_shape)
+            drawn = generator.standard_normal(spec.typical_shape)
         else:
-            drawn = generator.integers(0, 2, spec.static_shape)
+            drawn = generator.integers(0, 2, spec.typical_shape)
         values[spec.name] = drawn.astype(dtype)
     return values
 

@@ -88,6 +88,7 @@ class CompiledModel(ModelBase):
             devices,
             self._uploaded,
             max((s.part_bytes for s in self.report.splits if not is_host(s.device)), default=0),
+            any(spec.dims for spec in self.inputs),
         )
 
     @once
@@ -207,7 +208,7 @@ class CompiledModel(ModelBase):
     def _warm_up(self, chosen: Models) -> None:
         session = self._session
         zeros = [
-            unaligned_zeros(spec.static_shape, numpy_dtype(spec.stored_as or spec.dtype))
+            unaligned_zeros(spec.typical_shape, numpy_dtype(spec.stored_as or spec.dtype))
             for spec in chosen.inputs
         ]
         every = wanted_outputs(chosen.outputs, None)

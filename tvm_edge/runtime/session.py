@@ -25,6 +25,7 @@ from tvm_edge.runtime.frame_stages import Stage, StagedFrame, find_stages
 from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.interrupts import defer_interrupt
 from tvm_edge.runtime.once import once
+from tvm_edge.runtime.seen_shapes import SeenShapes
 from tvm_edge.runtime.staging import Staging, is_aligned
 from tvm_edge.runtime.threads import configure_pool
 from tvm_edge.runtime.weight_stream import WeightStream
@@ -71,6 +72,8 @@ class Session:
         Called with the position of each weight that a device has a copy of.
     largest_part : int
         Bytes of the largest of the streamed weights that are copied, 0 if there is none.
+    open_shapes : bool
+        Whether runs differ in the shapes of their inputs.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Session:
         devices: Sequence[RuntimeDevice],
         uploaded: Callable[[int], None] | None = None,
         largest_part: int = 0,
+        open_shapes: bool = False,
     ) -> None:
         configure_pool(num_threads)
         self.num_threads = num_threads
@@ -106,6 +110,7 @@ class Session:
         self._weights = tvm_ffi.Array(list(self._bind_weights(weights, plan, uploaded)))
         self._weight_memory = frozenset(weight.data_ptr() for weight in self._weights)
         streamed = plan.weights.count(STREAMED)
+        self._shapes = SeenShapes() if open_shapes else None
         self._parts = WeightStream(weights, streamed, gpu, largest_part)
         self._streams = streamed > 0
         self._process = os.getpid()
@@ -204,6 +209,8 @@ class Session:
                 self._stage_input(machine, index, value)
                 for index, value in zip(wanted.inputs, inputs, strict=True)
             ]
+            if self._shapes is not None:
+                self._shapes.note([tuple(tensor.shape) for tensor in tensors])
             taken = [tensor.data_ptr() for tensor in tensors]
             outputs = self._own(main(*tensors, self._weights), taken)
             self._main_device.finish_run()
@@ -212,7 +219,7 @@ class Session:
     def _stage_input(self, machine: _Machine, index: int, value: Bound) -> tvm.runtime.Tensor:
         """Return an input where the kernels of a locked machine take it, for one run."""
         device = self._inputs[index]
-        if isinstance(value, np.ndarray) and device.is_host:
+        if isinstance(value, np.ndarray) and device.is_host and value.size:
             if index in self._anywhere and value.flags.aligned:
                 return share_array(value)
             if not is_aligned(value):

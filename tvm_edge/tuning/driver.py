@@ -13,6 +13,7 @@ from typing import Any
 import tvm
 
 from tvm_edge.compiler.convolutions import TuningLogs
+from tvm_edge.frontend import GivenLength
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import user_folder
 from tvm_edge.tuning.graph_tuner import GraphTuner, check_graph
@@ -38,7 +39,7 @@ def tune(
     time_budget: float | None = None,
     level: str = "normal",
     host: Any = None,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
     precision: str = "float32",
     tracker: str | None = None,

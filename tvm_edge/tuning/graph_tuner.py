@@ -28,6 +28,7 @@ import tvm
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.layouts import describe_layout_plan, has_layouts
 from tvm_edge.errors import InputError
+from tvm_edge.frontend import GivenLength
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.records import (
     LayoutRecord,
@@ -117,7 +118,7 @@ class GraphTuner:
         model: Any,
         target: Any,
         resolved: ResolvedTarget,
-        input_shapes: Mapping[str, Sequence[int]] | None,
+        input_shapes: Mapping[str, Sequence[GivenLength]] | None,
         folder: Path,
         *,
         input_values: Mapping[str, Any] | None = None,

@@ -23,6 +23,7 @@ from tvm import relax
 from tvm_edge.compiler.driver import unmerged_kernels
 from tvm_edge.compiler.parallel_fusion import group_records
 from tvm_edge.errors import InputError
+from tvm_edge.frontend import GivenLength
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.fuse.kernel_graph import KernelGraph
 from tvm_edge.relay_passes.fuse.parallel_fusion import merged_kernels
@@ -89,7 +90,7 @@ class GroupTuner:
     model: Any
     target: Any
     host: Any
-    input_shapes: Mapping[str, Sequence[int]] | None
+    input_shapes: Mapping[str, Sequence[GivenLength]] | None
     recorder: Recorder
     folder: Path
     kind: str

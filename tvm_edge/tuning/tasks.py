@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tvm_edge.frontend import GivenLength
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import config_space, recorded_workload
@@ -45,7 +46,7 @@ class Task:
 def extract_tasks(
     model: Any,
     resolved: ResolvedTarget,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
 ) -> list[Task]:
     """Return a model's convolutions that have a choice on a device, in the model's order.

@@ -14,7 +14,7 @@ from tvm_edge.compiler.options import Options
 from tvm_edge.compiler.pipeline import PIPELINE
 from tvm_edge.compiler.placement import place
 from tvm_edge.errors import InputError, PlacementError
-from tvm_edge.frontend import ImportedModel, SourceNode, load_model
+from tvm_edge.frontend import GivenLength, ImportedModel, SourceNode, load_model
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.ir.expressions import bindings_of
 from tvm_edge.relay_passes.layout.int8_convolution import convolution_at
@@ -29,7 +29,7 @@ _LOG = logging.getLogger("tvm_edge.tuning")
 def convolutions_of(
     model: Any,
     resolved: ResolvedTarget,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
 ) -> dict[ConvWorkload, int]:
     """Count a model's distinct convolutions that have a choice of layouts, in their order."""
@@ -43,7 +43,7 @@ def convolutions_of(
 def _simplified(
     model: Any,
     resolved: ResolvedTarget,
-    input_shapes: Mapping[str, Sequence[int]] | None,
+    input_shapes: Mapping[str, Sequence[GivenLength]] | None,
     input_values: Mapping[str, Any] | None,
 ) -> tuple[ImportedModel, tvm.IRModule]:
     """Import a model, and run the passes on its operators that come before placement."""
@@ -55,7 +55,7 @@ def _simplified(
 def check_alone(
     model: Any,
     resolved: ResolvedTarget,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
 ) -> None:
     """Refuse models that a GPU cannot run by itself; warn where ``compile`` would not let it.
@@ -87,7 +87,7 @@ def check_alone(
 def layout_graph_of(
     model: Any,
     resolved: ResolvedTarget,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
 ) -> tuple[LayoutGraph, Sequence[SourceNode]]:
     """Return the layouts that the operators of a model may have, and the model's nodes."""

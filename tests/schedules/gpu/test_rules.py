@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import tvm
 import tvm_ffi
-from onnx import TensorProto
 
 from tests.schedules.gpu.harness import (
     MALI,
@@ -103,40 +102,6 @@ def test_tiles_fit(spec: DeviceSpec, channels: int, columns: int) -> None:
     assert channels % (tile.channels * tile.group_channels) == 0
     assert columns % tile.columns == 0
     assert tile.group_columns <= columns
-
-
-def test_an_empty_result_launches_nothing() -> None:
-    """Drivers refuse a grid of no groups; here the number of rows is only known in the run."""
-    graph = Graph()
-    found = graph.op("Cast", graph.op("NonZero", graph.input(4, 5)), to=TensorProto.FLOAT)
-    graph.output(graph.op("Exp", found))
-    functions = gpu_functions(graph.model())
-    symbolic = 0
-    for kernel in scheduled(functions, MALI):
-        guarded = set()
-
-        def on_condition(branch: tvm.tirx.IfThenElse, guarded: set[str] = guarded) -> None:
-            if isinstance(branch.then_case, tvm.tirx.For):
-                guarded.add(str(branch.then_case.loop_var))
-
-        tvm_ffi.structural_walk(kernel.scheduled.func.body, (tvm.tirx.IfThenElse, on_condition))
-        for loop in grids(kernel.scheduled.func):
-            symbolic += 1
-            assert str(loop.loop_var) in guarded
-    assert symbolic >= 1
-
-
-def grids(func: tvm.tirx.PrimFunc) -> list[tvm.tirx.For]:
-    """Loops over work-groups whose number is not a constant."""
-    found = []
-
-    def on_loop(loop: tvm.tirx.For) -> None:
-        of_groups = loop.thread_binding is not None and "blockIdx" in str(loop.thread_binding)
-        if of_groups and not isinstance(loop.extent, tvm.tirx.IntImm):
-            found.append(loop)
-
-    tvm_ffi.structural_walk(func.body, (tvm.tirx.For, on_loop))
-    return found
 
 
 def test_groups_of_one_axis_follow_the_rules() -> None:

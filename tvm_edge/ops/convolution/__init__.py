@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tvm_edge.ops.convolution.conv2d import lower_conv2d
+from tvm_edge.ops.convolution.open_lengths import conv
 from tvm_edge.ops.convolution.transposed import conv_transpose
 from tvm_edge.ops.convolution.windows import col2im, deform_conv
 from tvm_edge.ops.flops import Formula, Operation, Shape, elements, known
@@ -46,7 +47,7 @@ def _of_one_channel(op: Operation, axis: str) -> int:
 
 
 register("Col2Im", convert=col2im, forming=(1, 2))
-register("Conv", flops=convolution_flops(1))
+register("Conv", convert=conv, flops=convolution_flops(1))
 register("ConvTranspose", convert=conv_transpose, flops=_transposed_flops)
 register("DeformConv", convert=deform_conv, flops=convolution_flops(1))
 

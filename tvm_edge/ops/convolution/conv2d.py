@@ -9,23 +9,30 @@ from tvm import relax, s_tir, te, tirx
 
 from tvm_edge.ops.convolution.conv2d_int8 import lower_conv2d_int8
 from tvm_edge.ops.kernel_site import KernelSite
-from tvm_edge.relay_passes.ir.expressions import const
+from tvm_edge.relay_passes.ir.expressions import const, static_shape
 from tvm_edge.relay_passes.ir.workloads import conv_workload
 from tvm_edge.schedules.base import PRECISION
+from tvm_edge.schedules.blocked import number_or_length
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.float16 import stored
 from tvm_edge.schedules.gpu.algorithm import choose_config
 from tvm_edge.schedules.gpu.items import ITEMS
-from tvm_edge.schedules.gpu.packed import can_pack, conv2d_tensors, pack_channels
+from tvm_edge.schedules.gpu.packed import (
+    can_pack,
+    conv2d_packed,
+    conv2d_tensors,
+    pack_channels,
+)
 from tvm_edge.schedules.gpu.subgroup_filters import (
     SUB_GROUP,
     conv2d_for_sub_groups,
     pack_for_sub_groups,
 )
 from tvm_edge.schedules.gpu.subgroup_tile import SubGroupTile
-from tvm_edge.schedules.gpu.winograd import products, transform_images
+from tvm_edge.schedules.gpu.winograd import products, tile_counts, transform_images
 from tvm_edge.schedules.knobs import CONFIG, knobs_as_text, read_knobs
+from tvm_edge.schedules.open_lengths import total, variables_in, wide
 from tvm_edge.schedules.stages import open_reduction
 from tvm_edge.schedules.winograd import combine_outputs, transform_filters_by_channel
 
@@ -43,10 +50,12 @@ def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     whole = lower_conv2d_int8(site, call)
     if whole is not None:
         return whole
-    found = conv_workload(call, ("float32", "float16"))
+    found = conv_workload(call, ("float32", "float16"), open_too=True)
     if found is None:
         return call
     workload, weights = found
+    if static_shape(call.args[0].ty) is None:
+        return _open(site, call, workload, weights)
     spec = site.chooser or site.spec
     if weights.dtype == np.float16:  # sub-groups have block reads of float32 here
         spec = replace(spec, sub_groups=())
@@ -63,6 +72,57 @@ def lower_conv2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     if config.knobs or packed:
         return _defined(site, call, workload, weights, config, packed)
     return call
+
+
+def _open(
+    site: KernelSite, call: relax.Call, workload: ConvWorkload, weights: np.ndarray
+) -> relax.Call:
+    """Lower a convolution of open images as that of a typical one, but for measured knobs."""
+    config = choose_config(workload, site.chooser or site.spec, site.precision)
+    if config.algorithm == "winograd":
+        return _open_winograd(site, call, workload, weights, config.m)
+    shared = site.spec.local_memory_kind == "dedicated"
+    if config.algorithm != "items" or shared or not can_pack(workload):
+        return call
+    return site.builder.call_te(
+        lambda image, filters: conv2d_packed(image, filters, workload),
+        call.args[0],
+        const(pack_channels(weights), str(call.ty.dtype)),
+        primfunc_name_hint="conv2d",
+        primfunc_attrs={"op_pattern": 4},
+    )
+
+
+def _open_winograd(
+    site: KernelSite, call: relax.Call, workload: ConvWorkload, weights: np.ndarray, m: int
+) -> relax.Call:
+    """Lower to the kernels of :func:`_winograd`, which get the image's lengths by value."""
+    image, dtype = call.args[0], str(call.ty.dtype)
+    batch, _, height, width = map(number_or_length, image.ty.shape.values)
+    size = (batch, height, width)
+    lengths = variables_in(size)
+    narrow = {var: tirx.Var(str(var.name), "int32") for var in lengths}
+    own = [d if isinstance(d, int) else wide(d, narrow.__getitem__, "int32") for d in size]
+    tiles = total(tile_counts(workload, m, size))
+    frequencies, channels, filters = (m + 2) ** 2, workload.channels, workload.filters
+    kernel = transform_images(workload, m, site.spec, str(image.ty.dtype), own)
+    passed = [next(v for v, mine in narrow.items() if mine.same_as(n)) for n in variables_in(own)]
+    types = [site.tensor([frequencies, channels, tiles], "float32")]
+    (transformed,) = site.call(kernel.func, "winograd_input", [image, *passed], types)
+    packed = transform_filters_by_channel(weights.astype("float32"), m)
+    u = te.placeholder(packed.shape, "float32", "u")
+    v = te.placeholder((frequencies, channels, tiles), "float32", "v")
+    func = te.create_prim_func([u, v, *lengths, product := products(u, v)], "int64")
+    func = func.with_attr(PRECISION, "float32")
+    operands = [const(packed, "float32"), transformed, *lengths]
+    multiplied = site.emit(site.fusable(func, "winograd_product", operands, product))
+    given = te.placeholder((frequencies, filters, tiles), "float32", "products")
+    image_size = [number_or_length(call.ty.shape.values[axis]) for axis in (0, 2, 3)]
+    result = combine_outputs(given, m, image_size)
+    if dtype == "float16":
+        result = stored(result.shape, result)
+    func = te.create_prim_func([given, *lengths, result], "int64")
+    return site.fusable(func, "winograd_output", [multiplied, *lengths], result)
 
 
 def _winograd(

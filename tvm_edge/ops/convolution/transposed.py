@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import relax
+from tvm import relax, tirx
 
 from tvm_edge.ops.converter import Attributes, operand
-from tvm_edge.relay_passes.ir.expressions import static_shape
+from tvm_edge.ops.elements import plain
+from tvm_edge.ops.movement.run_time_shapes import pad_by
+from tvm_edge.relay_passes.ir.expressions import lengths_of, static_shape
 
 __all__ = ["conv_transpose"]
 
@@ -22,6 +24,8 @@ def conv_transpose(
     """
     rank = int(inputs[0].ty.ndim) - 2
     if "output_shape" in attrs:
+        if static_shape(inputs[0].ty) is None:
+            return _to_shape(bb, inputs, attrs, rank)
         attrs = _with_pads(inputs, attrs, rank)
     strides = list(attrs.get("strides", [1] * rank))
     extra = list(attrs.get("output_padding", [0] * rank))
@@ -72,6 +76,34 @@ def _pads(inputs: Sequence[relax.Expr], attrs: Attributes, rank: int) -> list[in
         before.append(total // 2 if kind == b"SAME_UPPER" else total - total // 2)
         after.append(total - before[-1])
     return [*before, *after]
+
+
+def _to_shape(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes, rank: int
+) -> relax.Expr:
+    """Crop the whole result of an image of open lengths to ``output_shape``, or add zeros."""
+    bare = {k: v for k, v in attrs.items() if k not in ("pads", "auto_pad")}
+    whole = bb.emit(_converted(bb, [*inputs[:2], None], bare))
+    upper = attrs.get("auto_pad", b"NOTSET") == b"SAME_UPPER"
+    wanted = [int(length) for length in attrs["output_shape"]][-rank:]
+    before, after = [], []
+    for length, want in zip((lengths_of(whole.ty) or ())[2:], wanted, strict=True):
+        more = want - length
+        if isinstance(more, int):
+            cropped = min(more, 0)
+            small, large = -(-cropped // 2), cropped // 2
+        else:
+            cropped = tirx.min(more, tirx.IntImm("int64", 0))
+            large = tirx.floordiv(cropped, 2)
+            small = cropped - large
+        front = small if upper else large
+        before.append(plain(front))
+        after.append(plain(more - front))
+    result = pad_by(bb, whole, [0, 0, *before], [0, 0, *after])
+    bias = operand(inputs, 2)
+    if bias is None:
+        return result
+    return relax.op.add(result, relax.op.reshape(bias, [1, -1] + [1] * rank))
 
 
 def _with_pads(inputs: Sequence[relax.Expr], attrs: Attributes, rank: int) -> Attributes:

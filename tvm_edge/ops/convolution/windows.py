@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import tvm
 from tvm import relax, te, tirx
 
 from tvm_edge.ops.converter import Attributes, operand
-from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
+from tvm_edge.relay_passes.ir.expressions import constant_of, lengths_of, static_shape
 
 __all__ = ["col2im", "deform_conv"]
 
@@ -23,12 +24,14 @@ def deform_conv(
     """
     x, w, offset = inputs[:3]
     bias, mask = operand(inputs, 3), operand(inputs, 4)
-    shape, filters, moved = (static_shape(value.ty) for value in (x, w, offset))
+    shape, filters, moved = lengths_of(x.ty), static_shape(w.ty), lengths_of(offset.ty)
     if shape is None or filters is None or moved is None:
-        raise NotImplementedError("DeformConv of shapes known only at run time")
+        raise NotImplementedError("DeformConv with weights of open dimensions")
     if len(filters) != 4:
         raise NotImplementedError(f"DeformConv of {len(filters) - 2} dimensions")
-    n, channels, height, width = shape
+    n, channels = shape[:2]
+    if not isinstance(channels, int):
+        raise NotImplementedError("DeformConv of an open number of channels")
     groups, offset_groups = int(attrs.get("group", 1)), int(attrs.get("offset_group", 1))
     (kh, kw), (oh, ow) = filters[2:], moved[2:]
     strides, dilations = attrs.get("strides", (1, 1)), attrs.get("dilations", (1, 1))
@@ -48,10 +51,11 @@ def deform_conv(
                     zip((y, z), strides, pads, (i, j), dilations, strict=False)
                 )
             ]
-            value = _bilinear(x, b, c, place, (height, width))
+            value = _bilinear(x, b, c, place, (x.shape[2], x.shape[3]))
             return value * masks[0][b, point, y, z] if masks else value
 
-        return te.compute((n, channels, kh, kw, oh, ow), at, name="deformed")
+        size = (x.shape[0], channels, kh, kw, *offset.shape[2:])
+        return te.compute(size, at, name="deformed")
 
     operands = [x, offset] if mask is None else [x, offset, mask]
     columns = bb.emit_te(found, *operands)
@@ -69,13 +73,13 @@ def _bilinear(
     b: tirx.Var,
     c: tirx.Var,
     place: Sequence[tvm.ir.Expr],
-    lengths: tuple[int, int],
+    lengths: tuple[Any, Any],
 ) -> tvm.ir.Expr:
     """Interpolate the element at a point, which may be anywhere or no number."""
     corners, parts = [], []
     for value, length in zip(place, lengths, strict=True):
         # Farther out nothing changes; a comparison with NaN is false, which is outside too.
-        held = tirx.max(tirx.min(value, tirx.const(length, x.dtype)), tirx.const(-1, x.dtype))
+        held = tirx.max(tirx.min(value, tirx.Cast(x.dtype, length)), tirx.const(-1, x.dtype))
         low = tirx.floor(held)
         corners.append(tirx.Cast("int32", low))
         parts.append(held - low)
@@ -95,7 +99,7 @@ def col2im(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attribut
     columns, image, block = inputs[0], constant_of(inputs[1]), constant_of(inputs[2])
     shape = static_shape(columns.ty)
     if image is None or block is None or shape is None:
-        raise NotImplementedError("Col2Im to a shape known only at run time")
+        raise NotImplementedError("Col2Im to or of open lengths; fix them with input_shapes")
     lengths, kernel = [int(n) for n in image], [int(n) for n in block]
     rank = len(lengths)
     strides = attrs.get("strides", [1] * rank)

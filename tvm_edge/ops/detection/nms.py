@@ -105,7 +105,9 @@ def _convert(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attrib
             raise NotImplementedError(f"NonMaxSuppression needs a constant {names[i]}")
         limits[i] = limit.value.numpy().item()
     if any(not isinstance(d, tirx.IntImm) for d in list(inputs[1].ty.shape)[:2]):
-        raise NotImplementedError("NonMaxSuppression of a number of pictures or classes of the run")
+        raise NotImplementedError(
+            "NonMaxSuppression of an open number of pictures or classes; fix both with input_shapes"
+        )
     if not 0 <= limits[1] <= 1:
         raise InvalidModelError(
             f"a NonMaxSuppression has the iou_threshold {limits[1]:g}; give it one from 0 to 1"

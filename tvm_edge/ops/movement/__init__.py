@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tvm_edge.ops.flops import no_flops
-from tvm_edge.ops.movement import converters, gather, run_time_shapes, scatter
+from tvm_edge.ops.movement import converters, gather, run_time_shapes, scatter, views
 from tvm_edge.ops.movement.concat import CONCAT, lower_concat
 from tvm_edge.ops.movement.padding import pad
 from tvm_edge.ops.movement.run_time_shapes import first_of
@@ -76,6 +76,7 @@ register(*relax_names("gather_elements gather_nd"), legalize=gather.bounded_gath
 register("relax.index_put", gpu=PERFORMS)
 register("relax.memory.view", flops=no_flops)
 register(*relax_names("permute_dims reshape split"), blocks="regroups")
+register("relax.reshape", legalize=views.legalize_reshape)
 register(
     "relax.scatter_elements",
     lower=scatter.lower_scatter_elements,

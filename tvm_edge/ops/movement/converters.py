@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import tvm
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 
 from tvm_edge.ops.converter import Attributes, operand, type_name
 from tvm_edge.ops.elements import length_tensor
-from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
+from tvm_edge.relay_passes.ir.expressions import constant_of, lengths_of, static_shape
 
 __all__ = [
     "constant",
@@ -35,17 +35,22 @@ def constant(
     return None
 
 
-def eye_like(
-    _bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
-) -> relax.Expr:
-    """Make a constant; TVM refuses a type other than the input's."""
-    shape = static_shape(inputs[0].ty)
-    if shape is None or len(shape) != 2:
-        raise NotImplementedError("EyeLike of a shape known only at run time")
+def eye_like(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes) -> relax.Expr:
+    """Make a constant, or a kernel's of open lengths; TVM refuses a type other than the input's."""
+    lengths, k = lengths_of(inputs[0].ty), int(attrs.get("k", 0))
+    if lengths is None or len(lengths) != 2:
+        raise NotImplementedError("EyeLike of a tensor that is not known to have two dimensions")
     dtype = str(inputs[0].ty.dtype)
     if "dtype" in attrs:
         dtype = type_name(attrs["dtype"])
-    return relax.const(np.eye(*shape, k=int(attrs.get("k", 0))).astype(dtype), dtype)
+    rows, columns = lengths
+    if isinstance(rows, int) and isinstance(columns, int):
+        return relax.const(np.eye(rows, columns, k=k).astype(dtype), dtype)
+
+    def eye(like: te.Tensor) -> te.Tensor:
+        return te.compute(like.shape, lambda i, j: tirx.EQ(j, i + k).astype(dtype), name="eye")
+
+    return bb.emit_te(eye, inputs[0], primfunc_name_hint="eye_like")
 
 
 def gather(

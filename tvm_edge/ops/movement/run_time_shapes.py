@@ -22,6 +22,7 @@ __all__ = [
     "expand",
     "first_of",
     "pad",
+    "pad_by",
     "range_of",
     "reshape",
     "slice_of",
@@ -337,15 +338,40 @@ def pad(
     for i, axis in enumerate(axes):
         before[axis], after[axis] = pads[i], pads[i + len(axes)]
     mode = text(attrs, "mode", "constant")
-    position = _POSITIONS.get(mode)
-    if position is None:
+    if mode not in _POSITIONS:
         raise NotImplementedError(f"Pad with the mode {mode}")
     touched = [not (_is(b, 0) and _is(a, 0)) for b, a in zip(before, after, strict=True)]
     if mode != "constant":  # which needs nothing to repeat
         some = [_int64(d) > 0 for d, touch in zip(shape, touched, strict=True) if touch]
         ensure(bb, tirx.all(*some))
-    dtype = str(x.ty.dtype)
     fill = operand(inputs, 2)
+    return pad_by(bb, x, before, after, mode=mode, fill=fill)
+
+
+def pad_by(
+    bb: relax.BlockBuilder,
+    x: relax.Expr,
+    before: Sequence[Any],
+    after: Sequence[Any],
+    *,
+    mode: str = "constant",
+    fill: relax.Expr | None = None,
+) -> relax.Var:
+    """Pad each axis by numbers or expressions; negative ones crop.
+
+    Parameters
+    ----------
+    bb : relax.BlockBuilder
+    x : relax.Expr
+    before, after : sequence of (int or tirx.Expr)
+        One for each axis.
+    mode : {"constant", "edge", "reflect", "wrap"}
+    fill : relax.Expr, optional
+        A tensor of one element. Default: zero.
+    """
+    position = _POSITIONS[mode]
+    touched = [not (_is(b, 0) and _is(a, 0)) for b, a in zip(before, after, strict=True)]
+    dtype = str(x.ty.dtype)
     if fill is None:
         fill = relax.const(np.zeros((), dtype), dtype)
     elif fill.ty.ndim:

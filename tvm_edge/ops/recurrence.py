@@ -1,0 +1,169 @@
+"""A recurrent layer whose batch or number of steps only the run tells, as one operator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+
+from tvm_edge.ops import registry
+from tvm_edge.ops.kernel_site import KernelSite
+from tvm_edge.ops.registry import Fitness, register
+from tvm_edge.relay_passes.ir.expressions import constant_of
+from tvm_edge.schedules.cpu.recurrence import TILE, Activation, Recurrence, parts_of, recurrence
+
+__all__ = ["RECURRENCE", "packed", "recurrent_layer"]
+
+RECURRENCE = "tvm_edge.recurrence"
+
+
+def recurrent_layer(
+    kind: str,
+    products: relax.Expr,
+    weights: relax.Expr,
+    bias: relax.Expr,
+    states: Sequence[relax.Expr],
+    *,
+    activations: Sequence[Sequence[tuple[str, float, float]]],
+    backwards: Sequence[bool],
+    peepholes: relax.Expr | None = None,
+    lengths: relax.Expr | None = None,
+    clip: float | None = None,
+    linear_before_reset: bool = False,
+    input_forget: bool = False,
+) -> relax.Call:
+    """Run a recurrent layer, of ONNX's definition and order of gates, over sequences.
+
+    Parameters
+    ----------
+    kind : {"RNN", "GRU", "LSTM"}
+    products : relax.Expr
+        Products of the sequence with the weights: ``(steps, batch, directions · gates · hidden)``.
+    weights : relax.Expr
+        From :func:`packed`.
+    bias : relax.Expr
+        ``(directions, gates · hidden)``.
+    states : sequence of relax.Expr
+        The first states, ``(directions, batch, hidden)``: one, or two of an LSTM.
+    activations : sequence of sequence of (str, float, float)
+        Name, alpha and beta, for each direction.
+    backwards : sequence of bool
+        For each direction, whether it begins with the last step.
+    peepholes : relax.Expr, optional
+        ``(directions, 3 · hidden)``.
+    lengths : relax.Expr, optional
+        Steps of each sequence, ``(batch,)`` int32.
+    clip : float, optional
+        Bound of the operands of activations.
+    linear_before_reset, input_forget : bool
+
+    Returns
+    -------
+    relax.Call
+        A tuple: the results, ``(steps, directions, batch, hidden)``, and the last states.
+    """
+    optional = [value for value in (peepholes, lengths) if value is not None]
+    how = {
+        "kind": kind,
+        "activations": [[list(each) for each in side] for side in activations],
+        "backwards": [bool(side) for side in backwards],
+        "clip": clip,
+        "linear_before_reset": linear_before_reset,
+        "input_forget": input_forget,
+        "has_peepholes": peepholes is not None,
+        "has_lengths": lengths is not None,
+    }
+    operands = [products, weights, bias, *optional, *states]
+    return registry.call(RECURRENCE, operands, how=json.dumps(how))
+
+
+def packed(
+    bb: relax.BlockBuilder, weights: relax.Expr, kind: str, linear_before_reset: bool
+) -> relax.Expr:
+    """Lay out recurrent weights ``(directions, gates · hidden, hidden)`` as the kernel reads them.
+
+    Returns ``(directions, tiles, hidden, tile)``.
+    """
+    directions, wide, hidden = (int(length) for length in weights.ty.shape)
+    splits = kind == "GRU" and not linear_before_reset
+    columns = [2 * hidden, hidden] if splits else [wide]
+    known = constant_of(weights)
+    if known is not None:
+        parts = np.split(known.transpose(0, 2, 1), np.cumsum(columns)[:-1], axis=2)
+        tiles = [
+            np.pad(part, ((0, 0), (0, 0), (0, -part.shape[2] % TILE)))
+            .reshape(directions, hidden, -1, TILE)
+            .transpose(0, 2, 1, 3)
+            for part in parts
+        ]
+        return relax.const(np.ascontiguousarray(np.concatenate(tiles, 1)), str(known.dtype))
+    turned = bb.emit(relax.op.permute_dims(weights, [0, 2, 1]))
+    made, start = [], 0
+    for length in columns:
+        end = start + length
+        part = bb.emit(relax.op.strided_slice(turned, [2], [start], [end]))
+        part = bb.emit(relax.op.nn.pad(part, [0, 0, 0, 0, 0, -length % TILE]))
+        part = bb.emit(relax.op.reshape(part, (directions, hidden, -(-length // TILE), TILE)))
+        made.append(bb.emit(relax.op.permute_dims(part, [0, 2, 1, 3])))
+        start = end
+    return bb.emit(relax.op.concat(made, 1))
+
+
+def _infer_type(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Type:
+    products, state = call.args[0].ty, call.args[-1].ty
+    states = 2 if json.loads(str(call.attrs["how"]))["kind"] == "LSTM" else 1
+    directions, batch, hidden = state.shape
+    shape = [products.shape[0], directions, batch, hidden]
+    result = relax.TensorType(shape, products.dtype, products.vdevice)
+    return relax.TupleType([result, *[state] * states])
+
+
+def _lower(site: KernelSite, call: relax.Call) -> relax.Expr:
+    how: dict[str, Any] = json.loads(str(call.attrs["how"]))
+    shape = list(call.args[-1].ty.shape)
+    dtype = str(call.args[0].ty.dtype)
+    activations = how.pop("activations")
+    layer = Recurrence(
+        **{**how, "backwards": tuple(how["backwards"])},
+        hidden=int(shape[2]),
+        directions=int(shape[0]),
+        activations=tuple(
+            tuple(_activation(name, alpha, beta, dtype) for name, alpha, beta in side)
+            for side in activations
+        ),
+        dtype=dtype,
+    )
+    assert call.args[1].ty.shape[1] == sum(-(-columns // TILE) for columns in parts_of(layer))
+    types = [site.tensor(field.shape, dtype) for field in call.ty.fields]
+    return relax.Tuple(site.call(recurrence(layer).func, "recurrence", list(call.args), types))
+
+
+def _activation(name: str, alpha: float, beta: float, dtype: str) -> Activation:
+    a, b = tirx.const(alpha, dtype), tirx.const(beta, dtype)
+    return lambda x: _FUNCTIONS[name](x, a, b)
+
+
+def _clipped(x: tirx.Expr, low: float, high: float) -> tirx.Expr:
+    dtype = str(x.ty.dtype)
+    return tirx.max(tirx.min(x, tirx.const(high, dtype)), tirx.const(low, dtype))
+
+
+_FUNCTIONS: Mapping[str, Callable[[tirx.Expr, tirx.Expr, tirx.Expr], tirx.Expr]] = {
+    "Affine": lambda x, a, b: x * a + b,
+    "HardSigmoid": lambda x, a, b: _clipped(x * a + b, 0, 1),
+    "LeakyRelu": lambda x, a, b: tirx.Select(x >= 0, x, x * a),
+    "Relu": lambda x, a, b: tirx.max(x, tirx.const(0, str(x.ty.dtype))),
+    "ScaledTanh": lambda x, a, b: a * tirx.tanh(x * b),
+    "Sigmoid": lambda x, a, b: tirx.sigmoid(x),
+    "Tanh": lambda x, a, b: tirx.tanh(x),
+}
+
+register(
+    RECURRENCE,
+    infer_type=_infer_type,
+    lower=_lower,
+    gpu=Fitness(impossible="a layer of open lengths is one kernel of the CPU"),
+)

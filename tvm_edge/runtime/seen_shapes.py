@@ -1,0 +1,35 @@
+"""Memory of shapes that are not run any more, given back.
+
+TVM's pool keeps a block that was freed for the next tensor of just its size. Where pictures have
+different sizes, each leaves its blocks there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import tvm_ffi
+
+__all__ = ["SeenShapes"]
+
+_MOST = 32
+"""Shapes whose blocks are kept. A camera has one or two; a page of text has some dozen widths."""
+
+_clear_pools = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")
+
+
+class SeenShapes:
+    """Shapes of inputs that the pool may have blocks of."""
+
+    def __init__(self) -> None:
+        self._shapes: set[tuple[tuple[int, ...], ...]] = set()
+        self._lock = threading.Lock()
+
+    def note(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Note the shapes of a run; give all free blocks back before there are too many."""
+        with self._lock:
+            self._shapes.add(tuple(shapes))
+            if len(self._shapes) > _MOST:
+                self._shapes.clear()
+                _clear_pools()
