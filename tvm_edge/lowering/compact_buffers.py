@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import ir, s_tir, tirx
 
 from tvm_edge.schedules.accesses import constant, nodes_in
 
@@ -40,16 +40,13 @@ class CompactScheduled:
         return updated
 
 
-def _compact(functions: dict[tvm.ir.GlobalVar, tirx.PrimFunc]) -> dict[Any, tirx.PrimFunc]:
+def _compact(functions: dict[ir.GlobalVar, tirx.PrimFunc]) -> dict[ir.GlobalVar, tirx.PrimFunc]:
     compact = _by_tvm(functions)
-    # TVM bounds what a tile uses by the condition that ends an open axis, as by min(w - 4 * x, 4)
-    # or by all of it. Without the condition it sees the tile.
-    open_length = {g: functions[g] for g, func in compact.items() if _allocates_open(func)}
-    whole = _by_tvm({g: _without_conditions(func) for g, func in open_length.items()})
-    return compact | {g: _allocating_as(compact[g], func) for g, func in whole.items()}
+    again = {gvar: functions[gvar] for gvar, func in compact.items() if _allocates_open(func)}
+    return compact | _as_without_conditions(again)
 
 
-def _by_tvm(functions: dict[Any, tirx.PrimFunc]) -> dict[Any, tirx.PrimFunc]:
+def _by_tvm(functions: dict[ir.GlobalVar, tirx.PrimFunc]) -> dict[ir.GlobalVar, tirx.PrimFunc]:
     if not functions:
         return {}
     done = s_tir.transform.CompactBufferAllocation()(tvm.IRModule(functions))
@@ -70,26 +67,52 @@ def _allocated(func: tirx.PrimFunc) -> list[tirx.Buffer]:
     return [buffer for block in blocks for buffer in block.alloc_buffers]
 
 
-def _without_conditions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    def always(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
+def _as_without_conditions(
+    functions: dict[ir.GlobalVar, tirx.PrimFunc],
+) -> dict[ir.GlobalVar, tirx.PrimFunc]:
+    """Compact as if no block had a condition.
+
+    By the condition that ends an open axis, what a tile of four rows uses is ``min(rows - first,
+    4)`` rows to TVM, or it finds no bound. Without it TVM sees the tile.
+    """
+    conditions: list[tirx.Expr] = []
+
+    def taken_out(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
+        conditions.append(realize.predicate)
         return s_tir.SBlockRealize(realize.iter_values, True, realize.block)
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlockRealize, always)))
+    bare = {gvar: _with_realizes(func, taken_out) for gvar, func in functions.items()}
+    left = iter(conditions)
+
+    def put_back(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
+        return s_tir.SBlockRealize(realize.iter_values, next(left), realize.block)
+
+    return {
+        gvar: _of_known_size(_with_realizes(func, put_back))
+        for gvar, func in _by_tvm(bare).items()
+    }
 
 
-def _allocating_as(func: tirx.PrimFunc, whole: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Give allocations the lengths that they have in a kernel without conditions."""
+def _with_realizes(
+    func: tirx.PrimFunc, change: Callable[[s_tir.SBlockRealize], s_tir.SBlockRealize]
+) -> tirx.PrimFunc:
+    return func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlockRealize, change)))
+
+
+def _of_known_size(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Give allocations the most that a length can be: a tile's, not ``min(rows, 4)``."""
     larger: dict[tirx.Var, tirx.Var] = {}
-    for own, more in zip(_allocated(func), _allocated(whole), strict=True):
-        shape = [_most(length) for length in more.shape]
-        if not tvm_ffi.structural_equal(tvm_ffi.convert(shape), own.shape):
-            larger[own] = tirx.decl_buffer(shape, own.dtype, str(own.name), scope=own.scope())
+    for buffer in _allocated(func):
+        if any(isinstance(length, tirx.Min) for length in buffer.shape):
+            shape = [_most(length) for length in buffer.shape]
+            larger[buffer] = tirx.decl_buffer(
+                shape, buffer.dtype, str(buffer.name), scope=buffer.scope()
+            )
     body = tvm_ffi.structural_map(func.body, (tirx.Var, lambda var: larger.get(var, var)))
     return func.with_body(body)
 
 
 def _most(length: tirx.Expr) -> tirx.Expr:
-    """Return the most that a length can be: a tile of four rows is ``min(rows, 4)`` to TVM."""
     if isinstance(length, tirx.Min):
         return next((a for a in (length.a, length.b) if constant(a) is not None), length)
     return length
