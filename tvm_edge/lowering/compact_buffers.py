@@ -88,8 +88,7 @@ def _as_without_conditions(
         return s_tir.SBlockRealize(realize.iter_values, next(left), realize.block)
 
     return {
-        gvar: _of_known_size(_with_realizes(func, put_back))
-        for gvar, func in _by_tvm(bare).items()
+        gvar: _of_known_size(_with_realizes(func, put_back)) for gvar, func in _by_tvm(bare).items()
     }
 
 
