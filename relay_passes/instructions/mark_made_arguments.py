@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 
 from tvm_edge.lowering.argument_checks import MADE
 from tvm_edge.relay_passes.ir.dependences import places_of
@@ -11,17 +11,15 @@ from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_
 
 __all__ = ["MarkMade"]
 
-_SYMBOLIC = 3  # arguments of a call of a kernel that is given lengths, too
-
 
 @tvm.transform.module_pass(opt_level=0, name="MarkMade")
 class MarkMade:
     """Say of each kernel which of its arguments are results of kernels, in all calls of it.
 
     Their memory is allocated for what the kernel's call says of its results, so their types, shapes
-    and devices are what the compiler knows. A model's inputs and weights are not, and kernels with
-    symbolic shapes calculate with lengths that only the run knows: there kernels look at what they
-    are given in each run, as TVM's would always (:mod:`tvm_edge.lowering.argument_checks`).
+    and devices are what the compiler knows, or what the same run has calculated. A model's inputs
+    and weights are not: kernels look at those in each run, as TVM's would always
+    (:mod:`tvm_edge.lowering.argument_checks`).
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -31,19 +29,9 @@ class MarkMade:
                 _look_at(func, made)
         updated = mod.clone()
         for gvar, places in made.items():
-            kernel = mod.functions.get(gvar)
-            if places and kernel is not None and _is_constant(kernel):
-                updated.update_func(gvar, kernel.with_attr(MADE, sorted(places)))
+            if places and gvar in mod.functions:
+                updated.update_func(gvar, mod[gvar].with_attr(MADE, sorted(places)))
         return updated
-
-
-def _is_constant(func: tirx.PrimFunc) -> bool:
-    """Return whether all parameters are tensors whose lengths the compiler knows."""
-    return all(
-        isinstance(param.ty, tirx.BufferType)
-        and all(isinstance(length, tirx.IntImm) for length in param.shape)
-        for param in func.params
-    )
 
 
 def _look_at(func: relax.Function, made: dict[tvm.ir.GlobalVar, set[int]]) -> None:
@@ -62,8 +50,6 @@ def _look_at(func: relax.Function, made: dict[tvm.ir.GlobalVar, set[int]]) -> No
 
 def _places(call: relax.Call, own: set[relax.Expr]) -> set[int]:
     """The arguments of a call that the program has made, its results among them."""
-    if len(call.args) >= _SYMBOLIC:
-        return set()
     args = list(call.args[1].fields)
     results = sum(place < 0 for place in places_of(call))
     return {place for place, arg in enumerate(args) if arg in own} | {

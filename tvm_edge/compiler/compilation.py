@@ -153,6 +153,8 @@ class Compilation:
     recording : str or None
         Kind of the device whose launches are recorded, in instructions that are being made.
     module : IRModule
+    typical : mapping of str to int
+        Typical lengths of open dimensions, and of the kernels' own lengths, by name.
     asked : ResolvedTarget
         The target that the user named.
     precision : str
@@ -198,6 +200,7 @@ class Compilation:
     recording: str | None = None
     # Filled by passes.
     module: tvm.IRModule = None
+    typical: Mapping[str, int] = field(default_factory=dict)
     asked: ResolvedTarget = None  # type: ignore[assignment]
     precision: str = "float32"
     placed: Placed = None  # type: ignore[assignment]
@@ -262,6 +265,7 @@ def begin(model: Any, target: Any, options: Options, **decided: Any) -> Compilat
         resolved,
         options,
         module=imported.module,
+        typical=imported.typical,
         asked=resolved,
         precision=options.precision,
         clock=clock,

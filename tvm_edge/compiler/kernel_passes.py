@@ -31,6 +31,7 @@ from tvm_edge.relay_passes.lower.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.lower.legalize import legalize_ops
 from tvm_edge.relay_passes.lower.lower_operators import LowerOperators
 from tvm_edge.relay_passes.lower.number_kernels import number_kernels
+from tvm_edge.relay_passes.lower.own_lengths import own_lengths
 from tvm_edge.relay_passes.lower.plain_branches import PlainBranches
 from tvm_edge.relay_passes.lower.schedule_kernels import schedule_kernels
 from tvm_edge.relay_passes.lower.spread_vdevices import SpreadVDevices
@@ -62,6 +63,11 @@ def _number_kernels(c: Compilation) -> Compilation:
     nodes = c.trace.nodes_of_kernels(c.module)
     kernels = {number: Kernel(nodes=each) for number, each in enumerate(nodes.values())}
     return replace(c, module=number_kernels(c.module, nodes), kernels=kernels, trace=None)
+
+
+def _own_lengths(c: Compilation) -> Compilation:
+    module, typical = own_lengths(c.module)
+    return replace(c, module=module, typical={**c.typical, **typical})
 
 
 def _stream_layers(c: Compilation) -> Compilation:
@@ -182,6 +188,7 @@ KERNELS = (
     CompilerPass("lower", "NumberKernels", _number_kernels),
     on_module("lower", FuseTIR()),
     on_module("lower", transform.DeadCodeElimination()),
+    CompilerPass("lower", "OwnLengths", _own_lengths),
     on_module("place", VerifyPlacement()),
     on_module("precision", lambda c: CalculateInFloat32(c.resolved.kind), "CalculateInFloat32"),
     CompilerPass("lower", "MeasureLoops", _measure_loops),

@@ -124,7 +124,7 @@ class Pipeline:
                     continue
                 resolved = compilation.resolved
                 target = resolved.cpu.target if each.phase in _ON_HOST else resolved.target
-                with target, typical_lengths(compilation.imported.typical):
+                with target, typical_lengths(compilation.typical):
                     compilation = each.apply(compilation)
                 compilation.dump(f"{each.phase}-{each.name}")
             yield each, compilation

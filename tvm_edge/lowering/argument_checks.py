@@ -15,8 +15,7 @@ from tvm import tirx
 __all__ = ["MADE", "DropArgumentChecks"]
 
 MADE = "tvm_edge.made"
-"""Attribute of a kernel whose arguments are tensors of constant shapes: the places of those that
-its callers have made themselves."""
+"""Attribute of a kernel: the places of the arguments that its callers have made themselves."""
 
 # What comes before an argument's place in the message of a check.
 _ARGUMENT = "on argument #"

@@ -9,11 +9,9 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from tvm_edge.schedules.accesses import constant, nodes_in
+from tvm_edge.schedules.open_lengths import has_open_lengths
 
 __all__ = ["CompactScheduled"]
-
-_NO_BOUND = 2**31 - 1
-"""What TVM has for the length of a buffer when it found no bound."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="CompactScheduled")
@@ -41,9 +39,9 @@ class CompactScheduled:
 
 
 def _compact(functions: dict[ir.GlobalVar, tirx.PrimFunc]) -> dict[ir.GlobalVar, tirx.PrimFunc]:
-    compact = _by_tvm(functions)
-    again = {gvar: functions[gvar] for gvar, func in compact.items() if _allocates_open(func)}
-    return compact | _as_without_conditions(again)
+    open_ones = {gvar: func for gvar, func in functions.items() if has_open_lengths(func)}
+    fixed = {gvar: func for gvar, func in functions.items() if gvar not in open_ones}
+    return _by_tvm(fixed) | _as_without_conditions(open_ones)
 
 
 def _by_tvm(functions: dict[ir.GlobalVar, tirx.PrimFunc]) -> dict[ir.GlobalVar, tirx.PrimFunc]:
@@ -55,16 +53,6 @@ def _by_tvm(functions: dict[ir.GlobalVar, tirx.PrimFunc]) -> dict[ir.GlobalVar, 
 
 def _allocates_in_blocks(func: tirx.PrimFunc) -> bool:
     return any(len(block.alloc_buffers) for block in nodes_in(func.body, s_tir.SBlock))
-
-
-def _allocates_open(func: tirx.PrimFunc) -> bool:
-    lengths = [constant(length) for buffer in _allocated(func) for length in buffer.shape]
-    return any(length is None or length >= _NO_BOUND for length in lengths)
-
-
-def _allocated(func: tirx.PrimFunc) -> list[tirx.Buffer]:
-    blocks = nodes_in(func.body, s_tir.SBlock)
-    return [buffer for block in blocks for buffer in block.alloc_buffers]
 
 
 def _as_without_conditions(
@@ -101,7 +89,8 @@ def _with_realizes(
 def _of_known_size(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give allocations the most that a length can be: a tile's, not ``min(rows, 4)``."""
     larger: dict[tirx.Var, tirx.Var] = {}
-    for buffer in _allocated(func):
+    blocks = nodes_in(func.body, s_tir.SBlock)
+    for buffer in (buffer for block in blocks for buffer in block.alloc_buffers):
         if any(isinstance(length, tirx.Min) for length in buffer.shape):
             shape = [_most(length) for length in buffer.shape]
             larger[buffer] = tirx.decl_buffer(

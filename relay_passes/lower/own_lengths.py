@@ -1,0 +1,200 @@
+"""Kernels know lengths as variables of their own, read from the tensors that have them.
+
+Behind four convolutions of stride 2 an image has ``(h - 1) // 16 + 1`` lines, and TVM gives each
+kernel ``h`` beside its tensors. What a kernel asks of TVM's analyzer is whether an index is inside,
+which for ``lines`` is known and for that expression is not: indices of registers were calculated in
+the run, and a compilation took six times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import tvm
+import tvm_ffi
+from tvm import relax, sym, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, is_call
+from tvm_edge.schedules.accesses import constant, nodes_in
+from tvm_edge.schedules.typical import typical
+
+__all__ = ["own_lengths"]
+
+
+def own_lengths(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, int]]:
+    """Replace lengths that are expressions of what kernels are given beside tensors.
+
+    Kernels that were written with their loops are left as they are.
+
+    Returns
+    -------
+    tvm.IRModule
+    dict of str to int
+        The typical length of each new variable, by its name.
+    """
+    names = _Names()
+    kernels = {
+        gvar: made
+        for gvar, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc) and not _is_written(func)
+        for made in [_with_own_lengths(func, names)]
+        if made is not None
+    }
+    return (_Calls(mod, kernels).module() if kernels else mod), names.typical
+
+
+@dataclass
+class _Names:
+    """Names of lengths: one name for one expression in all kernels."""
+
+    typical: dict[str, int] = field(default_factory=dict)
+    _of: dict[str, str] = field(default_factory=dict)
+
+    def variable(self, length: tirx.Expr) -> tirx.Var:
+        text = str(length)
+        if text not in self._of:
+            name = f"length_{len(self._of)}"
+            self._of[text] = name
+            self.typical[name] = typical(length)
+        return tirx.Var(self._of[text], length.ty.dtype)
+
+
+def _is_written(func: tirx.PrimFunc) -> bool:
+    return func.attrs is not None and bool(func.attrs.get("tirx.is_scheduled", False))
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A kernel with lengths of its own, and the places of the parameters that it kept."""
+
+    func: tirx.PrimFunc
+    kept: Sequence[int]
+
+
+def _with_own_lengths(func: tirx.PrimFunc, names: _Names) -> _Kernel | None:
+    scalars = [param for param in func.params if not isinstance(param.ty, tirx.BufferType)]
+    known = _Lengths(scalars)
+    for length in _shapes(func):
+        known.name(length, names)
+    if not known:
+        return None
+    buffers: dict[tirx.Var, tirx.Var] = {}
+
+    def variable(var: tirx.Var) -> tirx.Var:
+        if not isinstance(var.ty, tirx.BufferType) or not _any_in(var.shape, scalars):
+            return var
+        if var not in buffers:
+            shape = [known.replaced(length) for length in var.shape]
+            buffers[var] = tirx.decl_buffer(
+                shape, var.dtype, str(var.name), scope=var.scope(), layout=var.layout
+            )
+        return buffers[var]
+
+    body = known.replaced(tvm_ffi.structural_map(func.body, (tirx.Var, variable)))
+    params = [variable(param) for param in func.params]
+    shapes = _shapes(tirx.PrimFunc(params, body))
+    unused = [param for param in scalars if not _any_in([body, *shapes], [param])]
+    kept = [place for place, param in enumerate(params) if param not in unused]
+    return _Kernel(tirx.PrimFunc([params[p] for p in kept], body, attrs=func.attrs), kept)
+
+
+def _shapes(func: tirx.PrimFunc) -> list[tirx.Expr]:
+    buffers = (param for param in func.params if isinstance(param.ty, tirx.BufferType))
+    return [length for buffer in buffers for length in buffer.shape]
+
+
+def _any_in(nodes: Iterable[tirx.Expr | tirx.Stmt], variables: Iterable[tirx.Var]) -> bool:
+    wanted = set(variables)
+    return any(var in wanted for node in nodes for var in nodes_in(node, tirx.Var))
+
+
+class _Lengths:
+    """What the variables of a kernel replace.
+
+    Parameters
+    ----------
+    scalars : sequence of Var
+        Parameters of the kernel that are no tensors.
+    """
+
+    def __init__(self, scalars: Iterable[tirx.Var]) -> None:
+        self._scalars = set(scalars)
+        self._replaced: list[tuple[tirx.Expr, tirx.Expr]] = []
+        self._variables: list[tirx.Var] = []
+        self._simplify: Callable[[tirx.Expr], tirx.Expr] = sym.Analyzer().simplify
+
+    def __bool__(self) -> bool:
+        return bool(self._variables)
+
+    def name(self, length: tirx.Expr, names: _Names) -> None:
+        """Give a length a variable if it depends on a scalar still."""
+        if not _any_in([self.replaced(length)], self._scalars):
+            return
+        var = names.variable(length)
+        self._variables.append(var)
+        self._replaced.append((length, var))
+        # Where the length is `lines`, twice its (h - 1) // 16 is 2 * (lines - 1).
+        terms = [term for term in _terms(self._simplify(length)) if constant(term[0]) is None]
+        if len(terms) == 1:
+            (term, factor), rest = terms[0], self._simplify(length - terms[0][0] * terms[0][1])
+            own = var - rest
+            self._replaced.append((term, tirx.floordiv(own, factor) if factor != 1 else own))
+
+    def replaced(self, node: tirx.Expr | tirx.Stmt) -> tirx.Expr | tirx.Stmt:
+        """Return a statement or an expression in terms of the variables."""
+
+        def known(expr: tirx.Expr) -> tirx.Expr:
+            return next((b for a, b in self._replaced if tvm_ffi.structural_equal(expr, a)), expr)
+
+        def simplified(expr: tirx.Expr) -> tirx.Expr:
+            return self._simplify(expr) if _any_in([expr], self._variables) else expr
+
+        kinds = tuple({type(expr) for expr, _ in self._replaced})
+        if not kinds:
+            return node
+        done = tvm_ffi.structural_map(node, (kinds, known), order="pre")
+        return tvm_ffi.structural_map(done, ((tirx.Add, tirx.Sub, tirx.Mul), simplified))
+
+
+def _terms(expr: tirx.Expr, factor: int = 1) -> list[tuple[tirx.Expr, int]]:
+    """Return the terms of a sum, with their factors."""
+    if isinstance(expr, tirx.Add):
+        return [*_terms(expr.a, factor), *_terms(expr.b, factor)]
+    if isinstance(expr, tirx.Sub):
+        return [*_terms(expr.a, factor), *_terms(expr.b, -factor)]
+    by = constant(expr.b) if isinstance(expr, tirx.Mul) else None
+    return [(expr, factor)] if by is None else _terms(expr.a, factor * by)
+
+
+@mutator
+class _Calls(PyExprMutator):
+    """Have calls give kernels what they still take."""
+
+    def __init__(self, mod: tvm.IRModule, kernels: Mapping[tvm.ir.GlobalVar, _Kernel]) -> None:
+        # A name has the type of its kernel as it was, and types are never changed.
+        self._new = {gvar: tvm.ir.GlobalVar(gvar.name_hint) for gvar in kernels}
+        self._kernels = kernels
+        functions = {gvar: func for gvar, func in mod.functions_items() if gvar not in kernels}
+        functions |= {self._new[gvar]: kernel.func for gvar, kernel in kernels.items()}
+        for gvar, kernel in kernels.items():
+            relax.expr._update_type(self._new[gvar], kernel.func.ty)
+        self._mod = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+        super().__init__(self._mod)
+
+    def module(self) -> tvm.IRModule:
+        for gvar, func in self._mod.functions_items():
+            if isinstance(func, relax.Function):
+                self.builder_.update_func(gvar, self.visit_expr(func))
+        return self.builder_.get()
+
+    def visit_call_(self, op: relax.Call) -> relax.Expr:
+        op = super().visit_call_(op)
+        if not is_call(op, *KERNEL_CALLS) or op.args[0] not in self._new:
+            return op
+        kernel, given = op.args[0], op.args[1].fields
+        kept = [given[place] for place in self._kernels[kernel].kept if place < len(given)]
+        return relax.Call(
+            op.op, [self._new[kernel], relax.Tuple(kept)], op.attrs, op.ty_args, op.span
+        )
