@@ -174,12 +174,18 @@ class _Calls(PyExprMutator):
 
     def __init__(self, mod: tvm.IRModule, kernels: Mapping[tvm.ir.GlobalVar, _Kernel]) -> None:
         # A name has the type of its kernel as it was, and types are never changed.
-        self._new = {gvar: tvm.ir.GlobalVar(gvar.name_hint) for gvar in kernels}
         self._kernels = kernels
+        self._new: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
         functions = {gvar: func for gvar, func in mod.functions_items() if gvar not in kernels}
-        functions |= {self._new[gvar]: kernel.func for gvar, kernel in kernels.items()}
-        for gvar, kernel in kernels.items():
-            relax.expr._update_type(self._new[gvar], kernel.func.ty)
+        alike: dict[tuple[object, ...], tvm.ir.GlobalVar] = {}
+        for gvar, kernel in sorted(kernels.items(), key=lambda item: str(item[0].name_hint)):
+            # Kernels that differed in the order of what they were given only.
+            key = (tvm_ffi.StructuralKey(kernel.func), *map(str, _shapes(kernel.func)))
+            if key not in alike:
+                alike[key] = tvm.ir.GlobalVar(gvar.name_hint)
+                relax.expr._update_type(alike[key], kernel.func.ty)
+                functions[alike[key]] = kernel.func
+            self._new[gvar] = alike[key]
         self._mod = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
         super().__init__(self._mod)
 

@@ -23,6 +23,7 @@ from tvm_edge.schedules.analysis import divisors, extent
 from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, can_peel, lanes_of, split_vectors
 from tvm_edge.schedules.stages import fuse
+from tvm_edge.schedules.typical import typical
 
 __all__ = ["Axes", "RegisterTile", "choose_tile", "schedule_contraction", "schedule_tile"]
 
@@ -144,6 +145,7 @@ def schedule_tile(
     epilogue: SBlockRV,
     channels_outermost: bool = False,
     lines_serial: bool = False,
+    columns_shared: bool = False,
     parallel: bool = True,
 ) -> LoopRV:
     """Schedule a reduction block as a parallel loop over register tiles.
@@ -158,6 +160,8 @@ def schedule_tile(
         Whether consecutive tiles share filters (and walk through the image) or pixels.
     lines_serial : bool
         Leave the loop over tiles of lines out of the parallel loop.
+    columns_shared : bool
+        Take the loop over tiles of columns, which has no remainder, into the parallel loop.
 
     Returns
     -------
@@ -179,14 +183,15 @@ def schedule_tile(
     remainder = (extent(sch, axes.columns) or 1) % (tile.vectors * tile.lanes) != 0
     column_tiles, vector, lane = split_vectors(sch, axes.columns, tile.vectors, tile.lanes)
     sch.reorder(*outer, *serial, column_tiles, *axes.reduction, *inner, vector, lane)
-    task = fuse(sch, outer)
+    task = fuse(sch, [*outer, column_tiles] if columns_shared else outer)
     if parallel:
         sch.parallel(task)
     sch.vectorize(lane)
     for loop in (*inner, vector):
         sch.unroll(loop)
     _unroll_reduction(sch, axes.reduction, tile)
-    sch.reverse_compute_at(epilogue, column_tiles, preserve_unit_loops=True)
+    tiles = task if columns_shared else column_tiles
+    sch.reverse_compute_at(epilogue, tiles, preserve_unit_loops=True)
     *unrolled, last = sch.get_loops(epilogue)[-(len(inner) + 1) :]
     _, vector, lane = split_vectors(sch, last, 1, tile.lanes, peel=remainder)
     sch.vectorize(lane)
@@ -223,6 +228,10 @@ def schedule_contraction(
         loops[conv.columns],
         [loops[p] for p in conv.reduction],
     )
+    # A batch that only the run knows is often of one: its row alone is work for all cores.
+    few = None in (extent(sch, loop) for loop in axes.outer) and spec.cores > prod(
+        typical(sch.get(loop).extent) for loop in axes.outer
+    )
     assert conv.weight is not None
     weights, image = (
         prod(constant(dim) or 1 for dim in load.source.shape) for load in (conv.weight, conv.data)
@@ -235,6 +244,7 @@ def schedule_contraction(
         epilogue=epilogue,
         # The larger operand is the one to go through once.
         channels_outermost=weights > image,
+        columns_shared=few and sizes[conv.columns] % (tile.vectors * tile.lanes) == 0,
         parallel=prod(sizes) >= MIN_PARALLEL_WORK * lanes,
     )
 
@@ -243,7 +253,7 @@ def _unroll_reduction(sch: Schedule, reduction: Sequence[LoopRV], tile: Register
     """Unroll reduction loops from the inside while the body stays small."""
     body = tile.accumulators
     for loop in reversed(reduction):
-        body *= extent(sch, loop) or _MAX_BODY
+        body *= extent(sch, loop) or _MAX_BODY + 1
         if body > _MAX_BODY:
             return
         sch.unroll(loop)

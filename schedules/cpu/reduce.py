@@ -70,7 +70,7 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> bool
     """Schedule one reduction, together with its epilogue.
 
     Lanes run along the axis that is contiguous in memory: the one summed over, or else the last
-    one of the output. If neither is, or one is symbolic, the block only becomes parallel.
+    one of the output. If neither is, or that one is symbolic, the block only becomes parallel.
 
     Returns
     -------
@@ -84,13 +84,13 @@ def schedule_reduction(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> bool
         return True
     if spatial != list(range(len(spatial))):
         return False
-    if None not in sizes[len(spatial) :]:
-        if schedule_dot(sch, block, aligned_consumer(sch, block), spec):
-            return True
-        contiguous = trailing_contiguous(stmt, len(spatial))
-        if contiguous and (sizes[len(spatial) - 1] or 1) > 1:
-            _schedule_columns(sch, block, contiguous, spec)
-            return True
+    known = None not in sizes[len(spatial) :]
+    if known and schedule_dot(sch, block, aligned_consumer(sch, block), spec):
+        return True
+    contiguous = trailing_contiguous(stmt, len(spatial))
+    if contiguous and (sizes[len(spatial) - 1] or 1) > 1:
+        _schedule_columns(sch, block, contiguous, spec)
+        return True
     loops = sch.get_loops(block)
     work = prod(size or spec.cores for size in sizes)
     if None not in sizes and work < MIN_PARALLEL_WORK:
@@ -111,7 +111,8 @@ def _schedule_columns(sch: Schedule, block: SBlockRV, contiguous: int, spec: Dev
     loops = sch.get_loops(block)
     sizes = [extent(sch, loop) or spec.cores for loop in loops]
     columns = sum(v.iter_type == tirx.IterVar.DataPar for v in stmt.iter_vars) - 1
-    lines = columns - 1 if contiguous > 1 and columns > 0 else None
+    tall = contiguous > 1 and columns > 0 and extent(sch, loops[columns - 1]) is not None
+    lines = columns - 1 if tall else None
     outer = range(columns if lines is None else lines)
     tile = choose_tile(
         spec,

@@ -175,5 +175,4 @@ def size_of_windows(block: s_tir.SBlock, data: tirx.Buffer, *, padded: bool) -> 
         line_bytes=prod(shape[3:]) * nbytes,
         image_bytes=prod(shape) * nbytes,
         padded=padded,
-        open_lines=constant(block.iter_vars[2].dom.extent) is None,
     )

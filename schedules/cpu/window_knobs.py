@@ -15,7 +15,6 @@ from tvm_edge.schedules.analysis import divisors
 __all__ = ["WindowKnobs", "WindowSize", "best_window_knobs", "window_candidates"]
 
 _MAX_COLUMNS = 8
-_FEW_LINES = 4
 
 Order = Literal["lines", "blocks"]
 
@@ -60,8 +59,6 @@ class WindowSize:
         Of a line of one block, and of the whole image, padded.
     padded : bool
         Whether tasks pad their lines.
-    open_lines : bool
-        Whether only the run tells how many lines there are: `lines` is a typical number.
     """
 
     batch: int
@@ -74,7 +71,6 @@ class WindowSize:
     line_bytes: int
     image_bytes: int
     padded: bool
-    open_lines: bool = False
 
     @property
     def taps(self) -> int:
@@ -91,9 +87,6 @@ def best_window_knobs(size: WindowSize, spec: DeviceSpec) -> WindowKnobs:
     lines, stride = size.lines, size.stride
     columns = min(range(1, _most_columns(size, spec) + 1), key=lambda c: (_row_cost(size, c), -c))
     beyond = max(size.window[0] - stride, 0)
-    if size.open_lines:  # tasks of more lines would be longer than some images
-        few = min(lines, _FEW_LINES if size.padded else 1)
-        return WindowKnobs(columns, few, "blocks")
     held = spec.l1_cache // 3 // size.line_bytes - beyond  # lines of the image
     fits = [d for d in divisors(lines) if d * stride <= held]
     if size.padded:
