@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from tvm import relax, tirx
 
 import tvm_edge
 from tests.onnx_models import make_model, random_input, session
@@ -338,3 +340,19 @@ def test_a_report_is_of_the_typical_shape() -> None:
     )
     assert model.report.flops == pytest.approx(fixed.report.flops, rel=0.05)
     assert model.report.summary() and model.report.to_dict()
+
+
+def test_no_function_has_aliases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that may have some has LLVM take every kernel's accumulators for memory."""
+    built: list[tvm.IRModule] = []
+    build = relax.build
+
+    def spy(mod: tvm.IRModule, *args: Any, **options: Any) -> Any:
+        built.append(mod)
+        return build(mod, *args, **options)
+
+    monkeypatch.setattr("tvm_edge.compiler.build.relax.build", spy)
+    tvm_edge.compile(picture_network(), "llvm")
+    functions = [func for func in built[-1].functions.values() if isinstance(func, tirx.PrimFunc)]
+    assert "tirx.is_host_func" in {key for func in functions for key in func.attrs.keys()}
+    assert all(func.attrs["tirx.noalias"] for func in functions)

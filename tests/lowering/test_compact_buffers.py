@@ -20,6 +20,20 @@ def convolution(target: str, passes: list[Any]) -> tvm.IRModule:
     """A convolution scheduled for a device, as it is in front of the pass."""
     data, weight = te.placeholder((1, 16, 20, 20)), te.placeholder((24, 16, 3, 3))
     func = te.create_prim_func([data, weight, topi.nn.conv2d_nchw(data, weight, 1, 1, 1)])
+    return in_front(func, target, passes)
+
+
+def product_of_open_rows() -> tvm.IRModule:
+    """A product whose number of rows only the run tells, as it is in front of the pass."""
+    data = te.placeholder((te.var("rows", "int64"), 16))
+    func = te.create_prim_func(
+        [data, weight := te.placeholder((16, 70)), topi.matmul(data, weight)]
+    )
+    return in_front(func, "mali-g76", opencl_pipeline.PASSES)
+
+
+def in_front(func: tirx.PrimFunc, target: str, passes: list[Any]) -> tvm.IRModule:
+    """Schedule a kernel for a device, and run the passes before the one that is tested."""
     resolved = resolve_target(target)
     rules = cpu if resolved.kind == "llvm" else gpu
     made = rules.schedule(func.with_attr("tirx.noalias", True), resolved.spec).func
@@ -56,3 +70,23 @@ def test_of_a_written_kernel(target: str) -> None:
     assert CompactScheduled()(mod)["main"].same_as(mod["main"])
     # There is nothing to gain.
     assert sizes(s_tir.transform.CompactBufferAllocation()(mod)["main"]) == sizes(mod["main"])
+
+
+def test_registers_of_an_open_axis() -> None:
+    """A tile of rows is as long as itself: the condition that ends the axis says nothing of it."""
+    before = product_of_open_rows()
+    assert 0 < max(sizes(CompactScheduled()(before)["main"])) <= 64
+
+
+def test_conditions_are_put_back() -> None:
+    before = product_of_open_rows()
+
+    def conditions(mod: tvm.IRModule) -> list[str]:
+        found: list[str] = []
+        tvm_ffi.structural_walk(
+            mod["main"].body, (s_tir.SBlockRealize, lambda node: found.append(str(node.predicate)))
+        )
+        return found
+
+    assert conditions(CompactScheduled()(before)) == conditions(before)
+    assert any("rows" in each for each in conditions(before))
