@@ -49,7 +49,7 @@ def choose_blocked(
     for binding in bindings_of(func):
         value, var = binding.value, binding.var
         found = conv_workload(value, open_too=True)
-        config, measured = None, False
+        config, measured, fixed = None, False, True
         if found is not None:
             # Measured is what a kernel of fixed lengths takes.
             fixed = static_shape(value.args[0].ty) is not None
@@ -57,7 +57,9 @@ def choose_blocked(
             config = configs[found[0]] if measured else choose_config(found[0], spec)
         if config is not None and found is not None and config.algorithm != "plain":
             chosen[value] = config
-            gain[var] = float("inf") if measured else _gain(found[0], config, spec)
+            # Plain images whose lengths only the run tells have no kernels in vectors.
+            certain = measured or not fixed
+            gain[var] = float("inf") if certain else _gain(found[0], config, spec)
             group.add(var)
             if input_block(found[0], config.block) > 1:
                 reads.append((var, value.args[0]))

@@ -62,6 +62,7 @@ class Dense(ReductionRule):
         product = match_contraction(sch.get(block))
         if product is not None and (product.lines is not None or product.window):
             return None
+        product = _with_open_rows(sch.get(block), product)
         epilogue = epilogue_of(sch, block)
         if product is None:
             _matrix_outermost(sch, block)
@@ -80,6 +81,14 @@ class Dense(ReductionRule):
             schedule_contraction(sch, block, epilogue, product, spec)
         schedule_rest(sch, [block, epilogue], spec)
         return sch
+
+
+def _with_open_rows(block: s_tir.SBlock, product: Contraction | None) -> Contraction | None:
+    """Return a product whose rows are tiled though only the run tells how many there are."""
+    if product is None or product.channels is not None:
+        return product
+    found = match_contraction(block, open_axes=True)
+    return product if found is None or found.group or found.lines is not None else found
 
 
 def _matrix_outermost(sch: Schedule, block: SBlockRV) -> None:

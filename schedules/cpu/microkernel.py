@@ -22,6 +22,7 @@ from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import divisors, extent
 from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, can_peel, lanes_of, split_vectors
+from tvm_edge.schedules.cpu.overlap import mark_tiles
 from tvm_edge.schedules.stages import fuse
 from tvm_edge.schedules.typical import typical
 
@@ -33,6 +34,8 @@ _MAX_CHANNELS = 8
 # A fused multiply-add has a latency of four cycles, and two start per cycle (Zen 4, Intel,
 # Cortex-A76).
 _LATENCY = 8
+# Rows from which tiles of open numbers of rows are chosen: many numbers divide it.
+_OPEN_ROWS = 24
 # Unrolled steps of the reduction: longer bodies outgrow the µop cache.
 _MAX_BODY = 192
 
@@ -168,6 +171,7 @@ def schedule_tile(
     LoopRV
         The fused outer loop, parallel if asked for.
     """
+    rows = _open_axis(sch, block, axes.channels)
     sch.set_scope(block, 0, "local")
     outer, inner = list(axes.outer), []
     channel_tiles = line_tiles = None
@@ -197,8 +201,19 @@ def schedule_tile(
     sch.vectorize(lane)
     for loop in unrolled:
         sch.unroll(loop)
-    sch.decompose_reduction(block, axes.reduction[0])
+    begin = sch.decompose_reduction(block, axes.reduction[0])
+    if rows is not None:
+        mark_tiles(sch, [begin, block, epilogue], rows, tile.channels)
     return task
+
+
+def _open_axis(sch: Schedule, block: SBlockRV, loop: LoopRV | None) -> int | None:
+    """Return the axis of a loop whose length only the run tells; ``None`` for another loop."""
+    if loop is None or extent(sch, loop) is not None:
+        return None
+    var = sch.get(loop).loop_var
+    loops = sch.get_loops(block)
+    return next(i for i, own in enumerate(loops) if sch.get(own).loop_var.same_as(var))
 
 
 def schedule_contraction(
@@ -209,13 +224,18 @@ def schedule_contraction(
     Returns the fused outer loop.
     """
     loops = sch.get_loops(block)
-    sizes = [extent(sch, loop) or spec.cores for loop in loops]  # only a batch may be symbolic
+    sizes = [extent(sch, loop) or spec.cores for loop in loops]  # of a batch that may be symbolic
     lanes = lanes_of(sch.get(block), spec)
-    groups = 1 if conv.channels is None else sizes[conv.channels] // conv.group
+    group = conv.group
+    if conv.channels is not None and extent(sch, loops[conv.channels]) is None:
+        sizes[conv.channels] = typical(sch.get(loops[conv.channels]).extent)
+        # The last tile is a whole one, however many rows there are.
+        group = sizes[conv.channels] = min(sizes[conv.channels], _OPEN_ROWS)
+    groups = 1 if conv.channels is None else sizes[conv.channels] // group
     tile = choose_tile(
         spec,
         lanes,
-        channels=1 if conv.channels is None else conv.group,
+        channels=1 if conv.channels is None else group,
         lines=1 if conv.lines is None else sizes[conv.lines],
         columns=sizes[conv.columns],
         outer=groups * prod(sizes[p] for p in conv.outer),
@@ -229,9 +249,9 @@ def schedule_contraction(
         [loops[p] for p in conv.reduction],
     )
     # A batch that only the run knows is often of one: its row alone is work for all cores.
-    few = None in (extent(sch, loop) for loop in axes.outer) and spec.cores > prod(
-        typical(sch.get(loop).extent) for loop in axes.outer
-    )
+    shared = [*axes.outer, *([] if axes.channels is None else [axes.channels])]
+    tasks = prod(typical(sch.get(loop).extent) for loop in shared) // tile.channels
+    few = tasks < spec.cores and None in (extent(sch, loop) for loop in shared)
     assert conv.weight is not None
     weights, image = (
         prod(constant(dim) or 1 for dim in load.source.shape) for load in (conv.weight, conv.data)

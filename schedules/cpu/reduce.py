@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
+import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.dlight.analysis import SBlockInfo, get_sblock_info
@@ -35,6 +36,7 @@ from tvm_edge.schedules.cpu.loops import (
 )
 from tvm_edge.schedules.cpu.microkernel import Axes, choose_tile, schedule_tile
 from tvm_edge.schedules.stages import aligned_consumer, epilogue_of, fuse
+from tvm_edge.schedules.typical import typical
 
 __all__ = ["Reduce", "schedule_reduction"]
 
@@ -162,24 +164,32 @@ def _is_row_chain(sch: Schedule, blocks: Sequence[SBlockInfo], spec: DeviceSpec)
         own = [i.dom for i in block.iters if i.kind == "S"]
         stmt = sch.get(block.block_rv)
         reduction = block.dom()[len(own) :]
-        if rows not in (None, own) or not own or not all(isinstance(d, int) for d in block.dom()):
+        if not own or not (rows is None or _alike(rows, own)):
             return False
         lanes = lanes_of(stmt, spec)
-        if trailing_contiguous(stmt) < len(reduction) or prod(reduction) < 2 * lanes:
+        if trailing_contiguous(stmt) < len(reduction):
+            return False
+        rows = own
+        if not all(isinstance(length, int) for length in reduction):
+            continue  # one after the other, as by itself; a row stays in the cache
+        if prod(reduction) < 2 * lanes:
             return False
         # A reduction that moves below the loop over rows needs lanes that divide its axis. With
         # few of those (rows of 197), every block by itself is faster.
         if 2 * divisors(prod(reduction), lanes)[-1] < lanes:
             return False
-        rows = own
     last = blocks[-1]
     return (
         rows is not None
         and last.is_injective()
         and len(last.iters) == len(rows) + 1
-        and last.dom()[: len(rows)] == rows
+        and _alike(last.dom()[: len(rows)], rows)
         and len(blocks) > 2
     )
+
+
+def _alike(some: Sequence[int | tirx.Expr], others: Sequence[int | tirx.Expr]) -> bool:
+    return tvm_ffi.structural_equal(tvm_ffi.convert(list(some)), tvm_ffi.convert(list(others)))
 
 
 def _schedule_rows(sch: Schedule, blocks: Sequence[SBlockInfo], spec: DeviceSpec) -> None:
@@ -195,7 +205,7 @@ def _schedule_rows(sch: Schedule, blocks: Sequence[SBlockInfo], spec: DeviceSpec
             stages.append((lanes, lambda rv: vectorize_lanes(sch, rv)))
         stages.append((block.block_rv, None))
     loops = sch.get_loops(last.block_rv)
-    work = prod(extent(sch, loop) or 1 for loop in loops)
+    work = prod(typical(sch.get(loop).extent) for loop in loops)
     row = fuse(sch, loops[:-1])
     if work * len(blocks) >= MIN_PARALLEL_WORK * spec.lanes():
         sch.parallel(row)
