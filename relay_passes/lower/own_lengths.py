@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import tvm
 import tvm_ffi
-from tvm import relax, sym, tirx
+from tvm import relax, s_tir, sym, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, is_call
@@ -95,7 +95,9 @@ def _with_own_lengths(func: tirx.PrimFunc, names: _Names) -> _Kernel | None:
     body = known.replaced(tvm_ffi.structural_map(func.body, (tirx.Var, variable)))
     params = [variable(param) for param in func.params]
     shapes = _shapes(tirx.PrimFunc(params, body))
-    unused = [param for param in scalars if not _any_in([body, *shapes], [param])]
+    if _any_in([*shapes, *_extents(body)], scalars):
+        return None  # in two forms, nobody would see that they are the same
+    unused = [param for param in scalars if not _any_in([body], [param])]
     kept = [place for place, param in enumerate(params) if param not in unused]
     return _Kernel(tirx.PrimFunc([params[p] for p in kept], body, attrs=func.attrs), kept)
 
@@ -103,6 +105,15 @@ def _with_own_lengths(func: tirx.PrimFunc, names: _Names) -> _Kernel | None:
 def _shapes(func: tirx.PrimFunc) -> list[tirx.Expr]:
     buffers = (param for param in func.params if isinstance(param.ty, tirx.BufferType))
     return [length for buffer in buffers for length in buffer.shape]
+
+
+def _extents(body: tirx.Stmt) -> list[tirx.Expr]:
+    """Lengths of loops, of axes, and of what is allocated."""
+    loops = [loop.extent for loop in nodes_in(body, tirx.For)]
+    blocks = nodes_in(body, s_tir.SBlock)
+    axes = [var.dom.extent for block in blocks for var in block.iter_vars]
+    allocated = (buffer for block in blocks for buffer in block.alloc_buffers)
+    return [*loops, *axes, *(length for buffer in allocated for length in buffer.shape)]
 
 
 def _any_in(nodes: Iterable[tirx.Expr | tirx.Stmt], variables: Iterable[tirx.Var]) -> bool:
@@ -146,16 +157,45 @@ class _Lengths:
         """Return a statement or an expression in terms of the variables."""
 
         def known(expr: tirx.Expr) -> tirx.Expr:
-            return next((b for a, b in self._replaced if tvm_ffi.structural_equal(expr, a)), expr)
+            equal = (b for a, b in self._replaced if tvm_ffi.structural_equal(expr, a))
+            found = next(equal, None)
+            return self._coarser(expr) if found is None else found
 
         def simplified(expr: tirx.Expr) -> tirx.Expr:
-            return self._simplify(expr) if _any_in([expr], self._variables) else expr
+            if not _any_in([expr], self._variables):
+                return expr
+            return self._simplify(self._in_one_form(expr))
 
-        kinds = tuple({type(expr) for expr, _ in self._replaced})
-        if not kinds:
+        if not self._replaced:
             return node
+        kinds = tuple({tirx.FloorDiv, *(type(expr) for expr, _ in self._replaced)})
         done = tvm_ffi.structural_map(node, (kinds, known), order="pre")
-        return tvm_ffi.structural_map(done, ((tirx.Add, tirx.Sub, tirx.Mul), simplified))
+        return tvm_ffi.structural_map(
+            done, ((tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv), simplified)
+        )
+
+    def _coarser(self, expr: tirx.Expr) -> tirx.Expr:
+        """Return ``(h + 3) // 16`` in terms of ``(h - 1) // 4``: a fourth of that and one."""
+        if not isinstance(expr, tirx.FloorDiv) or constant(expr.b) is None:
+            return expr
+        for finer, own in self._replaced:
+            if not isinstance(finer, tirx.FloorDiv) or constant(finer.b) is None:
+                continue
+            size = int(finer.b)
+            beyond = constant(self._simplify(expr.a - finer.a))
+            if beyond is not None and beyond % size == 0 and int(expr.b) % size == 0:
+                return tirx.floordiv(own + beyond // size, int(expr.b) // size)
+        return expr
+
+    def _in_one_form(self, expr: tirx.Expr) -> tirx.Expr:
+        """Return ``(lines - 1) // 4`` as ``(lines + 3) // 4 - 1``: TVM leaves both as they are."""
+        if not isinstance(expr, tirx.FloorDiv) or constant(expr.b) is None:
+            return expr
+        terms = _terms(self._simplify(expr.a))
+        offset = sum(int(term) * factor for term, factor in terms if constant(term) is not None)
+        whole = offset // int(expr.b)
+        rest = self._simplify(expr.a - whole * int(expr.b))
+        return tirx.floordiv(rest, expr.b) + whole if whole else expr
 
 
 def _terms(expr: tirx.Expr, factor: int = 1) -> list[tuple[tirx.Expr, int]]:
