@@ -146,12 +146,12 @@ class _Lengths:
         var = names.variable(length)
         self._variables.append(var)
         self._replaced.append((length, var))
-        # Where the length is `lines`, twice its (h - 1) // 16 is 2 * (lines - 1).
+        # Where the length is `lines`, twice its (h - 1) // 16 is 2 * (lines - 1). Of one that was
+        # enlarged nobody would see that it divides: it stays as it is.
         terms = [term for term in _terms(self._simplify(length)) if constant(term[0]) is None]
-        if len(terms) == 1:
-            (term, factor), rest = terms[0], self._simplify(length - terms[0][0] * terms[0][1])
-            own = var - rest
-            self._replaced.append((term, tirx.floordiv(own, factor) if factor != 1 else own))
+        if len(terms) == 1 and terms[0][1] == 1:
+            term = terms[0][0]
+            self._replaced.append((term, var - self._simplify(length - term)))
 
     def replaced(self, node: tirx.Expr | tirx.Stmt) -> tirx.Expr | tirx.Stmt:
         """Return a statement or an expression in terms of the variables."""
