@@ -23,6 +23,8 @@ def conv_transpose(
     computes only that as well.
     """
     rank = int(inputs[0].ty.ndim) - 2
+    if _is_enlarging(inputs, attrs, rank):
+        return _as_pixels(bb, inputs)
     if "output_shape" in attrs:
         if static_shape(inputs[0].ty) is None:
             return _to_shape(bb, inputs, attrs, rank)
@@ -49,6 +51,38 @@ def conv_transpose(
     if bias is None:
         return result
     return relax.op.add(result, relax.op.reshape(bias, [1, -1] + [1] * rank))
+
+
+def _is_enlarging(inputs: Sequence[relax.Expr], attrs: Attributes, rank: int) -> bool:
+    """Return whether each pixel of an image of open lengths becomes pixels of its own."""
+    weight = static_shape(inputs[1].ty)
+    if weight is None or rank != 2 or static_shape(inputs[0].ty) is not None:  # noqa: PLR2004
+        return False
+    return (
+        list(attrs.get("strides", [1] * rank)) == list(weight[2:])
+        and attrs.get("group", 1) == 1
+        and not any(attrs.get("pads", []))
+        and not any(attrs.get("output_padding", []))
+        and all(dilation == 1 for dilation in attrs.get("dilations", []))
+        and "output_shape" not in attrs
+    )
+
+
+def _as_pixels(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr]) -> relax.Expr:
+    """Convolve each pixel by itself, with a channel for each of those it becomes."""
+    _, channels, high, wide = static_shape(inputs[1].ty) or ()
+    filters = bb.normalize(relax.op.permute_dims(inputs[1], [1, 2, 3, 0]))
+    filters = bb.normalize(relax.op.reshape(filters, [channels * high * wide, -1, 1, 1]))
+    made = bb.normalize(relax.op.nn.conv2d(inputs[0], filters))
+    bias = operand(inputs, 2)
+    if bias is not None:
+        each = bb.normalize(relax.op.repeat(bias, high * wide, axis=0))
+        made = bb.normalize(relax.op.add(made, relax.op.reshape(each, [1, -1, 1, 1])))
+    images, _, lines, columns = lengths_of(made.ty) or ()
+    apart = [images, channels, high, wide, lines, columns]
+    made = bb.normalize(relax.op.reshape(made, apart))
+    made = bb.normalize(relax.op.permute_dims(made, [0, 1, 4, 2, 5, 3]))
+    return relax.op.reshape(made, [images, channels, lines * high, columns * wide])
 
 
 def _converted(
