@@ -56,7 +56,7 @@ def conv_transpose(
 def _is_enlarging(inputs: Sequence[relax.Expr], attrs: Attributes, rank: int) -> bool:
     """Return whether each pixel of an image of open lengths becomes pixels of its own."""
     weight = static_shape(inputs[1].ty)
-    if weight is None or rank != 2 or static_shape(inputs[0].ty) is not None:  # noqa: PLR2004
+    if weight is None or rank != 2 or static_shape(inputs[0].ty) is not None:
         return False
     return (
         list(attrs.get("strides", [1] * rank)) == list(weight[2:])
