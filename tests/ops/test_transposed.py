@@ -98,3 +98,28 @@ def test_output_padding_of_a_stride_or_more(
     for target in ("llvm", *OTHER_LANES):
         actual = tvm_edge.compile(model, target).run(feeds)["y"]
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("window", [(2, 2), (3, 1)])
+@pytest.mark.parametrize("channels", [1, 5, 24])
+def test_open_images_that_are_enlarged(channels: int, window: tuple[int, int]) -> None:
+    """Windows that do not overlap: no kernel of one element after the other."""
+    weights, bias = random_input((6, channels, *window), 1), random_input((channels,), 2)
+    attributes: dict[str, Any] = {"strides": list(window)}
+    model = make_model(
+        [helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], **attributes)],
+        {"x": ("n", 6, "h", "w_")},
+        ["y"],
+        {"w": weights, "b": bias},
+    )
+    compiled = tvm_edge.compile(model, "llvm")
+    assert "fallback" not in {kernel.origin for kernel in compiled.report.kernels}
+    for shape in ((1, 6, 5, 7), (2, 6, 16, 33)):
+        x = random_input(shape, 3)
+        defaults: dict[str, Any] = {
+            "pads": [0] * 4,
+            "dilations": [1, 1],
+            "output_padding": [0, 0],
+        }
+        expected = transposed(x, weights, **attributes, **defaults) + bias.reshape(-1, 1, 1)
+        np.testing.assert_allclose(compiled.run({"x": x})["y"], expected, rtol=1e-5, atol=1e-5)

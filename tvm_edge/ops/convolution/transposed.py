@@ -13,6 +13,9 @@ from tvm_edge.relay_passes.ir.expressions import lengths_of, static_shape
 
 __all__ = ["conv_transpose"]
 
+_LEAST = 16
+"""Channels that fill a block on every CPU: kernels of open images take blocks."""
+
 
 def conv_transpose(
     bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
@@ -73,7 +76,12 @@ def _as_pixels(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr]) -> relax.Ex
     _, channels, high, wide = static_shape(inputs[1].ty) or ()
     filters = bb.normalize(relax.op.permute_dims(inputs[1], [1, 2, 3, 0]))
     filters = bb.normalize(relax.op.reshape(filters, [channels * high * wide, -1, 1, 1]))
+    few = max(_LEAST - channels * high * wide, 0)
+    if few:
+        filters = bb.normalize(relax.op.nn.pad(filters, [0, few, *[0] * 6]))
     made = bb.normalize(relax.op.nn.conv2d(inputs[0], filters))
+    if few:
+        made = bb.normalize(relax.op.strided_slice(made, [1], [0], [channels * high * wide]))
     bias = operand(inputs, 2)
     if bias is not None:
         each = bb.normalize(relax.op.repeat(bias, high * wide, axis=0))
