@@ -11,6 +11,7 @@ Three forms, by how the matrix on the right is stored and how much work there is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, prod
 
 from tvm import s_tir, tirx
@@ -34,6 +35,7 @@ from tvm_edge.schedules.cpu.panels import (
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.panels import DENSE
 from tvm_edge.schedules.stages import ReductionRule, epilogue_of, fuse
+from tvm_edge.schedules.typical import typical
 
 __all__ = ["Dense"]
 
@@ -88,7 +90,14 @@ def _with_open_rows(block: s_tir.SBlock, product: Contraction | None) -> Contrac
     if product is None or product.channels is not None:
         return product
     found = match_contraction(block, open_axes=True)
-    return product if found is None or found.group or found.lines is not None else found
+    if found is None or found.group or found.lines is not None or found.channels is None:
+        return product
+    # Steps and batch of a recurrence both are rows: the longer axis gives more of them to a tile.
+    others = (p for p in found.outer if constant(block.iter_vars[p].dom.extent) is None)
+    axes = [found.channels, *(p for p in others if not found.uses_data(block.iter_vars[p].var))]
+    longest = max(axes, key=lambda p: typical(block.iter_vars[p].dom.extent))
+    outer = sorted({*found.outer, found.channels} - {longest})
+    return replace(found, channels=longest, outer=tuple(outer))
 
 
 def _matrix_outermost(sch: Schedule, block: SBlockRV) -> None:
