@@ -41,7 +41,8 @@ def with_stages(
         launched kernel by kernel: a recording names the tensors of one frame.
     """
     stages = split_stages(lifted, shared)
-    if not stages:
+    # A tensor of w // 4 steps, alone, does not tell w: such a model is a stage by itself.
+    if not stages or any(relax.analysis.free_symbolic_vars(s.function) for s in stages):
         return lowered
     lowered = lowered.clone()
     for number, stage in enumerate(stages):

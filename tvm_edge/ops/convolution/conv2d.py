@@ -79,7 +79,9 @@ def _open(
 ) -> relax.Call:
     """Lower a convolution of open images as that of a typical one, but for measured knobs."""
     config = choose_config(workload, site.chooser or site.spec, site.precision)
-    if config.algorithm == "winograd":
+    # TVM's LegalizeOps loses the regions of kernels whose lengths are expressions.
+    plain = all(isinstance(d, tirx.IntImm | tirx.Var) for d in call.args[0].ty.shape.values)
+    if config.algorithm == "winograd" and plain:
         return _open_winograd(site, call, workload, weights, config.m)
     shared = site.spec.local_memory_kind == "dedicated"
     if config.algorithm != "items" or shared or not can_pack(workload):
