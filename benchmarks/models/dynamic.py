@@ -105,7 +105,7 @@ def _compile(name: str, options: argparse.Namespace, scratch: Path) -> dict[str,
 
 
 def _kept(path: Path, scratch: Path) -> dict[str, Any] | None:
-    """What is known of an artifact that was kept, and its file for this run."""
+    """Return what a kept artifact is known by; link its file for this run."""
     about = path.with_suffix(".json")
     if not about.exists() or not path.exists():
         return None

@@ -22,7 +22,7 @@ _TITLES = {OPEN: "open", "fixed": "fixed", "onnxruntime": "ONNX Runtime", "openv
 
 @dataclass(frozen=True)
 class Bars:
-    """What is asked for.
+    """Limits that the figures are held to.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ def _compile_ratios(row: Mapping[str, Any]) -> tuple[float, float] | None:
 
 
 def _problems(row: Mapping[str, Any]) -> list[str]:
-    """What was refused, and what was wrong, in words."""
+    """List refusals and wrong results, in words."""
     name = row["case"]
     if "failed" in row:
         return [f"{name}: {row['failed']}"]

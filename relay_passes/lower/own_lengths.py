@@ -122,7 +122,7 @@ def _any_in(nodes: Iterable[tirx.Expr | tirx.Stmt], variables: Iterable[tirx.Var
 
 
 class _Lengths:
-    """What the variables of a kernel replace.
+    """Expressions that the variables of a kernel replace.
 
     Parameters
     ----------

@@ -59,12 +59,12 @@ class Recurrence:
 
     @property
     def gates(self) -> int:
-        """How many gates a cell has, as rows of ``hidden`` weights."""
+        """Number of gates of a cell, each ``hidden`` rows of weights."""
         return {"RNN": 1, "GRU": 3, "LSTM": 4}[self.kind]
 
     @property
     def states(self) -> int:
-        """How many tensors a step hands on to the next one."""
+        """Number of tensors that a step hands on to the next one."""
         return 2 if self.kind == "LSTM" else 1
 
 

@@ -50,11 +50,9 @@ class Winograd(ReductionRule):
         placed = {PRODUCT, *STAGES, *(sch.get(b).name_hint for b in padding)}
         epilogue = [b for b in others if sch.get(b).name_hint not in placed]
         m = constant(sch.get(output_rows).iter_vars[2].dom.extent) or 1
-        if is_open:
-            _schedule_open_inputs(sch, padding, input_rows, transformed, spec)
-        else:
-            tile_columns = -(-(constant(sch.get(output).iter_vars[3].dom.extent) or 1) // m)
-            _schedule_inputs(sch, padding, input_rows, transformed, tile_columns, spec)
+        columns = constant(sch.get(output).iter_vars[3].dom.extent) or 1
+        tile_columns = None if is_open else -(-columns // m)
+        _schedule_inputs(sch, padding, input_rows, transformed, tile_columns, spec)
         _schedule_products(sch, block, spec)
         _schedule_outputs(sch, output_rows, [output, *epilogue], last, m)
         return sch
@@ -69,12 +67,16 @@ def _schedule_inputs(
     padding: list[SBlockRV],
     rows: SBlockRV,
     transformed: SBlockRV,
-    tile_columns: int,
+    tile_columns: int | None,
     spec: DeviceSpec,
 ) -> None:
-    """Schedule the inputs: a task is a line of tiles of a channel block, padded there."""
+    """Schedule the inputs: a task is a line of tiles of a channel block, padded there.
+
+    Of an open image, `tile_columns` ``None``, no loop of known length has a line of tiles: a task
+    is some of the tiles, and the image is padded before all of them.
+    """
     frequency, channel, tile, lane = sch.get_loops(transformed)
-    lines, tile = sch.split(tile, factors=[None, tile_columns])
+    lines, tile = sch.split(tile, factors=[None, tile_columns or _OPEN_TILES])
     sch.reorder(channel, lines, tile, frequency, lane)
     task = sch.fuse(channel, lines)
     sch.parallel(task)
@@ -84,36 +86,15 @@ def _schedule_inputs(
         sch.unroll(loop)
     sch.vectorize(lane)
     sch.vectorize(sch.get_loops(rows)[-1])
+    if tile_columns is None:
+        mark_parts(sch, [transformed], 2, _OPEN_TILES)
+        mark_parts(sch, [rows], 1, _OPEN_TILES)
+        for block in padding:
+            schedule_spatial(sch, block, spec)
+        return
     for block in padding:
         sch.compute_at(block, task, preserve_unit_loops=True)
         vectorize_rows(sch, block, spec)
-
-
-def _schedule_open_inputs(
-    sch: Schedule,
-    padding: list[SBlockRV],
-    rows: SBlockRV,
-    transformed: SBlockRV,
-    spec: DeviceSpec,
-) -> None:
-    """Schedule the inputs of an open image, whose lines of tiles no loop of known length has.
-
-    A task is a channel block of some tiles, and the image is padded before all of them.
-    """
-    frequency, channel, tile, lane = sch.get_loops(transformed)
-    chunks, tile = sch.split(tile, factors=[None, _OPEN_TILES])
-    sch.reorder(channel, chunks, tile, frequency, lane)
-    sch.parallel(sch.fuse(channel, chunks))
-    sch.compute_at(rows, tile, preserve_unit_loops=True)
-    sch.set_scope(rows, 0, "local")
-    for loop in (frequency, *sch.get_loops(rows)[-3:-1]):
-        sch.unroll(loop)
-    sch.vectorize(lane)
-    sch.vectorize(sch.get_loops(rows)[-1])
-    mark_parts(sch, [transformed], 2, _OPEN_TILES)
-    mark_parts(sch, [rows], 1, _OPEN_TILES)
-    for block in padding:
-        schedule_spatial(sch, block, spec)
 
 
 def product_tile(stmt: s_tir.SBlock) -> Tile:

@@ -184,7 +184,7 @@ def _child(_seconds: float, _module: str, job: str, name: str, *arguments: Any) 
 def measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[dict[str, Any], str, Path]:
-    """What three cases came to, what was printed, and the file."""
+    """Run three cases; return their results, the output, and the file."""
     monkeypatch.setattr(dynamic, "run_child_within", _child)
     monkeypatch.setattr(dynamic, "TurnProcess", _Turns)
     path = tmp_path / "found.json"
