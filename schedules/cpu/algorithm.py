@@ -6,7 +6,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.blocked import filled, input_block
 from tvm_edge.schedules.conv_config import ConfigSpace, ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.cpu.blocked import Tile, candidates, touched
+from tvm_edge.schedules.cpu.blocked_knobs import Tile, candidates, touched
 from tvm_edge.schedules.cpu.space_int8 import choose_int8, int8_configs
 from tvm_edge.schedules.knobs import knobs_as_text
 from tvm_edge.schedules.winograd import winograd_applies

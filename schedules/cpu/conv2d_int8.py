@@ -17,7 +17,8 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.cpu.bias_first import begin_with_bias
-from tvm_edge.schedules.cpu.blocked import Tile, open_conv, stride_of, touched
+from tvm_edge.schedules.cpu.blocked import open_conv
+from tvm_edge.schedules.cpu.blocked_knobs import Tile, stride_of, touched
 from tvm_edge.schedules.cpu.dot_products import DOT_PRODUCTS, DotProduct
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.int8 import CONV2D_INT8

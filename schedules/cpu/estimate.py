@@ -7,7 +7,7 @@ from tvm_edge.schedules.blocked import filled, input_block
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import direct_tile, product_tile
-from tvm_edge.schedules.cpu.blocked import Knobs, Tile, best_knobs, seconds_of
+from tvm_edge.schedules.cpu.blocked_knobs import Knobs, Tile, best_knobs, seconds_of
 from tvm_edge.schedules.knobs import read_knobs
 
 __all__ = ["convolution_seconds"]

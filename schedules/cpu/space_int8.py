@@ -13,7 +13,7 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.blocked import filled
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.cpu.blocked import Tile, candidates, stride_of, touched
+from tvm_edge.schedules.cpu.blocked_knobs import Tile, candidates, stride_of, touched
 from tvm_edge.schedules.cpu.window_knobs import WindowSize, window_candidates
 from tvm_edge.schedules.int8 import BLOCK, DOT, columns_beyond, image_block
 from tvm_edge.schedules.knobs import knobs_as_text

@@ -16,7 +16,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import accesses, constant, stride
 from tvm_edge.schedules.analysis import extent
-from tvm_edge.schedules.cpu.blocked import stride_of
+from tvm_edge.schedules.cpu.blocked_knobs import stride_of
 from tvm_edge.schedules.cpu.loops import (
     MIN_PARALLEL_WORK,
     can_peel,

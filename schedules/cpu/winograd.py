@@ -17,7 +17,8 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import extent, inline_spatial, root_blocks
-from tvm_edge.schedules.cpu.blocked import Knobs, Loops, Tile, best_knobs, schedule_blocks
+from tvm_edge.schedules.cpu.blocked import Loops, schedule_blocks
+from tvm_edge.schedules.cpu.blocked_knobs import Knobs, Tile, best_knobs
 from tvm_edge.schedules.cpu.loops import can_peel, peel_remainder, schedule_spatial, vectorize_rows
 from tvm_edge.schedules.cpu.overlap import mark_parts, mark_tiles
 from tvm_edge.schedules.knobs import CONFIG, read_knobs

@@ -21,7 +21,8 @@ from tests.schedules.harness import (
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.blocked import CONV2D, conv2d, filled, pack_filters
 from tvm_edge.schedules.cpu import schedule
-from tvm_edge.schedules.cpu.blocked import Knobs, candidates, conv_tile
+from tvm_edge.schedules.cpu.blocked import conv_tile
+from tvm_edge.schedules.cpu.blocked_knobs import Knobs, candidates
 from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
 
 # What LLVM makes of these kernels is tested as well.

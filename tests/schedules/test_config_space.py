@@ -12,7 +12,8 @@ from tvm_edge.schedules.blocked import conv2d, input_block
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import choose_config, config_space, direct_tile, product_tile
-from tvm_edge.schedules.cpu.blocked import Knobs, candidates, conv_tile
+from tvm_edge.schedules.cpu.blocked import conv_tile
+from tvm_edge.schedules.cpu.blocked_knobs import Knobs, candidates
 from tvm_edge.schedules.cpu.winograd import product_tile as tile_of_block
 from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
 from tvm_edge.schedules.stages import open_reduction

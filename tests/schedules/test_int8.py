@@ -17,7 +17,7 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu import schedule
 from tvm_edge.schedules.cpu.algorithm import choose_config, config_space
-from tvm_edge.schedules.cpu.blocked import Knobs, best_knobs, candidates
+from tvm_edge.schedules.cpu.blocked_knobs import Knobs, best_knobs, candidates
 from tvm_edge.schedules.cpu.conv2d_int8 import int8_tile
 from tvm_edge.schedules.cpu.space_int8 import tile_of, window_of
 from tvm_edge.schedules.cpu.window_blocked import size_of_windows

@@ -27,7 +27,7 @@ from tvm_edge.lowering import opencl_pipeline
 from tvm_edge.schedules.base import workspace_of
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.cpu.blocked import Knobs
+from tvm_edge.schedules.cpu.blocked_knobs import Knobs
 from tvm_edge.schedules.grid import GRID, as_grid, schedule
 from tvm_edge.schedules.knobs import knobs_as_text
 

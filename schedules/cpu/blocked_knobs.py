@@ -1,0 +1,220 @@
+"""Knobs of convolutions in blocks of channels: register tiles and tasks, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Literal
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.analysis import divisors
+
+__all__ = [
+    "Knobs",
+    "Tile",
+    "best_knobs",
+    "candidates",
+    "seconds_of",
+    "stride_of",
+    "touched",
+]
+
+# Two multiply-adds start in a cycle, with a latency of four: fewer accumulators would wait.
+_LATENCY = 8
+# Each block of filters is a stream of memory of its own: eight fall behind the prefetcher.
+_MAX_BLOCKS = 4
+
+Order = Literal["lines", "blocks"]
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Knobs of a blocked convolution: its tiles and tasks.
+
+    Attributes
+    ----------
+    lines, columns, blocks : int
+        Pixels and blocks of output channels of a register tile.
+    order : {"lines", "blocks"}
+        What cores share out: pixels, each with all filters after another, or blocks of filters,
+        each with all pixels.
+    padding : {"task", "whole"}
+        Pad the lines that a task reads, in it, or the image before all tasks.
+    flat : bool
+        Run through the pixels of an image as one line (1x1 kernels of stride one).
+    """
+
+    lines: int
+    columns: int
+    blocks: int
+    order: Order
+    padding: Literal["task", "whole"] = "whole"
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The sizes that knobs are chosen by.
+
+    Attributes
+    ----------
+    outer : int
+        Independent problems: batch, or frequencies of Winograd's algorithm.
+    blocks, lines, columns : int
+        Blocks of output channels and pixels of one problem.
+    steps : int
+        Length of the reduction.
+    window, strides : tuple of int
+        Kernel size and strides along lines and columns.
+    image_bytes, filter_bytes : int
+        Of one problem; lines and columns of the image that no window touches do not count.
+    lanes : int
+        Output channels in a block.
+    padded : bool
+        Whether the image has to be padded.
+    open_lines, open_columns : bool
+        Whether only the run tells how many there are: the sizes are typical ones.
+    """
+
+    outer: int
+    blocks: int
+    lines: int
+    columns: int
+    steps: int
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    image_bytes: int
+    filter_bytes: int
+    lanes: int
+    padded: bool
+    open_lines: bool = False
+    open_columns: bool = False
+
+    @property
+    def flattens(self) -> bool:
+        """Return whether lines can be fused with columns."""
+        fixed = not (self.open_lines or self.open_columns)
+        return fixed and self.window == (1, 1) and self.strides == (1, 1) and not self.padded
+
+
+def candidates(size: Tile, spec: DeviceSpec) -> list[Knobs]:
+    """Knobs that are legal for a convolution, best first by the model of :func:`_cost`."""
+    shapes = [size]
+    if size.flattens and size.lines > 1:
+        shapes.append(replace(size, lines=1, columns=size.lines * size.columns))
+    found: list[tuple[float, int, Knobs]] = []
+    for flat, shape in enumerate(shapes):
+        for knobs in _legal(shape, spec):
+            cost = _cost(shape, knobs, spec)
+            found.append((cost, len(found), replace(knobs, flat=bool(flat))))
+    return [knobs for _, _, knobs in sorted(found, key=lambda item: item[:2])]
+
+
+def best_knobs(size: Tile, spec: DeviceSpec) -> Knobs:
+    """The first of :func:`candidates`."""
+    return candidates(size, spec)[0]
+
+
+def seconds_of(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
+    """Latency of a convolution by the model that orders :func:`candidates`, in seconds."""
+    if knobs.flat:
+        size = replace(size, lines=1, columns=size.lines * size.columns)
+    return _cost(size, knobs, spec) / (2e9 * _clock(spec))
+
+
+def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
+    vectors = max(1, size.lanes // spec.lanes())
+    for blocks in divisors(size.blocks, _MAX_BLOCKS):
+        filters = blocks * vectors
+        # Accumulators, the filters' vectors of a step, one broadcast element.
+        most = max(1, (spec.vector_registers - filters - 1) // filters)
+        for columns in range(1, min(most, size.columns) + 1):
+            whole = columns == size.columns and not size.open_columns
+            tall = range(1, min(most // columns, size.lines) + 1) if whole else [1]
+            for lines in tall:
+                if (lines * columns * filters + filters + 1) > spec.vector_registers and (
+                    lines * columns * filters > 1
+                ):
+                    continue
+                for order in ("lines", "blocks"):
+                    # Tasks of pixels are whole tiles: nothing of a parallel loop can be peeled.
+                    pixels = size.lines == 1 and not size.open_lines
+                    cut = size.columns % columns and not size.open_columns
+                    if order == "lines" and pixels and cut:
+                        continue
+                    if order == "lines" and size.lines % lines and not size.open_lines:
+                        continue
+                    for padding in ("task", "whole") if size.padded else ("whole",):
+                        if padding == "task" and order == "blocks":
+                            continue  # every task would pad the whole image
+                        yield Knobs(lines, columns, blocks, order, padding)
+
+
+def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
+    """Time of the busiest core, in half cycles: one multiply-add of vectors each."""
+    vectors = max(1, size.lanes // spec.lanes())
+    filters = knobs.blocks * vectors
+    full, rest = divmod(size.columns, knobs.columns)
+    if size.open_columns and rest:  # the last tile is a whole one
+        full, rest = full + 1, 0
+    row = full * _tile_cost(knobs.lines * knobs.columns, filters, size.steps)
+    if rest:
+        row += _tile_cost(knobs.lines * rest, filters, size.steps)
+    line_tasks, lines_left = divmod(size.lines, knobs.lines)
+    if lines_left and size.open_lines:
+        line_tasks, lines_left = line_tasks + 1, 0
+    if lines_left:  # the tile is as wide as the image, and a task has all lines
+        row = line_tasks * row + _tile_cost(lines_left * size.columns, filters, size.steps)
+        line_tasks = 1
+    block_tasks = size.blocks // knobs.blocks
+    if knobs.order == "lines" and size.lines == 1:
+        line_tasks, row = full, row / full
+    tasks = size.outer * line_tasks * (1 if knobs.padding == "task" else block_tasks)
+    busiest = ceil(tasks / spec.cores) / tasks * size.outer * line_tasks * block_tasks * row
+    cache = max(spec.l2_cache, spec.l1_cache) // 2
+    # Bytes that come from beyond a core's own caches, and the half cycles of one of them: a quarter
+    # of the memory's, the rest is read ahead of its use.
+    per_byte = 2 * _clock(spec) / max(spec.bandwidth_gbs / spec.cores, 1e-3) / 4
+    if knobs.order == "lines":
+        reads = 1 if size.filter_bytes <= cache else ceil(line_tasks / spec.cores)
+        traffic = size.filter_bytes * reads + size.image_bytes / spec.cores
+    else:
+        reads = 1 if size.image_bytes <= cache else ceil(block_tasks / spec.cores)
+        traffic = size.filter_bytes / spec.cores + size.image_bytes * reads
+    padding = 0.0
+    if size.padded:
+        copied = size.image_bytes / spec.simd_bytes / spec.cores
+        if knobs.padding == "task":
+            copied *= 1 + max(size.window[0] - size.strides[0], 0) / (knobs.lines * size.strides[0])
+        else:
+            # Written, and read again beyond the first cache; a parallel loop more.
+            copied = 3 * copied + 2 * 1700 * _clock(spec)
+        padding = size.outer * copied
+    return busiest + size.outer * traffic * per_byte + padding
+
+
+def _clock(spec: DeviceSpec) -> float:
+    """Cycles per nanosecond, from the peak: two multiply-adds of vectors in a cycle."""
+    return max(spec.peak_gflops / (spec.cores * spec.lanes() * 4), 1.0)
+
+
+def _tile_cost(pixels: int, filters: int, steps: int) -> float:
+    """Half cycles of a tile: its steps, then its accumulators are initialised and stored."""
+    accumulators = pixels * filters
+    # Measured: with two blocks and more all tiles that fit the registers reach the same speed;
+    # with one block broadcasting the pixels takes longer than multiplying them.
+    step = max(accumulators, 1.2 * pixels, _LATENCY) + 0.8
+    return steps * step + 6 * accumulators
+
+
+def touched(nbytes: int, window: tuple[int, int], strides: tuple[int, int]) -> int:
+    """The part of an image that windows read."""
+    for size, stride in zip(window, strides, strict=True):
+        nbytes = nbytes * min(size, stride) // stride
+    return nbytes
+
+
+def stride_of(size: int, outputs: int, window: int) -> int:
+    """The stride that takes `outputs` windows out of a padded image; 1 for a single one."""
+    return 1 if outputs == 1 else max(1, (size - window) // (outputs - 1))
