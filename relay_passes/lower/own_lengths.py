@@ -67,17 +67,43 @@ def _is_written(func: tirx.PrimFunc) -> bool:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """A kernel with lengths of its own, and the places of the parameters that it kept."""
+    """A kernel with lengths of its own.
+
+    Attributes
+    ----------
+    func : PrimFunc
+    scalars : sequence of Var
+        Its parameters as it was, with their places, that are no tensors.
+    inputs : sequence of int or Expr
+        What it takes: the places of what it took, or an expression of `scalars`.
+    """
 
     func: tirx.PrimFunc
-    kept: Sequence[int]
+    scalars: Mapping[tirx.Var, int]
+    inputs: Sequence[int | tirx.Expr]
+
+    def given(self, fields: Sequence[relax.Expr]) -> list[relax.Expr]:
+        """Return what a call gives that gave `fields`."""
+        values = {var: fields[place] for var, place in self.scalars.items()}
+
+        def taken(source: int | tirx.Expr) -> relax.Expr:
+            if isinstance(source, int):
+                return fields[source]
+            return tvm_ffi.structural_map(source, (tirx.Var, lambda var: values.get(var, var)))
+
+        # Outputs are parameters of a kernel only.
+        places = (s for s in self.inputs if not isinstance(s, int) or s < len(fields))
+        return [taken(source) for source in places]
 
 
 def _with_own_lengths(func: tirx.PrimFunc, names: _Names) -> _Kernel | None:
-    scalars = [param for param in func.params if not isinstance(param.ty, tirx.BufferType)]
+    scalars = {
+        param: place
+        for place, param in enumerate(func.params)
+        if not isinstance(param.ty, tirx.BufferType)
+    }
     known = _Lengths(scalars)
-    for length in _shapes(func):
-        known.name(length, names)
+    known.name(_shapes(func), names)
     if not known:
         return None
     buffers: dict[tirx.Var, tirx.Var] = {}
@@ -97,9 +123,15 @@ def _with_own_lengths(func: tirx.PrimFunc, names: _Names) -> _Kernel | None:
     shapes = _shapes(tirx.PrimFunc(params, body))
     if _any_in([*shapes, *_extents(body)], scalars):
         return None  # in two forms, nobody would see that they are the same
-    unused = [param for param in scalars if not _any_in([body], [param])]
-    kept = [place for place, param in enumerate(params) if param not in unused]
-    return _Kernel(tirx.PrimFunc([params[p] for p in kept], body, attrs=func.attrs), kept)
+    taken: list[tuple[tirx.Var, int | tirx.Expr]] = [
+        (param, place)
+        for place, param in enumerate(params)
+        if param not in scalars or _any_in([body], [param])
+    ]
+    first = sum(place < min(scalars.values()) for _, place in taken if isinstance(place, int))
+    taken[first:first] = known.given
+    made = tirx.PrimFunc([param for param, _ in taken], body, attrs=func.attrs)
+    return _Kernel(made, scalars, [source for _, source in taken])
 
 
 def _shapes(func: tirx.PrimFunc) -> list[tirx.Expr]:
@@ -136,22 +168,51 @@ class _Lengths:
         self._variables: list[tirx.Var] = []
         self._simplify: Callable[[tirx.Expr], tirx.Expr] = sym.Analyzer().simplify
 
+        self.given: list[tuple[tirx.Var, tirx.Expr]] = []
+        """Variables that no length of a tensor is, and what they are."""
+
     def __bool__(self) -> bool:
         return bool(self._variables)
 
-    def name(self, length: tirx.Expr, names: _Names) -> None:
-        """Give a length a variable if it depends on a scalar still."""
+    def name(self, lengths: Sequence[tirx.Expr], names: _Names) -> None:
+        """Give lengths that depend on a scalar variables.
+
+        Where a length is ``lines``, twice its (h - 1) // 16 is 2 * (lines - 1). One that was
+        enlarged is 8 * x, or nobody would see that it divides; a tensor seldom tells x, so that the
+        kernel is given it.
+        """
+        enlarged = []
+        for length in lengths:
+            terms = self._open_terms(length)
+            if len(terms) == 1 and terms[0][1] > 1:
+                enlarged.append((length, *terms[0]))
+            elif terms:
+                self._replaced.append((length, self._variable(length, names)))
+                if len(terms) == 1 and terms[0][1] == 1:
+                    self._replace_term(length, terms[0][0], self._replaced[-1][1])
+        for length, term, factor in enlarged:
+            if not self._open_terms(length):
+                continue  # by a shorter length of another tensor
+            offset = self._simplify(length - term * factor)
+            base = self._simplify(term + tirx.floordiv(offset, factor))
+            var = self._variable(base, names)
+            self.given.append((var, base))
+            self._replaced.append((length, self._simplify(var * factor + offset % factor)))
+            self._replace_term(base, term, var)
+
+    def _open_terms(self, length: tirx.Expr) -> list[tuple[tirx.Expr, int]]:
+        """Terms of a length that depends on a scalar still, without what is added to them."""
         if not _any_in([self.replaced(length)], self._scalars):
-            return
-        var = names.variable(length)
-        self._variables.append(var)
-        self._replaced.append((length, var))
-        # Where the length is `lines`, twice its (h - 1) // 16 is 2 * (lines - 1). Of one that was
-        # enlarged nobody would see that it divides: it stays as it is.
-        terms = [term for term in _terms(self._simplify(length)) if constant(term[0]) is None]
-        if len(terms) == 1 and terms[0][1] == 1:
-            term = terms[0][0]
-            self._replaced.append((term, var - self._simplify(length - term)))
+            return []
+        return [term for term in _terms(self._simplify(length)) if constant(term[0]) is None]
+
+    def _variable(self, length: tirx.Expr, names: _Names) -> tirx.Var:
+        self._variables.append(names.variable(length))
+        return self._variables[-1]
+
+    def _replace_term(self, length: tirx.Expr, term: tirx.Expr, var: tirx.Var) -> None:
+        """Know the only term of a length that is `var`."""
+        self._replaced.append((term, var - self._simplify(length - term)))
 
     def replaced(self, node: tirx.Expr | tirx.Stmt) -> tirx.Expr | tirx.Stmt:
         """Return a statement or an expression in terms of the variables."""
@@ -240,7 +301,5 @@ class _Calls(PyExprMutator):
         if not is_call(op, *KERNEL_CALLS) or op.args[0] not in self._new:
             return op
         kernel, given = op.args[0], op.args[1].fields
-        kept = [given[place] for place in self._kernels[kernel].kept if place < len(given)]
-        return relax.Call(
-            op.op, [self._new[kernel], relax.Tuple(kept)], op.attrs, op.ty_args, op.span
-        )
+        taken = relax.Tuple(self._kernels[kernel].given(given))
+        return relax.Call(op.op, [self._new[kernel], taken], op.attrs, op.ty_args, op.span)
