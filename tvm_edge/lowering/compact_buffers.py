@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tvm
 import tvm_ffi
@@ -58,10 +58,12 @@ def _allocates_in_blocks(func: tirx.PrimFunc) -> bool:
 def _as_without_conditions(
     functions: dict[ir.GlobalVar, tirx.PrimFunc],
 ) -> dict[ir.GlobalVar, tirx.PrimFunc]:
-    """Compact as if no block had a condition.
+    """Compact what a task holds, as if no block had a condition.
 
     By the condition that ends an open axis, what a tile of four rows uses is ``min(rows - first,
-    4)`` rows to TVM, or it finds no bound. Without it TVM sees the tile.
+    4)`` rows to TVM, or it finds no bound. Without it TVM sees the tile. Of tensors between the
+    loops over tasks every element is used; TVM would find a page of nested bounds for that, and
+    put them in every index.
     """
     conditions: list[tirx.Expr] = []
 
@@ -69,15 +71,47 @@ def _as_without_conditions(
         conditions.append(realize.predicate)
         return s_tir.SBlockRealize(realize.iter_values, True, realize.block)
 
-    bare = {gvar: _with_realizes(func, taken_out) for gvar, func in functions.items()}
+    between = {gvar: _between_tasks(func) for gvar, func in functions.items()}
+    bare = {
+        gvar: _allocating(_with_realizes(func, taken_out), without=between[gvar])
+        for gvar, func in functions.items()
+    }
     left = iter(conditions)
 
     def put_back(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
         return s_tir.SBlockRealize(realize.iter_values, next(left), realize.block)
 
     return {
-        gvar: _of_known_size(_with_realizes(func, put_back)) for gvar, func in _by_tvm(bare).items()
+        gvar: _of_known_size(
+            _allocating(_with_realizes(func, put_back), beside=between[gvar])
+        )
+        for gvar, func in _by_tvm(bare).items()
     }
+
+
+def _between_tasks(func: tirx.PrimFunc) -> list[tirx.Var]:
+    """Tensors that no loop is around."""
+    return [buffer for buffer in func.body.block.alloc_buffers if buffer.scope() == "global"]
+
+
+def _allocating(
+    func: tirx.PrimFunc, without: Sequence[tirx.Var] = (), beside: Sequence[tirx.Var] = ()
+) -> tirx.PrimFunc:
+    """Return a kernel whose outermost block allocates other buffers."""
+    root = func.body.block
+    buffers = [buffer for buffer in root.alloc_buffers if buffer not in set(without)]
+    block = s_tir.SBlock(
+        root.iter_vars,
+        root.reads,
+        root.writes,
+        root.name_hint,
+        root.body,
+        root.init,
+        [*buffers, *beside],
+        root.match_buffers,
+        root.annotations,
+    )
+    return func.with_body(s_tir.SBlockRealize([], True, block))
 
 
 def _with_realizes(
