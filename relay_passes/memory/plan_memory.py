@@ -4,10 +4,6 @@ TVM's planner (``StaticPlanBlockMemory``) does not look at devices: in a module 
 gives a tensor storage of another device. What it does well is kept: what it leaves is what
 ``RewriteCUDAGraph`` takes for memory that stays where it is.
 
-Each storage serves tensors one after the other, all from its first byte, as kernels want them. They
-are shared out from the largest tensor to the smallest (Pisarchyk and Lee 2020, "Efficient Memory
-Management for Deep Neural Net Inference", greedy by size for shared objects).
-
 Nobody still reads a tensor when the next is written into its storage. A GPU does everything in the
 order of one queue, copies included. A copy has done with the host's memory when it returns: OpenCL
 waits for its end; for CUDA's ``cudaMemcpyAsync`` the driver takes what leaves pageable memory into
@@ -18,15 +14,13 @@ host's memory again as soon as a tensor is freed, relies on that too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Iterator
 
 import tvm
 from tvm import relax
 
-from tvm_edge.relay_passes.ir.aliases import Held, holds, reached
-from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call, static_shape, with_bindings
+from tvm_edge.relay_passes.ir.expressions import static_shape, with_bindings
+from tvm_edge.relay_passes.memory.shared_storage import Storage, allocations, shared
 
 __all__ = ["PlanMemory"]
 
@@ -52,113 +46,20 @@ class PlanMemory:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         gvar = mod.get_global_var("main")
         main = mod[gvar]
-        storages = _shared([t for t in _tensors(main) if t.device in self._devices])
+        tensors = [t for t in allocations(main, _nbytes) if t.device in self._devices]
         mod = mod.clone()
-        mod[gvar] = _rewritten(main, storages)
+        mod[gvar] = _rewritten(main, shared(tensors))
         return mod
 
 
-@dataclass(frozen=True)
-class _Tensor:
-    """An allocation, and the first and the last binding for which it must keep its values."""
-
-    var: relax.Var
-    call: relax.Call
-    first: int
-    last: int
-
-    @cached_property  # asked for often
-    def nbytes(self) -> int:
-        shape = static_shape(self.call.ty)
-        assert shape is not None
-        return math.prod(shape) * int(tvm.DataType(self.call.ty.dtype).itemsize)
-
-    @property
-    def device(self) -> int:
-        return int(self.call.args[2].value)
-
-    @property
-    def scope(self) -> str:
-        return str(self.call.args[3].value)
+def _nbytes(call: relax.Call) -> int | None:
+    shape = static_shape(call.ty)
+    if shape is None:
+        return None
+    return math.prod(shape) * int(tvm.DataType(call.ty.dtype).itemsize)
 
 
-@dataclass
-class _Storage:
-    """Memory for the first of its tensors, which is the largest."""
-
-    tensors: list[_Tensor]
-
-    @property
-    def nbytes(self) -> int:
-        return self.tensors[0].nbytes
-
-    def takes(self, tensor: _Tensor) -> bool:
-        """Return whether a tensor, no larger than those before, is never alive with one of them."""
-        return all(other.last < tensor.first or tensor.last < other.first for other in self.tensors)
-
-    def idle(self, tensor: _Tensor) -> int:
-        """Bindings between a tensor's life and the nearest of the others'."""
-        return min(
-            tensor.first - other.last if other.last < tensor.first else other.first - tensor.last
-            for other in self.tensors
-        )
-
-
-def _shared(tensors: Iterable[_Tensor]) -> list[_Storage]:
-    """Storages for these tensors, those of each device and scope by themselves."""
-    places: dict[tuple[int, str], list[_Tensor]] = {}
-    for tensor in tensors:
-        places.setdefault((tensor.device, tensor.scope), []).append(tensor)
-    storages = []
-    for place in places.values():
-        # Neither way is better for all networks: by 8 % for some, worse by 20 % for others.
-        plans = [_greedy(place, lambda s, _: s.nbytes), _greedy(place, _Storage.idle)]
-        storages += min(plans, key=lambda plan: sum(storage.nbytes for storage in plan))
-    return storages
-
-
-def _greedy(
-    tensors: Iterable[_Tensor], misfit: Callable[[_Storage, _Tensor], int]
-) -> list[_Storage]:
-    """The largest tensors first, each into the storage that fits it best of those that take it."""
-    storages: list[_Storage] = []
-    for tensor in sorted(tensors, key=lambda t: -t.nbytes):
-        fitting = [storage for storage in storages if storage.takes(tensor)]
-        if fitting:
-            min(fitting, key=lambda s: misfit(s, tensor)).tensors.append(tensor)
-        else:
-            storages.append(_Storage([tensor]))
-    return storages
-
-
-def _tensors(main: relax.Function) -> list[_Tensor]:
-    """The allocations that can be planned, in order."""
-    made: dict[relax.Var, tuple[int, relax.Call]] = {}
-    last: dict[relax.Var, int] = {}
-    held: dict[relax.Var, Held] = {}
-    left: set[relax.Var] = set()
-    bindings = bindings_of(main)
-    for position, binding in enumerate(bindings):
-        var, value = binding.var, binding.value
-        if is_call(value, "relax.tensor_to_shape"):
-            left |= reached(value, held)
-        for used in reached(value, held):
-            last[used] = position
-        if is_call(value, "relax.builtin.alloc_tensor") and static_shape(value.ty) is not None:
-            made[var] = (position, value)
-            last[var] = position
-            held[var] = frozenset([var])
-        else:
-            held[var] = holds(value, held)
-    left |= reached(main.body.body, held)
-    return [
-        _Tensor(var, call, first, last[var])
-        for var, (first, call) in made.items()
-        if var not in left
-    ]
-
-
-def _rewritten(main: relax.Function, storages: list[_Storage]) -> relax.Function:
+def _rewritten(main: relax.Function, storages: list[Storage]) -> relax.Function:
     """The function with its tensors in these storages, each made where it is first needed."""
     builder = relax.BlockBuilder()
     home = {tensor.var: storage for storage in storages for tensor in storage.tensors}

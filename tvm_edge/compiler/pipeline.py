@@ -51,6 +51,7 @@ from tvm_edge.relay_passes.ir.expressions import bindings_of
 from tvm_edge.relay_passes.ir.locations import calls_by_kernel
 from tvm_edge.relay_passes.ir.loops import has_loops
 from tvm_edge.relay_passes.memory.hoist_storage import HoistStorage
+from tvm_edge.relay_passes.memory.plan_arena import PlanArena
 from tvm_edge.relay_passes.memory.plan_memory import PlanMemory
 from tvm_edge.relay_passes.memory.unaligned_inputs import with_unaligned
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -175,6 +176,9 @@ INSTRUCTIONS = (
     on_module("instructions", transform.CallTIRRewrite()),
     on_module("instructions", WriteOnHost()).when(
         lambda c: _several(c) and "write" in c.resolved.shared, "memory is shared"
+    ),
+    on_module("instructions", PlanArena()).when(
+        lambda c: not _several(c) and c.resolved.kind == "llvm", "one CPU"
     ),
     on_module("instructions", _plan_first, "PlanMemory"),
     on_module("instructions", HoistStorage()).when(

@@ -82,9 +82,7 @@ def _as_without_conditions(
         return s_tir.SBlockRealize(realize.iter_values, next(left), realize.block)
 
     return {
-        gvar: _of_known_size(
-            _allocating(_with_realizes(func, put_back), beside=between[gvar])
-        )
+        gvar: _of_known_size(_allocating(_with_realizes(func, put_back), beside=between[gvar]))
         for gvar, func in _by_tvm(bare).items()
     }
 

@@ -20,7 +20,8 @@ from tvm_edge.compiler.compilation import begin
 from tvm_edge.compiler.options import Options
 from tvm_edge.compiler.pipeline import PIPELINE
 from tvm_edge.relay_passes.ir.expressions import is_call
-from tvm_edge.relay_passes.memory.plan_memory import PlanMemory, _Storage
+from tvm_edge.relay_passes.memory.plan_memory import PlanMemory
+from tvm_edge.relay_passes.memory.shared_storage import Storage
 
 transform = relax.transform
 KERNEL = relax.ExternFunc("kernel")  # writes its last argument
@@ -382,7 +383,7 @@ def test_no_tensor_is_overwritten_while_it_is_read(made: tuple[Writer, tvm.IRMod
 def test_that_the_check_finds_an_overwritten_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     w = Writer()
     mod = w.module(w.layer(w.layer(w.x), w.layer(w.x)))
-    monkeypatch.setattr(_Storage, "takes", lambda *_: True)
+    monkeypatch.setattr(Storage, "takes", lambda *_: True)
     with pytest.raises(AssertionError, match="reads what another wrote"):
         execute(PlanMemory([0])(mod), [w.x, w.n])
 
