@@ -115,16 +115,16 @@ def test_depthwise_and_pools(stride: int) -> None:
 
 
 def test_channels_that_are_shuffled_and_joined() -> None:
-    """Channels that do not fill blocks are picked out of images."""
+    """Channels that fill blocks of neither 8 nor 16 are picked out of images."""
     model = _model(
         16,
         _conv("x", "a", size=1),
         _conv("x", "b"),
         helper.make_node("Concat", ["a", "b"], ["j"], axis=1),
         _conv("j", "y", size=1),
-        w_a=_weights(20, 16, 1, 1),
+        w_a=_weights(44, 16, 1, 1),
         w_b=_weights(28, 16, 3, 3),
-        w_y=_weights(16, 48, 1, 1),
+        w_y=_weights(16, 72, 1, 1),
     )
     _check(model, 16, "conv2d_blocked", "handwritten")
 
