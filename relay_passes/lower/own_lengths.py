@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import mul
 
 import tvm
 import tvm_ffi
@@ -120,6 +122,13 @@ def _with_own_lengths(func: tirx.PrimFunc, names: _Names) -> _Kernel | None:
 
     body = known.replaced(tvm_ffi.structural_map(func.body, (tirx.Var, variable)))
     params = [variable(param) for param in func.params]
+    given = []
+    for part in known.given:
+        whole = _in_whole_lengths(params, body, part, names) if part.is_exact else None
+        if whole is None:
+            given.append((part.var, part.value))
+        else:
+            params, body = whole
     shapes = _shapes(tirx.PrimFunc(params, body))
     if _any_in([*shapes, *_extents(body)], scalars):
         return None  # in two forms, nobody would see that they are the same
@@ -129,7 +138,7 @@ def _with_own_lengths(func: tirx.PrimFunc, names: _Names) -> _Kernel | None:
         if param not in scalars or _any_in([body], [param])
     ]
     first = sum(place < min(scalars.values()) for _, place in taken if isinstance(place, int))
-    taken[first:first] = known.given
+    taken[first:first] = given
     made = tirx.PrimFunc([param for param, _ in taken], body, attrs=func.attrs)
     return _Kernel(made, scalars, [source for _, source in taken])
 
@@ -153,6 +162,92 @@ def _any_in(nodes: Iterable[tirx.Expr | tirx.Stmt], variables: Iterable[tirx.Var
     return any(var in wanted for node in nodes for var in nodes_in(node, tirx.Var))
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A variable that no length of a tensor is: `length` is so many of it, and may be some more."""
+
+    var: tirx.Var
+    value: tirx.Expr
+    factor: int
+    length: tirx.Expr
+    is_exact: bool
+
+
+def _in_whole_lengths(
+    params: Sequence[tirx.Var], body: tirx.Stmt, part: _Part, names: _Names
+) -> tuple[list[tirx.Var], tirx.Stmt] | None:
+    """Return parameters and body in terms of a length alone, if they need no part of it.
+
+    Most kernels read and write one size of image. To them it is a length like others, as the tensor
+    has it, and they are alike where only the size is another.
+    """
+    whole = names.variable(part.length)
+    change = _Wholes(part.var, part.factor, whole)
+    buffers: dict[tirx.Var, tirx.Var] = {}
+
+    def variable(var: tirx.Var) -> tirx.Var:
+        if not isinstance(var.ty, tirx.BufferType) or not _any_in(var.shape, [part.var]):
+            return var
+        if var not in buffers:
+            shape = [change.made(length) for length in var.shape]
+            buffers[var] = tirx.decl_buffer(
+                shape, var.dtype, str(var.name), scope=var.scope(), layout=var.layout
+            )
+        return buffers[var]
+
+    changed = change.made(tvm_ffi.structural_map(body, (tirx.Var, variable)))
+    taken = [variable(param) for param in params]
+    lengths = _shapes(tirx.PrimFunc(taken, changed))
+    is_read = any(length.same_as(whole) for length in lengths)
+    return (taken, changed) if is_read and not _any_in([changed, *lengths], [part.var]) else None
+
+
+@dataclass(frozen=True)
+class _Wholes:
+    """Replaces `factor` times a variable by another variable, and rounded parts of it."""
+
+    part: tirx.Var
+    factor: int
+    whole: tirx.Var
+
+    def made(self, node: tirx.Expr | tirx.Stmt) -> tirx.Expr | tirx.Stmt:
+        kinds = ((tirx.Mul, self._product), (tirx.FloorDiv, self._quotient))
+        return tvm_ffi.structural_map(node, kinds, order="pre")
+
+    def _product(self, product: tirx.Mul) -> tirx.Expr:
+        factor, others = 1, []
+        for operand in _operands(product):
+            value = constant(operand)
+            factor *= 1 if value is None else value
+            others += [operand] if value is None else []
+        place = next((i for i, other in enumerate(others) if other.same_as(self.part)), None)
+        if place is None or factor % self.factor:
+            return product
+        others[place] = self.whole
+        made = reduce(mul, map(self.made, others))
+        return made * (factor // self.factor) if factor != self.factor else made
+
+    def _quotient(self, quotient: tirx.FloorDiv) -> tirx.Expr:
+        """Return ``(x + 1) // 2`` as ``(2 * x + 3) // 4``, which a tensor of 2 * x is known by."""
+        size = constant(quotient.b)
+        terms = _terms(quotient.a)
+        offset = sum(int(term) * factor for term, factor in terms if constant(term) is not None)
+        others = [(term, factor) for term, factor in terms if constant(term) is None]
+        if size is None or len(others) != 1 or others[0][1] != 1:
+            return quotient
+        if not others[0][0].same_as(self.part):
+            return quotient
+        # No multiple of the factor is between the two.
+        above, below = self.factor * offset + self.factor - 1, self.factor * size
+        return tirx.floordiv(self.whole + above % below, below) + above // below
+
+
+def _operands(product: tirx.Expr) -> list[tirx.Expr]:
+    if isinstance(product, tirx.Mul):
+        return [*_operands(product.a), *_operands(product.b)]
+    return [product]
+
+
 class _Lengths:
     """Expressions that the variables of a kernel replace.
 
@@ -168,8 +263,7 @@ class _Lengths:
         self._variables: list[tirx.Var] = []
         self._simplify: Callable[[tirx.Expr], tirx.Expr] = sym.Analyzer().simplify
 
-        self.given: list[tuple[tirx.Var, tirx.Expr]] = []
-        """Variables that no length of a tensor is, and what they are."""
+        self.given: list[_Part] = []
 
     def __bool__(self) -> bool:
         return bool(self._variables)
@@ -196,7 +290,7 @@ class _Lengths:
             offset = self._simplify(length - term * factor)
             base = self._simplify(term + tirx.floordiv(offset, factor))
             var = self._variable(base, names)
-            self.given.append((var, base))
+            self.given.append(_Part(var, base, factor, length, offset % factor == 0))
             self._replaced.append((length, self._simplify(var * factor + offset % factor)))
             self._replace_term(base, term, var)
 
