@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from tvm import te, tirx
@@ -25,6 +25,7 @@ from tvm_edge.schedules.open_lengths import Length, ceil_div
 __all__ = [
     "PRODUCT",
     "STAGES",
+    "TILE",
     "combine_outputs",
     "conv2d_winograd",
     "transform_filters",
@@ -38,6 +39,9 @@ PRODUCT = "winograd_product"
 
 STAGES = ("winograd_input_rows", "winograd_input", "winograd_output_rows", "winograd_output")
 """Names of the transforms' blocks."""
+
+TILE = "winograd_tile"
+"""Name of the block that gathers tiles, of images whose size only the run tells."""
 
 _KERNEL = 3
 _POINTS = {
@@ -154,6 +158,16 @@ def conv2d_winograd(
     b = transforms(m)[1]
     dtype = image.dtype
 
+    def gathered(c: tirx.Expr, t: tirx.Expr, i: tirx.Expr, j: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
+        row = tirx.floormod(tirx.floordiv(t, tiles_w), tiles_h) * m + i
+        column = tirx.floormod(t, tiles_w) * m + j
+        return padded[tirx.floordiv(t, tiles_h * tiles_w), c, row, column, v]
+
+    if not isinstance(tiles, int):
+        # Where a tile is takes a line to say, and each of its elements is in six sums.
+        tile = te.compute((depth, tiles, size, size, block), gathered, name=TILE)
+        gathered = partial(_at, tile)
+
     # The axes of a tile (p, q in the transformed domain, i, j in it before) stand after the tile:
     # a core transforms a tile completely before the next.
     rows = te.compute(
@@ -161,16 +175,7 @@ def conv2d_winograd(
         lambda c, t, p, j, v: _combine(
             b,
             p,
-            [
-                padded[
-                    tirx.floordiv(t, tiles_h * tiles_w),
-                    c,
-                    tirx.floormod(tirx.floordiv(t, tiles_w), tiles_h) * m + i,
-                    tirx.floormod(t, tiles_w) * m + j,
-                    v,
-                ]
-                for i in range(size)
-            ],
+            [gathered(c, t, i, j, v) for i in range(size)],
             dtype,
         ),
         name=STAGES[0],

@@ -24,7 +24,7 @@ from tvm_edge.schedules.cpu.overlap import mark_parts, mark_tiles
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import ReductionRule, fuse
 from tvm_edge.schedules.typical import typical
-from tvm_edge.schedules.winograd import PRODUCT, STAGES
+from tvm_edge.schedules.winograd import PRODUCT, STAGES, TILE
 
 __all__ = ["Winograd", "product_tile"]
 
@@ -45,10 +45,11 @@ class Winograd(ReductionRule):
         if not is_open and not can_peel(sch, sch.get_loops(block)[2]):
             return None
         input_rows, transformed, output_rows, output = map(sch.get_sblock, STAGES)
-        padding = [b for b in sch.get_producers(input_rows) if _is_stage(sch, b)]
-        inline_spatial(sch, keep=[*STAGES, *(sch.get(b).name_hint for b in padding)])
+        first = sch.get_sblock(TILE) if is_open else input_rows
+        padding = [b for b in sch.get_producers(first) if _is_stage(sch, b)]
+        placed = {PRODUCT, TILE, *STAGES, *(sch.get(b).name_hint for b in padding)}
+        inline_spatial(sch, keep=placed)
         *others, last = root_blocks(sch)
-        placed = {PRODUCT, *STAGES, *(sch.get(b).name_hint for b in padding)}
         epilogue = [b for b in others if sch.get(b).name_hint not in placed]
         m = constant(sch.get(output_rows).iter_vars[2].dom.extent) or 1
         columns = constant(sch.get(output).iter_vars[3].dom.extent) or 1
@@ -88,8 +89,15 @@ def _schedule_inputs(
     sch.vectorize(lane)
     sch.vectorize(sch.get_loops(rows)[-1])
     if tile_columns is None:
+        gathered = sch.get_sblock(TILE)
+        sch.compute_at(gathered, tile, preserve_unit_loops=True)
+        sch.set_scope(gathered, 0, "local")
+        *_, line, column, elements = sch.get_loops(gathered)
+        sch.unroll(line)
+        sch.unroll(column)
+        sch.vectorize(elements)
         mark_parts(sch, [transformed], 2, _OPEN_TILES)
-        mark_parts(sch, [rows], 1, _OPEN_TILES)
+        mark_parts(sch, [rows, gathered], 1, _OPEN_TILES)
         for block in padding:
             schedule_spatial(sch, block, spec)
         return
