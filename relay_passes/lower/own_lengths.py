@@ -22,7 +22,7 @@ from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, is_call
 from tvm_edge.schedules.accesses import constant, nodes_in
 from tvm_edge.schedules.typical import typical
 
-__all__ = ["own_lengths"]
+__all__ = ["own_lengths", "with_lengths"]
 
 
 def own_lengths(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, int]]:
@@ -108,20 +108,7 @@ def _with_own_lengths(func: tirx.PrimFunc, names: _Names) -> _Kernel | None:
     known.name(_shapes(func), names)
     if not known:
         return None
-    buffers: dict[tirx.Var, tirx.Var] = {}
-
-    def variable(var: tirx.Var) -> tirx.Var:
-        if not isinstance(var.ty, tirx.BufferType) or not _any_in(var.shape, scalars):
-            return var
-        if var not in buffers:
-            shape = [known.replaced(length) for length in var.shape]
-            buffers[var] = tirx.decl_buffer(
-                shape, var.dtype, str(var.name), scope=var.scope(), layout=var.layout
-            )
-        return buffers[var]
-
-    body = known.replaced(tvm_ffi.structural_map(func.body, (tirx.Var, variable)))
-    params = [variable(param) for param in func.params]
+    params, body = with_lengths(func.params, func.body, scalars, known.replaced)
     given = []
     for part in known.given:
         whole = _in_whole_lengths(params, body, part, names) if part.is_exact else None
@@ -141,6 +128,39 @@ def _with_own_lengths(func: tirx.PrimFunc, names: _Names) -> _Kernel | None:
     taken[first:first] = given
     made = tirx.PrimFunc([param for param, _ in taken], body, attrs=func.attrs)
     return _Kernel(made, scalars, [source for _, source in taken])
+
+
+def with_lengths(
+    params: Sequence[tirx.Var],
+    body: tirx.Stmt,
+    lengths: Iterable[tirx.Var],
+    change: Callable[[tirx.Expr | tirx.Stmt], tirx.Expr | tirx.Stmt],
+) -> tuple[list[tirx.Var], tirx.Stmt]:
+    """Return a kernel's parameters and body with other lengths, of its buffers too.
+
+    Parameters
+    ----------
+    params, body
+    lengths : iterable of Var
+        Buffers whose shapes have one of these are declared anew.
+    change : callable
+        Returns an expression or a statement in terms of the new lengths.
+    """
+    old = set(lengths)
+    buffers: dict[tirx.Var, tirx.Var] = {}
+
+    def variable(var: tirx.Var) -> tirx.Var:
+        if not isinstance(var.ty, tirx.BufferType) or not _any_in(var.shape, old):
+            return var
+        if var not in buffers:
+            shape = [change(length) for length in var.shape]
+            buffers[var] = tirx.decl_buffer(
+                shape, var.dtype, str(var.name), scope=var.scope(), layout=var.layout
+            )
+        return buffers[var]
+
+    changed = change(tvm_ffi.structural_map(body, (tirx.Var, variable)))
+    return [variable(param) for param in params], changed
 
 
 def _shapes(func: tirx.PrimFunc) -> list[tirx.Expr]:
@@ -183,20 +203,7 @@ def _in_whole_lengths(
     """
     whole = names.variable(part.length)
     change = _Wholes(part.var, part.factor, whole)
-    buffers: dict[tirx.Var, tirx.Var] = {}
-
-    def variable(var: tirx.Var) -> tirx.Var:
-        if not isinstance(var.ty, tirx.BufferType) or not _any_in(var.shape, [part.var]):
-            return var
-        if var not in buffers:
-            shape = [change.made(length) for length in var.shape]
-            buffers[var] = tirx.decl_buffer(
-                shape, var.dtype, str(var.name), scope=var.scope(), layout=var.layout
-            )
-        return buffers[var]
-
-    changed = change.made(tvm_ffi.structural_map(body, (tirx.Var, variable)))
-    taken = [variable(param) for param in params]
+    taken, changed = with_lengths(params, body, [part.var], change.made)
     lengths = _shapes(tirx.PrimFunc(taken, changed))
     is_read = any(length.same_as(whole) for length in lengths)
     return (taken, changed) if is_read and not _any_in([changed, *lengths], [part.var]) else None

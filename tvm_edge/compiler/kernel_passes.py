@@ -26,6 +26,7 @@ from tvm_edge.compiler.placement import copies_of
 from tvm_edge.memory.footprint import call_bytes, kernel_scratch
 from tvm_edge.relay_passes.ir.locations import calls_by_kernel
 from tvm_edge.relay_passes.ir.node_trace import NodeTrace
+from tvm_edge.relay_passes.lower.flat_images import flat_images
 from tvm_edge.relay_passes.lower.fuse_tir import FuseTIR
 from tvm_edge.relay_passes.lower.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.lower.legalize import legalize_ops
@@ -67,6 +68,11 @@ def _number_kernels(c: Compilation) -> Compilation:
 
 def _own_lengths(c: Compilation) -> Compilation:
     module, typical = own_lengths(c.module)
+    return replace(c, module=module, typical={**c.typical, **typical})
+
+
+def _flat_images(c: Compilation) -> Compilation:
+    module, typical = flat_images(c.module)
     return replace(c, module=module, typical={**c.typical, **typical})
 
 
@@ -189,6 +195,9 @@ KERNELS = (
     on_module("lower", FuseTIR()),
     on_module("lower", transform.DeadCodeElimination()),
     CompilerPass("lower", "OwnLengths", _own_lengths),
+    CompilerPass("lower", "FlatImages", _flat_images).when(
+        lambda c: c.resolved.kind == "llvm" and len(c.placed.kinds) == 1, "one CPU"
+    ),
     on_module("place", VerifyPlacement()),
     on_module("precision", lambda c: CalculateInFloat32(c.resolved.kind), "CalculateInFloat32"),
     CompilerPass("lower", "MeasureLoops", _measure_loops),
