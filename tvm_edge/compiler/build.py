@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,12 @@ from tvm.relax import vm_build
 from tvm.runtime import _ffi_api
 from tvm_ffi_orcjit import default_session
 
-from tvm_edge.compiler.kernel_objects import BuiltKernels, build_kernels, object_code
+from tvm_edge.compiler.kernel_objects import (
+    BuiltKernels,
+    build_kernels,
+    object_code,
+    temporary_folder_error,
+)
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_intrinsics, opencl_pipeline
 from tvm_edge.lowering.cuda_compiler import cuda_compiler
@@ -76,9 +81,16 @@ class BuiltLibrary:
         return self._make_smaller()
 
     def module(self) -> tvm.runtime.Module:
-        """The code, placed in memory; needs no linker and generates none."""
-        # Kernels call nothing of C++, and so no compiler has to be asked for its library.
-        return default_session().load_module(list(self._objects), cxx="true")
+        """The code, placed in memory: no linker is needed, and none is generated.
+
+        Raises
+        ------
+        ArtifactError
+            The temporary folder is full.
+        """
+        with self._files() as objects:
+            # Kernels call nothing of C++: no compiler has to be asked for its library.
+            return default_session().load_module(objects, cxx="true")
 
     def link(self, path: Path) -> None:
         """Write the code as a shared library.
@@ -91,12 +103,20 @@ class BuiltLibrary:
             The linker failed, or the temporary folder is full.
         """
         linker = find_linker(self._resolved.architecture)
-        with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
-            objects = []
-            for number, code in enumerate(self._objects):
-                objects.append(str(Path(folder) / f"{number}.o"))
-                Path(objects[-1]).write_bytes(code)
+        with self._files() as objects:
             linker(str(path), objects)
+
+    @contextmanager
+    def _files(self) -> Iterator[list[str]]:
+        """Object files in a folder of their own: ORC tells their initialisers apart by the path."""
+        with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
+            paths = [Path(folder) / f"{number}.o" for number in range(len(self._objects))]
+            try:
+                for path, code in zip(paths, self._objects, strict=True):
+                    path.write_bytes(code)
+            except OSError as err:
+                raise temporary_folder_error(err) from err
+            yield [str(path) for path in paths]
 
 
 def _host_objects(executable: tvm.runtime.Executable, resolved: ResolvedTarget) -> list[bytes]:

@@ -24,7 +24,7 @@ from tvm_edge.compiler.kernel_cache import KernelCache, open_cache
 from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.host import allowed_cpus
 
-__all__ = ["BuiltKernels", "build_kernels", "object_code", "optimised"]
+__all__ = ["BuiltKernels", "build_kernels", "object_code", "optimised", "temporary_folder_error"]
 
 _LENGTHS = 1
 """LLVM's level for functions that calculate lengths, which run once and have no loops."""
@@ -147,10 +147,15 @@ def object_code(module: tvm.runtime.Module) -> bytes:
             module.write_to_file(str(path))
             return path.read_bytes()
     except (OSError, RuntimeError) as err:
-        raise ArtifactError(
-            f"TVM cannot write the object files of the library: {one_line(err)}; "
-            "check the space in the temporary folder (TMPDIR)"
-        ) from err
+        raise temporary_folder_error(err) from err
+
+
+def temporary_folder_error(err: OSError | RuntimeError) -> ArtifactError:
+    """Return the error for object files that cannot be written."""
+    return ArtifactError(
+        f"the object files of the library cannot be written: {one_line(err)}; "
+        "check the space in the temporary folder (TMPDIR)"
+    )
 
 
 @functools.cache
