@@ -14,7 +14,7 @@ from tvm_edge.compiler.budget import within_budget
 from tvm_edge.compiler.build import BuiltLibrary, build, described_target
 from tvm_edge.compiler.compilation import Clock, Compilation, begin
 from tvm_edge.compiler.convolutions import TuningLogs
-from tvm_edge.compiler.deep_stack import on_deep_stack
+from tvm_edge.lowering.deep_stack import on_deep_stack
 from tvm_edge.compiler.describe import (
     describe_operators,
     describe_unplaced,

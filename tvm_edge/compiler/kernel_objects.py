@@ -19,7 +19,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tvm_edge.compiler.deep_stack import map_on_deep_stacks
+from tvm_edge.lowering.deep_stack import map_on_deep_stacks
 from tvm_edge.compiler.kernel_cache import KernelCache, open_cache
 from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.host import allowed_cpus
