@@ -133,12 +133,12 @@ def build(
     resolved: ResolvedTarget,
     make_smaller: Callable[[], BuiltLibrary] | None = None,
     launches: Launches | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> BuiltLibrary:
     """Generate code for a module in virtual-machine form.
 
-    `make_smaller` and `launches` are what :class:`BuiltLibrary` takes, and `progress` what
-    :func:`~tvm_edge.compiler.kernel_objects.build_kernels` does.
+    `make_smaller` and `launches` are what :class:`BuiltLibrary` takes. `progress` is called with
+    the steps that are done, and all: one for each kernel for the CPU, and one for all else.
 
     Raises
     ------
@@ -163,12 +163,18 @@ def build(
     with resolved.target:
         functions = vm_build._vmcodegen(builder, mod)
     on_cpu, on_device = _by_device(functions, resolved)
-    kernels = build_kernels(on_cpu, resolved.cpu.target, pipeline, progress)
+    steps = len(on_cpu) + 1
+    progress(0, steps)
+    kernels = build_kernels(
+        on_cpu, resolved.cpu.target, pipeline, lambda done: progress(done, steps)
+    )
     with device_compiler, resolved.target:
         executable = vm_build._vmlink(
             builder, _for_launches(resolved.target), on_device, tir_pipeline=pipeline
         )
-    return BuiltLibrary(executable, kernels, resolved, make_smaller, launches)
+    library = BuiltLibrary(executable, kernels, resolved, make_smaller, launches)
+    progress(steps, steps)
+    return library
 
 
 def _by_device(

@@ -208,9 +208,11 @@ class KernelCache:
                 key = _read_own(path, secret=True)
                 if len(key) == _KEY_BYTES:
                     return key
-                path.unlink()  # of a process that was killed, or damaged: entries go with it
+                path.unlink()  # damaged: the entries go with it
             except FileNotFoundError:
                 pass
+            except OSError:  # others can read it, or it is none: what it signed is worth nothing
+                path.unlink()
             temporary = self.folder / f".{uuid.uuid4().hex}.tmp"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             try:

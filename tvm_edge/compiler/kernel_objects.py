@@ -60,7 +60,7 @@ def build_kernels(
     functions: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc],
     target: tvm.target.Target,
     pipeline: str,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int], None],
 ) -> BuiltKernels:
     """Lower kernels and generate their code.
 
@@ -72,8 +72,8 @@ def build_kernels(
         A CPU.
     pipeline : str
         TVM's name of the passes that lower.
-    progress : callable, optional
-        Called with the number of kernels that are built, and of all.
+    progress : callable
+        Called with the number of kernels that are built.
 
     Raises
     ------
@@ -94,8 +94,7 @@ def build_kernels(
     for name, code, was_cached in map_on_deep_stacks(build, tasks, threads):
         objects[name] = code
         cached += was_cached
-        if progress is not None:
-            progress(len(objects), len(tasks))
+        progress(len(objects))
     if cache is not None and cached < len(tasks):
         cache.trim()
     return BuiltKernels(tuple(objects[task.name] for task in tasks), cached)
