@@ -7,8 +7,8 @@
     python tools/same_artifacts.py BASE --only cuda  # cases whose name contains "cuda"
 
 Each case is a model, a target and options. Compared are the structural hashes of the functions that
-enter code generation and of the Relax module whose instructions call it, the artifact's manifest with the
-report, and the digest of its weights. With ``--zoo`` every network is generated as well: objects of
+enter code generation and of the Relax module whose instructions call them, the artifact's manifest
+with the report, and the digest of its weights. With ``--zoo`` every network is generated as well: objects of
 LLVM to the byte, OpenCL and CUDA as source. No device is needed, but for the target ``opencl``.
 """
 
@@ -176,7 +176,6 @@ class Recorder:
     """
 
     def __init__(self, generate: bool) -> None:
-        import tvm
 
         self.notes: list[str] = []
         self._generate = generate

@@ -54,7 +54,5 @@ def _calculates_constants(func: relax.Function) -> bool:
         if is_call(call, *_OF_SHAPES) or all(map(is_constant, call.args)):
             found.append(call)
 
-    tvm_ffi.structural_walk(
-        func.body, [(relax.VarBinding, note_binding), (relax.Call, note_call)]
-    )
+    tvm_ffi.structural_walk(func.body, [(relax.VarBinding, note_binding), (relax.Call, note_call)])
     return bool(found)

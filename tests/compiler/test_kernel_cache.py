@@ -94,7 +94,7 @@ def test_it_is_off(small_model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 
 def test_a_size_that_is_no_number(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVM_EDGE_CACHE_SIZE", "much")
-    with pytest.raises(InputError, match="TVM_EDGE_CACHE_SIZE.*'much'"):
+    with pytest.raises(InputError, match=r"TVM_EDGE_CACHE_SIZE.*'much'"):
         open_cache()
 
 

@@ -14,7 +14,7 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from tvm import relax, tirx
+from tvm import tirx
 
 import tvm_edge
 from tests.onnx_models import make_model, random_input, session

@@ -32,7 +32,7 @@ def progress(message: str) -> Iterator[None]:
 
 @contextmanager
 def compiling(what: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on standard error that the `progress` of a compilation moves; none if not a terminal."""
+    """A bar on standard error, moved by the `progress` yielded; nothing if not a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -48,9 +48,7 @@ def compiling(what: str) -> Iterator[Callable[[str, int, int], None]]:
         bar = bars.add_task(f"compiling {what}", total=None)
 
         def show(phase: str, done: int, total: int) -> None:
-            bars.update(
-                bar, description=f"compiling {what}: {phase}", completed=done, total=total
-            )
+            bars.update(bar, description=f"compiling {what}: {phase}", completed=done, total=total)
 
         yield show
 

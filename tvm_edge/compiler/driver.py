@@ -15,7 +15,6 @@ from tvm_edge.compiler.budget import within_budget
 from tvm_edge.compiler.build import BuiltLibrary, build, described_target
 from tvm_edge.compiler.compilation import Clock, Compilation, Progress, begin
 from tvm_edge.compiler.convolutions import TuningLogs
-from tvm_edge.lowering.deep_stack import on_deep_stack
 from tvm_edge.compiler.describe import (
     describe_operators,
     describe_unplaced,
@@ -27,6 +26,7 @@ from tvm_edge.compiler.pipeline import PIPELINE, in_smaller_groups
 from tvm_edge.errors import CompilationError, TvmEdgeWarning, UnsupportedOperatorError
 from tvm_edge.frontend import GivenInputs, GivenLength, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.lowering.deep_stack import on_deep_stack
 from tvm_edge.memory.budget import parse_budget
 from tvm_edge.memory.plans import AS_IS, Plan
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan

@@ -19,10 +19,10 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from tvm_edge.lowering.deep_stack import map_on_deep_stacks
 from tvm_edge.compiler.kernel_cache import KernelCache, open_cache
 from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.host import allowed_cpus
+from tvm_edge.lowering.deep_stack import map_on_deep_stacks
 
 __all__ = ["BuiltKernels", "build_kernels", "object_code", "optimised", "temporary_folder_error"]
 

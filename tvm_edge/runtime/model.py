@@ -110,7 +110,9 @@ class CompiledModel(ModelBase):
         smaller = self._library.smaller()
         return smaller, smaller.module()
 
-    def build_programs(self, progress: Callable[[int, int], None] = lambda _done, _all: None) -> None:
+    def build_programs(
+        self, progress: Callable[[int, int], None] = lambda _done, _all: None
+    ) -> None:
         """Have the driver build the kernels now, and not in the first run.
 
         Does nothing for another device than the one that the model is compiled for. What fails here
