@@ -8,8 +8,9 @@
 
 Each case is a model, a target and options. Compared are the structural hashes of the functions that
 enter code generation and of the Relax module whose instructions call them, the artifact's manifest
-with the report, and the digest of its weights. With ``--zoo`` every network is generated as well: objects of
-LLVM to the byte, OpenCL and CUDA as source. No device is needed, but for the target ``opencl``.
+with the report, and the digest of its weights. With ``--zoo`` every network is generated as well:
+objects of LLVM to the byte, OpenCL and CUDA as source. No device is needed, but for the target
+``opencl``.
 """
 
 from __future__ import annotations

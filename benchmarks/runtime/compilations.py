@@ -2,9 +2,10 @@
 
 Each measurement is a process of its own; this checkout and the commit ``--base`` take turns. What
 is compiled is run, and every output is compared with the other commit's, to the bit. ``cold`` has
-an empty cache of kernels; ``again`` is another process with what that one left there, and
-``changed`` a third that compiles with ``tuning_logs=False`` on top of it. ``first`` and ``later``
-are milliseconds of the first run and the median of the next five; ``export`` is seconds.
+an empty cache of kernels; ``again`` is another process with what that one left there, ``changed``
+a third that compiles with ``parallel_fusion=False``, and ``knobs`` one with ``tuning_logs=False``,
+by which most convolutions become other kernels. ``first`` and ``later`` are milliseconds of the
+first run and the median of the next five; ``export`` is seconds.
 
 Networks are names of the zoo or paths of ONNX files. For ``--target opencl`` nothing leaves the
 device (``fallback="none"``), and pocl's own cache is as empty as ours.
@@ -34,7 +35,13 @@ from benchmarks.common.processes import require_child
 
 _NETWORKS = ("resnet50_v1", "mobilenet_v2", "densenet121")
 _LATER_RUNS = 5
-_WAYS = ("cold", "again", "changed")
+_WAYS: dict[str, dict[str, Any]] = {
+    "cold": {},
+    "again": {},
+    "changed": {"parallel_fusion": False},
+    "knobs": {"tuning_logs": False},
+}
+"""Options of each compilation, in their order."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -94,7 +101,7 @@ def _measure(
                         __name__, "compile", network, target, way, source, cache, **environment
                     )
                     found.setdefault((name, way), []).append(row)
-                    if way != "changed":  # other knobs add up in another order
+                    if way != "knobs":  # which add up in another order
                         outputs.add(row["output"])
         if len(outputs) != 1:
             raise SystemExit(f"{network}: the commits, or two runs, do not agree to the bit")
@@ -117,9 +124,7 @@ def _compile(network: str, target: str, way: str, source: str, folder: Path) -> 
     assert Path(tvm_edge.__file__).is_relative_to(source), tvm_edge.__file__
     known = not network.endswith(".onnx")
     model = zoo.build(network) if known else network
-    options: dict[str, Any] = {"fallback": "none"} if target == "opencl" else {}
-    if way == "changed":
-        options["tuning_logs"] = False
+    options = {**_WAYS[way], **({"fallback": "none"} if target == "opencl" else {})}
     tvm_edge.compile("zoo:squeezenet1_0", {"kind": "llvm", "mcpu": "x86-64"})  # imports, byte code
     start = perf_counter()
     compiled = tvm_edge.compile(model, target, **options)

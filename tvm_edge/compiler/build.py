@@ -185,7 +185,8 @@ def _by_device(
     The latter are never empty, as TVM would export a library without code for the host as C, which
     a machine without the headers of its C library cannot compile.
     """
-    on_cpu, on_device = {}, {}
+    on_cpu: dict[tvm.ir.GlobalVar, tirx.PrimFunc] = {}
+    on_device: dict[tvm.ir.GlobalVar, tirx.PrimFunc] = {}
     for gvar, func in functions.functions_items():
         if not isinstance(func, tirx.PrimFunc):
             continue

@@ -125,9 +125,8 @@ def compile(
     Returns
     -------
     CompiledModel
-        Kernels for CPUs that were built before come from a cache (:doc:`TVM_EDGE_CACHE
-        </guide/compile-time>`). With an OpenCL device of this machine the driver builds its
-        kernels now, and not in the first run.
+        Kernels for CPUs that were built before come from a cache, in ``TVM_EDGE_CACHE``. An OpenCL
+        driver of this machine builds its kernels now, and not in the first run.
 
     Raises
     ------
