@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import platformdirs
 import pytest
 import tvm
 
@@ -26,8 +27,11 @@ from tvm_edge.hardware import ResolvedTarget, resolve_target
 # a folder of their own.
 os.environ.setdefault("TVM_EDGE_OPENCL_CACHE", "0")
 
-# Whoever runs the tests may have kernels from before; tests that want a cache name a folder.
-os.environ.setdefault("TVM_EDGE_CACHE", "0")
+# Kernels that did not change since the tests ran before take two fifths of their time. They are
+# found by the sources that lower them; tests of what is built have no cache, or one of their own.
+os.environ.setdefault(
+    "TVM_EDGE_CACHE", str(platformdirs.user_cache_path("tvm-edge") / "kernels-of-tests")
+)
 
 # Half of the time of a test of kernels on pocl is LLVM's optimisation of them.
 os.environ.setdefault("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
@@ -104,6 +108,12 @@ def _axes(item: Any) -> Iterator[tuple[int, ...]]:
         yield tuple(id(params.pop(name.strip())) for name in names)
     for value in params.values():
         yield (id(value),)
+
+
+@pytest.fixture
+def no_kernel_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kernel is built."""
+    monkeypatch.setenv("TVM_EDGE_CACHE", "0")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tvm_edge.lowering.deep_stack import map_on_deep_stacks
 
 
 @pytest.fixture
-def generated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def generated(monkeypatch: pytest.MonkeyPatch, no_kernel_cache: None) -> list[str]:
     """Functions that code is generated for."""
     found: list[str] = []
     build = tvm.tirx.build

@@ -25,7 +25,9 @@ def model() -> onnx.ModelProto:
 
 
 @pytest.fixture
-def levels(monkeypatch: pytest.MonkeyPatch, optimised: None) -> dict[str, int | None]:
+def levels(
+    monkeypatch: pytest.MonkeyPatch, optimised: None, no_kernel_cache: None
+) -> dict[str, int | None]:
     """LLVM's level for each function that code is generated for; ``None`` is its default."""
     found: dict[str, int | None] = {}
     original = tvm.tirx.build

@@ -342,7 +342,9 @@ def test_a_report_is_of_the_typical_shape() -> None:
     assert model.report.summary() and model.report.to_dict()
 
 
-def test_kernels_without_aliases_are_generated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_without_aliases_are_generated_alone(
+    monkeypatch: pytest.MonkeyPatch, no_kernel_cache: None
+) -> None:
     """Beside one that may have aliases LLVM takes every kernel's accumulators for memory."""
     built: list[list[tirx.PrimFunc]] = []
     build = tvm.tirx.build
