@@ -72,6 +72,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "boards": Benchmark("benchmarks.tuning.boards", "cloudpickle, psutil, tornado"),
     "records": Benchmark("benchmarks.tuning.records"),
     "startup": Benchmark("benchmarks.runtime.startup", "an installed tvm-edge"),
+    "compilations": Benchmark("benchmarks.runtime.compilations"),
     "opencl_runtime": Benchmark("benchmarks.runtime.opencl_runtime", "OpenCL, gcc, g++"),
     "pipeline": Benchmark("benchmarks.runtime.pipeline", _GPU),
     "fallback": Benchmark("benchmarks.runtime.fallback", _GPU),

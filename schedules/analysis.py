@@ -89,13 +89,33 @@ def narrow_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return tirx.transform.ForceNarrowIndexToInt32()(ir.IRModule({"main": func}))["main"]
 
 
+class _Unchecked(Schedule):
+    """A schedule whose primitives do not look at the types of their arguments.
+
+    TVM's decorator binds and compares each by Python's annotations, a third of what scheduling a
+    network takes.
+    """
+
+    __slots__ = ()
+
+    def copy(self) -> Schedule:
+        copied = _Unchecked.__new__(_Unchecked)
+        copied.__move_handle_from__(super().copy())
+        return copied
+
+
+for _name, _method in vars(Schedule).items():
+    if _name != "copy" and (_plain := getattr(_method, "__wrapped__", None)) is not None:
+        setattr(_Unchecked, _name, _plain)
+
+
 def open_schedule(func: tirx.PrimFunc) -> Schedule:
     """A schedule of `func` with 32-bit indices where they suffice, and a loop around each block.
 
     A block without one (of a scalar) makes TVM's ``rfactor`` of its neighbours fail an internal
     check.
     """
-    sch = Schedule(narrow_indices(func))
+    sch = _Unchecked(narrow_indices(func))
     for block in root_blocks(sch):
         if not sch.get_loops(block):
             sch.add_unit_loop(block)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import fields
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ _BOOLS = {"True": True, "False": False}
 
 def knobs_as_text(knobs: DataclassInstance) -> str:
     """``name=value`` of each field, in order; values are numbers, truth values or words."""
-    return " ".join(f"{name}={value}" for name, value in asdict(knobs).items())
+    # Not `asdict`, which copies each value: a network's record lookup writes 20,000 of these.
+    return " ".join(f"{each.name}={getattr(knobs, each.name)}" for each in fields(knobs))
 
 
 def knobs_as_dict(text: str) -> dict[str, Value]:

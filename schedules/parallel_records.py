@@ -20,7 +20,10 @@ from tvm_edge.records import Found, Workload
 from tvm_edge.schedules.conv_records import outdated
 from tvm_edge.schedules.launch_work import Launch
 
-__all__ = ["TEMPLATE", "gain", "group_config", "group_template", "group_workload"]
+__all__ = ["OPERATOR", "TEMPLATE", "gain", "group_config", "group_template", "group_workload"]
+
+OPERATOR = "parallel"
+"""The operator of a group's workload."""
 
 TEMPLATE = "parallel.gpu"
 """The template of records of groups on GPUs; its version is with the others'."""
@@ -41,7 +44,7 @@ def group_workload(members: Sequence[Sequence[Launch]]) -> Workload:
     members : sequence of sequence of Launch
         The launches of each kernel, in the order of their work-groups.
     """
-    return Workload("parallel", (), "", "", {"members": [_digest(own) for own in members]})
+    return Workload(OPERATOR, (), "", "", {"members": [_digest(own) for own in members]})
 
 
 def group_config(merged: bool) -> dict[str, str | int | float | bool]:

@@ -46,14 +46,19 @@ def fuse(sch: Schedule, loops: Sequence[LoopRV]) -> LoopRV:
     return sch.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
-def open_reduction(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV] | None:
-    """A schedule of a function with one reduction among spatial blocks, and that reduction."""
+def open_reduction(func: tirx.PrimFunc, name: str = "") -> tuple[Schedule, SBlockRV] | None:
+    """A schedule of a function with one reduction among spatial blocks, and that reduction.
+
+    ``None`` as well if the reduction's name begins otherwise than `name`.
+    """
     # Up to ten rules look at a function, one after the other.
     if _LAST.func is not func:
         _LAST.opened, _LAST.func = _open(func), func
     if _LAST.opened is None:
         return None
     sch, block = _LAST.opened
+    if not sch.get(block).name_hint.startswith(name):
+        return None
     return sch.copy(), block
 
 

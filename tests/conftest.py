@@ -13,18 +13,25 @@ from typing import Any
 
 import numpy as np
 import onnx
+import platformdirs
 import pytest
 import tvm
 
 import tvm_edge
 from tests.onnx_models import conv_relu, random_input
 from tvm_edge import opencl
-from tvm_edge.compiler import compilation, parallel_fusion
+from tvm_edge.compiler import compilation, kernel_objects, parallel_fusion
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 
 # pocl takes twenty times as long to hand a program out as to build it; the tests of the cache name
 # a folder of their own.
 os.environ.setdefault("TVM_EDGE_OPENCL_CACHE", "0")
+
+# Kernels that did not change since the tests ran before take two fifths of their time. They are
+# found by the sources that lower them; tests of what is built have no cache, or one of their own.
+os.environ.setdefault(
+    "TVM_EDGE_CACHE", str(platformdirs.user_cache_path("tvm-edge") / "kernels-of-tests")
+)
 
 # Half of the time of a test of kernels on pocl is LLVM's optimisation of them.
 os.environ.setdefault("POCL_EXTRA_BUILD_FLAGS", "-cl-opt-disable")
@@ -47,9 +54,16 @@ _optimises = bool(os.environ.get("TVM_EDGE_TEST_OPTIMISED"))
 
 @tvm.register_global_func(_BUILD, override=True)
 def _build_for_tests(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
-    if not _optimises:
-        target = tvm.target.Target({**target.export(), "opt-level": 0})
-    return _build(mod, target)
+    return _build(mod, _for_tests(target))
+
+
+def _for_tests(target: tvm.target.Target) -> tvm.target.Target:
+    return target if _optimises else tvm.target.Target({**target.export(), "opt-level": 0})
+
+
+# The cache of built kernels tells them apart by what they are built for.
+_optimised = kernel_objects.optimised
+kernel_objects.optimised = lambda target, func: _for_tests(_optimised(target, func))
 
 
 # A shell starts what runs in its background with Ctrl-C ignored, and processes inherit that: tests
@@ -94,6 +108,12 @@ def _axes(item: Any) -> Iterator[tuple[int, ...]]:
         yield tuple(id(params.pop(name.strip())) for name in names)
     for value in params.values():
         yield (id(value),)
+
+
+@pytest.fixture
+def no_kernel_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kernel is built."""
+    monkeypatch.setenv("TVM_EDGE_CACHE", "0")
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@
     python tools/same_artifacts.py BASE --zoo        # every network, machine code to the byte
     python tools/same_artifacts.py BASE --only cuda  # cases whose name contains "cuda"
 
-Each case is a model, a target and options. Compared are the structural hash of the TIR that enters
-code generation and of the Relax module whose instructions call it, the artifact's manifest with the
-report, and the digest of its weights. With ``--zoo`` every network is generated as well: objects of
-LLVM to the byte, OpenCL and CUDA as source. No device is needed, but for the target ``opencl``.
+Each case is a model, a target and options. Compared are the structural hashes of the functions that
+enter code generation and of the Relax module whose instructions call them, the artifact's manifest
+with the report, and the digest of its weights. With ``--zoo`` every network is generated as well:
+objects of LLVM to the byte, OpenCL and CUDA as source. No device is needed, but for the target
+``opencl``.
 """
 
 from __future__ import annotations
@@ -176,27 +177,28 @@ class Recorder:
     """
 
     def __init__(self, generate: bool) -> None:
-        import tvm
 
         self.notes: list[str] = []
         self._generate = generate
         self._of_model = False
+        from tvm_edge.compiler import build, driver
+
         module = sys.modules["tvm.tirx.build"]
         self._codegen = module.codegen_build  # type: ignore[attr-defined]
         module.codegen_build = self._noted  # type: ignore[attr-defined]
-        relax_build = tvm.relax.build
+        build_model = build.build
 
-        def build(mod: Any, *args: Any, **kwargs: Any) -> Any:
+        def noted(mod: Any, *args: Any, **kwargs: Any) -> Any:
             self.notes.append(f"relax {_hash(mod)}")
             self._of_model = True
             try:
-                return relax_build(mod, *args, **kwargs)
+                return build_model(mod, *args, **kwargs)
             finally:
                 self._of_model = False
 
-        tvm.relax.build = build
-        tvm.runtime.Executable.export_library = lambda _self, path, **_: Path(path).write_bytes(
-            b"code"
+        driver.build = noted  # type: ignore[assignment]
+        build.BuiltLibrary.link = (  # type: ignore[method-assign]
+            lambda _self, path: Path(path).write_bytes(b"code") and None
         )
 
     def _noted(self, mod: Any, target: Any) -> Any:
@@ -205,9 +207,13 @@ class Recorder:
 
         if not self._of_model:
             return self._codegen(mod, target)
-        self.notes.append(f"{target} {_hash(mod)}")
-        if self._generate and len(mod.functions):
-            self.notes.append(f"{target.kind.name} code {self._code(mod, target)}")
+        # Function by function, in whichever modules they are generated.
+        for gvar, func in mod.functions_items():
+            alone = tvm.IRModule({gvar: func})
+            self.notes.append(f"{target} {gvar.name_hint} {_hash(alone)}")
+            if self._generate:
+                code = self._code(alone, target)
+                self.notes.append(f"{target.kind.name} code of {gvar.name_hint} {code}")
         if target.kind.name != "llvm":
             return None
         nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
@@ -276,7 +282,7 @@ def _describe(name: str, make: Callable[[], Iterator[Any]], recorder: Recorder) 
                 entry["models"].append(_artifact(path))
     except TvmEdgeError as err:
         entry["error"] = f"{type(err).__name__}: {err}"
-    entry["code"] = list(recorder.notes)
+    entry["code"] = sorted(recorder.notes)  # threads generate it
     return entry
 
 
@@ -327,7 +333,8 @@ def _described(source: Path, zoo: bool, only: str, known: Mapping[str, Any]) -> 
             names.write_text(json.dumps(list(known)))
             command = [sys.executable, __file__, "-", "--source", str(source), "--only", only]
             command += ["--known", str(names), "--child", str(number), *["--zoo"] * zoo]
-            environment = {**os.environ, "TVM_EDGE_TUNING_LOGS": str(Path(folder, "none"))}
+            environment = {**os.environ, "TVM_EDGE_CACHE": "0"}
+            environment["TVM_EDGE_TUNING_LOGS"] = str(Path(folder, "none"))
             lines = subprocess.check_output(command, text=True, env=environment, cwd=source)
         found = {}
         for line in lines.splitlines():

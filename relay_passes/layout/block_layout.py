@@ -21,7 +21,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.ops.movement import CONCAT
 from tvm_edge.ops.registry import of_call
-from tvm_edge.relay_passes.ir.expressions import const, constant_of, lengths_of, typical_shape
+from tvm_edge.relay_passes.ir.expressions import (
+    const,
+    constant_of,
+    lengths_of,
+    static_shape,
+    typical_shape,
+)
 from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv
 from tvm_edge.relay_passes.layout.choose_blocks import choose_blocked
@@ -148,6 +154,7 @@ class _Blocker(PyExprMutator):
         self._blocked: dict[relax.Var, BlockedImage] = {}
         self._repacked: dict[tuple[relax.Expr, int], BlockedImage] = {}  # in blocks of other sizes
         self._plain: dict[relax.Var, relax.Var] = {}
+        self._kernels: dict[tuple[Any, ...], relax.Call] = {}  # of workloads met before
         self._moved = MovedChannels(self._blocked, self._concat_parts)
         self._rules: dict[str, _Rule] = {
             "relax.concat": self._concat,
@@ -325,7 +332,8 @@ class _Blocker(PyExprMutator):
             return result, workload.filters
         if config.algorithm == "winograd":
             filters = const(transform_filters(weights, config.m, block), "float32")
-            result = self.builder_.call_te(
+            result = self._of_workload(
+                (workload, config, static_shape(image.var.ty)),
                 conv2d_winograd,
                 image.var,
                 filters,
@@ -339,10 +347,12 @@ class _Blocker(PyExprMutator):
             return result, workload.filters
         if workload.depthwise:
             depth = 1
-        result = self.builder_.call_te(
+        filters = const(pack_filters(weights, depth, block, workload.groups), "float32")
+        result = self._of_workload(
+            (workload, config, static_shape(image.var.ty)),
             conv2d,
             image.var,
-            const(pack_filters(weights, depth, block, workload.groups), "float32"),
+            filters,
             workload.strides,
             workload.padding,
             workload.dilation,
@@ -351,6 +361,24 @@ class _Blocker(PyExprMutator):
             primfunc_name_hint=DEPTHWISE if workload.depthwise else CONV2D,
         )
         return result, workload.filters
+
+    def _of_workload(
+        self,
+        key: tuple[ConvWorkload, ConvConfig, tuple[int, ...] | None],
+        compute: Callable[..., Any],
+        image: relax.Expr,
+        filters: relax.Expr,
+        *options: Any,
+        **names: Any,
+    ) -> relax.Call:
+        """Call the kernel of a convolution, written once for all of one workload and shape."""
+        known = self._kernels.get(key)
+        if known is not None and key[2] is not None:
+            operands = relax.Tuple([image, filters])
+            return relax.Call(known.op, [known.args[0], operands], known.attrs, known.ty_args)
+        call = self.builder_.call_te(compute, image, filters, *options, **names)
+        self._kernels[key] = call
+        return call
 
     def _unary(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
         constants = [constant_of(arg) for arg in call.args[1:]]

@@ -108,12 +108,10 @@ class OpenedConv:
 
 def open_conv(func: tirx.PrimFunc, name: str) -> OpenedConv | None:
     """Open a function whose one reduction is a blocked convolution of this name."""
-    opened = open_reduction(func)
+    opened = open_reduction(func, name)
     if opened is None:
         return None
     sch, block = opened
-    if not sch.get(block).name_hint.startswith(name):
-        return None
     stage = isolate(sch, block, sch.get(block).reads[0].source)
     epilogue = epilogue_of(sch, block)
     column = sch.get_loops(block)[3]

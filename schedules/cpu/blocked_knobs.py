@@ -107,7 +107,7 @@ def candidates(size: Tile, spec: DeviceSpec) -> list[Knobs]:
     for flat, shape in enumerate(shapes):
         for knobs in _legal(shape, spec):
             cost = _cost(shape, knobs, spec)
-            found.append((cost, len(found), replace(knobs, flat=bool(flat))))
+            found.append((cost, len(found), replace(knobs, flat=True) if flat else knobs))
     return [knobs for _, _, knobs in sorted(found, key=lambda item: item[:2])]
 
 

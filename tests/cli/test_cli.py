@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 import tvm_edge
 from tests.cli.conftest import Files, Invoke
-from tests.onnx_models import make_model
+from tests.onnx_models import conv_relu, make_model
 
 COMMANDS = ("compile", "run", "bench", "profile", "analyze", "tune", "devices", "doctor")
 
@@ -266,3 +266,19 @@ def test_doctor(invoke: Invoke) -> None:
     assert outcome.data["healthy"] is True
     table = invoke("doctor").out
     assert all(check["name"] in table for check in outcome.data["checks"])
+
+
+def test_cache(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("TVM_EDGE_CACHE", str(folder))
+    assert invoke("cache", "show", "--json").data["entries"] == 0
+    model = tmp_path / "model.onnx"
+    onnx.save(conv_relu(), model)
+    assert invoke("compile", model, "-o", tmp_path / "model.tvme").code == 0
+    state = invoke("cache", "show", "--json").data
+    assert state["folder"] == str(folder) and state["entries"] > 0
+    assert 0 < state["nbytes"] < state["limit"]
+    assert f"{state['entries']} kernels" in invoke("cache", "clear").out
+    assert invoke("cache", "show", "--json").data["entries"] == 0
+    monkeypatch.setenv("TVM_EDGE_CACHE", "0")
+    assert "is off" in invoke("cache", "show").out and "is off" in invoke("cache", "clear").out

@@ -12,7 +12,6 @@ from onnx import helper
 
 import tvm_edge
 from tests.onnx_models import make_model
-from tvm_edge.compiler import build
 
 
 @pytest.fixture
@@ -26,42 +25,48 @@ def model() -> onnx.ModelProto:
 
 
 @pytest.fixture
-def targets(monkeypatch: pytest.MonkeyPatch) -> list[tvm.target.Target]:
-    """What code was built for."""
-    original, found = build.relax.build, []
+def levels(
+    monkeypatch: pytest.MonkeyPatch, optimised: None, no_kernel_cache: None
+) -> dict[str, int | None]:
+    """LLVM's level for each function that code is generated for; ``None`` is its default."""
+    found: dict[str, int | None] = {}
+    original = tvm.tirx.build
 
     def noted(mod: tvm.IRModule, target: tvm.target.Target, **options: Any) -> Any:
-        found.append(target)
-        return original(mod, target, **options)
+        host = target.host or target
+        level = host.attrs.get("opt-level")
+        found.update((str(gvar.name_hint), level) for gvar in mod.get_global_vars())
+        return original(mod, target=target, **options)
 
-    monkeypatch.setattr(build.relax, "build", noted)
+    monkeypatch.setattr(tvm.tirx, "build", noted)
     return found
 
 
 def test_code_that_launches_kernels_is_optimised_for_less(
-    model: onnx.ModelProto, targets: list[tvm.target.Target]
+    model: onnx.ModelProto, levels: dict[str, int | None]
 ) -> None:
     compiled = tvm_edge.compile(model, "mali-t860", fallback="none")
-    (target,) = targets
-    assert int(target.host.attrs["opt-level"]) == 1
-    # Nothing else of it changes, and nothing of what the model says that it is for.
-    before = tvm.target.Target(compiled._info.target["config"])
-    changed = tvm.target.Target({**before.host.export(), "opt-level": 1})
-    assert str(target.host) == str(changed)
-    assert "opt-level" not in before.host.attrs
+    kernels = {kernel.name for kernel in compiled.report.kernels}
+    assert kernels and {levels[name] for name in kernels} == {1}
+    # Nothing of what the model says that it is for changes.
+    assert "opt-level" not in tvm.target.Target(compiled._info.target["config"]).host.attrs
 
 
-@pytest.mark.parametrize(
-    ("target", "fallback"), [("llvm", "none"), ("mali-t860", ["softmax"])], ids=["CPU", "both"]
-)
 def test_kernels_of_the_host_are_optimised_for_all(
-    model: onnx.ModelProto,
-    targets: list[tvm.target.Target],
-    target: str,
-    fallback: str | list[str],
+    model: onnx.ModelProto, levels: dict[str, int | None]
 ) -> None:
-    compiled = tvm_edge.compile(model, target, fallback=fallback)
-    assert len(compiled.report.partitions) == (1 if target == "llvm" else 2)
-    (built,) = targets
-    host = built.host or built
-    assert "opt-level" not in host.attrs
+    compiled = tvm_edge.compile(model, "mali-t860", fallback=["softmax"])
+    assert len(compiled.report.partitions) == 2
+    assert {kernel.device for kernel in compiled.report.kernels} == {"llvm", "opencl"}
+    for kernel in compiled.report.kernels:
+        assert levels[kernel.name] == (None if kernel.device == "llvm" else 1)
+
+
+def test_kernels_of_a_cpu_are_optimised_and_what_calculates_lengths_is_less(
+    model: onnx.ModelProto, levels: dict[str, int | None]
+) -> None:
+    compiled = tvm_edge.compile(model, "llvm", input_shapes={"x": ("rows", 32)})
+    kernels = {kernel.name for kernel in compiled.report.kernels}
+    assert kernels and {levels[name] for name in kernels} == {None}
+    lengths = set(levels) - kernels - {"nothing"}
+    assert lengths and {levels[name] for name in lengths} == {1}

@@ -68,12 +68,13 @@ def compile_command(
     chosen = options.chosen_models(model, models)
     named = "-".join(models) if model is None else Path(model.removeprefix("zoo:")).stem
     path = output or Path(f"{named}.tvme")
-    with printing.progress(f"compiling {named}"), printing.plain_warnings():
+    with printing.compiling(named) as progress, printing.plain_warnings():
         compiled = tvm_edge.compile(
             chosen,
             precision=precision,
             precision_exceptions=keep_float32,
             parallel_fusion=_PARALLEL_FUSION[parallel_fusion],
+            progress=progress,
             **compilation,
         )
     with printing.progress(f"writing {path}"):

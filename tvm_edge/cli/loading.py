@@ -81,7 +81,7 @@ def opened_model(
                 )
     with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
         if not is_artifact:
-            with printing.progress(f"compiling {source}"), printing.plain_warnings():
+            with printing.compiling(source) as progress, printing.plain_warnings():
                 model = tvm_edge.compile(
                     source,
                     target or _DEFAULT_TARGET,
@@ -89,6 +89,7 @@ def opened_model(
                     input_values=input_values,
                     tuning_logs=tuning_logs,
                     num_threads=num_threads,
+                    progress=progress,
                 )
             if rpc_tracker is None and rpc_key is None:
                 yield model

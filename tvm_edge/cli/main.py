@@ -25,6 +25,7 @@ _COMMANDS = {
     "analyze": ("Say what a model takes and what would run where.", "analyze"),
     "tune": ("Find the fastest kernels of a model and keep them as records.", "tune"),
     "db": ("List, show, check, merge and carry tuning records.", "db"),
+    "cache": ("Show or clear the kernels that compilations have built.", "cache"),
     "rpc-server": ("Serve this board to tvm-edge on other machines.", "rpc_server"),
     "devices": ("List the devices of this machine or a board.", "machine"),
     "doctor": ("Check the installation and say what mends it.", "machine"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import click
 
 from tvm_edge.errors import InputError
 
-__all__ = ["emit", "plain_warnings", "progress", "writing"]
+__all__ = ["compiling", "emit", "plain_warnings", "progress", "writing"]
 
 
 @contextmanager
@@ -28,6 +28,29 @@ def progress(message: str) -> Iterator[None]:
         return
     with console.status(message):
         yield
+
+
+@contextmanager
+def compiling(what: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on standard error, moved by the `progress` yielded; nothing if not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bars:
+        bar = bars.add_task(f"compiling {what}", total=None)
+
+        def show(phase: str, done: int, total: int) -> None:
+            bars.update(bar, description=f"compiling {what}: {phase}", completed=done, total=total)
+
+        yield show
 
 
 @contextmanager

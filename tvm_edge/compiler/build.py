@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
+from tvm.relax import vm_build
+from tvm.runtime import _ffi_api
+from tvm_ffi_orcjit import default_session
 
-from tvm_edge.errors import ArtifactError, one_line
+from tvm_edge.compiler.kernel_objects import (
+    BuiltKernels,
+    build_kernels,
+    object_code,
+    temporary_folder_error,
+)
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_intrinsics, opencl_pipeline
 from tvm_edge.lowering.cuda_compiler import cuda_compiler
@@ -21,18 +31,19 @@ from tvm_edge.report import Launches
 
 __all__ = ["BuiltLibrary", "build", "described_target"]
 
-# LLVM's level for functions that launch kernels.
 _LAUNCHES = 1
-
-_NO_PASSES = tvm.transform.Sequential([], name="AlreadyLowered")
+"""LLVM's level for functions that launch kernels."""
 
 
 class BuiltLibrary:
-    """Code in memory.
+    """Object code in memory: what is exported, and what runs.
 
     Parameters
     ----------
     executable : Executable
+        Instructions of the virtual machine, with the code of devices.
+    kernels : BuiltKernels
+        Kernels for the CPU.
     resolved : ResolvedTarget
     make_smaller : callable, optional
         Builds the same with smaller work-groups; called if it is asked for.
@@ -43,14 +54,17 @@ class BuiltLibrary:
     def __init__(
         self,
         executable: tvm.runtime.Executable,
+        kernels: BuiltKernels,
         resolved: ResolvedTarget,
         make_smaller: Callable[[], BuiltLibrary] | None = None,
         launches: Launches | None = None,
     ) -> None:
         self.launches = launches
+        self.kernels = kernels
         self._executable = executable
         self._resolved = resolved
         self._make_smaller = make_smaller
+        self._objects = (*_host_objects(executable, resolved), *kernels.objects)
 
     @property
     def has_smaller(self) -> bool:
@@ -67,8 +81,16 @@ class BuiltLibrary:
         return self._make_smaller()
 
     def module(self) -> tvm.runtime.Module:
-        """The code as LLVM's JIT loads it; needs no linker."""
-        return self._executable.jit()
+        """The code, placed in memory: no linker is needed, and none is generated.
+
+        Raises
+        ------
+        ArtifactError
+            The temporary folder is full.
+        """
+        with self._files() as objects:
+            # Kernels call nothing of C++: no compiler has to be asked for its library.
+            return default_session().load_module(objects, cxx="true")
 
     def link(self, path: Path) -> None:
         """Write the code as a shared library.
@@ -78,16 +100,32 @@ class BuiltLibrary:
         MissingDependencyError
             No compiler to link with for the target's architecture.
         ArtifactError
-            The linker failed.
+            The linker failed, or the temporary folder is full.
         """
         linker = find_linker(self._resolved.architecture)
-        try:
-            self._executable.export_library(str(path), fcompile=linker)
-        except RuntimeError as err:
-            raise ArtifactError(
-                f"TVM cannot write the object files of the library: {one_line(err)}; "
-                "check the space in the temporary folder (TMPDIR)"
-            ) from err
+        with self._files() as objects:
+            linker(str(path), objects)
+
+    @contextmanager
+    def _files(self) -> Iterator[list[str]]:
+        """Object files in a folder of their own: ORC tells their initialisers apart by the path."""
+        with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
+            paths = [Path(folder) / f"{number}.o" for number in range(len(self._objects))]
+            try:
+                for path, code in zip(paths, self._objects, strict=True):
+                    path.write_bytes(code)
+            except OSError as err:
+                raise temporary_folder_error(err) from err
+            yield [str(path) for path in paths]
+
+
+def _host_objects(executable: tvm.runtime.Executable, resolved: ResolvedTarget) -> list[bytes]:
+    """Object files of all but the kernels for the CPU."""
+    imports = _ffi_api.ModulePackImportsToLLVM(
+        executable.mod, False, json.dumps({"kind": "llvm", "mtriple": resolved.triple}), ""
+    )
+    host = executable.mod._collect_dso_modules()
+    return [object_code(module) for module in (*host, imports)]
 
 
 def build(
@@ -95,10 +133,12 @@ def build(
     resolved: ResolvedTarget,
     make_smaller: Callable[[], BuiltLibrary] | None = None,
     launches: Launches | None = None,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> BuiltLibrary:
     """Generate code for a module in virtual-machine form.
 
-    `make_smaller` and `launches` are what :class:`BuiltLibrary` takes.
+    `make_smaller` and `launches` are what :class:`BuiltLibrary` takes. `progress` is called with
+    the steps that are done, and all: one for each kernel for the CPU, and one for all else.
 
     Raises
     ------
@@ -119,59 +159,59 @@ def build(
         cuda_pipeline.register()
         pipeline = cuda_pipeline.CUDA
         device_compiler = cuda_compiler(str(resolved.target.attrs["arch"]))
+    builder = relax.ExecBuilder()
+    with resolved.target:
+        functions = vm_build._vmcodegen(builder, mod)
+    on_cpu, on_device = _by_device(functions, resolved)
+    steps = len(on_cpu) + 1
+    progress(0, steps)
+    kernels = build_kernels(
+        on_cpu, resolved.cpu.target, pipeline, lambda done: progress(done, steps)
+    )
     with device_compiler, resolved.target:
-        executable = relax.build(
-            _without_aliases(_with_a_function(mod)),
-            _for_launches(resolved.target, mod),
-            relax_pipeline=_NO_PASSES,
-            tir_pipeline=pipeline,
+        executable = vm_build._vmlink(
+            builder, _for_launches(resolved.target), on_device, tir_pipeline=pipeline
         )
-    return BuiltLibrary(executable, resolved, make_smaller, launches)
+    library = BuiltLibrary(executable, kernels, resolved, make_smaller, launches)
+    progress(steps, steps)
+    return library
 
 
-def _for_launches(target: tvm.target.Target, mod: tvm.IRModule) -> tvm.target.Target:
-    """The target, whose host is optimised for less where its code only launches kernels.
+def _by_device(
+    functions: tvm.IRModule, resolved: ResolvedTarget
+) -> tuple[dict[tvm.ir.GlobalVar, tirx.PrimFunc], tvm.IRModule]:
+    """Split functions into those that the CPU runs, and those whose launches it calls.
+
+    The latter are never empty, as TVM would export a library without code for the host as C, which
+    a machine without the headers of its C library cannot compile.
+    """
+    on_cpu: dict[tvm.ir.GlobalVar, tirx.PrimFunc] = {}
+    on_device: dict[tvm.ir.GlobalVar, tirx.PrimFunc] = {}
+    for gvar, func in functions.functions_items():
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        target = func.attrs.get("target", resolved.target)
+        is_host = func.attrs.get("tirx.is_host_func", False) or target.kind.name == "llvm"
+        (on_cpu if is_host else on_device)[gvar] = func
+    if not on_device:
+        symbol = "nothing"
+        nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
+        on_device[tvm.ir.GlobalVar(symbol)] = nothing.with_attr(
+            {"global_symbol": symbol, "tirx.is_host_func": True}
+        )
+    return on_cpu, tvm.IRModule(on_device, attrs=functions.attrs)
+
+
+def _for_launches(target: tvm.target.Target) -> tvm.target.Target:
+    """The target, whose host is optimised for less: its code only launches kernels.
 
     Checks of arguments and calls of the driver are no faster by what LLVM does for loops, and are a
     twentieth of a compilation with it.
     """
-    kinds = {
-        str(func.attrs["target"].kind.name)
-        for func in mod.functions.values()
-        if isinstance(func, tirx.PrimFunc) and func.attrs is not None and "target" in func.attrs
-    }
-    if target.host is None or "llvm" in kinds or target.host.kind.name != "llvm":
+    if target.host is None or target.host.kind.name != "llvm":
         return target
     host = tvm.target.Target({**target.host.export(), "opt-level": _LAUNCHES})
     return tvm.target.Target(target, host)
-
-
-def _with_a_function(mod: tvm.IRModule) -> tvm.IRModule:
-    """A module with code for the host.
-
-    A model of constants alone has none, and TVM would export such a library as C, which a machine
-    without the headers of its C library cannot compile.
-    """
-    if any(isinstance(func, tirx.PrimFunc) for func in mod.functions.values()):
-        return mod
-    nothing = tirx.PrimFunc([], tirx.Evaluate(tirx.const(0, "int32")))
-    symbol = "nothing"
-    mod = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs)
-    mod[symbol] = nothing.with_attr({"global_symbol": symbol, "tirx.is_host_func": True})
-    return mod
-
-
-def _without_aliases(mod: tvm.IRModule) -> tvm.IRModule:
-    """Say of the functions that calculate lengths that their one tensor has no other name.
-
-    TVM's code generator takes one function that may have aliases for all of a module. Convolutions
-    then kept their accumulators in memory, and took 2.7 times as long.
-    """
-    updated = mod.clone()
-    for gvar, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc) and func.attrs.get("tirx.is_host_func", False):
-            updated.update_func(gvar, func.with_attr("tirx.noalias", True))
-    return updated
 
 
 def described_target(resolved: ResolvedTarget) -> dict[str, Any]:

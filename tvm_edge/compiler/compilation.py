@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,17 +34,51 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.parallel_policy import Group
 
-__all__ = ["Clock", "Compilation", "Kernel", "ModelInstructions", "begin"]
+__all__ = ["Clock", "Compilation", "Kernel", "ModelInstructions", "Progress", "begin"]
 
 _LOG = logging.getLogger("tvm_edge.compiler")
 _DUMP_VARIABLE = "TVM_EDGE_DUMP"
 
 
-class Clock:
-    """Wall-clock seconds of named phases, and whatever they raise as an error of ours."""
+Progress = Callable[[str, int, int], None]
+"""Called with a phase, the steps of it that are done, and all of its steps."""
 
-    def __init__(self, seconds: Mapping[str, float] | None = None) -> None:
-        self.seconds = dict(seconds or {})
+
+class Clock:
+    """Wall-clock seconds of named phases, and whatever they raise as an error of ours.
+
+    Parameters
+    ----------
+    progress : Progress, optional
+        Told of every step. What it raises ends the compilation, and is raised as it is.
+    """
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+        self._raised: BaseException | None = None
+        self._began = perf_counter()
+
+    def again(self) -> Clock:
+        """Return a clock that goes on from here, for another way to compile the same model."""
+        other = Clock(self._progress)
+        other.seconds, other._began = dict(self.seconds), self._began
+        return other
+
+    def report(self, phase: str, done: int, total: int) -> None:
+        """Tell the caller's `progress`."""
+        if self._progress is None:
+            return
+        try:
+            self._progress(phase, done, total)
+        except BaseException as err:
+            self._raised = err
+            raise
+
+    def stopped(self) -> dict[str, float]:
+        """Return the seconds by phase; what is of none is ``other``, so that they sum up."""
+        rest = perf_counter() - self._began - sum(self.seconds.values())
+        return {**self.seconds, "other": round(max(rest, 0.0), 3)}
 
     @contextmanager
     def __call__(self, phase: str, step: str = "") -> Iterator[None]:
@@ -55,6 +89,8 @@ class Clock:
             raise
         # A model is anybody's file, and TVM meets what it did not foresee with any exception.
         except Exception as err:
+            if err is self._raised:
+                raise
             _LOG.info("phase %r failed%s", phase, step and f" in {step}", exc_info=True)
             where = f"phase {phase!r}{step and f', pass {step}'}"
             raise CompilationError(
@@ -227,7 +263,7 @@ class Compilation:
 
     def by_plan(self, plan: Plan) -> Compilation:
         """Return this compilation, before its first pass, with another plan for memory."""
-        return replace(self, plan=plan, clock=Clock(self.clock.seconds))
+        return replace(self, plan=plan, clock=self.clock.again())
 
     def dump(self, label: str) -> None:
         """Write the module as TVMScript into ``$TVM_EDGE_DUMP``, numbered in the order of writing.
@@ -255,11 +291,14 @@ def begin(model: Any, target: Any, options: Options, **decided: Any) -> Compilat
     **decided
         Fields of :class:`Compilation` that the caller decided.
     """
-    clock = Clock()
-    resolved = resolve_target(target, options.host)
-    check_precision(options.precision, resolved)
+    clock = Clock(options.progress)
+    clock.report("import", 0, 1)
+    with clock("target"):
+        resolved = resolve_target(target, options.host)
+        check_precision(options.precision, resolved)
     with clock("import"):
         imported = load_model(model, options.input_shapes, options.input_values)
+    clock.report("import", 1, 1)
     begun = Compilation(
         imported,
         resolved,

@@ -6,15 +6,15 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import tvm
 
 from tvm_edge.compiler.budget import within_budget
 from tvm_edge.compiler.build import BuiltLibrary, build, described_target
-from tvm_edge.compiler.compilation import Clock, Compilation, begin
+from tvm_edge.compiler.compilation import Clock, Compilation, Progress, begin
 from tvm_edge.compiler.convolutions import TuningLogs
-from tvm_edge.compiler.deep_stack import on_deep_stack
 from tvm_edge.compiler.describe import (
     describe_operators,
     describe_unplaced,
@@ -26,6 +26,7 @@ from tvm_edge.compiler.pipeline import PIPELINE, in_smaller_groups
 from tvm_edge.errors import CompilationError, TvmEdgeWarning, UnsupportedOperatorError
 from tvm_edge.frontend import GivenInputs, GivenLength, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.lowering.deep_stack import on_deep_stack
 from tvm_edge.memory.budget import parse_budget
 from tvm_edge.memory.plans import AS_IS, Plan
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
@@ -54,6 +55,7 @@ def compile(
     memory_budget: int | str | None = None,
     tuning_logs: TuningLogs = None,
     num_threads: int | None = None,
+    progress: Progress | None = None,
 ) -> CompiledModel:
     """Compile a model for a target. Deterministic: nothing is measured.
 
@@ -116,10 +118,15 @@ def compile(
         many, and which were ignored and why. Those of ``precision="float32"`` alone.
     num_threads : int, optional
         Threads of the returned model; default ``TVM_NUM_THREADS``, else all physical cores.
+    progress : callable, optional
+        Called on a thread of the compiler with the phase (the names in ``report.seconds``), the
+        steps of it that are done, and all of its steps. An exception of it ends the compilation.
 
     Returns
     -------
     CompiledModel
+        Kernels for CPUs that were built before come from a cache, in ``TVM_EDGE_CACHE``. An OpenCL
+        driver of this machine builds its kernels now, and not in the first run.
 
     Raises
     ------
@@ -139,6 +146,7 @@ def compile(
         memory_budget=memory_budget,
         tuning_logs=tuning_logs,
         num_threads=num_threads,
+        progress=progress,
     )
     check_options(options)
     return _compiled(model, target, options)
@@ -220,9 +228,17 @@ def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> Comp
     """Compile up to a model that runs; arguments as of :func:`lowered`."""
     num_threads = resolve_num_threads(options.num_threads)
     done = lowered(model, target, options, **decided)
-    with done.clock("build"):
-        library = on_deep_stack(lambda: build(done.module, done.resolved, _smaller_groups(done)))
-    report = replace(done.report, seconds=done.clock.seconds)
+    clock = done.clock
+    with clock("build"):
+        library = on_deep_stack(
+            lambda: build(
+                done.module,
+                done.resolved,
+                _smaller_groups(done),
+                progress=partial(clock.report, "build"),
+            )
+        )
+    report = replace(done.report, seconds=clock.seconds)
     for message in report.warnings:
         warnings.warn(message, TvmEdgeWarning, stacklevel=3)
     _LOG.info("%s: %s", report.model, report.placement_line())
@@ -230,7 +246,11 @@ def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> Comp
     devices = DevicePlan(done.placed.kinds, done.placed.inputs, owners)
     imported, code = done.imported, described_target(done.resolved)
     info = ModelInfo(imported.inputs, imported.outputs, code, devices, report, imported.parts)
-    return CompiledModel(info, library, [weight.value for weight in done.weights], num_threads)
+    model = CompiledModel(info, library, [weight.value for weight in done.weights], num_threads)
+    with clock("programs"):
+        model.build_programs(partial(clock.report, "programs"))
+    report.seconds.update(clock.stopped())
+    return model
 
 
 def _smaller_groups(done: Compilation) -> Callable[[], BuiltLibrary] | None:

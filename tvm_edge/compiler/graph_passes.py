@@ -28,6 +28,7 @@ from tvm_edge.relay_passes.quantize.quantize import Quantize, is_quantized
 from tvm_edge.relay_passes.simplify.flush_subnormals import FlushSubnormals
 from tvm_edge.relay_passes.simplify.fold_affine import FoldAffine
 from tvm_edge.relay_passes.simplify.fold_constant_views import FoldConstantViews
+from tvm_edge.relay_passes.simplify.fold_constants import FoldConstants
 from tvm_edge.relay_passes.simplify.fold_dequantized import FoldDequantized
 
 __all__ = ["GRAPH", "OPERATORS", "SMALLER_GROUPS", "node_names", "tuning_logs"]
@@ -117,7 +118,7 @@ OPERATORS = (
     on_module("simplify", transform.DecomposeOpsForInference()),
     on_module("simplify", transform.CanonicalizeBindings()),
     on_module("simplify", transform.EliminateCommonSubexpr()),
-    on_module("simplify", transform.FoldConstant()),
+    on_module("simplify", FoldConstants()),
     on_module("simplify", transform.DeadCodeElimination()),
     on_module("simplify", FlushSubnormals()),
 )

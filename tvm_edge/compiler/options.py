@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Options:
     memory_budget: int | str | None = None
     tuning_logs: TuningLogs = False
     num_threads: int | None = None
+    progress: Callable[[str, int, int], None] | None = None
 
 
 def check_options(options: Options) -> None:
@@ -90,6 +91,8 @@ def check_options(options: Options) -> None:
         _refuse("parallel_fusion", fusion, "use 'auto', True or False")
     parse_budget(options.memory_budget)
     _check_tuning_logs(options.tuning_logs)
+    if options.progress is not None and not callable(options.progress):
+        _refuse("progress", options.progress, "use a function of a phase and two numbers, or None")
 
 
 def _check_tuning_logs(tuning_logs: Any) -> None:

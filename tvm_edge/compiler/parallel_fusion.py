@@ -15,7 +15,7 @@ from tvm_edge.records import SHIPPED, RecordDevice, RecordLibrary, stores_below,
 from tvm_edge.relay_passes.fuse.parallel_fusion import Measured, ParallelFusion, fuse_parallel
 from tvm_edge.report import KernelInfo
 from tvm_edge.schedules.parallel_policy import UNKNOWN, Group, fuses_by_itself
-from tvm_edge.schedules.parallel_records import gain, group_workload
+from tvm_edge.schedules.parallel_records import OPERATOR, gain, group_workload
 
 __all__ = ["describe_groups", "group_records", "merge_kernels", "merged_info"]
 
@@ -67,7 +67,10 @@ def group_records(resolved: ResolvedTarget, tuning_logs: TuningLogs) -> Iterator
         return
     spec = resolved.spec
     with RecordLibrary(device, folder) as library:
-        yield lambda members: gain(library.candidates(group_workload(members), resolved.kind), spec)
+        if not (library.may_have(OPERATOR) or fuses_by_itself(spec)):
+            yield None  # or hundreds of groups would be looked up one by one
+            return
+        yield lambda members: gain(library.of_device(group_workload(members), resolved.kind), spec)
 
 
 def merged_info(name: str, members: Sequence[KernelInfo]) -> KernelInfo:

@@ -118,7 +118,8 @@ class Pipeline:
 
     def steps(self, compilation: Compilation) -> Iterator[tuple[CompilerPass, Compilation]]:
         """Apply pass after pass, and yield each with what it made."""
-        for each in self.passes:
+        for number, each in enumerate(self.passes):
+            compilation.clock.report(each.phase, number, len(self.passes))
             with compilation.clock(each.phase, each.name):
                 if not each.applies(compilation):
                     continue

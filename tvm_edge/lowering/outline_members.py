@@ -2,7 +2,7 @@
 
 The cells of a network have the same few kernels, in groups that are all different. A member is
 lowered once, and not once for each of the kernels that it is a member of, nor again where it is
-launched alone as well.
+launched alone as well. Kernels for a CPU are lowered one by one, each with members of its own.
 """
 
 from __future__ import annotations

@@ -74,7 +74,6 @@ def lowering_passes(
         tirx.transform.CommonSubexprElim(),
         tirx.transform.FP8ComputeLegalize(),
         tirx.transform.VerifyMemory(),
-        tirx.transform.AnnotateEntryFunc(),
         s_tir.transform.ThreadSync("shared"),
         s_tir.transform.ThreadSync("shared.dyn"),
         s_tir.transform.ThreadSync("warp"),

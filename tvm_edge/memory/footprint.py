@@ -15,6 +15,8 @@ import tvm
 from tvm import relax, tirx
 
 from tvm_edge.hardware import ResolvedTarget
+from tvm_edge.host import allowed_cpus
+from tvm_edge.lowering.deep_stack import map_on_deep_stacks
 from tvm_edge.memory.floor import floor_of
 from tvm_edge.memory.scratch import Scratch, kept, scratch_of
 from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call, static_shape
@@ -85,13 +87,17 @@ def kernel_scratch(mod: tvm.IRModule, resolved: ResolvedTarget) -> dict[str, Scr
         Scheduled kernels.
     resolved : ResolvedTarget
     """
-    found = {}
-    for gvar, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc) and is_host(_kind(func, resolved)):
-            scratch = scratch_of(func, resolved.cpu.target)
-            if scratch != Scratch():
-                found[str(gvar.name_hint)] = scratch
-    return found
+    kernels = [
+        (str(gvar.name_hint), func)
+        for gvar, func in mod.functions_items()
+        if isinstance(func, tirx.PrimFunc) and is_host(_kind(func, resolved))
+    ]
+
+    def measured(kernel: tuple[str, tirx.PrimFunc]) -> tuple[str, Scratch]:
+        return kernel[0], scratch_of(kernel[1], resolved.cpu.target)
+
+    done = dict(map_on_deep_stacks(measured, kernels, len(allowed_cpus())))
+    return {name: done[name] for name, _ in kernels if done[name] != Scratch()}
 
 
 def workspace(scratch: Mapping[str, Scratch], resolved: ResolvedTarget) -> int:

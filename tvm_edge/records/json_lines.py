@@ -63,6 +63,11 @@ class LinesFile:
         """Return the fastest records of a workload, best first."""
         return self._read.by_workload.get((workload.key, kind), [])[:limit], self._read.damages
 
+    @property
+    def operators(self) -> set[str]:
+        """Return the operators that its workloads are of."""
+        return {record.workload.operator for record in self._read.records}
+
     def counts(self) -> Counts:
         """Count records, failures and workloads."""
         records = self._read.records

@@ -103,6 +103,17 @@ class RecordLibrary:
         """Yield every record of a workload from this very device, the fastest first."""
         yield from self._ranked(self._own(), workload, kind, ("device",), _ALL)
 
+    def may_have(self, operator: str) -> bool:
+        """Return whether this very device may have records of an operator's workloads.
+
+        False saves their lookup one by one. Only files of lines, which are read as a whole, tell.
+        """
+        stores = map(self._store, self._own())
+        return any(
+            operator in store.operators if isinstance(store, LinesFile) else store is not None
+            for store in stores
+        )
+
     def _own(self) -> list[Path]:
         """List the device's own files: those of a folder, or a file that may hold anything."""
         files = []
@@ -148,9 +159,7 @@ class RecordLibrary:
     def _best(
         self, path: Path, workload: Workload, kind: str, limit: int
     ) -> Sequence[TuningRecord]:
-        if path not in self._open:
-            self._open[path] = self._opened(path)
-        store = self._open[path]
+        store = self._store(path)
         if store is None:
             return ()
         try:
@@ -160,6 +169,11 @@ class RecordLibrary:
             return ()
         self._warnings |= {str(damage): None for damage in damages}
         return records
+
+    def _store(self, path: Path) -> LinesFile | Database | None:
+        if path not in self._open:
+            self._open[path] = self._opened(path)
+        return self._open[path]
 
     def _opened(self, path: Path) -> LinesFile | Database | None:
         try:

@@ -71,7 +71,8 @@ class CompileReport(Decisions):
         `weights_by_device` of `memory`.
     warnings : tuple[str, ...]
     seconds : dict[str, float]
-        Time of each compiler phase.
+        Time of each phase of the compilation, which sum up to its wall-clock time, and of the
+        model's ``first run`` as soon as there was one.
     """
 
     def summary(self) -> str:

@@ -95,4 +95,5 @@ def load(
     # A weight that the device has a copy of need not stay in host memory: export reads the file.
     model = CompiledModel(info, library, weights, num_threads, index, artifact.release)
     _ = model._session  # a library that does not load should say so now
+    model.build_programs()
     return model

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tvm_edge.errors import TvmEdgeError
 from tvm_edge.report import Launches
 from tvm_edge.runtime.artifact import write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, measure
@@ -109,6 +110,46 @@ class CompiledModel(ModelBase):
         smaller = self._library.smaller()
         return smaller, smaller.module()
 
+    def build_programs(
+        self, progress: Callable[[int, int], None] = lambda _done, _all: None
+    ) -> None:
+        """Have the driver build the kernels now, and not in the first run.
+
+        Does nothing for another device than the one that the model is compiled for. What fails here
+        fails in the first run again, and says so there.
+
+        Parameters
+        ----------
+        progress : callable
+            Called with the number of kernels that are built, and of all.
+        """
+        device = device_of(str(self._info.target["kind"]), self._device_index)
+        if not device.builds_for(str(self._info.target["device"]["name"])):
+            return
+        names = [kernel.name for kernel in self.report.kernels]
+        try:
+            session = self._session
+            if device.generates_at_launch:
+                self._launch_each(session, names, progress)
+        except (TvmEdgeError, RuntimeError) as err:
+            _LOG.info("%s: the driver cannot build its kernels now: %s", self.report.model, err)
+
+    def _launch_each(
+        self, session: Session, names: Sequence[str], progress: Callable[[int, int], None]
+    ) -> None:
+        """Run once, kernel by kernel."""
+        launched = 0
+
+        def count(name: str, before: bool) -> None:
+            nonlocal launched
+            if name in names and not before:
+                launched += 1
+                progress(min(launched, len(names)), len(names))
+
+        zeros = self._zeros(self._every)
+        for entry, own in self._every.split(zeros):
+            session.instrumented(own, count, entry)
+
     def _run(
         self,
         inputs: Mapping[str, Any],
@@ -116,8 +157,12 @@ class CompiledModel(ModelBase):
         wanted: Mapping[int, str],
         device_outputs: bool,
     ) -> dict[str, Any]:
+        start = perf_counter()
         bound = self._bind(inputs, chosen)
-        return self._finish(self._session, chosen, bound, wanted, device_outputs)
+        results = self._finish(self._session, chosen, bound, wanted, device_outputs)
+        if self.report.seconds:  # of a model that was compiled here
+            self.report.seconds.setdefault("first run", round(perf_counter() - start, 3))
+        return results
 
     def run_async(
         self,
@@ -205,12 +250,16 @@ class CompiledModel(ModelBase):
             self._info, self._library, self._weights, self._num_threads, index, self._uploaded
         )
 
-    def _warm_up(self, chosen: Models) -> None:
-        session = self._session
-        zeros = [
+    @staticmethod
+    def _zeros(chosen: Models) -> list[Bound]:
+        return [
             unaligned_zeros(spec.typical_shape, numpy_dtype(spec.stored_as or spec.dtype))
             for spec in chosen.inputs
         ]
+
+    def _warm_up(self, chosen: Models) -> None:
+        session = self._session
+        zeros = self._zeros(chosen)
         every = wanted_outputs(chosen.outputs, None)
         memory = self.report.memory
         streams = memory is not None and any(p.taken and p.pipelined for p in memory.plans)

@@ -29,6 +29,14 @@ class OpenCLDevice(RuntimeDevice):
     def build(self, module: tvm.runtime.Module) -> None:
         opencl.build(module, self.index)
 
+    def builds_for(self, name: str) -> bool:
+        return self.exists and opencl.device_info(self.index)["name"] == name
+
+    @property
+    def generates_at_launch(self) -> bool:
+        # pocl knows the grid only then.
+        return bool(opencl.device_info(self.index)["platform"] == "Portable Computing Language")
+
     def programs(self, module: tvm.runtime.Module) -> bytes:
         return opencl.save_programs(module, self.index)
 

@@ -94,6 +94,15 @@ class RuntimeDevice:
     def build(self, module: tvm.runtime.Module) -> None:
         """Have the driver build a module's kernels now, not while the first frame waits."""
 
+    def builds_for(self, name: str) -> bool:
+        """Return whether it is here, has this name, and its driver builds kernels by itself."""
+        return False
+
+    @property
+    def generates_at_launch(self) -> bool:
+        """Return whether a built kernel has no machine code before its first launch."""
+        return False
+
     def programs(self, module: tvm.runtime.Module) -> bytes:
         """Return a module's kernels as the driver built them, for :meth:`load_programs`."""
         return b""

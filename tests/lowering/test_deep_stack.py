@@ -8,7 +8,7 @@ import pytest
 import tvm_ffi
 from tvm import tirx
 
-from tvm_edge.compiler.deep_stack import on_deep_stack
+from tvm_edge.lowering.deep_stack import on_deep_stack
 
 CHOSEN: ContextVar[int] = ContextVar("chosen", default=0)
 

@@ -1,0 +1,170 @@
+"""Object code of kernels for a CPU: each by itself, on all cores, or from the cache.
+
+A kernel is lowered and generated apart from the others of its model. So threads share the work,
+and what is built does not depend on which model a kernel is of: it can be kept. TVM's passes and
+LLVM run outside of Python's lock.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from tvm_edge.compiler.kernel_cache import KernelCache, open_cache
+from tvm_edge.errors import ArtifactError, one_line
+from tvm_edge.host import allowed_cpus
+from tvm_edge.lowering.deep_stack import map_on_deep_stacks
+
+__all__ = ["BuiltKernels", "build_kernels", "object_code", "optimised", "temporary_folder_error"]
+
+_LENGTHS = 1
+"""LLVM's level for functions that calculate lengths, which run once and have no loops."""
+
+
+@dataclass(frozen=True)
+class BuiltKernels:
+    """Object code of a model's kernels.
+
+    Attributes
+    ----------
+    objects : tuple of bytes
+        ELF files, one for each kernel.
+    cached : int
+        Those that were in the cache.
+    """
+
+    objects: tuple[bytes, ...]
+    cached: int
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A kernel to be built: its module, and what names it in the cache."""
+
+    name: str
+    mod: tvm.IRModule
+    target: tvm.target.Target
+    text: str
+
+
+def build_kernels(
+    functions: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc],
+    target: tvm.target.Target,
+    pipeline: str,
+    progress: Callable[[int], None],
+) -> BuiltKernels:
+    """Lower kernels and generate their code.
+
+    Parameters
+    ----------
+    functions : mapping of GlobalVar to PrimFunc
+        Scheduled, and called by nobody but the virtual machine.
+    target : Target
+        A CPU.
+    pipeline : str
+        TVM's name of the passes that lower.
+    progress : callable
+        Called with the number of kernels that are built.
+
+    Raises
+    ------
+    TvmEdgeError
+        That of a kernel that cannot be built.
+    """
+    cache = open_cache()
+    threads = len(allowed_cpus())
+    made = map_on_deep_stacks(lambda one: _task(*one, target), functions.items(), threads)
+    # The largest first: no thread is left with one of them at the end.
+    tasks = sorted(made, key=lambda task: (-len(task.text), task.name))
+    objects: dict[str, bytes] = {}
+    cached = 0
+
+    def build(task: _Task) -> tuple[str, bytes, bool]:
+        return (task.name, *_from_cache(task, pipeline, cache))
+
+    for name, code, was_cached in map_on_deep_stacks(build, tasks, threads):
+        objects[name] = code
+        cached += was_cached
+        progress(len(objects))
+    if cache is not None and cached < len(tasks):
+        cache.trim()
+    return BuiltKernels(tuple(objects[task.name] for task in tasks), cached)
+
+
+def optimised(target: tvm.target.Target, func: tirx.PrimFunc) -> tvm.target.Target:
+    """Return the target of a function, with LLVM's level for what it calculates."""
+    if not func.attrs.get("tirx.is_host_func", False):
+        return target
+    return tvm.target.Target({**target.export(), "opt-level": _LENGTHS})
+
+
+def _task(gvar: tvm.ir.GlobalVar, func: tirx.PrimFunc, target: tvm.target.Target) -> _Task:
+    mod = tvm.IRModule({gvar: func})
+    return _Task(str(gvar.name_hint), mod, optimised(target, func), tvm.ir.save_json(func))
+
+
+def _from_cache(task: _Task, pipeline: str, cache: KernelCache | None) -> tuple[bytes, bool]:
+    """Return a kernel's object code, and whether it was in the cache."""
+    if cache is None:
+        return _object_code(task, pipeline), False
+    facts = [_builder(), pipeline, task.name, str(task.target), task.text]
+    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    known = cache.get(name)
+    if known is not None:
+        return known, True
+    code = _object_code(task, pipeline)
+    cache.put(name, code)
+    return code, False
+
+
+def _object_code(task: _Task, pipeline: str) -> bytes:
+    with task.target:
+        built = tvm.tirx.build(task.mod, target=task.target, pipeline=pipeline)
+    return object_code(built)
+
+
+def object_code(module: tvm.runtime.Module) -> bytes:
+    """Return a module of LLVM's as an object file.
+
+    Raises
+    ------
+    ArtifactError
+        The temporary folder is full.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
+            path = Path(folder) / "kernel.o"
+            module.write_to_file(str(path))
+            return path.read_bytes()
+    except (OSError, RuntimeError) as err:
+        raise temporary_folder_error(err) from err
+
+
+def temporary_folder_error(err: OSError | RuntimeError) -> ArtifactError:
+    """Return the error for object files that cannot be written."""
+    return ArtifactError(
+        f"the object files of the library cannot be written: {one_line(err)}; "
+        "check the space in the temporary folder (TMPDIR)"
+    )
+
+
+@functools.cache
+def _builder() -> list[str]:
+    """Versions of all that makes object code of a scheduled kernel, ours by its sources."""
+    from tvm_edge import lowering, schedules
+
+    digest = hashlib.sha256()
+    for package in (lowering, schedules):
+        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
+            digest.update(path.read_bytes())
+    digest.update(Path(__file__).read_bytes())
+    return [str(tvm.__version__), str(tvm_ffi.__version__), digest.hexdigest()]
