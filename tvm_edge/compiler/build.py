@@ -16,6 +16,7 @@ from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_intrinsics, opencl_pipeline
 from tvm_edge.lowering.cuda_compiler import cuda_compiler
 from tvm_edge.lowering.linker import find_linker
+from tvm_edge.lowering.object_files import link_library
 from tvm_edge.lowering.opencl_source import sources_rewritten
 from tvm_edge.report import Launches
 
@@ -82,7 +83,7 @@ class BuiltLibrary:
         """
         linker = find_linker(self._resolved.architecture)
         try:
-            self._executable.export_library(str(path), fcompile=linker)
+            link_library(self._executable, path, linker)
         except RuntimeError as err:
             raise ArtifactError(
                 f"TVM cannot write the object files of the library: {one_line(err)}; "

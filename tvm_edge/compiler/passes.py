@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import tvm
 
 from tvm_edge.compiler.compilation import Clock, Compilation
+from tvm_edge.interrupts import raise_pending_interrupt
 from tvm_edge.schedules.typical import typical_lengths
 
 __all__ = [
@@ -119,6 +120,7 @@ class Pipeline:
     def steps(self, compilation: Compilation) -> Iterator[tuple[CompilerPass, Compilation]]:
         """Apply pass after pass, and yield each with what it made."""
         for each in self.passes:
+            raise_pending_interrupt()
             with compilation.clock(each.phase, each.name):
                 if not each.applies(compilation):
                     continue

@@ -21,8 +21,6 @@ import mmap
 import os
 import re
 import struct
-import tempfile
-import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +30,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tvm_edge.errors import ArtifactError, one_line
+from tvm_edge.files import temporary_folder, whole_file
+from tvm_edge.interrupts import raise_pending_interrupt
 from tvm_edge.runtime.dlpack import numpy_dtype
 from tvm_edge.runtime.mapped_file import MappedFile
 from tvm_edge.schema import check_types
@@ -116,27 +116,19 @@ def write_artifact(
     Raises
     ------
     ArtifactError
-        The folder is missing or not writable, or the disk is full.
+        The folder is missing or not writable, the disk is full, or `path` is no regular file.
     """
     target = Path(path)
-    temporary = target.with_name(f".tvm-edge-{uuid.uuid4().hex[:12]}.tmp")
     try:
-        with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
-            library = Path(folder) / _LIBRARY
+        with temporary_folder("export") as folder:
+            library = folder / _LIBRARY
             link_library(library)
             members = {_LIBRARY: library}
             if link_smaller is not None:
-                members[_SMALLER] = Path(folder) / _SMALLER
+                members[_SMALLER] = folder / _SMALLER
                 link_smaller(members[_SMALLER])
-            with temporary.open("xb") as file:
-                try:
-                    _write_members(file, manifest, members, weights, programs)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    temporary.replace(target)
-                except BaseException:
-                    temporary.unlink()
-                    raise
+            with whole_file(target) as file:
+                _write_members(file, manifest, members, weights, programs)
     except (OSError, ValueError) as err:  # ValueError: a NUL in the path
         raise ArtifactError(
             f"cannot write the artifact {str(target)!r}: {_reason(err)}; choose a folder that "
@@ -232,6 +224,7 @@ def _write_member(archive: zipfile.ZipFile, name: str, chunks: Iterator[bytes | 
     digest = hashlib.sha256()
     with archive.open(info, "w", force_zip64=True) as member:
         for chunk in chunks:
+            raise_pending_interrupt()
             digest.update(chunk)
             member.write(chunk)
     return digest.hexdigest()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from tvm_edge.errors import ArtifactError, InputError
+from tvm_edge.interrupts import hold_interrupts
 from tvm_edge.runtime.artifact import read_artifact
 from tvm_edge.runtime.devices import DEVICES, device_index
 from tvm_edge.runtime.info import read_info
@@ -31,6 +32,7 @@ class Board(Protocol):
         """Load an artifact there."""
 
 
+@hold_interrupts()
 def load(
     path: str | os.PathLike[str],
     *,

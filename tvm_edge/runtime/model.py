@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tvm_edge.interrupts import hold_interrupts
 from tvm_edge.report import Launches
 from tvm_edge.runtime.artifact import write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, measure
@@ -74,6 +75,7 @@ class CompiledModel(ModelBase):
         return self.report.target
 
     @once
+    @hold_interrupts()
     def _session(self) -> Session:
         target = self._info.target
         check_host(f"the model {self.report.model!r}", target["architecture"], target["features"])
@@ -92,6 +94,7 @@ class CompiledModel(ModelBase):
         )
 
     @once
+    @hold_interrupts()
     def _code(self) -> tuple[Library, tvm.runtime.Module]:
         """Code in work-groups that the driver allows, and the library it is from."""
         module = self._library.module()
@@ -283,6 +286,7 @@ class CompiledModel(ModelBase):
         kernels = tuple(chain(*alone)) if alone else launches.kernels
         return profile_runs(instrumented, kernels, repeat)
 
+    @hold_interrupts()
     def export(self, path: str | os.PathLike[str], *, embed_programs: bool = False) -> Path:
         """Write the model as one file that :func:`tvm_edge.load` reads without a compiler.
 
