@@ -57,9 +57,7 @@ def test_a_call_ends_and_leaves_nothing_running(
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_load_is_interrupted(
-    compiled_small: tvm_edge.CompiledModel, tmp_path: Path
-) -> None:
+def test_load_is_interrupted(compiled_small: tvm_edge.CompiledModel, tmp_path: Path) -> None:
     path = compiled_small.export(tmp_path / "model.tvme")
     with pytest.raises(KeyboardInterrupt):
         tvm_edge.load(Interrupting(path))

@@ -75,9 +75,7 @@ def whole_file(path: Path, *, streams: bool = False) -> Iterator[BinaryIO]:
             if stat.S_ISDIR(mode):
                 raise IsADirectoryError(0, "it is a directory", str(path))
             if not streams:
-                raise OSError(
-                    0, "it is no regular file", str(path)
-                )
+                raise OSError(0, "it is no regular file", str(path))
             with path.open("wb") as stream:
                 yield stream
             return

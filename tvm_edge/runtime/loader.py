@@ -38,12 +38,14 @@ def load(
     *,
     device: str | None = None,
     num_threads: int | None = None,
+    copy: bool = False,
     remote: Board | None = None,
 ) -> CompiledModel:
     """Load an exported model.
 
     Needs no compiler and, with ``TVM_USE_RUNTIME_LIB=1`` in the environment, only TVM's runtime
-    library. Weights are mapped from the file: do not change it while the model is in use.
+    library. Weights are mapped from the file: while the model is in use, replace it by renaming
+    another one; after a write in place every run raises an ArtifactError.
 
     Parameters
     ----------
@@ -53,6 +55,9 @@ def load(
         kind it was compiled for.
     num_threads : int, optional
         Default: ``TVM_NUM_THREADS``, else all physical cores.
+    copy : bool
+        Read the weights into memory of this process, so that the file may be written or removed.
+        A board keeps a file of its own, and does not need it.
     remote : tvm_edge.Remote, optional
         A board to run on, from :func:`tvm_edge.connect`; the model is a
         :class:`tvm_edge.rpc.RemoteModel` then.
@@ -75,7 +80,7 @@ def load(
                 got=type(remote).__name__,
             )
         return remote.load(path, device=device, num_threads=num_threads)
-    artifact = read_artifact(path)
+    artifact = read_artifact(path, copy=copy)
     info = read_info(artifact)
     kind = str(info.target["kind"])
     what = f"the artifact {str(path)!r}"
