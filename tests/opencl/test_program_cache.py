@@ -217,7 +217,8 @@ def test_what_is_no_file_of_ours_does_no_harm(
         entry.unlink()
         PLANTS[plant](entry)
     stats = start(filled)
-    assert (stats["built"], stats["from_disk"], stats["damaged"]) == (2, 0, 2)
+    assert (stats["built"], stats["from_disk"]) == (2, 0)
+    assert stats["damaged"] == (1 if plant == "endless" else 2)  # the bound has the second go
     again = start(filled)
     # A folder with something in it stays where it is.
     assert again["from_disk"] == (0 if plant == "folder" else 2)
