@@ -55,8 +55,6 @@ ORDER BY cost, record LIMIT ?
 Row = tuple[Any, ...]
 """Values of :data:`COLUMNS`."""
 
-_checked: dict[Path, list[tuple[int, int, int]]] = {}
-
 _PRUNED = """
 DELETE FROM records WHERE rowid NOT IN (
     SELECT id FROM (
@@ -212,24 +210,28 @@ class Database:
         return broken + self.all()[1]
 
     def check_pages(self) -> None:
-        """Check the pages of a file that changed since this process checked them.
+        """Check the pages of a file that changed since somebody checked them.
 
-        SQLite itself notices damage in pages that it reads alone, and not in each of them.
+        SQLite itself notices damage in pages that it reads alone, and not in each of them. Of a
+        million records it takes seconds, so that a file beside the database says when it was done.
 
         Raises
         ------
         DamagedDatabase
         """
         stamp = _stamp(self.path)
-        if _checked.get(self.path) == stamp:
-            return
+        checked = self.path.with_name(f".{self.path.name}.checked")
+        with suppress(OSError, ValueError):
+            if checked.read_text() == stamp:
+                return
         with translated(self.path):
             (found,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             raise DamagedDatabase(
                 f"the record database {str(self.path)!r} is damaged ({found.splitlines()[-1]})"
             )
-        _checked[self.path] = stamp
+        with suppress(OSError):  # it is only slower without
+            checked.write_text(stamp)
 
     def _read(self, rows: list[Row]) -> tuple[list[TuningRecord], list[Damage]]:
         records, damages = [], []
@@ -291,14 +293,16 @@ def _open(path: Path, *, readonly: bool) -> sqlite3.Connection:
     )
 
 
-def _stamp(path: Path) -> list[tuple[int, int, int]]:
+def _stamp(path: Path) -> str:
     """Return what changes when anybody writes to a database or its log."""
     found = []
     for each in (path, path.with_name(path.name + "-wal")):
         with suppress(OSError):
             status = each.stat()
-            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-    return found
+            # A log without content is there while somebody reads.
+            if status.st_size:
+                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return repr(found)
 
 
 def record_of(row: Row) -> TuningRecord:
