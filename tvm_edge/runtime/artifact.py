@@ -322,8 +322,8 @@ def _check_format(path: Path, manifest: dict[str, Any]) -> None:
         raise ArtifactError(f"{str(path)!r} is a ZIP file but no tvm-edge artifact; {_ADVICE}")
     check_types(manifest.get("versions", {}), dict[str, str], "versions")
     version = manifest["format_version"]
+    check_types(version, int, "format_version")
     if version != FORMAT_VERSION:
-        check_types(version, int, "format_version")
         raise ArtifactError(
             f"the artifact {str(path)!r} has format {version}, and this tvm-edge reads "
             f"{FORMAT_VERSION}; export it again with this version, or install the version "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -19,7 +19,7 @@ import tvm
 from tvm_edge.interrupts import hold_interrupts
 from tvm_edge.report import Launches
 from tvm_edge.runtime.artifact import write_artifact
-from tvm_edge.runtime.benchmark import BenchmarkResult, measure
+from tvm_edge.runtime.benchmark import BenchmarkResult, check_count, measure
 from tvm_edge.runtime.devices import device_index, device_of, is_host, open_device
 from tvm_edge.runtime.dlpack import host_array, numpy_dtype
 from tvm_edge.runtime.frame_steps import frame_steps
@@ -31,6 +31,7 @@ from tvm_edge.runtime.model_base import ModelBase
 from tvm_edge.runtime.models import Models
 from tvm_edge.runtime.once import once
 from tvm_edge.runtime.outputs import checked_outputs, named_outputs, wanted_outputs
+from tvm_edge.runtime.pending import BoundedQueue
 from tvm_edge.runtime.profile import Profile, profile_runs
 from tvm_edge.runtime.session import Instrument, Session
 from tvm_edge.runtime.staging import FrameInputs, aligned_copy, unaligned_zeros
@@ -67,8 +68,7 @@ class CompiledModel(ModelBase):
         self._library = library
         self._weights = tuple(weights)
         self._num_threads = resolve_num_threads(num_threads)
-        # Its thread starts with the first submission, and ends with the model.
-        self._queue = ThreadPoolExecutor(1, thread_name_prefix="tvm-edge")
+        self._queue = BoundedQueue()
 
     @property
     def _place(self) -> str:
@@ -129,6 +129,7 @@ class CompiledModel(ModelBase):
         models: Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
         device_outputs: bool = False,
+        max_pending: int = 256,
     ) -> Future[dict[str, Any]]:
         """Run the model in the background.
 
@@ -143,6 +144,9 @@ class CompiledModel(ModelBase):
             tensor on a GPU as it is until the future is done.
         models, outputs, device_outputs
             As for :meth:`run`.
+        max_pending : int
+            Submissions that are not done, of which each keeps a copy of its inputs: with so many,
+            the call waits until there are fewer.
 
         Returns
         -------
@@ -155,12 +159,15 @@ class CompiledModel(ModelBase):
             At once, as :meth:`run` does. What goes wrong while the model runs comes from the
             future.
         """
+        check_count("max_pending", max_pending, 1)
         chosen = self._chosen(models)
         wanted, bound = self._wanted(chosen, outputs), self._bind(inputs, chosen)
         session = self._session
         session.check_process()  # a forked child has no thread that would take it
         kept = [aligned_copy(v) if isinstance(v, np.ndarray) else v for v in bound]
-        return self._queue.submit(self._finish, session, chosen, kept, wanted, device_outputs)
+        return self._queue.submit(
+            max_pending, self._finish, session, chosen, kept, wanted, device_outputs
+        )
 
     def _bind(self, inputs: Mapping[str, Any], chosen: Models | None = None) -> list[Bound]:
         chosen = chosen or self._every

@@ -161,6 +161,7 @@ class Session:
         TVM's own ``VirtualMachine.set_input`` sends all of them to the first device
         (apache/tvm#17884).
         """
+        self.check_process()
         positions = (wanted or self._everything).inputs
         with self._main_device.driver():
             return [
@@ -272,6 +273,7 @@ class Session:
 
     def device_programs(self) -> bytes:
         """Return the kernels as the drivers of this machine built them, as far as they tell."""
+        self.check_process()
         return b"".join(device.programs(self._module) for device in self.devices)
 
     def synchronize(self) -> None:
