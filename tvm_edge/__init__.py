@@ -16,7 +16,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tvm_edge._version import __version__
-from tvm_edge.interrupts import hold_interrupts
 
 if TYPE_CHECKING:
     from tvm_edge.compiler.driver import analyze, compile
@@ -134,6 +133,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"tvm_edge.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'tvm_edge' has no attribute {name!r}")
+    from tvm_edge.interrupts import hold_interrupts
+
     # TVM's import calls Python from C++, and what is imported by half cannot be imported again.
     with hold_interrupts():
         if _HOME[name] in ("compiler.driver", "hardware", "tuning"):
