@@ -72,6 +72,8 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "boards": Benchmark("benchmarks.tuning.boards", "cloudpickle, psutil, tornado"),
     "records": Benchmark("benchmarks.tuning.records"),
     "startup": Benchmark("benchmarks.runtime.startup", "an installed tvm-edge"),
+    "interrupts": Benchmark("benchmarks.runtime.interrupts", "onnx, a C++ compiler"),
+    "kills": Benchmark("benchmarks.runtime.kills", "onnx, a C++ compiler, OpenCL"),
     "opencl_runtime": Benchmark("benchmarks.runtime.opencl_runtime", "OpenCL, gcc, g++"),
     "pipeline": Benchmark("benchmarks.runtime.pipeline", _GPU),
     "fallback": Benchmark("benchmarks.runtime.fallback", _GPU),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -33,17 +34,21 @@ class _Held:
 
     def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
         self.handler = handler
-        self._pending: tuple[int, FrameType | None] | None = None
+        # Another thread may deliver while this one notes: a queue loses nothing of it.
+        self._pending: deque[tuple[int, FrameType | None]] = deque()
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        if self._pending is not None and _second is not None:
+        if self._pending and _second is not None:
             _second()
-        self._pending = (number, frame)
+        self._pending.append((number, frame))
 
     def deliver(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            self.handler(*pending)
+        try:
+            number, frame = self._pending.popleft()
+        except IndexError:
+            return
+        self._pending.clear()  # of several one is enough
+        self.handler(number, frame)
 
 
 _HELD: ContextVar[_Held | None] = ContextVar("held_interrupts", default=None)

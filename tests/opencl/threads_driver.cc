@@ -140,6 +140,28 @@ void Guard(const char* path) {
   }
 }
 
+std::atomic<int64_t> handed_on{0};
+
+void Others(int, siginfo_t*, void*) { handed_on.fetch_add(1); }
+
+/*! \brief Take SIGBUS, as a driver that compiles does, and have it taken back. */
+void Steal(const std::atomic<bool>& ended) {
+  static const char byte = 0;
+  while (!ended.load()) {
+    struct sigaction others{};
+    others.sa_sigaction = Others;
+    others.sa_flags = SA_SIGINFO;
+    sigaction(SIGBUS, &others, nullptr);
+    TvmEdgeReleasePages(TvmEdgeGuardPages(const_cast<char*>(&byte), 1));
+    usleep(100);
+  }
+}
+
+/*! \brief Signals that are for nobody's pages: they go to whoever had the signal before. */
+void Send(const std::atomic<bool>& ended) {
+  while (!ended.load()) raise(SIGBUS);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -153,6 +175,7 @@ int main(int count, char** arguments) {
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) threads.emplace_back(Compute, api, std::cref(shared), i);
   std::thread disturbing(Disturb, api, std::cref(ended));
+  std::thread stealing(Steal, std::cref(ended)), sending(Send, std::cref(ended));
   std::vector<std::thread> guarding;
   std::vector<std::string> paths;
   for (int i = 0; i < 2; ++i) {
@@ -162,7 +185,8 @@ int main(int count, char** arguments) {
   for (std::thread& thread : threads) thread.join();
   for (std::thread& thread : guarding) thread.join();
   ended.store(true);
-  disturbing.join();
+  for (std::thread* thread : {&disturbing, &stealing, &sending}) thread->join();
+  Expect(handed_on.load() > 0, "signals of others");
   std::puts("done");
   return 0;
 }

@@ -20,7 +20,7 @@ from tvm_edge.interrupts import on_second_interrupt
 
 __all__ = ["cli", "main"]
 
-_INTERNAL, _INTERRUPTED = 1, 130
+_INTERNAL, _OUT_OF_MEMORY, _INTERRUPTED = 1, 4, 130
 
 # Command → module; a module is imported when its command runs, so that --help is instant.
 _COMMANDS = {
@@ -136,6 +136,10 @@ def _run(arguments: list[str] | None, interrupted: Callable[[], bool]) -> int:
         status = err.exit_code
     except TvmEdgeError as err:
         status, message = err.exit_code, f"error: {err}"
+    except MemoryError as err:
+        status = _OUT_OF_MEMORY
+        reason = f" ({err})" if str(err) else ""
+        message = f"error: out of memory{reason}; raise the limit, or give a smaller model"
     except Exception as err:  # a bug: say so, and show where when asked
         verbose = logging.getLogger("tvm_edge").isEnabledFor(logging.INFO)
         if verbose:

@@ -13,6 +13,7 @@ from tvm_edge.runtime.devices import DEVICES, device_index
 from tvm_edge.runtime.info import read_info
 from tvm_edge.runtime.library import LoadedLibrary, check_host
 from tvm_edge.runtime.model import CompiledModel
+from tvm_edge.runtime.out_of_memory import raises_memory_error
 from tvm_edge.runtime.staging import as_tensor
 
 __all__ = ["Board", "load"]
@@ -32,6 +33,7 @@ class Board(Protocol):
         """Load an artifact there."""
 
 
+@raises_memory_error
 @hold_interrupts()
 def load(
     path: str | os.PathLike[str],

@@ -30,6 +30,7 @@ from tvm_edge.runtime.library import Library, check_host
 from tvm_edge.runtime.model_base import ModelBase
 from tvm_edge.runtime.models import Models
 from tvm_edge.runtime.once import once
+from tvm_edge.runtime.out_of_memory import raises_memory_error
 from tvm_edge.runtime.outputs import checked_outputs, named_outputs, wanted_outputs
 from tvm_edge.runtime.pending import BoundedQueue
 from tvm_edge.runtime.profile import Profile, profile_runs
@@ -75,6 +76,7 @@ class CompiledModel(ModelBase):
         return self.report.target
 
     @once
+    @raises_memory_error
     @hold_interrupts()
     def _session(self) -> Session:
         target = self._info.target
@@ -94,6 +96,7 @@ class CompiledModel(ModelBase):
         )
 
     @once
+    @raises_memory_error
     @hold_interrupts()
     def _code(self) -> tuple[Library, tvm.runtime.Module]:
         """Code in work-groups that the driver allows, and the library it is from."""
@@ -122,6 +125,7 @@ class CompiledModel(ModelBase):
         bound = self._bind(inputs, chosen)
         return self._finish(self._session, chosen, bound, wanted, device_outputs)
 
+    @raises_memory_error
     def run_async(
         self,
         inputs: Mapping[str, Any],
@@ -169,6 +173,7 @@ class CompiledModel(ModelBase):
             max_pending, self._finish, session, chosen, kept, wanted, device_outputs
         )
 
+    @raises_memory_error
     def _bind(self, inputs: Mapping[str, Any], chosen: Models | None = None) -> list[Bound]:
         chosen = chosen or self._every
         devices = [self._input_devices[i] for entry in chosen.entries for i in entry.inputs]
@@ -183,6 +188,7 @@ class CompiledModel(ModelBase):
         return FrameStream(frames, depth, FrameInputs(self._bind), steps, session.check_process)
 
     @staticmethod
+    @raises_memory_error
     def _finish(  # without the model, which may be dropped meanwhile
         session: Session,
         chosen: Models,

@@ -110,6 +110,8 @@ class Run:
                 f"{self.resolved.spec.name} ({counts}; the last: {self.last_failure}); tvm-edge "
                 "doctor says what is wrong with the device"
             )
+        # After the last measurement it ended nothing, and is still what the caller is to do.
+        interrupted = interrupted or self.interrupt.noted
         return self._result(search, monotonic() - start, interrupted)
 
     @contextmanager
