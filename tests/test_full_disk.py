@@ -14,7 +14,7 @@ from tests.mounts import Mount, leave_free
 from tests.records.made import record
 from tests.runtime.support import run_python
 from tvm_edge.cli.run import _write as write_outputs
-from tvm_edge.records import write_lines
+from tvm_edge.records import Database, write_lines
 
 STEP = 4096
 OLD = b"what was there"
@@ -112,3 +112,27 @@ def test_a_full_temporary_folder(small_disk: Path, tmp_path: Path) -> None:
     target.write_bytes(OLD)
     assert int(run_python(EXPORTS, small_disk, target)) > 3
     tvm_edge.load(target)
+
+
+def test_a_database(small_disk: Path) -> None:
+    """All of a batch or nothing, and what was committed before stays."""
+    path = small_disk / "device.sqlite3"
+    old, new = [record(number) for number in range(5)], [record(number) for number in range(5, 60)]
+    with Database(path) as database:
+        database.add(old)
+    for refused in range(200):
+        leave_free(small_disk, refused * STEP)
+        try:
+            with Database(path) as database:
+                database.add(new)
+        except tvm_edge.RecordError as err:
+            assert str(path) in str(err)
+        else:
+            break
+        finally:
+            (small_disk / "filler").unlink()
+        with Database(path) as database:
+            assert set(database.all()[0]) == set(old) and not database.damages()
+    assert refused > 5
+    with Database(path) as database:
+        assert set(database.all()[0]) == {*old, *new}

@@ -34,19 +34,26 @@ def own_name(what: str) -> str:
 
 
 @contextmanager
-def temporary_folder(what: str) -> Iterator[Path]:
-    """Make a folder among temporary files for as long as the block runs.
+def temporary_folder(what: str, beside: Path | None = None) -> Iterator[Path]:
+    """Make a folder for as long as the block runs.
+
+    Parameters
+    ----------
+    what : str
+        A word for its name.
+    beside : Path, optional
+        Where, by a hidden name; default among temporary files.
 
     Raises
     ------
     OSError
         It cannot be made.
     """
-    root = Path(tempfile.gettempdir())
+    root = beside or Path(tempfile.gettempdir())
     if (os.getpid(), str(root)) not in _swept:
         _swept.add((os.getpid(), str(root)))
-        remove_leftovers(root)
-    folder = root / own_name(what)
+        remove_leftovers(root, hidden=beside is not None)
+    folder = root / ("." * (beside is not None) + own_name(what))
     folder.mkdir(mode=0o700)
     try:
         yield folder
