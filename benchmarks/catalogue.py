@@ -73,6 +73,8 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "records": Benchmark("benchmarks.tuning.records"),
     "startup": Benchmark("benchmarks.runtime.startup", "an installed tvm-edge"),
     "compilations": Benchmark("benchmarks.runtime.compilations"),
+    "interrupts": Benchmark("benchmarks.runtime.interrupts", "onnx, a C++ compiler"),
+    "kills": Benchmark("benchmarks.runtime.kills", "onnx, a C++ compiler, OpenCL"),
     "opencl_runtime": Benchmark("benchmarks.runtime.opencl_runtime", "OpenCL, gcc, g++"),
     "pipeline": Benchmark("benchmarks.runtime.pipeline", _GPU),
     "fallback": Benchmark("benchmarks.runtime.fallback", _GPU),

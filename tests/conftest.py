@@ -18,6 +18,7 @@ import pytest
 import tvm
 
 import tvm_edge
+from tests.mounts import Mount, mounting
 from tests.onnx_models import conv_relu, random_input
 from tvm_edge import opencl
 from tvm_edge.compiler import compilation, kernel_objects, parallel_fusion
@@ -234,3 +235,10 @@ def large_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def slow_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile for this machine's GPU as if it were far slower than the CPU beside it."""
     _compile_as_if(monkeypatch, on_cpu=False, peak_gflops=1.0, bandwidth_gbs=0.5)
+
+
+@pytest.fixture
+def mount_tmpfs() -> Iterator[Mount]:
+    """Mount a tmpfs with options on a folder until the test ends."""
+    with mounting() as mount:
+        yield mount

@@ -133,9 +133,13 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"tvm_edge.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'tvm_edge' has no attribute {name!r}")
-    if _HOME[name] in ("compiler.driver", "hardware", "tuning"):
-        importlib.import_module("tvm_edge.extras").require_compiler()
-    value = getattr(importlib.import_module(f"tvm_edge.{_HOME[name]}"), name)
+    from tvm_edge.interrupts import hold_interrupts
+
+    # TVM's import calls Python from C++, and what is imported by half cannot be imported again.
+    with hold_interrupts():
+        if _HOME[name] in ("compiler.driver", "hardware", "tuning"):
+            importlib.import_module("tvm_edge.extras").require_compiler()
+        value = getattr(importlib.import_module(f"tvm_edge.{_HOME[name]}"), name)
     globals()[name] = value
     return value
 

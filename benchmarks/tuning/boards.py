@@ -50,7 +50,7 @@ def _serve(tracker: str, port: str, sleep: str, folder: Path) -> dict[str, Any]:
     level = logging.WARNING
     first = int(port)
     given = listener.Listen("127.0.0.1", first, first + 1, at, _KEY, folder, level)
-    listener._server(given).thread.join()
+    listener._server(given, listener._listening(given)).join()
     return {}
 
 

@@ -25,7 +25,7 @@ __all__ = ["Edit", "apply", "random_edits"]
 Edit = list[Any]
 """Name of the edit and its arguments, as JSON has them."""
 
-_MEMBERS = ("manifest.json", "library.so", "weights.bin", "programs.bin")
+_MEMBERS = ("manifest.json", "library.so", "smaller.so", "weights.bin", "programs.bin")
 _VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 3, 64, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**64,
     10**40, 0.5, -0.0, 1e308, float("nan"), float("inf"), "", "0", "x", "\ud800", "a\0b", "ü" * 50,

@@ -45,7 +45,16 @@ _LARGEST = 50_000  # bytes of a corpus file
 _MAKE_ARTIFACT = """
 import sys, tvm_edge
 from tests.onnx_models import conv_relu
-tvm_edge.compile(conv_relu(), "llvm").export(sys.argv[1])
+path, target = sys.argv[1:]
+compiled = tvm_edge.compile(conv_relu(), target, fallback="auto" if target == "llvm" else "none")
+if target == "opencl":  # the CPU's driver allows large work-groups: none are smaller by themselves
+    from tvm_edge.compiler.build import BuiltLibrary
+    from tvm_edge.report import Launches
+    library = compiled._library
+    launches = Launches(compiled.report.kernels, ())
+    same = BuiltLibrary(library._executable, library._resolved, None, launches)
+    library._make_smaller = lambda: same
+compiled.export(path, embed_programs=target == "opencl")
 """
 
 
@@ -56,10 +65,10 @@ def lay_out(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
 
 
-def sound_artifact(folder: Path) -> bytes:
-    """An exported model."""
+def sound_artifact(folder: Path, target: str = "llvm") -> bytes:
+    """An exported model; for OpenCL with built programs, and with smaller work-groups."""
     path = folder / "sound.tvme"
-    subprocess.run([sys.executable, "-c", _MAKE_ARTIFACT, path], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-c", _MAKE_ARTIFACT, path, target], cwd=ROOT, check=True)
     return path.read_bytes()
 
 
@@ -73,10 +82,18 @@ class Fuzzer:
         Where findings go.
     wrong : path or None
         Where models with wrong results go.
+    target : {"llvm", "opencl"}
+        Of models and of the sound artifact.
     """
 
-    def __init__(self, kind: str, corpus: Path | None, wrong: Path | None = None) -> None:
-        self.kind = kind
+    def __init__(
+        self,
+        kind: str,
+        corpus: Path | None,
+        wrong: Path | None = None,
+        target: str = "llvm",
+    ) -> None:
+        self.kind, self.target = kind, target
         self.counts: Counter[str] = Counter()
         self.findings: Counter[str] = Counter()
         self._corpus, self._wrong = corpus, wrong
@@ -84,7 +101,7 @@ class Fuzzer:
         self.folder = Path(self._home.name)
         self._worker, self._judge = Worker(), Worker("tests.fuzz.oracle")
         lay_out(self.folder)
-        self.sound = sound_artifact(self.folder) if kind == "artifact" else b""
+        self.sound = sound_artifact(self.folder, target) if kind == "artifact" else b""
 
     def __enter__(self) -> Fuzzer:
         return self
@@ -111,7 +128,9 @@ class Fuzzer:
             return self._worker.feed(kind=self.kind, path=str(path))
         results = self.folder / "results.npz"
         results.unlink(missing_ok=True)
-        outcome = self._worker.feed(kind="model", path=str(path), seed=seed, save=str(results))
+        outcome = self._worker.feed(
+            kind="model", path=str(path), seed=seed, save=str(results), target=self.target
+        )
         if outcome.what == "ok" and results.exists() and self._wrong is not None:
             verdict = self._judge.feed(path=str(path), results=str(results))
             self.counts[f"onnxruntime: {verdict.what}"] += 1
@@ -193,10 +212,11 @@ def run(
     corpus: Path | None,
     wrong: Path | None,
     sources: Sequence[str] = (),
+    target: str = "llvm",
 ) -> Fuzzer:
     """One job."""
     deadline = time.monotonic() + 60 * minutes
-    with Fuzzer("model" if kind == "bytes" else kind, corpus, wrong) as fuzzer:
+    with Fuzzer("model" if kind == "bytes" else kind, corpus, wrong, target) as fuzzer:
         if kind == "bytes":
             from tests.fuzz.guided import found_by_coverage
 
@@ -228,6 +248,12 @@ def main() -> int:
         default=[],
         help="of models; default: all, may be given several times",
     )
+    parser.add_argument(
+        "--target",
+        choices=("llvm", "opencl"),
+        default="llvm",
+        help="of models, and of the artifact that is damaged",
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     corpus = options.corpus or CORPUS / ("model" if options.kind == "bytes" else options.kind)
@@ -239,7 +265,15 @@ def main() -> int:
         ]
         return max(job.wait() for job in jobs)
     print(f"{options.kind}: {options.minutes} minutes from seed {options.seed}", flush=True)
-    fuzzer = run(options.kind, options.minutes, options.seed, corpus, options.wrong, options.source)
+    fuzzer = run(
+        options.kind,
+        options.minutes,
+        options.seed,
+        corpus,
+        options.wrong,
+        options.source,
+        options.target,
+    )
     for what, count in fuzzer.counts.most_common():
         print(f"{count:8d}  {what}")
     for key, count in fuzzer.findings.most_common():

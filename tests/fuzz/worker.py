@@ -235,14 +235,14 @@ def run_inputs(specs: Any, seed: int) -> dict[str, np.ndarray]:
     return values
 
 
-def feed_model(path: str, seed: int, shapes: Any, save: str) -> Outcome:
+def feed_model(path: str, seed: int, shapes: Any, save: str, target: str) -> Outcome:
     """Compile a file and run it once if it compiles to something of sensible size."""
     import tvm_edge
 
     content = Path(path).read_bytes()
     # External data is read beside a path only.
     model = tvm_edge.compile(
-        path if b"location" in content else content, "llvm", input_shapes=shapes or None
+        path if b"location" in content else content, target, input_shapes=shapes or None
     )
     assert model.report.summary() and repr(model)
     if sum(math.prod(spec.typical_shape) for spec in model.inputs) > 1e6:
@@ -287,10 +287,17 @@ def feed_programs(path: str) -> Outcome:
     return Outcome("ok")
 
 
-def answer(kind: str, path: str, seed: int = 0, shapes: Any = None, save: str = "") -> Outcome:
+def answer(
+    kind: str,
+    path: str,
+    seed: int = 0,
+    shapes: Any = None,
+    save: str = "",
+    target: str = "llvm",
+) -> Outcome:
     """One request."""
     if kind == "model":
-        return feed_model(path, seed, shapes, save)
+        return feed_model(path, seed, shapes, save, target)
     return {"artifact": feed_artifact, "programs": feed_programs}[kind](path)
 
 

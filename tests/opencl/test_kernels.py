@@ -80,6 +80,38 @@ __kernel void fill_like(__global float* y, float value, int count) {
             kernel["fill_like"](programs.pointer(out), *wrong, 1)
 
 
+def add_one() -> Any:
+    """``add_one(a, b, groups, items)``, whose arguments nobody checks before the runtime."""
+    signature = (("handle", "handle"), ("blockIdx.x", "threadIdx.x"))
+    return programs.from_source(programs.ADD_ONE_SOURCE, {"add_one": signature})["add_one"]
+
+
+def test_what_is_no_pointer_and_no_size_is_refused(device: Any) -> None:
+    """The bits of a number would be an address, those of an object a number of work-groups."""
+    out, run = upload(ramp(programs.N)), add_one()
+    pointer = programs.pointer(out)
+    for arguments in (
+        (pointer, out.data_ptr(), 4, 16),
+        (pointer, 0.5, 4, 16),
+        (pointer, out, 4, 16),
+        (pointer, pointer, pointer, 16),
+        (pointer, pointer, 4.0, 16),
+        (pointer, pointer, 4, None),
+    ):
+        with pytest.raises(TypeError, match="add_one"):
+            run(*arguments)
+    np.testing.assert_array_equal(out.numpy(), ramp(programs.N))
+
+
+def test_more_work_items_than_a_number_can_say(device: Any) -> None:
+    """The product of both would be a small number, and part of the work silently left out."""
+    out = upload(ramp(programs.N))
+    pointer = programs.pointer(out)
+    with pytest.raises(ValueError, match="more than a number can say"):
+        add_one()(pointer, pointer, (1 << 60) + 4, 16)
+    np.testing.assert_array_equal(out.numpy(), ramp(programs.N))
+
+
 def test_scalars_of_several_widths_between_buffers(device: Any) -> None:
     out = empty((programs.N,))
     programs.mixed_scalars()(-5, 0.25, upload(ramp(programs.N)), 3 << 33, -300, out)

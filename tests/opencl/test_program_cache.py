@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -18,6 +19,10 @@ from tests.opencl.cache_child import run_both
 from tests.opencl.support import ROOT, child_environment, worker
 
 Start = Callable[..., dict[str, int]]
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.clbin"))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +42,7 @@ def once_filled(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cache")
     stats = start(folder)
     assert (stats["built"], stats["from_disk"], stats["stored"]) == (2, 0, 2)
-    assert len(list(folder.iterdir())) == 2
+    assert len(entries(folder)) == 2
     return folder
 
 
@@ -77,7 +82,7 @@ def nothing(data: bytes) -> bytes:
 def test_a_damaged_entry_is_built_again(
     start: Start, filled: Path, damage: Callable[[bytes], bytes]
 ) -> None:
-    for entry in filled.iterdir():
+    for entry in entries(filled):
         entry.write_bytes(damage(entry.read_bytes()))
     stats = start(filled)
     assert (stats["built"], stats["from_disk"], stats["damaged"]) == (2, 0, 2)
@@ -87,7 +92,7 @@ def test_a_damaged_entry_is_built_again(
 
 def test_another_programs_entry_is_not_taken(start: Start, filled: Path) -> None:
     """Sound, and under the wrong name: two keys may hash alike."""
-    first, second = sorted(filled.iterdir())
+    first, second = entries(filled)
     shutil.copy(first, second)
     stats = start(filled)
     assert (stats["built"], stats["from_disk"]) == (1, 1)
@@ -137,14 +142,14 @@ def test_the_cache_can_be_off(start: Start, tmp_path: Path) -> None:
 
 def test_the_folder_is_the_users_cache(start: Start, tmp_path: Path) -> None:
     start(None, XDG_CACHE_HOME=tmp_path / "xdg")
-    assert len(list((tmp_path / "xdg" / "tvm-edge" / "opencl").iterdir())) == 2
+    assert len(entries(tmp_path / "xdg" / "tvm-edge" / "opencl")) == 2
 
 
 def test_the_oldest_entries_make_room(start: Start, filled: Path) -> None:
     """A bound of 1 MiB, a folder with three: the new ones stay, the oldest go."""
-    entry = max(filled.iterdir(), key=lambda path: path.stat().st_size)
+    entry = max(entries(filled), key=lambda path: path.stat().st_size)
     content = entry.read_bytes() + b"\0" * (200 << 10)
-    for old in list(filled.iterdir()):
+    for old in entries(filled):
         old.unlink()
     for i in range(15):
         filler = filled / f"{i:032x}{entry.suffix}"
@@ -152,17 +157,17 @@ def test_the_oldest_entries_make_room(start: Start, filled: Path) -> None:
         os.utime(filler, (1_000_000_000 + i, 1_000_000_000 + i))
     stats = start(filled, TVM_EDGE_OPENCL_CACHE_SIZE=1)
     assert stats["stored"] == 2
-    kept = [path for path in filled.iterdir() if path.name.startswith("0000")]
-    assert sum(path.stat().st_size for path in filled.iterdir()) <= 1 << 20
+    kept = [path for path in entries(filled) if path.name.startswith("0000")]
+    assert sum(path.stat().st_size for path in entries(filled)) <= 1 << 20
     assert kept and min(int(path.stem, 16) for path in kept) == 15 - len(kept)
     assert start(filled, TVM_EDGE_OPENCL_CACHE_SIZE=1)["from_disk"] == 2
 
 
 def test_a_used_entry_is_young(start: Start, filled: Path) -> None:
-    for entry in filled.iterdir():
+    for entry in entries(filled):
         os.utime(entry, (1_000_000_000, 1_000_000_000))
     start(filled)
-    assert all(entry.stat().st_mtime > 1_500_000_000 for entry in filled.iterdir())
+    assert all(entry.stat().st_mtime > 1_500_000_000 for entry in entries(filled))
 
 
 def test_processes_that_write_at_once(start: Start, modules: Path, tmp_path: Path) -> None:
@@ -179,5 +184,95 @@ def test_processes_that_write_at_once(start: Start, modules: Path, tmp_path: Pat
         assert child.returncode == 0
         stats = json.loads(output)
         assert stats["built"] + stats["from_disk"] == 2 and stats["damaged"] == 0
-    assert len(list(folder.iterdir())) == 2, "half-written files stayed"
+    assert len(list(folder.iterdir())) == 3, "half-written files stayed"  # two, and the key
     assert start(folder)["from_disk"] == 2
+
+
+def plant_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "file").write_text("")
+
+
+def plant_endless(path: Path) -> None:
+    """More than memory, and no blocks on the disk."""
+    path.touch(0o600)
+    os.truncate(path, 1 << 40)
+
+
+PLANTS: dict[str, Callable[[Path], None]] = {
+    "folder": plant_folder,
+    "fifo": lambda path: os.mkfifo(path, 0o600),
+    "link": lambda path: path.symlink_to("/dev/zero"),
+    "link to nothing": lambda path: path.symlink_to(path),
+    "endless": plant_endless,
+}
+
+
+@pytest.mark.parametrize("plant", PLANTS)
+def test_what_is_no_file_of_ours_does_no_harm(
+    start: Start, filled: Path, tmp_path: Path, plant: str
+) -> None:
+    """Foreign errors, and a wait for ever for whoever writes into a FIFO."""
+    for entry in entries(filled):
+        entry.unlink()
+        PLANTS[plant](entry)
+    stats = start(filled)
+    assert (stats["built"], stats["from_disk"]) == (2, 0)
+    assert stats["damaged"] == (1 if plant == "endless" else 2)  # the bound has the second go
+    again = start(filled)
+    # A folder with something in it stays where it is.
+    assert again["from_disk"] == (0 if plant == "folder" else 2)
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_an_entry_that_others_may_write_is_not_used(start: Start, filled: Path, mode: int) -> None:
+    for entry in entries(filled):
+        entry.chmod(mode)
+    stats = start(filled)
+    assert (stats["built"], stats["from_disk"], stats["damaged"]) == (2, 0, 2)
+    assert all(entry.stat().st_mode & 0o777 == 0o600 for entry in entries(filled))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_an_entry_of_another_user_is_not_used(start: Start, filled: Path) -> None:
+    for entry in entries(filled):
+        os.chown(entry, 1, 1)
+    stats = start(filled)
+    assert (stats["built"], stats["from_disk"]) == (2, 0)
+
+
+@pytest.mark.parametrize("harm", ["read by others", "another", "cut", "fifo", "link"])
+def test_without_the_secret_nothing_is_used(
+    start: Start, filled: Path, tmp_path: Path, harm: str
+) -> None:
+    """Whoever has the key can make entries; one that is not ours is replaced."""
+    key = filled / ".key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    content = key.read_bytes()
+    if harm == "read by others":
+        key.chmod(0o640)
+    elif harm == "fifo":
+        key.unlink()
+        os.mkfifo(key, 0o600)
+    elif harm == "link":
+        key.rename(tmp_path / "elsewhere")
+        key.symlink_to(tmp_path / "elsewhere")
+    else:
+        key.write_bytes(content[:5] if harm == "cut" else bytes(16))
+    stats = start(filled)
+    assert (stats["built"], stats["from_disk"], stats["stored"]) == (2, 0, 2)
+    assert key.read_bytes() != content
+    assert start(filled)["from_disk"] == 2
+
+
+def test_what_a_killed_writer_left_is_removed(start: Start, filled: Path) -> None:
+    left, lives = filled / ".writing-killed", filled / ".writing-lives"
+    left.write_bytes(b"half an entry")
+    with lives.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        start(filled)
+        assert not left.exists() and lives.exists()
+
+
+def test_a_size_beyond_all_numbers(start: Start, filled: Path) -> None:
+    assert start(filled, TVM_EDGE_OPENCL_CACHE_SIZE=2**63 - 1)["from_disk"] == 2

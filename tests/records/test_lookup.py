@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 from tests.records.made import DEVICE, failure, record, workload
+from tvm_edge.errors import RecordError
 from tvm_edge.records import (
     Database,
     RecordLibrary,
@@ -68,3 +76,85 @@ def test_a_record_that_is_damaged_inside_is_left_out_and_said(tmp_path: Path) ->
         ]
         (said,) = library.warnings
     assert "schema 7" in said and "mali-g52" in said
+
+
+def all_of(library: RecordLibrary, count: int) -> list[TuningRecord]:
+    return [
+        each.record
+        for number in range(count)
+        for each in library.of_device(workload(number), "opencl")
+    ]
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> tuple[Path, list[TuningRecord]]:
+    """A database of some 40 pages, and its records."""
+    records = [record(number, knob, 1.0 + knob) for number in range(40) for knob in range(5)]
+    add_records(tmp_path, records)
+    path = store_of(tmp_path, DEVICE.key)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return path, records
+
+
+@pytest.mark.parametrize("place", [0.3, 0.5, 0.9])
+def test_damage_in_the_middle_is_said_once_and_costs_its_page(
+    tmp_path: Path, many: tuple[Path, list[TuningRecord]], place: float
+) -> None:
+    """SQLite reads a page that is not asked about on its way without a word."""
+    path, records = many
+    content = bytearray(path.read_bytes())
+    start = int(len(content) * place) // 4096 * 4096
+    content[start : start + 4096] = np.random.default_rng(0).bytes(4096)
+    path.write_bytes(content)
+    with RecordLibrary(DEVICE, tmp_path, tmp_path / "none") as library:
+        found = all_of(library, 40)
+        (said,) = library.warnings
+    assert str(path) in said and f"{len(found)} records" in said
+    assert set(found) <= set(records) and len(found) > 0.9 * len(records)
+    with RecordLibrary(DEVICE, tmp_path, tmp_path / "none") as library:
+        assert all_of(library, 40) == found and not library.warnings
+    (aside,) = path.parent.glob("*.damaged-*[0-9]")
+    assert aside.read_bytes() == content, "nothing is deleted"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_flipped_bit_makes_another_record(
+    tmp_path: Path, many: tuple[Path, list[TuningRecord]], seed: int
+) -> None:
+    """Whatever a bit does to the pages, what compile chooses by was measured."""
+    path, records = many
+    whole, rng = path.read_bytes(), np.random.default_rng(seed)
+    known = {(each.identity, each.cost) for each in records}
+    for _ in range(4):
+        content = bytearray(whole)
+        for at in rng.integers(100, len(content), 3):
+            content[at] ^= 1 << int(rng.integers(8))
+        for each in path.parent.iterdir():
+            each.unlink()
+        path.write_bytes(content)
+        with RecordLibrary(DEVICE, tmp_path, tmp_path / "none") as library:
+            assert {(each.identity, each.cost) for each in all_of(library, 40)} <= known
+
+
+def plant_empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("plant", "words"),
+    [(plant_empty, "empty file"), (Path.mkdir, "is a folder"), (os.mkfifo, "no regular file")],
+)
+def test_what_stands_in_a_databases_place_is_named(
+    tmp_path: Path, plant: Callable[[Path], None], words: str
+) -> None:
+    path = store_of(tmp_path, DEVICE.key)
+    path.parent.mkdir()
+    plant(path)
+    with RecordLibrary(DEVICE, tmp_path, tmp_path / "none") as library:
+        assert not all_of(library, 1)
+        (said,) = library.warnings
+    assert str(path) in said and words in said
+    if words != "empty file":  # which becomes a database
+        with pytest.raises(RecordError, match=words):
+            add_records(tmp_path, [record()])

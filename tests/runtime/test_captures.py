@@ -289,7 +289,7 @@ def test_ctrl_c_is_held_back_where_a_run_may_record(
         held.append(None)
         return nullcontext()
 
-    monkeypatch.setattr(session, "defer_interrupt", defer)
+    monkeypatch.setattr(session, "hold_interrupts", defer)
     compiled = as_on_cuda(model, monkeypatch)
     x = {"data": random_input((4, 16)), "which": np.array(True)}
     found = []

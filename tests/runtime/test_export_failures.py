@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,24 +11,9 @@ import onnx
 import pytest
 
 import tvm_edge
+from tests.mounts import Mount
 from tests.runtime.support import run_python
 from tvm_edge import ArtifactError, MissingDependencyError
-
-Mount = Callable[[Path, str], None]
-
-
-@pytest.fixture
-def mount_tmpfs() -> Iterator[Mount]:
-    """Mount a tmpfs with options on a folder until the test ends."""
-    with ExitStack() as stack:
-
-        def mount(folder: Path, options: str) -> None:
-            command = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
-            if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
-                pytest.skip("mounting a tmpfs needs root and a namespace that allows it")
-            stack.callback(subprocess.run, ["umount", str(folder)], check=True)
-
-        yield mount
 
 
 @pytest.fixture
@@ -76,6 +59,29 @@ def test_a_model_may_be_exported_over_its_own_file(
     model.export(path)
     np.testing.assert_array_equal(model.run({"data": image})["pooled"], before)
     np.testing.assert_array_equal(tvm_edge.load(path).run({"data": image})["pooled"], before)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/null", path)])
+def test_what_is_no_regular_file_is_not_replaced(
+    compiled_small: tvm_edge.CompiledModel, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    """As root it replaced a device; a FIFO that nobody reads would wait for ever."""
+    path = tmp_path / "model.tvme"
+    make(path)
+    before = path.lstat()
+    refused(compiled_small, path, "regular file")
+    assert (path.lstat().st_ino, path.lstat().st_mode) == (before.st_ino, before.st_mode)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_and_its_file_is_replaced(
+    compiled_small: tvm_edge.CompiledModel, tmp_path: Path
+) -> None:
+    real, link = tmp_path / "real.tvme", tmp_path / "link.tvme"
+    real.write_bytes(b"the old artifact")
+    link.symlink_to(real)
+    compiled_small.export(link)
+    assert link.is_symlink() and tvm_edge.load(real).outputs == compiled_small.outputs
 
 
 def test_a_long_file_name(compiled_small: tvm_edge.CompiledModel, tmp_path: Path) -> None:

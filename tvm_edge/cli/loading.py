@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tvm_edge.cli import printing
 from tvm_edge.errors import InputError
+from tvm_edge.files import temporary_folder
 
 if TYPE_CHECKING:
     from tvm_edge.rpc import Remote
@@ -79,7 +79,7 @@ def opened_model(
                     "the model",
                     name=option,
                 )
-    with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
+    with temporary_folder("artifact") as folder:
         if not is_artifact:
             with printing.compiling(source) as progress, printing.plain_warnings():
                 model = tvm_edge.compile(
@@ -94,7 +94,7 @@ def opened_model(
             if rpc_tracker is None and rpc_key is None:
                 yield model
                 return
-            source = str(model.export(Path(folder) / f"{Path(source).stem}.tvme"))
+            source = str(model.export(folder / f"{Path(source).stem}.tvme"))
         # Not before: a board serves nobody else while it is ours.
         with connected(rpc_tracker, rpc_key) as board:
             with printing.progress(f"loading {source}"):

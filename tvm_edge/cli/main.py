@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import click
 
 from tvm_edge._version import __version__
 from tvm_edge.errors import TvmEdgeError
+from tvm_edge.interrupts import on_second_interrupt
 
 __all__ = ["cli", "main"]
 
-_INTERNAL, _INTERRUPTED = 1, 130
+_INTERNAL, _OUT_OF_MEMORY, _INTERRUPTED = 1, 4, 130
 
 # Command → module; a module is imported when its command runs, so that --help is instant.
 _COMMANDS = {
@@ -73,20 +79,77 @@ def cli(verbose: int) -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line and exit the process with its status."""
     try:
-        cli.main(args=arguments, prog_name="tvm-edge", standalone_mode=False)
-    except click.ClickException as err:
-        err.show()
-        sys.exit(err.exit_code)
-    except TvmEdgeError as err:
-        click.echo(f"error: {err}", err=True)
-        sys.exit(err.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+        with _interrupts_noted() as interrupted:
+            status = _run(arguments, interrupted)
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
+    if status == _INTERRUPTED:
         click.echo("interrupted", err=True)
-        sys.exit(_INTERRUPTED)
+    if status:
+        sys.exit(status)
+
+
+@contextmanager
+def _interrupts_noted() -> Iterator[Callable[[], bool]]:
+    """Remember that Ctrl-C came, and end the process at a second one; yields whether it came.
+
+    ``KeyboardInterrupt`` alone may be lost: a finaliser cannot raise, and libraries turn it into
+    other errors.
+    """
+    came: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            _end_now()
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:  # ignored, as of a job in the background
+        yield lambda: False
+        return
+    on_second_interrupt(_end_now)
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        on_second_interrupt(None)
+
+
+def _end_now() -> None:
+    """End without waiting for what the first Ctrl-C waits for, a pass in TVM's C++ say."""
+    show_cursor = b"\x1b[?25h" if sys.stderr.isatty() else b""  # a spinner had hidden it
+    os.write(2, show_cursor + b"interrupted\n")
+    os._exit(_INTERRUPTED)
+
+
+def _run(arguments: list[str] | None, interrupted: Callable[[], bool]) -> int:
+    """Run a command; return its exit status, or what happened in place of it if Ctrl-C came."""
+    status, message = 0, ""
+    try:
+        cli.main(args=arguments, prog_name="tvm-edge", standalone_mode=False)
+    except click.Abort:
+        return _INTERRUPTED
+    except click.ClickException as err:
+        if not interrupted():
+            err.show()
+        status = err.exit_code
+    except TvmEdgeError as err:
+        status, message = err.exit_code, f"error: {err}"
+    except MemoryError as err:
+        status = _OUT_OF_MEMORY
+        reason = f" ({err})" if str(err) else ""
+        message = f"error: out of memory{reason}; raise the limit, or give a smaller model"
     except Exception as err:  # a bug: say so, and show where when asked
         verbose = logging.getLogger("tvm_edge").isEnabledFor(logging.INFO)
         if verbose:
             logging.getLogger("tvm_edge").exception("internal error")
         advice = "" if verbose else "; run again with -v and report the traceback"
-        click.echo(f"internal error: {type(err).__name__}: {err}{advice}", err=True)
-        sys.exit(_INTERNAL)
+        message = f"internal error: {type(err).__name__}: {err}{advice}"
+        status = _INTERNAL
+    if interrupted():
+        return _INTERRUPTED
+    if message:
+        click.echo(message, err=True)
+    return status

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from tvm_edge.cli import options, printing
@@ -23,6 +25,25 @@ from tvm_edge.cli import options, printing
     type=click.IntRange(2, 65536),
     help="The first free port before this one is taken; default only --port.",
 )
+@click.option(
+    "--socket",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A Unix socket to listen on, for your own processes alone, in place of a port.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file with a secret, readable by you alone, that clients must prove to have. What is "
+    "sent is not encrypted.",
+)
+@click.option(
+    "--upload-limit",
+    type=click.IntRange(min=1),
+    metavar="MIB",
+    default=1024,
+    show_default=True,
+    help="Most MiB that files which clients sent take.",
+)
 @options.json_option
 def rpc_server_command(
     tracker: str | None,
@@ -30,6 +51,9 @@ def rpc_server_command(
     host: str,
     port: int,
     port_end: int | None,
+    socket: Path | None,
+    token_file: Path | None,
+    upload_limit: int,
     as_json: bool,
 ) -> None:
     """Serve this board to tvm-edge on other machines, until Ctrl-C or SIGTERM.
@@ -41,7 +65,16 @@ def rpc_server_command(
 
     with (
         ended_by_signals(),
-        BoardServer(host, port, port_end or port + 1, tracker=tracker, key=key) as server,
+        BoardServer(
+            host,
+            port,
+            port_end or port + 1,
+            tracker=tracker,
+            key=key,
+            socket=socket,
+            token_file=token_file,
+            upload_bytes=upload_limit << 20,
+        ) as server,
     ):
         info = server.describe()
         at = f"under the key {key} at the tracker {tracker}" if tracker else "without a tracker"

@@ -11,6 +11,7 @@ import numpy as np
 
 from tvm_edge.cli import loading, options, printing
 from tvm_edge.errors import InputError
+from tvm_edge.files import whole_file
 
 
 @click.command("run")
@@ -81,7 +82,7 @@ def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
     numpy.savez itself reserves the name "file" for its own parameter.
     """
-    with zipfile.ZipFile(path, "w") as archive:
+    with whole_file(path, streams=True) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
@@ -19,13 +18,14 @@ from tvm_ffi_orcjit import default_session
 from tvm_edge.compiler.kernel_objects import (
     BuiltKernels,
     build_kernels,
-    object_code,
-    temporary_folder_error,
+    temporary_files,
 )
+from tvm_edge.files import temporary_folder
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_intrinsics, opencl_pipeline
 from tvm_edge.lowering.cuda_compiler import cuda_compiler
 from tvm_edge.lowering.linker import find_linker
+from tvm_edge.lowering.object_files import object_code
 from tvm_edge.lowering.opencl_source import sources_rewritten
 from tvm_edge.report import Launches
 
@@ -109,13 +109,10 @@ class BuiltLibrary:
     @contextmanager
     def _files(self) -> Iterator[list[str]]:
         """Object files in a folder of their own: ORC tells their initialisers apart by the path."""
-        with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
-            paths = [Path(folder) / f"{number}.o" for number in range(len(self._objects))]
-            try:
-                for path, code in zip(paths, self._objects, strict=True):
-                    path.write_bytes(code)
-            except OSError as err:
-                raise temporary_folder_error(err) from err
+        with temporary_files(), temporary_folder("objects") as folder:
+            paths = [folder / f"{number}.o" for number in range(len(self._objects))]
+            for path, code in zip(paths, self._objects, strict=True):
+                path.write_bytes(code)
             yield [str(path) for path in paths]
 
 
@@ -125,7 +122,8 @@ def _host_objects(executable: tvm.runtime.Executable, resolved: ResolvedTarget) 
         executable.mod, False, json.dumps({"kind": "llvm", "mtriple": resolved.triple}), ""
     )
     host = executable.mod._collect_dso_modules()
-    return [object_code(module) for module in (*host, imports)]
+    with temporary_files():
+        return [object_code(module) for module in (*host, imports)]
 
 
 def build(

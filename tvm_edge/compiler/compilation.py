@@ -85,7 +85,7 @@ class Clock:
         start = perf_counter()
         try:
             yield
-        except TvmEdgeError:
+        except (TvmEdgeError, MemoryError):
             raise
         # A model is anybody's file, and TVM meets what it did not foresee with any exception.
         except Exception as err:

@@ -26,6 +26,7 @@ from tvm_edge.compiler.pipeline import PIPELINE, in_smaller_groups
 from tvm_edge.errors import CompilationError, TvmEdgeWarning, UnsupportedOperatorError
 from tvm_edge.frontend import GivenInputs, GivenLength, survey_model
 from tvm_edge.hardware import ResolvedTarget, resolve_target
+from tvm_edge.interrupts import hold_interrupts, raise_pending_interrupt
 from tvm_edge.lowering.deep_stack import on_deep_stack
 from tvm_edge.memory.budget import parse_budget
 from tvm_edge.memory.plans import AS_IS, Plan
@@ -200,6 +201,7 @@ def compile_with(
     return _compiled(model, target, Options(**options), **decided)
 
 
+@hold_interrupts()
 def lowered(model: Any, target: Any, options: Options, **decided: Any) -> Compilation:
     """Compile a model up to instructions and their report, by the plan that fits the budget.
 
@@ -224,10 +226,12 @@ def lowered(model: Any, target: Any, options: Options, **decided: Any) -> Compil
     return on_deep_stack(passes)
 
 
+@hold_interrupts()
 def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> CompiledModel:
     """Compile up to a model that runs; arguments as of :func:`lowered`."""
     num_threads = resolve_num_threads(options.num_threads)
     done = lowered(model, target, options, **decided)
+    raise_pending_interrupt()
     clock = done.clock
     with clock("build"):
         library = on_deep_stack(
@@ -240,7 +244,7 @@ def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> Comp
         )
     report = replace(done.report, seconds=clock.seconds)
     for message in report.warnings:
-        warnings.warn(message, TvmEdgeWarning, stacklevel=3)
+        warnings.warn(message, TvmEdgeWarning, stacklevel=4)
     _LOG.info("%s: %s", report.model, report.placement_line())
     owners = tuple(weight.device for weight in done.weights)
     devices = DevicePlan(done.placed.kinds, done.placed.inputs, owners)
@@ -277,6 +281,7 @@ def _smaller_groups(done: Compilation) -> Callable[[], BuiltLibrary] | None:
     return make
 
 
+@hold_interrupts()
 def analyze(
     model: Any,
     target: str | dict[str, Any] | tvm.target.Target,
@@ -336,6 +341,7 @@ tuning_logs
     )
 
 
+@hold_interrupts()
 def unmerged_kernels(
     model: Any,
     target: str | dict[str, Any] | tvm.target.Target,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +23,9 @@ from tvm_edge.compiler.kernel_cache import KernelCache, open_cache
 from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.host import allowed_cpus
 from tvm_edge.lowering.deep_stack import map_on_deep_stacks
+from tvm_edge.lowering.object_files import object_code
 
-__all__ = ["BuiltKernels", "build_kernels", "object_code", "optimised", "temporary_folder_error"]
+__all__ = ["BuiltKernels", "build_kernels", "optimised", "temporary_files"]
 
 _LENGTHS = 1
 """LLVM's level for functions that calculate lengths, which run once and have no loops."""
@@ -129,32 +130,20 @@ def _from_cache(task: _Task, pipeline: str, cache: KernelCache | None) -> tuple[
 def _object_code(task: _Task, pipeline: str) -> bytes:
     with task.target:
         built = tvm.tirx.build(task.mod, target=task.target, pipeline=pipeline)
-    return object_code(built)
+    with temporary_files():
+        return object_code(built)
 
 
-def object_code(module: tvm.runtime.Module) -> bytes:
-    """Return a module of LLVM's as an object file.
-
-    Raises
-    ------
-    ArtifactError
-        The temporary folder is full.
-    """
+@contextmanager
+def temporary_files() -> Iterator[None]:
+    """Raise errors of temporary files as :exc:`~tvm_edge.errors.ArtifactError`."""
     try:
-        with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
-            path = Path(folder) / "kernel.o"
-            module.write_to_file(str(path))
-            return path.read_bytes()
-    except (OSError, RuntimeError) as err:
-        raise temporary_folder_error(err) from err
-
-
-def temporary_folder_error(err: OSError | RuntimeError) -> ArtifactError:
-    """Return the error for object files that cannot be written."""
-    return ArtifactError(
-        f"the object files of the library cannot be written: {one_line(err)}; "
-        "check the space in the temporary folder (TMPDIR)"
-    )
+        yield
+    except OSError as err:
+        raise ArtifactError(
+            f"the object files of the library cannot be written: {one_line(err)}; "
+            "check the space in the temporary folder (TMPDIR)"
+        ) from err
 
 
 @functools.cache

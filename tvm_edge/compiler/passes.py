@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import tvm
 
 from tvm_edge.compiler.compilation import Clock, Compilation
+from tvm_edge.interrupts import raise_pending_interrupt
 from tvm_edge.schedules.typical import typical_lengths
 
 __all__ = [
@@ -120,6 +121,7 @@ class Pipeline:
         """Apply pass after pass, and yield each with what it made."""
         for number, each in enumerate(self.passes):
             compilation.clock.report(each.phase, number, len(self.passes))
+            raise_pending_interrupt()
             with compilation.clock(each.phase, each.name):
                 if not each.applies(compilation):
                     continue

@@ -27,6 +27,11 @@ def on_deep_stack(run: Callable[[], T]) -> T:
     """Call `run` on a thread of its own with a large stack; return what it returns, or raise.
 
     Context variables are those of the caller.
+
+    Raises
+    ------
+    MemoryError
+        There is none for the stack.
     """
     (result,) = map_on_deep_stacks(lambda _: run(), (None,), 1)
     return result
@@ -83,6 +88,11 @@ def _start(body: Callable[[], None]) -> threading.Thread:
         before = threading.stack_size(_BYTES)
         try:
             thread.start()
+        except RuntimeError as err:
+            raise MemoryError(
+                f"no memory for a stack of {_BYTES >> 20} MiB ({err}); raise the limit on address "
+                "space (ulimit -v)"
+            ) from err
         finally:
             threading.stack_size(before)
     return thread

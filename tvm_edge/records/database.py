@@ -7,14 +7,15 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tvm_edge.errors import RecordError
 from tvm_edge.records.json_lines import Damage
-from tvm_edge.records.sqlite_errors import lock_of, translated
+from tvm_edge.records.sqlite_errors import DamagedDatabase, lock_of, translated
 from tvm_edge.records.totals import Counts, Pruned
 from tvm_edge.records.tuning_record import TuningRecord, Workload
 
-__all__ = ["BEST", "Database"]
+__all__ = ["BEST", "COLUMNS", "Database", "Row", "record_of"]
 
 _APPLICATION = 0x54564D45  # "TVME"
 _LAYOUT = 1  # of the tables
@@ -36,6 +37,8 @@ CREATE TABLE records (
 CREATE INDEX best ON records (workload, kind, cost) WHERE cost IS NOT NULL;
 """
 
+COLUMNS = "device, kind, workload, template, version, config, cost, time, record"
+
 # As TuningRecord.standing: a measurement before a failure, then the later one.
 _ADD = """
 INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -44,10 +47,13 @@ DO UPDATE SET cost = excluded.cost, time = excluded.time, record = excluded.reco
 WHERE (excluded.cost IS NOT NULL, excluded.time, excluded.record) > (cost IS NOT NULL, time, record)
 """
 
-BEST = """
-SELECT record FROM records WHERE workload = ? AND kind = ? AND cost IS NOT NULL
+BEST = f"""
+SELECT {COLUMNS} FROM records WHERE workload = ? AND kind = ? AND cost IS NOT NULL
 ORDER BY cost, record LIMIT ?
 """
+
+Row = tuple[Any, ...]
+"""Values of :data:`COLUMNS`."""
 
 _PRUNED = """
 DELETE FROM records WHERE rowid NOT IN (
@@ -80,6 +86,16 @@ class Database:
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self.path = path
+        if (path.exists() or path.is_symlink()) and not path.is_file():
+            what = "a folder" if path.is_dir() else "no regular file"
+            raise RecordError(
+                f"{str(path)!r} is {what}, and the record database belongs there; move it away"
+            )
+        if readonly and path.exists() and not path.stat().st_size:
+            raise RecordError(
+                f"the record database {str(path)!r} is an empty file, as a full disk or a cut "
+                "copy leaves one; remove it, or put the database back"
+            )
         with translated(path):
             self._connection = _open(path, readonly=readonly)
         try:
@@ -140,7 +156,7 @@ class Database:
         """Return every record, those of a workload together, its best first, failures last."""
         with translated(self.path):
             rows = self._connection.execute(
-                "SELECT record FROM records "
+                f"SELECT {COLUMNS} FROM records "
                 "ORDER BY device, kind, workload, cost IS NULL, cost, record"
             ).fetchall()
         return self._read(rows)
@@ -193,11 +209,35 @@ class Database:
         broken = [Damage(str(self.path), text) for (text,) in found if text != "ok"]
         return broken + self.all()[1]
 
-    def _read(self, rows: list[tuple[str]]) -> tuple[list[TuningRecord], list[Damage]]:
+    def check_pages(self) -> None:
+        """Check the pages of a file that changed since somebody checked them.
+
+        SQLite itself notices damage in pages that it reads alone, and not in each of them. Of a
+        million records it takes seconds, so that a file beside the database says when it was done.
+
+        Raises
+        ------
+        DamagedDatabase
+        """
+        stamp = _stamp(self.path)
+        checked = self.path.with_name(f".{self.path.name}.checked")
+        with suppress(OSError, ValueError):
+            if checked.read_text() == stamp:
+                return
+        with translated(self.path):
+            (found,) = self._connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise DamagedDatabase(
+                f"the record database {str(self.path)!r} is damaged ({found.splitlines()[-1]})"
+            )
+        with suppress(OSError):  # it is only slower without
+            checked.write_text(stamp)
+
+    def _read(self, rows: list[Row]) -> tuple[list[TuningRecord], list[Damage]]:
         records, damages = [], []
-        for (text,) in rows:
+        for row in rows:
             try:
-                records.append(TuningRecord.from_json(text))
+                records.append(record_of(row))
             except RecordError as err:
                 damages.append(Damage(str(self.path), str(err)))
         return records, damages
@@ -253,6 +293,32 @@ def _open(path: Path, *, readonly: bool) -> sqlite3.Connection:
     )
 
 
-def _row(record: TuningRecord) -> tuple[object, ...]:
+def _stamp(path: Path) -> str:
+    """Return what changes when anybody writes to a database or its log."""
+    found = []
+    for each in (path, path.with_name(path.name + "-wal")):
+        with suppress(OSError):
+            status = each.stat()
+            # A log without content is there while somebody reads.
+            if status.st_size:
+                found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return repr(found)
+
+
+def record_of(row: Row) -> TuningRecord:
+    """Return a row's record.
+
+    Raises
+    ------
+    RecordError
+        It is none, or says something else than the columns beside it.
+    """
+    record = TuningRecord.from_json(row[-1])
+    if _row(record)[:-1] != tuple(row[:-1]):
+        raise RecordError("a record that differs from what the database says of it")
+    return record
+
+
+def _row(record: TuningRecord) -> Row:
     cost = record.cost if record.latencies else None
     return (*record.identity, cost, record.time, record.to_json())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_edge.errors import RecordError
+from tvm_edge.files import whole_file
 from tvm_edge.records.totals import Counts
 from tvm_edge.records.tuning_record import TuningRecord, Workload
 
@@ -158,24 +157,11 @@ def write_whole(path: Path, lines: Sequence[str]) -> None:
     RecordError
         It cannot be written.
     """
-    temporary = None
     try:
-        if path.exists() and not path.is_file():  # /dev/stdout
-            with path.open("w", encoding="utf-8") as stream:
-                stream.writelines(f"{line}\n" for line in lines)
-            return
         path.parent.mkdir(parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            os.fchmod(number, 0o644)
-            file.writelines(f"{line}\n" for line in lines)
-            file.flush()
-            os.fsync(number)
-        temporary.replace(path)
+        with whole_file(path, streams=True) as file:
+            file.writelines(f"{line}\n".encode() for line in lines)
     except OSError as err:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         raise RecordError(
             f"cannot write records to {str(path)!r}: {err.strerror}; make room or choose another "
             "path"

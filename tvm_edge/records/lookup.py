@@ -122,7 +122,8 @@ class RecordLibrary:
                 files.append(folder)
                 continue
             named = (store_of(folder, self._device.key, suffix) for suffix in (DATABASE, LINES))
-            files += [path for path in named if path.is_file()]
+            # What is there and no file is named, too.
+            files += [path for path in named if path.exists() or path.is_symlink()]
         return files
 
     def _of_vendor(self) -> list[Path]:
@@ -177,9 +178,15 @@ class RecordLibrary:
 
     def _opened(self, path: Path) -> LinesFile | Database | None:
         try:
-            return open_store(path)
+            return _checked(path)
+        except DamagedDatabase as err:
+            self._warnings[make_room(path, err)] = None
         except RecordError as err:
             self._give_up(path, err)
+            return None
+        try:
+            return _checked(path)  # what was saved of it
+        except RecordError:
             return None
 
     def _give_up(self, path: Path, err: RecordError) -> None:
@@ -193,3 +200,20 @@ class RecordLibrary:
             self._warnings[make_room(path, err)] = None
         else:
             self._warnings[f"{err}; compiled without it"] = None
+
+
+def _checked(path: Path) -> LinesFile | Database:
+    """Open a store, a database after a look at all of its pages.
+
+    Raises
+    ------
+    RecordError
+    """
+    store = open_store(path)
+    if isinstance(store, Database):
+        try:
+            store.check_pages()
+        except RecordError:
+            store.close()
+            raise
+    return store

@@ -11,6 +11,7 @@ from tvm_edge.errors import RecordError
 from tvm_edge.records.database import Database
 from tvm_edge.records.folders import DATABASE, LINES, store_of
 from tvm_edge.records.json_lines import LinesFile
+from tvm_edge.records.salvage import salvage
 from tvm_edge.records.sqlite_errors import DamagedDatabase, set_aside
 from tvm_edge.records.tuning_record import TuningRecord
 
@@ -94,6 +95,7 @@ def prepare_store(folder: Path, key: str) -> tuple[str, ...]:
 def _add(path: Path, records: Sequence[TuningRecord], warnings: list[str]) -> int:
     try:
         with Database(path) as database:
+            database.check_pages()
             return database.add(records)
     except DamagedDatabase as err:
         warnings.append(make_room(path, err))
@@ -102,14 +104,20 @@ def _add(path: Path, records: Sequence[TuningRecord], warnings: list[str]) -> in
 
 
 def make_room(path: Path, err: DamagedDatabase) -> str:
-    """Set a damaged database aside, and say so."""
+    """Set a damaged database aside, with a new one of its good records; say so."""
     try:
         aside = set_aside(path)
     except OSError as other:
         return f"{err}; it is left out, and cannot be renamed ({other.strerror or other})"
     if aside is None:
         return f"{err}; another process has set it aside"
+    try:
+        records = salvage(aside)
+        with Database(path) as database:
+            database.add(records)
+    except RecordError as other:
+        return f"{err}; it is now {str(aside)!r}, and no new one can be made: {other}"
     return (
-        f"{err}; it is now {str(aside)!r}, and records begin anew (what is left of it: "
-        f"sqlite3 {aside} .recover)"
+        f"{err}; it is now {str(aside)!r}, and the {len(records)} records that could be read are "
+        f"in a new database (to look for others: sqlite3 {aside} .recover)"
     )

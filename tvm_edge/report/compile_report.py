@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tvm_edge.errors import InputError
+from tvm_edge.files import whole_file
 from tvm_edge.report.decisions import Decisions, ModelAlone, Placement, read_kernels
 from tvm_edge.report.layouts import LayoutsInfo
 from tvm_edge.report.measured import Measured
@@ -100,7 +101,9 @@ class CompileReport(Decisions):
 
         target = Path(path)
         try:
-            target.write_text(page(self, profile), encoding="utf-8")
+            content = page(self, profile).encode()
+            with whole_file(target, streams=True) as file:
+                file.write(content)
         except OSError as err:
             raise InputError(
                 f"cannot write the report to {str(target)!r}: {err.strerror}; choose another path",

@@ -1,4 +1,4 @@
-"""Address ``host:port`` of a tracker or a server."""
+"""Address ``host:port`` of a tracker or a server, or ``unix:/path`` of a server."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from tvm_edge.errors import InputError
 __all__ = ["Address", "parse_address", "written"]
 
 Address = tuple[str, int]
+"""Host and port; of a Unix socket its absolute path, and 0."""
+
+_UNIX = "unix:"
 
 
 def parse_address(text: str, name: str = "address") -> Address:
     """Return host and port of ``"host:port"``; an IPv6 address stands in brackets.
+
+    Of ``"unix:/path"`` the path, and 0.
 
     Raises
     ------
     InputError
         Anything else.
     """
+    if isinstance(text, str) and text.startswith(f"{_UNIX}/"):
+        return text.removeprefix(_UNIX), 0
     host, colon, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
@@ -32,4 +39,6 @@ def parse_address(text: str, name: str = "address") -> Address:
 def written(address: Address) -> str:
     """Write an address as text; inverse of :func:`parse_address`."""
     host, port = address
+    if host.startswith("/"):
+        return f"{_UNIX}{host}"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +31,7 @@ from tvm_edge.rpc.agent_process import Call, Open, Request, Reserve, Upload
 from tvm_edge.rpc.board_info import BoardInfo
 from tvm_edge.rpc.failures import raised_on
 from tvm_edge.rpc.message import Message
+from tvm_edge.rpc.token import chosen_token
 
 __all__ = ["Agent", "Call", "Upload", "open_session"]
 
@@ -149,10 +151,10 @@ class Agent:
                 self.close()
             raise
 
-    def open(self, server: Address, match_key: str, seconds: float) -> None:
+    def open(self, server: Address, match_key: str, token: bytes | None, seconds: float) -> None:
         """Begin the session itself; for :func:`open_session`."""
         self.address = written(server)
-        self.call(Open(server, match_key), seconds)
+        self.call(Open(server, match_key, token, seconds), seconds)
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:
@@ -198,7 +200,13 @@ class Agent:
         )
 
 
-def open_session(address: str, key: str | None, *, seconds: float) -> Agent:
+def open_session(
+    address: str,
+    key: str | None,
+    *,
+    seconds: float,
+    token_file: str | os.PathLike[str] | None = None,
+) -> Agent:
     """Open a session with a board that has this version of tvm-edge and TVM.
 
     Parameters
@@ -209,22 +217,24 @@ def open_session(address: str, key: str | None, *, seconds: float) -> Agent:
         Of boards at a tracker; ``None`` for a server.
     seconds : float
         To wait for a board to be free.
+    token_file : path, optional
+        A file with the server's token; default the one that ``TVM_EDGE_RPC_TOKEN_FILE`` names.
 
     Raises
     ------
     InputError
-        `address` is no address.
+        `address` is no address, or the file of the token is none.
     DeviceUnavailableError
         No tracker, a key nobody serves, boards that stay busy, a server that is not ours or has
         other versions.
     DeviceLost
         The server does not answer.
     """
-    place = parse_address(address)
+    place, token = parse_address(address), chosen_token(token_file)
     if key is None:
         agent = Agent(address)
         with agent.closed_on_error():
-            agent.open(place, "", _OPEN_SECONDS)
+            agent.open(place, "", token, _OPEN_SECONDS)
             return _greeted(agent)
     end = monotonic() + seconds
     while True:
@@ -233,7 +243,7 @@ def open_session(address: str, key: str | None, *, seconds: float) -> Agent:
             with agent.closed_on_error():
                 left = max(end - monotonic(), 0.0)
                 grant = agent.call(Reserve(place, key, left), left + _ANSWER_SECONDS)
-                agent.open(grant.address, grant.match_key, _OPEN_SECONDS)
+                agent.open(grant.address, grant.match_key, token, _OPEN_SECONDS)
                 return _greeted(agent)
         except DeviceLost as err:
             # A board that died while it was registered; there may be another.

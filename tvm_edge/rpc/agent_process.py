@@ -8,6 +8,9 @@ from __future__ import annotations
 import hashlib
 import os
 import select
+import socket
+import struct
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +21,7 @@ from typing import Any
 from tvm_edge.child import connection_to_parent
 from tvm_edge.errors import DeviceLost, DeviceUnavailableError, InputError, TvmEdgeError, one_line
 from tvm_edge.rpc.address import Address, written
+from tvm_edge.rpc.token import TOKEN_VARIABLE, prove
 
 __all__ = ["Call", "Open", "Ready", "Request", "Reserve", "Upload"]
 
@@ -44,6 +48,8 @@ class Open:
 
     server: Address
     match_key: str
+    token: bytes | None = field(default=None, repr=False)
+    seconds: float = 10.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,43 @@ class Call:
 Request = Reserve | Open | Upload | Call
 
 
+def relayed_session(request: Open) -> Any:
+    """Open a session on a connection that TVM's client cannot open: by a token, or a Unix socket.
+
+    It then talks to a process that passes its words on. That process has no port which others of
+    this machine could use.
+    """
+    import tvm_ffi
+    from tvm import rpc
+    from tvm.rpc import base
+
+    host = request.server[0]
+    with (
+        socket.socket(socket.AF_UNIX)
+        if host.startswith("/")
+        else socket.create_connection(request.server, request.seconds)
+    ) as line:
+        if line.family == socket.AF_UNIX:
+            line.settimeout(request.seconds)
+            line.connect(host)
+        else:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if request.token is not None:
+            prove(line, request.token)
+        key = f"client:{request.match_key}".encode()
+        line.sendall(struct.pack("<ii", base.RPC_MAGIC, len(key)) + key)
+        (code,) = struct.unpack("<i", base.recvall(line, 4))
+        if code != base.RPC_CODE_SUCCESS:
+            raise ConnectionError("it does not know the key, or asks for a token")
+        (length,) = struct.unpack("<i", base.recvall(line, 4))
+        base.recvall(line, length)
+        line.settimeout(None)
+        line.set_inheritable(True)
+        relay = Path(__file__).with_name("relay.py")
+        command = (sys.executable, "-I", "-S", str(relay), str(line.fileno()))
+        return rpc.RPCSession(tvm_ffi.get_global_func("rpc.CreatePipeClient")(*command))
+
+
 class _Line:
     """Session of TVM's RPC."""
 
@@ -99,12 +142,16 @@ class _Line:
 
         self._server = request.server
         try:
-            self._session = rpc.connect(*request.server, request.match_key)
+            if request.token is None and not request.server[0].startswith("/"):
+                self._session = rpc.connect(*request.server, request.match_key)
+            else:
+                self._session = relayed_session(request)
         except Exception as err:  # of TVM's; the class says nothing
             raise DeviceLost(
                 f"no session with the server {written(request.server)} ({_reason(err)}); is "
                 "tvm-edge rpc-server running there, and not registered with a tracker? Of one "
-                "that is, give the tracker's address and the key"
+                "that is, give the tracker's address and the key; of one with a token, name the "
+                f"file that has it ({TOKEN_VARIABLE})"
             ) from err
         try:
             self._function("hello")

@@ -19,6 +19,7 @@ import tvm_ffi
 from tvm_edge.rpc.board_info import hello
 from tvm_edge.rpc.failures import failure_of
 from tvm_edge.rpc.message import BoardFunction, Message
+from tvm_edge.rpc.uploads import LIMIT, Uploads
 
 __all__ = ["board_functions", "register"]
 
@@ -27,19 +28,20 @@ _PREFIX = "tvm_edge.rpc."
 _LOG = logging.getLogger(__name__)
 
 
-def board_functions(uploads: Path) -> dict[str, BoardFunction]:
+def board_functions(uploads: Path, upload_bytes: int = LIMIT) -> dict[str, BoardFunction]:
     """Return all functions, with the state of one session.
 
     Parameters
     ----------
     uploads : path
         Folder of the files that clients sent.
+    upload_bytes : int
+        That all of them may take.
     """
     from tvm_edge.rpc.board_candidates import BoardCandidates
     from tvm_edge.rpc.board_models import BoardModels
-    from tvm_edge.rpc.uploads import Uploads
 
-    files = Uploads(uploads)
+    files = Uploads(uploads, upload_bytes)
     return {
         "hello": lambda _: hello(),
         "describe": _describe,

@@ -143,17 +143,23 @@ class Remote:
 
 
 def connect(
-    address: str, key: str | None = None, *, timeout: float = 30.0, request_timeout: float = 300.0
+    address: str,
+    key: str | None = None,
+    *,
+    timeout: float = 30.0,
+    request_timeout: float = 300.0,
+    token_file: str | os.PathLike[str] | None = None,
 ) -> Remote:
     """Open a session with a board that runs ``tvm-edge rpc-server``.
 
-    TVM's RPC knows no passwords and no encryption: whoever reaches a server runs what they like on
-    the board. Keep servers and trackers on localhost and reach them through SSH.
+    TVM's RPC knows no passwords and no encryption: whoever reaches a server without a token runs
+    what they like on the board. Keep servers and trackers on localhost and reach them through SSH.
 
     Parameters
     ----------
     address : str
-        ``"host:port"`` of a tracker; without `key`, of a server.
+        ``"host:port"`` of a tracker; without `key`, of a server, or ``"unix:/path"`` of one that
+        listens on a Unix socket.
     key : str, optional
         The kind of board: one that serves this key at the tracker, as soon as one is free.
     timeout : float
@@ -161,6 +167,9 @@ def connect(
     request_timeout : float
         Seconds after which a request (a run, a benchmark, sending a file) is given up, and the
         session with it.
+    token_file : path, optional
+        A file with the token of a server that asks for one; default the one that
+        ``TVM_EDGE_RPC_TOKEN_FILE`` names. Both sides prove to have it. Nothing is encrypted.
 
     Returns
     -------
@@ -191,4 +200,5 @@ def connect(
                 expected="> 0",
                 got=str(seconds),
             )
-    return Remote(open_session(address, key, seconds=timeout), key, request_timeout)
+    agent = open_session(address, key, seconds=timeout, token_file=token_file)
+    return Remote(agent, key, request_timeout)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,10 +23,12 @@ from types import FrameType
 
 from tvm_edge.child import Child, ChildEnded
 from tvm_edge.errors import DeviceUnavailableError, InputError
+from tvm_edge.files import own_name, remove_leftovers
 from tvm_edge.rpc.address import Address, parse_address, written
 from tvm_edge.rpc.board_info import BoardInfo
 from tvm_edge.rpc.listener import Listen, Listening, NotListening
-from tvm_edge.rpc.uploads import uploads_folder
+from tvm_edge.rpc.token import read_token
+from tvm_edge.rpc.uploads import LIMIT, uploads_folder
 
 __all__ = ["BoardServer", "ended_by_signals"]
 
@@ -43,13 +46,20 @@ class BoardServer:
     Parameters
     ----------
     host : str
-        The address to listen on. There is no authentication: whoever reaches it owns the board.
+        The address to listen on. Without a token there is no authentication: whoever reaches it
+        owns the board.
     port, port_end : int
         The first free port of this range; the same one for as long as the server runs.
     tracker : str, optional
         ``host:port`` to register with.
     key : str, optional
         The kind of board; needed with a tracker, and not without one.
+    socket : path, optional
+        A Unix socket to listen on in place of host and ports, for this user's processes alone.
+    token_file : path, optional
+        A file with a secret that clients must prove to have.
+    upload_bytes : int
+        That files which clients sent may take, all together.
 
     Raises
     ------
@@ -65,7 +75,16 @@ class BoardServer:
         *,
         tracker: str | None = None,
         key: str | None = None,
+        socket: str | os.PathLike[str] | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        upload_bytes: int = LIMIT,
     ) -> None:
+        if socket is not None and tracker is not None:
+            raise InputError(
+                "--socket is given with --tracker, which tells clients a port; leave one of them "
+                "out",
+                name="socket",
+            )
         if (tracker is None) != (key is None):
             given, lacking = ("key", "tracker") if tracker is None else ("tracker", "key")
             raise InputError(
@@ -91,12 +110,23 @@ class BoardServer:
         self._tracker: Address | None = None if tracker is None else parse_address(tracker)
         level = logging.getLogger("tvm_edge").getEffectiveLevel()
         self._listen = Listen(
-            host, port, port_end, self._tracker, key or "", uploads_folder(), level
+            host,
+            port,
+            port_end,
+            self._tracker,
+            key or "",
+            uploads_folder(),
+            level,
+            socket=None if socket is None else Path(socket).absolute(),
+            token=None if token_file is None else read_token(token_file),
+            upload_bytes=upload_bytes,
         )
         self._child: Child | None = None
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="tvm-edge-rpc-", ignore_cleanup_errors=True
-        )
+        self._listens = False
+        root = Path(tempfile.gettempdir())
+        for folder, hidden in ((root, False), (self._listen.uploads, True)):
+            remove_leftovers(folder, hidden=hidden)
+        self._folder = root / own_name("rpc")
 
     def __enter__(self) -> BoardServer:
         """Start the server.
@@ -119,6 +149,8 @@ class BoardServer:
     @property
     def address(self) -> str:
         """Address that it listens on."""
+        if self._listen.socket is not None:
+            return written((str(self._listen.socket), 0))
         return written((self._listen.host, self._listen.port))
 
     def describe(self) -> BoardInfo:
@@ -167,15 +199,17 @@ class BoardServer:
         """End the server and its sessions."""
         if self._child is not None:
             self._child.stop()
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._listens and self._listen.socket is not None:
+            self._listen.socket.unlink(missing_ok=True)
 
     def _start(self) -> None:
         # Libraries that sessions unpack, and folders of sessions that crashed.
-        self._folder.cleanup()
-        Path(self._folder.name).mkdir(mode=0o700, exist_ok=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         # A session is a fork, and OpenCL does not survive one; the runtime tier has all it needs.
         child = Child(
-            "tvm_edge.rpc.listener", {"TMPDIR": self._folder.name, "TVM_USE_RUNTIME_LIB": "1"}
+            "tvm_edge.rpc.listener", {"TMPDIR": str(self._folder), "TVM_USE_RUNTIME_LIB": "1"}
         )
         self._child = child
         child.ask(self._listen, _START_SECONDS)
@@ -192,11 +226,17 @@ class BoardServer:
             child.process.wait()
             raise DeviceUnavailableError(self._refusal(answer))
         assert isinstance(answer, Listening)
-        # Clients and tunnels know this port now.
-        self._listen = replace(self._listen, port=answer.port, port_end=answer.port + 1)
+        self._listens = True
+        if self._listen.socket is None:  # clients and tunnels know this port now
+            self._listen = replace(self._listen, port=answer.port, port_end=answer.port + 1)
 
     def _refusal(self, answer: NotListening) -> str:
         listen = self._listen
+        if listen.socket is not None:
+            return (
+                f"cannot listen on the socket {str(listen.socket)!r} ({answer.reason}); end the "
+                "other server, or give another path with --socket"
+            )
         if answer.port_taken:
             return (
                 f"no port from {listen.port} to {listen.port_end - 1} is free on {listen.host}; "

@@ -21,8 +21,7 @@ import mmap
 import os
 import re
 import struct
-import tempfile
-import uuid
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,8 +31,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tvm_edge.errors import ArtifactError, one_line
+from tvm_edge.files import temporary_folder, whole_file
+from tvm_edge.interrupts import raise_pending_interrupt
 from tvm_edge.runtime.dlpack import numpy_dtype
-from tvm_edge.runtime.mapped_file import MappedFile
+from tvm_edge.runtime.mapped_file import MappedFile, mapped_file
 from tvm_edge.schema import check_types
 
 __all__ = ["FORMAT_VERSION", "Artifact", "read_artifact", "tensor_dtype", "write_artifact"]
@@ -46,6 +47,7 @@ _SMALLER = "smaller.so"
 _TENSOR_ALIGNMENT = 64  # TVM's kAllocAlignment: kernels load whole cache lines
 _OWN_PAGES = 1 << 16  # bytes of a tensor whose pages hold nothing else, so that they can be dropped
 _CHUNK = 1 << 20
+_TICK_NS = 20_000_000  # two of the slowest kernels'
 _ADVICE = "copy or export it again"
 
 _NUMPY_TYPES = frozenset(np.dtype(code).name for code in "?bhilBHILefd")
@@ -63,13 +65,14 @@ class Artifact:
     library : bytes
         The shared library.
     weights : tuple[np.ndarray, ...]
-        Views of the mapped file, read-only: the operating system may drop their pages.
+        Views of the mapped file, read-only: the operating system may drop their pages. Or of the
+        copy.
     programs : bytes
         What :func:`tvm_edge.opencl.load_programs` takes; empty if there are none.
     smaller : bytes
         The shared library with smaller work-groups; empty if there is none.
-    mapping : MappedFile
-        The whole file.
+    mapping : MappedFile or None
+        The whole file; ``None`` of one that was copied.
     """
 
     path: Path
@@ -78,15 +81,16 @@ class Artifact:
     weights: tuple[np.ndarray, ...]
     programs: bytes
     smaller: bytes
-    mapping: MappedFile
+    mapping: MappedFile | None
 
     def release(self, index: int) -> None:
         """Take the pages of a weight out of this process's memory.
 
-        Whoever reads the weight again gets its pages from the file.
+        Whoever reads the weight again gets its pages from the file. A copy stays.
         """
-        weight = self.weights[index]
-        self.mapping.drop(weight.ctypes.data, weight.nbytes)
+        if self.mapping is not None:
+            weight = self.weights[index]
+            self.mapping.drop(weight.ctypes.data, weight.nbytes)
 
 
 def write_artifact(
@@ -116,27 +120,21 @@ def write_artifact(
     Raises
     ------
     ArtifactError
-        The folder is missing or not writable, or the disk is full.
+        The folder is missing or not writable, the disk is full, or `path` is no regular file.
     """
     target = Path(path)
-    temporary = target.with_name(f".tvm-edge-{uuid.uuid4().hex[:12]}.tmp")
     try:
-        with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
-            library = Path(folder) / _LIBRARY
+        with temporary_folder("export") as folder:
+            library = folder / _LIBRARY
             link_library(library)
             members = {_LIBRARY: library}
             if link_smaller is not None:
-                members[_SMALLER] = Path(folder) / _SMALLER
+                members[_SMALLER] = folder / _SMALLER
                 link_smaller(members[_SMALLER])
-            with temporary.open("xb") as file:
-                try:
-                    _write_members(file, manifest, members, weights, programs)
-                    file.flush()
-                    os.fsync(file.fileno())
-                    temporary.replace(target)
-                except BaseException:
-                    temporary.unlink()
-                    raise
+            with whole_file(target) as file:
+                _write_members(file, manifest, members, weights, programs)
+                for source in filter(None, (mapped_file(w.ctypes.data) for w in weights)):
+                    source.check()  # of a loaded model: what was written is its file's
     except (OSError, ValueError) as err:  # ValueError: a NUL in the path
         raise ArtifactError(
             f"cannot write the artifact {str(target)!r}: {_reason(err)}; choose a folder that "
@@ -146,18 +144,25 @@ def write_artifact(
     return target
 
 
-def read_artifact(path: str | os.PathLike[str]) -> Artifact:
+def read_artifact(path: str | os.PathLike[str], *, copy: bool = False) -> Artifact:
     """Open an artifact, check every byte of it, and map its weights.
+
+    Parameters
+    ----------
+    path : path
+    copy : bool
+        Read the weights into memory: nobody who writes to the file later changes them.
 
     Raises
     ------
     ArtifactError
-        The file is absent, not an artifact, truncated, altered, or of a newer format.
+        The file is absent, not an artifact, truncated, altered, of a newer format, or somebody
+        writes to it.
     """
     source = Path(path)
     try:
         with source.open("rb") as file:
-            return _read(source, file)
+            return _read(source, file, copy)
     except (OSError, ValueError) as err:  # ValueError: a NUL in the path
         raise ArtifactError(
             f"cannot read the artifact {str(source)!r}: {_reason(err)}; check the path"
@@ -232,13 +237,15 @@ def _write_member(archive: zipfile.ZipFile, name: str, chunks: Iterator[bytes | 
     digest = hashlib.sha256()
     with archive.open(info, "w", force_zip64=True) as member:
         for chunk in chunks:
+            raise_pending_interrupt()
             digest.update(chunk)
             member.write(chunk)
     return digest.hexdigest()
 
 
-def _read(path: Path, file: BinaryIO) -> Artifact:
-    size = os.fstat(file.fileno()).st_size
+def _read(path: Path, file: BinaryIO, copy: bool) -> Artifact:
+    status = _settled(file)
+    size = status.st_size
     if size == 0:
         raise ArtifactError(f"the artifact {str(path)!r} is empty; {_ADVICE}")
     # zipfile reports damage by whichever of these the broken field happens to cause.
@@ -246,26 +253,38 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
         with zipfile.ZipFile(file) as archive:
             members = {info.filename: info for info in archive.infolist()}
             optional = [name for name in (_PROGRAMS, _SMALLER) if name in members]
-            checked = [_LIBRARY, _WEIGHTS, *optional]
-            spans = {name: _span(file, members[name], size) for name in (_MANIFEST, *checked)}
+            present = [_MANIFEST, _LIBRARY, _WEIGHTS, *optional]
+            spans = {name: _span(file, members[name], size) for name in present}
             manifest = json.loads(archive.read(_MANIFEST), parse_constant=_refuse_constant)
             _check_format(path, manifest)
-            for name in checked:
+
+            def checked(name: str) -> Iterator[bytes]:
+                """Yield a member, of which whoever took all of it has what was checked."""
+                if name not in spans:
+                    return
                 digest = hashlib.sha256()
                 for chunk in _chunks(file, *spans[name]):
+                    raise_pending_interrupt()
                     digest.update(chunk)
+                    yield chunk
                 if digest.hexdigest() != manifest["checksums"][name]:
                     raise ArtifactError(
                         f"the artifact {str(path)!r} was altered: the checksum of {name} does "
                         f"not match; {_ADVICE}"
                     )
+
             library, programs, smaller = (
-                b"".join(_chunks(file, *spans.get(name, (0, 0))))
-                for name in (_LIBRARY, _PROGRAMS, _SMALLER)
+                b"".join(checked(name)) for name in (_LIBRARY, _PROGRAMS, _SMALLER)
             )
-            whole = MappedFile(file, str(path))
-            view = memoryview(whole)
-            weights = tuple(_weight(view, spans[_WEIGHTS], entry) for entry in manifest["weights"])
+            start, length = spans[_WEIGHTS]
+            memory = mmap.mmap(-1, max(length, 1)) if copy else None  # begins on a page
+            for chunk in checked(_WEIGHTS):
+                if memory is not None:
+                    memory.write(chunk)
+            whole = MappedFile(file, str(path), status) if memory is None else None
+            view = memoryview(memory or whole or b"")
+            span = (start if memory is None else 0, length)
+            weights = tuple(_weight(view, span, entry) for entry in manifest["weights"])
     except (
         zipfile.BadZipFile,
         struct.error,
@@ -283,7 +302,19 @@ def _read(path: Path, file: BinaryIO) -> Artifact:
             f"{str(path)!r} is not a tvm-edge artifact, or is truncated or damaged "
             f"({type(err).__name__}: {one_line(err)}); {_ADVICE}"
         ) from err
+    if whole is not None:
+        whole.check()
     return Artifact(path, manifest, library, weights, programs, smaller, whole)
+
+
+def _settled(file: BinaryIO) -> os.stat_result:
+    """Status of a file whose time of writing any later write changes.
+
+    File systems keep it by the kernel's tick: of two writes in one, only the first changes it.
+    """
+    while time.time_ns() - (status := os.fstat(file.fileno())).st_mtime_ns in range(_TICK_NS):
+        time.sleep(_TICK_NS * 1e-9)
+    return status
 
 
 def _check_format(path: Path, manifest: dict[str, Any]) -> None:
@@ -291,8 +322,8 @@ def _check_format(path: Path, manifest: dict[str, Any]) -> None:
         raise ArtifactError(f"{str(path)!r} is a ZIP file but no tvm-edge artifact; {_ADVICE}")
     check_types(manifest.get("versions", {}), dict[str, str], "versions")
     version = manifest["format_version"]
+    check_types(version, int, "format_version")
     if version != FORMAT_VERSION:
-        check_types(version, int, "format_version")
         raise ArtifactError(
             f"the artifact {str(path)!r} has format {version}, and this tvm-edge reads "
             f"{FORMAT_VERSION}; export it again with this version, or install the version "

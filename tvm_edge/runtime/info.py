@@ -129,6 +129,8 @@ def _check_info(info: ModelInfo, weights: int) -> None:
     check_types(info.target["kind"], Literal["llvm", "opencl", "cuda"], "the kind of target")
     for kind in info.devices.kinds:
         check_types(kind, Literal["llvm", "opencl", "cuda"], "a kind of device")
+    if not info.outputs:
+        raise ValueError("there are no outputs")
     for specs in (info.inputs, info.outputs):
         if len({spec.name for spec in specs}) != len(specs):
             raise ValueError("two inputs or two outputs have one name")

@@ -112,6 +112,14 @@ def _bind(
     spec: TensorSpec, value: Any, device: tvm.runtime.Device, lengths: dict[str, int]
 ) -> Bound:
     """Check one input; `lengths` are those that inputs before it have in open dimensions."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(
+            f"the input {spec.name!r} is a masked array, and the model would read what is under "
+            "the mask; pass its values (.filled(…) in NumPy)",
+            name=spec.name,
+            expected="an array without a mask",
+            got="a masked array",
+        )
     if isinstance(value, np.ndarray):
         # What fits at once is most of all; the names of NumPy's types cost 15 µs.
         if value.dtype == numpy_dtype(spec.dtype) and value.shape == spec.shape:

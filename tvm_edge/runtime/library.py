@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +12,7 @@ import tvm
 import tvm_ffi
 
 from tvm_edge.errors import ArtifactError, DeviceUnavailableError
+from tvm_edge.files import temporary_folder
 from tvm_edge.host import host_features, machine
 from tvm_edge.report import Launches
 
@@ -115,14 +117,14 @@ def load_library(what: str, content: bytes) -> tvm.runtime.Module:
     ArtifactError
         The temporary folder is full or not writable, or the library cannot be linked here.
     """
-    with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
-        path = Path(folder) / "library.so"
+    with ExitStack() as stack:
         try:
+            path = stack.enter_context(temporary_folder("load")) / "library.so"
             path.write_bytes(content)
         except OSError as err:
             raise ArtifactError(
-                f"cannot unpack the library of {what} into {folder!r}: {err.strerror}; "
-                "set TMPDIR to a folder with space"
+                f"cannot unpack the library of {what} into {tempfile.gettempdir()!r}: "
+                f"{err.strerror}; set TMPDIR to a folder with space"
             ) from err
         try:
             # Stays mapped after the file is gone; TVM's own load_module would keep every module

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from tvm_edge.errors import ArtifactError, InputError
+from tvm_edge.interrupts import hold_interrupts
 from tvm_edge.runtime.artifact import read_artifact
 from tvm_edge.runtime.devices import DEVICES, device_index
 from tvm_edge.runtime.info import read_info
 from tvm_edge.runtime.library import LoadedLibrary, check_host
 from tvm_edge.runtime.model import CompiledModel
+from tvm_edge.runtime.out_of_memory import raises_memory_error
 from tvm_edge.runtime.staging import as_tensor
 
 __all__ = ["Board", "load"]
@@ -31,17 +33,21 @@ class Board(Protocol):
         """Load an artifact there."""
 
 
+@raises_memory_error
+@hold_interrupts()
 def load(
     path: str | os.PathLike[str],
     *,
     device: str | None = None,
     num_threads: int | None = None,
+    copy: bool = False,
     remote: Board | None = None,
 ) -> CompiledModel:
     """Load an exported model.
 
     Needs no compiler and, with ``TVM_USE_RUNTIME_LIB=1`` in the environment, only TVM's runtime
-    library. Weights are mapped from the file: do not change it while the model is in use.
+    library. Weights are mapped from the file: while the model is in use, replace it by renaming
+    another one; after a write in place every run raises an ArtifactError.
 
     Parameters
     ----------
@@ -51,6 +57,9 @@ def load(
         kind it was compiled for.
     num_threads : int, optional
         Default: ``TVM_NUM_THREADS``, else all physical cores.
+    copy : bool
+        Read the weights into memory of this process, so that the file may be written or removed.
+        A board keeps a file of its own, and does not need it.
     remote : tvm_edge.Remote, optional
         A board to run on, from :func:`tvm_edge.connect`; the model is a
         :class:`tvm_edge.rpc.RemoteModel` then.
@@ -73,7 +82,7 @@ def load(
                 got=type(remote).__name__,
             )
         return remote.load(path, device=device, num_threads=num_threads)
-    artifact = read_artifact(path)
+    artifact = read_artifact(path, copy=copy)
     info = read_info(artifact)
     kind = str(info.target["kind"])
     what = f"the artifact {str(path)!r}"

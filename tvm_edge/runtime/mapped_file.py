@@ -2,9 +2,10 @@
 
 What lies in such pages is in nobody's budget of memory: they are clean. Two things are left to
 whoever computes with them. A page that is not there is read when a kernel touches it, and the
-kernel waits; :meth:`MappedFile.read_ahead` asks for pages beforehand. And a page after the end of
-a file that somebody has cut reads as zeros (:mod:`tvm_edge.runtime.page_guard`);
-:meth:`MappedFile.check`, before a run and after it, says so.
+kernel waits; :meth:`MappedFile.read_ahead` asks for pages beforehand. And what somebody writes to
+the file changes the pages, and a page after the end of a file that somebody has cut reads as zeros
+(:mod:`tvm_edge.runtime.page_guard`); :meth:`MappedFile.check`, before a run and after it, says so.
+A file that takes the place of this one in its folder changes nothing.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class MappedFile(mmap.mmap):
         May be closed, and removed from its folder, afterwards.
     name : str
         For messages.
+    since : os.stat_result, optional
+        Status of the file before its content was checked; default now.
     """
 
     address: int
@@ -58,9 +61,10 @@ class MappedFile(mmap.mmap):
     _file: int
     _tells: bool
     _request: int
+    _written_ns: int
     _guard: PageGuard | None = None
 
-    def __new__(cls, file: BinaryIO, name: str) -> MappedFile:
+    def __new__(cls, file: BinaryIO, name: str, since: os.stat_result | None = None) -> MappedFile:
         self = super().__new__(cls, file.fileno(), 0, access=mmap.ACCESS_READ)
         self.name = name
         self.address = np.frombuffer(self, np.uint8).ctypes.data
@@ -69,6 +73,7 @@ class MappedFile(mmap.mmap):
         weakref.finalize(self, os.close, self._file)
         # Of others' files the kernel says that all is in memory.
         status = os.fstat(self._file)
+        self._written_ns = (since or status).st_mtime_ns
         self._request = _largest_request(status.st_dev)
         self._tells = os.geteuid() in (0, status.st_uid) or os.access(
             f"/proc/self/fd/{self._file}", os.W_OK
@@ -83,17 +88,23 @@ class MappedFile(mmap.mmap):
             self._guard.release()
 
     def check(self) -> None:
-        """Refuse a file that has become shorter, or was when something read its last pages.
+        """Refuse a file that was written since, is shorter, or was when its last pages were read.
 
         Raises
         ------
         ArtifactError
         """
-        size = self.size()  # of the file, now
-        if size < len(self):
+        status = os.fstat(self._file)
+        if status.st_size < len(self):
             raise ArtifactError(
-                f"{self.name!r} was cut from {len(self)} to {size} bytes while it was in use; "
-                "export it again, and load it anew"
+                f"{self.name!r} was cut from {len(self)} to {status.st_size} bytes while it was in "
+                "use; export it again, and load it anew"
+            )
+        if status.st_mtime_ns != self._written_ns:
+            raise ArtifactError(
+                f"{self.name!r} was written to while it was in use, and results may be wrong; load "
+                "it anew, with copy=True if it is written in place again, or replace the file by "
+                "renaming another one"
             )
         if self._guard is not None and self._guard.lost:
             raise ArtifactError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -17,9 +17,10 @@ import numpy as np
 import tvm
 
 from tvm_edge.errors import TvmEdgeError
+from tvm_edge.interrupts import hold_interrupts
 from tvm_edge.report import Launches
 from tvm_edge.runtime.artifact import write_artifact
-from tvm_edge.runtime.benchmark import BenchmarkResult, measure
+from tvm_edge.runtime.benchmark import BenchmarkResult, check_count, measure
 from tvm_edge.runtime.devices import device_index, device_of, is_host, open_device
 from tvm_edge.runtime.dlpack import host_array, numpy_dtype
 from tvm_edge.runtime.frame_steps import frame_steps
@@ -30,7 +31,9 @@ from tvm_edge.runtime.library import Library, check_host
 from tvm_edge.runtime.model_base import ModelBase
 from tvm_edge.runtime.models import Models
 from tvm_edge.runtime.once import once
+from tvm_edge.runtime.out_of_memory import raises_memory_error
 from tvm_edge.runtime.outputs import checked_outputs, named_outputs, wanted_outputs
+from tvm_edge.runtime.pending import BoundedQueue
 from tvm_edge.runtime.profile import Profile, profile_runs
 from tvm_edge.runtime.session import Instrument, Session
 from tvm_edge.runtime.staging import FrameInputs, aligned_copy, unaligned_zeros
@@ -67,14 +70,15 @@ class CompiledModel(ModelBase):
         self._library = library
         self._weights = tuple(weights)
         self._num_threads = resolve_num_threads(num_threads)
-        # Its thread starts with the first submission, and ends with the model.
-        self._queue = ThreadPoolExecutor(1, thread_name_prefix="tvm-edge")
+        self._queue = BoundedQueue()
 
     @property
     def _place(self) -> str:
         return self.report.target
 
     @once
+    @raises_memory_error
+    @hold_interrupts()
     def _session(self) -> Session:
         target = self._info.target
         check_host(f"the model {self.report.model!r}", target["architecture"], target["features"])
@@ -93,6 +97,8 @@ class CompiledModel(ModelBase):
         )
 
     @once
+    @raises_memory_error
+    @hold_interrupts()
     def _code(self) -> tuple[Library, tvm.runtime.Module]:
         """Code in work-groups that the driver allows, and the library it is from."""
         module = self._library.module()
@@ -164,6 +170,7 @@ class CompiledModel(ModelBase):
             self.report.seconds.setdefault("first run", round(perf_counter() - start, 3))
         return results
 
+    @raises_memory_error
     def run_async(
         self,
         inputs: Mapping[str, Any],
@@ -171,6 +178,7 @@ class CompiledModel(ModelBase):
         models: Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
         device_outputs: bool = False,
+        max_pending: int = 256,
     ) -> Future[dict[str, Any]]:
         """Run the model in the background.
 
@@ -185,6 +193,9 @@ class CompiledModel(ModelBase):
             tensor on a GPU as it is until the future is done.
         models, outputs, device_outputs
             As for :meth:`run`.
+        max_pending : int
+            Submissions that are not done, of which each keeps a copy of its inputs: with so many,
+            the call waits until there are fewer.
 
         Returns
         -------
@@ -197,13 +208,17 @@ class CompiledModel(ModelBase):
             At once, as :meth:`run` does. What goes wrong while the model runs comes from the
             future.
         """
+        check_count("max_pending", max_pending, 1)
         chosen = self._chosen(models)
         wanted, bound = self._wanted(chosen, outputs), self._bind(inputs, chosen)
         session = self._session
         session.check_process()  # a forked child has no thread that would take it
         kept = [aligned_copy(v) if isinstance(v, np.ndarray) else v for v in bound]
-        return self._queue.submit(self._finish, session, chosen, kept, wanted, device_outputs)
+        return self._queue.submit(
+            max_pending, self._finish, session, chosen, kept, wanted, device_outputs
+        )
 
+    @raises_memory_error
     def _bind(self, inputs: Mapping[str, Any], chosen: Models | None = None) -> list[Bound]:
         chosen = chosen or self._every
         devices = [self._input_devices[i] for entry in chosen.entries for i in entry.inputs]
@@ -218,6 +233,7 @@ class CompiledModel(ModelBase):
         return FrameStream(frames, depth, FrameInputs(self._bind), steps, session.check_process)
 
     @staticmethod
+    @raises_memory_error
     def _finish(  # without the model, which may be dropped meanwhile
         session: Session,
         chosen: Models,
@@ -332,6 +348,7 @@ class CompiledModel(ModelBase):
         kernels = tuple(chain(*alone)) if alone else launches.kernels
         return profile_runs(instrumented, kernels, repeat)
 
+    @hold_interrupts()
     def export(self, path: str | os.PathLike[str], *, embed_programs: bool = False) -> Path:
         """Write the model as one file that :func:`tvm_edge.load` reads without a compiler.
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tvm_edge.errors import InputError
 from tvm_edge.report import CompileReport, TensorSpec
 from tvm_edge.runtime.benchmark import BenchmarkResult, check_count
 from tvm_edge.runtime.frame_stream import FrameStream
@@ -37,6 +38,20 @@ class ModelBase(ABC):
     def __repr__(self) -> str:
         inputs = ", ".join(str(spec) for spec in self.inputs)
         return f"<{type(self).__name__} {self.report.model} on {self._place}: {inputs}>"
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        """Refuse to be pickled or copied: code, devices and mapped files belong to a process.
+
+        Raises
+        ------
+        InputError
+        """
+        raise InputError(
+            f"the model {self.report.model!r} cannot be pickled or copied; write it with "
+            "model.export(path), and read it with tvm_edge.load(path) where it is wanted (any "
+            "number of threads may share one model)",
+            name="model",
+        )
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

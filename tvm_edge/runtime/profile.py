@@ -12,6 +12,7 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
+from tvm_edge.files import whole_file
 from tvm_edge.report import KernelInfo
 
 __all__ = ["KernelTime", "Profile", "profile_runs"]
@@ -89,7 +90,8 @@ class Profile:
             }
             for kernel in self.kernels
         ]
-        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+        with whole_file(Path(path), streams=True) as file:
+            file.write(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode())
 
     def table(self, top: int | None = None) -> str:
         """Write the launches with the highest latency as text."""

@@ -17,13 +17,13 @@ from tvm.runtime.vm import VirtualMachine
 
 from tvm_edge.errors import DeviceUnavailableError, TvmEdgeWarning
 from tvm_edge.host import allowed_cpus
+from tvm_edge.interrupts import hold_interrupts
 from tvm_edge.runtime.device_plan import STREAMED, DevicePlan
 from tvm_edge.runtime.devices import RuntimeDevice
 from tvm_edge.runtime.dlpack import share_array
 from tvm_edge.runtime.entry import ALL, UNALIGNED, Entry, Main, entry, kernel_by_kernel
 from tvm_edge.runtime.frame_stages import Stage, StagedFrame, find_stages
 from tvm_edge.runtime.inputs import Bound
-from tvm_edge.runtime.interrupts import defer_interrupt
 from tvm_edge.runtime.once import once
 from tvm_edge.runtime.seen_shapes import SeenShapes
 from tvm_edge.runtime.staging import Staging, is_aligned
@@ -161,6 +161,7 @@ class Session:
         TVM's own ``VirtualMachine.set_input`` sends all of them to the first device
         (apache/tvm#17884).
         """
+        self.check_process()
         positions = (wanted or self._everything).inputs
         with self._main_device.driver():
             return [
@@ -272,6 +273,7 @@ class Session:
 
     def device_programs(self) -> bytes:
         """Return the kernels as the drivers of this machine built them, as far as they tell."""
+        self.check_process()
         return b"".join(device.programs(self._module) for device in self.devices)
 
     def synchronize(self) -> None:
@@ -296,7 +298,7 @@ class Session:
         # A machine of its own: an instrument cannot be taken off again.
         machine = self._make_machine()
         machine.set_instrument(around)
-        with defer_interrupt(), self._machines[0].lock, self._running(ALL):
+        with hold_interrupts(), self._machines[0].lock, self._running(ALL):
             configure_pool(self.num_threads)
             # What a driver replays calls nothing that an instrument could see.
             name = (wanted or self._everything).function
@@ -356,7 +358,7 @@ class Session:
         main = self._main_device
         may_record = main.may_capture and function not in self._recorded_all
         with (
-            defer_interrupt() if self._streams or may_record else nullcontext(),
+            hold_interrupts() if self._streams or may_record else nullcontext(),
             main.default_stream(),
             self._parts.running(on_gpu=device is None or not device.is_host),
             # The last that a run waits for: whoever records waits for all that share the driver.

@@ -20,6 +20,7 @@ from tvm import te, tirx
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.lowering.linker import find_linker
+from tvm_edge.lowering.object_files import link_library
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.runtime import CompiledModel
 from tvm_edge.runtime.candidates import (
@@ -132,7 +133,7 @@ def export_candidate(
         _model(workload, config, problem, target, host).export(path)
         return Exported(path, _saved(problem, path.with_name("model.npz")), ())
     library, shapes = _kernel(workload, config, resolved)
-    library.export_library(str(path), fcompile=find_linker(resolved.architecture))
+    link_library(library, path, find_linker(resolved.architecture))
     saved = path.with_name(f"{_layout(config)}.npz")
     if not saved.exists():
         _saved(_operands(workload, config, problem, shapes), saved)

@@ -15,6 +15,7 @@ import tvm
 from tvm_edge.compiler.convolutions import TuningLogs
 from tvm_edge.frontend import GivenLength
 from tvm_edge.hardware import resolve_target
+from tvm_edge.interrupts import hold_interrupts
 from tvm_edge.records import user_folder
 from tvm_edge.tuning.graph_tuner import GraphTuner, check_graph
 from tvm_edge.tuning.interrupt import Interrupt
@@ -132,7 +133,8 @@ def tune(
     if tracker is None:
         check_device(resolved)
     folder = user_folder(tuning_logs if not isinstance(tuning_logs, bool) else None)
-    tasks = extract_tasks(model, resolved, input_shapes, input_values)
+    with hold_interrupts():
+        tasks = extract_tasks(model, resolved, input_shapes, input_values)
     name = model if isinstance(model, str | os.PathLike) else type(model).__name__
     if isinstance(model, Mapping):
         name = " + ".join(model)
@@ -142,16 +144,16 @@ def tune(
     run = Run(str(name), resolved, given, boards, tasks, folder, recorder, seed, tuple(callbacks))
     tuner = None
     if graph:
-        on_board = tracker is not None
-        tuner = GraphTuner(
-            model,
-            given,
-            resolved,
-            input_shapes,
-            folder,
-            input_values=input_values,
-            on_board=on_board,
-        )
+        with hold_interrupts():
+            tuner = GraphTuner(
+                model,
+                given,
+                resolved,
+                input_shapes,
+                folder,
+                input_values=input_values,
+                on_board=tracker is not None,
+            )
     start = monotonic()
     budget = time_budget
     if time_budget is not None and parallel_fusion:

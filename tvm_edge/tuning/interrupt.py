@@ -38,6 +38,11 @@ class Interrupt:
             self._before(number, frame)
         self._noted = True
 
+    @property
+    def noted(self) -> bool:
+        """Return whether Ctrl-C came."""
+        return self._noted
+
     def check(self) -> None:
         """Raise ``KeyboardInterrupt`` if Ctrl-C came."""
         if self._noted:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from tvm_edge.errors import TuningError
+from tvm_edge.files import temporary_folder
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.schedules.conv_records import TEMPLATES, template_of
 from tvm_edge.tuning.confirm import FINALISTS, confirm
@@ -110,12 +110,14 @@ class Run:
                 f"{self.resolved.spec.name} ({counts}; the last: {self.last_failure}); tvm-edge "
                 "doctor says what is wrong with the device"
             )
+        # After the last measurement it ended nothing, and is still what the caller is to do.
+        interrupted = interrupted or self.interrupt.noted
         return self._result(search, monotonic() - start, interrupted)
 
     @contextmanager
     def _problems(self) -> Iterator[ProblemFiles]:
-        with tempfile.TemporaryDirectory(prefix="tvm-edge-tune-") as folder:
-            yield ProblemFiles(Path(folder), [task.workload for task in self.tasks])
+        with temporary_folder("tune") as folder:
+            yield ProblemFiles(folder, [task.workload for task in self.tasks])
 
     def _replay(self, search: Search, log: RunLog) -> None:
         for logged in log.rounds:

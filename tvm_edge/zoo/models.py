@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import os
-import tempfile
 from collections.abc import Sequence
 from numbers import Integral, Real
 from pathlib import Path
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from tvm_edge.errors import InputError
 from tvm_edge.extras import require
+from tvm_edge.files import temporary_folder
 from tvm_edge.zoo import quantized, shapes, trained
 from tvm_edge.zoo.catalogue import ZooEntry, entry, trained_names
 from tvm_edge.zoo.pictures import pictures
@@ -143,11 +143,11 @@ def save(
     target = Path(path)
     try:
         # The folder of what is written first: building a network needs a minute.
-        with tempfile.TemporaryDirectory(prefix=".tvm-edge-", dir=target.parent) as folder:
+        with temporary_folder("network", target.parent) as folder:
             if target.is_dir():
                 raise IsADirectoryError(0, "it is a folder")
             model = build(name, image_size=image_size, width=width, batch=batch, seed=seed)
-            for part in _write(model, Path(folder) / target.name):
+            for part in _write(model, folder / target.name):
                 part.replace(target.parent / part.name)
     except (OSError, ValueError) as err:  # ValueError: a NUL in the path
         reason = (err.strerror if isinstance(err, OSError) else None) or str(err)

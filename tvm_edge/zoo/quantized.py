@@ -8,9 +8,7 @@ onnxruntime.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -18,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tvm_edge.extras import require
+from tvm_edge.files import temporary_folder
 
 if TYPE_CHECKING:
     import onnx
@@ -75,8 +74,8 @@ def quantize(
         def get_next(self) -> Mapping[str, NDArray[np.float32]] | None:
             return next(self._left, None)
 
-    with tempfile.TemporaryDirectory(prefix="tvm-edge-") as folder:
-        path = Path(folder) / "model.onnx"
+    with temporary_folder("quantize") as folder:
+        path = folder / "model.onnx"
         # The tool's own preparation folds batch normalisations with onnxruntime 1.32, and not with
         # 1.30, which then quantises what goes into each.
         folded = rewrite(model, [fuse_batchnorm_into_conv_rule])

@@ -271,7 +271,8 @@ bool Forked() noexcept { return forked.load(std::memory_order_relaxed); }
 
 const Devices& AllDevices() {
   if (Forked()) {
-    TVM_FFI_THROW(RuntimeError)
+    // A RuntimeError where tvm_edge.runtime has not made the class known.
+    TVM_FFI_THROW(tvm_edge.DeviceUnavailableError)
         << "OpenCL was initialised before this process was forked, and drivers do not survive a "
            "fork; start workers with multiprocessing.get_context('spawn')";
   }

@@ -75,11 +75,11 @@ void Memory::Destroy(Allocation* block) noexcept {
 Allocation* Memory::TakePooled(size_t bytes) {
   std::unique_lock<std::shared_mutex> lock(mutex_);
   auto found = pool_.find(bytes);
-  if (found == pool_.end()) return nullptr;
-  Allocation* block = found->second.back();
-  found->second.pop_back();
-  if (found->second.empty()) pool_.erase(found);
+  if (found == pool_.end() || found->second == nullptr) return nullptr;
+  Allocation* block = found->second;
+  found->second = std::exchange(block->next, nullptr);
   stats_.pooled -= bytes;
+  stats_.in_use += bytes;
   return block;
 }
 
@@ -91,11 +91,32 @@ uintptr_t Memory::NewHandle(size_t bytes) {
   return handle;
 }
 
-bool Memory::Fits(size_t bytes) const {
-  std::shared_lock<std::shared_mutex> lock(mutex_);
+/*! \brief Count bytes as in use if the device has them; two threads do not get the same ones. */
+bool Memory::Reserve(size_t bytes) {
+  std::unique_lock<std::shared_mutex> lock(mutex_);
   const size_t total = device_->info.global_memory;
   const size_t taken = stats_.in_use + stats_.pooled;
-  return taken <= total && bytes <= total - taken;
+  if (taken > total || bytes > total - taken) return false;
+  stats_.in_use += bytes;
+  return true;
+}
+
+void Memory::Unreserve(size_t bytes) {
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  stats_.in_use -= bytes;
+}
+
+/*! \brief Let addresses of a block be found, and let it be freed without memory for that. */
+void Memory::Publish(Allocation* block, size_t bytes) {
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  pool_.try_emplace(bytes, nullptr);
+  if (block->base == 0) {
+    block->base =
+        block->svm != nullptr ? reinterpret_cast<uintptr_t>(block->svm) : NewHandle(bytes);
+  }
+  blocks_[block->base] = block;
+  stats_.peak = std::max(stats_.peak, stats_.in_use);
+  ++stats_.live;
 }
 
 void* Memory::Allocate(size_t bytes) {
@@ -104,27 +125,31 @@ void* Memory::Allocate(size_t bytes) {
   const size_t rounded = SizeClass(bytes);
   Allocation* block = TakePooled(rounded);
   // Some drivers promise more than there is and fail when a kernel runs.
-  if (block == nullptr && Fits(rounded)) block = Create(rounded);
+  auto create = [&] {
+    if (!Reserve(rounded)) return;
+    try {
+      block = Create(rounded);
+    } catch (...) {
+      Unreserve(rounded);
+      throw;
+    }
+    if (block == nullptr) Unreserve(rounded);
+  };
+  if (block == nullptr) create();
   if (block == nullptr) {
     // The driver frees buffers when the commands that use them are done.
     device_->streams.FinishAll();
     Release();
-    if (Fits(rounded)) block = Create(rounded);
+    create();
   }
   if (block == nullptr) FailAllocation(CL_MEM_OBJECT_ALLOCATION_FAILURE, device_, bytes);
-
-  std::unique_lock<std::shared_mutex> lock(mutex_);
-  if (block->base == 0) {
-    if (block->svm != nullptr) {
-      block->base = reinterpret_cast<uintptr_t>(block->svm);
-    } else {
-      block->base = NewHandle(rounded);
-    }
+  try {
+    Publish(block, rounded);
+  } catch (const std::bad_alloc&) {
+    Unreserve(rounded);
+    Destroy(block);
+    FailAllocation(CL_OUT_OF_HOST_MEMORY, device_, bytes);
   }
-  blocks_[block->base] = block;
-  stats_.in_use += rounded;
-  stats_.peak = std::max(stats_.peak, stats_.in_use);
-  ++stats_.live;
   return reinterpret_cast<void*>(block->base);
 }
 
@@ -142,14 +167,15 @@ void Memory::Free(void* handle) noexcept {
     --stats_.live;
     const size_t limit = std::min(kMaxPooled, static_cast<size_t>(device_->info.global_memory / 8));
     keep = !device_->lost && stats_.pooled + block->bytes <= limit;
+    if (keep) stats_.pooled += block->bytes;
   }
   DropSubBuffers(block);
   if (keep) {
     // A number is not given twice: who still holds the old one must not reach the new tensor.
     if (block->svm == nullptr) block->base = 0;
     std::unique_lock<std::shared_mutex> lock(mutex_);
-    pool_[block->bytes].push_back(block);
-    stats_.pooled += block->bytes;
+    Allocation*& first = pool_.find(block->bytes)->second;
+    block->next = std::exchange(first, block);
     return;
   }
   if (block->svm != nullptr) device_->streams.QuiesceAll();  // clSVMFree does not wait
@@ -344,18 +370,23 @@ void Memory::UnmapRead(Allocation* block, char* host) noexcept {
 }
 
 size_t Memory::Release() {
-  std::map<size_t, std::vector<Allocation*>> pool;
-  size_t released = 0;
+  Allocation* released = nullptr;
+  size_t released_bytes = 0;
   {
     std::unique_lock<std::shared_mutex> lock(mutex_);
-    pool.swap(pool_);
-    released = std::exchange(stats_.pooled, 0);
+    for (auto& [bytes, first] : pool_) {
+      while (first != nullptr) {
+        Allocation* block = std::exchange(first, first->next);
+        block->next = std::exchange(released, block);
+        released_bytes += bytes;
+      }
+    }
+    // Those that are on their way into the pool are counted, and not in it yet.
+    stats_.pooled -= released_bytes;
   }
-  if (released > 0) device_->streams.QuiesceAll();
-  for (const auto& [bytes, blocks] : pool) {
-    for (Allocation* block : blocks) Destroy(block);
-  }
-  return released;
+  if (released != nullptr) device_->streams.QuiesceAll();
+  while (released != nullptr) Destroy(std::exchange(released, released->next));
+  return released_bytes;
 }
 
 Memory::Stats Memory::stats() const {

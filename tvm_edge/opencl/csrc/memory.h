@@ -27,6 +27,8 @@ struct Allocation {
   bool borrowed = false;      // the host's, at `host`; kernels only read it
   std::atomic<int> views{0};  // host views alive; kernels must not touch the block meanwhile
 
+  Allocation* next = nullptr;  // of its size in the pool; Memory's lock guards it
+
   std::mutex mutex;                      // guards what follows
   std::map<size_t, cl_mem> sub_buffers;  // offset → the rest of the block from there
   char* host = nullptr;                  // where the host sees the block while there are views
@@ -98,7 +100,9 @@ class Memory {
   uint64_t generation() const { return generation_.load(std::memory_order_relaxed); }
 
  private:
-  bool Fits(size_t bytes) const;
+  bool Reserve(size_t bytes);
+  void Unreserve(size_t bytes);
+  void Publish(Allocation* block, size_t bytes);
   Allocation* Create(size_t bytes);
   void Destroy(Allocation* block) noexcept;
   Allocation* TakePooled(size_t bytes);
@@ -109,7 +113,9 @@ class Memory {
   std::atomic<uint64_t> generation_{0};
   mutable std::shared_mutex mutex_;  // guards everything below
   std::map<uintptr_t, Allocation*> blocks_;
-  std::map<size_t, std::vector<Allocation*>> pool_;
+  // The first free block of each size. Every size has its entry before it has a block: to free one
+  // takes no memory.
+  std::map<size_t, Allocation*> pool_;
   Stats stats_;
   // Above what 64-bit CPUs can address; never given twice, so stale handles stay invalid.
   uintptr_t next_handle_ = uintptr_t{1} << 52;

@@ -43,6 +43,12 @@ int LaunchAxis(const std::string& tag) {
   return found == std::end(kTags) ? -1 : static_cast<int>(found - std::begin(kTags));
 }
 
+/*! \brief A product, or the largest number where it is larger. */
+size_t Product(size_t a, size_t b) {
+  size_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
+}
+
 std::string Sizes(const size_t* sizes, cl_uint count) {
   std::ostringstream text;
   for (cl_uint i = 0; i < count; ++i) text << (i == 0 ? "" : "x") << sizes[i];
@@ -203,7 +209,13 @@ void KernelFunction::SetArguments(Kernel* kernel, Device* device, const TVMFFIAn
     if (parameters_[i].code != kDLOpaqueHandle) {
       const Scalar scalar = Convert(args[i], parameters_[i], name_);
       status = kernel->SetArgument(i, (parameters_[i].bits + 7) / 8, &scalar);
-    } else if (args[i].v_ptr == nullptr) {
+    } else if (args[i].type_index != ffi::TypeIndex::kTVMFFIOpaquePtr &&
+               args[i].type_index != ffi::TypeIndex::kTVMFFINone) {
+      // Its bits would be taken for an address.
+      TVM_FFI_THROW(TypeError) << "OpenCL kernel '" << name_ << "' was given "
+                               << ffi::TypeIndexToTypeKey(args[i].type_index) << " for argument "
+                               << i << ", which is a pointer";
+    } else if (args[i].type_index == ffi::TypeIndex::kTVMFFINone || args[i].v_ptr == nullptr) {
       const cl_mem none = nullptr;
       status = kernel->SetArgument(i, sizeof(none), &none);
     } else {
@@ -238,13 +250,26 @@ void KernelFunction::Launch(ffi::PackedArgs args) {
   const auto* values = reinterpret_cast<const TVMFFIAny*>(args.data());
   size_t sizes[6] = {1, 1, 1, 1, 1, 1};
   for (size_t i = 0; i < launch_axes_.size(); ++i) {
-    const int64_t size = values[parameters_.size() + i].v_int64;
+    const TVMFFIAny& value = values[parameters_.size() + i];
+    if (value.type_index != ffi::TypeIndex::kTVMFFIInt) {
+      TVM_FFI_THROW(TypeError) << "OpenCL kernel '" << name_ << "' was given "
+                               << ffi::TypeIndexToTypeKey(value.type_index)
+                               << " for the size of a launch, which is an integer";
+    }
+    const int64_t size = value.v_int64;
     if (size <= 0) return;  // a dimension of length zero: nothing to compute
     sizes[launch_axes_[i]] = static_cast<size_t>(size);
   }
   const size_t* local = sizes + 3;
   size_t global[3];
-  for (int i = 0; i < 3; ++i) global[i] = sizes[i] * local[i];
+  for (int i = 0; i < 3; ++i) {
+    global[i] = Product(sizes[i], local[i]);
+    if (global[i] == SIZE_MAX) {
+      TVM_FFI_THROW(ValueError) << "OpenCL kernel '" << name_ << "' was launched on " << sizes[i]
+                                << " work-groups of " << local[i]
+                                << " work-items, more than a number can say";
+    }
+  }
 
   if (CommandBuffer* recording = ThreadRecording()) {
     Record(recording, device, values, global, local);
@@ -281,7 +306,7 @@ void KernelFunction::FailLaunch(cl_int status, Kernel* kernel, const size_t* glo
   if (status == CL_INVALID_WORK_GROUP_SIZE || status == CL_INVALID_WORK_ITEM_SIZE) {
     const DeviceInfo& info = device->info;
     size_t asked = 1;
-    for (cl_uint i = 0; i < dimensions_; ++i) asked *= local[i];
+    for (cl_uint i = 0; i < dimensions_; ++i) asked = Product(asked, local[i]);
     const size_t allowed = kernel->Info(CL_KERNEL_WORK_GROUP_SIZE);
     const std::vector<size_t> required = kernel->RequiredWorkGroupSize();
     if (required[0] != 0 && !std::equal(local, local + dimensions_, required.begin())) {

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <new>
 
@@ -31,7 +32,9 @@ struct Guard {
 std::atomic<Guard*> guards{nullptr};
 std::atomic<uintptr_t> handed_on{0};  // the last address that was not ours
 std::mutex registering;
-struct sigaction before;
+// Whose signal it was before. The handler may read it at any moment: each is complete before it is
+// here, and none is ever freed.
+std::atomic<const struct sigaction*> before{nullptr};
 
 bool Replace(uintptr_t address) {
   static const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -62,13 +65,14 @@ void Handle(int number, siginfo_t* info, void* context) {
     signal(number, SIG_DFL);
     return;
   }
-  if (before.sa_flags & SA_SIGINFO) {
-    before.sa_sigaction(number, info, context);
-  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
-    before.sa_handler(number);
-  } else if (info->si_code > 0 || before.sa_handler == SIG_DFL) {
+  const struct sigaction* previous = before.load();
+  if (previous->sa_flags & SA_SIGINFO) {
+    previous->sa_sigaction(number, info, context);
+  } else if (previous->sa_handler != SIG_DFL && previous->sa_handler != SIG_IGN) {
+    previous->sa_handler(number);
+  } else if (info->si_code > 0 || previous->sa_handler == SIG_DFL) {
     // A fault comes again at once, and what somebody sent is sent again.
-    sigaction(number, &before, nullptr);
+    sigaction(number, previous, nullptr);
     if (info->si_code <= 0) raise(number);
   }
 }
@@ -81,15 +85,25 @@ void Handle(int number, siginfo_t* info, void* context) {
  */
 void Install() {
   struct sigaction now{};
-  sigaction(SIGBUS, nullptr, &now);
-  if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == Handle) return;
+  const auto is_ours = [&now] {
+    sigaction(SIGBUS, nullptr, &now);
+    return (now.sa_flags & SA_SIGINFO) && now.sa_sigaction == Handle;
+  };
+  if (is_ours()) return;
   const std::lock_guard<std::mutex> lock(registering);
+  if (is_ours()) return;  // another thread was faster
+  const struct sigaction* known = before.load();
+  // Mostly it is the one from which we took it the last time.
+  if (known == nullptr || std::memcmp(known, &now, sizeof(now)) != 0) {
+    known = new (std::nothrow) struct sigaction(now);
+    if (known == nullptr) return;  // reads of lost pages end the process, as without us
+  }
   struct sigaction ours{};
   ours.sa_sigaction = Handle;
   sigemptyset(&ours.sa_mask);
   // Threads that have a stack for signals have it because theirs may be used up.
   ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-  before = now;  // there before the handler is
+  before.store(known);  // there before the handler is
   sigaction(SIGBUS, &ours, nullptr);
 }
 

@@ -1,18 +1,12 @@
 #include "program_store.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <tvm/ffi/error.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -22,12 +16,14 @@ namespace tvm_edge::opencl {
 namespace fs = std::filesystem;
 namespace {
 
-// An entry: this mark, a checksum of all that follows, two lengths, the key, the binary.
+// An entry: this mark, a checksum of all that follows, two lengths, the key, the binary. On disk it
+// follows a keyed digest of it: whoever may write into the folder cannot make one.
 constexpr char kMark[8] = {'T', 'E', 'O', 'C', 'L', '0', '0', '1'};
 constexpr const char* kSuffix = ".clbin";
 constexpr int64_t kDefaultMegabytes = 256;
+constexpr int64_t kMostMegabytes = int64_t{1} << 30;  // in bytes still a number
 
-/*! \brief FNV-1a. Finds damage and names files; equal keys are compared in full. */
+/*! \brief FNV-1a. Finds damage in what an artifact brings, which is as trusted as its code. */
 uint64_t Hash(const char* data, size_t size, uint64_t seed = 0xcbf29ce484222325u) {
   for (size_t i = 0; i < size; ++i) {
     seed = (seed ^ static_cast<unsigned char>(data[i])) * 0x100000001b3u;
@@ -73,17 +69,6 @@ std::string DefaultFolder() {
   return "";
 }
 
-bool WriteAll(int file, const char* data, size_t size) {
-  while (size > 0) {
-    const ssize_t written = ::write(file, data, size);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    data += written;
-    size -= static_cast<size_t>(written);
-  }
-  return true;
-}
-
 }  // namespace
 
 ProgramStore& ProgramStore::Global() {
@@ -94,7 +79,7 @@ ProgramStore& ProgramStore::Global() {
 ProgramStore::ProgramStore() : folder_(DefaultFolder()) {
   const char* megabytes = std::getenv("TVM_EDGE_OPENCL_CACHE_SIZE");
   const int64_t asked = megabytes == nullptr ? 0 : std::strtoll(megabytes, nullptr, 10);
-  max_bytes_ = (asked > 0 ? asked : kDefaultMegabytes) << 20;
+  max_bytes_ = std::min(asked > 0 ? asked : kDefaultMegabytes, kMostMegabytes) << 20;
 }
 
 std::string ProgramStore::Entry(const std::string& key, const std::string& binary) {
@@ -112,12 +97,24 @@ std::string ProgramStore::Entry(const std::string& key, const std::string& binar
   return entry;
 }
 
-std::string ProgramStore::Path(const std::string& key) const {
-  char name[33];
-  std::snprintf(name, sizeof(name), "%016llx%016llx",
-                static_cast<unsigned long long>(Hash(key.data(), key.size())),
-                static_cast<unsigned long long>(Hash(key.data(), key.size(), key.size() + 1)));
-  return folder_ + "/" + name + kSuffix;
+std::optional<DigestKey> ProgramStore::Secret(bool make) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!secret_) {
+    if (!cleaned_) RemoveAbandoned(folder_);
+    cleaned_ = true;
+    secret_ = FolderKey(folder_, make);
+  }
+  return secret_;
+}
+
+std::string ProgramStore::Path(const std::string& key, const DigestKey& secret) const {
+  std::string path = folder_ + "/";
+  for (const char byte : KeyedDigest(key, secret)) {
+    char digits[3];
+    std::snprintf(digits, sizeof(digits), "%02x", static_cast<unsigned char>(byte));
+    path += digits;
+  }
+  return path + kSuffix;
 }
 
 cl_program ProgramStore::Use(const std::string& key, const Load& load) {
@@ -139,42 +136,54 @@ cl_program ProgramStore::Use(const std::string& key, const Load& load) {
     }
   }
   if (!keeps()) return nullptr;
-
-  const std::string path = Path(key);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return nullptr;
-  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  const std::optional<Parsed> entry = Parse(bytes, 0);
-  // Two keys with one file name: the entry is sound, and another's.
-  if (entry && entry->size == bytes.size() && entry->key != key) return nullptr;
-  if (entry && entry->size == bytes.size()) {
-    if (cl_program program = load(std::string(entry->binary))) {
-      ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // used now: Trim takes the oldest
+  std::string path;
+  bool used = false;
+  std::optional<std::string> stored = Stored(key, &path, &used);
+  if (stored) {
+    if (cl_program program = load(*stored)) {
       std::lock_guard<std::mutex> lock(mutex_);
       ++stats_.from_disk;
       return program;
     }
   }
+  if (!used) return nullptr;
   ::unlink(path.c_str());
   std::lock_guard<std::mutex> lock(mutex_);
   ++stats_.damaged;
   return nullptr;
 }
 
+std::optional<std::string> ProgramStore::Stored(const std::string& key, std::string* path,
+                                                bool* found) noexcept try {
+  const std::optional<DigestKey> secret = Secret(false);
+  if (!secret) return std::nullopt;
+  *path = Path(key, *secret);
+  // Read now, used now: Trim takes the oldest.
+  const std::optional<std::string> bytes =
+      ReadPrivate(*path, static_cast<uint64_t>(max_bytes_), found, true);
+  if (!bytes || bytes->size() < sizeof(Digest)) return std::nullopt;
+  const std::string_view content = std::string_view(*bytes).substr(sizeof(Digest));
+  const Digest digest = KeyedDigest(content, *secret);
+  if (std::memcmp(digest.data(), bytes->data(), sizeof(digest)) != 0) return std::nullopt;
+  const std::optional<Parsed> entry = Parse(content, 0);
+  if (!entry || entry->size != content.size() || entry->key != key) return std::nullopt;
+  return std::string(entry->binary);
+} catch (const std::exception&) {
+  *found = false;
+  return std::nullopt;  // out of memory: the program is built, and that may say so
+}
+
 void ProgramStore::Put(const std::string& key, const std::string& binary) noexcept try {
   if (!keeps() || binary.empty()) return;
   const std::string entry = Entry(key, binary);
-  if (static_cast<int64_t>(entry.size()) > max_bytes_) return;
+  if (static_cast<int64_t>(entry.size() + sizeof(Digest)) > max_bytes_) return;
   std::error_code error;
   fs::create_directories(folder_, error);
-  std::string temporary = folder_ + "/.writing-XXXXXX";
-  const int file = ::mkstemp(&temporary[0]);
-  if (file < 0) return;
-  const bool written = WriteAll(file, entry.data(), entry.size());
-  if (::close(file) != 0 || !written || ::rename(temporary.c_str(), Path(key).c_str()) != 0) {
-    ::unlink(temporary.c_str());
-    return;
-  }
+  const std::optional<DigestKey> secret = Secret(true);
+  if (!secret) return;
+  const Digest digest = KeyedDigest(entry, *secret);
+  const std::string content = std::string(digest.data(), digest.size()) + entry;
+  if (!WritePrivate(folder_, Path(key, *secret), content)) return;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ++stats_.stored;
@@ -193,18 +202,12 @@ void ProgramStore::Trim() noexcept try {
   std::vector<Entry> entries;
   int64_t total = 0;
   std::error_code error;
-  const auto now = fs::file_time_type::clock::now();
   for (const auto& item : fs::directory_iterator(folder_, error)) {
     std::error_code gone;  // another process may trim, too
     const auto used = item.last_write_time(gone);
     const auto bytes = static_cast<int64_t>(item.file_size(gone));
     if (gone) continue;
-    const bool entry = item.path().extension() == kSuffix;
-    // What a killed writer left behind.
-    const bool abandoned = item.path().filename().string().rfind(".writing-", 0) == 0 &&
-                           now - used > std::chrono::hours(1);
-    if (abandoned) fs::remove(item.path(), gone);
-    if (!entry) continue;
+    if (item.path().extension() != kSuffix) continue;
     entries.push_back({used, bytes, item.path()});
     total += bytes;
   }
@@ -212,8 +215,7 @@ void ProgramStore::Trim() noexcept try {
             [](const Entry& a, const Entry& b) { return a.used < b.used; });
   for (const Entry& entry : entries) {
     if (total <= max_bytes_) break;
-    fs::remove(entry.path, error);
-    total -= entry.bytes;
+    if (fs::remove(entry.path, error)) total -= entry.bytes;
   }
 } catch (const std::exception&) {
   // As in Put: a cache that stays too large for now is no failure.

@@ -6,10 +6,12 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "abi.h"
+#include "private_files.h"
 
 namespace tvm_edge::opencl {
 
@@ -18,7 +20,8 @@ namespace tvm_edge::opencl {
  *
  * One file per entry in TVM_EDGE_OPENCL_CACHE (0: none; default $XDG_CACHE_HOME/tvm-edge/opencl),
  * written under another name and renamed, so that readers see whole entries or none. An entry holds
- * its key and a checksum: what does not match is a miss. The oldest entries go when all together
+ * its key and a digest with a secret of this user's, which the folder keeps in a file for him alone:
+ * what does not match, or is anybody else's, is a miss. The oldest entries go when all together
  * exceed TVM_EDGE_OPENCL_CACHE_SIZE MiB. A folder that cannot be written is no error.
  */
 class ProgramStore {
@@ -51,7 +54,12 @@ class ProgramStore {
 
  private:
   ProgramStore();
-  std::string Path(const std::string& key) const;
+  /*! \brief The secret of the folder; with `make` a new one where there is none. */
+  std::optional<DigestKey> Secret(bool make);
+  std::string Path(const std::string& key, const DigestKey& secret) const;
+  /*! \brief The binary that the folder has for a key; its path, and whether anything is there. */
+  std::optional<std::string> Stored(const std::string& key, std::string* path,
+                                    bool* found) noexcept;
   void Trim() noexcept;
 
   std::string folder_;  // empty: nothing is kept
@@ -59,6 +67,8 @@ class ProgramStore {
   mutable std::mutex mutex_;  // guards what follows
   std::map<std::string, std::string> from_artifacts_;
   Stats stats_;
+  std::optional<DigestKey> secret_;
+  bool cleaned_ = false;
 };
 
 }  // namespace tvm_edge::opencl

@@ -281,7 +281,15 @@ void Streams::QuiesceForReuse() noexcept {
 }
 
 void Streams::QuiesceAll() noexcept {
-  for (const auto& stream : List()) stream->TryFinish();
+  try {
+    for (const auto& stream : List()) stream->TryFinish();
+    return;
+  } catch (const std::bad_alloc&) {
+    // No memory for a list: whoever asks for a stream waits meanwhile.
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (default_ != nullptr) default_->TryFinish();
+  for (const auto& stream : others_) stream->TryFinish();
 }
 
 void Streams::StartRecording() {

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import tvm
+import tvm_ffi
 from tvm_ffi import DLDeviceType
 
 from tvm_edge import opencl
+from tvm_edge.errors import DeviceUnavailableError
 from tvm_edge.runtime.devices.protocol import RuntimeDevice
 
 __all__ = ["OpenCLDevice"]
+
+# What the OpenCL runtime throws in a process that was forked after its driver had started.
+tvm_ffi.register_error("tvm_edge.DeviceUnavailableError", DeviceUnavailableError)
 
 
 class OpenCLDevice(RuntimeDevice):

@@ -1,0 +1,131 @@
+"""An artifact that somebody writes to: what was checked is what runs, or an error says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tvm_edge
+from tests.runtime.support import run_python
+from tvm_edge import ArtifactError
+from tvm_edge.runtime.artifact import read_artifact
+
+
+@pytest.fixture
+def path(artifact: Path, tmp_path: Path) -> Path:
+    return Path(tmp_path / "model.tvme").write_bytes(artifact.read_bytes()) and (
+        tmp_path / "model.tvme"
+    )
+
+
+def weight_at(path: Path) -> int:
+    """Place of a byte of the first weight in the file."""
+    opened = read_artifact(path)
+    assert opened.mapping is not None
+    return int(opened.weights[0].ctypes.data - opened.mapping.address)
+
+
+def write_in_place(path: Path, place: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(place + 3)
+        byte = file.read(1)
+        file.seek(place + 3)
+        file.write(bytes([byte[0] ^ 0x40]))
+
+
+def test_a_write_in_place_ends_runs(path: Path, image: np.ndarray) -> None:
+    """Weights are mapped: without the check the next results are silently wrong."""
+    place = weight_at(path)
+    model = tvm_edge.load(path)
+    model.run({"data": image})
+    write_in_place(path, place)
+    for _ in range(2):
+        with pytest.raises(ArtifactError, match="was written to while it was in use") as caught:
+            model.run({"data": image})
+        assert str(path) in str(caught.value) and "copy=True" in str(caught.value)
+    with pytest.raises(ArtifactError, match="was written to"):
+        model.export(path.with_name("again.tvme"))
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_copy_is_the_models_own(path: Path, image: np.ndarray) -> None:
+    place = weight_at(path)
+    model = tvm_edge.load(path, copy=True)
+    expected = model.run({"data": image})["pooled"]
+    before = path.read_bytes()
+    write_in_place(path, place)
+    np.testing.assert_array_equal(model.run({"data": image})["pooled"], expected)
+    path.unlink()
+    assert model.export(path).read_bytes() == before
+
+
+def test_another_file_in_its_place_changes_nothing(path: Path, image: np.ndarray) -> None:
+    model = tvm_edge.load(path)
+    expected = model.run({"data": image})["pooled"]
+    other = path.with_name("other")
+    other.write_bytes(b"another version")
+    other.replace(path)
+    np.testing.assert_array_equal(model.run({"data": image})["pooled"], expected)
+
+
+def test_a_write_within_a_tick_of_the_last_one_is_noticed(path: Path) -> None:
+    """The time of a file has the kernel's tick: load waits for the next one."""
+    place = weight_at(path)
+    path.write_bytes(path.read_bytes())
+    opened = read_artifact(path)
+    write_in_place(path, place)
+    assert opened.mapping is not None
+    with pytest.raises(ArtifactError, match="was written to"):
+        opened.mapping.check()
+
+
+LOADS = """
+import os, sys, threading
+import numpy as np
+import tvm_edge
+
+path = sys.argv[1]
+image = np.load(sys.argv[2])
+expected = tvm_edge.load(path, copy=True).run({"data": image})["pooled"]
+content = open(path, "rb").read()
+ended = threading.Event()
+
+def write():
+    random = np.random.default_rng(0)
+    file = os.open(path, os.O_WRONLY)
+    while not ended.is_set():
+        places = random.integers(0, len(content), 64)
+        for place in places:
+            os.pwrite(file, bytes([content[place] ^ 255]), place)
+        for place in places:
+            os.pwrite(file, content[place : place + 1], place)
+
+writer = threading.Thread(target=write)
+writer.start()
+refused = 0
+for _ in range(30):
+    try:
+        found = tvm_edge.load(path, copy=len(sys.argv) > 3).run({"data": image})["pooled"]
+        assert np.array_equal(found, expected), "wrong"
+    except tvm_edge.ArtifactError:
+        refused += 1
+ended.set()
+writer.join()
+print(refused)
+"""
+
+
+@pytest.fixture
+def image_file(image: np.ndarray, tmp_path: Path) -> Iterator[Path]:
+    np.save(tmp_path / "image.npy", image)
+    yield tmp_path / "image.npy"
+
+
+@pytest.mark.parametrize("options", [[], ["copy"]], ids=["mapped", "copied"])
+def test_loads_while_somebody_writes(path: Path, image_file: Path, options: list[str]) -> None:
+    """Wrong results and faults of code that was read after it was checked."""
+    environment = {"TVM_USE_RUNTIME_LIB": "1", "TVM_NUM_THREADS": "1"}
+    assert int(run_python(LOADS, path, image_file, *options, environment=environment)) > 0
