@@ -48,6 +48,7 @@ class Options:
     memory_budget: int | str | None = None
     tuning_logs: TuningLogs = False
     num_threads: int | None = None
+    cpus: Sequence[int] | None = None
 
 
 def check_options(options: Options) -> None:

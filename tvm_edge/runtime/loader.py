@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,6 +14,7 @@ from tvm_edge.runtime.info import read_info
 from tvm_edge.runtime.library import LoadedLibrary, check_host
 from tvm_edge.runtime.model import CompiledModel
 from tvm_edge.runtime.staging import as_tensor
+from tvm_edge.runtime.threads import resolve_threads
 
 __all__ = ["Board", "load"]
 
@@ -27,6 +29,7 @@ class Board(Protocol):
         *,
         device: str | None = None,
         num_threads: int | None = None,
+        cpus: Sequence[int] | None = None,
     ) -> Any:
         """Load an artifact there."""
 
@@ -36,6 +39,7 @@ def load(
     *,
     device: str | None = None,
     num_threads: int | None = None,
+    cpus: Sequence[int] | None = None,
     remote: Board | None = None,
 ) -> CompiledModel:
     """Load an exported model.
@@ -50,7 +54,11 @@ def load(
         Where to run: ``"opencl:1"`` is the second OpenCL device. Default: the first device of the
         kind it was compiled for.
     num_threads : int, optional
-        Default: ``TVM_NUM_THREADS``, else all physical cores.
+        Default: ``TVM_NUM_THREADS``, else all physical cores that the process may use, by its
+        affinity and the quota of its control group. More than CPUs are taken as that many.
+    cpus : sequence of int, optional
+        CPUs that kernels keep to, by Linux's numbers: the big cores of a board. Default: all that
+        the process may use.
     remote : tvm_edge.Remote, optional
         A board to run on, from :func:`tvm_edge.connect`; the model is a
         :class:`tvm_edge.rpc.RemoteModel` then.
@@ -58,7 +66,8 @@ def load(
     Raises
     ------
     InputError
-        `remote` is not a board, or `device` is not the name of a device.
+        `remote` is not a board, `device` is not the name of a device, `num_threads` is no number
+        of threads, or a CPU does not exist or may not be used.
     ArtifactError
         Damaged, or made for another architecture, format or TVM version.
     DeviceUnavailableError
@@ -72,7 +81,8 @@ def load(
                 expected="tvm_edge.Remote",
                 got=type(remote).__name__,
             )
-        return remote.load(path, device=device, num_threads=num_threads)
+        return remote.load(path, device=device, num_threads=num_threads, cpus=cpus)
+    threads = resolve_threads(num_threads, cpus)
     artifact = read_artifact(path)
     info = read_info(artifact)
     kind = str(info.target["kind"])
@@ -93,6 +103,6 @@ def load(
             artifact.release(position)
     library = LoadedLibrary(what, artifact.library, artifact.smaller, info.smaller)
     # A weight that the device has a copy of need not stay in host memory: export reads the file.
-    model = CompiledModel(info, library, weights, num_threads, index, artifact.release)
+    model = CompiledModel(info, library, weights, threads, index, artifact.release)
     _ = model._session  # a library that does not load should say so now
     return model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from tvm_edge.errors import DeviceUnavailableError
 from tvm_edge.report import Launches
 from tvm_edge.runtime.artifact import write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, measure
@@ -33,20 +35,44 @@ from tvm_edge.runtime.outputs import checked_outputs, named_outputs, wanted_outp
 from tvm_edge.runtime.profile import Profile, profile_runs
 from tvm_edge.runtime.session import Instrument, Session
 from tvm_edge.runtime.staging import FrameInputs, aligned_copy, unaligned_zeros
-from tvm_edge.runtime.threads import resolve_num_threads
+from tvm_edge.runtime.threads import Threads, resolve_threads
 
 __all__ = ["CompiledModel"]
 
 _LOG = logging.getLogger(__name__)
 
 
+class _Queue:
+    """Thread that runs what is submitted, in order; a forked child gets another.
+
+    It starts with the first submission, and ends with its model.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._process = threading.Lock(), os.getpid()
+        self._executor = self._make()
+
+    @staticmethod
+    def _make() -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, thread_name_prefix="tvm-edge")
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        if self._process != os.getpid():  # the lock may be held by a thread that stayed behind
+            self._lock, self._process = threading.Lock(), os.getpid()
+            self._executor = self._make()
+        with self._lock:
+            return self._executor.submit(function, *arguments)
+
+
 class CompiledModel(ModelBase):
     """A model for one target; made by :func:`tvm_edge.compile` and :func:`tvm_edge.load`.
 
     Every method may be called from any number of threads at once, on one model or several, and
-    gives what it gives alone, bit for bit. Runs of a CPU model happen at the same time as long as
-    their threads fit the CPUs: ``num_threads=1`` on four cores, four runs, each with activations of
-    its own. Otherwise, and on a GPU, they take turns. Python's lock is free while kernels run.
+    gives what it gives alone, bit for bit. All models of a process share their worker threads. Runs
+    of a CPU model happen at the same time as long as their threads fit the CPUs: ``num_threads=1``
+    on four cores, four runs, each with activations of its own. Otherwise, and on a GPU, they take
+    turns. Python's lock is free while kernels run. A model on CPUs alone may be used in a process
+    that forked after it was loaded.
     """
 
     def __init__(
@@ -54,7 +80,7 @@ class CompiledModel(ModelBase):
         info: ModelInfo,
         library: Library,
         weights: Sequence[tvm.runtime.Tensor],
-        num_threads: int | None = None,
+        threads: Threads | None = None,
         device_index: int = 0,
         uploaded: Callable[[int], None] | None = None,
     ) -> None:
@@ -65,9 +91,8 @@ class CompiledModel(ModelBase):
         self._uploaded = uploaded
         self._library = library
         self._weights = tuple(weights)
-        self._num_threads = resolve_num_threads(num_threads)
-        # Its thread starts with the first submission, and ends with the model.
-        self._queue = ThreadPoolExecutor(1, thread_name_prefix="tvm-edge")
+        self._threads = threads or resolve_threads(None)
+        self._queue = _Queue()
 
     @property
     def _place(self) -> str:
@@ -83,7 +108,7 @@ class CompiledModel(ModelBase):
         return Session(
             self._code[1],
             self._weights,
-            self._num_threads,
+            self._threads,
             plan,
             devices,
             self._uploaded,
@@ -155,7 +180,7 @@ class CompiledModel(ModelBase):
         chosen = self._chosen(models)
         wanted, bound = self._wanted(chosen, outputs), self._bind(inputs, chosen)
         session = self._session
-        session.check_process()  # a forked child has no thread that would take it
+        session.check_process()
         kept = [aligned_copy(v) if isinstance(v, np.ndarray) else v for v in bound]
         return self._queue.submit(self._finish, session, chosen, kept, wanted, device_outputs)
 
@@ -170,7 +195,17 @@ class CompiledModel(ModelBase):
     ) -> FrameStream:
         session = self._session
         steps = frame_steps(session, partial(named_outputs, wanted=wanted, specs=self.outputs))
-        return FrameStream(frames, depth, FrameInputs(self._bind), steps, session.check_process)
+        process = os.getpid()
+
+        def check() -> None:
+            session.check_process()
+            if os.getpid() != process:
+                raise DeviceUnavailableError(
+                    "this stream was begun before the process forked, and its threads stayed "
+                    "behind; begin one in the child"
+                )
+
+        return FrameStream(frames, depth, FrameInputs(self._bind), steps, check)
 
     @staticmethod
     def _finish(  # without the model, which may be dropped meanwhile
@@ -202,7 +237,7 @@ class CompiledModel(ModelBase):
         """
         index = device_index(device, str(self._info.target["kind"]))
         return CompiledModel(
-            self._info, self._library, self._weights, self._num_threads, index, self._uploaded
+            self._info, self._library, self._weights, self._threads, index, self._uploaded
         )
 
     def _warm_up(self, chosen: Models) -> None:
@@ -244,7 +279,7 @@ class CompiledModel(ModelBase):
             lambda: self.run(values, models=chosen.asked),
             warmup=warmup,
             repeat=repeat,
-            num_threads=self._num_threads,
+            num_threads=self._threads.count,
         )
 
     def seconds_in_a_row(self, inputs: Mapping[str, Any], runs: int) -> float:
