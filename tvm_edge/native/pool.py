@@ -51,7 +51,8 @@ def use_pool(threads: int, cpus: Sequence[int], capacity: int, spin_us: int) -> 
     Returns
     -------
     int
-        Threads that there are; fewer where the system refuses to start more.
+        Threads that kernels run on; fewer where the system refuses to start more, or the process
+        may use fewer CPUs by now.
     """
     return int(_function("use")(threads, list(cpus), capacity, spin_us * 1000))
 

@@ -56,13 +56,14 @@ class Threads:
         now = monotonic()
         if getattr(_used, "key", None) == key and now < _used.recheck:
             return
-        wanted = min(self.count, len(self._allowed()))
-        if wanted < self.count:
-            _warn_of_fewer(self.count, wanted, "the process may use no more CPUs")
-        capacity = max(wanted, physical_cores(self.cpus or None))
-        there = use_pool(wanted, self.cpus, capacity, _spin_us())
-        if there < wanted:
-            _warn_of_fewer(wanted, there, "the system starts no more threads (ulimit -u)")
+        capacity = max(self.count, physical_cores(self.cpus or None))
+        there = use_pool(self.count, self.cpus, capacity, _spin_us())
+        if there < self.count:
+            _warn_of_fewer(
+                self.count,
+                there,
+                "the process may use no more CPUs by now, or start no more threads (ulimit -u)",
+            )
         _used.key, _used.recheck = key, now + _RECHECK_SECONDS
 
     def running(self) -> AbstractContextManager[None]:
@@ -81,9 +82,6 @@ class Threads:
         finally:
             if allowed:
                 os.sched_setaffinity(0, before)
-
-    def _allowed(self) -> Sequence[int]:
-        return self.cpus or allowed_cpus()
 
 
 def resolve_threads(num_threads: int | None, cpus: Sequence[int] | None = None) -> Threads:

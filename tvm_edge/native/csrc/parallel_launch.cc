@@ -79,8 +79,9 @@ int64_t Use(int64_t threads, const ffi::Array<int64_t>& cpus, int64_t capacity, 
   }
   pool->RaiseCapacity(static_cast<int>(std::max(capacity, threads)));
   thread_pool = pool;
-  thread_count = static_cast<int>(threads);
-  return pool->Reserve(thread_count);
+  const int there = pool->Reserve(static_cast<int>(threads));
+  thread_count = std::min(there, std::max(pool->AllowedCpus(), 1));
+  return thread_count;
 }
 
 // --------------------------------------------------------------------------- what kernels call
@@ -90,11 +91,19 @@ struct Launched {
   FTVMParallelLambda function;
   void* data;
   std::atomic<TVMFFIObjectHandle> error{nullptr};
+  std::atomic<bool> refused{false};  // it came to a barrier
 
   static int RunPiece(void* context, int32_t piece, int32_t pieces) {
     auto* self = static_cast<Launched*>(context);
-    TVMParallelGroupEnv env{nullptr, pieces};
-    const int status = self->function(piece, &env, self->data);
+    TVMParallelGroupEnv env{self, pieces};
+    int status = self->function(piece, &env, self->data);
+    if (self->refused.load(std::memory_order_relaxed)) {
+      TVMFFIErrorSetRaisedFromCStr(
+          "RuntimeError",
+          "a kernel waits at a barrier for pieces that nobody may have begun: tvm-edge's worker "
+          "pool does not run all pieces at once; compile it without parallel_barrier_when_finish");
+      status = -1;
+    }
     if (status != 0) self->KeepError();
     return status;
   }
@@ -126,14 +135,10 @@ int Launch(FTVMParallelLambda function, void* data, int num_task) {
   return status;
 }
 
+/*! \brief Generated code does not look at what this returns: the piece fails instead. */
 int Barrier(int, TVMParallelGroupEnv* env) {
-  if (env->num_task == 1) return 0;
-  TVMFFIErrorSetRaisedFromCStr(
-      "RuntimeError",
-      "a kernel waits at a barrier for pieces that nobody may have begun: tvm-edge's worker pool "
-      "runs the pieces of a kernel one after the other; compile it without "
-      "parallel_barrier_when_finish");
-  return -1;
+  if (env->num_task > 1) static_cast<Launched*>(env->sync_handle)->refused.store(true);
+  return 0;
 }
 
 // ---------------------------------------------------------------------------------- attachment

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -54,6 +55,21 @@ uint64_t HomeBits(int home, int threads, int pieces) {
   const int begin = static_cast<int>(static_cast<int64_t>(home) * pieces / threads);
   const int end = static_cast<int>(static_cast<int64_t>(home + 1) * pieces / threads);
   return Bits(end) & ~Bits(begin);
+}
+
+/*! \brief This thread, as Linux numbers it; glibc has had a function for it since 2.30. */
+pid_t ThreadId() { return static_cast<pid_t>(syscall(SYS_gettid)); }
+
+/*! \brief Where workers may run: CPUs that were chosen, else those of the whole process. */
+cpu_set_t WorkerCpus(const std::vector<int>& chosen) {
+  cpu_set_t set, own;
+  CPU_ZERO(&set);
+  for (int cpu : chosen) CPU_SET(cpu, &set);
+  if (!chosen.empty()) return set;
+  // A thread that has bound itself to some CPUs does not bind the workers of all.
+  sched_getaffinity(getpid(), sizeof(set), &set);
+  if (sched_getaffinity(0, sizeof(own), &own) == 0) CPU_OR(&set, &set, &own);
+  return set;
 }
 
 }  // namespace
@@ -274,8 +290,21 @@ struct WorkerPool::Start {
 void* WorkerPool::ThreadMain(void* start) {
   const Start given = *static_cast<Start*>(start);
   delete static_cast<Start*>(start);
+  if (given.number == 0) given.pool->first_worker_.store(ThreadId());
   given.pool->WorkerLoop(given.number);
   return nullptr;
+}
+
+int WorkerPool::AllowedCpus() const {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  const pid_t worker = first_worker_.load(std::memory_order_relaxed);
+  // A worker apart from the caller, which may have bound itself to one CPU.
+  for (pid_t thread : {pid_t{0}, worker}) {
+    cpu_set_t set;
+    if (sched_getaffinity(thread, sizeof(set), &set) == 0) CPU_OR(&all, &all, &set);
+  }
+  return CPU_COUNT(&all);
 }
 
 int WorkerPool::Reserve(int threads) {
@@ -292,12 +321,8 @@ int WorkerPool::Reserve(int threads) {
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
 #ifdef __GLIBC__
-    if (!cpus_.empty()) {
-      cpu_set_t set;
-      CPU_ZERO(&set);
-      for (int cpu : cpus_) CPU_SET(cpu, &set);
-      pthread_attr_setaffinity_np(&attributes, sizeof(set), &set);
-    }
+    const cpu_set_t set = WorkerCpus(cpus_);
+    pthread_attr_setaffinity_np(&attributes, sizeof(set), &set);
 #endif
     pthread_t thread;
     const int failed = pthread_create(&thread, &attributes, ThreadMain, start);
@@ -324,6 +349,7 @@ void WorkerPool::RaiseCapacity(int capacity) {
 
 void WorkerPool::RestartInChild() {
   workers_.store(0);
+  first_worker_.store(0);
   sleeping_.store(0);
   launching_.store(0);
   helping_.store(0);

@@ -3,6 +3,8 @@
 // Nothing here knows TVM or Python: parallel_launch.cc puts the pool under compiled kernels.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -54,6 +56,9 @@ class WorkerPool {
    * \return Threads that there are, the calling one counted: fewer where the system refuses more.
    */
   int Reserve(int threads);
+
+  /*! \brief CPUs that the calling thread and the workers may use now, all together. */
+  int AllowedCpus() const;
 
   /*! \brief Set how many threads are to work at the same time, if that is more than before. */
   void RaiseCapacity(int capacity);
@@ -109,6 +114,7 @@ class WorkerPool {
   bool Crowded() const;
 
   const std::vector<int> cpus_;
+  std::atomic<pid_t> first_worker_{0};
   const int64_t spin_ns_;
   std::atomic<int> capacity_;
   std::mutex growing_;
