@@ -105,10 +105,9 @@ def _line(row: Mapping[str, Any]) -> str:
         elif "runs_per_second" in result:
             cells.append(f"{result['runs_per_second']:.1f} a second")
         else:
+            times = f"{result['median_ms']:.2f} / {result['p99_ms']:.2f}"
             wrong = "" if result["right"] else " **wrong**"
-            cells.append(
-                f"{result['median_ms']:.2f} / {result['p99_ms']:.2f} ({result['cpu_ms']:.1f}){wrong}"
-            )
+            cells.append(f"{times} ({result['cpu_ms']:.1f}){wrong}")
     return f"| {' | '.join(cells)} |"
 
 
@@ -122,6 +121,21 @@ def _best_peer(row: Mapping[str, Any], key: str) -> float | None:
     if not known:
         return None
     return max(known) if key == "runs_per_second" else min(known)
+
+
+def _against_tvm_pool(rows: Rows) -> list[str]:
+    """Medians under our pool over those under TVM's, by part and number of threads."""
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        ours, before = (row["runtimes"].get(r, {}) for r in ("tvm-edge", "tvm-pool"))
+        if "median_ms" in ours and "median_ms" in before:
+            key = (row["part"], row["busy"], row["threads"])
+            groups.setdefault(key, []).append(ours["median_ms"] / before["median_ms"])
+    return [
+        f"{part}, {busy} busy, {threads} threads: {geometric_mean(ratios):.3f} of the median under "
+        f"TVM's pool in geometric mean, worst {max(ratios):.3f}"
+        for (part, busy, threads), ratios in groups.items()
+    ]
 
 
 def _ratios(rows: Rows) -> list[str]:
@@ -219,4 +233,5 @@ def main(arguments: Sequence[str]) -> None:
             rows.append(row)
             save_json(options.json, {"machine": machine, "rows": rows})
     print("\nmedian / p99 in ms (CPU time of a run in ms)\n", *_ratios(rows), sep="\n")
+    print(*_against_tvm_pool(rows), sep="\n")
     print("\n", machine, sep="")

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -64,34 +65,25 @@ def _load(runtime: str, name: str, threads: int, folder: Path) -> Run:
 
 
 def _load_on_tvm_pool(path: Path, threads: int) -> Run:
-    """tvm-edge's code under TVM's own pool, in TVM's virtual machine."""
-    import tempfile
-
-    import tvm
+    """tvm-edge as it is, its kernels under TVM's own pool; for the rest of this process."""
     import tvm_ffi
-    from tvm.runtime.vm import VirtualMachine
 
-    from tvm_edge.runtime.artifact import read_artifact
-    from tvm_edge.runtime.info import read_info
+    import tvm_edge
+    from tvm_edge.runtime import library, session
 
-    artifact = read_artifact(path)
-    info = read_info(artifact)
+    for module in (library, session):
+        module.kernels_on_pool = nullcontext
+    model = tvm_edge.load(path, num_threads=threads)
+    configured = threading.local()
     cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))]
-    # Threads that may roam, as many as asked for.
-    tvm_ffi.get_global_func("runtime.config_threadpool")(-3, threads, cpus)
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "library.so"
-        library.write_bytes(artifact.library)
-        machine = VirtualMachine(tvm_ffi.load_module(library), tvm.cpu())
-    weights = tvm_ffi.Array([tvm.runtime.tensor(weight) for weight in artifact.weights])
-    names = [output.name for output in info.outputs]
 
-    def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        given = [tvm.runtime.tensor(inputs[spec.name]) for spec in info.inputs]
-        results = machine["main"](*given, weights)
-        outputs = [results] if len(names) == 1 and not isinstance(results, list) else list(results)
-        flat = [o[0] if not hasattr(o, "numpy") else o for o in outputs]
-        return {name: o.numpy() for name, o in zip(names, flat, strict=True)}
+    def run(inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        if not hasattr(configured, "done"):  # TVM has a pool for each thread
+            # -3: workers that may roam, of which there are as many as CPUs are listed
+            chosen = [cpus[number % len(cpus)] for number in range(threads)]
+            tvm_ffi.get_global_func("runtime.config_threadpool")(-3, threads, chosen)
+            configured.done = True
+        return model.run(inputs)
 
     return run
 

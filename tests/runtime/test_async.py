@@ -19,7 +19,7 @@ from onnx import helper
 import tvm_edge
 from tests.onnx_models import conv_relu, make_model, random_input
 from tests.runtime.support import in_forked_child, run_python, wide_conv
-from tvm_edge import DeviceUnavailableError, InputError, opencl
+from tvm_edge import InputError, opencl
 
 WIDE = (1, 32, 56, 56)
 

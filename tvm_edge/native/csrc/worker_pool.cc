@@ -33,9 +33,9 @@ constexpr int kMostPerThread = 4;
 constexpr int kUneven = 16;
 constexpr int kFineFrom = 48;
 constexpr int kMostUneven = 512;
-// How long a launching thread looks whether the last pieces are done before it sleeps. Its core is
-// then free for a worker that waits for one.
-constexpr int64_t kWaitNs = 30'000;
+// How long a thread without a piece looks for the others to finish theirs: as long as two pieces
+// take, and no longer than this. A core whose thread sleeps is free for one that waits for a core.
+constexpr int64_t kMostWaitNs = 1'000'000;
 // Looks at memory between two looks at the clock.
 constexpr int kLooks = 16;
 
@@ -70,6 +70,11 @@ cpu_set_t WorkerCpus(const std::vector<int>& chosen) {
   sched_getaffinity(getpid(), sizeof(set), &set);
   if (sched_getaffinity(0, sizeof(own), &own) == 0) CPU_OR(&set, &set, &own);
   return set;
+}
+
+/*! \brief How long to look for the others after so many pieces in so much time. */
+int64_t WaitNs(int64_t took, int pieces) {
+  return std::min(kMostWaitNs, 2 * took / std::max(pieces, 1));
 }
 
 }  // namespace
@@ -122,7 +127,7 @@ int WorkerPool::Run(const Work& work, int threads) {
   const int done = RunPieces(slot, 0, false);
   const int64_t all_begun = Now();
   const int64_t own = all_begun - begin;
-  WaitForWorkers(slot, std::min<int64_t>(kWaitNs, 2 * own / std::max(done, 1)));
+  WaitForWorkers(slot, WaitNs(own, done));
 
   if (done > 0) site_times().Note(work.site, own * slot->pieces / done);
   if (!woke) {
@@ -214,8 +219,8 @@ bool WorkerPool::Crowded() const {
          capacity_.load(std::memory_order_relaxed);
 }
 
-bool WorkerPool::Help(int number) {
-  bool helped = false;
+int64_t WorkerPool::Help(int number) {
+  int64_t until = 0;
   for (Slot& slot : slots_) {
     uint32_t gate = slot.gate.load(std::memory_order_acquire);
     while ((gate & kOpen) != 0 && slot.unclaimed.load(std::memory_order_relaxed) != 0 &&
@@ -223,31 +228,33 @@ bool WorkerPool::Help(int number) {
       helping_.fetch_add(1, std::memory_order_relaxed);
       if (Crowded()) {
         helping_.fetch_sub(1, std::memory_order_relaxed);
-        return helped;
+        return until;
       }
       if (slot.gate.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel,
                                           std::memory_order_acquire)) {
-        RunPieces(&slot, 1 + number % std::max(slot.threads - 1, 1), true);
-        slot.left.store(Now(), std::memory_order_relaxed);
+        const int64_t begin = Now();
+        const int done = RunPieces(&slot, 1 + number % std::max(slot.threads - 1, 1), true);
+        const int64_t now = Now();
+        slot.left.store(now, std::memory_order_relaxed);
         const uint32_t before = slot.gate.fetch_sub(1, std::memory_order_acq_rel);
         if ((before & kJoined) == 1 && (before & kWaiting) != 0) FutexWake(&slot.gate, 1);
         helping_.fetch_sub(1, std::memory_order_relaxed);
         helped_.fetch_add(1, std::memory_order_relaxed);
-        helped = true;
+        until = std::max(until, now + spin_ns_ + WaitNs(now - begin, done));
         break;
       }
       helping_.fetch_sub(1, std::memory_order_relaxed);
     }
   }
-  return helped;
+  return until;
 }
 
 void WorkerPool::WorkerLoop(int number) {
   int64_t until = Now() + spin_ns_;
   for (;;) {
     const uint32_t seen = epoch_.load(std::memory_order_seq_cst);
-    if (Help(number)) {
-      until = Now() + spin_ns_;
+    if (const int64_t later = Help(number); later != 0) {
+      until = later;
       continue;
     }
     bool changed = false;
