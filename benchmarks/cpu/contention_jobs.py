@@ -72,7 +72,7 @@ def _load_on_tvm_pool(path: Path, threads: int) -> Run:
     from tvm_edge.runtime import library, session
 
     for module in (library, session):
-        module.kernels_on_pool = nullcontext
+        setattr(module, "kernels_on_pool", nullcontext)  # noqa: B010  mypy knows no such name
     model = tvm_edge.load(path, num_threads=threads)
     configured = threading.local()
     cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))]
