@@ -319,7 +319,8 @@ int WorkerPool::Reserve(int threads) {
   if (workers() >= wanted) return threads;
   std::lock_guard<std::mutex> lock(growing_);
   sigset_t all, before;
-  sigfillset(&all);  // signals are the program's own threads'
+  sigfillset(&all);  // signals are the program's own threads', but for those of what a kernel does
+  for (int signal : {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&all, signal);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   while (workers() < wanted) {
     const int number = workers();
