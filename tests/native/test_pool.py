@@ -46,6 +46,20 @@ def test_kernels_of_models_use_it(artifact: Path) -> None:
     assert launches_of(tvm_edge.load(artifact, num_threads=2)) > 0
 
 
+def test_whatever_runs_a_model_uses_it(artifact: Path) -> None:
+    model = tvm_edge.load(artifact, num_threads=2)
+    for action in (
+        lambda: model.benchmark(IMAGE, repeat=1),
+        lambda: model.profile(IMAGE, repeat=1),
+        lambda: model.run_async(IMAGE).result(),
+        lambda: list(model.stream([IMAGE])),
+        model.warmup,
+    ):
+        before = pool_counts()["launches"]
+        action()
+        assert pool_counts()["launches"] > before
+
+
 def test_code_of_others_keeps_tvms_pool(artifact: Path) -> None:
     tvm_edge.load(artifact, num_threads=2).run(IMAGE)
     function = parallel_add()

@@ -33,8 +33,8 @@ constexpr int kMostPerThread = 4;
 constexpr int kUneven = 16;
 constexpr int kFineFrom = 48;
 constexpr int kMostUneven = 512;
-// How long a thread without a piece looks for the others to finish theirs: as long as two pieces
-// take, and no longer than this. A core whose thread sleeps is free for one that waits for a core.
+// How long a thread without a piece looks for the others to finish theirs, at most; the launching
+// one for as long as two pieces take. A core whose thread sleeps is free for one that waits for it.
 constexpr int64_t kMostWaitNs = 1'000'000;
 // Looks at memory between two looks at the clock.
 constexpr int kLooks = 16;
@@ -70,11 +70,6 @@ cpu_set_t WorkerCpus(const std::vector<int>& chosen) {
   sched_getaffinity(getpid(), sizeof(set), &set);
   if (sched_getaffinity(0, sizeof(own), &own) == 0) CPU_OR(&set, &set, &own);
   return set;
-}
-
-/*! \brief How long to look for the others after so many pieces in so much time. */
-int64_t WaitNs(int64_t took, int pieces) {
-  return std::min(kMostWaitNs, 2 * took / std::max(pieces, 1));
 }
 
 }  // namespace
@@ -127,7 +122,7 @@ int WorkerPool::Run(const Work& work, int threads) {
   const int done = RunPieces(slot, 0, false);
   const int64_t all_begun = Now();
   const int64_t own = all_begun - begin;
-  WaitForWorkers(slot, WaitNs(own, done));
+  WaitForWorkers(slot, std::min(kMostWaitNs, 2 * own / std::max(done, 1)));
 
   if (done > 0) site_times().Note(work.site, own * slot->pieces / done);
   if (!woke) {
@@ -220,7 +215,7 @@ bool WorkerPool::Crowded() const {
 }
 
 int64_t WorkerPool::Help(int number) {
-  int64_t until = 0;
+  int64_t left = 0;
   for (Slot& slot : slots_) {
     uint32_t gate = slot.gate.load(std::memory_order_acquire);
     while ((gate & kOpen) != 0 && slot.unclaimed.load(std::memory_order_relaxed) != 0 &&
@@ -228,45 +223,49 @@ int64_t WorkerPool::Help(int number) {
       helping_.fetch_add(1, std::memory_order_relaxed);
       if (Crowded()) {
         helping_.fetch_sub(1, std::memory_order_relaxed);
-        return until;
+        return left;
       }
       if (slot.gate.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel,
                                           std::memory_order_acquire)) {
-        const int64_t begin = Now();
-        const int done = RunPieces(&slot, 1 + number % std::max(slot.threads - 1, 1), true);
-        const int64_t now = Now();
-        slot.left.store(now, std::memory_order_relaxed);
+        RunPieces(&slot, 1 + number % std::max(slot.threads - 1, 1), true);
+        left = Now();
+        slot.left.store(left, std::memory_order_relaxed);
         const uint32_t before = slot.gate.fetch_sub(1, std::memory_order_acq_rel);
         if ((before & kJoined) == 1 && (before & kWaiting) != 0) FutexWake(&slot.gate, 1);
         helping_.fetch_sub(1, std::memory_order_relaxed);
         helped_.fetch_add(1, std::memory_order_relaxed);
-        until = std::max(until, now + spin_ns_ + WaitNs(now - begin, done));
         break;
       }
       helping_.fetch_sub(1, std::memory_order_relaxed);
     }
   }
-  return until;
+  return left;
 }
 
 void WorkerPool::WorkerLoop(int number) {
-  int64_t until = Now() + spin_ns_;
+  int64_t since = Now();  // when it had nothing to do any more
+  int64_t until = since + spin_ns_;
   for (;;) {
     const uint32_t seen = epoch_.load(std::memory_order_seq_cst);
-    if (const int64_t later = Help(number); later != 0) {
-      until = later;
+    if (const int64_t left = Help(number); left != 0) {
+      since = left;
+      until = left + spin_ns_;
       continue;
     }
-    bool changed = false;
-    do {
-      for (int look = 0; look < kLooks && !changed; ++look) {
-        changed = epoch_.load(std::memory_order_relaxed) != seen;
-        if (!changed) Pause();
+    for (int64_t now = since; epoch_.load(std::memory_order_relaxed) == seen; now = Now()) {
+      // While a kernel is at work the next one is near: one that came too late for this kernel
+      // would come too late for every one if it slept until then.
+      const bool near = launching_.load(std::memory_order_relaxed) > 0 && now - since < kMostWaitNs;
+      if (near) until = std::max(until, now + spin_ns_);
+      if (now > until) {
+        Sleep(seen);
+        since = Now();
+        until = since + spin_ns_;
+        break;
       }
-    } while (!changed && Now() < until);
-    if (!changed) {
-      Sleep(seen);
-      until = Now() + spin_ns_;
+      for (int look = 0; look < kLooks && epoch_.load(std::memory_order_relaxed) == seen; ++look) {
+        Pause();
+      }
     }
   }
 }

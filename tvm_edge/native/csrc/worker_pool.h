@@ -103,7 +103,7 @@ class WorkerPool {
   struct Start;
   static void* ThreadMain(void* start);
   void WorkerLoop(int number);
-  int64_t Help(int number);
+  int64_t Help(int number);  // when it left a launch, or 0
   int Claim(Slot* slot, int home) const;
   int RunPieces(Slot* slot, int home, bool is_worker);
   Slot* TakeSlot();
