@@ -214,8 +214,8 @@ bool WorkerPool::Crowded() const {
          capacity_.load(std::memory_order_relaxed);
 }
 
-int64_t WorkerPool::Help(int number) {
-  int64_t left = 0;
+WorkerPool::Stint WorkerPool::Help(int number) {
+  Stint stint;
   for (Slot& slot : slots_) {
     uint32_t gate = slot.gate.load(std::memory_order_acquire);
     while ((gate & kOpen) != 0 && slot.unclaimed.load(std::memory_order_relaxed) != 0 &&
@@ -223,13 +223,15 @@ int64_t WorkerPool::Help(int number) {
       helping_.fetch_add(1, std::memory_order_relaxed);
       if (Crowded()) {
         helping_.fetch_sub(1, std::memory_order_relaxed);
-        return left;
+        return stint;
       }
       if (slot.gate.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel,
                                           std::memory_order_acquire)) {
-        RunPieces(&slot, 1 + number % std::max(slot.threads - 1, 1), true);
-        left = Now();
+        const int64_t begin = Now();
+        const int done = RunPieces(&slot, 1 + number % std::max(slot.threads - 1, 1), true);
+        const int64_t left = Now();
         slot.left.store(left, std::memory_order_relaxed);
+        stint = {left, (left - begin) / std::max(done, 1)};
         const uint32_t before = slot.gate.fetch_sub(1, std::memory_order_acq_rel);
         if ((before & kJoined) == 1 && (before & kWaiting) != 0) FutexWake(&slot.gate, 1);
         helping_.fetch_sub(1, std::memory_order_relaxed);
@@ -239,23 +241,25 @@ int64_t WorkerPool::Help(int number) {
       helping_.fetch_sub(1, std::memory_order_relaxed);
     }
   }
-  return left;
+  return stint;
 }
 
 void WorkerPool::WorkerLoop(int number) {
   int64_t since = Now();  // when it had nothing to do any more
   int64_t until = since + spin_ns_;
+  int64_t patience = kMostWaitNs;  // until the first piece
   for (;;) {
     const uint32_t seen = epoch_.load(std::memory_order_seq_cst);
-    if (const int64_t left = Help(number); left != 0) {
-      since = left;
-      until = left + spin_ns_;
+    if (const Stint stint = Help(number); stint.left != 0) {
+      since = stint.left;
+      until = since + spin_ns_;
+      patience = std::min(kMostWaitNs, 2 * stint.piece_ns) + spin_ns_;
       continue;
     }
     for (int64_t now = since; epoch_.load(std::memory_order_relaxed) == seen; now = Now()) {
       // While a kernel is at work the next one is near: one that came too late for this kernel
       // would come too late for every one if it slept until then.
-      const bool near = launching_.load(std::memory_order_relaxed) > 0 && now - since < kMostWaitNs;
+      const bool near = launching_.load(std::memory_order_relaxed) > 0 && now - since < patience;
       if (near) until = std::max(until, now + spin_ns_);
       if (now > until) {
         Sleep(seen);

@@ -100,10 +100,16 @@ class WorkerPool {
     int32_t threads = 0;
   };
 
+  /*! \brief What a worker did for a launch: when it left, or 0; what a piece took. */
+  struct Stint {
+    int64_t left = 0;
+    int64_t piece_ns = 0;
+  };
+
   struct Start;
   static void* ThreadMain(void* start);
   void WorkerLoop(int number);
-  int64_t Help(int number);  // when it left a launch, or 0
+  Stint Help(int number);
   int Claim(Slot* slot, int home) const;
   int RunPieces(Slot* slot, int home, bool is_worker);
   Slot* TakeSlot();
