@@ -12,7 +12,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 INSTALL := sh tools/pip_install.sh $(BIN)/python
 # What an editable install is made of; its Python files are used where they are.
-BUILT  := pyproject.toml CMakeLists.txt $(wildcard tvm_edge/opencl/csrc/* requirements/*)
+BUILT  := pyproject.toml CMakeLists.txt $(wildcard tvm_edge/opencl/csrc/* tvm_edge/native/csrc/* requirements/*)
 
 .PHONY: conformance demo docs test test-full test-newest test-board lint lock format clean
 

@@ -49,6 +49,9 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "cpu": Benchmark("benchmarks.cpu.networks", "onnxruntime, openvino"),
     "cpu_layers": Benchmark("benchmarks.cpu.layers", "onnxruntime, openvino, a C compiler"),
     "cpu_peaks": Benchmark("benchmarks.cpu.peaks", "a C compiler"),
+    "contention": Benchmark(
+        "benchmarks.cpu.contention", "onnxruntime, openvino, ncnn, pnnx, MNN from PyPI"
+    ),
     "cpu_workloads": Benchmark("benchmarks.cpu.workloads"),
     "gpu": Benchmark("benchmarks.gpu.networks", f"{_GPU}; with CUDA torch, cupy, gcc"),
     "gpu_layers": Benchmark("benchmarks.gpu.layers", "CUDA, onnxruntime, torch"),

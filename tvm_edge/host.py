@@ -9,11 +9,21 @@ from __future__ import annotations
 import functools
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["CODEGEN_FEATURES", "allowed_cpus", "host_features", "machine", "physical_cores"]
+__all__ = [
+    "CODEGEN_FEATURES",
+    "allowed_cpus",
+    "cpu_quota",
+    "host_features",
+    "machine",
+    "physical_cores",
+]
 
 SYSFS = Path("/sys/devices/system/cpu")
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
 
 # LLVM's name → Linux's flag, for what LLVM may emit on its own. Features that only matter to
 # system software or intrinsics (pku, clzero, rdpid, …) are left out: code never faults on them.
@@ -119,13 +129,79 @@ def allowed_cpus() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def physical_cores() -> int:
-    """Cores that this process may use, hyper-threads of one core counted once."""
+def physical_cores(cpus: Sequence[int] | None = None) -> int:
+    """Cores that this process may use, hyper-threads of one core counted once.
+
+    Whole cores of the process's quota, if that is less: threads beyond it would be stopped for the
+    rest of each period.
+
+    Parameters
+    ----------
+    cpus : sequence of int, optional
+        Of these logical CPUs; default all that the process may run on.
+    """
     siblings = set()
-    for cpu in allowed_cpus():
+    for cpu in allowed_cpus() if cpus is None else cpus:
         try:
             topology = (SYSFS / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()
         except OSError:  # a container without sysfs: every CPU is its own core
             topology = str(cpu)
         siblings.add(topology)
-    return len(siblings)
+    quota = cpu_quota()
+    return len(siblings) if quota is None else max(1, min(len(siblings), int(quota)))
+
+
+def cpu_quota() -> float | None:
+    """Cores' worth of time that the process's control groups grant it, of version 1 or 2.
+
+    Returns
+    -------
+    float or None
+        The least of the group and those around it; ``None`` without a limit.
+    """
+    limits = []
+    for line in _lines(_OWN_CGROUPS):
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        version_2 = not controllers
+        if not version_2 and "cpu" not in controllers.split(","):
+            continue
+        root = _CGROUPS if version_2 else _version_1_root(controllers)
+        # In a container the path may be the host's, and its own group is the root.
+        folder = root / path.lstrip("/")
+        for group in [folder, *folder.parents]:
+            if not group.is_relative_to(root):
+                break
+            limits.append(_limit_2(group) if version_2 else _limit_1(group))
+    known = [limit for limit in limits if limit is not None]
+    return min(known, default=None)
+
+
+def _version_1_root(controllers: str) -> Path:
+    folders = [_CGROUPS / "cpu", _CGROUPS / controllers]
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
+
+
+def _limit_2(group: Path) -> float | None:
+    """``cpu.max`` is "max 100000", or microseconds of each period: "50000 100000"."""
+    words = " ".join(_lines(group / "cpu.max")).split()
+    return _cores(*words) if len(words) == 2 else None
+
+
+def _limit_1(group: Path) -> float | None:
+    quota, period = (_lines(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    return _cores(quota[0], period[0]) if quota and period else None
+
+
+def _cores(quota: str, period: str) -> float | None:
+    try:
+        limit = int(quota) / int(period)
+    except (ValueError, ZeroDivisionError):  # "max", or nothing that Linux writes
+        return None
+    return limit if limit > 0 else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

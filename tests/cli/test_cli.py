@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -222,6 +223,41 @@ def test_bench(invoke: Invoke, files: Files) -> None:
     assert outcome.data["num_threads"] == 1
     assert 0 < outcome.data["end_to_end"]["min"] <= outcome.data["end_to_end"]["median"]
     assert "over 2 runs on 1 threads" in invoke(*command).out
+
+
+def test_bench_beside_busy_processes(invoke: Invoke, files: Files) -> None:
+    command = ("bench", files.artifact, "--repeat", 2, "--warmup", 0, "--load", 2)
+    before = children()
+    outcome = invoke(*command, "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.data["load"] == 2
+    for part in ("idle", "loaded"):
+        assert (
+            0
+            < outcome.data[part]["end_to_end"]["median"]
+            <= outcome.data[part]["end_to_end"]["p99"]
+        )
+    assert children() == before, "busy processes stayed"
+    assert "2 busy processes" in invoke(*command).out
+    refused = invoke(*command, "--rpc-tracker", "localhost:1")
+    assert (refused.code, "--load" in refused.err) == (2, True)
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+@pytest.mark.parametrize("cpus", ["four", "3-1", "1,,2", "-1", "99999"])
+def test_bad_cpus(invoke: Invoke, files: Files, cpus: str) -> None:
+    outcome = invoke("bench", files.artifact, "--repeat", 1, "--cpus", cpus)
+    assert outcome.code in (2, 4)
+    assert "CPU" in outcome.err or "cpus" in outcome.err
+
+
+def test_cpus(invoke: Invoke, files: Files) -> None:
+    one = min(os.sched_getaffinity(0))
+    command = ("bench", files.artifact, "--repeat", 1, "--cpus", f"{one}-{one}", "--json")
+    assert invoke(*command).data["num_threads"] == 1
 
 
 def test_profile(

@@ -119,6 +119,60 @@ def test_without_sysfs_every_cpu_is_a_core(tmp_path: Path, monkeypatch: pytest.M
     assert host.physical_cores() == len(host.allowed_cpus())
 
 
+@pytest.mark.parametrize(
+    ("groups", "files", "expected"),
+    [
+        ("0::/app\n", {"app/cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/app\n", {"app/cpu.max": "max 100000\n"}, None),
+        ("0::/a/b\n", {"a/b/cpu.max": "400000 100000\n", "a/cpu.max": "50000 100000\n"}, 0.5),
+        ("0::/of/the/host\n", {"cpu.max": "200000 100000\n"}, 2.0),
+        ("0::/app\n", {"app/cpu.max": "garbage\n", "cpu.max": "1 0\n"}, None),
+        (
+            "5:memory:/x\n4:cpu,cpuacct:/app\n0::/\n",
+            {"cpu/app/cpu.cfs_quota_us": "300000\n", "cpu/app/cpu.cfs_period_us": "100000\n"},
+            3.0,
+        ),
+        (
+            "4:cpu,cpuacct:/app\n",
+            {
+                "cpu,cpuacct/app/cpu.cfs_quota_us": "-1\n",
+                "cpu,cpuacct/app/cpu.cfs_period_us": "100000\n",
+                "cpu,cpuacct/cpu.cfs_quota_us": "250000\n",
+                "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            },
+            2.5,
+        ),
+        ("", {}, None),
+    ],
+)
+def test_quotas_of_control_groups(
+    groups: str,
+    files: dict[str, str],
+    expected: float | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of both versions, of the group and those around it."""
+    own = tmp_path / "own"
+    own.write_text(groups)
+    for name, content in files.items():
+        path = tmp_path / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    monkeypatch.setattr(host, "_OWN_CGROUPS", own)
+    monkeypatch.setattr(host, "_CGROUPS", tmp_path / "cgroup")
+    assert host.cpu_quota() == expected
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(0.5, 1), (1.9, 1), (2.0, 2), (7.5, 4), (None, 4)])
+def test_whole_cores_of_the_quota_count(
+    quota: float | None, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "SYSFS", tmp_path)
+    monkeypatch.setattr(host, "cpu_quota", lambda: quota)
+    assert host.physical_cores([0, 1, 2, 3]) == cores
+
+
 def test_devices_lists_the_cpu_first() -> None:
     """Also after a compilation, which imports every part of the package."""
     importlib.import_module("tvm_edge.compiler")

@@ -67,10 +67,10 @@ def test_several_models() -> None:
 
 
 def test_models_of_different_width_in_two_threads(artifact: Path, image: np.ndarray) -> None:
-    """TVM has a pool for each thread: one that grows does not narrow the other's."""
+    """They share workers, and each thread has as many as its model."""
     import tvm_ffi
 
-    pool_size = tvm_ffi.get_global_func("runtime.NumThreads")
+    pool_size = tvm_ffi.get_global_func("tvm_edge.pool.threads")
     meet = threading.Barrier(2)
 
     def sizes(num_threads: int) -> list[int]:

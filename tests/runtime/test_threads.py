@@ -29,7 +29,7 @@ count = int(sys.argv[2]) if len(sys.argv) > 2 else None
 model = tvm_edge.load(sys.argv[1], num_threads=count)
 model.run({"data": np.zeros((1, 3, 16, 16), "float32")})
 print(json.dumps({
-    "pool": tvm_ffi.get_global_func("runtime.NumThreads")(),
+    "pool": tvm_ffi.get_global_func("tvm_edge.pool.threads")(),
     "benchmark": model.benchmark(repeat=1).num_threads,
     "affinities": [sorted(os.sched_getaffinity(int(t))) for t in os.listdir("/proc/self/task")],
 }))
@@ -143,7 +143,7 @@ def test_models_of_different_width_in_one_thread(artifact: Path, image: np.ndarr
     """The pool follows the model that runs."""
     import tvm_ffi
 
-    pool_size = tvm_ffi.get_global_func("runtime.NumThreads")
+    pool_size = tvm_ffi.get_global_func("tvm_edge.pool.threads")
 
     def sizes() -> list[int]:
         models = {n: tvm_edge.load(artifact, num_threads=n) for n in (1, 2)}

@@ -8,29 +8,50 @@ from typing import Any
 import click
 
 from tvm_edge.cli import loading, options, printing
+from tvm_edge.cli.busy import busy_processes
 
 
 @click.command("bench")
 @click.argument("model")
 @click.option("--repeat", type=click.IntRange(min=1), default=20, show_default=True)
 @click.option("--warmup", type=click.IntRange(min=0), default=3, show_default=True)
+@click.option(
+    "--load",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Measure again beside N busy processes on the same CPUs.",
+)
 @options.opened_model_options
 @options.json_option
 def bench_command(
     model: str,
     repeat: int,
     warmup: int,
+    load: int,
     only: list[str] | None,
     as_json: bool,
     **opening: Any,
 ) -> None:
     """Measure the latency of MODEL (an ONNX file, zoo:NAME, or an artifact), here or on a board."""
-    with (
-        loading.opened_model(model, **opening) as opened,
-        printing.progress(f"measuring {model}"),
-    ):
-        result = opened.benchmark(models=only, warmup=warmup, repeat=repeat)
-    printing.emit(as_json, result.to_dict(), str(result))
+    if load and (opening["rpc_tracker"] or opening["rpc_key"]):
+        raise click.UsageError(
+            "--load makes this machine busy, not a board; leave out one of them."
+        )
+    how = {"models": only, "warmup": warmup, "repeat": repeat}
+    with loading.opened_model(model, **opening) as opened:
+        with printing.progress(f"measuring {model}"):
+            result = opened.benchmark(**how)
+        if not load:
+            printing.emit(as_json, result.to_dict(), str(result))
+            return
+        with (
+            printing.progress(f"measuring {model} beside {load} busy processes"),
+            busy_processes(load, opening["cpus"]),
+        ):
+            loaded = opened.benchmark(**how)
+    found = {"idle": result.to_dict(), "loaded": loaded.to_dict(), "load": load}
+    printing.emit(as_json, found, f"idle:   {result}\nloaded: {loaded}, {load} busy processes")
 
 
 @click.command("profile")

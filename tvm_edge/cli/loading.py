@@ -52,6 +52,7 @@ def opened_model(
     input_shapes: Any,
     input_values: Any,
     num_threads: int | None,
+    cpus: list[int] | None,
     tuning_logs: Any,
     rpc_tracker: str | None,
     rpc_key: str | None,
@@ -90,6 +91,7 @@ def opened_model(
                     tuning_logs=tuning_logs,
                     num_threads=num_threads,
                     progress=progress,
+                    cpus=cpus,
                 )
             if rpc_tracker is None and rpc_key is None:
                 yield model
@@ -98,5 +100,5 @@ def opened_model(
         # Not before: a board serves nobody else while it is ours.
         with connected(rpc_tracker, rpc_key) as board:
             with printing.progress(f"loading {source}"):
-                loaded = tvm_edge.load(source, num_threads=num_threads, remote=board)
+                loaded = tvm_edge.load(source, num_threads=num_threads, cpus=cpus, remote=board)
             yield loaded

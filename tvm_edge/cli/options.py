@@ -202,9 +202,34 @@ _only_option = click.option(
 _threads_option = click.option(
     "--num-threads",
     type=click.IntRange(min=1),
-    help="CPU threads; default TVM_NUM_THREADS, else all physical cores.",
+    help="CPU threads; default TVM_NUM_THREADS, else all physical cores that may be used.",
 )
 """``--num-threads``."""
+
+
+def _parse_cpus(
+    _ctx: click.Context, _param: click.Parameter, value: str | None
+) -> list[int] | None:
+    """Parse CPUs as ``taskset`` takes them: ``4-7`` or ``0,2,4-5``."""
+    if value is None:
+        return None
+    cpus: list[int] = []
+    for part in value.split(","):
+        first, dash, last = part.partition("-")
+        numbers = (first, last) if dash else (first, first)
+        if not all(number.isdecimal() for number in numbers) or int(numbers[0]) > int(numbers[1]):
+            raise click.BadParameter(f"{part!r} is no CPU; write them as 4-7 or 0,2,4-5")
+        cpus += range(int(numbers[0]), int(numbers[1]) + 1)
+    return cpus
+
+
+_cpus_option = click.option(
+    "--cpus",
+    callback=_parse_cpus,
+    metavar="LIST",
+    help="CPUs that kernels keep to, as 4-7 or 0,2; default all that may be used.",
+)
+"""``--cpus``."""
 
 
 def _parse_records(
@@ -289,6 +314,7 @@ def opened_model_options(command: _F) -> _F:
         input_values_option,
         _tuning_records_option,
         _threads_option,
+        _cpus_option,
         _only_option,
         rpc_options,
     )

@@ -27,6 +27,7 @@ from tvm_edge.lowering.cuda_compiler import cuda_compiler
 from tvm_edge.lowering.linker import find_linker
 from tvm_edge.lowering.object_files import object_code
 from tvm_edge.lowering.opencl_source import sources_rewritten
+from tvm_edge.native import kernels_on_pool
 from tvm_edge.report import Launches
 
 __all__ = ["BuiltLibrary", "build", "described_target"]
@@ -88,7 +89,7 @@ class BuiltLibrary:
         ArtifactError
             The temporary folder is full.
         """
-        with self._files() as objects:
+        with self._files() as objects, kernels_on_pool():
             # Kernels call nothing of C++: no compiler has to be asked for its library.
             return default_session().load_module(objects, cxx="true")
 

@@ -33,7 +33,7 @@ from tvm_edge.memory.plans import AS_IS, Plan
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.report import CompileReport, Launches
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
-from tvm_edge.runtime.threads import resolve_num_threads
+from tvm_edge.runtime.threads import resolve_threads
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 
@@ -56,6 +56,7 @@ def compile(
     memory_budget: int | str | None = None,
     tuning_logs: TuningLogs = None,
     num_threads: int | None = None,
+    cpus: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> CompiledModel:
     """Compile a model for a target. Deterministic: nothing is measured.
@@ -118,7 +119,10 @@ def compile(
         architecture, else of its vendor, that is legal and fastest; ``report.records`` says of how
         many, and which were ignored and why. Those of ``precision="float32"`` alone.
     num_threads : int, optional
-        Threads of the returned model; default ``TVM_NUM_THREADS``, else all physical cores.
+        Threads of the returned model; default ``TVM_NUM_THREADS``, else all physical cores that the
+        process may use.
+    cpus : sequence of int, optional
+        CPUs that the returned model keeps to, by Linux's numbers.
     progress : callable, optional
         Called on a thread of the compiler with the phase (the names in ``report.seconds``), the
         steps of it that are done, and all of its steps. An exception of it ends the compilation.
@@ -147,6 +151,7 @@ def compile(
         memory_budget=memory_budget,
         tuning_logs=tuning_logs,
         num_threads=num_threads,
+        cpus=cpus,
         progress=progress,
     )
     check_options(options)
@@ -229,7 +234,7 @@ def lowered(model: Any, target: Any, options: Options, **decided: Any) -> Compil
 @hold_interrupts()
 def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> CompiledModel:
     """Compile up to a model that runs; arguments as of :func:`lowered`."""
-    num_threads = resolve_num_threads(options.num_threads)
+    threads = resolve_threads(options.num_threads, options.cpus)
     done = lowered(model, target, options, **decided)
     raise_pending_interrupt()
     clock = done.clock
@@ -250,7 +255,7 @@ def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> Comp
     devices = DevicePlan(done.placed.kinds, done.placed.inputs, owners)
     imported, code = done.imported, described_target(done.resolved)
     info = ModelInfo(imported.inputs, imported.outputs, code, devices, report, imported.parts)
-    model = CompiledModel(info, library, [weight.value for weight in done.weights], num_threads)
+    model = CompiledModel(info, library, [weight.value for weight in done.weights], threads)
     with clock("programs"):
         model.build_programs(partial(clock.report, "programs"))
     report.seconds.update(clock.stopped())

@@ -48,6 +48,7 @@ class Options:
     memory_budget: int | str | None = None
     tuning_logs: TuningLogs = False
     num_threads: int | None = None
+    cpus: Sequence[int] | None = None
     progress: Callable[[str, int, int], None] | None = None
 
 

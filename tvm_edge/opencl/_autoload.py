@@ -38,7 +38,7 @@ def library_path() -> Path:
 
 
 def autoload() -> bool:
-    """Make ``tvm.opencl()`` work; does not look for devices yet.
+    """Make ``tvm.opencl()`` and the worker pool work; does not look for devices yet.
 
     Returns
     -------
@@ -46,4 +46,5 @@ def autoload() -> bool:
         False if this TVM was built with OpenCL and keeps its own.
     """
     library = ctypes.CDLL(str(library_path()))
+    library.TvmEdgePoolRegister()
     return bool(library.TvmEdgeOpenCLRegister())

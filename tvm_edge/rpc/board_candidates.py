@@ -16,7 +16,7 @@ from tvm_edge.rpc.uploads import Uploads
 from tvm_edge.runtime import load
 from tvm_edge.runtime.candidates import Candidate, Operands, kernel_candidate, model_candidate
 from tvm_edge.runtime.library import load_library
-from tvm_edge.runtime.threads import configure_pool
+from tvm_edge.runtime.threads import resolve_threads
 
 __all__ = ["BoardCandidates"]
 
@@ -60,7 +60,7 @@ class BoardCandidates:
         """
         path = self._uploads.path(library)
         if shape:
-            configure_pool(num_threads)
+            resolve_threads(num_threads).use()
             if operands not in self._shared:
                 self._shared.clear()
                 given = Operands.load(self._uploads.path(operands))

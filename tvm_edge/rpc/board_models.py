@@ -49,11 +49,12 @@ class BoardModels:
         name: str,
         device: str | None,
         num_threads: int | None,
+        cpus: list[int] | None = None,
     ) -> dict[str, Any]:
         path = self._uploads.path(file)
         token = next(self._tokens)
         try:
-            self._models[token] = load(path, device=device, num_threads=num_threads)
+            self._models[token] = load(path, device=device, num_threads=num_threads, cpus=cpus)
         except Exception as err:
             # The client's name of the file is the one that tells.
             err.args = tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tvm_edge.errors import DeviceUnavailableError, InputError
@@ -90,6 +91,7 @@ class Remote:
         *,
         device: str | None = None,
         num_threads: int | None = None,
+        cpus: Sequence[int] | None = None,
     ) -> RemoteModel:
         """Send an artifact to the board and load it there: ``tvm_edge.load(path, remote=…)``.
 
@@ -98,7 +100,7 @@ class Remote:
         Parameters
         ----------
         path : path
-        device, num_threads : optional
+        device, num_threads, cpus : optional
             Of the board, as for :func:`tvm_edge.load`.
 
         Raises
@@ -120,6 +122,7 @@ class Remote:
             "name": str(path),
             "device": device,
             "num_threads": num_threads,
+            "cpus": cpus if cpus is None else list(cpus),
         }
         token = self.request(Call("load", given)).values["model"]
         return RemoteModel(info, self.name, self.request, token)

@@ -14,6 +14,7 @@ import tvm_ffi
 from tvm_edge.errors import ArtifactError, DeviceUnavailableError
 from tvm_edge.files import temporary_folder
 from tvm_edge.host import host_features, machine
+from tvm_edge.native import kernels_on_pool
 from tvm_edge.report import Launches
 
 __all__ = ["Library", "LoadedLibrary", "check_host", "load_library"]
@@ -129,7 +130,8 @@ def load_library(what: str, content: bytes) -> tvm.runtime.Module:
         try:
             # Stays mapped after the file is gone; TVM's own load_module would keep every module
             # for the life of the process.
-            return tvm_ffi.load_module(path, keep_module_alive=False)
+            with kernels_on_pool():
+                return tvm_ffi.load_module(path, keep_module_alive=False)
         except RuntimeError as err:
             reason = str(err).splitlines()[0][:200]
             raise ArtifactError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from tvm_edge.runtime.library import LoadedLibrary, check_host
 from tvm_edge.runtime.model import CompiledModel
 from tvm_edge.runtime.out_of_memory import raises_memory_error
 from tvm_edge.runtime.staging import as_tensor
+from tvm_edge.runtime.threads import resolve_threads
 
 __all__ = ["Board", "load"]
 
@@ -29,6 +31,7 @@ class Board(Protocol):
         *,
         device: str | None = None,
         num_threads: int | None = None,
+        cpus: Sequence[int] | None = None,
     ) -> Any:
         """Load an artifact there."""
 
@@ -40,6 +43,7 @@ def load(
     *,
     device: str | None = None,
     num_threads: int | None = None,
+    cpus: Sequence[int] | None = None,
     copy: bool = False,
     remote: Board | None = None,
 ) -> CompiledModel:
@@ -56,7 +60,11 @@ def load(
         Where to run: ``"opencl:1"`` is the second OpenCL device. Default: the first device of the
         kind it was compiled for.
     num_threads : int, optional
-        Default: ``TVM_NUM_THREADS``, else all physical cores.
+        Default: ``TVM_NUM_THREADS``, else all physical cores that the process may use, by its
+        affinity and the quota of its control group. More than CPUs are taken as that many.
+    cpus : sequence of int, optional
+        CPUs that kernels keep to, by Linux's numbers: the big cores of a board. Default: all that
+        the process may use.
     copy : bool
         Read the weights into memory of this process, so that the file may be written or removed.
         A board keeps a file of its own, and does not need it.
@@ -67,7 +75,8 @@ def load(
     Raises
     ------
     InputError
-        `remote` is not a board, or `device` is not the name of a device.
+        `remote` is not a board, `device` is not the name of a device, `num_threads` is no number
+        of threads, or a CPU does not exist or may not be used.
     ArtifactError
         Damaged, or made for another architecture, format or TVM version.
     DeviceUnavailableError
@@ -81,7 +90,8 @@ def load(
                 expected="tvm_edge.Remote",
                 got=type(remote).__name__,
             )
-        return remote.load(path, device=device, num_threads=num_threads)
+        return remote.load(path, device=device, num_threads=num_threads, cpus=cpus)
+    threads = resolve_threads(num_threads, cpus)
     artifact = read_artifact(path, copy=copy)
     info = read_info(artifact)
     kind = str(info.target["kind"])
@@ -102,7 +112,7 @@ def load(
             artifact.release(position)
     library = LoadedLibrary(what, artifact.library, artifact.smaller, info.smaller)
     # A weight that the device has a copy of need not stay in host memory: export reads the file.
-    model = CompiledModel(info, library, weights, num_threads, index, artifact.release)
+    model = CompiledModel(info, library, weights, threads, index, artifact.release)
     _ = model._session  # a library that does not load should say so now
     model.build_programs()
     return model

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_edge.errors import TvmEdgeError
+from tvm_edge.errors import DeviceUnavailableError, TvmEdgeError
 from tvm_edge.interrupts import hold_interrupts
 from tvm_edge.report import Launches
 from tvm_edge.runtime.artifact import write_artifact
@@ -37,7 +37,7 @@ from tvm_edge.runtime.pending import BoundedQueue
 from tvm_edge.runtime.profile import Profile, profile_runs
 from tvm_edge.runtime.session import Instrument, Session
 from tvm_edge.runtime.staging import FrameInputs, aligned_copy, unaligned_zeros
-from tvm_edge.runtime.threads import resolve_num_threads
+from tvm_edge.runtime.threads import Threads, resolve_threads
 
 __all__ = ["CompiledModel"]
 
@@ -48,9 +48,11 @@ class CompiledModel(ModelBase):
     """A model for one target; made by :func:`tvm_edge.compile` and :func:`tvm_edge.load`.
 
     Every method may be called from any number of threads at once, on one model or several, and
-    gives what it gives alone, bit for bit. Runs of a CPU model happen at the same time as long as
-    their threads fit the CPUs: ``num_threads=1`` on four cores, four runs, each with activations of
-    its own. Otherwise, and on a GPU, they take turns. Python's lock is free while kernels run.
+    gives what it gives alone, bit for bit. All models of a process share their worker threads. Runs
+    of a CPU model happen at the same time as long as their threads fit the CPUs: ``num_threads=1``
+    on four cores, four runs, each with activations of its own. Otherwise, and on a GPU, they take
+    turns. Python's lock is free while kernels run. A model on CPUs alone may be used in a process
+    that forked after it was loaded.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class CompiledModel(ModelBase):
         info: ModelInfo,
         library: Library,
         weights: Sequence[tvm.runtime.Tensor],
-        num_threads: int | None = None,
+        threads: Threads | None = None,
         device_index: int = 0,
         uploaded: Callable[[int], None] | None = None,
     ) -> None:
@@ -69,7 +71,7 @@ class CompiledModel(ModelBase):
         self._uploaded = uploaded
         self._library = library
         self._weights = tuple(weights)
-        self._num_threads = resolve_num_threads(num_threads)
+        self._threads = threads or resolve_threads(None)
         self._queue = BoundedQueue()
 
     @property
@@ -88,7 +90,7 @@ class CompiledModel(ModelBase):
         return Session(
             self._code[1],
             self._weights,
-            self._num_threads,
+            self._threads,
             plan,
             devices,
             self._uploaded,
@@ -212,7 +214,7 @@ class CompiledModel(ModelBase):
         chosen = self._chosen(models)
         wanted, bound = self._wanted(chosen, outputs), self._bind(inputs, chosen)
         session = self._session
-        session.check_process()  # a forked child has no thread that would take it
+        session.check_process()
         kept = [aligned_copy(v) if isinstance(v, np.ndarray) else v for v in bound]
         return self._queue.submit(
             max_pending, self._finish, session, chosen, kept, wanted, device_outputs
@@ -230,7 +232,17 @@ class CompiledModel(ModelBase):
     ) -> FrameStream:
         session = self._session
         steps = frame_steps(session, partial(named_outputs, wanted=wanted, specs=self.outputs))
-        return FrameStream(frames, depth, FrameInputs(self._bind), steps, session.check_process)
+        process = os.getpid()
+
+        def check() -> None:
+            session.check_process()
+            if os.getpid() != process:
+                raise DeviceUnavailableError(
+                    "this stream was begun before the process forked, and its threads stayed "
+                    "behind; begin one in the child"
+                )
+
+        return FrameStream(frames, depth, FrameInputs(self._bind), steps, check)
 
     @staticmethod
     @raises_memory_error
@@ -263,7 +275,7 @@ class CompiledModel(ModelBase):
         """
         index = device_index(device, str(self._info.target["kind"]))
         return CompiledModel(
-            self._info, self._library, self._weights, self._num_threads, index, self._uploaded
+            self._info, self._library, self._weights, self._threads, index, self._uploaded
         )
 
     @staticmethod
@@ -309,7 +321,7 @@ class CompiledModel(ModelBase):
             lambda: self.run(values, models=chosen.asked),
             warmup=warmup,
             repeat=repeat,
-            num_threads=self._num_threads,
+            num_threads=self._threads.count,
         )
 
     def seconds_in_a_row(self, inputs: Mapping[str, Any], runs: int) -> float:

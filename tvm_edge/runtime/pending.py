@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,10 +16,15 @@ __all__ = ["BoundedQueue"]
 class BoundedQueue:
     """Thread that calls functions in order; its thread starts with the first, and ends with it.
 
-    Whoever submits to a full queue waits: each submission keeps a copy of its inputs.
+    Whoever submits to a full queue waits: each submission keeps a copy of its inputs. A forked
+    child has a thread of its own, and nothing pending.
     """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tvm-edge")
         self._state = _State()
 
@@ -30,6 +36,8 @@ class BoundedQueue:
         InputError
             The queue is full, and its own thread calls: nobody would make room.
         """
+        if self._process != os.getpid():  # a lock may be held by a thread that stayed behind
+            self._begin()
         state = self._state
         with state.changed:
             while state.pending >= most:

@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -18,16 +18,18 @@ from tvm.runtime.vm import VirtualMachine
 from tvm_edge.errors import DeviceUnavailableError, TvmEdgeWarning
 from tvm_edge.host import allowed_cpus
 from tvm_edge.interrupts import hold_interrupts
+from tvm_edge.native import kernels_on_pool
 from tvm_edge.runtime.device_plan import STREAMED, DevicePlan
 from tvm_edge.runtime.devices import RuntimeDevice
 from tvm_edge.runtime.dlpack import share_array
 from tvm_edge.runtime.entry import ALL, UNALIGNED, Entry, Main, entry, kernel_by_kernel
+from tvm_edge.runtime.forks import survive_forks
 from tvm_edge.runtime.frame_stages import Stage, StagedFrame, find_stages
 from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.once import once
 from tvm_edge.runtime.seen_shapes import SeenShapes
 from tvm_edge.runtime.staging import Staging, is_aligned
-from tvm_edge.runtime.threads import configure_pool
+from tvm_edge.runtime.threads import Threads
 from tvm_edge.runtime.weight_stream import WeightStream
 
 __all__ = ["Instrument", "Session"]
@@ -53,7 +55,7 @@ class Session:
     """A library on its devices.
 
     Runs at the same time need virtual machines of their own, which share code and weights. There
-    is one for each `num_threads` of the CPUs that the process may use: more would only wait for
+    is one for each `threads.count` of the CPUs that the process may use: more would only wait for
     each other's threads. A GPU has one queue, so its models have one machine. Runs that find none
     free take turns.
 
@@ -63,7 +65,7 @@ class Session:
     weights : sequence of tvm.runtime.Tensor
         In host memory. A device that is the CPU reads them there; those of another are copied to
         it: once, or in every run those that the plan says are streamed.
-    num_threads : int
+    threads : Threads
     plan : DevicePlan
         Where inputs and weights belong.
     devices : sequence of RuntimeDevice
@@ -80,15 +82,14 @@ class Session:
         self,
         module: tvm.runtime.Module,
         weights: Sequence[tvm.runtime.Tensor],
-        num_threads: int,
+        threads: Threads,
         plan: DevicePlan,
         devices: Sequence[RuntimeDevice],
         uploaded: Callable[[int], None] | None = None,
         largest_part: int = 0,
         open_shapes: bool = False,
     ) -> None:
-        configure_pool(num_threads)
-        self.num_threads = num_threads
+        self.threads = threads
         self.devices = tuple(devices)
         gpu = next((device for device in devices if not device.is_host), None)
         self._main_device = gpu or self.devices[0]
@@ -96,9 +97,11 @@ class Session:
         self._module = module
         for device in devices:
             device.build(module)
-        machines = len(allowed_cpus()) // num_threads if gpu is None else 1
+        cpus = len(threads.cpus or allowed_cpus())
+        machines = cpus // threads.count if gpu is None else 1
         self._machines = [_Machine() for _ in range(max(1, machines))]
-        first = self._make_machine()
+        with kernels_on_pool():  # code in memory is made when its functions are looked up
+            first = self._make_machine()
         self._anywhere = _inputs_anywhere(first)
         self._everything = Entry(ALL, tuple(range(len(plan.inputs))), ())
         self._launches_recorded = _launches_recorded(first, self.devices)
@@ -114,6 +117,7 @@ class Session:
         self._parts = WeightStream(weights, streamed, gpu, largest_part)
         self._streams = streamed > 0
         self._process = os.getpid()
+        survive_forks(self)
 
     def _bind_weights(
         self,
@@ -180,7 +184,7 @@ class Session:
         Raises
         ------
         DeviceUnavailableError
-            The process forked since the model was loaded.
+            The process forked since the model was loaded, and part of it runs on a GPU.
         """
         self.check_process()
         outputs = self._invoke(self._choose(), inputs, wanted)
@@ -203,8 +207,7 @@ class Session:
         self, machine: _Machine, inputs: Sequence[Bound], wanted: Entry | None
     ) -> list[tvm.runtime.Tensor]:
         wanted = wanted or self._everything
-        with machine.lock, self._running(wanted.function):
-            configure_pool(self.num_threads)
+        with machine.lock, self._running(wanted.function), self.threads.running():
             main = self._main(machine, wanted.function)
             tensors = [
                 self._stage_input(machine, index, value)
@@ -236,8 +239,7 @@ class Session:
         """Run an entry on inputs from :meth:`place`, so many times in a row, to the end."""
         self.check_process()
         function = (wanted or self._everything).function
-        with self._machines[0].lock, self._running(function):
-            configure_pool(self.num_threads)
+        with self._machines[0].lock, self._running(function), self.threads.running():
             main = self._main(self._machines[0], function)
             for _ in range(runs):
                 main(*inputs, self._weights)
@@ -253,13 +255,14 @@ class Session:
         return find_stages(self._make_machine, self.devices)
 
     def start_thread(self) -> None:
-        """Let the calling thread, which serves one stream, have the workers of kernels."""
-        configure_pool(self.num_threads, grows=False)
+        """Let kernels of the calling thread, which serves one stream, use the model's threads."""
+        self.threads.use()
 
     def run_stage(self, number: int, given: Sequence[Bound] | StagedFrame) -> StagedFrame:
         """Run a stage on the model's inputs, or on what the stage before it made of them."""
         stage = self.stages[number]
-        with stage.lock, self._running(number, stage.device):
+        on_cpu = self.threads.running() if stage.device.is_host else nullcontext()
+        with stage.lock, self._running(number, stage.device), on_cpu:
             if isinstance(given, StagedFrame):
                 return StagedFrame(stage.function(*given.values, self._weights), given.taken)
             tensors = self.place(given)
@@ -298,8 +301,12 @@ class Session:
         # A machine of its own: an instrument cannot be taken off again.
         machine = self._make_machine()
         machine.set_instrument(around)
-        with hold_interrupts(), self._machines[0].lock, self._running(ALL):
-            configure_pool(self.num_threads)
+        with (
+            hold_interrupts(),
+            self._machines[0].lock,
+            self._running(ALL),
+            self.threads.running(),
+        ):
             # What a driver replays calls nothing that an instrument could see.
             name = (wanted or self._everything).function
             recorded = machine.module.implements_function(kernel_by_kernel(name))
@@ -307,18 +314,30 @@ class Session:
             main(*self.place(inputs, wanted), self._weights)
 
     def check_process(self) -> None:
-        """Refuse to run in a child that was forked off after the model was loaded.
+        """Refuse to run on a GPU in a child that was forked off after the model was loaded.
 
         Raises
         ------
         DeviceUnavailableError
         """
-        if os.getpid() != self._process:
-            # Another thread may have held a lock when the process forked: nobody would free it.
+        if os.getpid() != self._process and not self._survives_forks:
+            # Drivers do not survive a fork, nor do the threads that read weights.
             raise DeviceUnavailableError(
-                "this model was loaded before the process forked; load it in a new thread of the "
-                "child, or use multiprocessing's 'spawn'"
+                "this model was loaded before the process forked, and drivers of GPUs do not "
+                "survive that; load it in the child, or use multiprocessing's 'spawn'"
             )
+
+    @property
+    def _survives_forks(self) -> bool:
+        return all(device.is_host for device in self.devices) and not self._streams
+
+    def run_locks(self) -> list[threading.Lock]:
+        """Return the locks that runs hold, of which a fork waits for the end."""
+        return [machine.lock for machine in self._machines] if self._survives_forks else []
+
+    def replace_held(self, held: Collection[threading.Lock]) -> None:
+        """In a forked child: take new machines in place of those in the middle of a run."""
+        self._machines = [_Machine() if m.lock in held else m for m in self._machines]
 
     def _warn_of_recording(self) -> None:
         """Say, once a process, that a driver does not record what it says it can."""

@@ -1,39 +1,123 @@
-"""Worker threads of kernels: their number, and the CPUs that they run on."""
+"""Threads of kernels: their number, and the CPUs that they run on."""
 
 from __future__ import annotations
 
 import logging
 import os
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from numbers import Integral
+from time import monotonic
+from typing import Any
 
-import tvm_ffi
+from tvm_edge.errors import InputError
+from tvm_edge.host import allowed_cpus, cpu_quota, physical_cores
+from tvm_edge.native import use_pool
 
-from tvm_edge.errors import DeviceUnavailableError, InputError
-from tvm_edge.host import allowed_cpus, physical_cores
-
-__all__ = ["configure_pool", "resolve_num_threads"]
+__all__ = ["Threads", "resolve_num_threads", "resolve_threads"]
 
 _LOG = logging.getLogger("tvm_edge.runtime")
 
-# TVM's AffinityMode::kSpecifyThreadShareAllCore. Its other modes pin each worker to one CPU and
-# leave the calling thread free; when that one lands on a worker's CPU, every kernel has twice the
-# latency. Threads that may roam are spread by the operating system.
-_SHARE_ALL_CORES = -3
-
 _MOST_THREADS = 1024
 
-_configured = threading.local()
+_SPIN_US = 50
+"""Between two kernels of a run the virtual machine takes less."""
+
+_RECHECK_SECONDS = 1.0
+
+_ANYWHERE = nullcontext()
+
+_used = threading.local()
 
 
-def resolve_num_threads(num_threads: int | None) -> int:
+class Threads:
+    """Threads that run a model's kernels, the one that runs the model counted.
+
+    Parameters
+    ----------
+    count : int
+    cpus : sequence of int
+        CPUs that they keep to; empty for all that the process may use.
+    """
+
+    def __init__(self, count: int, cpus: Sequence[int] = ()) -> None:
+        self.count = count
+        self.cpus = tuple(cpus)
+
+    def use(self) -> None:
+        """Let kernels that the calling thread launches run on these threads.
+
+        All models of a process share one pool of workers for each set of CPUs.
+        """
+        # A fork leaves the workers behind.
+        key = (self.count, self.cpus, os.getpid())
+        now = monotonic()
+        if getattr(_used, "key", None) == key and now < _used.recheck:
+            return
+        capacity = max(self.count, physical_cores(self.cpus or None))
+        there = use_pool(self.count, self.cpus, capacity, _spin_us())
+        if there < self.count:
+            _warn_of_fewer(
+                self.count,
+                there,
+                "the process may use no more CPUs by now, or start no more threads (ulimit -u)",
+            )
+        _used.key, _used.recheck = key, now + _RECHECK_SECONDS
+
+    def running(self) -> AbstractContextManager[None]:
+        """Context of a run on these threads; the calling one keeps to the CPUs, too."""
+        self.use()
+        return self._on_cpus() if self.cpus else _ANYWHERE
+
+    @contextmanager
+    def _on_cpus(self) -> Iterator[None]:
+        before = os.sched_getaffinity(0)
+        allowed = before.intersection(self.cpus)
+        if allowed:
+            os.sched_setaffinity(0, allowed)
+        try:
+            yield
+        finally:
+            if allowed:
+                os.sched_setaffinity(0, before)
+
+
+def resolve_threads(num_threads: int | None, cpus: Sequence[int] | None = None) -> Threads:
+    """Return the threads of a model.
+
+    Parameters
+    ----------
+    num_threads : int, optional
+        As of :func:`resolve_num_threads`; more than CPUs are taken as that many.
+    cpus : sequence of int, optional
+        Logical CPUs to keep to, by Linux's numbers.
+
+    Raises
+    ------
+    InputError
+        Of `num_threads`, or CPUs that do not exist or that the process may not use.
+    """
+    chosen = _checked_cpus(cpus)
+    count = resolve_num_threads(num_threads, chosen)
+    most = len(chosen or allowed_cpus())
+    if count > most:
+        _warn_of_fewer(count, most, "each has a CPU of its own")
+        count = most
+    return Threads(count, chosen or ())
+
+
+def resolve_num_threads(num_threads: int | None, cpus: Sequence[int] | None = None) -> int:
     """The number of threads to use.
 
     Parameters
     ----------
     num_threads : int, optional
         What the caller asked for. Default: ``TVM_NUM_THREADS``, else every physical core that the
-        process may use.
+        process may use, by its affinity and the quota of its control group.
+    cpus : sequence of int, optional
+        CPUs to which the default is limited.
 
     Raises
     ------
@@ -43,7 +127,8 @@ def resolve_num_threads(num_threads: int | None) -> int:
     if num_threads is None:
         value = os.environ.get("TVM_NUM_THREADS", "")
         if not value:
-            return physical_cores()
+            _warn_of_small_quota()
+            return physical_cores(cpus)
         source, good = "the environment variable TVM_NUM_THREADS", value.isdecimal()
     else:
         # A string is refused: where a number was meant, something went wrong before.
@@ -62,45 +147,75 @@ def resolve_num_threads(num_threads: int | None) -> int:
     return int(value)
 
 
-def configure_pool(num_threads: int, *, grows: bool = True) -> None:
-    """Give the calling thread a TVM worker pool of `num_threads`.
-
-    TVM keeps one pool per thread that launches kernels and makes it at first use with half the
-    logical CPUs on x86, whatever the number of physical cores.
-
-    Parameters
-    ----------
-    num_threads : int
-    grows : bool
-        Whether the thread may want more later. The pool then has a worker for every CPU from the
-        beginning, and each of them spins for a tenth of a second before it sleeps.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        The thread's pool was left behind by a fork: kernels would wait for it for ever.
-    """
-    if getattr(_configured, "process", os.getpid()) != os.getpid():
-        raise DeviceUnavailableError(
-            "this thread ran a model before the process forked, and its worker threads stayed "
-            "behind; run models in a new thread of the child, or use multiprocessing's 'spawn'"
-        )
-    if getattr(_configured, "num_threads", None) == num_threads:
-        return
-    cpus = allowed_cpus()
-    # The length of the list is the pool's capacity, so let it hold the threads asked for.
-    capacity = max(num_threads, len(cpus)) if grows else num_threads
-    wanted = [cpus[i % len(cpus)] for i in range(capacity)]
-    tvm_ffi.get_global_func("runtime.config_threadpool")(
-        _SHARE_ALL_CORES, num_threads, [str(cpu) for cpu in wanted]
+def _checked_cpus(cpus: Any) -> tuple[int, ...] | None:
+    if cpus is None:
+        return None
+    allowed = allowed_cpus()
+    what = f"this process may use {_ranges(allowed)}"
+    good = (
+        isinstance(cpus, Sequence)
+        and not isinstance(cpus, str)
+        and all(isinstance(cpu, Integral) and not isinstance(cpu, bool) for cpu in cpus)
     )
-    actual = int(tvm_ffi.get_global_func("runtime.NumThreads")())
-    if actual < num_threads:
-        _LOG.warning(
-            "this thread already had a TVM worker pool of %d threads and cannot grow it to %d; "
-            "set TVM_NUM_THREADS=%d before the process starts",
-            actual,
-            num_threads,
-            num_threads,
+    if not good or not cpus:
+        raise InputError(
+            f"cpus is {cpus!r}, and must be a list of CPUs by their numbers; {what}",
+            name="cpus",
+            expected="a list of integers",
+            got=repr(cpus),
         )
-    _configured.num_threads, _configured.process = num_threads, os.getpid()
+    chosen = tuple(sorted({int(cpu) for cpu in cpus}))
+    missing = [cpu for cpu in chosen if cpu not in allowed]
+    if missing:
+        exist = os.cpu_count() or 1
+        why = "do not exist" if min(missing) >= exist else "are not allowed or do not exist"
+        raise InputError(
+            f"cpus has {', '.join(map(str, missing))}, which {why} here; {what}",
+            name="cpus",
+            expected=f"CPUs among {_ranges(allowed)}",
+            got=repr(list(cpus)),
+        )
+    return chosen
+
+
+def _ranges(cpus: Sequence[int]) -> str:
+    """CPUs as Linux writes them: "0-3,8"."""
+    parts: list[list[int]] = []
+    for cpu in cpus:
+        if parts and cpu == parts[-1][1] + 1:
+            parts[-1][1] = cpu
+        else:
+            parts.append([cpu, cpu])
+    return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in parts)
+
+
+@cache
+def _spin_us() -> int:
+    value = os.environ.get("TVM_EDGE_SPIN", "")
+    if not value:
+        return _SPIN_US
+    if not value.isdecimal() or int(value) > 1_000_000:
+        raise InputError(
+            f"the environment variable TVM_EDGE_SPIN is {value}, and must be the microseconds, at "
+            "most 1000000, that a worker looks for the next kernel before it sleeps",
+            name="TVM_EDGE_SPIN",
+            expected="0 to 1000000",
+            got=value,
+        )
+    return int(value)
+
+
+@cache  # once
+def _warn_of_fewer(wanted: int, there: int, why: str) -> None:
+    _LOG.warning("%d threads were asked for and kernels run on %d: %s", wanted, there, why)
+
+
+@cache
+def _warn_of_small_quota() -> None:
+    quota = cpu_quota()
+    if quota is not None and quota < 1:
+        _LOG.warning(
+            "the CPU quota of this process's control group is %.2f of a core: kernels run on one "
+            "thread, which is stopped for a part of each period; raise the quota (cpu.max)",
+            quota,
+        )

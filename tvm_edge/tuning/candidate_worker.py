@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm_edge.errors import WrongResult
 from tvm_edge.runtime.candidates import Candidate, Operands
-from tvm_edge.runtime.threads import configure_pool
+from tvm_edge.runtime.threads import resolve_threads
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.tuning.candidates import Exported, Shared, build_candidate, export_candidate
@@ -66,7 +66,7 @@ class _Candidates(Service):
     """Candidates that the process holds."""
 
     def __init__(self, target: Any, host: Any, num_threads: int) -> None:
-        configure_pool(num_threads)
+        resolve_threads(num_threads).use()
         self._target, self._host = target, host
         self._built: dict[int, Candidate] = {}
         self._problems: dict[Path, tuple[Operands, Shared]] = {}

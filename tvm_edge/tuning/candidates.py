@@ -21,6 +21,7 @@ from tvm_edge.compiler.driver import compile_with
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.lowering.linker import find_linker
 from tvm_edge.lowering.object_files import link_library
+from tvm_edge.native import kernels_on_pool
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
 from tvm_edge.runtime import CompiledModel
 from tvm_edge.runtime.candidates import (
@@ -100,7 +101,9 @@ def build_candidate(
     if layout not in shared:
         operands = _operands(workload, config, problem, shapes)
         shared[layout] = operands, operands.filters_in_turn()
-    return kernel_candidate(library["candidate"], *shared[layout], shapes[3])
+    with kernels_on_pool():
+        function = library["candidate"]
+    return kernel_candidate(function, *shared[layout], shapes[3])
 
 
 def export_candidate(

@@ -12,6 +12,7 @@ from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.memory.lift_weights import WEIGHTS_PARAM
 from tvm_edge.report import CompileReport
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
+from tvm_edge.runtime.threads import resolve_threads
 
 __all__ = ["kernel_model"]
 
@@ -48,4 +49,4 @@ def kernel_model(
     report = CompileReport("kernels", resolved.spec.name, (), (), None)
     plan = DevicePlan((resolved.kind,), (0,) * len(inputs), ())
     info = ModelInfo(inputs, outputs, code, plan, report)
-    return CompiledModel(info, build(lowered, resolved), [], num_threads)
+    return CompiledModel(info, build(lowered, resolved), [], resolve_threads(num_threads))

@@ -19,11 +19,12 @@ import tvm
 from tvm import relax, te, tirx
 
 from tvm_edge.hardware import DeviceSpec, ResolvedTarget
+from tvm_edge.native import kernels_on_pool
 from tvm_edge.relay_passes.lower.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.lower.schedule_kernels import schedule_kernels
 from tvm_edge.relay_passes.memory.add_workspace import AddWorkspace
 from tvm_edge.runtime.inputs import random_inputs
-from tvm_edge.runtime.threads import configure_pool
+from tvm_edge.runtime.threads import resolve_threads
 from tvm_edge.schedules import cpu
 from tvm_edge.schedules.blocked import filled, pack_image, repack_image, unpack_image
 from tvm_edge.tuning.kernel_model import kernel_model
@@ -124,10 +125,12 @@ def _on_cpu(wanted: Sequence[Transform], resolved: ResolvedTarget) -> Iterator[f
         functions[f"transform{number}"] = scheduled.with_attr("global_symbol", f"transform{number}")
         arguments.append(shapes)
     library = tvm.compile(tvm.IRModule(functions), target=resolved.target) if functions else None
-    configure_pool(resolved.spec.cores)
+    resolve_threads(resolved.spec.cores).use()
     for number, shapes in enumerate(arguments):
         assert library is not None
-        yield _timed(library[f"transform{number}"], shapes)
+        with kernels_on_pool():
+            transform = library[f"transform{number}"]
+        yield _timed(transform, shapes)
 
 
 def _on_device(wanted: Sequence[Transform], resolved: ResolvedTarget) -> Iterator[float]:

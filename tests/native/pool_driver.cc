@@ -1,0 +1,130 @@
+// Drives the worker pool from several threads and checks every result; tests/native/test_driver.py
+// builds it, also with ThreadSanitizer. Arguments: launches of each thread.
+#include <pthread.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "worker_pool.h"
+
+namespace {
+
+using tvm_edge::Work;
+using tvm_edge::WorkerPool;
+
+constexpr int kLength = 4096;
+constexpr int kThreads = 4;
+
+// What launches: not atomic, so that a sanitizer sees a piece that is run twice or read too early.
+struct Task {
+  WorkerPool* pool;
+  std::vector<int64_t> values;
+  int extent;
+  int rounds;
+  int fails_at;
+  bool nested;
+};
+
+int RunPiece(void* context, int32_t piece, int32_t pieces) {
+  auto* task = static_cast<Task*>(context);
+  const int step = (task->extent + pieces - 1) / pieces;
+  for (int at = piece * step; at < std::min((piece + 1) * step, task->extent); ++at) {
+    if (at == task->fails_at) return 7;
+    int64_t value = at;
+    for (int round = 0; round < task->rounds; ++round) value = value * 31 + 7;
+    task->values[at] += value;
+  }
+  if (task->nested) {
+    Task inner{task->pool, std::vector<int64_t>(8), 8, 1, -1, false};
+    task->pool->Run({RunPiece, &inner, reinterpret_cast<void*>(&RunPiece)}, kThreads);
+  }
+  return 0;
+}
+
+void Check(bool good, const char* what) {
+  if (good) return;
+  std::fprintf(stderr, "wrong: %s\n", what);
+  std::abort();
+}
+
+void Launch(WorkerPool* pool, int seed, int launches) {
+  std::mt19937 random(seed);
+  Task task{pool, std::vector<int64_t>(kLength), 0, 0, -1, false};
+  for (int launch = 0; launch < launches; ++launch) {
+    task.extent = 1 + static_cast<int>(random() % kLength);
+    task.rounds = 1 << (random() % 12);
+    task.nested = random() % 16 == 0;
+    task.fails_at = random() % 32 == 0 ? static_cast<int>(random() % task.extent) : -1;
+    task.values.assign(kLength, 0);
+    const Work work{RunPiece, &task, reinterpret_cast<const void*>(uintptr_t(1 + random() % 64))};
+    const int status = pool->Run(work, 1 + static_cast<int>(random() % kThreads));
+    Check(status == (task.fails_at < 0 ? 0 : 7), "status");
+    if (task.fails_at >= 0) continue;
+    for (int at = 0; at < task.extent; ++at) {
+      int64_t value = at;
+      for (int round = 0; round < task.rounds; ++round) value = value * 31 + 7;
+      Check(task.values[at] == value, "value");
+    }
+    if (random() % 64 == 0) usleep(300);  // workers fall asleep
+  }
+}
+
+// Workers that lose their CPU in the middle of a piece, again and again.
+void Disturb(const std::atomic<bool>* stop) {
+  const int cpus = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  for (int number = 0; !stop->load(); ++number) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(number % cpus, &set);
+    sched_setaffinity(0, sizeof(set), &set);
+    const int64_t spin = 200'000;
+    for (volatile int64_t i = 0; i < spin; i = i + 1) {
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int launches = argc > 1 ? std::atoi(argv[1]) : 2000;
+  WorkerPool pool({}, kThreads + 2, 50'000);
+  Check(pool.Reserve(kThreads) == kThreads, "workers");
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> disturbing, threads;
+  for (int i = 0; i < 2; ++i) disturbing.emplace_back(Disturb, &stop);
+  for (int seed = 0; seed < kThreads; ++seed) threads.emplace_back(Launch, &pool, seed, launches);
+  for (std::thread& thread : threads) thread.join();
+  stop.store(true);
+  for (std::thread& thread : disturbing) thread.join();
+  const tvm_edge::PoolCounts counts = pool.counts();
+  std::printf("launches %lld helped %lld sleeps %lld\n", static_cast<long long>(counts.launches),
+              static_cast<long long>(counts.helped), static_cast<long long>(counts.sleeps));
+  Check(counts.helped > 0, "nobody helped");
+
+#ifndef TVM_EDGE_NO_FORK
+  pool.LockForFork();
+  const pid_t child = fork();
+  if (child == 0) {
+    pool.RestartInChild();
+    Check(pool.workers() == 0, "workers of the parent");
+    Launch(&pool, 100, 100);  // alone
+    Check(pool.Reserve(kThreads) == kThreads, "workers of the child");
+    Launch(&pool, 101, 100);
+    _exit(0);
+  }
+  pool.UnlockInParent();
+  int status = 0;
+  waitpid(child, &status, 0);
+  Check(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child");
+#endif
+  return 0;
+}
