@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 import tvm_ffi
 
-__all__ = ["SeenShapes"]
+__all__ = ["SeenShapes", "clear_pools"]
 
 _MOST = 32
 """Shapes whose blocks are kept. A camera has one or two; a page of text has some dozen widths."""
 
-_clear_pools = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")
+clear_pools = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")
+"""Give the free blocks of all pools back."""
 
 
 class SeenShapes:
@@ -32,4 +33,4 @@ class SeenShapes:
             self._shapes.add(tuple(shapes))
             if len(self._shapes) > _MOST:
                 self._shapes.clear()
-                _clear_pools()
+                clear_pools()
