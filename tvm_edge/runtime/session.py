@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.interrupts import defer_interrupt
 from tvm_edge.runtime.once import once
 from tvm_edge.runtime.seen_shapes import SeenShapes
-from tvm_edge.runtime.shape_recordings import ShapeRecordings
+from tvm_edge.runtime.shape_recordings import ShapeRecordings, making_way
 from tvm_edge.runtime.staging import Staging, is_aligned
 from tvm_edge.runtime.threads import configure_pool
 from tvm_edge.runtime.weight_stream import WeightStream
@@ -144,7 +145,7 @@ class Session:
                 yield shared
                 continue
             with device.driver():
-                copy = device.upload(weight)
+                copy = making_way(partial(device.upload, weight))
                 if uploaded:
                     device.sync()  # the copy may still be reading
                     uploaded(index)
@@ -247,15 +248,21 @@ class Session:
         wanted = wanted or self._everything
         with machine.lock, self._running(wanted.function):
             configure_pool(self.num_threads)
-            tensors = [
-                self._stage_input(machine, index, value)
-                for index, value in zip(wanted.inputs, inputs, strict=True)
-            ]
-            if self._shapes is not None:
-                self._shapes.note([tuple(tensor.shape) for tensor in tensors])
-            taken = [tensor.data_ptr() for tensor in tensors]
-            outputs = self._own(self._call(machine, wanted.function, tensors), taken)
-            self._main_device.finish_run()
+            return making_way(partial(self._staged_run, machine, inputs, wanted))
+
+    def _staged_run(
+        self, machine: _Machine, inputs: Sequence[Bound], wanted: Entry
+    ) -> list[tvm.runtime.Tensor]:
+        """Run an entry of a machine that is locked, by what has the driver."""
+        tensors = [
+            self._stage_input(machine, index, value)
+            for index, value in zip(wanted.inputs, inputs, strict=True)
+        ]
+        if self._shapes is not None:
+            self._shapes.note([tuple(tensor.shape) for tensor in tensors])
+        taken = [tensor.data_ptr() for tensor in tensors]
+        outputs = self._own(self._call(machine, wanted.function, tensors), taken)
+        self._main_device.finish_run()
         return outputs
 
     def _stage_input(self, machine: _Machine, index: int, value: Bound) -> tvm.runtime.Tensor:
@@ -280,7 +287,7 @@ class Session:
         with self._machines[0].lock, self._running(function):
             configure_pool(self.num_threads)
             for _ in range(runs):
-                self._call(self._machines[0], function, inputs)
+                making_way(partial(self._call, self._machines[0], function, inputs))
             self.synchronize()
 
     @once

@@ -9,23 +9,27 @@ are in the same memory, as large as the largest needs it.
 from __future__ import annotations
 
 import logging
+import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import tvm
 
 from tvm_edge.runtime.entry import Main
+from tvm_edge.runtime.interrupts import defer_interrupt
 from tvm_edge.runtime.seen_shapes import clear_pools
 
-__all__ = ["ShapeRecordings"]
+__all__ = ["ShapeRecordings", "making_way"]
 
 _LOG = logging.getLogger("tvm_edge.runtime")
 
 _MOST = 32
 """Recordings kept, those that ran last. A page of text has some dozen widths."""
 
-_MOST_SEEN = 1024
+_MOST_NOTED = 1024
 """Shapes remembered that are not recorded."""
 
 _AGAIN = 8
@@ -35,6 +39,7 @@ _SPARE = 4
 """Memory is taken for tensors larger by one part in so many: larger shapes drop all recordings."""
 
 Shapes = tuple[tuple[int, ...], ...]
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -44,7 +49,7 @@ class _Recording:
     main: Main | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class ShapeRecordings:
     """The recordings of one entry on one machine, for one run at a time.
 
@@ -64,21 +69,28 @@ class ShapeRecordings:
     _recordings: OrderedDict[Shapes, _Recording] = field(default_factory=OrderedDict)
     _waits: OrderedDict[Shapes, int] = field(default_factory=OrderedDict)
     _parts: list[tvm.runtime.Tensor] = field(default_factory=list)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        with _ALL_LOCK:
+            _ALL.add(self)
 
     def run(
         self, inputs: Sequence[tvm.runtime.Tensor], weights: object, plain: Main
     ) -> list[tvm.runtime.Tensor]:
-        """Run the entry, which `plain` launches kernel by kernel.
+        """Run the entry, which `plain` launches kernel by kernel."""
+        with self._lock:
+            return self._run(inputs, weights, plain)
 
-        Driver and device are the caller's alone until this returns. Recordings make way where
-        memory runs out.
-        """
+    def _run(
+        self, inputs: Sequence[tvm.runtime.Tensor], weights: object, plain: Main
+    ) -> list[tvm.runtime.Tensor]:
         shapes = tuple(tuple(tensor.shape) for tensor in inputs)
         recording = self._recordings.get(shapes)
         if recording is None and self._is_due(shapes):
             return self._record(shapes, inputs, weights, plain)
         if recording is None or recording.main is None:
-            return self._plain(inputs, weights, plain)
+            return plain(*inputs, weights)
         self._recordings.move_to_end(shapes)
         return recording.main(*inputs, *self._parts, weights)
 
@@ -104,7 +116,7 @@ class ShapeRecordings:
     def _wait(self, shapes: Shapes, runs: int) -> None:
         """Remember after how many runs to record a shape."""
         self._waits[shapes] = runs
-        if len(self._waits) > _MOST_SEEN:
+        if len(self._waits) > _MOST_NOTED:
             self._waits.popitem(last=False)
 
     def _record(
@@ -145,16 +157,38 @@ class ShapeRecordings:
     def _memory(self, size: int) -> tvm.runtime.Tensor:
         return tvm.runtime.empty((size,), "uint8", self.device)
 
-    def _plain(
-        self, inputs: Sequence[tvm.runtime.Tensor], weights: object, plain: Main
-    ) -> list[tvm.runtime.Tensor]:
-        try:
-            return plain(*inputs, weights)
-        except (MemoryError, RuntimeError) as err:
-            if not _ran_out(err) or not self.clear():
-                raise
-        clear_pools()
-        return plain(*inputs, weights)
+
+_ALL: weakref.WeakSet[ShapeRecordings] = weakref.WeakSet()
+_ALL_LOCK = threading.Lock()
+
+
+def making_way(run: Callable[[], Result]) -> Result:
+    """Run something, a second time without recordings where a device has no memory left.
+
+    Those of all models that do not run just now are dropped.
+    """
+    try:
+        return run()
+    except (MemoryError, RuntimeError) as err:
+        if not _ran_out(err) or not _drop_all():
+            raise
+    clear_pools()
+    return run()
+
+
+def _drop_all() -> bool:
+    """Drop the recordings of all models that do not run; whether there were any."""
+    with _ALL_LOCK:
+        known = list(_ALL)
+    dropped = False
+    with defer_interrupt():  # which could come before what gives the lock back
+        for recordings in known:
+            if recordings._lock.acquire(blocking=False):
+                try:
+                    dropped |= recordings.clear()
+                finally:
+                    recordings._lock.release()
+    return dropped
 
 
 def _ran_out(err: Exception) -> bool:
