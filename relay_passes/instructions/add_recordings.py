@@ -65,8 +65,8 @@ def with_recordings_by_shape(
     """
     recorded = _recorded(lifted, record)
     entries = {ALL: by_shape(ALL), part_sizes(ALL): part_sizes(ALL)}
-    functions = [g.name_hint for g, f in recorded.functions_items() if isinstance(f, relax.Function)]
-    if entries.keys() >= set(functions):  # no region was lifted
+    functions = {g.name_hint for g, f in recorded.functions_items() if isinstance(f, relax.Function)}
+    if entries.keys() >= functions:  # no region was lifted
         return plain
     made = plain.clone()
     add_functions(made, recorded, entries)

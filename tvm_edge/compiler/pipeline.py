@@ -106,7 +106,8 @@ def _several(c: Compilation) -> bool:
 
 def _plan_first(c: Compilation) -> tvm.transform.Pass:
     # TVM's planner gives storage of one device to tensors of another.
-    return PlanMemory([0]) if _several(c) else transform.StaticPlanBlockMemory()
+    several = _several(c)
+    return PlanMemory([0], c.largest) if several or c.largest else transform.StaticPlanBlockMemory()
 
 
 def _chooses(c: Compilation) -> bool:
@@ -115,7 +116,7 @@ def _chooses(c: Compilation) -> bool:
 
 
 def _plan_others(c: Compilation) -> tvm.transform.Pass:
-    return PlanMemory(range(1, len(c.placed.kinds)))
+    return PlanMemory(range(1, len(c.placed.kinds)), c.largest)
 
 
 def _instructions(c: Compilation, module: tvm.IRModule, **variant: Any) -> tvm.IRModule:
@@ -188,7 +189,8 @@ INSTRUCTIONS = (
         lambda c: _several(c) and "write" in c.resolved.shared, "memory is shared"
     ),
     on_module("instructions", PlanArena()).when(
-        lambda c: not _several(c) and c.resolved.kind == "llvm", "one CPU"
+        lambda c: not (_several(c) or c.largest) and c.resolved.kind == "llvm",
+        "one CPU, without a budget",
     ),
     on_module("instructions", PlanParts()).when(
         lambda c: c.recording is not None and _is_open(c.module), "recorded launches of open shapes"
@@ -223,8 +225,11 @@ INSTRUCTIONS = (
         lambda c: c.recording is None, "main"
     ),
     CompilerPass("instructions", "AddRecordings", _add_recordings).when(
-        lambda c: c.placed.kinds[0] in RECORDINGS and not has_loops(c.merged["main"]),
-        "CUDA and OpenCL, without loops",
+        # Recordings of shapes have memory of their own beside that of other shapes.
+        lambda c: (
+            c.placed.kinds[0] in RECORDINGS and not has_loops(c.merged["main"]) and not c.largest
+        ),
+        "CUDA and OpenCL, without loops, without a budget for open shapes",
     ),
     CompilerPass("instructions", "AddStages", _add_stages).when(*SEVERAL),
     CompilerPass("instructions", "AddModels", _add_models).when(

@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.floor import floor_of
 from tvm_edge.memory.scratch import Scratch, kept, scratch_of
-from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call, static_shape
+from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call, lengths_of
 from tvm_edge.relay_passes.ir.locations import kernel_of
 from tvm_edge.relay_passes.memory.lift_weights import Weight
 from tvm_edge.relay_passes.memory.stream_weights import streamed_constant
@@ -26,6 +26,7 @@ from tvm_edge.runtime.device_plan import STREAMED
 from tvm_edge.runtime.devices import is_host
 from tvm_edge.runtime.pinned_copies import BLOCKS_NBYTES
 from tvm_edge.schedules.base import workspace_of
+from tvm_edge.schedules.typical import evaluate
 
 __all__ = [
     "STREAM",
@@ -36,6 +37,7 @@ __all__ = [
     "pinned",
     "rounding",
     "tensor_bytes",
+    "type_bytes",
     "uploaded",
     "weights_of_devices",
     "windows",
@@ -76,7 +78,9 @@ def mapped(weights: Mapping[str, int], resolved: ResolvedTarget) -> int:
     return sum(nbytes for device, nbytes in weights.items() if device in stay)
 
 
-def kernel_scratch(mod: tvm.IRModule, resolved: ResolvedTarget) -> dict[str, Scratch]:
+def kernel_scratch(
+    mod: tvm.IRModule, resolved: ResolvedTarget, lengths: Mapping[str, int]
+) -> dict[str, Scratch]:
     """Return allocations of kernels of the CPU, by name; kernels without any are left out.
 
     Parameters
@@ -84,11 +88,13 @@ def kernel_scratch(mod: tvm.IRModule, resolved: ResolvedTarget) -> dict[str, Scr
     mod : IRModule
         Scheduled kernels.
     resolved : ResolvedTarget
+    lengths : mapping of str to int
+        Open lengths that count, by name.
     """
     found = {}
     for gvar, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc) and is_host(_kind(func, resolved)):
-            scratch = scratch_of(func, resolved.cpu.target)
+            scratch = scratch_of(func, resolved.cpu.target, lengths)
             if scratch != Scratch():
                 found[str(gvar.name_hint)] = scratch
     return found
@@ -198,7 +204,7 @@ def call_bytes(
             sum(tensor_bytes(c.value.shape, str(c.value.dtype)) for c in each)
             for each in (kept, asked)
         )
-        results = _type_bytes(call.ty) - workspace_bytes
+        results = type_bytes(call.ty) - workspace_bytes
         found[number] = weights + streamed, results, workspace_bytes + own, streamed
     return found
 
@@ -213,11 +219,18 @@ def tensor_bytes(shape: Sequence[object], dtype: str) -> int:
     return count * int(tvm.DataType(dtype).itemsize)
 
 
-def _type_bytes(ty: relax.Type) -> int:
+def type_bytes(ty: relax.Type, lengths: Mapping[str, int] | None = None) -> int:
+    """Return bytes of a tensor, or of those of a tuple, where open dimensions are this long.
+
+    Those with a length that is not among `lengths`, which are by name, do not count.
+    """
     if isinstance(ty, relax.TupleType):
-        return sum(_type_bytes(part) for part in ty.fields)
-    shape = static_shape(ty)
-    return 0 if shape is None else tensor_bytes(shape, str(ty.dtype))
+        return sum(type_bytes(part, lengths) for part in ty.fields)
+    shape = lengths_of(ty)
+    if shape is None:
+        return 0
+    known = [evaluate(length, lengths or {}) for length in shape]
+    return 0 if None in known else tensor_bytes(known, str(ty.dtype))
 
 
 def _kind(func: tirx.PrimFunc, resolved: ResolvedTarget) -> str:

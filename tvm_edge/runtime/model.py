@@ -31,6 +31,7 @@ from tvm_edge.runtime.models import Models
 from tvm_edge.runtime.once import once
 from tvm_edge.runtime.outputs import checked_outputs, named_outputs, wanted_outputs
 from tvm_edge.runtime.profile import Profile, profile_runs
+from tvm_edge.runtime.seen_shapes import MOST
 from tvm_edge.runtime.session import Instrument, Session
 from tvm_edge.runtime.staging import FrameInputs, aligned_copy, unaligned_zeros
 from tvm_edge.runtime.threads import resolve_num_threads
@@ -88,8 +89,15 @@ class CompiledModel(ModelBase):
             devices,
             self._uploaded,
             max((s.part_bytes for s in self.report.splits if not is_host(s.device)), default=0),
-            any(spec.dims for spec in self.inputs),
+            self._kept_shapes(),
         )
+
+    def _kept_shapes(self) -> int:
+        """Return of how many shapes memory is kept, 0 where all are fixed; a budget is for one."""
+        if not any(spec.dims for spec in self.inputs):
+            return 0
+        memory = self.report.memory
+        return MOST if memory is None or memory.budget is None else 1
 
     @once
     def _code(self) -> tuple[Library, tvm.runtime.Module]:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import tvm_ffi
 
-__all__ = ["SeenShapes", "clear_pools"]
+__all__ = ["MOST", "SeenShapes", "clear_pools"]
 
-_MOST = 32
+MOST = 32
 """Shapes whose blocks are kept. A camera has one or two; a page of text has some dozen widths."""
 
 clear_pools = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")
@@ -21,9 +21,16 @@ clear_pools = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")
 
 
 class SeenShapes:
-    """Shapes of inputs that the pool may have blocks of."""
+    """Shapes of inputs that the pool may have blocks of.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    most : int
+        Shapes whose blocks are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()
         self._lock = threading.Lock()
 
@@ -31,6 +38,6 @@ class SeenShapes:
         """Note the shapes of a run; give all free blocks back before there are too many."""
         with self._lock:
             self._shapes.add(tuple(shapes))
-            if len(self._shapes) > _MOST:
-                self._shapes.clear()
+            if len(self._shapes) > self._most:
+                self._shapes = {tuple(shapes)}
                 clear_pools()

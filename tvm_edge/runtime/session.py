@@ -84,8 +84,8 @@ class Session:
         Called with the position of each weight that a device has a copy of.
     largest_part : int
         Bytes of the largest of the streamed weights that are copied, 0 if there is none.
-    open_shapes : bool
-        Whether runs differ in the shapes of their inputs.
+    kept_shapes : int
+        Shapes whose memory is kept from run to run; 0 where runs do not differ in shapes.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Session:
         devices: Sequence[RuntimeDevice],
         uploaded: Callable[[int], None] | None = None,
         largest_part: int = 0,
-        open_shapes: bool = False,
+        kept_shapes: int = 0,
     ) -> None:
         configure_pool(num_threads)
         self.num_threads = num_threads
@@ -123,7 +123,7 @@ class Session:
         self._weights = tvm_ffi.Array(list(self._bind_weights(weights, plan, uploaded)))
         self._weight_memory = frozenset(weight.data_ptr() for weight in self._weights)
         streamed = plan.weights.count(STREAMED)
-        self._shapes = SeenShapes() if open_shapes else None
+        self._shapes = SeenShapes(kept_shapes) if kept_shapes else None
         self._parts = WeightStream(weights, streamed, gpu, largest_part)
         self._streams = streamed > 0
         self._process = os.getpid()
