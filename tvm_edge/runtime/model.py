@@ -93,11 +93,17 @@ class CompiledModel(ModelBase):
         )
 
     def _kept_shapes(self) -> int:
-        """Return of how many shapes memory is kept, 0 where all are fixed; a budget is for one."""
+        """Return of how many shapes memory is kept, 0 where all are fixed.
+
+        A budget may have room for those of one alone.
+        """
         if not any(spec.dims for spec in self.inputs):
             return 0
         memory = self.report.memory
-        return MOST if memory is None or memory.budget is None else 1
+        if memory is None or memory.budget is None:
+            return MOST
+        spare = max(memory.budget - memory.peak, 0)
+        return 1 + min(spare // max(memory.inputs_outputs, 1), MOST - 1)
 
     @once
     def _code(self) -> tuple[Library, tvm.runtime.Module]:

@@ -6,6 +6,7 @@ different sizes, each leaves its blocks there.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Sequence
 
@@ -18,6 +19,9 @@ MOST = 32
 
 clear_pools = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")
 """Give the free blocks of all pools back."""
+
+# glibc keeps pages between blocks that are in use: shape after shape they would grow.
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 class SeenShapes:
@@ -41,3 +45,5 @@ class SeenShapes:
             if len(self._shapes) > self._most:
                 self._shapes = {tuple(shapes)}
                 clear_pools()
+                if _trim is not None:
+                    _trim(0)
