@@ -65,17 +65,15 @@ def with_recordings_by_shape(
     """
     recorded = _recorded(lifted, record)
     entries = {ALL: by_shape(ALL), part_sizes(ALL): part_sizes(ALL)}
-    functions = {g.name_hint for g, f in recorded.functions_items() if isinstance(f, relax.Function)}
-    if entries.keys() >= functions:  # no region was lifted
+    lifted_too = (f for f in recorded.functions.values() if isinstance(f, relax.Function))
+    if sum(1 for _ in lifted_too) == len(entries):  # no region was lifted
         return plain
     made = plain.clone()
     add_functions(made, recorded, entries)
     return made
 
 
-def _recorded(
-    lifted: tvm.IRModule, record: Callable[[tvm.IRModule], tvm.IRModule]
-) -> tvm.IRModule:
+def _recorded(lifted: tvm.IRModule, record: Callable[[tvm.IRModule], tvm.IRModule]) -> tvm.IRModule:
     main = lifted["main"]
     # Weights stay where they are, so that a recording may name them.
     marked = lifted.clone()
