@@ -87,6 +87,18 @@ def test_a_shape_is_recorded_when_it_comes_again(model: tvm_edge.CompiledModel) 
     assert recorded[1][1] - recorded[0][1] == recorded[2][1] - recorded[1][1] >= len(SHAPES)
 
 
+def test_on_cuda() -> None:
+    """CUDA graphs of each shape; its runtime counts none."""
+    if not tvm.runtime.enabled("cuda") or not tvm.device("cuda").exist:
+        pytest.skip("no cuda device on this machine")
+    model = tvm_edge.compile(network(), "cuda", fallback="none")
+    for seed in range(4):
+        for shape in SHAPES:
+            check(model, shape, seed)
+    recordings = model._session._machines[0].recordings["main"]
+    assert recordings is not None and set(recordings.recorded) == {(s,) for s in SHAPES}
+
+
 def test_results_are_the_callers(model: tvm_edge.CompiledModel) -> None:
     """No later run changes them, of this shape or another."""
     runs = [(shape, seed) for seed in range(4) for shape in SHAPES]

@@ -94,6 +94,11 @@ class ShapeRecordings:
         self._recordings.move_to_end(shapes)
         return recording.main(*inputs, *self._parts, weights)
 
+    @property
+    def recorded(self) -> tuple[Shapes, ...]:
+        """Shapes whose runs replay a recording."""
+        return tuple(s for s, recording in self._recordings.items() if recording.main is not None)
+
     def clear(self) -> bool:
         """Drop all recordings and their memory; whether there were any."""
         had = bool(self._parts) or bool(self._recordings)
