@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import tvm
 from tvm import relax
 
 import tvm_edge
