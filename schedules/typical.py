@@ -10,9 +10,9 @@ from typing import Any
 import tvm_ffi
 from tvm import sym, tirx
 
-from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.accesses import constant, nodes_in
 
-__all__ = ["UNKNOWN", "typical", "typical_lengths"]
+__all__ = ["UNKNOWN", "evaluate", "typical", "typical_lengths"]
 
 UNKNOWN = 64
 """Length of a variable that nothing is said of."""
@@ -55,3 +55,29 @@ def typical(expr: Any) -> int:
         evaluated = tvm_ffi.structural_map(expr, (tirx.Var, length))
         known = constant(sym.Analyzer().simplify(evaluated))
     return max(UNKNOWN if known is None else known, 1)
+
+
+def evaluate(expr: Any, lengths: Mapping[str, int]) -> int | None:
+    """Return the value of a length where variables are as long as given.
+
+    Parameters
+    ----------
+    expr : int or Expr
+    lengths : mapping of str to int
+        By the names of variables.
+
+    Returns
+    -------
+    int or None
+        ``None`` if the value depends on anything else.
+    """
+    known = constant(expr)
+    if known is not None or not lengths:
+        return known
+    if any(var.name not in lengths for var in nodes_in(expr, tirx.Var)):
+        return None
+
+    def length(var: tirx.Var) -> tirx.Expr:
+        return tirx.const(lengths[var.name], str(var.ty.dtype))
+
+    return constant(sym.Analyzer().simplify(tvm_ffi.structural_map(expr, (tirx.Var, length))))

@@ -10,19 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm
-import tvm_ffi
-from tvm import relax, tirx
+from tvm import relax
 
-from tvm_edge.relay_passes.ir.expressions import (
-    KERNEL_CALLS,
-    all_bindings,
-    is_call,
-    unused_name,
-    with_functions_named,
-)
+from tvm_edge.relay_passes.instructions.add_functions import add_functions
+from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call
 from tvm_edge.relay_passes.memory.stream_weights import not_waiting, waits_for
 from tvm_edge.report import ModelPart
-from tvm_edge.runtime.entry import ALL, function_of, kernel_by_kernel
+from tvm_edge.runtime.entry import ALL, by_shape, function_of, kernel_by_kernel, part_sizes
 
 __all__ = ["Alone", "models_alone", "with_models"]
 
@@ -204,33 +198,6 @@ def with_models(whole: tvm.IRModule, lowered: Sequence[tvm.IRModule]) -> tvm.IRM
     """
     made = whole.clone() if lowered else whole
     for number, module in enumerate(lowered):
-        _add(made, module, function_of(number))
+        forms = (str, kernel_by_kernel, by_shape, part_sizes)
+        add_functions(made, module, {form(ALL): form(function_of(number)) for form in forms})
     return made
-
-
-def _add(made: tvm.IRModule, module: tvm.IRModule, entry: str) -> None:
-    taken = {str(gvar.name_hint): gvar for gvar in made.get_global_vars()}
-    names: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
-    fresh: list[tuple[tvm.ir.GlobalVar, tvm.ir.BaseFunc]] = []
-    entries = {ALL: entry, kernel_by_kernel(ALL): kernel_by_kernel(entry)}
-    for gvar, func in module.functions_items():
-        name = str(gvar.name_hint)
-        known = taken.get(name)
-        if isinstance(func, tirx.PrimFunc) and known is not None:
-            if tvm_ffi.structural_equal(func, made[known]):
-                names[gvar] = known
-                continue
-        wanted = entries.get(name, name)
-        new = gvar
-        if wanted in taken or wanted != name:
-            new = tvm.ir.GlobalVar(unused_name(wanted, taken))
-            relax.expr._update_type(new, func.ty)
-        taken[str(new.name_hint)] = new
-        if name not in entries:  # which nobody calls
-            names[gvar] = new
-        fresh.append((new, func))
-    called = {old: new for old, new in names.items() if not old.same_as(new)}
-    for new, func in fresh:
-        if isinstance(func, relax.Function) and called:
-            func = with_functions_named(func, called)
-        made.update_func(new, func.with_attr("global_symbol", str(new.name_hint)))

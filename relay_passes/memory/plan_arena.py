@@ -21,7 +21,7 @@ from tvm_edge.relay_passes.memory.shared_storage import Allocated, Storage, allo
 from tvm_edge.schedules.accesses import nodes_in
 from tvm_edge.schedules.typical import typical
 
-__all__ = ["PlanArena"]
+__all__ = ["PlanArena", "bytes_of", "input_lengths", "largest"]
 
 _PARTS = "vm.builtin.tvm_edge.arena_parts"
 
@@ -37,12 +37,12 @@ class PlanArena:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         gvar = mod.get_global_var("main")
         main = mod[gvar]
-        known = _lengths_of(main)
+        known = input_lengths(main)
 
         def nbytes(call: relax.Call) -> int | None:
             lengths = nodes_in(call.args[0], tirx.Var)
             is_planned = static_shape(call.ty) is None and known.issuperset(lengths)
-            return typical(_bytes(call)) if is_planned else None
+            return typical(bytes_of(call)) if is_planned else None
 
         storages = shared(allocations(main, nbytes))
         if not storages:
@@ -52,8 +52,8 @@ class PlanArena:
         return mod
 
 
-def _lengths_of(main: relax.Function) -> frozenset[tirx.Var]:
-    """The lengths that the parameters have."""
+def input_lengths(main: relax.Function) -> frozenset[tirx.Var]:
+    """Return the lengths that the parameters have."""
     shapes = (param.ty.shape for param in main.params if isinstance(param.ty, relax.TensorType))
     return frozenset(
         length
@@ -64,17 +64,18 @@ def _lengths_of(main: relax.Function) -> frozenset[tirx.Var]:
     )
 
 
-def _bytes(call: relax.Call) -> tirx.Expr:
+def bytes_of(call: relax.Call) -> tirx.Expr:
+    """Return the bytes of the tensor that ``R.builtin.alloc_tensor`` makes."""
     itemsize = int(tvm.DataType(call.ty.dtype).itemsize)
     return reduce(mul, call.args[0].values, tirx.const(itemsize, "int64"))
 
 
-def _largest(tensors: list[Allocated]) -> tirx.Expr:
-    """The bytes of the largest of these tensors."""
+def largest(tensors: list[Allocated]) -> tirx.Expr:
+    """Return the bytes of the largest of these tensors."""
     simplify = sym.Analyzer().simplify
     sizes: list[tirx.Expr] = []
     for tensor in tensors:
-        size = simplify(_bytes(tensor.call))
+        size = simplify(bytes_of(tensor.call))
         if not any(tvm_ffi.structural_equal(size, other) for other in sizes):
             sizes.append(size)
     return reduce(tirx.max, sizes)
@@ -86,7 +87,7 @@ def _rewritten(main: relax.Function, storages: list[Storage]) -> relax.Function:
     places = {
         tensor.var: number for number, storage in enumerate(storages) for tensor in storage.tensors
     }
-    sizes = [_largest(storage.tensors) for storage in storages]
+    sizes = [largest(storage.tensors) for storage in storages]
     parts: list[relax.Var] = []
 
     def arena() -> Iterator[relax.Binding]:

@@ -14,49 +14,53 @@ host's memory again as soon as a tensor is freed, relies on that too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import tvm
 from tvm import relax
 
-from tvm_edge.relay_passes.ir.expressions import static_shape, with_bindings
+from tvm_edge.relay_passes.ir.expressions import with_bindings
 from tvm_edge.relay_passes.memory.shared_storage import Storage, allocations, shared
+from tvm_edge.schedules.typical import evaluate
 
 __all__ = ["PlanMemory"]
 
 
 @tvm.transform.module_pass(opt_level=0, name="PlanMemory")
 class PlanMemory:
-    """Allocate tensors of static shape in ``main`` from storages; runs after ``CallTIRRewrite``.
+    """Allocate tensors in ``main`` from storages of fixed size; runs after ``CallTIRRewrite``.
 
-    Results, which are the caller's, tensors of other shapes and what the host reads as a shape stay
-    ``R.builtin.alloc_tensor``: the last, because ``RewriteCUDAGraph`` takes an operator on planned
-    storage for a kernel that can be recorded.
+    Results, which are the caller's, tensors of lengths that nothing bounds and what the host reads
+    as a shape stay ``R.builtin.alloc_tensor``: the last, because ``RewriteCUDAGraph`` takes an
+    operator on planned storage for a kernel that can be recorded.
 
     Parameters
     ----------
     devices : iterable of int
         Positions of the virtual devices whose tensors are planned. Those of the others are left
         for another pass.
+    largest : mapping of str to int, optional
+        Largest lengths of open dimensions, by name.
     """
 
-    def __init__(self, devices: Iterable[int]) -> None:
+    def __init__(self, devices: Iterable[int], largest: Mapping[str, int] | None = None) -> None:
         self._devices = frozenset(devices)
+        self._largest = largest or {}
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         gvar = mod.get_global_var("main")
         main = mod[gvar]
-        tensors = [t for t in allocations(main, _nbytes) if t.device in self._devices]
+        tensors = [t for t in allocations(main, self._nbytes) if t.device in self._devices]
         mod = mod.clone()
         mod[gvar] = _rewritten(main, shared(tensors))
         return mod
 
-
-def _nbytes(call: relax.Call) -> int | None:
-    shape = static_shape(call.ty)
-    if shape is None:
-        return None
-    return math.prod(shape) * int(tvm.DataType(call.ty.dtype).itemsize)
+    def _nbytes(self, call: relax.Call) -> int | None:
+        shape = [evaluate(length, self._largest) for length in call.args[0].values]
+        if any(length is None for length in shape):
+            return None
+        itemsize = int(tvm.DataType(call.ty.dtype).itemsize)
+        return math.prod(length or 0 for length in shape) * itemsize
 
 
 def _rewritten(main: relax.Function, storages: list[Storage]) -> relax.Function:

@@ -12,7 +12,7 @@ from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.budget import machine_bytes, written
 from tvm_edge.memory.frame_time import frame_time
 from tvm_edge.memory.plans import Plan, Prediction, chosen, possible
-from tvm_edge.report import CompileReport
+from tvm_edge.report import CompileReport, TensorSpec
 
 __all__ = ["bytes_of_frame", "within_budget"]
 
@@ -39,7 +39,10 @@ def within_budget(
     ------
     MemoryBudgetError
         No plan fits.
+    InputError
+        An open dimension has no largest length.
     """
+    _check_bounds(begun)
     _check_machine(budget)
     target, fallback = begun.resolved, begun.options.fallback
     reports: dict[_Options, tuple[CompileReport, ResolvedTarget]] = {}
@@ -114,6 +117,35 @@ def _advice(target: ResolvedTarget) -> str:
     if target.host is None:
         return "or a smaller network"
     return "a smaller network, or target='llvm', which leaves all weights in the artifact"
+
+
+def _check_bounds(begun: Compilation) -> None:
+    """Refuse open dimensions whose tensors may be of any size.
+
+    Raises
+    ------
+    InputError
+    """
+    found = [spec for spec in begun.imported.inputs if any(dim.max is None for dim in spec.dims)]
+    if not found:
+        return
+    names = sorted({repr(dim.name) for spec in found for dim in spec.dims if dim.max is None})
+    shapes = ", ".join(f"{spec.name!r}: ({', '.join(_bounded(spec))},)" for spec in found)
+    raise InputError(
+        f"memory_budget= plans for the largest shapes, and the open dimension"
+        f"{'s' * (len(names) > 1)} {', '.join(names)} of the input {found[0].name!r} may have any "
+        f"length; say the largest: input_shapes={{{shapes}}}",
+        name=found[0].name,
+    )
+
+
+def _bounded(spec: TensorSpec) -> list[str]:
+    """Write the shape of an input as a user gives it with bounds."""
+    largest = {dim.name: dim.max for dim in spec.dims}
+    return [
+        f"Dim({d!r}, max={largest[d] or '...'})" if isinstance(d, str) else str(d)
+        for d in spec.shape
+    ]
 
 
 def _check_machine(budget: int) -> None:

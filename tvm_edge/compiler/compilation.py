@@ -191,6 +191,8 @@ class Compilation:
     module : IRModule
     typical : mapping of str to int
         Typical lengths of open dimensions, and of the kernels' own lengths, by name.
+    largest : mapping of str to int
+        Largest lengths of the same, for which memory is planned; empty without a memory budget.
     asked : ResolvedTarget
         The target that the user named.
     precision : str
@@ -237,6 +239,7 @@ class Compilation:
     # Filled by passes.
     module: tvm.IRModule = None
     typical: Mapping[str, int] = field(default_factory=dict)
+    largest: Mapping[str, int] = field(default_factory=dict)
     asked: ResolvedTarget = None  # type: ignore[assignment]
     precision: str = "float32"
     placed: Placed = None  # type: ignore[assignment]
@@ -305,6 +308,7 @@ def begin(model: Any, target: Any, options: Options, **decided: Any) -> Compilat
         options,
         module=imported.module,
         typical=imported.typical,
+        largest=imported.largest if options.memory_budget is not None else {},
         asked=resolved,
         precision=options.precision,
         clock=clock,

@@ -20,6 +20,7 @@ from tvm_edge.memory.footprint import (
     pinned,
     rounding,
     tensor_bytes,
+    type_bytes,
     uploaded,
     weights_of_devices,
     windows,
@@ -364,13 +365,8 @@ def _memory_of(
         Layers whose weights are streamed.
     """
     resolved = c.resolved
-    inputs, outputs = c.imported.inputs, c.imported.outputs
-    if part is not None:
-        inputs = tuple(inputs[position] for position in part.inputs)
-        outputs = tuple(outputs[position] for position in part.outputs)
     own = [weight for item, weight in enumerate(c.weights) if item in items]
     weights = weights_of_devices(own, c.placed.kinds)
-    results = sum(tensor_bytes(t.shape, t.stored_as or t.dtype) for t in outputs)
     storages = planned_storages(instructions)
     activations = by_device(instructions, storages)
     library = {kernel.name: kernel.device for kernel in kernels}
@@ -383,7 +379,7 @@ def _memory_of(
         by_device={} if len(activations) == 1 else activations,
         over_time=over_time(instructions, storages, [kernel.name for kernel in kernels]),
         workspace=workspace(c.scratch, resolved),
-        inputs_outputs=results + sum(tensor_bytes(t.shape, t.stored_as or t.dtype) for t in inputs),
+        inputs_outputs=_inputs_outputs(c, part),
         weights_by_device=dict(weights),
         mapped=mapped(weights, resolved),
         window=sum(room) + pinned(room, resolved),
@@ -391,6 +387,17 @@ def _memory_of(
         programs=programs,
         floor=floor,
     )
+
+
+def _inputs_outputs(c: Compilation, part: ModelPart | None) -> int:
+    """Bytes of the inputs and results of a run, or of one of several models."""
+    main = c.merged["main"]
+    given = [param.ty for param in main.params[:-1]]
+    returned = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
+    if part is not None:
+        given = [given[position] for position in part.inputs]
+        returned = [returned[position] for position in part.outputs]
+    return sum(type_bytes(ty, c.largest) for ty in (*given, *returned))
 
 
 def _model_alone(

@@ -46,6 +46,7 @@ from tvm_edge.relay_passes.memory.stream_weights import StreamWeights
 from tvm_edge.relay_passes.memory.unaligned_inputs import take_unaligned
 from tvm_edge.relay_passes.place.verify_placement import VerifyPlacement
 from tvm_edge.relay_passes.precision.calculate_in_float32 import CalculateInFloat32
+from tvm_edge.schedules.typical import typical_lengths
 
 __all__ = ["KERNELS"]
 
@@ -68,7 +69,11 @@ def _number_kernels(c: Compilation) -> Compilation:
 
 def _own_lengths(c: Compilation) -> Compilation:
     module, typical = own_lengths(c.module)
-    return replace(c, module=module, typical={**c.typical, **typical})
+    largest = c.largest
+    if largest:
+        with typical_lengths(largest):
+            largest = {**largest, **own_lengths(c.module)[1]}
+    return replace(c, module=module, typical={**c.typical, **typical}, largest=largest)
 
 
 def _flat_images(c: Compilation) -> Compilation:
@@ -117,7 +122,7 @@ def _concat_at_offsets(c: Compilation) -> Compilation:
 
 
 def _measure_kernels(c: Compilation) -> Compilation:
-    scratch = kernel_scratch(c.module, c.resolved)
+    scratch = kernel_scratch(c.module, c.resolved, c.largest)
     sizes = call_bytes(c.module, scratch, c.resolved.cpu.spec.cores)
     calls = calls_by_kernel(c.module)
     kernels = dict(c.kernels)

@@ -36,7 +36,10 @@ from tvm_edge.compiler.passes import (
 from tvm_edge.compiler.placement import Placed
 from tvm_edge.frontend import ImportedModel
 from tvm_edge.hardware import ResolvedTarget
-from tvm_edge.relay_passes.instructions.add_recordings import with_recordings
+from tvm_edge.relay_passes.instructions.add_recordings import (
+    with_recordings,
+    with_recordings_by_shape,
+)
 from tvm_edge.relay_passes.instructions.add_stages import with_stages
 from tvm_edge.relay_passes.instructions.announce_recordings import AnnounceRecordings
 from tvm_edge.relay_passes.instructions.hoist_weights import HoistWeights
@@ -51,8 +54,9 @@ from tvm_edge.relay_passes.ir.expressions import bindings_of
 from tvm_edge.relay_passes.ir.locations import calls_by_kernel
 from tvm_edge.relay_passes.ir.loops import has_loops
 from tvm_edge.relay_passes.memory.hoist_storage import HoistStorage
-from tvm_edge.relay_passes.memory.plan_arena import PlanArena
+from tvm_edge.relay_passes.memory.plan_arena import PlanArena, input_lengths
 from tvm_edge.relay_passes.memory.plan_memory import PlanMemory
+from tvm_edge.relay_passes.memory.plan_parts import PlanParts
 from tvm_edge.relay_passes.memory.unaligned_inputs import with_unaligned
 from tvm_edge.schedules.conv_config import ConvConfig
 
@@ -102,7 +106,8 @@ def _several(c: Compilation) -> bool:
 
 def _plan_first(c: Compilation) -> tvm.transform.Pass:
     # TVM's planner gives storage of one device to tensors of another.
-    return PlanMemory([0]) if _several(c) else transform.StaticPlanBlockMemory()
+    several = _several(c)
+    return PlanMemory([0], c.largest) if several or c.largest else transform.StaticPlanBlockMemory()
 
 
 def _chooses(c: Compilation) -> bool:
@@ -111,7 +116,7 @@ def _chooses(c: Compilation) -> bool:
 
 
 def _plan_others(c: Compilation) -> tvm.transform.Pass:
-    return PlanMemory(range(1, len(c.placed.kinds)))
+    return PlanMemory(range(1, len(c.placed.kinds)), c.largest)
 
 
 def _instructions(c: Compilation, module: tvm.IRModule, **variant: Any) -> tvm.IRModule:
@@ -121,10 +126,16 @@ def _instructions(c: Compilation, module: tvm.IRModule, **variant: Any) -> tvm.I
 
 
 def _add_recordings(c: Compilation) -> Compilation:
-    recorded = with_recordings(
+    add = with_recordings_by_shape if _is_open(c.merged) else with_recordings
+    recorded = add(
         c.module, c.merged, lambda mod: _instructions(c, mod, recording=c.placed.kinds[0])
     )
     return replace(c, module=recorded)
+
+
+def _is_open(mod: tvm.IRModule) -> bool:
+    """Return whether inputs of ``main`` have open dimensions."""
+    return bool(input_lengths(mod["main"]))
 
 
 def _add_stages(c: Compilation) -> Compilation:
@@ -178,7 +189,11 @@ INSTRUCTIONS = (
         lambda c: _several(c) and "write" in c.resolved.shared, "memory is shared"
     ),
     on_module("instructions", PlanArena()).when(
-        lambda c: not _several(c) and c.resolved.kind == "llvm", "one CPU"
+        lambda c: not (_several(c) or c.largest) and c.resolved.kind == "llvm",
+        "one CPU, without a budget",
+    ),
+    on_module("instructions", PlanParts()).when(
+        lambda c: c.recording is not None and _is_open(c.module), "recorded launches of open shapes"
     ),
     on_module("instructions", _plan_first, "PlanMemory"),
     on_module("instructions", HoistStorage()).when(
@@ -210,8 +225,11 @@ INSTRUCTIONS = (
         lambda c: c.recording is None, "main"
     ),
     CompilerPass("instructions", "AddRecordings", _add_recordings).when(
-        lambda c: c.placed.kinds[0] in RECORDINGS and not has_loops(c.merged["main"]),
-        "CUDA and OpenCL, without loops",
+        # Recordings of shapes have memory of their own beside that of other shapes.
+        lambda c: (
+            c.placed.kinds[0] in RECORDINGS and not has_loops(c.merged["main"]) and not c.largest
+        ),
+        "CUDA and OpenCL, without loops, without a budget for open shapes",
     ),
     CompilerPass("instructions", "AddStages", _add_stages).when(*SEVERAL),
     CompilerPass("instructions", "AddModels", _add_models).when(

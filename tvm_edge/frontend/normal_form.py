@@ -90,6 +90,19 @@ class ImportedModel:
         lengths = {dim.name: dim.typical or max(dim.min, 1) for dim in dims}
         return {name.rpartition("/")[2]: n for name, n in lengths.items()} | lengths
 
+    @property
+    def largest(self) -> dict[str, int]:
+        """Largest lengths of the open dimensions that have one, by the names of their variables.
+
+        Of several models, whose variables do not have the model in their names, the largest.
+        """
+        found: dict[str, int] = {}
+        for dim in (dim for spec in self.inputs for dim in spec.dims):
+            if dim.largest is not None:
+                for name in (dim.name, dim.name.rpartition("/")[2]):
+                    found[name] = max(found.get(name, 0), dim.largest)
+        return found
+
 
 @dataclass(frozen=True)
 class Survey:

@@ -19,7 +19,7 @@ from tvm_edge.host import allowed_cpus
 from tvm_edge.lowering.deep_stack import map_on_deep_stacks
 from tvm_edge.memory.floor import floor_of
 from tvm_edge.memory.scratch import Scratch, kept, scratch_of
-from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call, static_shape
+from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, all_bindings, is_call, lengths_of
 from tvm_edge.relay_passes.ir.locations import kernel_of
 from tvm_edge.relay_passes.memory.lift_weights import Weight
 from tvm_edge.relay_passes.memory.stream_weights import streamed_constant
@@ -28,6 +28,7 @@ from tvm_edge.runtime.device_plan import STREAMED
 from tvm_edge.runtime.devices import is_host
 from tvm_edge.runtime.pinned_copies import BLOCKS_NBYTES
 from tvm_edge.schedules.base import workspace_of
+from tvm_edge.schedules.typical import evaluate
 
 __all__ = [
     "STREAM",
@@ -38,6 +39,7 @@ __all__ = [
     "pinned",
     "rounding",
     "tensor_bytes",
+    "type_bytes",
     "uploaded",
     "weights_of_devices",
     "windows",
@@ -78,7 +80,9 @@ def mapped(weights: Mapping[str, int], resolved: ResolvedTarget) -> int:
     return sum(nbytes for device, nbytes in weights.items() if device in stay)
 
 
-def kernel_scratch(mod: tvm.IRModule, resolved: ResolvedTarget) -> dict[str, Scratch]:
+def kernel_scratch(
+    mod: tvm.IRModule, resolved: ResolvedTarget, lengths: Mapping[str, int]
+) -> dict[str, Scratch]:
     """Return allocations of kernels of the CPU, by name; kernels without any are left out.
 
     Parameters
@@ -86,6 +90,8 @@ def kernel_scratch(mod: tvm.IRModule, resolved: ResolvedTarget) -> dict[str, Scr
     mod : IRModule
         Scheduled kernels.
     resolved : ResolvedTarget
+    lengths : mapping of str to int
+        Open lengths that count, by name.
     """
     kernels = [
         (str(gvar.name_hint), func)
@@ -94,7 +100,7 @@ def kernel_scratch(mod: tvm.IRModule, resolved: ResolvedTarget) -> dict[str, Scr
     ]
 
     def measured(kernel: tuple[str, tirx.PrimFunc]) -> tuple[str, Scratch]:
-        return kernel[0], scratch_of(kernel[1], resolved.cpu.target)
+        return kernel[0], scratch_of(kernel[1], resolved.cpu.target, lengths)
 
     done = dict(map_on_deep_stacks(measured, kernels, len(allowed_cpus())))
     return {name: done[name] for name, _ in kernels if done[name] != Scratch()}
@@ -204,7 +210,7 @@ def call_bytes(
             sum(tensor_bytes(c.value.shape, str(c.value.dtype)) for c in each)
             for each in (kept, asked)
         )
-        results = _type_bytes(call.ty) - workspace_bytes
+        results = type_bytes(call.ty) - workspace_bytes
         found[number] = weights + streamed, results, workspace_bytes + own, streamed
     return found
 
@@ -219,11 +225,18 @@ def tensor_bytes(shape: Sequence[object], dtype: str) -> int:
     return count * int(tvm.DataType(dtype).itemsize)
 
 
-def _type_bytes(ty: relax.Type) -> int:
+def type_bytes(ty: relax.Type, lengths: Mapping[str, int] | None = None) -> int:
+    """Return bytes of a tensor, or of those of a tuple, where open dimensions are this long.
+
+    Those with a length that is not among `lengths`, which are by name, do not count.
+    """
     if isinstance(ty, relax.TupleType):
-        return sum(_type_bytes(part) for part in ty.fields)
-    shape = static_shape(ty)
-    return 0 if shape is None else tensor_bytes(shape, str(ty.dtype))
+        return sum(type_bytes(part, lengths) for part in ty.fields)
+    shape = lengths_of(ty)
+    if shape is None:
+        return 0
+    known = [evaluate(length, lengths or {}) for length in shape]
+    return 0 if None in known else tensor_bytes(known, str(ty.dtype))
 
 
 def _kind(func: tirx.PrimFunc, resolved: ResolvedTarget) -> str:

@@ -9,7 +9,7 @@ after TVM's passes that shrink them to what is alive at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 
@@ -18,6 +18,7 @@ from tvm import s_tir, tirx
 
 from tvm_edge.lowering import cpu_pipeline
 from tvm_edge.schedules.accesses import constant, nodes_in
+from tvm_edge.schedules.typical import evaluate
 
 __all__ = ["Scratch", "kept", "scratch_of"]
 
@@ -46,7 +47,9 @@ class Scratch:
         return sum(self.whole) + threads * sum(self.of_thread)
 
 
-def scratch_of(func: tirx.PrimFunc, target: tvm.target.Target) -> Scratch:
+def scratch_of(
+    func: tirx.PrimFunc, target: tvm.target.Target, lengths: Mapping[str, int] | None = None
+) -> Scratch:
     """Return the allocations of a scheduled kernel of a CPU.
 
     Parameters
@@ -54,8 +57,10 @@ def scratch_of(func: tirx.PrimFunc, target: tvm.target.Target) -> Scratch:
     func : PrimFunc
     target : tvm.target.Target
         The CPU, for a kernel that does not name its own.
+    lengths : mapping of str to int, optional
+        Of open lengths, by name: arrays of others do not count.
     """
-    if not _allocates(func):
+    if not _allocates(func, bool(lengths)):
         return Scratch()
     name = "kernel"
     mod = tirx.transform.BindTarget(target)(
@@ -69,7 +74,7 @@ def scratch_of(func: tirx.PrimFunc, target: tvm.target.Target) -> Scratch:
     inside = [buffer for loop in parallel for buffer in _allocated(loop.body)]
     everywhere = _allocated(body)
     outside = [b for b in everywhere if not any(b.same_as(own) for own in inside)]
-    return Scratch(_sizes(outside), _sizes(inside))
+    return Scratch(_sizes(outside, lengths or {}), _sizes(inside, lengths or {}))
 
 
 def kept(kernels: Iterable[Scratch], threads: int) -> int:
@@ -91,29 +96,34 @@ def _to_allocations() -> list[tvm.transform.Pass]:
     return passes[: len(before) + 1]
 
 
-def _allocates(func: tirx.PrimFunc) -> bool:
+def _allocates(func: tirx.PrimFunc, open_too: bool) -> bool:
     """Return whether there is anything to look for: lowering a kernel costs some milliseconds."""
+
+    def may_be_large(buffer: tirx.Buffer) -> bool:
+        is_open = open_too and any(constant(length) is None for length in buffer.shape)
+        return buffer.scope() == "global" and (is_open or _nbytes(buffer, {}) > _ON_STACK)
+
     return any(
-        any(_nbytes(buffer) > _ON_STACK for buffer in node.alloc_buffers)
+        any(may_be_large(buffer) for buffer in node.alloc_buffers)
         for node in nodes_in(func.body, s_tir.SBlock)
-    ) or any(_nbytes(node.buffer) > _ON_STACK for node in nodes_in(func.body, tirx.AllocBuffer))
+    ) or any(may_be_large(node.buffer) for node in nodes_in(func.body, tirx.AllocBuffer))
 
 
 def _allocated(stmt: tirx.Stmt) -> list[tirx.Buffer]:
     return [node.buffer for node in nodes_in(stmt, tirx.AllocBuffer)]
 
 
-def _sizes(buffers: Iterable[tirx.Buffer]) -> tuple[int, ...]:
-    sizes = [size for size in map(_nbytes, buffers) if size > _ON_STACK]
+def _sizes(buffers: Iterable[tirx.Buffer], lengths: Mapping[str, int]) -> tuple[int, ...]:
+    sizes = [size for size in (_nbytes(b, lengths) for b in buffers) if size > _ON_STACK]
     return tuple(sorted((-(-size // _PAGE) * _PAGE for size in sizes), reverse=True))
 
 
-def _nbytes(buffer: tirx.Buffer) -> int:
+def _nbytes(buffer: tirx.Buffer, lengths: Mapping[str, int]) -> int:
     """Bytes of an array in memory; 0 of one in registers, and of one that only the run sizes."""
     if buffer.scope() != "global":
         return 0
-    lengths = [constant(length) for length in buffer.shape]
-    if any(length is None for length in lengths):
+    shape = [evaluate(length, lengths) for length in buffer.shape]
+    if any(length is None for length in shape):
         return 0
     itemsize = int(tvm.DataType(str(buffer.dtype)).itemsize)  # of a vector, all of it
-    return itemsize * math.prod(n or 0 for n in lengths)
+    return itemsize * math.prod(n or 0 for n in shape)

@@ -97,6 +97,11 @@ class Dim:
         parts += [f"@{self.typical}"] * (self.typical is not None)
         return "".join(parts)
 
+    @property
+    def largest(self) -> int | None:
+        """The largest length; ``None`` for any."""
+        return None if self.max is None else self.max // self.multiple * self.multiple
+
     def refusal(self, length: int) -> str:
         """Say why `length` is none of this dimension; empty if it is one."""
         if length < self.min or (self.max is not None and length > self.max):

@@ -17,9 +17,11 @@ __all__ = [
     "UNALIGNED",
     "Entry",
     "Main",
+    "by_shape",
     "entry",
     "function_of",
     "kernel_by_kernel",
+    "part_sizes",
     "stage_name",
 ]
 
@@ -39,6 +41,20 @@ def function_of(model: int) -> str:
 def kernel_by_kernel(function: str) -> str:
     """An entry without recorded launches, in code that has them."""
     return f"{function}_kernel_by_kernel"
+
+
+def by_shape(function: str) -> str:
+    """An entry that is recorded for each shape of its inputs, beside one that is not.
+
+    It takes the memory of its tensors before the weights, a tensor for each of
+    :func:`part_sizes`.
+    """
+    return f"{function}_by_shape"
+
+
+def part_sizes(function: str) -> str:
+    """A function from the inputs of :func:`by_shape` to the sizes of the memory it takes."""
+    return f"{function}_part_sizes"
 
 
 KERNEL_BY_KERNEL = kernel_by_kernel(ALL)

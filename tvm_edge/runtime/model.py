@@ -35,6 +35,7 @@ from tvm_edge.runtime.out_of_memory import raises_memory_error
 from tvm_edge.runtime.outputs import checked_outputs, named_outputs, wanted_outputs
 from tvm_edge.runtime.pending import BoundedQueue
 from tvm_edge.runtime.profile import Profile, profile_runs
+from tvm_edge.runtime.seen_shapes import MOST
 from tvm_edge.runtime.session import Instrument, Session
 from tvm_edge.runtime.staging import FrameInputs, aligned_copy, unaligned_zeros
 from tvm_edge.runtime.threads import Threads, resolve_threads
@@ -95,8 +96,21 @@ class CompiledModel(ModelBase):
             devices,
             self._uploaded,
             max((s.part_bytes for s in self.report.splits if not is_host(s.device)), default=0),
-            any(spec.dims for spec in self.inputs),
+            self._kept_shapes(),
         )
+
+    def _kept_shapes(self) -> int:
+        """Return of how many shapes memory is kept, 0 where all are fixed.
+
+        A budget may have room for those of one alone.
+        """
+        if not any(spec.dims for spec in self.inputs):
+            return 0
+        memory = self.report.memory
+        if memory is None or memory.budget is None:
+            return MOST
+        spare = max(memory.budget - memory.peak, 0)
+        return 1 + min(spare // max(memory.inputs_outputs, 1), MOST - 1)
 
     @once
     @raises_memory_error

@@ -6,23 +6,35 @@ different sizes, each leaves its blocks there.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Sequence
 
 import tvm_ffi
 
-__all__ = ["SeenShapes"]
+__all__ = ["MOST", "SeenShapes", "clear_pools"]
 
-_MOST = 32
+MOST = 32
 """Shapes whose blocks are kept. A camera has one or two; a page of text has some dozen widths."""
 
-_clear_pools = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")
+clear_pools = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")
+"""Give the free blocks of all pools back."""
+
+# glibc keeps pages between blocks that are in use: shape after shape they would grow.
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 class SeenShapes:
-    """Shapes of inputs that the pool may have blocks of."""
+    """Shapes of inputs that the pool may have blocks of.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    most : int
+        Shapes whose blocks are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._shapes: set[tuple[tuple[int, ...], ...]] = set()
         self._lock = threading.Lock()
 
@@ -30,6 +42,8 @@ class SeenShapes:
         """Note the shapes of a run; give all free blocks back before there are too many."""
         with self._lock:
             self._shapes.add(tuple(shapes))
-            if len(self._shapes) > _MOST:
-                self._shapes.clear()
-                _clear_pools()
+            if len(self._shapes) > self._most:
+                self._shapes = {tuple(shapes)}
+                clear_pools()
+                if _trim is not None:
+                    _trim(0)

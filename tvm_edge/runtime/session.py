@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,22 @@ from tvm_edge.native import kernels_on_pool
 from tvm_edge.runtime.device_plan import STREAMED, DevicePlan
 from tvm_edge.runtime.devices import RuntimeDevice
 from tvm_edge.runtime.dlpack import share_array
-from tvm_edge.runtime.entry import ALL, UNALIGNED, Entry, Main, entry, kernel_by_kernel
+from tvm_edge.runtime.entry import (
+    ALL,
+    UNALIGNED,
+    Entry,
+    Main,
+    by_shape,
+    entry,
+    kernel_by_kernel,
+    part_sizes,
+)
 from tvm_edge.runtime.forks import survive_forks
 from tvm_edge.runtime.frame_stages import Stage, StagedFrame, find_stages
 from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.once import once
 from tvm_edge.runtime.seen_shapes import SeenShapes
+from tvm_edge.runtime.shape_recordings import ShapeRecordings, making_way
 from tvm_edge.runtime.staging import Staging, is_aligned
 from tvm_edge.runtime.threads import Threads
 from tvm_edge.runtime.weight_stream import WeightStream
@@ -48,6 +59,7 @@ class _Machine:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.mains: dict[str, Main] = {}  # made when they are first needed
+        self.recordings: dict[str, ShapeRecordings | None] = {}
         self.staging = Staging()
 
 
@@ -74,8 +86,8 @@ class Session:
         Called with the position of each weight that a device has a copy of.
     largest_part : int
         Bytes of the largest of the streamed weights that are copied, 0 if there is none.
-    open_shapes : bool
-        Whether runs differ in the shapes of their inputs.
+    kept_shapes : int
+        Shapes whose memory is kept from run to run; 0 where runs do not differ in shapes.
     """
 
     def __init__(
@@ -87,7 +99,7 @@ class Session:
         devices: Sequence[RuntimeDevice],
         uploaded: Callable[[int], None] | None = None,
         largest_part: int = 0,
-        open_shapes: bool = False,
+        kept_shapes: int = 0,
     ) -> None:
         self.threads = threads
         self.devices = tuple(devices)
@@ -104,7 +116,8 @@ class Session:
             first = self._make_machine()
         self._anywhere = _inputs_anywhere(first)
         self._everything = Entry(ALL, tuple(range(len(plan.inputs))), ())
-        self._launches_recorded = _launches_recorded(first, self.devices)
+        self._implements: Callable[[str], bool] = first.module.implements_function
+        self._replays = all(device.replays_launches for device in self.devices)
         # Entries and stages, of which no run calls Python any more.
         self._recorded_all: set[Hashable] = set()
         self._machines[0].mains[ALL] = entry(first, self._name_of(ALL))
@@ -113,7 +126,7 @@ class Session:
         self._weights = tvm_ffi.Array(list(self._bind_weights(weights, plan, uploaded)))
         self._weight_memory = frozenset(weight.data_ptr() for weight in self._weights)
         streamed = plan.weights.count(STREAMED)
-        self._shapes = SeenShapes() if open_shapes else None
+        self._shapes = SeenShapes(kept_shapes) if kept_shapes else None
         self._parts = WeightStream(weights, streamed, gpu, largest_part)
         self._streams = streamed > 0
         self._process = os.getpid()
@@ -136,7 +149,7 @@ class Session:
                 yield shared
                 continue
             with device.driver():
-                copy = device.upload(weight)
+                copy = making_way(partial(device.upload, weight))
                 if uploaded:
                     device.sync()  # the copy may still be reading
                     uploaded(index)
@@ -148,14 +161,41 @@ class Session:
         return VirtualMachine(self._module, others or tvm.cpu())
 
     def _name_of(self, function: str) -> str:
-        """Return the form of an entry that the driver is better with."""
-        return function if self._launches_recorded else kernel_by_kernel(function)
+        """Return the form of an entry that the driver is better with.
+
+        Where a driver does not replay launches, what leads to them costs the host 0.5 µs a kernel.
+        """
+        plain = kernel_by_kernel(function)
+        return function if self._replays or not self._implements(plain) else plain
 
     def _main(self, machine: _Machine, function: str) -> Main:
         """Return an entry of a machine that is locked."""
         if function not in machine.mains:
             machine.mains[function] = entry(self._make_machine(), self._name_of(function))
         return machine.mains[function]
+
+    def _call(
+        self, machine: _Machine, function: str, inputs: Sequence[tvm.runtime.Tensor]
+    ) -> list[tvm.runtime.Tensor]:
+        """Run an entry of a machine that is locked."""
+        main = self._main(machine, function)
+        if function not in machine.recordings:
+            machine.recordings[function] = self._recordings_of(function)
+        recordings = machine.recordings[function]
+        if recordings is None:
+            return main(*inputs, self._weights)
+        return recordings.run(inputs, self._weights, main)
+
+    def _recordings_of(self, function: str) -> ShapeRecordings | None:
+        """Return where an entry is recorded shape by shape; None if it is not."""
+        if not self._replays or not self._implements(by_shape(function)):
+            return None
+        sizes = self._make_machine()[part_sizes(function)]
+        return ShapeRecordings(
+            lambda: entry(self._make_machine(), by_shape(function)),
+            sizes,
+            self._main_device.handle,
+        )
 
     def place(
         self, inputs: Sequence[Bound], wanted: Entry | None = None
@@ -201,23 +241,32 @@ class Session:
         Returns one machine's results.
         """
         self.check_process()
-        return [self._invoke(machine, inputs, wanted) for machine in self._machines][-1]
+        for machine in self._machines:
+            outputs = self._invoke(machine, inputs, wanted)
+            if machine.recordings[(wanted or self._everything).function] is not None:
+                outputs = self._invoke(machine, inputs, wanted)  # which records the shape
+        return outputs
 
     def _invoke(
         self, machine: _Machine, inputs: Sequence[Bound], wanted: Entry | None
     ) -> list[tvm.runtime.Tensor]:
         wanted = wanted or self._everything
         with machine.lock, self._running(wanted.function), self.threads.running():
-            main = self._main(machine, wanted.function)
-            tensors = [
-                self._stage_input(machine, index, value)
-                for index, value in zip(wanted.inputs, inputs, strict=True)
-            ]
-            if self._shapes is not None:
-                self._shapes.note([tuple(tensor.shape) for tensor in tensors])
-            taken = [tensor.data_ptr() for tensor in tensors]
-            outputs = self._own(main(*tensors, self._weights), taken)
-            self._main_device.finish_run()
+            return making_way(partial(self._staged_run, machine, inputs, wanted))
+
+    def _staged_run(
+        self, machine: _Machine, inputs: Sequence[Bound], wanted: Entry
+    ) -> list[tvm.runtime.Tensor]:
+        """Run an entry of a machine that is locked, by what has the driver."""
+        tensors = [
+            self._stage_input(machine, index, value)
+            for index, value in zip(wanted.inputs, inputs, strict=True)
+        ]
+        if self._shapes is not None:
+            self._shapes.note([tuple(tensor.shape) for tensor in tensors])
+        taken = [tensor.data_ptr() for tensor in tensors]
+        outputs = self._own(self._call(machine, wanted.function, tensors), taken)
+        self._main_device.finish_run()
         return outputs
 
     def _stage_input(self, machine: _Machine, index: int, value: Bound) -> tvm.runtime.Tensor:
@@ -240,9 +289,8 @@ class Session:
         self.check_process()
         function = (wanted or self._everything).function
         with self._machines[0].lock, self._running(function), self.threads.running():
-            main = self._main(self._machines[0], function)
             for _ in range(runs):
-                main(*inputs, self._weights)
+                making_way(partial(self._call, self._machines[0], function, inputs))
             self.synchronize()
 
     @once
@@ -407,12 +455,3 @@ def _inputs_anywhere(machine: VirtualMachine) -> frozenset[int]:
     if not machine.module.implements_function(UNALIGNED):
         return frozenset()
     return frozenset(int(index) for index in machine[UNALIGNED]())
-
-
-def _launches_recorded(machine: VirtualMachine, devices: Sequence[RuntimeDevice]) -> bool:
-    """Return whether to run entries with recordings, where there are any.
-
-    Where a driver does not replay them, what leads to them costs the host 0.5 µs a kernel.
-    """
-    replays = all(device.replays_launches for device in devices)
-    return replays or not machine.module.implements_function(kernel_by_kernel(ALL))

@@ -1,6 +1,7 @@
 #include "recorded_region.h"
 
 #include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/runtime/vm/vm.h>
@@ -25,14 +26,17 @@ constexpr size_t kFewestLaunches = 2;
 
 using Arguments = ffi::Array<ffi::Any>;
 
-/*! \brief Whether two arguments mean the same memory; tensors are often new views of it. */
-bool SameMemory(const ffi::Any& a, const ffi::Any& b) {
+/*! \brief Whether two arguments mean the same; tensors are often new views of the same memory. */
+bool SameArgument(const ffi::Any& a, const ffi::Any& b) {
   if (a.same_as(b)) return true;
   if (const auto x = a.as<ffi::Tensor>(), y = b.as<ffi::Tensor>(); x && y) {
     return x->data_ptr() == y->data_ptr();
   }
   if (const auto x = a.as<Arguments>(), y = b.as<Arguments>(); x && y) {
-    return std::equal(x->begin(), x->end(), y->begin(), y->end(), SameMemory);
+    return std::equal(x->begin(), x->end(), y->begin(), y->end(), SameArgument);
+  }
+  if (const auto x = a.as<ffi::Shape>(), y = b.as<ffi::Shape>(); x && y) {
+    return std::equal(x->begin(), x->end(), y->begin(), y->end());
   }
   return false;
 }
@@ -56,7 +60,7 @@ class Region {
     if (extension.missing().empty() && !given_up_) {
       Stream* stream = device->streams.Get(TVMFFIEnvGetStream(kDLOpenCL, device->index));
       if (commands_ == nullptr) failure = Record(stream, device, machine, function, arguments);
-      if (commands_ != nullptr && SameMemory(arguments_, arguments)) {
+      if (commands_ != nullptr && SameArgument(arguments_, arguments)) {
         failure = Replay(stream);
         if (failure.empty() && replayed_) return result_;
       }
@@ -129,17 +133,20 @@ class Region {
   std::unique_ptr<CommandBuffer> commands_;
 };
 
+/*! \brief A region's number in the model, and the lengths that its launches depend on. */
+using RegionKey = std::pair<int64_t, std::vector<int64_t>>;
+
 /*! \brief The regions and their storage, alive as long as the virtual machine. */
 class RegionsObj : public vm::VMExtensionNode {
  public:
   ffi::Any Run(vm::VirtualMachine* machine, const ffi::ObjectRef& function,
-               const Arguments& arguments, int64_t index) {
+               const Arguments& arguments, RegionKey key) {
     const tvm::Device device = machine->devices.at(0);
     if (device.device_type != kDLOpenCL) {
       TVM_FFI_THROW(ValueError) << "This model is compiled for OpenCL, and its first device is of "
                                 << "DLPack type " << int{device.device_type};
     }
-    return regions_[index].Run(GetDevice(device.device_id), machine, function, arguments);
+    return regions_[std::move(key)].Run(GetDevice(device.device_id), machine, function, arguments);
   }
 
   ffi::Any Allocation(vm::VirtualMachine* machine, const ffi::ObjectRef& function, int64_t index) {
@@ -153,7 +160,7 @@ class RegionsObj : public vm::VMExtensionNode {
 
  private:
   std::map<int64_t, ffi::Any> allocations_;
-  std::map<int64_t, Region> regions_;
+  std::map<RegionKey, Region> regions_;
 };
 
 class Regions : public vm::VMExtension {
@@ -165,13 +172,18 @@ class Regions : public vm::VMExtension {
 }  // namespace
 
 void RunOrCapture(ffi::PackedArgs args, ffi::Any* result) {
-  if (args.size() != 4) {
-    TVM_FFI_THROW(TypeError) << "run_or_capture takes 4 arguments, got " << args.size()
-                             << ": regions of symbolic shapes are not recorded on OpenCL";
+  if (args.size() != 4 && args.size() != 5) {
+    TVM_FFI_THROW(TypeError) << "run_or_capture takes 4 or 5 arguments, got " << args.size();
   }
   vm::VirtualMachine* machine = vm::VirtualMachine::GetContextPtr(args[0]);
+  RegionKey key{args[3].cast<int64_t>(), {}};
+  Arguments arguments = args[2].cast<Arguments>();
+  if (args.size() == 5) {
+    const auto lengths = args[4].cast<ffi::Shape>();
+    key.second.assign(lengths.begin(), lengths.end());
+  }
   *result = machine->GetOrCreateExtension<Regions>()->Run(
-      machine, args[1].cast<ffi::ObjectRef>(), args[2].cast<Arguments>(), args[3].cast<int64_t>());
+      machine, args[1].cast<ffi::ObjectRef>(), arguments, std::move(key));
 }
 
 void GetCachedAlloc(ffi::PackedArgs args, ffi::Any* result) {

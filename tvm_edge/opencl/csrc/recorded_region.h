@@ -9,8 +9,9 @@ namespace tvm_edge::opencl {
 /*!
  * \brief Run a region: what vm.builtin.cuda_graph.run_or_capture is for CUDA.
  *
- * Called with the virtual machine, the region's function, its arguments as a tuple and its number in
- * the model. The arguments' memory is the same in every run, as relax.transform.RewriteCUDAGraph
+ * Called with the virtual machine, the region's function, its arguments as a tuple, its number in the
+ * model and, if it has any, the lengths that its launches depend on: each are recorded for themselves,
+ * so the caller bounds how many a virtual machine sees. The arguments' memory is the same in every run, as relax.transform.RewriteCUDAGraph
  * makes sure; where it is not, or the driver does not record, or commands are being timed, the
  * region is launched kernel by kernel.
  */
