@@ -18,8 +18,8 @@ from typing import TypeVar
 
 import tvm
 
+from tvm_edge.interrupts import hold_interrupts
 from tvm_edge.runtime.entry import Main
-from tvm_edge.runtime.interrupts import defer_interrupt
 from tvm_edge.runtime.seen_shapes import clear_pools
 
 __all__ = ["ShapeRecordings", "making_way"]
@@ -186,7 +186,7 @@ def _drop_all() -> bool:
     with _ALL_LOCK:
         known = list(_ALL)
     dropped = False
-    with defer_interrupt():  # which could come before what gives the lock back
+    with hold_interrupts():  # which could come before what gives the lock back
         for recordings in known:
             if recordings._lock.acquire(blocking=False):
                 try:
