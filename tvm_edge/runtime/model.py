@@ -151,7 +151,8 @@ class CompiledModel(ModelBase):
         names = [kernel.name for kernel in self.report.kernels]
         try:
             session = self._session
-            if device.generates_at_launch:
+            # One that streams its weights would read all of them.
+            if device.generates_at_launch and not session.streams:
                 self._launch_each(session, names, progress)
         except (TvmEdgeError, RuntimeError) as err:
             _LOG.info("%s: the driver cannot build its kernels now: %s", self.report.model, err)

@@ -128,7 +128,7 @@ class Session:
         streamed = plan.weights.count(STREAMED)
         self._shapes = SeenShapes(kept_shapes) if kept_shapes else None
         self._parts = WeightStream(weights, streamed, gpu, largest_part)
-        self._streams = streamed > 0
+        self.streams = streamed > 0
         self._process = os.getpid()
         survive_forks(self)
 
@@ -377,7 +377,7 @@ class Session:
 
     @property
     def _survives_forks(self) -> bool:
-        return all(device.is_host for device in self.devices) and not self._streams
+        return all(device.is_host for device in self.devices) and not self.streams
 
     def run_locks(self) -> list[threading.Lock]:
         """Return the locks that runs hold, of which a fork waits for the end."""
@@ -411,7 +411,7 @@ class Session:
         self, function: Hashable, device: RuntimeDevice | None = None
     ) -> AbstractContextManager[Any]:
         """Context for a run of an entry, or of a stage on a device."""
-        if self._main_device.is_host and not self._streams:
+        if self._main_device.is_host and not self.streams:
             return self._parts.whole
         return self._arranged(function, device)
 
@@ -425,7 +425,7 @@ class Session:
         main = self._main_device
         may_record = main.may_capture and function not in self._recorded_all
         with (
-            hold_interrupts() if self._streams or may_record else nullcontext(),
+            hold_interrupts() if self.streams or may_record else nullcontext(),
             main.default_stream(),
             self._parts.running(on_gpu=device is None or not device.is_host),
             # The last that a run waits for: whoever records waits for all that share the driver.
