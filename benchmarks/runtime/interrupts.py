@@ -172,6 +172,7 @@ def interrupt_command(
         time.sleep(0.1 + rng.random() * seconds)
         if process.poll() is not None:  # too late to be an interrupt
             process.communicate()
+            seconds *= 0.8
             continue
         process.send_signal(signal.SIGINT)
         sent = time.monotonic()

@@ -25,6 +25,7 @@ import numpy as np
 from benchmarks.common.machine import describe_machine
 from benchmarks.common.options import Parser
 
+_BEGIN_SECONDS = 60.0
 _BYTES = 3 << 20  # of a file that is uploaded
 
 
@@ -51,9 +52,14 @@ def finished(body: Callable[[], object]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(forked(body), 0)[1]) == 0
 
 
-def killed(body: Callable[[], object], seconds: float) -> None:
-    """Run in a forked process, and kill it after so long; its children end with it."""
+def killed(
+    body: Callable[[], object], seconds: float, begun: Callable[[], object] = lambda: True
+) -> None:
+    """Run in a forked process, and kill it so long after it has begun; its children end, too."""
     pid = forked(body)
+    end = time.monotonic() + _BEGIN_SECONDS
+    while not begun() and time.monotonic() < end:
+        time.sleep(0.01)
     time.sleep(seconds)
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -183,16 +189,20 @@ class ProgramCache:
 class Tune:
     """A run that goes on where the one before was killed."""
 
-    seconds = 4.0
+    seconds = 2.0
+
+    def begun(self, temporary: Path) -> bool:
+        """Return whether candidates are being measured."""
+        return any("tvm-edge-tune-" in path.name for path in temporary.iterdir())
 
     def __init__(self, folder: Path) -> None:
         import onnx
 
-        from tests.onnx_models import conv_relu
+        from tests.runtime.support import wide_conv
 
         self.folder = folder / "records"
         self.model = folder / "small.onnx"
-        onnx.save(conv_relu(), self.model)
+        onnx.save(wide_conv(), self.model)
         self.known = 0
         self.seed = 0
 
@@ -253,7 +263,9 @@ def main(arguments: Sequence[str]) -> None:
             lost: list[str] = []
             half = 0
             for _ in range(asked.kills):
-                killed(case.begin, rng.random() * case.seconds)
+                begun = getattr(case, "begun", lambda _folder: True)
+                seconds = rng.random() * case.seconds
+                killed(case.begin, seconds, lambda: begun(temporary))  # noqa: B023
                 half += bool(leftovers(temporary) or leftovers(case.folder))
                 lost += case.problems()
                 if not finished(case.next_start):
