@@ -51,8 +51,9 @@ ERRORS = {
 SIGNATURES = {
     "compile": "(model, target, *, host=None, input_shapes=None, input_values=None, "
     "precision='float32', precision_exceptions=(), fallback='auto', parallel_fusion='auto', "
-    "memory_budget=None, tuning_logs=None, num_threads=None)",
-    "load": "(path, *, device=None, num_threads=None, remote=None)",
+    "memory_budget=None, tuning_logs=None, num_threads=None, "
+    "cpus=None)",
+    "load": "(path, *, device=None, num_threads=None, cpus=None, remote=None)",
     "connect": "(address, key=None, *, timeout=30.0, request_timeout=300.0)",
     "analyze": "(model, target, *, host=None, input_shapes=None, input_values=None, "
     "fallback='auto', parallel_fusion='auto', memory_budget=None, tuning_logs=None)",
