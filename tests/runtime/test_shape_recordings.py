@@ -213,6 +213,19 @@ def test_models_of_one_artifact(exported: Path) -> None:
     assert counts()[1] >= before[1] + 4
 
 
+def test_kernels_on_the_cpu_between_those_that_are_recorded(compiled: None) -> None:
+    model = tvm_edge.compile(network(), "opencl", fallback=["Add"])
+    assert len(model.report.partitions) > 1
+    for seed in range(3):
+        for shape in SHAPES:
+            check(model, shape, seed)
+    before = counts()
+    for shape in SHAPES:
+        check(model, shape, 3)
+    after = counts()
+    assert after[0] == before[0] and after[1] >= before[1] + len(SHAPES)
+
+
 def test_the_profile_has_every_kernel(compiled: tvm_edge.CompiledModel) -> None:
     inputs = {"data": random_input(SHAPES[0])}
     names = [kernel.name for kernel in compiled.report.kernels]
