@@ -19,7 +19,7 @@ from tvm_edge.relay_passes.place.label_operators import operands
 from tvm_edge.schedules.blocked import input_block
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
-from tvm_edge.schedules.cpu.algorithm import choose_config
+from tvm_edge.schedules.cpu.algorithm import blocked_config, choose_config
 
 __all__ = ["choose_blocked"]
 
@@ -55,6 +55,8 @@ def choose_blocked(
             fixed = static_shape(value.args[0].ty) is not None
             measured = fixed and found[0] in configs
             config = configs[found[0]] if measured else choose_config(found[0], spec)
+            if not fixed and config.algorithm == "plain":
+                config = blocked_config(found[0], spec) or config
         if config is not None and found is not None and config.algorithm != "plain":
             chosen[value] = config
             # Plain images whose lengths only the run tells have no kernels in vectors.

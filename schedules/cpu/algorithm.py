@@ -13,6 +13,7 @@ from tvm_edge.schedules.winograd import winograd_applies
 
 __all__ = [
     "block_sizes",
+    "blocked_config",
     "choose_config",
     "config_space",
     "direct_tile",
@@ -83,6 +84,15 @@ def choose_config(workload: ConvWorkload, spec: DeviceSpec, *, winograd: bool = 
         if cost < best_cost:
             best, best_cost = m, cost
     return ConvConfig("winograd", block, best) if best else ConvConfig("direct", block)
+
+
+def blocked_config(workload: ConvWorkload, spec: DeviceSpec) -> ConvConfig | None:
+    """A direct convolution in the first blocks that the channels fill; ``None`` if they fill none.
+
+    For images of open size, of which plain ones have no kernels in vectors.
+    """
+    sizes = (block for block in block_sizes(spec) if input_block(workload, block))
+    return next((ConvConfig("direct", block) for block in sizes), None)
 
 
 def direct_tile(workload: ConvWorkload, block: int, depth: int) -> Tile:

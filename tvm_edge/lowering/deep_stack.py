@@ -7,6 +7,7 @@ that is full ends the process.
 from __future__ import annotations
 
 import contextvars
+import mmap
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
@@ -19,6 +20,8 @@ S = TypeVar("S")
 
 # Address space: what is not used costs nothing.
 _BYTES = 512 << 20
+
+_BEGIN = 4 << 20  # bytes that a thread needs before it can fail
 
 _LOCK = threading.Lock()
 
@@ -66,7 +69,14 @@ def map_on_deep_stacks(call: Callable[[S], T], items: Iterable[S], threads: int)
                 waiting.clear()
                 done.put((None, err))
 
-    started = [_start(body) for _ in range(min(threads, count))]
+    started = []
+    for _ in range(min(threads, count)):
+        try:
+            started.append(_start(body))
+        except MemoryError:
+            if not started:
+                raise
+            break  # those that there are do it all
     try:
         for _ in range(count):
             result, problem = done.get()
@@ -85,17 +95,33 @@ def _start(body: Callable[[], None]) -> threading.Thread:
         target=context.run, args=(body,), name="tvm_edge compiler", daemon=True
     )
     with _LOCK:  # the size is the process's
+        _check_memory()
         before = threading.stack_size(_BYTES)
         try:
             thread.start()
         except RuntimeError as err:
-            raise MemoryError(
-                f"no memory for a stack of {_BYTES >> 20} MiB ({err}); raise the limit on address "
-                "space (ulimit -v)"
-            ) from err
+            raise _no_memory(err) from err
         finally:
             threading.stack_size(before)
     return thread
+
+
+def _check_memory() -> None:
+    """Look for room for a stack and what a thread begins with.
+
+    A thread that has its stack, and no memory to begin, is waited for without end by Python.
+    """
+    try:
+        mmap.mmap(-1, _BYTES + _BEGIN).close()
+    except (OSError, ValueError) as err:
+        raise _no_memory(err) from err
+
+
+def _no_memory(err: Exception) -> MemoryError:
+    return MemoryError(
+        f"no memory for a stack of {_BYTES >> 20} MiB ({err}); raise the limit on address space "
+        "(ulimit -v)"
+    )
 
 
 def _join(threads: Iterable[threading.Thread]) -> None:
