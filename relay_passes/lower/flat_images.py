@@ -8,16 +8,15 @@ and is given how many pixels there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import tvm
 import tvm_ffi
 from tvm import ir, relax, s_tir, sym, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.relay_passes.ir.expressions import all_bindings, is_call
 from tvm_edge.relay_passes.lower.own_lengths import with_lengths
+from tvm_edge.relay_passes.lower.replaced_kernels import Replaced, with_kernels
 from tvm_edge.schedules.accesses import constant, nodes_in, uses
 from tvm_edge.schedules.typical import typical
 
@@ -38,7 +37,7 @@ def flat_images(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, int]]:
     dict of str to int
         The typical length of each new variable, by its name.
     """
-    kernels: dict[ir.GlobalVar, _Flat] = {}
+    kernels: dict[ir.GlobalVar, Replaced] = {}
     lengths: dict[str, int] = {}
     names: dict[str, str] = {}
     calls = _calls(mod)
@@ -50,8 +49,9 @@ def flat_images(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, int]]:
         text = str(pixels)
         name = names.setdefault(text, f"pixels_{len(names)}")
         lengths[name] = typical(pixels)
-        kernels[gvar] = image.flat(mod[gvar], tirx.Var(name, pixels.ty.dtype))
-    return (_Calls(mod, kernels).module() if kernels else mod), lengths
+        flat = image.flat(mod[gvar], tirx.Var(name, pixels.ty.dtype))
+        kernels[gvar] = Replaced(str(gvar.name_hint), flat.func, flat.given)
+    return (with_kernels(mod, kernels) if kernels else mod), lengths
 
 
 def _calls(mod: tvm.IRModule) -> dict[ir.GlobalVar, relax.Call | None]:
@@ -88,6 +88,11 @@ class _Flat:
     func: tirx.PrimFunc
     place: int
     image: int
+
+    def given(self, call: relax.Call) -> list[relax.Expr]:
+        """Return what a call gives: the number of pixels, too."""
+        fields = list(call.args[1].fields)
+        return [*fields[: self.place], _pixels(call, self.image), *fields[self.place :]]
 
 
 @dataclass(frozen=True)
@@ -206,34 +211,3 @@ def _pixels(call: relax.Call, place: int) -> tirx.Expr:
     fields = call.args[1].fields
     shape = fields[place].ty.shape if place < len(fields) else call.ty.shape
     return shape.values[_LINES] * shape.values[_LINES + 1]
-
-
-@mutator
-class _Calls(PyExprMutator):
-    """Have calls say how many pixels there are."""
-
-    def __init__(self, mod: tvm.IRModule, kernels: Mapping[ir.GlobalVar, _Flat]) -> None:
-        self._kernels = kernels
-        self._new = {gvar: ir.GlobalVar(gvar.name_hint) for gvar in kernels}
-        functions = {gvar: func for gvar, func in mod.functions_items() if gvar not in kernels}
-        for gvar, kernel in kernels.items():
-            relax.expr._update_type(self._new[gvar], kernel.func.ty)
-            functions[self._new[gvar]] = kernel.func
-        self._mod = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-        super().__init__(self._mod)
-
-    def module(self) -> tvm.IRModule:
-        for gvar, func in self._mod.functions_items():
-            if isinstance(func, relax.Function):
-                self.builder_.update_func(gvar, self.visit_expr(func))
-        return self.builder_.get()
-
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        call = super().visit_call_(op)
-        if not is_call(call, "relax.call_tir") or call.args[0] not in self._kernels:
-            return call
-        kernel = self._kernels[call.args[0]]
-        fields = list(call.args[1].fields)
-        fields.insert(kernel.place, _pixels(op, kernel.image))
-        taken = [self._new[call.args[0]], relax.Tuple(fields)]
-        return relax.Call(call.op, taken, call.attrs, call.ty_args, call.span)

@@ -16,9 +16,8 @@ from operator import mul
 import tvm
 import tvm_ffi
 from tvm import relax, s_tir, sym, tirx
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, is_call
+from tvm_edge.relay_passes.lower.replaced_kernels import Replaced, with_kernels
 from tvm_edge.schedules.accesses import constant, nodes_in
 from tvm_edge.schedules.typical import typical
 
@@ -44,7 +43,7 @@ def own_lengths(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, int]]:
         for made in [_with_own_lengths(func, names)]
         if made is not None
     }
-    return (_Calls(mod, kernels).module() if kernels else mod), names.typical
+    return (with_kernels(mod, _alike(kernels)) if kernels else mod), names.typical
 
 
 @dataclass
@@ -61,6 +60,17 @@ class _Names:
             self._of[text] = name
             self.typical[name] = typical(length)
         return tirx.Var(self._of[text], length.ty.dtype)
+
+
+def _alike(kernels: Mapping[tvm.ir.GlobalVar, _Kernel]) -> dict[tvm.ir.GlobalVar, Replaced]:
+    """Name kernels: those that differed only in the order of what they were given have one."""
+    names: dict[tuple[object, ...], str] = {}
+    found = {}
+    for gvar, kernel in sorted(kernels.items(), key=lambda item: str(item[0].name_hint)):
+        key = (tvm_ffi.StructuralKey(kernel.func), *map(str, _shapes(kernel.func)))
+        name = names.setdefault(key, str(gvar.name_hint))
+        found[gvar] = Replaced(name, kernel.func, kernel.given)
+    return found
 
 
 def _is_written(func: tirx.PrimFunc) -> bool:
@@ -84,8 +94,9 @@ class _Kernel:
     scalars: Mapping[tirx.Var, int]
     inputs: Sequence[int | tirx.Expr]
 
-    def given(self, fields: Sequence[relax.Expr]) -> list[relax.Expr]:
-        """Return what a call gives that gave `fields`."""
+    def given(self, call: relax.Call) -> list[relax.Expr]:
+        """Return what a call gives."""
+        fields = call.args[1].fields
         values = {var: fields[place] for var, place in self.scalars.items()}
 
         def taken(source: int | tirx.Expr) -> relax.Expr:
@@ -368,39 +379,3 @@ def _terms(expr: tirx.Expr, factor: int = 1) -> list[tuple[tirx.Expr, int]]:
         return [*_terms(expr.a, factor), *_terms(expr.b, -factor)]
     by = constant(expr.b) if isinstance(expr, tirx.Mul) else None
     return [(expr, factor)] if by is None else _terms(expr.a, factor * by)
-
-
-@mutator
-class _Calls(PyExprMutator):
-    """Have calls give kernels what they still take."""
-
-    def __init__(self, mod: tvm.IRModule, kernels: Mapping[tvm.ir.GlobalVar, _Kernel]) -> None:
-        # A name has the type of its kernel as it was, and types are never changed.
-        self._kernels = kernels
-        self._new: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
-        functions = {gvar: func for gvar, func in mod.functions_items() if gvar not in kernels}
-        alike: dict[tuple[object, ...], tvm.ir.GlobalVar] = {}
-        for gvar, kernel in sorted(kernels.items(), key=lambda item: str(item[0].name_hint)):
-            # Kernels that differed in the order of what they were given only.
-            key = (tvm_ffi.StructuralKey(kernel.func), *map(str, _shapes(kernel.func)))
-            if key not in alike:
-                alike[key] = tvm.ir.GlobalVar(gvar.name_hint)
-                relax.expr._update_type(alike[key], kernel.func.ty)
-                functions[alike[key]] = kernel.func
-            self._new[gvar] = alike[key]
-        self._mod = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-        super().__init__(self._mod)
-
-    def module(self) -> tvm.IRModule:
-        for gvar, func in self._mod.functions_items():
-            if isinstance(func, relax.Function):
-                self.builder_.update_func(gvar, self.visit_expr(func))
-        return self.builder_.get()
-
-    def visit_call_(self, op: relax.Call) -> relax.Expr:
-        op = super().visit_call_(op)
-        if not is_call(op, *KERNEL_CALLS) or op.args[0] not in self._new:
-            return op
-        kernel, given = op.args[0], op.args[1].fields
-        taken = relax.Tuple(self._kernels[kernel].given(given))
-        return relax.Call(op.op, [self._new[kernel], taken], op.attrs, op.ty_args, op.span)
