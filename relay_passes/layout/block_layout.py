@@ -21,27 +21,18 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.ops.movement import CONCAT
 from tvm_edge.ops.registry import of_call
-from tvm_edge.relay_passes.ir.expressions import (
-    const,
-    constant_of,
-    lengths_of,
-    static_shape,
-    typical_shape,
-)
+from tvm_edge.relay_passes.ir.expressions import const, constant_of, lengths_of, typical_shape
 from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv
 from tvm_edge.relay_passes.layout.choose_blocks import choose_blocked
+from tvm_edge.relay_passes.layout.cpu_convolution import CpuConvolutions
 from tvm_edge.relay_passes.layout.gpu_convolution import gpu_conv
 from tvm_edge.relay_passes.layout.int8_convolution import blocked_call
 from tvm_edge.relay_passes.layout.moved_channels import BlockedImage, MovedChannels
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan, layout_graph
 from tvm_edge.schedules.blocked import (
-    CONV2D,
-    DEPTHWISE,
-    conv2d,
     filled,
     pack_constant,
-    pack_filters,
     pack_image,
     repack_image,
     unpack_image,
@@ -50,7 +41,6 @@ from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.gather_channels import gather_channels
 from tvm_edge.schedules.layouts import image_block
-from tvm_edge.schedules.winograd import PRODUCT, conv2d_winograd, transform_filters
 
 __all__ = ["BlockLayout"]
 
@@ -154,7 +144,7 @@ class _Blocker(PyExprMutator):
         self._blocked: dict[relax.Var, BlockedImage] = {}
         self._repacked: dict[tuple[relax.Expr, int], BlockedImage] = {}  # in blocks of other sizes
         self._plain: dict[relax.Var, relax.Var] = {}
-        self._kernels: dict[tuple[Any, ...], relax.Call] = {}  # of workloads met before
+        self._convolutions = CpuConvolutions(self.builder_)
         self._moved = MovedChannels(self._blocked, self._concat_parts)
         self._rules: dict[str, _Rule] = {
             "relax.concat": self._concat,
@@ -324,61 +314,13 @@ class _Blocker(PyExprMutator):
         found = conv_workload(call, open_too=True)
         assert found is not None, "only convolutions with a workload are chosen"
         workload, weights = found
-        block = config.block
-        depth = image_block(workload, block, self._spec)
+        depth = image_block(workload, config.block, self._spec)
         image = self._packed(call.args[0], depth)
         if not self._spec.has_cpu_cores:
             result = gpu_conv(self.builder_, image.var, workload, weights, config)
             return result, workload.filters
-        if config.algorithm == "winograd":
-            filters = const(transform_filters(weights, config.m, block), "float32")
-            result = self._of_workload(
-                (workload, config, static_shape(image.var.ty)),
-                conv2d_winograd,
-                image.var,
-                filters,
-                config.m,
-                workload.padding,
-                config.knobs,
-                primfunc_name_hint=PRODUCT.replace("product", "conv2d"),
-                # Several stages: TVM would take none of them for one that an epilogue may follow.
-                primfunc_attrs={"op_pattern": 4},
-            )
-            return result, workload.filters
-        if workload.depthwise:
-            depth = 1
-        filters = const(pack_filters(weights, depth, block, workload.groups), "float32")
-        result = self._of_workload(
-            (workload, config, static_shape(image.var.ty)),
-            conv2d,
-            image.var,
-            filters,
-            workload.strides,
-            workload.padding,
-            workload.dilation,
-            workload.groups,
-            config.knobs,
-            primfunc_name_hint=DEPTHWISE if workload.depthwise else CONV2D,
-        )
+        result = self._convolutions.call(image.var, workload, weights, config, depth)
         return result, workload.filters
-
-    def _of_workload(
-        self,
-        key: tuple[ConvWorkload, ConvConfig, tuple[int, ...] | None],
-        compute: Callable[..., Any],
-        image: relax.Expr,
-        filters: relax.Expr,
-        *options: Any,
-        **names: Any,
-    ) -> relax.Call:
-        """Call the kernel of a convolution, written once for all of one workload and shape."""
-        known = self._kernels.get(key)
-        if known is not None and key[2] is not None:
-            operands = relax.Tuple([image, filters])
-            return relax.Call(known.op, [known.args[0], operands], known.attrs, known.ty_args)
-        call = self.builder_.call_te(compute, image, filters, *options, **names)
-        self._kernels[key] = call
-        return call
 
     def _unary(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
         constants = [constant_of(arg) for arg in call.args[1:]]

@@ -17,7 +17,7 @@ from tvm_edge.relay_passes.ir.expressions import is_call
 __all__ = ["FoldConstants"]
 
 _OF_SHAPES = ("relax.shape_of", "relax.shape_to_tensor", "relax.size", "relax.tensor_to_shape")
-"""What these return is known of a tensor that is not."""
+"""Operators whose result may be known of a tensor that is not."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="FoldConstant")

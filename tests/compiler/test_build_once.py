@@ -1,4 +1,4 @@
-"""What is compiled is what runs and what is exported; progress and seconds of a compilation."""
+"""Code that is compiled runs, and is exported, as it is; progress and seconds of a compilation."""
 
 from __future__ import annotations
 
@@ -106,6 +106,18 @@ def test_what_progress_raises_ends_the_compilation(
 
     with pytest.raises(Enough):
         tvm_edge.compile(small_model, "llvm", progress=stop)
+
+
+@needs_opencl
+def test_an_error_of_progress_is_no_failure_of_the_driver(small_model: onnx.ModelProto) -> None:
+    """The driver's own errors wait for the first run; this one is the caller's."""
+
+    def stop(phase: str, *_: int) -> None:
+        if phase == "programs":
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        tvm_edge.compile(small_model, "opencl", fallback="none", progress=stop)
 
 
 def test_progress_is_a_function(small_model: onnx.ModelProto) -> None:

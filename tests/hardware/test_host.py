@@ -152,7 +152,7 @@ def test_quotas_of_control_groups(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of both versions, of the group and those around it."""
+    """Both versions, the group and those around it."""
     own = tmp_path / "own"
     own.write_text(groups)
     for name, content in files.items():

@@ -232,7 +232,7 @@ def test_what_a_killed_server_left_is_removed_by_the_next(tmp_path: Path) -> Non
 
 
 def test_uploads_are_bounded_while_they_run(tmp_path: Path) -> None:
-    """What one client had begun to send was counted when it was whole."""
+    """A file that a client had begun to send was counted when it was whole."""
     folder = tmp_path / "uploads"
     store = Uploads(folder, limit=1000).functions()["store"]
     piece = {"content": np.zeros(400, "uint8")}

@@ -45,7 +45,7 @@ _ABANDONED = 3600.0  # seconds after which a temporary file is of a process that
 
 @dataclass(frozen=True)
 class CacheState:
-    """What a cache holds.
+    """Content of a cache.
 
     Attributes
     ----------

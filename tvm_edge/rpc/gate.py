@@ -57,7 +57,7 @@ class _Newcomer:
 
 
 class Gate:
-    """What TVM's loop takes for its listening socket.
+    """Stand-in for the listening socket of TVM's loop.
 
     Parameters
     ----------

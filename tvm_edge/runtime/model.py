@@ -143,18 +143,31 @@ class CompiledModel(ModelBase):
         Parameters
         ----------
         progress : callable
-            Called with the number of kernels that are built, and of all.
+            Called with the number of kernels that are built, and of all; what it raises is raised.
         """
         device = device_of(str(self._info.target["kind"]), self._device_index)
         if not device.builds_for(str(self._info.target["device"]["name"])):
             return
         names = [kernel.name for kernel in self.report.kernels]
+        raised: list[BaseException] = []
+
+        def report(done: int, total: int) -> None:
+            try:
+                progress(done, total)
+            except BaseException as err:
+                raised.append(err)  # TVM's C++ makes another error of it
+                raise
+
         try:
             session = self._session
             # One that streams its weights would read all of them.
             if device.generates_at_launch and not session.streams:
-                self._launch_each(session, names, progress)
-        except (TvmEdgeError, RuntimeError) as err:
+                self._launch_each(session, names, report)
+        except Exception as err:
+            if raised:
+                raise raised[0] from None
+            if not isinstance(err, TvmEdgeError | RuntimeError):
+                raise
             _LOG.info("%s: the driver cannot build its kernels now: %s", self.report.model, err)
 
     def _launch_each(

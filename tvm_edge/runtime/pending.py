@@ -61,7 +61,7 @@ class BoundedQueue:
 
 
 class _State:
-    """What the thread has to do with the queue: it outlives it."""
+    """Part of the queue that its thread uses, and that outlives the queue."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()

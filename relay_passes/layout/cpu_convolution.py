@@ -1,0 +1,79 @@
+"""Convolutions of images in blocks of channels on a CPU, as calls of their kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from tvm_edge.relay_passes.ir.expressions import const, static_shape
+from tvm_edge.schedules.blocked import CONV2D, DEPTHWISE, conv2d, pack_filters
+from tvm_edge.schedules.conv_config import ConvConfig
+from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.winograd import PRODUCT, conv2d_winograd, transform_filters
+
+__all__ = ["CpuConvolutions"]
+
+
+class CpuConvolutions:
+    """Kernels of a module's convolutions: one for all of a workload and shape.
+
+    Parameters
+    ----------
+    builder : relax.BlockBuilder
+        Takes the kernels.
+    """
+
+    def __init__(self, builder: relax.BlockBuilder) -> None:
+        self._builder = builder
+        self._known: dict[tuple[Any, ...], relax.Call] = {}
+
+    def call(
+        self,
+        image: relax.Expr,
+        workload: ConvWorkload,
+        weights: np.ndarray,
+        config: ConvConfig,
+        depth: int,
+    ) -> relax.Expr:
+        """Return the call of a kernel that convolves `image`, which is in the blocks that it reads.
+
+        Parameters
+        ----------
+        image : relax.Expr
+        workload : ConvWorkload
+        weights : np.ndarray
+            ``[O, C/groups, KH, KW]``.
+        config : ConvConfig
+            In blocks.
+        depth : int
+            Channels in a block of the image.
+        """
+        block = config.block
+        if config.algorithm == "winograd":
+            packed = transform_filters(weights, config.m, block)
+            options = [config.m, workload.padding, config.knobs]
+            name = PRODUCT.replace("product", "conv2d")
+            # Several stages: TVM would take none of them for one that an epilogue may follow.
+            attrs = {"op_pattern": 4}
+        else:
+            packed = pack_filters(
+                weights, 1 if workload.depthwise else depth, block, workload.groups
+            )
+            windows = (workload.strides, workload.padding, workload.dilation, workload.groups)
+            options = [*windows, config.knobs]
+            name = DEPTHWISE if workload.depthwise else CONV2D
+            attrs = None
+        filters = const(packed, "float32")
+        shape = static_shape(image.ty)
+        key = (workload, config, shape)
+        known = self._known.get(key)
+        if known is not None and shape is not None:
+            operands = relax.Tuple([image, filters])
+            return relax.Call(known.op, [known.args[0], operands], known.attrs, known.ty_args)
+        compute = conv2d_winograd if config.algorithm == "winograd" else conv2d
+        self._known[key] = self._builder.call_te(
+            compute, image, filters, *options, primfunc_name_hint=name, primfunc_attrs=attrs
+        )
+        return self._known[key]
