@@ -2,7 +2,7 @@
 
 Storages are shared out for typical lengths; each is as large as the largest of its tensors in the
 run. All of a run are the parts of one block of memory, which later runs use again, whatever their
-shapes (``tvm_edge/opencl/csrc/arena.h``): the virtual machine's pool has blocks for exactly the
+shapes (``tvm_edge/native/csrc/arena.h``): the virtual machine's pool has blocks for exactly the
 sizes that it has seen.
 """
 

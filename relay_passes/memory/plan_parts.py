@@ -2,7 +2,7 @@
 
 A recording names addresses: its tensors stay where they are for as long as it lives. How large they
 are depends on the lengths of the run, so ``main`` takes the memory as a parameter, and a second
-function tells how much a run of some shapes needs (:mod:`tvm_edge.runtime.recordings` has it).
+function tells how much a run of some shapes needs. :mod:`tvm_edge.runtime.shape_recordings` has it.
 """
 
 from __future__ import annotations

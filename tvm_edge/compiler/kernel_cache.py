@@ -40,6 +40,7 @@ _KEY_BYTES = 32
 _SUFFIX = ".kernel"
 _MARK = b"tvm-edge kernel 1\n"
 _DIGEST = hashlib.sha256
+_LARGEST = 64 << 20
 _ABANDONED = 3600.0  # seconds after which a temporary file is of a process that was killed
 
 
@@ -273,4 +274,6 @@ def _read_own(path: Path, secret: bool = False) -> bytes:
             raise PermissionError("not a regular file")
         if info.st_uid != os.geteuid() or info.st_mode & (0o077 if secret else 0o022):
             raise PermissionError("it is another user's, or others have rights to it")
+        if info.st_size > _LARGEST:
+            raise OSError(f"it has {info.st_size} bytes, which no kernel has")
         return file.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -67,18 +68,16 @@ def _number_kernels(c: Compilation) -> Compilation:
     return replace(c, module=number_kernels(c.module, nodes), kernels=kernels, trace=None)
 
 
-def _own_lengths(c: Compilation) -> Compilation:
-    module, typical = own_lengths(c.module)
+def _with_lengths(
+    c: Compilation, change: Callable[[tvm.IRModule], tuple[tvm.IRModule, dict[str, int]]]
+) -> Compilation:
+    """Apply a pass that names lengths of kernels, and tells how long they typically are."""
+    module, typical = change(c.module)
     largest = c.largest
     if largest:
         with typical_lengths(largest):
-            largest = {**largest, **own_lengths(c.module)[1]}
+            largest = {**largest, **change(c.module)[1]}
     return replace(c, module=module, typical={**c.typical, **typical}, largest=largest)
-
-
-def _flat_images(c: Compilation) -> Compilation:
-    module, typical = flat_images(c.module)
-    return replace(c, module=module, typical={**c.typical, **typical})
 
 
 def _stream_layers(c: Compilation) -> Compilation:
@@ -199,8 +198,8 @@ KERNELS = (
     CompilerPass("lower", "NumberKernels", _number_kernels),
     on_module("lower", FuseTIR()),
     on_module("lower", transform.DeadCodeElimination()),
-    CompilerPass("lower", "OwnLengths", _own_lengths),
-    CompilerPass("lower", "FlatImages", _flat_images).when(
+    CompilerPass("lower", "OwnLengths", lambda c: _with_lengths(c, own_lengths)),
+    CompilerPass("lower", "FlatImages", lambda c: _with_lengths(c, flat_images)).when(
         lambda c: c.resolved.kind == "llvm" and len(c.placed.kinds) == 1, "one CPU"
     ),
     on_module("place", VerifyPlacement()),

@@ -46,5 +46,5 @@ def autoload() -> bool:
         False if this TVM was built with OpenCL and keeps its own.
     """
     library = ctypes.CDLL(str(library_path()))
-    library.TvmEdgePoolRegister()
+    library.TvmEdgeNativeRegister()
     return bool(library.TvmEdgeOpenCLRegister())

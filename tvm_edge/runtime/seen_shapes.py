@@ -17,11 +17,16 @@ __all__ = ["MOST", "SeenShapes", "clear_pools"]
 MOST = 32
 """Shapes whose blocks are kept. A camera has one or two; a page of text has some dozen widths."""
 
-clear_pools = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")
-"""Give the free blocks of all pools back."""
+_clear_pools = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")
 
 # glibc keeps pages between blocks that are in use: shape after shape they would grow.
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def clear_pools() -> None:
+    """Give all memory back that no run holds: free blocks of all pools, and arenas."""
+    _clear_pools()
+    tvm_ffi.get_global_func("tvm_edge.release_arenas")()
 
 
 class SeenShapes:
@@ -44,6 +49,6 @@ class SeenShapes:
             self._shapes.add(tuple(shapes))
             if len(self._shapes) > self._most:
                 self._shapes = {tuple(shapes)}
-                clear_pools()
+                _clear_pools()
                 if _trim is not None:
                     _trim(0)

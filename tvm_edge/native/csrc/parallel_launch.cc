@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "parallel_launch.h"
 #include "worker_pool.h"
 
 namespace tvm_edge {
@@ -206,18 +207,14 @@ ffi::Map<ffi::String, int64_t> Counts() {
 }
 
 }  // namespace
-}  // namespace tvm_edge
 
-/*! \brief Add the pool's functions to TVM's registry; more than once does no harm. */
-extern "C" __attribute__((visibility("default"))) void TvmEdgePoolRegister() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    using namespace tvm_edge;
-    tvm::ffi::reflection::GlobalDef()
-        .def("tvm_edge.pool.use", Use)
-        .def("tvm_edge.pool.attach", [] { attachment().Attach(); })
-        .def("tvm_edge.pool.detach", [] { attachment().Detach(); })
-        .def("tvm_edge.pool.threads", [] { return static_cast<int64_t>(thread_count); })
-        .def("tvm_edge.pool.counts", Counts);
-  });
+void RegisterPool() {
+  tvm::ffi::reflection::GlobalDef()
+      .def("tvm_edge.pool.use", Use)
+      .def("tvm_edge.pool.attach", [] { attachment().Attach(); })
+      .def("tvm_edge.pool.detach", [] { attachment().Detach(); })
+      .def("tvm_edge.pool.threads", [] { return static_cast<int64_t>(thread_count); })
+      .def("tvm_edge.pool.counts", Counts);
 }
+
+}  // namespace tvm_edge

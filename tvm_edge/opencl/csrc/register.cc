@@ -12,7 +12,6 @@
 #include <malloc.h>
 #endif
 
-#include "arena.h"
 #include "device.h"
 #include "device_api.h"
 #include "host_access.h"
@@ -266,9 +265,6 @@ extern "C" __attribute__((visibility("default"))) int TvmEdgeOpenCLRegister() {
   static std::once_flag once;
   static bool ours = false;
   std::call_once(once, [] {
-    tvm::ffi::reflection::GlobalDef()
-        .def("vm.builtin.tvm_edge.arena_parts", tvm_edge::ArenaParts)
-        .def("tvm_edge.release_arenas", tvm_edge::ReleaseArenas);
     if (tvm::ffi::Function::GetGlobal("device_api.opencl").has_value()) return;
     tvm_edge::opencl::Register();
     ours = true;

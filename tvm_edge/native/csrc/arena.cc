@@ -1,6 +1,10 @@
 #include "arena.h"
 
 #include <sys/mman.h>
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/shape.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/reflection/registry.h>
 #include <tvm/runtime/device_api.h>
 
 #include <algorithm>
@@ -68,10 +72,12 @@ class FreeBlocks {
     return block;
   }
 
-  void Give(std::unique_ptr<Block> block) {
+  void Give(std::unique_ptr<Block> block) noexcept try {
     std::lock_guard<std::mutex> lock(mutex_);
     auto place = std::lower_bound(blocks_.begin(), blocks_.end(), block->bytes(), IsSmaller);
     blocks_.insert(place, std::move(block));
+  } catch (const std::bad_alloc&) {
+    // No memory for the list: the block goes back to the system.
   }
 
   void Clear() {
@@ -126,9 +132,11 @@ class Part {
   size_t offset_;
 };
 
-}  // namespace
-
-ffi::Array<ffi::Tensor> ArenaParts(const ffi::Shape& sizes) {
+/*!
+ * \brief Memory of so many bytes each, that goes back when the last of the tensors is freed.
+ * \throws std::bad_alloc The system has no such memory.
+ */
+ffi::Array<ffi::Tensor> Parts(const ffi::Shape& sizes) {
   std::vector<size_t> offsets;
   size_t total = 0;
   for (int64_t size : sizes) {
@@ -145,6 +153,12 @@ ffi::Array<ffi::Tensor> ArenaParts(const ffi::Shape& sizes) {
   return parts;
 }
 
-void ReleaseArenas() { Blocks().Clear(); }
+}  // namespace
+
+void RegisterArenas() {
+  tvm::ffi::reflection::GlobalDef()
+      .def("vm.builtin.tvm_edge.arena_parts", Parts)
+      .def("tvm_edge.release_arenas", [] { Blocks().Clear(); });
+}
 
 }  // namespace tvm_edge
