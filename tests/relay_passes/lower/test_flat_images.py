@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 import tvm_edge
 from tests.onnx_models import make_model, random_input, reference
-from tvm_edge.compiler.compilation import begin
+from tvm_edge.compiler.compilation import Compilation, begin
 from tvm_edge.compiler.options import Options
 from tvm_edge.compiler.pipeline import PIPELINE
 
@@ -33,12 +33,12 @@ def convolutions(*attributes: dict[str, Any]) -> ModelProto:
     return make_model(nodes, _PICTURE, ["y"], weights)
 
 
-def lowered(model: ModelProto) -> tvm.IRModule:
-    """The module behind the pass."""
-    begun = begin(model, "llvm", Options(tuning_logs=False))
+def lowered(model: ModelProto, **options: Any) -> Compilation:
+    """The compilation behind the pass."""
+    begun = begin(model, "llvm", Options(tuning_logs=False, **options))
     for step, done in PIPELINE.steps(begun):
         if step.name == "FlatImages":
-            return done.module
+            return done
     raise AssertionError("the pass did not run")
 
 
@@ -68,7 +68,7 @@ def test_only_convolutions_of_one_pixel_are_flat() -> None:
         {"size": 1, "pads": [1, 0, 0, 0]},
         {"size": 1},
     )
-    assert flat_calls(lowered(model)) == [True, False, True, False, False, True]
+    assert flat_calls(lowered(model).module) == [True, False, True, False, False, True]
 
 
 @pytest.mark.parametrize("shape", [(1, 32, 7, 9), (2, 32, 1, 1), (3, 32, 4, 3), (1, 32, 40, 5)])
@@ -80,6 +80,13 @@ def test_results(shape: tuple[int, ...]) -> None:
     expected = reference(model, inputs)["y"]
     error = np.abs(compiled.run(inputs)["y"] - expected).max()
     assert error < 1e-5 * np.abs(expected).max()
+
+
+def test_a_budget_plans_for_the_most_pixels() -> None:
+    dims = (1, 32, tvm_edge.Dim("h", max=50, typical=20), tvm_edge.Dim("w", max=60, typical=30))
+    done = lowered(convolutions({}, {}), memory_budget="1GiB", input_shapes={"x": dims})
+    (name,) = (name for name in done.typical if name.startswith("pixels"))
+    assert (done.typical[name], done.largest[name]) == (600, 3000)
 
 
 def test_images_of_nothing() -> None:
