@@ -23,16 +23,7 @@ from tvm_edge.native import kernels_on_pool
 from tvm_edge.runtime.device_plan import STREAMED, DevicePlan
 from tvm_edge.runtime.devices import RuntimeDevice
 from tvm_edge.runtime.dlpack import share_array
-from tvm_edge.runtime.entry import (
-    ALL,
-    UNALIGNED,
-    Entry,
-    Main,
-    by_shape,
-    entry,
-    kernel_by_kernel,
-    part_sizes,
-)
+from tvm_edge.runtime.entry import ALL, UNALIGNED, Entry, Main, by_shape, entry, kernel_by_kernel
 from tvm_edge.runtime.forks import survive_forks
 from tvm_edge.runtime.frame_stages import Stage, StagedFrame, find_stages
 from tvm_edge.runtime.inputs import Bound
@@ -190,12 +181,7 @@ class Session:
         """Return where an entry is recorded shape by shape; None if it is not."""
         if not self._replays or not self._implements(by_shape(function)):
             return None
-        sizes = self._make_machine()[part_sizes(function)]
-        return ShapeRecordings(
-            lambda: entry(self._make_machine(), by_shape(function)),
-            sizes,
-            self._main_device.handle,
-        )
+        return ShapeRecordings.of(self._make_machine, function, self._main_device.handle)
 
     def place(
         self, inputs: Sequence[Bound], wanted: Entry | None = None

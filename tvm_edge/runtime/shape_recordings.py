@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import tvm
+from tvm.runtime.vm import VirtualMachine
 
 from tvm_edge.interrupts import hold_interrupts
-from tvm_edge.runtime.entry import Main
+from tvm_edge.runtime.entry import Main, by_shape, entry, part_sizes
 from tvm_edge.runtime.seen_shapes import clear_pools
 
 __all__ = ["ShapeRecordings", "making_way"]
@@ -74,6 +75,14 @@ class ShapeRecordings:
     def __post_init__(self) -> None:
         with _ALL_LOCK:
             _ALL.add(self)
+
+    @classmethod
+    def of(
+        cls, make: Callable[[], VirtualMachine], function: str, device: tvm.runtime.Device
+    ) -> ShapeRecordings:
+        """Return the recordings of an entry by its name, on machines that `make` makes."""
+        sizes = make()[part_sizes(function)]
+        return cls(lambda: entry(make(), by_shape(function)), sizes, device)
 
     def run(
         self, inputs: Sequence[tvm.runtime.Tensor], weights: object, plain: Main
