@@ -19,11 +19,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -32,6 +30,7 @@ from benchmarks.common.machine import describe_machine
 from benchmarks.common.options import Among, Parser, save_json
 from benchmarks.common.processes import run_child
 from benchmarks.cpu.contention_jobs import PEERS, RUNTIMES
+from tvm_edge.cli.busy import busy_processes
 
 _JOBS = "benchmarks.cpu.contention_jobs"
 _NETWORKS = ("mobilenet_v2", "squeezenet1_0", "resnet50_v1", "googlenet")
@@ -39,35 +38,18 @@ _PARTS = ("load", "frames", "uneven", "callers", "endurance")
 _FRAME_MS = 1000 / 30
 _NICE = -5
 _CALLERS = {"8 threads, one model": (8, 1), "4 models at once": (4, 4)}
-_BUSY = """
-import os
-try:
-    os.nice({nice})
-except OSError:
-    pass
-while True:
-    pass
-"""
-
 Rows = list[dict[str, Any]]
 
 
 @contextmanager
-def _busy(
-    cpus: Sequence[int], count: int, nice: int = 0, *, pinned: bool = False
-) -> Iterator[None]:
-    """Processes that always have something to do, on these CPUs or each on one of them."""
-    started = []
-    try:
-        for number in range(count):
-            process = subprocess.Popen([sys.executable, "-c", _BUSY.format(nice=nice)])
-            started.append(process)
-            os.sched_setaffinity(process.pid, [cpus[number % len(cpus)]] if pinned else cpus)
+def _busy_neighbours(cpus: Sequence[int]) -> Iterator[None]:
+    """A process on each of these CPUs that goes before others, where that is allowed."""
+    with ExitStack() as stack:
+        for cpu in cpus:
+            (process,) = stack.enter_context(busy_processes(1, [cpu]))
+            with suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, process, _NICE)
         yield
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
 
 
 def _measure(
@@ -164,18 +146,18 @@ def _run_parts(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, 
         base = {"network": network, "threads": threads, "busy": 0}
         if "load" in options.part:
             for busy in [0, *options.busy]:
-                with _busy(cpus, busy):
+                with busy_processes(busy, cpus):
                     row = {**base, "part": "load", "busy": busy}
                     yield _measure(row, ("time", network, threads, seconds, 0), options, folder)
         if "frames" in options.part:
             for busy in (0, 1):
-                with _busy(cpus, busy):
+                with busy_processes(busy, cpus):
                     row = {**base, "part": "frames", "busy": busy}
                     job = ("time", network, threads, seconds, _FRAME_MS)
                     yield _measure(row, job, options, folder)
         if "uneven" in options.part:
             half = cpus[: len(cpus) // 2]
-            with _busy(half, len(half), _NICE, pinned=True):
+            with _busy_neighbours(half):
                 row = {**base, "part": "uneven", "busy": len(half)}
                 yield _measure(row, ("time", network, threads, seconds, 0), options, folder)
         if "callers" in options.part:

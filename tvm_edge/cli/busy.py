@@ -22,8 +22,8 @@ if os.getppid() == int(sys.argv[1]):
 
 
 @contextmanager
-def busy_processes(count: int, cpus: Sequence[int] | None) -> Iterator[None]:
-    """Context in which so many processes have something to do all the time.
+def busy_processes(count: int, cpus: Sequence[int] | None) -> Iterator[list[int]]:
+    """Context in which so many processes have something to do all the time; yields their numbers.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def busy_processes(count: int, cpus: Sequence[int] | None) -> Iterator[None]:
         for process in started:
             assert process.stdout is not None
             process.stdout.readline()  # it is busy
-        yield
+        yield [process.pid for process in started]
     finally:
         for process in started:
             process.kill()
