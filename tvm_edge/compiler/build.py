@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,7 @@ from tvm.relax import vm_build
 from tvm.runtime import _ffi_api
 from tvm_ffi_orcjit import default_session
 
-from tvm_edge.compiler.kernel_objects import (
-    BuiltKernels,
-    build_kernels,
-    temporary_files,
-)
+from tvm_edge.compiler.kernel_objects import BuiltKernels, build_kernels, temporary_files
 from tvm_edge.files import temporary_folder
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_intrinsics, opencl_pipeline
@@ -110,10 +106,12 @@ class BuiltLibrary:
     @contextmanager
     def _files(self) -> Iterator[list[str]]:
         """Object files in a folder of their own: ORC tells their initialisers apart by the path."""
-        with temporary_files(), temporary_folder("objects") as folder:
-            paths = [folder / f"{number}.o" for number in range(len(self._objects))]
-            for path, code in zip(paths, self._objects, strict=True):
-                path.write_bytes(code)
+        with ExitStack() as stack:
+            with temporary_files():  # what is done with the files has errors of its own
+                folder = stack.enter_context(temporary_folder("objects"))
+                paths = [folder / f"{number}.o" for number in range(len(self._objects))]
+                for path, code in zip(paths, self._objects, strict=True):
+                    path.write_bytes(code)
             yield [str(path) for path in paths]
 
 
