@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -73,10 +74,12 @@ def _loads(node: Any) -> tuple[list[Access], list[tirx.Var]]:
     return loads, variables
 
 
-def accesses(block: s_tir.SBlock) -> tuple[list[Access], list[tirx.Var]]:
+@lru_cache(maxsize=16)
+def accesses(block: s_tir.SBlock) -> tuple[tuple[Access, ...], tuple[tirx.Var, ...]]:
     """All loads and stores of a block, and the variables its body uses outside of indices.
 
-    Loads inside the indices of another load (a gather) are listed as well.
+    Loads inside the indices of another load (a gather) are listed as well. Rules ask several times
+    for the same block, which is itself the key: it never changes.
     """
     found: list[Access] = []
     outside: list[tirx.Var] = []
@@ -88,7 +91,8 @@ def accesses(block: s_tir.SBlock) -> tuple[list[Access], list[tirx.Var]]:
             load = loads.pop()
             found.append(load)
             for index in load.indices:
-                loads.extend(_loads(index)[0])
+                if not isinstance(index, tirx.Var | tirx.IntImm):
+                    loads.extend(_loads(index)[0])
 
     for stmt in _statements(block.body):
         if isinstance(stmt, tirx.BufferStore):
@@ -100,7 +104,7 @@ def accesses(block: s_tir.SBlock) -> tuple[list[Access], list[tirx.Var]]:
             walk(stmt.condition)
         else:
             walk(stmt.value)
-    return found, outside
+    return tuple(found), tuple(outside)
 
 
 def branch_conditions(block: s_tir.SBlock) -> list[tirx.Expr]:

@@ -10,7 +10,7 @@ powers of the points stay closer together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cache, partial
 
@@ -44,6 +44,7 @@ TILE = "winograd_tile"
 """Name of the block that gathers tiles, of images whose size only the run tells."""
 
 _KERNEL = 3
+_FEW_FILTERS, _FEW_CHANNELS = 16, 128  # of a piece; every block divides the channels
 _POINTS = {
     2: (Fraction(0), Fraction(1), Fraction(-1)),
     4: (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2)),
@@ -102,24 +103,47 @@ def transform_filters(weights: np.ndarray, m: int, block: int) -> np.ndarray:
     The last two axes are input and output channels; filled up as by
     :func:`~tvm_edge.schedules.blocked.pack_filters`. Computed in float64, rounded once.
     """
-    transformed = _transformed(weights, m)
-    frequencies, filters, channels = transformed.shape
-    whole = np.zeros((frequencies, -filters % block + filters, -channels % block + channels))
-    whole[:, :filters, :channels] = transformed
-    whole[:, filters:] = whole[:, filters - 1 : filters]  # why, says pack_filters
-    blocks = whole.reshape(frequencies, -1, block, whole.shape[2] // block, block)
-    return np.ascontiguousarray(blocks.transpose(0, 1, 3, 4, 2).astype(weights.dtype))
+    frequencies, (filters, channels) = (m + _KERNEL - 1) ** 2, weights.shape[:2]
+    blocks, depth = (ceil_div(count, block) for count in (filters, channels))
+    packed = np.zeros((frequencies, blocks, depth, block, block), weights.dtype)
+    for o, c, piece in _transformed(weights, m, block):
+        first, (count, lanes) = c // block, piece.shape[1:]
+        whole = count // block
+        target = packed[:, o // block, :, :, :lanes]
+        target[:, first : first + whole] = piece[:, : whole * block].reshape(
+            frequencies, whole, block, lanes
+        )
+        if count % block:
+            target[:, first + whole, : count % block] = piece[:, whole * block :]
+    rest = filters % block
+    if rest:
+        packed[:, -1, :, :, rest:] = packed[:, -1, :, :, rest - 1 : rest]  # why, says pack_filters
+    return packed
 
 
 def transform_filters_by_channel(weights: np.ndarray, m: int) -> np.ndarray:
     """Filters ``[O, C, 3, 3]`` as ``[(m+2)**2, C, O]``, computed in float64 and rounded once."""
-    return np.ascontiguousarray(_transformed(weights, m).transpose(0, 2, 1).astype(weights.dtype))
+    filters, channels = weights.shape[:2]
+    packed = np.empty(((m + _KERNEL - 1) ** 2, channels, filters), weights.dtype)
+    for o, c, piece in _transformed(weights, m, _FEW_FILTERS):
+        packed[:, c : c + piece.shape[1], o : o + piece.shape[2]] = piece
+    return packed
 
 
-def _transformed(weights: np.ndarray, m: int) -> np.ndarray:
+def _transformed(
+    weights: np.ndarray, m: int, filters: int
+) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Yield the first filter, the first channel and ``[(m+2)**2, C, O]`` of pieces of the filters.
+
+    In the domain of the products, in float64. A piece is small: its intermediates stay in the
+    cache, and NumPy's BLAS, whose threads spin after each product, takes one thread for it.
+    """
     g = transforms(m)[0]
-    transformed = np.einsum("ai,ocij,bj->aboc", g, weights.astype("float64"), g, optimize=True)
-    return transformed.reshape(len(g) ** 2, *weights.shape[:2])
+    for o in range(0, weights.shape[0], filters):
+        for c in range(0, weights.shape[1], _FEW_CHANNELS):
+            part = weights[o : o + filters, c : c + _FEW_CHANNELS].astype("float64")
+            piece = np.einsum("ai,ocij,bj->abco", g, part, g, optimize=True)
+            yield o, c, piece.reshape(len(g) ** 2, *part.shape[1::-1])
 
 
 def conv2d_winograd(

@@ -16,6 +16,7 @@ from tvm_edge.schedules.typical import typical
 __all__ = [
     "KERNEL_CALLS",
     "all_bindings",
+    "array_of",
     "bindings_in",
     "bindings_of",
     "const",
@@ -59,7 +60,24 @@ def is_call(value: relax.Expr | None, *names: str) -> TypeGuard[relax.Call]:
 
 def constant_of(expr: relax.Expr) -> np.ndarray | None:
     """Return the value of a constant, ``None`` for any other expression."""
-    return expr.value.numpy() if isinstance(expr, tvm.ir.GenericConst) else None
+    return array_of(expr.value) if isinstance(expr, tvm.ir.GenericConst) else None
+
+
+def array_of(tensor: tvm.runtime.Tensor) -> np.ndarray:
+    """Return a tensor of the CPU as an array that cannot be written, without a copy if it can be.
+
+    NumPy has views of its own types alone; of the others (bfloat16) there is a copy.
+    """
+    array = np.from_dlpack(tensor) if _is_numpys(str(tensor.dtype)) else tensor.numpy()
+    array.flags.writeable = False
+    return array
+
+
+def _is_numpys(dtype: str) -> bool:
+    try:
+        return np.dtype(dtype).isbuiltin == 1  # 2: of a library
+    except TypeError:
+        return False
 
 
 def count_uses(func: relax.Function) -> dict[relax.Var, int]:

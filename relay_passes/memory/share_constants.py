@@ -6,16 +6,19 @@ one file, which an artifact may have several of, are read from it each by themse
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 
+import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_edge.relay_passes.ir.expressions import array_of
 from tvm_edge.schedules.accesses import nodes_in
 
 __all__ = ["ShareConstants"]
+
+_SAMPLE = 64  # bytes
 
 
 @tvm.transform.module_pass(opt_level=0, name="ShareConstants")
@@ -37,7 +40,7 @@ class ShareConstants:
 class _Sharer(PyExprMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
-        self._first: dict[tuple[str, bytes], relax.Expr] = {}
+        self._first: dict[tuple[str, bytes], list[tuple[relax.Expr, np.ndarray]]] = {}
         self._seen: dict[tvm.ir.GenericConst, relax.Expr] = {}
         constants = set(nodes_in(mod["main"], tvm.ir.GenericConst))
         self._of_type = Counter(str(each.ty) for each in constants)
@@ -47,6 +50,16 @@ class _Sharer(PyExprMutator):
         if not isinstance(op.ty, relax.TensorType) or self._of_type[str(op.ty)] == 1:
             return op
         if op not in self._seen:
-            content = hashlib.blake2b(op.value.numpy().tobytes(), digest_size=16).digest()
-            self._seen[op] = self._first.setdefault((str(op.ty), content), op)
+            self._seen[op] = self._first_equal(op)
         return self._seen[op]
+
+    def _first_equal(self, op: tvm.ir.GenericConst) -> relax.Expr:
+        """Return the first constant of the same type and bytes, which may be this one."""
+        value = np.ascontiguousarray(array_of(op.value)).reshape(-1).view("uint8")
+        # Few share their first bytes without being equal: most weights are read no further.
+        others = self._first.setdefault((str(op.ty), value[:_SAMPLE].tobytes()), [])
+        for other, known in others:
+            if np.array_equal(value, known):
+                return other
+        others.append((op, value))
+        return op

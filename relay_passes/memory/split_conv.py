@@ -18,6 +18,7 @@ from tvm import relax
 
 from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import (
+    array_of,
     const,
     count_uses,
     is_call,
@@ -183,7 +184,7 @@ def _by_channel(value: relax.Expr, image: relax.Var) -> bool:
 def _slices(arg: relax.Expr, channels: int) -> Callable[[int, int], relax.Expr] | None:
     """Slices of a constant for some of the channels; ``None`` if that cannot be said."""
     if isinstance(arg, tvm.ir.GenericConst) and isinstance(arg.ty, relax.TensorType):
-        value = arg.value.numpy()
+        value = array_of(arg.value)
         if value.size == 1:
             return lambda begin, end: arg
         if value.size == channels and value.ndim >= 3 and value.shape[-3] == channels:

@@ -25,7 +25,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.ops.elementwise.kernels import broadcast
 from tvm_edge.ops.registry import of_call
-from tvm_edge.relay_passes.ir.expressions import const, constant_of, is_call, static_shape
+from tvm_edge.relay_passes.ir.expressions import (
+    array_of,
+    const,
+    constant_of,
+    is_call,
+    static_shape,
+)
 from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.precision.precision_plan import PrecisionPlan, is_float32, is_product
@@ -184,7 +190,7 @@ class _Converter(PyExprMutator):
         if self._dtype == "float32" or not is_float32(op.ty):
             return op
         if op not in self._constants:
-            self._constants[op] = const(op.value.numpy(), "float16")
+            self._constants[op] = const(array_of(op.value), "float16")
         return self._constants[op]
 
     def _form(self, var: relax.Var, dtype: str) -> relax.Expr:

@@ -18,6 +18,9 @@ from tvm_edge.relay_passes.ir.expressions import const, constant_of
 __all__ = ["FlushSubnormals"]
 
 
+_PIECE = 1 << 16  # elements that the cache keeps from one operation to the next
+
+
 @tvm.transform.module_pass(opt_level=0, name="FlushSubnormals")
 class FlushSubnormals:
     """Replace the subnormal numbers in constant operands of convolutions and matrix products.
@@ -48,7 +51,10 @@ class _Flusher(PyExprMutator):
         weights = constant_of(arg)
         if weights is None or str(weights.dtype) not in ("float32", "float64"):
             return arg
-        small = np.abs(weights) < np.finfo(weights.dtype).tiny
-        if not np.any(weights[small]):
+        tiny = np.finfo(weights.dtype).tiny
+        flat = weights.reshape(-1)
+        pieces = (flat[at : at + _PIECE] for at in range(0, flat.size, _PIECE))
+        if not any(np.any(piece[np.abs(piece) < tiny]) for piece in pieces):
             return arg
+        small = np.abs(weights) < tiny
         return const(np.where(small, np.zeros_like(weights), weights), str(weights.dtype))

@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.relay_passes.ir.expressions import is_call, rewrite_functions
+from tvm_edge.relay_passes.ir.expressions import array_of, is_call, rewrite_functions
 from tvm_edge.schedules.accesses import constant
 
 __all__ = ["FoldConstantViews"]
@@ -54,7 +54,7 @@ class _Folder(PyExprMutator):
         if shape is None or not all(isinstance(d, tvm.tirx.IntImm) for d in shape):
             return op
         lengths = [int(d) for d in shape]
-        value = source.value.numpy()
+        value = array_of(source.value)
         if op.op.name == "relax.permute_dims":
             axes = op.attrs.axes
             value = np.transpose(value, None if axes is None else [int(a) for a in axes])

@@ -27,7 +27,12 @@ from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.algorithm import choose_config
-from tvm_edge.schedules.winograd import transform_filters, transforms, winograd_applies
+from tvm_edge.schedules.winograd import (
+    transform_filters,
+    transform_filters_by_channel,
+    transforms,
+    winograd_applies,
+)
 
 # What LLVM makes of these kernels is tested as well.
 pytestmark = pytest.mark.usefixtures("optimised")
@@ -66,18 +71,22 @@ def test_transforms_are_an_identity_of_polynomials(m: int) -> None:
                 assert weight == int(j == i + tap)
 
 
+@pytest.mark.parametrize("filters, channels", [(5, 9), (8, 128), (21, 300)])
 @pytest.mark.parametrize("m", [2, 4])
-def test_filters_are_transformed_in_float64(m: int) -> None:
+def test_filters_are_transformed_in_float64(m: int, filters: int, channels: int) -> None:
     """Rounded once, the nearest float32; filled up with zero channels and the last filter."""
-    weights = np.random.default_rng(0).normal(size=(5, 9, 3, 3)).astype("float32")
+    weights = np.random.default_rng(0).normal(size=(filters, channels, 3, 3)).astype("float32")
     g = transforms(m)[0]
     packed = transform_filters(weights, m, 8)
-    assert packed.shape == ((m + 2) ** 2, 1, 2, 8, 8) and packed.dtype == np.float32
-    plain = packed.transpose(0, 1, 4, 2, 3).reshape(m + 2, m + 2, 8, 16)
-    for o, c in ((0, 0), (4, 8), (2, 7)):
-        exactly = g @ weights[o, c].astype("float64") @ g.T
-        np.testing.assert_allclose(plain[:, :, o, c], exactly, rtol=6e-8, atol=1e-12)
-    assert (plain[:, :, 5:] == plain[:, :, 4:5]).all() and not plain[:, :, :, 9:].any()
+    blocks, depth = -(-filters // 8), -(-channels // 8)
+    assert packed.shape == ((m + 2) ** 2, blocks, depth, 8, 8) and packed.dtype == np.float32
+    plain = packed.transpose(0, 1, 4, 2, 3).reshape(m + 2, m + 2, 8 * blocks, 8 * depth)
+    exactly = np.einsum("ai,ocij,bj->aboc", g, weights.astype("float64"), g)
+    np.testing.assert_allclose(plain[:, :, :filters, :channels], exactly, rtol=6e-8, atol=1e-12)
+    assert (plain[:, :, filters:] == plain[:, :, filters - 1 : filters]).all()
+    assert not plain[:, :, :, channels:].any()
+    by_channel = transform_filters_by_channel(weights, m).reshape(m + 2, m + 2, channels, filters)
+    assert (by_channel.transpose(0, 1, 3, 2) == plain[:, :, :filters, :channels]).all()
 
 
 # ----------------------------------------------------------------------------------- kernels

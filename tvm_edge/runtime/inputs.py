@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -108,11 +109,17 @@ def _check_offsets(spec: TensorSpec, value: Bound) -> None:
         )
 
 
+def _is_masked(value: Any) -> bool:
+    """Return whether it is a masked array, without the 17 ms that importing their module takes."""
+    masked = sys.modules.get("numpy.ma")
+    return masked is not None and isinstance(value, masked.MaskedArray)
+
+
 def _bind(
     spec: TensorSpec, value: Any, device: tvm.runtime.Device, lengths: dict[str, int]
 ) -> Bound:
     """Check one input; `lengths` are those that inputs before it have in open dimensions."""
-    if isinstance(value, np.ma.MaskedArray):
+    if _is_masked(value):
         raise InputError(
             f"the input {spec.name!r} is a masked array, and the model would read what is under "
             "the mask; pass its values (.filled(…) in NumPy)",

@@ -39,3 +39,12 @@ def test_equal_bytes_of_another_shape_or_type() -> None:
     zeros = np.zeros((4, 4), "float32")
     found = constants(zeros, zeros[:1], zeros.astype("int32"), zeros[:1].astype("int32"))
     assert len(set(found)) == 4
+
+
+def test_equal_at_the_beginning_only() -> None:
+    zeros = np.zeros((8, 4, 4), "float32")
+    other = zeros.copy()
+    other[-1, -1, -1] = 1
+    first, second, third = constants(zeros, other, zeros.copy())
+    assert first.same_as(third) and not first.same_as(second)
+    assert second.value.numpy()[-1, -1, -1] == 1

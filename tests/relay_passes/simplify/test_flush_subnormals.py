@@ -16,7 +16,7 @@ TINY = float(np.finfo("float32").tiny)
 def flushed(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The weights of a matrix product, and the same constant where it is added."""
     builder = relax.BlockBuilder()
-    x = relax.Var("x", relax.TensorType((4, 4), str(weights.dtype)))
+    x = relax.Var("x", relax.TensorType((len(weights),) * 2, str(weights.dtype)))
     constant = relax.const(weights, str(weights.dtype))
     with builder.function("main", [x]):
         with builder.dataflow():
@@ -45,3 +45,11 @@ def test_normal_weights_stay(dtype: str) -> None:
     """Those of float16 too, which are normal numbers in the float32 that computes with them."""
     weights = np.full((4, 4), 1e-6, dtype)
     np.testing.assert_array_equal(flushed(weights)[0], weights)
+
+
+def test_one_at_the_end_of_large_weights() -> None:
+    weights = np.ones((300, 300), "float32")
+    weights[-1, -1] = 1e-39
+    expected = weights.copy()
+    expected[-1, -1] = 0
+    np.testing.assert_array_equal(flushed(weights)[0], expected)
