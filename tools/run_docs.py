@@ -4,8 +4,8 @@
 
 The Python and console blocks of a page run in their order, in one process and one folder. A block
 of text behind one in Python is what that prints; in a console block the lines under a command are.
-Numbers and the widths of columns may differ: they are measured, and the machine's. Errors may not:
-the lines that begin with ``error:``, and what a block prints that catches one, are compared as they
+Numbers, widths of columns and the CPU's name may differ: they are the machine's. Errors may not: the
+lines that begin with ``error:``, and what a block prints that catches one, are compared as they
 are. The same lines may also be the beginning of what is printed. Blocks of shell (``sh``) are not
 run, and text that is titled as measured is not compared.
 """
@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Between marks, not behind one: a formatter of Python leaves that alone.
 _SNIPPET = re.compile(r"^--8<--\n(.+)\n--8<--$", re.MULTILINE)
+_NUMBER, _CPU = re.compile(r"\d+(\.\d+)?"), re.compile(r"\bllvm \([^)]*\)")
 _CAUGHT = re.compile(r"^\s*except tvm_edge\.", re.MULTILINE)
 
 
@@ -109,10 +110,12 @@ def compare(source: str, expected: str, printed: str) -> Iterator[str]:
 
 
 def _lines(text: str, exact: bool) -> list[str]:
-    return [
-        line if exact or line.startswith("error:") else re.sub(r"\d+(\.\d+)?", "0", line)
-        for line in (" ".join(line.split()) for line in text.strip().splitlines())
-    ]
+    lines = [" ".join(line.split()) for line in text.strip().splitlines()]
+    return [line if exact or line.startswith("error:") else _any_machines(line) for line in lines]
+
+
+def _any_machines(line: str) -> str:
+    return _NUMBER.sub("0", _CPU.sub("llvm (CPU)", line))
 
 
 def main() -> None:

@@ -21,7 +21,8 @@ from tests.onnx_models import conv_relu
 from tests.runtime.support import child_environment
 from tvm_edge import InputError
 from tvm_edge.compiler import kernel_objects
-from tvm_edge.compiler.kernel_cache import KernelCache, open_cache
+from tvm_edge.lowering import kernel_cache
+from tvm_edge.lowering.kernel_cache import KernelCache, open_cache
 
 NAME, CONTENT = "ab" * 32, b"object code" * 100
 MEBIBYTE = 1 << 20
@@ -76,7 +77,7 @@ def test_what_it_depends_on_is_in_the_name(
     )
     assert compiled(small_model)[1] == 0, "another level of LLVM"
     assert len(list(folder.glob("*.kernel"))) > known
-    monkeypatch.setattr(kernel_objects, "_builder", lambda: ["another version"])
+    monkeypatch.setattr(kernel_cache, "_builder", lambda _: ["another version"])
     assert compiled(small_model)[1] == 0, "another version"
 
 
@@ -254,7 +255,7 @@ def test_a_full_disk(folder: Path, small_model: onnx.ModelProto) -> None:
     program = f"""
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from tvm_edge.compiler.kernel_cache import KernelCache
+from tvm_edge.lowering.kernel_cache import KernelCache
 from pathlib import Path
 cache = KernelCache(Path({str(folder)!r}), 1 << 20)
 cache.put({NAME!r}, b"small")

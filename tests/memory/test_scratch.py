@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -12,6 +15,7 @@ from tvm.s_tir import Schedule
 import tvm_edge
 from tests.onnx_models import make_model
 from tvm_edge.hardware import resolve_target
+from tvm_edge.memory import scratch
 from tvm_edge.memory.scratch import Scratch, kept, scratch_of
 
 LENGTH = 1 << 20  # floats
@@ -48,6 +52,27 @@ def test_an_array_of_each_thread_is_as_large_as_what_is_alive_at_once() -> None:
     found = scratch_of(sch.mod["main"], resolve_target("llvm").target)
     assert found == Scratch((), (4 * columns,))
     assert found.total(3) == 3 * 4 * columns
+
+
+def test_a_kernel_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not lowered again, until the kernel, the CPU or the open lengths are others."""
+    monkeypatch.setenv("TVM_EDGE_CACHE", str(tmp_path / "cache"))
+    measured: list[int] = []
+    lower = scratch._measured
+
+    def counted(*args: Any) -> Scratch:
+        measured.append(1)
+        return lower(*args)
+
+    monkeypatch.setattr(scratch, "_measured", counted)
+    target, other = (resolve_target({"kind": "llvm", "num-cores": n}).target for n in (1, 2))
+    first = scratch_of(two_stages(), target)
+    assert scratch_of(two_stages(), target) == first == Scratch((4 * LENGTH,))
+    assert len(measured) == 1
+    scratch_of(two_stages(), other)
+    scratch_of(two_stages(), target, {"n": 3})
+    assert scratch_of(two_stages(LENGTH // 2), target) == Scratch((2 * LENGTH,))
+    assert len(measured) == 4
 
 
 def test_what_is_kept_for_several_kernels() -> None:

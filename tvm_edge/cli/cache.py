@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from tvm_edge.cli import options, printing
-from tvm_edge.compiler.kernel_cache import CacheState, open_cache
+from tvm_edge.lowering.kernel_cache import CacheState, open_cache
 
 
 @click.group("cache")
@@ -41,4 +41,4 @@ def clear_command(as_json: bool) -> None:
 
 def _words(state: CacheState) -> str:
     size, limit = (nbytes / 2**20 for nbytes in (state.nbytes, state.limit))
-    return f"{state.entries} kernels, {size:.1f} of {limit:.0f} MiB, in {state.folder}"
+    return f"{state.entries} entries, {size:.1f} of {limit:.0f} MiB, in {state.folder}"

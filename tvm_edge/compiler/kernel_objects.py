@@ -7,22 +7,17 @@ LLVM run outside of Python's lock.
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 
-from tvm_edge.compiler.kernel_cache import KernelCache, open_cache
 from tvm_edge.errors import ArtifactError, one_line
 from tvm_edge.host import allowed_cpus
 from tvm_edge.lowering.deep_stack import map_on_deep_stacks
+from tvm_edge.lowering.kernel_cache import KernelCache, entry_name, open_cache
 from tvm_edge.lowering.object_files import object_code
 
 __all__ = ["BuiltKernels", "build_kernels", "optimised", "temporary_files"]
@@ -117,8 +112,7 @@ def _from_cache(task: _Task, pipeline: str, cache: KernelCache | None) -> tuple[
     """Return a kernel's object code, and whether it was in the cache."""
     if cache is None:
         return _object_code(task, pipeline), False
-    facts = [_builder(), pipeline, task.name, str(task.target), task.text]
-    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    name = entry_name(__file__, pipeline, task.name, str(task.target), task.text)
     known = cache.get(name)
     if known is not None:
         return known, True
@@ -144,16 +138,3 @@ def temporary_files() -> Iterator[None]:
             f"the object files of the library cannot be written: {one_line(err)}; "
             "check the space in the temporary folder (TMPDIR)"
         ) from err
-
-
-@functools.cache
-def _builder() -> list[str]:
-    """Versions of all that makes object code of a scheduled kernel, ours by its sources."""
-    from tvm_edge import lowering, schedules
-
-    digest = hashlib.sha256()
-    for package in (lowering, schedules):
-        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
-            digest.update(path.read_bytes())
-    digest.update(Path(__file__).read_bytes())
-    return [str(tvm.__version__), str(tvm_ffi.__version__), digest.hexdigest()]

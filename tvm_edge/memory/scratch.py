@@ -8,6 +8,7 @@ after TVM's passes that shrink them to what is alive at once.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from tvm_edge.lowering import cpu_pipeline
+from tvm_edge.lowering.kernel_cache import entry_name, open_cache
 from tvm_edge.schedules.accesses import constant, nodes_in
 from tvm_edge.schedules.typical import evaluate
 
@@ -62,6 +64,23 @@ def scratch_of(
     """
     if not _allocates(func, bool(lengths)):
         return Scratch()
+    cache = open_cache()
+    if cache is None:
+        return _measured(func, target, lengths or {})
+    text = tvm.ir.save_json(func)
+    name = entry_name(__file__, "scratch", str(target), dict(lengths or {}), text)
+    known = cache.get(name)
+    if known is not None:
+        return Scratch(*map(tuple, json.loads(known)))
+    found = _measured(func, target, lengths or {})
+    cache.put(name, json.dumps([found.whole, found.of_thread]).encode())
+    return found
+
+
+def _measured(
+    func: tirx.PrimFunc, target: tvm.target.Target, lengths: Mapping[str, int]
+) -> Scratch:
+    """Lower a kernel as far as to its allocations, which takes some milliseconds."""
     name = "kernel"
     mod = tirx.transform.BindTarget(target)(
         tvm.IRModule({name: func.with_attr("global_symbol", name)})
@@ -74,7 +93,7 @@ def scratch_of(
     inside = [buffer for loop in parallel for buffer in _allocated(loop.body)]
     everywhere = _allocated(body)
     outside = [b for b in everywhere if not any(b.same_as(own) for own in inside)]
-    return Scratch(_sizes(outside, lengths or {}), _sizes(inside, lengths or {}))
+    return Scratch(_sizes(outside, lengths), _sizes(inside, lengths))
 
 
 def kept(kernels: Iterable[Scratch], threads: int) -> int:

@@ -1,4 +1,4 @@
-"""Built kernels on disk, across compilations and processes.
+"""Built kernels, and the scratch space of theirs, on disk, across compilations and processes.
 
 What is read is executed. An entry is taken only if it is a regular file of this user that nobody
 else may write, and if it carries the digest of its content by a random key that only this user can
@@ -12,8 +12,10 @@ beyond that the entries go that were not used for the longest time.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
+import json
 import logging
 import os
 import secrets
@@ -26,10 +28,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
+import tvm
+import tvm_ffi
 
 from tvm_edge.errors import ArtifactError, InputError
 
-__all__ = ["CacheState", "KernelCache", "open_cache"]
+__all__ = ["CacheState", "KernelCache", "entry_name", "open_cache"]
 
 _LOG = logging.getLogger("tvm_edge.cache")
 
@@ -53,7 +57,7 @@ class CacheState:
     folder : str
         Empty if the cache is off.
     entries, nbytes, limit : int
-        Kernels, their bytes on disk, and the bytes that they may take.
+        Entries, one or two for each kernel; their bytes on disk, and those that they may take.
     """
 
     folder: str
@@ -277,3 +281,30 @@ def _read_own(path: Path, secret: bool = False) -> bytes:
         if info.st_size > _LARGEST:
             raise OSError(f"it has {info.st_size} bytes, which no kernel has")
         return file.read()
+
+
+def entry_name(source: str, *facts: object) -> str:
+    """Return the name of an entry by all that its content depends on.
+
+    Parameters
+    ----------
+    source : str
+        File of the module that makes the content.
+    *facts
+        Of the kernel, as JSON has them. Versions of TVM and the sources of tvm-edge that lower
+        kernels are added.
+    """
+    return hashlib.sha256(json.dumps([_builder(source), *facts]).encode()).hexdigest()
+
+
+@functools.cache
+def _builder(source: str) -> list[str]:
+    """Versions of all that makes object code of a scheduled kernel, ours by its sources."""
+    from tvm_edge import lowering, schedules
+
+    digest = hashlib.sha256()
+    for package in (lowering, schedules):
+        for path in sorted(Path(package.__path__[0]).rglob("*.py")):
+            digest.update(path.read_bytes())
+    digest.update(Path(source).read_bytes())
+    return [str(tvm.__version__), str(tvm_ffi.__version__), digest.hexdigest()]
