@@ -199,11 +199,12 @@ ffi::Map<ffi::String, int64_t> Counts() {
     sum.wakes += counts.wakes;
     sum.sleeps += counts.sleeps;
     sum.waited += counts.waited;
+    sum.moved += counts.moved;
     workers += pool->workers();
   }
   return {{"launches", sum.launches}, {"alone", sum.alone},   {"helped", sum.helped},
           {"wakes", sum.wakes},       {"sleeps", sum.sleeps}, {"waited", sum.waited},
-          {"workers", workers}};
+          {"moved", sum.moved},       {"workers", workers}};
 }
 
 }  // namespace
