@@ -300,13 +300,11 @@ bool WorkerPool::Wake(int wanted, int launching_cpu) {
     uint32_t state = kAsleep;
     if (!worker.state.compare_exchange_strong(state, kWaking, std::memory_order_acquire)) continue;
     sleeping_.fetch_sub(1, std::memory_order_relaxed);
+    const int other = worker.detour.Begin(worker.thread.load(std::memory_order_relaxed), taken);
     int cpu = worker.cpu.load(std::memory_order_relaxed);
-    if (CPU_ISSET(cpu, &taken)) {
-      const int other = worker.detour.Begin(worker.thread.load(std::memory_order_relaxed), taken);
-      if (other >= 0) {
-        cpu = other;
-        moved_.fetch_add(1, std::memory_order_relaxed);
-      }
+    if (other >= 0 && CPU_ISSET(cpu, &taken)) {
+      cpu = other;
+      moved_.fetch_add(1, std::memory_order_relaxed);
     }
     CPU_SET(cpu, &taken);
     worker.cpu.store(cpu, std::memory_order_relaxed);
