@@ -9,7 +9,7 @@ import pytest
 
 _HERE = Path(__file__).parent
 _SOURCES = _HERE.parents[1] / "tvm_edge/native/csrc"
-_POOL = ("affinity.cc", "worker_pool.cc")
+_POOL = ("affinity.cc", "worker_pool.cc", "worker_wakeup.cc")
 
 
 def build(program: Path, *flags: str) -> None:
