@@ -77,6 +77,7 @@ void Launch(WorkerPool* pool, int seed, int launches) {
       Check(task.values[at] == value, "value");
     }
     if (random() % 64 == 0) usleep(300);  // workers fall asleep
+    if (random() % 32 == 0) pool->ExpectLaunches();
   }
 }
 

@@ -104,6 +104,10 @@ int WorkerPool::Run(const Work& work, int threads) {
   slot->gate.store(kOpen, std::memory_order_release);
   // In one order with what a worker does before it sleeps: it sees this, or is seen to sleep.
   epoch_.fetch_add(1, std::memory_order_seq_cst);
+  if (expected_.load(std::memory_order_relaxed)) expected_.store(false, std::memory_order_relaxed);
+  if (expected >= kWakeNs && wanted_.load(std::memory_order_relaxed) < threads - 1) {
+    wanted_.store(threads - 1, std::memory_order_relaxed);
+  }
   const bool woke = expected >= kWakeNs && sleeping_.load(std::memory_order_seq_cst) > 0 &&
                     Wake(threads - 1, slot->cpu);
 
@@ -256,7 +260,9 @@ void WorkerPool::WorkerLoop(int number) {
     for (int64_t now = since; epoch_.load(std::memory_order_relaxed) == seen; now = Now()) {
       // While a kernel is at work the next one is near: one that came too late for this kernel
       // would come too late for every one if it slept until then.
-      const bool near = launching_.load(std::memory_order_relaxed) > 0 && now - since < patience;
+      const bool expected = expected_.load(std::memory_order_relaxed);
+      const bool near = (expected && now - since < kMostWaitNs) ||
+                        (launching_.load(std::memory_order_relaxed) > 0 && now - since < patience);
       if (near) until = std::max(until, now + spin_ns_);
       if (now > until) {
         Sleep(number, seen);

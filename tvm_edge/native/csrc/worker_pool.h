@@ -55,6 +55,12 @@ class WorkerPool {
   int Run(const Work& work, int threads);
 
   /*!
+   * \brief Say that kernels will come soon: workers get up now if those of the run before
+   * wanted them.
+   */
+  void ExpectLaunches();
+
+  /*!
    * \brief Have workers for launches of so many threads.
    * \return Threads that there are, the calling one counted: fewer where the system refuses more.
    */
@@ -156,6 +162,8 @@ class WorkerPool {
   alignas(64) std::atomic<int> sleeping_{0};
   alignas(64) std::atomic<int> launching_{0};
   std::atomic<int> helping_{0};
+  std::atomic<int> wanted_{0};     // workers that launches since the last ExpectLaunches wanted
+  std::atomic<bool> expected_{false};  // since then there was no launch
   std::atomic<int> uneven_{0};  // rises when a launch has to wait for a thread, or one for it
 
   alignas(64) std::atomic<int64_t> launches_{0};

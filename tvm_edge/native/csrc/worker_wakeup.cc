@@ -51,6 +51,13 @@ bool WorkerPool::Wake(int wanted, int launching_cpu) {
   return true;
 }
 
+void WorkerPool::ExpectLaunches() {
+  const int wanted = wanted_.exchange(0, std::memory_order_relaxed);
+  if (wanted == 0 || sleeping_.load(std::memory_order_relaxed) == 0) return;
+  expected_.store(true, std::memory_order_relaxed);
+  Wake(wanted, sched_getcpu());
+}
+
 cpu_set_t WorkerPool::CpusInUse(int but_of, int launching_cpu) const {
   cpu_set_t set;
   CPU_ZERO(&set);
