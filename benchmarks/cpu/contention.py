@@ -4,12 +4,13 @@ Every runtime runs in a process of its own on the same CPUs with the same number
 processes take turns. Of each process: median, 90th and 99th percentile of a run, and the CPU time
 that the process took a run. A figure is the median of the processes. Outputs are compared with ONNX
 Runtime's, to 1e-4 of an output's largest value. ``tvm-pool`` is tvm-edge's code under TVM's own
-thread pool.
+thread pool, ``onnxruntime-sleeping`` is ONNX Runtime with ``session.intra_op.allow_spinning`` off.
 
 Parts:
 
 - load: busy processes beside the model on its CPUs, 0 and as many as ``--busy`` says.
-- frames: a frame every 33 ms, alone and beside one busy process.
+- frames: a frame every 33 ms, alone and beside one busy process; also the CPU time between frames,
+  as a share of one core.
 - uneven: half of the CPUs have a busy neighbour, at nice -5 where that is allowed.
 - callers: eight threads that call one model, and four models at once; runs a second.
 - endurance: runs while the CPUs of all threads change; every result has to be the first.
@@ -88,8 +89,11 @@ def _line(row: Mapping[str, Any]) -> str:
             cells.append(f"{result['runs_per_second']:.1f} a second")
         else:
             times = f"{result['median_ms']:.2f} / {result['p99_ms']:.2f}"
+            cpu = f"{result['cpu_ms']:.1f}"
+            if row["part"] == "frames":
+                cpu += f", {result['between_share']:.1%}"
             wrong = "" if result["right"] else " **wrong**"
-            cells.append(f"{times} ({result['cpu_ms']:.1f}){wrong}")
+            cells.append(f"{times} ({cpu}){wrong}")
     return f"| {' | '.join(cells)} |"
 
 
@@ -214,6 +218,10 @@ def main(arguments: Sequence[str]) -> None:
         for row in _run_parts(options, folder):
             rows.append(row)
             save_json(options.json, {"machine": machine, "rows": rows})
-    print("\nmedian / p99 in ms (CPU time of a run in ms)\n", *_ratios(rows), sep="\n")
+    print(
+        "\nmedian / p99 in ms (CPU time of a run in ms, share of a core between frames)\n",
+        *_ratios(rows),
+        sep="\n",
+    )
     print(*_against_tvm_pool(rows), sep="\n")
     print("\n", machine, sep="")

@@ -19,14 +19,14 @@ from benchmarks.common.correctness import (
     load_inputs,
     write_reference,
 )
-from benchmarks.common.onnx_runtime import Run
+from benchmarks.common.onnx_runtime import Run, onnxruntime_function
 from benchmarks.common.processes import Job
 from benchmarks.cpu.converted_peers import convert, load_mnn, load_ncnn
 from benchmarks.cpu.runtimes import load_runtime
 
 __all__ = ["JOBS", "PEERS", "RUNTIMES"]
 
-PEERS = ("onnxruntime", "openvino", "ncnn", "mnn")
+PEERS = ("onnxruntime", "onnxruntime-sleeping", "openvino", "ncnn", "mnn")
 """Runtimes of other projects."""
 
 _TIER = {"TVM_USE_RUNTIME_LIB": "1"}
@@ -57,6 +57,8 @@ def _save(name: str, folder: Path) -> dict[str, Any]:
 def _load(runtime: str, name: str, threads: int, folder: Path) -> Run:
     if runtime == "tvm-pool":
         return _load_on_tvm_pool(folder / f"{name}.tvme", threads)
+    if runtime == "onnxruntime-sleeping":
+        return onnxruntime_function(folder / f"{name}.onnx", threads, spinning=False)
     if runtime == "ncnn":
         return load_ncnn(name, threads, folder)
     if runtime == "mnn":
@@ -98,13 +100,16 @@ def _time(
     right = _is_right(outputs, name, folder)
     _repeat(lambda: run(inputs), _WARM_UP)
     every = float(every_ms) / 1e3
-    samples, cpu, begin = [], time.process_time(), perf_counter()
+    samples, between, cpu, begin = [], 0.0, time.process_time(), perf_counter()
     while len(samples) < 5 or perf_counter() - begin < float(seconds):
         start = perf_counter()
         run(inputs)
-        samples.append((perf_counter() - start) * 1e3)
+        end = perf_counter()
+        samples.append((end - start) * 1e3)
         if every:
-            time.sleep(max(0.0, every - (perf_counter() - start)))
+            cpu_then = time.process_time()
+            time.sleep(max(0.0, every - (end - start)))
+            between += time.process_time() - cpu_then
     cpu, wall = time.process_time() - cpu, perf_counter() - begin
     p50, p90, p99 = (float(p) for p in np.percentile(samples, [50, 90, 99]))
     return {
@@ -113,6 +118,7 @@ def _time(
         "p99_ms": p99,
         "cpu_ms": cpu / len(samples) * 1e3,
         "cpu_share": cpu / wall,
+        "between_share": between / wall,
         "runs": len(samples),
         "right": right,
     }

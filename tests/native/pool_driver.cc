@@ -1,5 +1,6 @@
 // Drives the worker pool from several threads and checks every result; tests/native/test_driver.py
 // builds it, also with ThreadSanitizer. Arguments: launches of each thread.
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/wait.h>
@@ -14,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "affinity.h"
 #include "worker_pool.h"
 
 namespace {
@@ -75,6 +77,7 @@ void Launch(WorkerPool* pool, int seed, int launches) {
       Check(task.values[at] == value, "value");
     }
     if (random() % 64 == 0) usleep(300);  // workers fall asleep
+    if (random() % 32 == 0) pool->ExpectLaunches();
   }
 }
 
@@ -92,10 +95,60 @@ void Disturb(const std::atomic<bool>* stop) {
   }
 }
 
+cpu_set_t CpusOf(pid_t thread) {
+  cpu_set_t set;
+  Check(sched_getaffinity(thread, sizeof(set), &set) == 0, "affinity");
+  return set;
+}
+
+// A thread leaves a CPU, and may use it again; what others set meanwhile stays.
+void CheckDetour() {
+  const cpu_set_t all = CpusOf(0);
+  tvm_edge::Detour detour;
+  Check(detour.Begin(0, all) == -1, "nowhere to go");
+  detour.End();
+  cpu_set_t now = CpusOf(0);
+  Check(CPU_EQUAL(&now, &all), "nothing begun");
+  if (CPU_COUNT(&all) < 2) return;
+  for (bool others_set : {false, true}) {
+    const int cpu = sched_getcpu();
+    cpu_set_t taken;
+    CPU_ZERO(&taken);
+    CPU_SET(cpu, &taken);
+    const int other = detour.Begin(0, taken);
+    Check(other >= 0 && other != cpu && sched_getcpu() != cpu, "moved");
+    if (others_set) sched_setaffinity(0, sizeof(taken), &taken);
+    detour.End();
+    now = CpusOf(0);
+    Check(CPU_EQUAL(&now, others_set ? &taken : &all), "CPUs after it");
+    sched_setaffinity(0, sizeof(all), &all);
+  }
+}
+
+// Workers that were woken on certain CPUs may use all of them again.
+void CheckWorkersMayUse(const cpu_set_t& all) {
+  for (int tries = 0;; ++tries) {
+    int fewer = 0;
+    DIR* tasks = opendir("/proc/self/task");
+    while (const dirent* task = readdir(tasks)) {
+      if (task->d_name[0] == '.') continue;
+      cpu_set_t set;  // a thread that just ended has none
+      if (sched_getaffinity(std::atoi(task->d_name), sizeof(set), &set) != 0) continue;
+      fewer += !CPU_EQUAL(&set, &all);
+    }
+    closedir(tasks);
+    if (fewer == 0) return;
+    Check(tries < 1000, "CPUs of workers");
+    usleep(10'000);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const int launches = argc > 1 ? std::atoi(argv[1]) : 2000;
+  const cpu_set_t all = CpusOf(0);
+  CheckDetour();
   WorkerPool pool({}, kThreads + 2, 50'000);
   Check(pool.Reserve(kThreads) == kThreads, "workers");
   std::atomic<bool> stop{false};
@@ -106,8 +159,10 @@ int main(int argc, char** argv) {
   stop.store(true);
   for (std::thread& thread : disturbing) thread.join();
   const tvm_edge::PoolCounts counts = pool.counts();
-  std::printf("launches %lld helped %lld sleeps %lld\n", static_cast<long long>(counts.launches),
-              static_cast<long long>(counts.helped), static_cast<long long>(counts.sleeps));
+  std::printf("launches %lld helped %lld sleeps %lld moved %lld\n",
+              static_cast<long long>(counts.launches), static_cast<long long>(counts.helped),
+              static_cast<long long>(counts.sleeps), static_cast<long long>(counts.moved));
+  CheckWorkersMayUse(all);
   Check(counts.helped > 0, "nobody helped");
 
 #ifndef TVM_EDGE_NO_FORK

@@ -9,11 +9,13 @@ import pytest
 
 _HERE = Path(__file__).parent
 _SOURCES = _HERE.parents[1] / "tvm_edge/native/csrc"
+_POOL = ("affinity.cc", "worker_pool.cc", "worker_wakeup.cc")
 
 
 def build(program: Path, *flags: str) -> None:
     command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", f"-I{_SOURCES}", *flags]
-    command += [str(_HERE / "pool_driver.cc"), str(_SOURCES / "worker_pool.cc"), "-pthread"]
+    sources = [_HERE / "pool_driver.cc", *(_SOURCES / name for name in _POOL)]
+    command += [*map(str, sources), "-pthread"]
     subprocess.run([*command, "-o", str(program)], check=True)
 
 
@@ -42,7 +44,7 @@ def test_it_compiles_for_aarch64(tmp_path: Path) -> None:
     compiler = "aarch64-linux-gnu-g++"
     if subprocess.run(["which", compiler], capture_output=True).returncode:
         pytest.skip(f"no {compiler}")
-    target = str(tmp_path / "pool.o")
-    source = str(_SOURCES / "worker_pool.cc")
     flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-c"]
-    subprocess.run([compiler, *flags, source, "-o", target], check=True)
+    for name in _POOL:
+        command = [compiler, *flags, str(_SOURCES / name), "-o", str(tmp_path / "pool.o")]
+        subprocess.run(command, check=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import tvm_ffi
 
-__all__ = ["kernels_on_pool", "pool_counts", "use_pool"]
+__all__ = ["expect_launches", "kernels_on_pool", "pool_counts", "use_pool"]
 
 
+@cache
 def _function(name: str) -> Any:
     function = tvm_ffi.get_global_func(f"tvm_edge.pool.{name}", allow_missing=True)
     if function is None:
@@ -55,6 +57,15 @@ def use_pool(threads: int, cpus: Sequence[int], capacity: int, spin_us: int) -> 
         may use fewer CPUs by now.
     """
     return int(_function("use")(threads, list(cpus), capacity, spin_us * 1000))
+
+
+def expect_launches() -> None:
+    """Let workers of the calling thread's pool get up: a run begins.
+
+    Those sleep on whom no kernel of the run before wanted. Others look for its first kernel for at
+    most a millisecond.
+    """
+    _function("expect_launches")()
 
 
 def pool_counts() -> dict[str, int]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm_edge.errors import InputError
 from tvm_edge.host import allowed_cpus, cpu_quota, physical_cores
-from tvm_edge.native import use_pool
+from tvm_edge.native import expect_launches, use_pool
 
 __all__ = ["Threads", "resolve_num_threads", "resolve_threads"]
 
@@ -69,6 +69,7 @@ class Threads:
     def running(self) -> AbstractContextManager[None]:
         """Context of a run on these threads; the calling one keeps to the CPUs, too."""
         self.use()
+        expect_launches()
         return self._on_cpus() if self.cpus else _ANYWHERE
 
     @contextmanager

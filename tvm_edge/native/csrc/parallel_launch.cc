@@ -199,11 +199,12 @@ ffi::Map<ffi::String, int64_t> Counts() {
     sum.wakes += counts.wakes;
     sum.sleeps += counts.sleeps;
     sum.waited += counts.waited;
+    sum.moved += counts.moved;
     workers += pool->workers();
   }
   return {{"launches", sum.launches}, {"alone", sum.alone},   {"helped", sum.helped},
           {"wakes", sum.wakes},       {"sleeps", sum.sleeps}, {"waited", sum.waited},
-          {"workers", workers}};
+          {"moved", sum.moved},       {"workers", workers}};
 }
 
 }  // namespace
@@ -211,6 +212,10 @@ ffi::Map<ffi::String, int64_t> Counts() {
 void RegisterPool() {
   tvm::ffi::reflection::GlobalDef()
       .def("tvm_edge.pool.use", Use)
+      .def("tvm_edge.pool.expect_launches",
+           [] {
+             if (thread_pool != nullptr) thread_pool->ExpectLaunches();
+           })
       .def("tvm_edge.pool.attach", [] { attachment().Attach(); })
       .def("tvm_edge.pool.detach", [] { attachment().Detach(); })
       .def("tvm_edge.pool.threads", [] { return static_cast<int64_t>(thread_count); })

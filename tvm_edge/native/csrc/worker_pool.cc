@@ -36,6 +36,9 @@ constexpr int kMostUneven = 512;
 // How long a thread without a piece looks for the others to finish theirs, at most; the launching
 // one for as long as two pieces take. A core whose thread sleeps is free for one that waits for it.
 constexpr int64_t kMostWaitNs = 1'000'000;
+// How long after a look for others on its CPU a worker looks again; the most where it often moved.
+constexpr int64_t kLookNs = 1'000'000;
+constexpr int64_t kMostLookNs = 64'000'000;
 // Looks at memory between two looks at the clock.
 constexpr int kLooks = 16;
 
@@ -55,21 +58,6 @@ uint64_t HomeBits(int home, int threads, int pieces) {
   const int begin = static_cast<int>(static_cast<int64_t>(home) * pieces / threads);
   const int end = static_cast<int>(static_cast<int64_t>(home + 1) * pieces / threads);
   return Bits(end) & ~Bits(begin);
-}
-
-/*! \brief This thread, as Linux numbers it; glibc has had a function for it since 2.30. */
-pid_t ThreadId() { return static_cast<pid_t>(syscall(SYS_gettid)); }
-
-/*! \brief Where workers may run: CPUs that were chosen, else those of the whole process. */
-cpu_set_t WorkerCpus(const std::vector<int>& chosen) {
-  cpu_set_t set, own;
-  CPU_ZERO(&set);
-  for (int cpu : chosen) CPU_SET(cpu, &set);
-  if (!chosen.empty()) return set;
-  // A thread that has bound itself to some CPUs does not bind the workers of all.
-  sched_getaffinity(getpid(), sizeof(set), &set);
-  if (sched_getaffinity(0, sizeof(own), &own) == 0) CPU_OR(&set, &set, &own);
-  return set;
 }
 
 }  // namespace
@@ -107,6 +95,7 @@ int WorkerPool::Run(const Work& work, int threads) {
   }
   slot->work = work;
   slot->threads = threads;
+  slot->cpu = sched_getcpu();
   slot->pieces = threads * per_thread;
   slot->status.store(0, std::memory_order_relaxed);
   slot->left.store(INT64_MAX, std::memory_order_relaxed);
@@ -115,8 +104,12 @@ int WorkerPool::Run(const Work& work, int threads) {
   slot->gate.store(kOpen, std::memory_order_release);
   // In one order with what a worker does before it sleeps: it sees this, or is seen to sleep.
   epoch_.fetch_add(1, std::memory_order_seq_cst);
+  if (expected_.load(std::memory_order_relaxed)) expected_.store(false, std::memory_order_relaxed);
+  if (expected >= kWakeNs && wanted_.load(std::memory_order_relaxed) < threads - 1) {
+    wanted_.store(threads - 1, std::memory_order_relaxed);
+  }
   const bool woke = expected >= kWakeNs && sleeping_.load(std::memory_order_seq_cst) > 0 &&
-                    Wake(threads - 1);
+                    Wake(threads - 1, slot->cpu);
 
   const int64_t begin = Now();
   const int done = RunPieces(slot, 0, false);
@@ -231,7 +224,7 @@ WorkerPool::Stint WorkerPool::Help(int number) {
         const int done = RunPieces(&slot, 1 + number % std::max(slot.threads - 1, 1), true);
         const int64_t left = Now();
         slot.left.store(left, std::memory_order_relaxed);
-        stint = {left, (left - begin) / std::max(done, 1)};
+        stint = {left, (left - begin) / std::max(done, 1), slot.cpu};
         const uint32_t before = slot.gate.fetch_sub(1, std::memory_order_acq_rel);
         if ((before & kJoined) == 1 && (before & kWaiting) != 0) FutexWake(&slot.gate, 1);
         helping_.fetch_sub(1, std::memory_order_relaxed);
@@ -248,21 +241,31 @@ void WorkerPool::WorkerLoop(int number) {
   int64_t since = Now();  // when it had nothing to do any more
   int64_t until = since + spin_ns_;
   int64_t patience = kMostWaitNs;  // until the first piece
+  int64_t look_at = 0;             // when to look for others on this CPU
+  int64_t look_ns = kLookNs;
   for (;;) {
     const uint32_t seen = epoch_.load(std::memory_order_seq_cst);
     if (const Stint stint = Help(number); stint.left != 0) {
       since = stint.left;
       until = since + spin_ns_;
       patience = std::min(kMostWaitNs, 2 * stint.piece_ns) + spin_ns_;
+      if (since >= look_at) {
+        // Where the system puts threads on one CPU again and again it has reasons.
+        const bool moved = LeaveSharedCpu(number, stint.launching_cpu);
+        look_ns = moved ? std::min(2 * look_ns, kMostLookNs) : kLookNs;
+        look_at = since + look_ns;
+      }
       continue;
     }
     for (int64_t now = since; epoch_.load(std::memory_order_relaxed) == seen; now = Now()) {
       // While a kernel is at work the next one is near: one that came too late for this kernel
       // would come too late for every one if it slept until then.
-      const bool near = launching_.load(std::memory_order_relaxed) > 0 && now - since < patience;
+      const bool expected = expected_.load(std::memory_order_relaxed);
+      const bool near = (expected && now - since < kMostWaitNs) ||
+                        (launching_.load(std::memory_order_relaxed) > 0 && now - since < patience);
       if (near) until = std::max(until, now + spin_ns_);
       if (now > until) {
-        Sleep(seen);
+        Sleep(number, seen);
         since = Now();
         until = since + spin_ns_;
         break;
@@ -272,22 +275,6 @@ void WorkerPool::WorkerLoop(int number) {
       }
     }
   }
-}
-
-void WorkerPool::Sleep(uint32_t seen) {
-  sleeps_.fetch_add(1, std::memory_order_relaxed);
-  sleeping_.fetch_add(1, std::memory_order_seq_cst);
-  if (epoch_.load(std::memory_order_seq_cst) == seen) FutexWait(&epoch_, seen);
-  sleeping_.fetch_sub(1, std::memory_order_relaxed);
-}
-
-bool WorkerPool::Wake(int wanted) {
-  const int awake = workers() - sleeping_.load(std::memory_order_relaxed);
-  const int missing = wanted - std::max(awake, 0);
-  if (missing <= 0) return false;
-  wakes_.fetch_add(1, std::memory_order_relaxed);
-  FutexWake(&epoch_, missing);
-  return true;
 }
 
 // ----------------------------------------------------------------------------- starting workers
@@ -300,7 +287,9 @@ struct WorkerPool::Start {
 void* WorkerPool::ThreadMain(void* start) {
   const Start given = *static_cast<Start*>(start);
   delete static_cast<Start*>(start);
-  if (given.number == 0) given.pool->first_worker_.store(ThreadId());
+  Worker& self = given.pool->staff_[given.number];
+  self.cpu.store(sched_getcpu(), std::memory_order_relaxed);
+  self.thread.store(ThreadId(), std::memory_order_relaxed);
   given.pool->WorkerLoop(given.number);
   return nullptr;
 }
@@ -308,7 +297,7 @@ void* WorkerPool::ThreadMain(void* start) {
 int WorkerPool::AllowedCpus() const {
   cpu_set_t all;
   CPU_ZERO(&all);
-  const pid_t worker = first_worker_.load(std::memory_order_relaxed);
+  const pid_t worker = staff_[0].thread.load(std::memory_order_relaxed);
   // A worker apart from the caller, which may have bound itself to one CPU.
   for (pid_t thread : {pid_t{0}, worker}) {
     cpu_set_t set;
@@ -360,7 +349,11 @@ void WorkerPool::RaiseCapacity(int capacity) {
 
 void WorkerPool::RestartInChild() {
   workers_.store(0);
-  first_worker_.store(0);
+  for (Worker& worker : staff_) {
+    worker.thread.store(0);
+    worker.state.store(kAwake);
+    worker.detour = {};
+  }
   sleeping_.store(0);
   launching_.store(0);
   helping_.store(0);
@@ -375,7 +368,8 @@ void WorkerPool::RestartInChild() {
 PoolCounts WorkerPool::counts() const {
   return {launches_.load(std::memory_order_relaxed), alone_.load(std::memory_order_relaxed),
           helped_.load(std::memory_order_relaxed),   wakes_.load(std::memory_order_relaxed),
-          sleeps_.load(std::memory_order_relaxed),   waited_.load(std::memory_order_relaxed)};
+          sleeps_.load(std::memory_order_relaxed),   waited_.load(std::memory_order_relaxed),
+          moved_.load(std::memory_order_relaxed)};
 }
 
 }  // namespace tvm_edge

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <vector>
 
+#include "affinity.h"
+
 namespace tvm_edge {
 
 /*! \brief A kernel: run(context, piece, pieces) for each piece once, by any thread, in any order. */
@@ -29,6 +31,7 @@ struct PoolCounts {
   int64_t wakes = 0;    // times that sleeping workers were woken
   int64_t sleeps = 0;   // times that a worker went to sleep
   int64_t waited = 0;   // times that a launching thread slept until a worker had finished a piece
+  int64_t moved = 0;    // times that a worker left a CPU that another thread of a launch was on
 };
 
 /*! \brief Workers for launches of any number of threads at once. */
@@ -50,6 +53,12 @@ class WorkerPool {
    * \return 0, or what one of the pieces returned.
    */
   int Run(const Work& work, int threads);
+
+  /*!
+   * \brief Say that kernels will come soon: workers get up now if those of the run before
+   * wanted them.
+   */
+  void ExpectLaunches();
 
   /*!
    * \brief Have workers for launches of so many threads.
@@ -98,13 +107,32 @@ class WorkerPool {
     Work work{};
     int32_t pieces = 0;
     int32_t threads = 0;
+    int32_t cpu = 0;  // of the launching thread
   };
 
   /*! \brief What a worker did for a launch: when it left, or 0; what a piece took. */
   struct Stint {
     int64_t left = 0;
     int64_t piece_ns = 0;
+    int launching_cpu = -1;
   };
+
+  /*!
+   * \brief A worker, as others see it.
+   *
+   * Linux likes to wake a thread on the CPU of the one that wakes it. In a virtual machine it does
+   * so although others are idle, as those look preempted by the host, and leaves the thread there
+   * until its next tick (4 ms). Whoever wakes a worker therefore looks where it would come up.
+   */
+  struct alignas(64) Worker {
+    std::atomic<uint32_t> state{kAwake};
+    std::atomic<int> cpu{-1};  // where it was last seen
+    std::atomic<pid_t> thread{0};
+    Detour detour;  // of whoever changed the state to kWaking, then of the worker
+  };
+  static constexpr uint32_t kAwake = 0;
+  static constexpr uint32_t kAsleep = 1;
+  static constexpr uint32_t kWaking = 2;
 
   struct Start;
   static void* ThreadMain(void* start);
@@ -114,24 +142,28 @@ class WorkerPool {
   int RunPieces(Slot* slot, int home, bool is_worker);
   Slot* TakeSlot();
   void WaitForWorkers(Slot* slot, int64_t spin_ns);
-  bool Wake(int wanted);
+  bool Wake(int wanted, int launching_cpu);
+  bool LeaveSharedCpu(int number, int launching_cpu);
+  cpu_set_t CpusInUse(int but_of, int launching_cpu) const;
   void NoteBalance(bool uneven);
-  void Sleep(uint32_t seen);
+  void Sleep(int number, uint32_t seen);
   bool Crowded() const;
 
   const std::vector<int> cpus_;
-  std::atomic<pid_t> first_worker_{0};
   const int64_t spin_ns_;
   std::atomic<int> capacity_;
   std::mutex growing_;
   std::atomic<int> workers_{0};
   Slot slots_[kSlots];
+  Worker staff_[kMostPieces];
 
   // Counts launches: a worker that saw nothing to do waits until it changes.
   alignas(64) std::atomic<uint32_t> epoch_{0};
   alignas(64) std::atomic<int> sleeping_{0};
   alignas(64) std::atomic<int> launching_{0};
   std::atomic<int> helping_{0};
+  std::atomic<int> wanted_{0};     // workers that launches since the last ExpectLaunches wanted
+  std::atomic<bool> expected_{false};  // since then there was no launch
   std::atomic<int> uneven_{0};  // rises when a launch has to wait for a thread, or one for it
 
   alignas(64) std::atomic<int64_t> launches_{0};
@@ -140,6 +172,7 @@ class WorkerPool {
   std::atomic<int64_t> wakes_{0};
   std::atomic<int64_t> sleeps_{0};
   std::atomic<int64_t> waited_{0};
+  std::atomic<int64_t> moved_{0};
 };
 
 }  // namespace tvm_edge
