@@ -4,8 +4,8 @@
 
 The Python and console blocks of a page run in their order, in one process and one folder. A block
 of text behind one in Python is what that prints; in a console block the lines under a command are.
-Numbers, widths of columns and the CPU's name may differ: they are the machine's. Errors may not: the
-lines that begin with ``error:``, and what a block prints that catches one, are compared as they
+Numbers, widths of columns and the CPU's name may differ: they are the machine's. Errors may not:
+the lines that begin with ``error:``, and what a block prints that catches one, are compared as they
 are. The same lines may also be the beginning of what is printed. Blocks of shell (``sh``) are not
 run, and text that is titled as measured is not compared.
 """
