@@ -59,7 +59,7 @@ def test_wheel_and_sdist(dist: Path) -> None:
     assert "-py3-none-linux_" in wheel.name  # of every Python 3, for one kind of machine
     names = zipfile.ZipFile(wheel).namelist()
     assert {n.split("/")[0] for n in names if ".dist-info" not in n} == {"tvm_edge"}
-    assert "tvm_edge/opencl/libtvm_edge_opencl.so" in names
+    assert "tvm_edge/native/lib/libtvm_edge_runtime.so.0" in names
     assert not [name for name in names if "csrc" in name]
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 __all__ = ["autoload", "library_path"]
 
-_NAME = "libtvm_edge_opencl.so"
+_NAME = "libtvm_edge_runtime.so.0"
 
 
 def library_path() -> Path:
@@ -23,16 +23,16 @@ def library_path() -> Path:
     FileNotFoundError
         The package was copied or installed without being built.
     """
-    chosen = os.environ.get("TVM_EDGE_OPENCL_RUNTIME")
-    here = Path(__file__).parent / _NAME
+    chosen = os.environ.get("TVM_EDGE_RUNTIME")
+    here = Path(__file__).parents[1] / "native" / "lib" / _NAME
     # An editable install leaves Python files in the checkout and puts what it builds here.
-    installed = Path(sysconfig.get_path("platlib"), "tvm_edge", "opencl", _NAME)
+    installed = Path(sysconfig.get_path("platlib"), "tvm_edge", "native", "lib", _NAME)
     candidates = [Path(chosen)] if chosen else [here, installed]
     for path in candidates:
         if path.is_file():
             return path
     raise FileNotFoundError(
-        f"{' and '.join(map(str, candidates))}: not there, so TVM has no OpenCL; "
+        f"{' and '.join(map(str, candidates))}: not there, so there are no models and no OpenCL; "
         "install tvm-edge again: pip install --force-reinstall tvm-edge"
     )
 

@@ -143,9 +143,12 @@ TVM_EDGE_API const char* tvm_edge_last_error(void);
 /* The same with its parts. */
 TVM_EDGE_API tvm_edge_status tvm_edge_last_error_details(tvm_edge_error* error);
 
-typedef void (*tvm_edge_log)(void* context, const char* message);
+typedef void (*tvm_edge_log)(void* context, const char* level, const char* message);
 
-/* Have messages of the library handed to a function, from any thread; null: nowhere. */
+/*
+ * Have messages of the library handed to a function, from any thread; null: nowhere. The level is
+ * "info" or "warning". The function calls nothing of this library.
+ */
 TVM_EDGE_API void tvm_edge_set_log(tvm_edge_log log, void* context);
 
 /* ------------------------------------------------------------------------------- loading */
@@ -177,7 +180,7 @@ TVM_EDGE_API tvm_edge_status tvm_edge_load_memory(const void* data, size_t nbyte
                                                   const tvm_edge_load_options* options,
                                                   tvm_edge_model** model);
 
-/* Free a model. Runs that have begun end first; outputs live on. */
+/* Free a model. Runs that have begun, and those that wait, go on; outputs live on. */
 TVM_EDGE_API tvm_edge_status tvm_edge_free(tvm_edge_model* model);
 
 /* ----------------------------------------------------------------------------- description */

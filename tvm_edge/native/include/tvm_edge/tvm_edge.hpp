@@ -96,15 +96,17 @@ tvm_edge_tensor input(const char* name, T* values, const std::vector<int64_t>& s
 class Output {
  public:
   Output() = default;
-  explicit Output(const tvm_edge_tensor& tensor) : tensor_(tensor) {}
-  Output(Output&& other) noexcept : tensor_(std::exchange(other.tensor_, {})) {}
+  explicit Output(const tvm_edge_tensor& tensor) : name_(tensor.name), tensor_(tensor) {}
+  Output(Output&& other) noexcept
+      : name_(std::move(other.name_)), tensor_(std::exchange(other.tensor_, {})) {}
   Output& operator=(Output&& other) noexcept {
+    std::swap(name_, other.name_);
     std::swap(tensor_, other.tensor_);
     return *this;
   }
   ~Output() { tvm_edge_release(&tensor_); }
 
-  std::string name() const { return tensor_.name; }
+  const std::string& name() const { return name_; }
   std::vector<int64_t> shape() const { return {tensor_.shape, tensor_.shape + tensor_.ndim}; }
   tvm_edge_dtype dtype() const { return tensor_.dtype; }
   size_t nbytes() const { return tensor_.nbytes; }
@@ -125,6 +127,7 @@ class Output {
   const tvm_edge_tensor& tensor() const { return tensor_; }
 
  private:
+  std::string name_;
   tvm_edge_tensor tensor_{};
 };
 
@@ -185,6 +188,7 @@ class Pending {
     finish();
     handle_ = std::exchange(other.handle_, nullptr);
     outputs_ = std::move(other.outputs_);
+    names_ = std::move(other.names_);
     return *this;
   }
   ~Pending() { finish(); }
@@ -194,7 +198,7 @@ class Pending {
     check(tvm_edge_wait(handle_.release()));
     std::vector<Output> made;
     for (const tvm_edge_tensor& tensor : *outputs_) made.emplace_back(tensor);
-    outputs_.reset();
+    outputs_.reset();  // they own the memory now
     return Outputs(std::move(made));
   }
 
@@ -209,6 +213,7 @@ class Pending {
     for (tvm_edge_tensor& tensor : *outputs_) tvm_edge_release(&tensor);
     outputs_.reset();
   }
+  std::unique_ptr<std::vector<std::string>> names_;
   std::unique_ptr<std::vector<tvm_edge_tensor>> outputs_;
   std::unique_ptr<tvm_edge_pending, Wait> handle_;
 };
@@ -247,7 +252,8 @@ class Model {
 
   /*! \brief Run once; every call has results of its own. */
   Outputs run(const std::vector<tvm_edge_tensor>& inputs, const RunOptions& options = {}) const {
-    std::vector<tvm_edge_tensor> wanted = wanted_outputs(options);
+    const std::vector<std::string> names = wanted_names(options);
+    std::vector<tvm_edge_tensor> wanted = empty(names);
     const Chosen chosen(options);
     check(tvm_edge_run(handle_.get(), &chosen.options, inputs.data(), inputs.size(), wanted.data(),
                        wanted.size()));
@@ -268,7 +274,8 @@ class Model {
   Pending run_async(const std::vector<tvm_edge_tensor>& inputs, const RunOptions& options = {},
                     size_t max_pending = 256) const {
     Pending pending;
-    pending.outputs_ = std::make_unique<std::vector<tvm_edge_tensor>>(wanted_outputs(options));
+    pending.names_ = std::make_unique<std::vector<std::string>>(wanted_names(options));
+    pending.outputs_ = std::make_unique<std::vector<tvm_edge_tensor>>(empty(*pending.names_));
     const Chosen chosen(options);
     tvm_edge_pending* handle = nullptr;
     check(tvm_edge_run_async(handle_.get(), &chosen.options, inputs.data(), inputs.size(),
@@ -317,6 +324,9 @@ class Model {
 
   void adopt(tvm_edge_model* model) {
     handle_.reset(model);
+    if (tvm_edge_abi_version() != TVM_EDGE_ABI_VERSION) {
+      throw std::runtime_error("the library of tvm-edge is of another version than its header");
+    }
     size_t count = 0;
     check(tvm_edge_num_inputs(model, &count));
     for (size_t i = 0; i < count; ++i) inputs_.push_back(spec(tvm_edge_input, i));
@@ -343,26 +353,25 @@ class Model {
     return made;
   }
 
-  /*! \brief Outputs of the models that run, or those that are named, without memory. */
-  std::vector<tvm_edge_tensor> wanted_outputs(const RunOptions& options) const {
-    std::vector<tvm_edge_tensor> wanted;
-    for (const std::string& name : options.outputs) wanted.push_back(empty(name));
-    if (!options.outputs.empty()) return wanted;
+  /*! \brief Names of the outputs that are asked for, or of all of the models that run. */
+  std::vector<std::string> wanted_names(const RunOptions& options) const {
+    if (!options.outputs.empty()) return options.outputs;
+    std::vector<std::string> wanted;
     for (const Spec& output : outputs_) {
       const std::string model = output.name.substr(0, output.name.find('/'));
       const auto& run = options.models;
       if (run.empty() || std::find(run.begin(), run.end(), model) != run.end()) {
-        wanted.push_back(empty(output.name));
+        wanted.push_back(output.name);
       }
     }
     return wanted;
   }
 
-  /*! \brief An output to be filled in; its name is the model's, which lives longer. */
-  tvm_edge_tensor empty(const std::string& name) const {
-    tvm_edge_tensor tensor{};
-    tensor.name = name.c_str();
-    return tensor;
+  /*! \brief Outputs to be filled in, over names that live until then. */
+  static std::vector<tvm_edge_tensor> empty(const std::vector<std::string>& names) {
+    std::vector<tvm_edge_tensor> made(names.size());
+    for (size_t i = 0; i < names.size(); ++i) made[i].name = names[i].c_str();
+    return made;
   }
 
   std::unique_ptr<tvm_edge_model, Free> handle_;
