@@ -6,18 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import tvm_ffi
+from tvm_edge.native.functions import native_function
 
 __all__ = ["kernels_on_pool", "pool_counts", "use_pool"]
 
 
 def _function(name: str) -> Any:
-    function = tvm_ffi.get_global_func(f"tvm_edge.pool.{name}", allow_missing=True)
-    if function is None:
-        import tvm  # noqa: F401  its import loads the library
-
-        function = tvm_ffi.get_global_func(f"tvm_edge.pool.{name}")
-    return function
+    return native_function(f"pool.{name}")
 
 
 @contextmanager

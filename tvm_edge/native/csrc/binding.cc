@@ -26,16 +26,16 @@ bool Has(const std::vector<std::string>& names, const std::string& name) {
 }
 
 /*! \brief Say what is wrong with a shape; add its open dimensions to those that are known. */
-std::string ShapeProblem(const TensorSpec& spec, const DLTensor& tensor, Lengths* lengths) {
-  bool fits = static_cast<size_t>(tensor.ndim) == spec.shape.size();
-  for (int i = 0; fits && i < tensor.ndim; ++i) {
-    fits = spec.shape[i].length < 0 || spec.shape[i].length == tensor.shape[i];
+std::string ShapeProblem(const TensorSpec& spec, ffi::ShapeView shape, Lengths* lengths) {
+  bool fits = shape.size() == spec.shape.size();
+  for (size_t i = 0; fits && i < shape.size(); ++i) {
+    fits = spec.shape[i].length < 0 || spec.shape[i].length == shape[i];
   }
   if (!fits) return "the model takes " + spec.ShapeText();
-  for (int i = 0; i < tensor.ndim; ++i) {
+  for (size_t i = 0; i < shape.size(); ++i) {
     if (spec.shape[i].length >= 0) continue;
     const std::string& name = spec.shape[i].name;
-    const int64_t length = tensor.shape[i];
+    const int64_t length = shape[i];
     const int64_t known = lengths->emplace(name, length).first->second;
     if (known != length) {
       return Quoted(name) + " is " + std::to_string(length) + " here and " +
@@ -56,15 +56,15 @@ std::string ExpectedShape(const TensorSpec& spec) {
   return TupleText(parts);
 }
 
-void CheckShape(const TensorSpec& spec, const DLTensor& tensor, Lengths* lengths) {
-  if (spec.IsFixed(tensor.shape, tensor.ndim)) return;
-  const std::string problem = ShapeProblem(spec, tensor, lengths);
+void CheckShape(const TensorSpec& spec, ffi::ShapeView shape, Lengths* lengths) {
+  if (spec.IsFixed(shape.data(), static_cast<int>(shape.size()))) return;
+  const std::string problem = ShapeProblem(spec, shape, lengths);
   if (problem.empty()) return;
-  const std::string shape = ShapeText(tensor.shape, tensor.ndim);
-  ThrowInput("the input " + Quoted(spec.name) + " has the shape " + shape + ", and " + problem +
+  const std::string text = ShapeText(shape.data(), static_cast<int>(shape.size()));
+  ThrowInput("the input " + Quoted(spec.name) + " has the shape " + text + ", and " + problem +
                  "; resize the data, or compile with input_shapes={" + Quoted(spec.name) + ": " +
-                 shape + "}",
-             {spec.name, ExpectedShape(spec), shape});
+                 text + "}",
+             {spec.name, ExpectedShape(spec), text});
 }
 
 template <typename T>
@@ -102,6 +102,13 @@ void CheckOffsets(const TensorSpec& spec, const Tensor& value) {
                  "; pass their ascending offsets, one more than there are segments",
              {spec.name, "ascending offsets from 0 to " + std::to_string(*spec.offsets_into),
               problem});
+}
+
+[[noreturn]] void RefuseType(const TensorSpec& spec, const std::string& got) {
+  ThrowInput("the input " + Quoted(spec.name) + " has the type " + got +
+                 ", and the model takes " + spec.dtype_name + "; convert it (.astype(" +
+                 Quoted(spec.dtype_name) + ") in NumPy)",
+             {spec.name, spec.dtype_name, got});
 }
 
 bool SameType(DLDataType a, DLDataType b) {
@@ -199,11 +206,10 @@ void RefuseOutput(const Signature& signature, const Choice& choice, const std::s
              {name, Joined(names), name});
 }
 
-void RefuseType(const TensorSpec& spec, const std::string& got) {
-  ThrowInput("the input " + Quoted(spec.name) + " has the type " + got +
-                 ", and the model takes " + spec.dtype_name + "; convert it (.astype(" +
-                 Quoted(spec.dtype_name) + ") in NumPy)",
-             {spec.name, spec.dtype_name, got});
+void CheckInput(const TensorSpec& spec, const std::string& dtype, ffi::ShapeView shape) {
+  if (dtype != spec.dtype_name) RefuseType(spec, dtype);
+  Lengths lengths;
+  CheckShape(spec, shape, &lengths);
 }
 
 void Bind(const Signature& signature, const Choice& choice, std::vector<Tensor>* inputs) {
@@ -214,7 +220,7 @@ void Bind(const Signature& signature, const Choice& choice, std::vector<Tensor>*
     if (!SameType(tensor.dtype, spec.dtype)) {
       RefuseType(spec, ffi::DLDataTypeToString(tensor.dtype));
     }
-    CheckShape(spec, tensor, &lengths);
+    CheckShape(spec, ShapeOf(tensor), &lengths);
   }
   for (size_t i = 0; i < choice.inputs.size(); ++i) {
     const TensorSpec& spec = signature.inputs[choice.inputs[i]];

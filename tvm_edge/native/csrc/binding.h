@@ -43,7 +43,8 @@ bool IsIdle(const Signature& signature, const Choice& choice, const std::string&
 /*! \brief Refuse an output that no model that runs has. \throws ffi::Error An InputError. */
 [[noreturn]] void RefuseOutput(const Signature& signature, const Choice& choice,
                                const std::string& name);
-[[noreturn]] void RefuseType(const TensorSpec& spec, const std::string& got);
+/*! \brief Refuse a type, by its name, or a shape, whatever other inputs are. */
+void CheckInput(const TensorSpec& spec, const std::string& dtype, ffi::ShapeView shape);
 
 /*!
  * \brief Check inputs, in the order of a choice's, and return them as the code has them.

@@ -251,6 +251,9 @@ ffi::Module ModuleOf(const std::shared_ptr<Artifact>& artifact) {
     return LoadLibrary("the artifact " + Quoted(artifact->path),
                        *(smaller ? artifact->smaller : artifact->library));
   });
+  made["release"] = Typed([artifact](int64_t weight) {
+    artifact->Release(static_cast<size_t>(weight));
+  });
   // Where weights are mapped from was written since: an error.
   made["check"] = Typed([artifact] {
     if (artifact->mapping) artifact->mapping->Check();
@@ -294,8 +297,8 @@ ffi::Module SignatureModule(const ffi::String& json) {
   made["refuse_output"] = Typed([signature](Names names, ffi::String output) {
     RefuseOutput(*signature, ChoiceOf(*signature, names), output);
   });
-  made["refuse_type"] = Typed([signature](int64_t input, ffi::String got) {
-    RefuseType(signature->inputs.at(static_cast<size_t>(input)), got);
+  made["check"] = Typed([signature](int64_t input, ffi::String dtype, ffi::Shape shape) {
+    CheckInput(signature->inputs.at(static_cast<size_t>(input)), dtype, shape);
   });
   return ffi::Module(ffi::make_object<FunctionsModule>("tvm_edge.signature", std::move(made)));
 }
