@@ -10,7 +10,13 @@ from typing import Any
 
 import tvm_ffi
 
-from tvm_edge.errors import ArtifactError, DeviceUnavailableError, InputError
+from tvm_edge.errors import (
+    ArtifactError,
+    DeviceUnavailableError,
+    InputError,
+    MissingDependencyError,
+)
+from tvm_edge.library_path import native_library
 
 __all__ = ["native_errors", "native_function", "with_details"]
 
@@ -26,8 +32,12 @@ def native_function(name: str) -> Any:
     """Return a function of the native runtime by its name."""
     function = tvm_ffi.get_global_func(f"tvm_edge.{name}", allow_missing=True)
     if function is None:
-        import tvm  # noqa: F401  its import loads the library
+        import tvm  # noqa: F401  its import loads the library, unless somebody turned that off
 
+        try:
+            native_library()
+        except FileNotFoundError as err:
+            raise MissingDependencyError(str(err)) from err
         function = tvm_ffi.get_global_func(f"tvm_edge.{name}")
     _hand_on_messages()
     return function

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from tvm_edge.runtime.devices import is_host
 from tvm_edge.runtime.frame_stream import Step
 from tvm_edge.runtime.inputs import Bound
 from tvm_edge.runtime.models import Models
@@ -35,14 +36,14 @@ def frame_steps(session: Session, every: Models, wanted: Mapping[int, str]) -> l
         return [Step(session.kinds[0], run_all, session.start_thread)]
 
     def run(number: int, state: Any) -> Any:
-        frame = session.run_stage(number, state) if number else session.run_first_stage(state)
+        frame = session.run_stage(number, state)
         if number + 1 < len(stages):
             return frame
         return named_outputs(session.results_of(frame, wanted), wanted, every.outputs)
 
     return [
         Step(kind, partial(run, number), session.start_thread)
-        if kind == "llvm"
+        if is_host(kind)
         else Step(kind, partial(run, number))
         for number, kind in enumerate(stages)
     ]

@@ -89,7 +89,7 @@ def bind_inputs(
         except KeyError:
             refuse_names([str(name) for name in values])
             raise
-        if type(value) is np.ndarray and value.flags.c_contiguous and value.dtype in _PLAIN:
+        if type(value) is np.ndarray and value.dtype in _PLAIN and value.flags.carray:
             bound.append(value)  # most of all
         else:
             bound.append(_Input(spec, position, devices[position], check).bind(value))
@@ -189,8 +189,8 @@ class _Input:
 
 
 def _plain(array: np.ndarray) -> Bound:
-    """Return an array of NumPy's own types, and a tensor over one of ml_dtypes' (bfloat16)."""
-    return array if array.dtype in _PLAIN else share_array(array)
+    """Return an array that TVM FFI takes, else a tensor: over bfloat16, or what is read-only."""
+    return array if array.dtype in _PLAIN and array.flags.carray else share_array(array)
 
 
 def _in_order(spec: TensorSpec, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:

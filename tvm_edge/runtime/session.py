@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 
 from tvm_edge.errors import InputError, TvmEdgeWarning
+from tvm_edge.interrupts import hold_interrupts
 from tvm_edge.native import native_errors, native_function, with_details
 from tvm_edge.runtime.info import ModelInfo
 from tvm_edge.runtime.inputs import Bound, as_tensors
@@ -121,12 +122,13 @@ class Session:
 
         Kernels of a GPU run one by one, each to its end before the next begins.
         """
-        self._call(
-            "run_instrumented",
-            _names(chosen),
-            as_tensors(inputs),
-            lambda name, before: instrument(str(name), bool(before)),
-        )
+        with hold_interrupts():  # which may not be raised where C++ calls Python
+            self._call(
+                "run_instrumented",
+                _names(chosen),
+                as_tensors(inputs),
+                lambda name, before: instrument(str(name), bool(before)),
+            )
 
     def copied(self, chosen: Models, inputs: Sequence[Bound]) -> Tensors:
         """Check inputs, and return them with those in host memory copied."""
@@ -152,13 +154,11 @@ class Session:
         """
         return tuple(self.kinds[device] for device in self._call("stages"))
 
-    def run_first_stage(self, inputs: Sequence[Bound]) -> Any:
-        """Run the first stage on a frame's inputs; return what the next takes."""
-        return self._call("run_first_stage", as_tensors(inputs))
-
-    def run_stage(self, number: int, frame: Any) -> Any:
-        """Run a stage on what the one before it made."""
-        return self._call("run_stage", number, frame)
+    def run_stage(self, number: int, given: Any) -> Any:
+        """Run a stage on a frame's inputs, or on what the stage before it made of them."""
+        if number == 0:
+            return self._call("run_first_stage", as_tensors(given))
+        return self._call("run_stage", number, given)
 
     def results_of(self, frame: Any, wanted: Mapping[int, str]) -> Tensors:
         """Return the last stage's results, the caller's own like those of :meth:`run`."""
@@ -185,6 +185,12 @@ class Session:
     def recorded(self, function: str) -> list[tuple[tuple[int, ...], ...]]:
         """Return the shapes of which runs of an entry replay a recording, on the first machine."""
         return [tuple(map(tuple, shapes)) for shapes in self._call("recorded", function)]
+
+    @property
+    def machines(self) -> tuple[int, int]:
+        """How many runs may happen at the same time, and virtual machines made until now."""
+        count, made = self._call("machines")
+        return int(count), int(made)
 
     def window_bytes(self) -> tuple[int, ...]:
         """Sizes of the windows that parts of weights are copied to."""

@@ -44,11 +44,15 @@ class Reader {
     for (const char* name : {kManifest, kLibrary, kWeights}) {
       if (!members_.count(name)) throw Damage("it has no " + std::string(name));
     }
-    if (members_[kManifest].nbytes > kMostManifest) throw Damage("the manifest is too long");
-    artifact_->manifest = source.ReadAll(members_[kManifest]);
+    const Member& manifest = members_[kManifest];
+    if (manifest.content.nbytes > kMostManifest) throw Damage("the manifest is too long");
+    artifact_->manifest = source.ReadAll(manifest.content);
+    if (Crc32(artifact_->manifest) != manifest.checksum) {
+      throw Damage("the checksum of manifest.json does not match");
+    }
   }
 
-  Span weights() const { return members_.at(kWeights); }
+  Span weights() const { return members_.at(kWeights).content; }
 
   /*! \brief Read the manifest, and check all that it has checksums of. */
   void ReadMembers(char* copy_of_weights) {
@@ -59,7 +63,7 @@ class Reader {
     artifact_->library = ReadCode(kLibrary);
     if (members_.count(kSmaller)) artifact_->smaller = ReadCode(kSmaller);
     if (members_.count(kPrograms)) {
-      artifact_->programs.reserve(members_[kPrograms].nbytes);
+      artifact_->programs.reserve(members_[kPrograms].content.nbytes);
       Check(kPrograms, [this](const char* data, size_t nbytes) {
         artifact_->programs.append(data, nbytes);
       });
@@ -121,7 +125,7 @@ class Reader {
 
   void Check(const char* name, const std::function<void(const char*, size_t)>& use) const {
     Sha256 digest;
-    source_.ForEachChunk(members_.at(name), [&](const char* data, size_t nbytes) {
+    source_.ForEachChunk(members_.at(name).content, [&](const char* data, size_t nbytes) {
       digest.Update(data, nbytes);
       use(data, nbytes);
     });
@@ -169,7 +173,7 @@ class Reader {
 
   const ByteSource& source_;
   Artifact* artifact_;
-  std::map<std::string, Span> members_;
+  std::map<std::string, Member> members_;
   std::optional<JsonValue> manifest_;
   std::vector<std::pair<std::string, JsonValue>> checksums_;
 };
@@ -219,7 +223,7 @@ void Artifact::Release(size_t index) const {
 
 std::shared_ptr<Artifact> OpenArtifact(int fd, const std::string& path, bool copy) {
   return Opened(path, [&](Artifact* artifact) {
-    const struct stat status = SettledStatus(fd);
+    const struct stat status = SettledStatus(fd, path);
     if (!S_ISREG(status.st_mode)) {
       throw std::system_error(S_ISDIR(status.st_mode) ? EISDIR : ESPIPE, std::generic_category());
     }

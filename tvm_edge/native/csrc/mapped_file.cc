@@ -27,6 +27,7 @@ namespace {
 
 constexpr size_t kRequest = 128 << 10;  // default of Linux's bound of one request
 constexpr int64_t kTickNs = 20000000;   // two of the slowest kernels'
+constexpr int kMostTicks = 10;
 
 size_t PageBytes() {
   static const size_t bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -58,19 +59,21 @@ Files& files() {
 
 }  // namespace
 
-struct stat SettledStatus(int fd) {
+struct stat SettledStatus(int fd, const std::string& name) {
   // File systems keep the time by the kernel's tick: of two writes in one, only the first changes
   // it.
   struct stat status;
-  while (true) {
+  for (int tick = 0; tick < kMostTicks; ++tick) {
     if (fstat(fd, &status)) throw std::system_error(errno, std::generic_category());
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     const int64_t age = Nanoseconds(now) - Nanoseconds(status.st_mtim);
     if (age < 0 || age >= kTickNs) return status;
-    const struct timespec tick{0, kTickNs};
-    nanosleep(&tick, nullptr);
+    const struct timespec wait{0, kTickNs};
+    nanosleep(&wait, nullptr);
   }
+  ThrowArtifact("somebody writes to " + Quoted(name) +
+                "; load it when it is whole, and replace files by renaming others");
 }
 
 std::shared_ptr<MappedFile> MappedFile::Map(int fd, std::string name, const struct stat& since) {

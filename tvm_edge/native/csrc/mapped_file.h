@@ -84,7 +84,10 @@ class MappedFile {
 /*! \brief The file that is mapped at an address, if one of ours is. */
 std::shared_ptr<MappedFile> MappedFileAt(const void* address);
 
-/*! \brief Status of a file whose time of writing any later write changes. */
-struct stat SettledStatus(int fd);
+/*!
+ * \brief Status of a file whose time of writing any later write changes.
+ * \throws ffi::Error An ArtifactError: somebody goes on writing to it.
+ */
+struct stat SettledStatus(int fd, const std::string& name);
 
 }  // namespace tvm_edge

@@ -38,7 +38,9 @@ void MemoryFile::Append(const void* data, size_t nbytes) {
     const ssize_t count = write(fd_, bytes, nbytes);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
-      Throw(kMemoryError, "there is no memory for code: " + std::string(std::strerror(errno)));
+      ThrowArtifact("cannot keep the artifact's code in a file in memory: " +
+                    std::string(std::strerror(errno)) +
+                    "; free some memory, or raise the limit of file sizes (ulimit -f)");
     }
     bytes += count;
     nbytes -= static_cast<size_t>(count);

@@ -210,6 +210,10 @@ ffi::Module ModuleOf(const std::shared_ptr<Session>& session) {
   made["streams"] = Typed([session] { return session->streams(); });
   made["recording_failure"] =
       Typed([session] { return ffi::String(session->RecordingFailure()); });
+  made["machines"] = Typed([session] {
+    return ffi::Shape({static_cast<int64_t>(session->machine_count()),
+                       static_cast<int64_t>(session->machines_made())});
+  });
   made["recorded"] = Typed([session](ffi::String function) {
     ffi::Array<ffi::Array<ffi::Shape>> found;
     for (const Shapes& shapes : session->Recorded(function)) {

@@ -126,6 +126,7 @@ std::shared_ptr<VirtualMachine> Session::MakeVirtualMachine() const {
   for (const auto& device : devices_) {
     if (!device->is_host()) others.push_back(device->handle());
   }
+  ++machines_made_;
   return std::make_shared<VirtualMachine>(code_, others);
 }
 

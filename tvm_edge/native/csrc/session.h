@@ -148,6 +148,9 @@ class Session {
   std::string RecordingFailure() const;
   /*! \brief Shapes that an entry's runs replay a recording of; of the first machine, for tests. */
   std::vector<Shapes> Recorded(const std::string& function);
+  /*! \brief How many runs may happen at the same time, and virtual machines made until now. */
+  size_t machine_count() const { return machines_.size(); }
+  size_t machines_made() const { return machines_made_; }
   std::vector<int64_t> WindowBytes() const { return stream_->window_bytes(); }
 
   /*! \throws ffi::Error A DeviceUnavailableError. */
@@ -196,6 +199,7 @@ class Session {
   std::unique_ptr<SeenShapes> shapes_;
   std::vector<std::unique_ptr<Machine>> machines_;
   std::atomic<size_t> turn_{0};
+  mutable std::atomic<size_t> machines_made_{0};
   std::once_flag stages_found_;
   std::vector<Stage> stages_;
   pid_t process_;

@@ -1,6 +1,7 @@
 #include "zip_archive.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace tvm_edge {
@@ -125,10 +126,27 @@ Span ContentOf(const ByteSource& source, const std::string& name, const Entry& e
 
 }  // namespace
 
-std::map<std::string, Span> StoredMembers(const ByteSource& source) {
+uint32_t Crc32(std::string_view content) {
+  static const auto table = [] {
+    std::array<uint32_t, 256> made{};
+    for (uint32_t i = 0; i < 256; ++i) {
+      uint32_t value = i;
+      for (int bit = 0; bit < 8; ++bit) value = value >> 1 ^ (value & 1 ? 0xedb88320u : 0);
+      made[i] = value;
+    }
+    return made;
+  }();
+  uint32_t checksum = ~0u;
+  for (char c : content) {
+    checksum = checksum >> 8 ^ table[(checksum ^ static_cast<unsigned char>(c)) & 0xff];
+  }
+  return ~checksum;
+}
+
+std::map<std::string, Member> StoredMembers(const ByteSource& source) {
   const Directory found = FindDirectory(source);
   const Record directory(source.ReadAll(found.span));
-  std::map<std::string, Span> members;
+  std::map<std::string, Member> members;
   size_t at = 0;
   for (uint64_t i = 0; i < found.entries; ++i) {
     if (!directory.Begins(at, "PK\1\2")) throw Damage("the archive's directory is damaged");
@@ -140,7 +158,7 @@ std::map<std::string, Span> StoredMembers(const ByteSource& source) {
     if (directory.At<uint16_t>(at + 10) != 0 || entry.stored != entry.size) {
       throw Damage(name + " is compressed");
     }
-    members[name] = ContentOf(source, name, entry);
+    members[name] = {ContentOf(source, name, entry), directory.At<uint32_t>(at + 16)};
     at += kEntryBytes + name_bytes + extra_bytes + directory.At<uint16_t>(at + 32);
   }
   return members;
