@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from tvm_edge.errors import ArtifactError, InputError
 from tvm_edge.library_path import library_path
 from tvm_edge.runtime.artifact import read_artifact
+from tvm_edge.runtime.devices import DEVICES
 from tvm_edge.runtime.info import read_info
 
 __all__ = ["write_bundle"]
@@ -53,7 +55,8 @@ def write_bundle(
 
     source, target = Path(artifact), Path(folder)
     info = read_info(read_artifact(source))
-    libraries, package = _libraries(site_packages, "cuda" in info.devices.kinds)
+    more = [name for kind in info.devices.kinds for name in DEVICES[kind].libraries]
+    libraries, package = _libraries(site_packages, more)
     _check_machines(source, str(info.target["architecture"]), libraries)
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -81,7 +84,9 @@ def write_bundle(
     return target
 
 
-def _libraries(site_packages: str | os.PathLike[str] | None, cuda: bool) -> tuple[list[Path], Path]:
+def _libraries(
+    site_packages: str | os.PathLike[str] | None, more: Sequence[str]
+) -> tuple[list[Path], Path]:
     """Libraries of an installation, and its folder of the native runtime."""
     if site_packages is None:
         import tvm
@@ -98,7 +103,7 @@ def _libraries(site_packages: str | os.PathLike[str] | None, cuda: bool) -> tupl
         package / "lib" / _RUNTIME,
         tvm_lib / "libtvm_runtime.so",
         ffi_lib / "libtvm_ffi.so",
-        *([tvm_lib / "libtvm_runtime_cuda.so"] if cuda else []),
+        *(tvm_lib / name for name in more),
     ]
     for path in (*names, package / "bin" / "tvm-edge-run"):
         if not path.is_file():

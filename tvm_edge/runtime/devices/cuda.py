@@ -24,6 +24,7 @@ class CudaDevice(RuntimeDevice):
     names = ("cuda",)
     dlpack_type = DLDeviceType.kDLCUDA
     needs = "an NVIDIA GPU with its driver"
+    libraries = ("libtvm_runtime_cuda.so",)
 
     def open(self) -> None:
         if not tvm.runtime.enabled(self.kind):

@@ -34,6 +34,8 @@ class RuntimeDevice:
         DLPack's number of the kind.
     needs : str
         Hardware and driver that it takes, for messages.
+    libraries : tuple of str
+        Libraries of TVM's that it takes beside the runtime's, by their file names.
     is_host : bool
         Whether it is the CPU that the process runs on.
     handle : tvm.runtime.Device
@@ -43,6 +45,7 @@ class RuntimeDevice:
     names: ClassVar[tuple[str, ...]]
     dlpack_type: ClassVar[int]
     needs: ClassVar[str]
+    libraries: ClassVar[tuple[str, ...]] = ()
     is_host: ClassVar[bool] = False
 
     def __init__(self, index: int = 0) -> None:
