@@ -8,7 +8,7 @@ from typing import Any
 
 import tvm_ffi
 
-__all__ = ["overridden"]
+__all__ = ["overridden", "without_shared_memory"]
 
 
 @contextmanager
@@ -20,3 +20,14 @@ def overridden(name: str, around: Callable[[Any], Any]) -> Iterator[None]:
         yield
     finally:
         tvm_ffi.register_global_func(name, original, override=True)
+
+
+@contextmanager
+def without_shared_memory() -> Iterator[None]:
+    """Context in which the host may not write an OpenCL device's memory while kernels run."""
+
+    def info(device_info: Any) -> Any:
+        return lambda device: {**dict(device_info(device).items()), "memory": "buffer"}
+
+    with overridden("tvm_edge.opencl.device_info", info):
+        yield

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import tvm_edge
-from tests.global_functions import overridden
+from tests.global_functions import overridden, without_shared_memory
 from tests.onnx_models import reference, relative_error
 from tests.runtime.support import memory_cgroup, rewrite_artifact, run_child
 from tests.runtime.weight_stream.conftest import LAYERS, WEIGHTS_MIB, WINDOW_MIB
@@ -147,12 +147,9 @@ def test_a_gpu_with_memory_of_its_own_has_one_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
 
-    def without_shared_memory(device_info: Any) -> Any:
-        return lambda device: {**dict(device_info(device).items()), "memory": "buffer"}
-
     before = opencl.memory()["in_use"]
     opencl.reset_peak()
-    with overridden("tvm_edge.opencl.device_info", without_shared_memory):
+    with without_shared_memory():
         model = tvm_edge.load(streamed["opencl"])
         for seed in range(2):
             values = {"x": x["x"] + np.float32(seed)}
