@@ -75,6 +75,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "boards": Benchmark("benchmarks.tuning.boards", "cloudpickle, psutil, tornado"),
     "records": Benchmark("benchmarks.tuning.records"),
     "startup": Benchmark("benchmarks.runtime.startup", "an installed tvm-edge"),
+    "native": Benchmark("benchmarks.runtime.native", "onnx, g++"),
     "compilations": Benchmark("benchmarks.runtime.compilations"),
     "interrupts": Benchmark("benchmarks.runtime.interrupts", "onnx, a C++ compiler"),
     "kills": Benchmark("benchmarks.runtime.kills", "onnx, a C++ compiler, OpenCL"),

@@ -18,9 +18,9 @@ import pytest
 import tvm
 
 import tvm_edge
+from tests.global_functions import overridden
 from tests.mounts import Mount, mounting
 from tests.onnx_models import conv_relu, random_input
-from tvm_edge import opencl
 from tvm_edge.compiler import compilation, kernel_objects, parallel_fusion
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 
@@ -198,9 +198,10 @@ def pocl_as_written() -> None:
 
 
 @pytest.fixture
-def own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_memory() -> Iterator[None]:
     """An OpenCL device that is the CPU gets copies of weights, as others do."""
-    monkeypatch.setattr(opencl, "borrow", lambda *_: None)
+    with overridden("tvm_edge.opencl.borrow", lambda _borrow: lambda *_: None):
+        yield
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ _BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(
     r"(?:tvm_edge|relay_passes|schedules|tests|benchmarks|examples|docs|tools|tuning_logs)/[\w./-]*"
 )
-_NAME = re.compile(r"\btvm_edge(?:\.[A-Za-z]\w*)+")
+_NAME = re.compile(r"\btvm_edge(?!\.(?:h|hpp|pc)\b)(?:\.[A-Za-z]\w*)+")  # headers are none
 _ZOO = re.compile(r"\bzoo:([a-z]\w*)")
 _ENVIRONMENT = re.compile(r"\bTVM_EDGE_\w+")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*")

@@ -61,7 +61,6 @@ def open_machine(path: Path) -> tuple[Any, Any]:
     from tvm_edge.runtime.artifact import read_artifact
     from tvm_edge.runtime.devices import open_device
     from tvm_edge.runtime.info import read_info
-    from tvm_edge.runtime.library import load_library
 
     artifact = read_artifact(path)
     plan = read_info(artifact).devices
@@ -69,8 +68,8 @@ def open_machine(path: Path) -> tuple[Any, Any]:
     weights = zip(artifact.weights, plan.weights, strict=True)
     # TVM appends the CPU by itself.
     own = [device.handle for device in devices if not device.is_host]
-    machine = VirtualMachine(load_library(path.stem, artifact.library), own or tvm.cpu())
-    return machine, tvm_ffi.Array([tvm.runtime.tensor(w, devices[d].handle) for w, d in weights])
+    machine = VirtualMachine(artifact.module(), own or tvm.cpu())
+    return machine, tvm_ffi.Array([w.copyto(devices[d].handle) for w, d in weights])
 
 
 def machine_us(path: Path, target: str, inputs: Mapping[str, Any], calls: int = CALLS) -> float:

@@ -85,12 +85,11 @@ def why_not_captured(path: Path) -> str:
     """Reason that keeps an artifact's runs out of a CUDA graph; empty if there is none."""
     from tvm_edge.runtime.artifact import read_artifact
     from tvm_edge.runtime.info import read_info
-    from tvm_edge.runtime.library import load_library
 
     artifact = read_artifact(path)
     if len(read_info(artifact).devices.kinds) > 1:
         return "a part runs on the CPU"
-    code = load_library(path.stem, artifact.library)["as_text"]()
+    code = artifact.module()["as_text"]()
     return next((reason for function, reason in _READ.items() if function in code), "")
 
 

@@ -142,12 +142,8 @@ def _memory() -> dict[str, float]:
 
 def _forget(model: Any, path: Path) -> None:
     """Have the system drop the pages of a file, which it keeps while they are mapped."""
-    from tvm_edge.runtime.mapped_file import mapped_file
-
-    for weight in model._weights:
-        file = mapped_file(weight.data_ptr())
-        if file is not None:
-            file.drop(file.address, len(file))
+    for index in range(len(model._weights)):
+        model._artifact.native["release"](index)
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from tvm_edge.relay_passes.ir.expressions import all_bindings, bindings_of, is_call, with_blocks
-from tvm_edge.runtime.captures import RECORDING
+from tvm_edge.runtime.entry import RECORDING
 
 __all__ = ["AnnounceRecordings", "calls_region"]
 
@@ -21,7 +21,7 @@ class AnnounceRecordings:
     """Begin what ``RewriteCUDAGraph`` lifts to be recorded with a call of the runtime.
 
     TVM calls a lifted function twice when a run first comes to it, to warm up and to record, and
-    never again: :mod:`tvm_edge.runtime.captures` has the GPU's driver for that run by then, and
+    never again: ``captures.cc`` has the GPU's driver for that run by then, and
     replays cost nothing.
     """
 

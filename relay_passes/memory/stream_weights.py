@@ -2,7 +2,7 @@
 
 A pass marks a constant as streamed; what runs in between sees a tensor that nobody knows the values
 of. After the schedules each mark becomes a call of the runtime
-(:mod:`tvm_edge.runtime.weight_stream`), right before the kernel that reads the constant.
+(``native/csrc/weight_stream.cc``), right before the kernel that reads the constant.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm_edge.relay_passes.ir.expressions import KERNEL_CALLS, bindings_of, is_c
 from tvm_edge.relay_passes.ir.vdevices import on_vdevice, vdevice_of, vdevices_of
 from tvm_edge.relay_passes.place.label_operators import operands
 from tvm_edge.runtime.devices import is_host
-from tvm_edge.runtime.weight_stream import NEXT_PART, UPLOAD_PART
+from tvm_edge.runtime.entry import NEXT_PART, UPLOAD_PART
 
 __all__ = [
     "StreamWeights",

@@ -217,7 +217,7 @@ def test_kernels_run_in_any_pieces(pieces: int, ssd: Path) -> None:
     artifact = read_artifact(ssd)
     names = [output.name for output in read_info(artifact).outputs]
     library = ssd.with_name(f"{pieces}.so")
-    library.write_bytes(artifact.library)
+    library.write_bytes(artifact.code())
     with launched_in_pieces(pieces):
         machine = VirtualMachine(tvm_ffi.load_module(library), tvm.cpu())
     weights = tvm_ffi.Array([tvm.runtime.tensor(weight) for weight in artifact.weights])

@@ -40,7 +40,7 @@ for sanitizer in $runs; do
   echo "== $sanitizer"
   # setarch: ThreadSanitizer's shadow does not fit all layouts of a randomised address space.
   # shellcheck disable=SC2086
-  TVM_EDGE_OPENCL_RUNTIME=$build/$sanitizer/libtvm_edge_opencl.so TVM_EDGE_TEST_SANITIZE=$sanitizer \
+  TVM_EDGE_RUNTIME=$build/$sanitizer/libtvm_edge_runtime.so.0 TVM_EDGE_TEST_SANITIZE=$sanitizer \
     LD_PRELOAD=$preload setarch -R "$python" -X faulthandler -m pytest -q --capture=sys \
     -p no:cacheprovider -c /dev/null \
     --rootdir "$root" --confcutdir "$here" $files

@@ -68,7 +68,7 @@ def test_import_opens_no_library_and_touches_nothing_else(
     assert (opened, exists, opened_then) == ("False", "True", "True")
     for module in modules.split():
         assert module == "tvm_edge" or module.startswith(
-            ("tvm_edge.opencl", "tvm_edge._version", "tvm_edge.errors")
+            ("tvm_edge.opencl", "tvm_edge._version", "tvm_edge.errors", "tvm_edge.library_path")
         ), module
 
 

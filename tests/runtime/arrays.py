@@ -63,3 +63,8 @@ class OldProducer(Producer):
     def __dlpack__(self, stream: Any = None) -> Any:  # type: ignore[override]
         self.asked.append({"stream": stream})
         return self.data.__dlpack__()
+
+
+def placed_inputs(model: tvm_edge.CompiledModel, inputs: dict[str, Any]) -> Any:
+    """Inputs where kernels take them."""
+    return model._session.place(model._every, model._every.bind(inputs, model._input_devices))

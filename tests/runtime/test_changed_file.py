@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,9 +25,9 @@ def path(artifact: Path, tmp_path: Path) -> Path:
 
 def weight_at(path: Path) -> int:
     """Place of a byte of the first weight in the file."""
-    opened = read_artifact(path)
-    assert opened.mapping is not None
-    return int(opened.weights[0].ctypes.data - opened.mapping.address)
+    with zipfile.ZipFile(path) as archive:
+        begin = path.read_bytes().index(archive.read("weights.bin"))
+        return begin + int(json.loads(archive.read("manifest.json"))["weights"][0]["offset"])
 
 
 def write_in_place(path: Path, place: int) -> None:
@@ -77,9 +79,8 @@ def test_a_write_within_a_tick_of_the_last_one_is_noticed(path: Path) -> None:
     path.write_bytes(path.read_bytes())
     opened = read_artifact(path)
     write_in_place(path, place)
-    assert opened.mapping is not None
     with pytest.raises(ArtifactError, match="was written to"):
-        opened.mapping.check()
+        opened.check()
 
 
 LOADS = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tvm
 
@@ -13,46 +12,12 @@ from tools.static_counts import Module, device_kinds
 from tvm_edge.errors import DeviceUnavailableError, InputError
 from tvm_edge.runtime.devices import (
     DEVICES,
-    RuntimeDevice,
     device_index,
-    device_of,
     is_host,
     open_device,
-    to_numpy,
 )
 
 RUNTIME = Path(__file__).parents[2] / "tvm_edge/runtime"
-
-
-@pytest.fixture(params=list(DEVICES))
-def device(request: pytest.FixtureRequest) -> RuntimeDevice:
-    """Each kind's first device, where it is here."""
-    found = device_of(request.param)
-    if not found.exists:
-        pytest.skip(f"no {request.param} device on this machine")
-    return found
-
-
-def test_an_input_is_placed_and_comes_back(device: RuntimeDevice) -> None:
-    values = np.arange(24, dtype="float32").reshape(2, 3, 4)
-    device.open()
-    placed = device.place(values)
-    assert placed.device == device.handle
-    values += 1.0 if not device.is_host else 0.0  # the array is the caller's again
-    expected = np.arange(24, dtype="float32").reshape(2, 3, 4)
-    np.testing.assert_array_equal(to_numpy(placed), expected)
-    again = device.place(placed)
-    assert again.data_ptr() == placed.data_ptr()
-
-
-def test_a_tensor_elsewhere_is_shared_or_copied(device: RuntimeDevice) -> None:
-    tensor = tvm.runtime.tensor(np.ones((64,), "float32"))
-    shared = device.share(tensor)
-    assert (shared is not None) == device.reads_host_memory
-    with device.driver(), device.default_stream():
-        copy = device.upload(tensor)
-        device.sync()
-    np.testing.assert_array_equal(to_numpy(copy), np.ones((64,), "float32"))
 
 
 def test_the_host_is_always_here_and_the_only_one() -> None:

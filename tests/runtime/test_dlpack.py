@@ -15,7 +15,17 @@ from onnx import TensorProto, helper
 
 import tvm_edge
 from tests.onnx_models import make_model
-from tests.runtime.arrays import CPU, CUDA, SHAPE, OldProducer, Producer, aligned, operator, values
+from tests.runtime.arrays import (
+    CPU,
+    CUDA,
+    SHAPE,
+    OldProducer,
+    Producer,
+    aligned,
+    operator,
+    placed_inputs,
+    values,
+)
 from tvm_edge import InputError
 
 
@@ -144,7 +154,7 @@ def test_aligned_host_data_is_not_copied(doubled: tvm_edge.CompiledModel, read_o
     if read_only:
         array.flags.writeable = False
     for value in (array, Producer(array)):
-        (placed,) = doubled._session.place(doubled._bind({"x": value}))
+        (placed,) = placed_inputs(doubled, {"x": value})
         assert placed.data_ptr() == array.ctypes.data
 
 

@@ -11,7 +11,7 @@ from onnx import helper
 
 import tvm_edge
 from tests.onnx_models import make_model
-from tests.runtime.arrays import SHAPE, Producer, operator, values
+from tests.runtime.arrays import SHAPE, Producer, operator, placed_inputs, values
 from tests.runtime.support import run_python
 from tvm_edge import InputError
 
@@ -25,7 +25,7 @@ def on_gpu(gpu: str) -> tvm_edge.CompiledModel:
 def test_tensors_of_the_device(on_gpu: tvm_edge.CompiledModel, gpu: str) -> None:
     device = tvm.device(gpu, 0)
     on_device = tvm.runtime.tensor(values(), device)
-    (placed,) = on_gpu._session.place(on_gpu._bind({"x": on_device}))
+    (placed,) = placed_inputs(on_gpu, {"x": on_device})
     assert placed.data_ptr() == on_device.data_ptr()
     for value in (on_device, values(), tvm.runtime.tensor(values()), Producer(on_device)):
         np.testing.assert_array_equal(on_gpu.run({"x": value})["y"], 2 * values())

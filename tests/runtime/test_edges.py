@@ -6,7 +6,6 @@ import copy
 import pickle
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from tests.marks import needs_opencl
 from tests.onnx_models import conv_relu
 from tests.runtime.support import in_forked_child, rewrite_artifact
 from tvm_edge import ArtifactError, DeviceUnavailableError, InputError
+from tvm_edge.runtime.session import Session
 
 
 @pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -73,7 +73,7 @@ def test_opencl_after_a_fork_is_in_the_error_tree(tmp_path: Path, image: np.ndar
 
 
 def test_submissions_wait_for_room(
-    compiled_small: tvm_edge.CompiledModel, image: np.ndarray
+    compiled_small: tvm_edge.CompiledModel, image: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each that is pending keeps a copy of its inputs: a hundred thousand filled memory."""
     expected = compiled_small.run({"data": image})["pooled"]
@@ -84,12 +84,18 @@ def test_submissions_wait_for_room(
         submitted.set()
 
     thread = threading.Thread(target=one_more)
-    with ExitStack() as stack:
-        for machine in compiled_small._session._machines:  # nothing runs meanwhile
-            stack.enter_context(machine.lock)
+    may_run, run = threading.Event(), Session.run
+
+    def held_up(*arguments: Any) -> Any:
+        assert may_run.wait(30)
+        return run(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "run", held_up)
         futures += [compiled_small.run_async({"data": image}, max_pending=3) for _ in range(3)]
         thread.start()
         assert not submitted.wait(0.2), "it did not wait"
+        may_run.set()
     thread.join(30)
     for future in futures:
         np.testing.assert_array_equal(future.result()["pooled"], expected)

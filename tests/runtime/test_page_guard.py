@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -14,107 +12,10 @@ from onnx import helper
 
 import tvm_edge
 from tests.onnx_models import make_model, reference, relative_error
-from tests.runtime.support import run_child
 from tvm_edge import ArtifactError
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.runtime.mapped_file import MappedFile
 
 WIDTH = 1024
-SIZE = 1 << 20  # of a file without a model
-
-# A file of ours is mapped, one of somebody else's is cut and read.
-NOT_OURS = """
-import faulthandler, mmap, os, sys
-from pathlib import Path
-if sys.argv[2] == "handler":
-    faulthandler.enable()
-from tvm_edge.runtime.mapped_file import MappedFile
-path = Path(sys.argv[1])
-path.write_bytes(b"1" * 65536)
-with path.open("rb") as file:
-    ours = MappedFile(file, str(path))
-other = path.with_suffix(".other")
-other.write_bytes(b"1" * 65536)
-with other.open("rb") as file:
-    view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-os.truncate(other, 0)
-print("read", flush=True)
-view[0]
-"""
-
-
-# Somebody takes the signal after us, as LLVM does while a driver compiles with it.
-TAKEN = """
-import ctypes, os, signal, sys
-from pathlib import Path
-from tvm_edge.runtime.mapped_file import MappedFile
-path = Path(sys.argv[1])
-path.write_bytes(b"1" * 65536)
-with path.open("rb") as file:
-    ours = MappedFile(file, str(path))
-ctypes.CDLL(None).signal(signal.SIGBUS, ctypes.c_void_p(0))  # SIG_DFL
-ours.check()
-os.truncate(path, 0)
-print(ours[0])
-"""
-
-
-def mapped(path: Path) -> MappedFile:
-    path.write_bytes(b"\x01" * SIZE)
-    with path.open("rb") as file:
-        return MappedFile(file, str(path))
-
-
-def test_what_is_cut_away_reads_as_zeros(tmp_path: Path) -> None:
-    file = mapped(tmp_path / "pages")
-    view = np.frombuffer(file, np.uint8)
-    os.truncate(tmp_path / "pages", SIZE // 2)
-    with pytest.raises(ArtifactError, match=f"was cut from {SIZE} to {SIZE // 2} bytes"):
-        file.check()
-    assert view[: SIZE // 2].all()
-    assert not view[SIZE // 2 :].any()
-    assert view[: SIZE // 2].all()  # what is there still was not replaced
-
-
-def write_back(path: Path, times: os.stat_result) -> None:
-    """As a copy that keeps the time of writing does, which is no sign of a change then."""
-    path.write_bytes(b"\x01" * SIZE)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-
-def test_what_was_read_as_zeros_is_not_forgotten(tmp_path: Path) -> None:
-    path = tmp_path / "pages"
-    file, other = mapped(path), mapped(tmp_path / "other")
-    view = np.frombuffer(file, np.uint8)
-    times = path.stat()
-    os.truncate(path, 0)
-    write_back(path, times)
-    file.check()  # nobody has read it meanwhile
-    assert view.all()
-    os.truncate(path, 0)
-    assert not view[-1]
-    write_back(path, times)
-    with pytest.raises(ArtifactError, match="as long as it was again; load it anew"):
-        file.check()
-    other.check()
-    # Nor does it cling to whatever is mapped there next.
-    del view, file
-    for number in range(4):
-        mapped(tmp_path / f"new{number}").check()
-
-
-@pytest.mark.parametrize("before", ["handler", "nothing"])
-def test_the_files_of_others_are_not_guarded(tmp_path: Path, before: str) -> None:
-    done = run_child(["-c", NOT_OURS, str(tmp_path / "ours"), before])
-    assert done.stdout == "read\n", done.stderr
-    assert done.returncode == -signal.SIGBUS
-    assert ("Bus error" in done.stderr) == (before == "handler")
-
-
-def test_the_signal_is_taken_back(tmp_path: Path) -> None:
-    """At the latest when a run begins."""
-    done = run_child(["-c", TAKEN, str(tmp_path / "ours")])
-    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +35,6 @@ def dense() -> onnx.ModelProto:
 def test_a_file_that_is_cut_under_a_kernel(
     dense: onnx.ModelProto,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     target: str,
     weights: str,
 ) -> None:
@@ -148,21 +48,17 @@ def test_a_file_that_is_cut_under_a_kernel(
     assert bool(model.report.splits) == (weights == "in parts")
     expected = model.run(x)["y"]
 
-    # The last thing that happens to a file before kernels read it.
-    name = "is_in_memory" if weights == "in parts" else "check"
-    original, calls = getattr(MappedFile, name), []
+    cut = False
 
-    def and_cut(self: MappedFile, *arguments: Any) -> Any:
-        result = original(self, *arguments)
-        calls.append(result)
-        if len(calls) == 1:
+    def cut_under_it(_kernel: str, before: bool) -> None:
+        nonlocal cut
+        if before and not cut:
             os.truncate(path, 1 << 16)
-        return result
+            cut = True
 
-    with monkeypatch.context() as patch:
-        patch.setattr(MappedFile, name, and_cut)
-        with pytest.raises(ArtifactError, match="was cut from"):
-            model.run(x)
+    with pytest.raises(ArtifactError, match="was cut from"):
+        model._session.run_instrumented(model._every, [x["x"]], cut_under_it)
+    assert cut
     path.write_bytes(content)
     with pytest.raises(ArtifactError, match="load it anew"):
         model.run(x)

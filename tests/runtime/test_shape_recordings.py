@@ -19,7 +19,6 @@ from tests.onnx_models import make_model, random_input, reference, relative_erro
 from tests.opencl.support import build_shim
 from tests.runtime.support import run_python
 from tvm_edge import opencl
-from tvm_edge.runtime import shape_recordings
 from tvm_edge.runtime.entry import KERNEL_BY_KERNEL, by_shape, part_sizes
 
 SHAPES = [(1, 4, 8, 8), (1, 4, 9, 17), (2, 4, 12, 5), (1, 4, 16, 16)]
@@ -96,8 +95,7 @@ def test_on_cuda() -> None:
     for seed in range(4):
         for shape in SHAPES:
             check(model, shape, seed)
-    recordings = model._session._machines[0].recordings["main"]
-    assert recordings is not None and set(recordings.recorded) == {(s,) for s in SHAPES}
+    assert set(model._session.recorded("main")) == {(s,) for s in SHAPES}
 
 
 def test_results_are_the_callers(model: tvm_edge.CompiledModel) -> None:
@@ -143,20 +141,20 @@ def test_warm_up_leaves_nothing_to_record(model: tvm_edge.CompiledModel) -> None
     assert after[0] == before[0] and after[1] > before[1]
 
 
-def test_recordings_are_bounded(
-    model: tvm_edge.CompiledModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+MOST = 32  # recordings kept (native/csrc/shape_recordings.cc)
+
+
+def test_recordings_are_bounded(model: tvm_edge.CompiledModel) -> None:
     """So is their memory: that of the largest shape, however many come."""
-    monkeypatch.setattr(shape_recordings, "_MOST", 3)
-    monkeypatch.setattr(shape_recordings, "_MOST_NOTED", 4)
-    widths = range(4, 24)
+    widths = range(4, 4 + MOST + 4)
     live = []
-    for _ in range(3):
+    for _ in range(2):
         for width in reversed(widths):
             for seed in range(2):
                 check(model, (1, 4, 8, width), seed)
         live.append(opencl.memory()["live"])
     assert max(live) <= live[0] + 2
+    assert len(model._session.recorded("main")) <= MOST
     before = counts()
     for width in range(6, 3, -1):  # the last that ran
         check(model, (1, 4, 8, width), 9)
@@ -164,16 +162,13 @@ def test_recordings_are_bounded(
     assert after[0] == before[0] and after[1] > before[1]
 
 
-def test_shapes_that_take_turns_are_not_recorded_each_time(
-    model: tvm_edge.CompiledModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shapes_that_take_turns_are_not_recorded_each_time(model: tvm_edge.CompiledModel) -> None:
     """More shapes than recordings: most runs launch kernel by kernel."""
-    monkeypatch.setattr(shape_recordings, "_MOST", 2)
-    shapes = [(1, 4, 8, width) for width in (12, 10, 8, 6)]
+    shapes = [(1, 4, 8, width) for width in range(MOST + 6, 4, -1)]
     for shape in shapes * 2:
         check(model, shape)
     before = counts()[0]
-    for seed in range(6):
+    for seed in range(2):
         for shape in shapes:
             check(model, shape, seed)
     assert counts()[0] == before

@@ -29,6 +29,8 @@ _COMMANDS = {
     "bench": ("Measure the latency of a model or artifact.", "bench"),
     "profile": ("Measure each kernel of a model or artifact.", "bench"),
     "analyze": ("Say what a model takes and what would run where.", "analyze"),
+    "bundle": ("Write a folder that runs an artifact without Python.", "bundle"),
+    "cmake-dir": ("Say where find_package(tvm_edge) looks.", "bundle"),
     "tune": ("Find the fastest kernels of a model and keep them as records.", "tune"),
     "db": ("List, show, check, merge and carry tuning records.", "db"),
     "cache": ("Show or clear the kernels that compilations have built.", "cache"),

@@ -26,7 +26,6 @@ from tvm_edge.relay_passes.memory.stream_weights import streamed_constant
 from tvm_edge.report import SplitInfo
 from tvm_edge.runtime.device_plan import STREAMED
 from tvm_edge.runtime.devices import is_host
-from tvm_edge.runtime.pinned_copies import BLOCKS_NBYTES
 from tvm_edge.schedules.base import workspace_of
 from tvm_edge.schedules.typical import evaluate
 
@@ -50,6 +49,7 @@ STREAM = "streamed"
 """In place of a device, for weights that are read part by part in every run."""
 
 _ALIGNMENT = 128  # of blocks of the OpenCL runtime
+_PINNED = 32 << 20  # two blocks that parts of weights come by (native/csrc/pinned_copies.cc)
 
 
 def weights_of_devices(weights: Iterable[Weight], kinds: Sequence[str]) -> dict[str, int]:
@@ -115,7 +115,7 @@ def windows(splits: Iterable[SplitInfo], resolved: ResolvedTarget) -> list[int]:
     """Return bytes of each window on a GPU that parts of streamed weights pass through.
 
     There are two where the host may write the device's memory at any time, else one
-    (:mod:`tvm_edge.runtime.weight_stream`). A CPU reads parts where they are mapped, also as an
+    (``native/csrc/weight_stream.cc``). A CPU reads parts where they are mapped, also as an
     OpenCL device.
     """
     if resolved.spec.on_cpu:
@@ -126,7 +126,7 @@ def windows(splits: Iterable[SplitInfo], resolved: ResolvedTarget) -> list[int]:
 
 def pinned(windows: Iterable[int], resolved: ResolvedTarget) -> int:
     """Return bytes of pinned host memory that copies to windows go through."""
-    return BLOCKS_NBYTES if resolved.facts.pins_memory and any(windows) else 0
+    return _PINNED if resolved.facts.pins_memory and any(windows) else 0
 
 
 def uploaded(weights: Iterable[Weight], kinds: Sequence[str]) -> list[int]:

@@ -7,19 +7,14 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-import tvm_ffi
+from tvm_edge.native.functions import native_function
 
-__all__ = ["expect_launches", "kernels_on_pool", "pool_counts", "use_pool"]
+__all__ = ["kernels_on_pool", "pool_counts", "use_pool"]
 
 
 @cache
 def _function(name: str) -> Any:
-    function = tvm_ffi.get_global_func(f"tvm_edge.pool.{name}", allow_missing=True)
-    if function is None:
-        import tvm  # noqa: F401  its import loads the library
-
-        function = tvm_ffi.get_global_func(f"tvm_edge.pool.{name}")
-    return function
+    return native_function(f"pool.{name}")
 
 
 @contextmanager
@@ -57,15 +52,6 @@ def use_pool(threads: int, cpus: Sequence[int], capacity: int, spin_us: int) -> 
         may use fewer CPUs by now.
     """
     return int(_function("use")(threads, list(cpus), capacity, spin_us * 1000))
-
-
-def expect_launches() -> None:
-    """Let workers of the calling thread's pool get up: a run begins.
-
-    Those sleep on whom no kernel of the run before wanted. Others look for its first kernel for at
-    most a millisecond.
-    """
-    _function("expect_launches")()
 
 
 def pool_counts() -> dict[str, int]:

@@ -1,50 +1,21 @@
 """The ``tvm.backends`` entry point: TVM calls :func:`autoload` while it is being imported.
 
-Nothing else of tvm_edge is imported here, and of TVM nothing at all: it is not ready yet.
+Of tvm_edge only what finds the library is imported, and of TVM nothing: it is not ready yet.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import sysconfig
-from pathlib import Path
+from tvm_edge.library_path import library_path, native_library
 
 __all__ = ["autoload", "library_path"]
 
-_NAME = "libtvm_edge_opencl.so"
-
-
-def library_path() -> Path:
-    """The runtime's shared library.
-
-    Raises
-    ------
-    FileNotFoundError
-        The package was copied or installed without being built.
-    """
-    chosen = os.environ.get("TVM_EDGE_OPENCL_RUNTIME")
-    here = Path(__file__).parent / _NAME
-    # An editable install leaves Python files in the checkout and puts what it builds here.
-    installed = Path(sysconfig.get_path("platlib"), "tvm_edge", "opencl", _NAME)
-    candidates = [Path(chosen)] if chosen else [here, installed]
-    for path in candidates:
-        if path.is_file():
-            return path
-    raise FileNotFoundError(
-        f"{' and '.join(map(str, candidates))}: not there, so TVM has no OpenCL; "
-        "install tvm-edge again: pip install --force-reinstall tvm-edge"
-    )
-
 
 def autoload() -> bool:
-    """Make ``tvm.opencl()`` and the worker pool work; does not look for devices yet.
+    """Make ``tvm.opencl()`` and the native runtime work; does not look for devices yet.
 
     Returns
     -------
     bool
         False if this TVM was built with OpenCL and keeps its own.
     """
-    library = ctypes.CDLL(str(library_path()))
-    library.TvmEdgeNativeRegister()
-    return bool(library.TvmEdgeOpenCLRegister())
+    return bool(native_library().TvmEdgeOpenCLRegister())

@@ -14,9 +14,10 @@ from tvm_edge.rpc.agent import Call
 from tvm_edge.rpc.agent_process import Request
 from tvm_edge.rpc.message import Message
 from tvm_edge.runtime.benchmark import BenchmarkResult
+from tvm_edge.runtime.dlpack import host_array
 from tvm_edge.runtime.frame_stream import FrameStream, Step
 from tvm_edge.runtime.info import ModelInfo
-from tvm_edge.runtime.inputs import bind_inputs
+from tvm_edge.runtime.inputs import as_tensors
 from tvm_edge.runtime.model_base import ModelBase
 from tvm_edge.runtime.models import Models
 from tvm_edge.runtime.profile import Profile
@@ -117,10 +118,11 @@ class RemoteModel(ModelBase):
         return self._request(function, chosen, arrays, inputs=inputs is not None, **values).values
 
     def _bound(self, inputs: Mapping[str, Any], chosen: Models) -> dict[str, np.ndarray]:
-        devices = [tvm.cpu()] * len(chosen.inputs)
-        bound = bind_inputs(chosen.inputs, chosen.given(inputs), devices)
+        devices = [tvm.cpu()] * len(self.inputs)
+        bound = chosen.bind(inputs, devices)
+        chosen.signature.bind(chosen.asked, as_tensors(bound))
         return {
-            spec.name: value if isinstance(value, np.ndarray) else value.numpy()
+            spec.name: value if isinstance(value, np.ndarray) else host_array(value)
             for spec, value in zip(chosen.inputs, bound, strict=True)
         }
 

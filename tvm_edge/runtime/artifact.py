@@ -16,28 +16,35 @@ An artifact holds native code: load only files you would also run.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import mmap
 import os
 import re
 import struct
-import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import tvm
 
-from tvm_edge.errors import ArtifactError, one_line
+from tvm_edge.errors import ArtifactError, InputError
 from tvm_edge.files import temporary_folder, whole_file
 from tvm_edge.interrupts import raise_pending_interrupt
-from tvm_edge.runtime.dlpack import numpy_dtype
-from tvm_edge.runtime.mapped_file import MappedFile, mapped_file
+from tvm_edge.native import native_function
+from tvm_edge.runtime.dlpack import numpy_dtype, share_array
 from tvm_edge.schema import check_types
 
-__all__ = ["FORMAT_VERSION", "Artifact", "read_artifact", "tensor_dtype", "write_artifact"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Artifact",
+    "artifact_bytes",
+    "read_artifact",
+    "tensor_dtype",
+    "write_artifact",
+]
 
 FORMAT_VERSION = 1
 
@@ -47,50 +54,73 @@ _SMALLER = "smaller.so"
 _TENSOR_ALIGNMENT = 64  # TVM's kAllocAlignment: kernels load whole cache lines
 _OWN_PAGES = 1 << 16  # bytes of a tensor whose pages hold nothing else, so that they can be dropped
 _CHUNK = 1 << 20
-_TICK_NS = 20_000_000  # two of the slowest kernels'
-_ADVICE = "copy or export it again"
 
 _NUMPY_TYPES = frozenset(np.dtype(code).name for code in "?bhilBHILefd")
 _OTHER_TYPES = re.compile(r"bfloat16|float[468]_\w+|u?int[24]")  # of ml_dtypes
 
 
-@dataclass(frozen=True)
 class Artifact:
-    """An opened artifact whose checksums hold.
+    """An opened artifact whose checksums hold; the file is mapped, and is in C++.
+
+    Parameters
+    ----------
+    name : str
+        For messages.
+    functions : tvm.runtime.Module
+        It in C++.
 
     Attributes
     ----------
-    path : Path
+    name : str
     manifest : dict
-    library : bytes
-        The shared library.
-    weights : tuple[np.ndarray, ...]
-        Views of the mapped file, read-only: the operating system may drop their pages. Or of the
-        copy.
-    programs : bytes
-        What :func:`tvm_edge.opencl.load_programs` takes; empty if there are none.
-    smaller : bytes
-        The shared library with smaller work-groups; empty if there is none.
-    mapping : MappedFile or None
-        The whole file; ``None`` of one that was copied.
+    native : tvm.runtime.Module
     """
 
-    path: Path
-    manifest: dict[str, Any]
-    library: bytes
-    weights: tuple[np.ndarray, ...]
-    programs: bytes
-    smaller: bytes
-    mapping: MappedFile | None
+    def __init__(self, name: str, functions: tvm.runtime.Module) -> None:
+        self.name, self.native = name, functions
+        self.manifest: dict[str, Any] = json.loads(
+            str(functions["manifest"]()), parse_constant=self._refuse_constant
+        )
 
-    def release(self, index: int) -> None:
-        """Take the pages of a weight out of this process's memory.
+    def _refuse_constant(self, name: str) -> None:
+        raise ArtifactError(
+            f"the manifest of {self.name!r} is damaged ({name} is no JSON); export it again"
+        )
 
-        Whoever reads the weight again gets its pages from the file. A copy stays.
+    @property
+    def weights(self) -> list[tvm.runtime.Tensor]:
+        """Tensors over the mapped file, read-only: the operating system may drop their pages.
+
+        Or over the copy.
         """
-        if self.mapping is not None:
-            weight = self.weights[index]
-            self.mapping.drop(weight.ctypes.data, weight.nbytes)
+        return list(self.native["weights"]())
+
+    @property
+    def programs(self) -> bytes:
+        """Programs for :func:`tvm_edge.opencl.load_programs`; empty if there are none."""
+        return bytes(self.native["programs"]())
+
+    @property
+    def has_smaller(self) -> bool:
+        """Whether there is a library with smaller work-groups."""
+        return bool(self.native["has_smaller"]())
+
+    def code(self, smaller: bool = False) -> bytes:
+        """The shared library, or the one with smaller work-groups."""
+        return bytes(self.native["code"](smaller))
+
+    def module(self, smaller: bool = False) -> tvm.runtime.Module:
+        """That library, loaded."""
+        return self.native["module"](smaller)
+
+    def check(self) -> None:
+        """Refuse a file that was written since.
+
+        Raises
+        ------
+        ArtifactError
+        """
+        self.native["check"]()
 
 
 def write_artifact(
@@ -100,6 +130,7 @@ def write_artifact(
     weights: Sequence[np.ndarray],
     programs: bytes = b"",
     link_smaller: Callable[[Path], None] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Path:
     """Write an artifact; the file appears whole or not at all.
 
@@ -116,6 +147,8 @@ def write_artifact(
         Built kernels; left out if empty.
     link_smaller : callable, optional
         Writes the library with smaller work-groups.
+    check : callable
+        Called before the file is there; what it raises is raised.
 
     Raises
     ------
@@ -125,16 +158,10 @@ def write_artifact(
     target = Path(path)
     try:
         with temporary_folder("export") as folder:
-            library = folder / _LIBRARY
-            link_library(library)
-            members = {_LIBRARY: library}
-            if link_smaller is not None:
-                members[_SMALLER] = folder / _SMALLER
-                link_smaller(members[_SMALLER])
+            members = _linked(folder, link_library, link_smaller)
             with whole_file(target) as file:
                 _write_members(file, manifest, members, weights, programs)
-                for source in filter(None, (mapped_file(w.ctypes.data) for w in weights)):
-                    source.check()  # of a loaded model: what was written is its file's
+                check()  # of a loaded model: what was written is its file's
     except (OSError, ValueError) as err:  # ValueError: a NUL in the path
         raise ArtifactError(
             f"cannot write the artifact {str(target)!r}: {_reason(err)}; choose a folder that "
@@ -144,29 +171,100 @@ def write_artifact(
     return target
 
 
-def read_artifact(path: str | os.PathLike[str], *, copy: bool = False) -> Artifact:
+def artifact_bytes(
+    manifest: dict[str, Any],
+    link_library: Callable[[Path], None],
+    weights: Sequence[np.ndarray],
+    programs: bytes = b"",
+    link_smaller: Callable[[Path], None] | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> bytes:
+    """Return what :func:`write_artifact` writes.
+
+    Raises
+    ------
+    ArtifactError
+        The temporary folder is full or not writable.
+    """
+    content = io.BytesIO()
+    try:
+        with temporary_folder("export") as folder:
+            members = _linked(folder, link_library, link_smaller)
+            _write_members(content, manifest, members, weights, programs)
+            check()
+    except OSError as err:
+        raise ArtifactError(
+            f"cannot link the library of the artifact: {_reason(err)}; check the space in the "
+            "temporary folder"
+        ) from err
+    return content.getvalue()
+
+
+def _linked(
+    folder: Path,
+    link_library: Callable[[Path], None],
+    link_smaller: Callable[[Path], None] | None,
+) -> dict[str, Path]:
+    members = {_LIBRARY: folder / _LIBRARY}
+    link_library(members[_LIBRARY])
+    if link_smaller is not None:
+        members[_SMALLER] = folder / _SMALLER
+        link_smaller(members[_SMALLER])
+    return members
+
+
+def read_artifact(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview | BinaryIO,
+    *,
+    copy: bool = False,
+) -> Artifact:
     """Open an artifact, check every byte of it, and map its weights.
 
     Parameters
     ----------
-    path : path
+    source : path, bytes or binary file
+        Of bytes the weights are used where they lie; a file must have a descriptor, which may be
+        closed afterwards.
     copy : bool
         Read the weights into memory: nobody who writes to the file later changes them.
 
     Raises
     ------
     ArtifactError
-        The file is absent, not an artifact, truncated, altered, of a newer format, or somebody
-        writes to it.
+        The file is absent, not an artifact, truncated, altered, of another format or made with
+        another TVM, or somebody writes to it.
+    InputError
+        `source` is nothing of these.
     """
-    source = Path(path)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        content = _aligned_bytes(source)
+        opened = native_function("runtime.open_artifact_memory")(content, copy)
+        return Artifact("memory", opened)
+    if isinstance(source, (str, os.PathLike)):
+        path = os.fspath(source)
+        if isinstance(path, str) and "\0" in path:
+            raise ArtifactError(
+                f"cannot read the artifact {path!r}: embedded null byte; check the path"
+            )
+        opened = native_function("runtime.open_artifact")(os.fsdecode(path), copy)
+        return Artifact(os.fsdecode(path), opened)
     try:
-        with source.open("rb") as file:
-            return _read(source, file, copy)
-    except (OSError, ValueError) as err:  # ValueError: a NUL in the path
-        raise ArtifactError(
-            f"cannot read the artifact {str(source)!r}: {_reason(err)}; check the path"
+        descriptor, name = source.fileno(), str(getattr(source, "name", "file"))
+    except (AttributeError, OSError) as err:
+        raise InputError(
+            f"the artifact is a {type(source).__name__}; pass a path, bytes, or a binary file that "
+            "has a descriptor",
+            name="path",
+            expected="a path, bytes or a file",
+            got=type(source).__name__,
         ) from err
+    return Artifact(name, native_function("runtime.open_artifact_fd")(descriptor, name, copy))
+
+
+def _aligned_bytes(content: bytes | bytearray | memoryview) -> tvm.runtime.Tensor:
+    """Return content that nobody writes, as a tensor that keeps it alive."""
+    view = memoryview(content)
+    return share_array(np.frombuffer(view if view.readonly else bytes(view), np.uint8))
 
 
 def _reason(err: OSError | ValueError) -> str:
@@ -241,133 +339,6 @@ def _write_member(archive: zipfile.ZipFile, name: str, chunks: Iterator[bytes | 
             digest.update(chunk)
             member.write(chunk)
     return digest.hexdigest()
-
-
-def _read(path: Path, file: BinaryIO, copy: bool) -> Artifact:
-    status = _settled(file)
-    size = status.st_size
-    if size == 0:
-        raise ArtifactError(f"the artifact {str(path)!r} is empty; {_ADVICE}")
-    # zipfile reports damage by whichever of these the broken field happens to cause.
-    try:
-        with zipfile.ZipFile(file) as archive:
-            members = {info.filename: info for info in archive.infolist()}
-            optional = [name for name in (_PROGRAMS, _SMALLER) if name in members]
-            present = [_MANIFEST, _LIBRARY, _WEIGHTS, *optional]
-            spans = {name: _span(file, members[name], size) for name in present}
-            manifest = json.loads(archive.read(_MANIFEST), parse_constant=_refuse_constant)
-            _check_format(path, manifest)
-
-            def checked(name: str) -> Iterator[bytes]:
-                """Yield a member, of which whoever took all of it has what was checked."""
-                if name not in spans:
-                    return
-                digest = hashlib.sha256()
-                for chunk in _chunks(file, *spans[name]):
-                    raise_pending_interrupt()
-                    digest.update(chunk)
-                    yield chunk
-                if digest.hexdigest() != manifest["checksums"][name]:
-                    raise ArtifactError(
-                        f"the artifact {str(path)!r} was altered: the checksum of {name} does "
-                        f"not match; {_ADVICE}"
-                    )
-
-            library, programs, smaller = (
-                b"".join(checked(name)) for name in (_LIBRARY, _PROGRAMS, _SMALLER)
-            )
-            start, length = spans[_WEIGHTS]
-            memory = mmap.mmap(-1, max(length, 1)) if copy else None  # begins on a page
-            for chunk in checked(_WEIGHTS):
-                if memory is not None:
-                    memory.write(chunk)
-            whole = MappedFile(file, str(path), status) if memory is None else None
-            view = memoryview(memory or whole or b"")
-            span = (start if memory is None else 0, length)
-            weights = tuple(_weight(view, span, entry) for entry in manifest["weights"])
-    except (
-        zipfile.BadZipFile,
-        struct.error,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        IndexError,
-        EOFError,
-        OverflowError,
-        NotImplementedError,
-        RuntimeError,
-    ) as err:
-        raise ArtifactError(
-            f"{str(path)!r} is not a tvm-edge artifact, or is truncated or damaged "
-            f"({type(err).__name__}: {one_line(err)}); {_ADVICE}"
-        ) from err
-    if whole is not None:
-        whole.check()
-    return Artifact(path, manifest, library, weights, programs, smaller, whole)
-
-
-def _settled(file: BinaryIO) -> os.stat_result:
-    """Status of a file whose time of writing any later write changes.
-
-    File systems keep it by the kernel's tick: of two writes in one, only the first changes it.
-    """
-    while time.time_ns() - (status := os.fstat(file.fileno())).st_mtime_ns in range(_TICK_NS):
-        time.sleep(_TICK_NS * 1e-9)
-    return status
-
-
-def _check_format(path: Path, manifest: dict[str, Any]) -> None:
-    if manifest.get("format") != "tvm-edge":
-        raise ArtifactError(f"{str(path)!r} is a ZIP file but no tvm-edge artifact; {_ADVICE}")
-    check_types(manifest.get("versions", {}), dict[str, str], "versions")
-    version = manifest["format_version"]
-    check_types(version, int, "format_version")
-    if version != FORMAT_VERSION:
-        raise ArtifactError(
-            f"the artifact {str(path)!r} has format {version}, and this tvm-edge reads "
-            f"{FORMAT_VERSION}; export it again with this version, or install the version "
-            f"{manifest.get('versions', {}).get('tvm_edge', 'that wrote it')}"
-        )
-
-
-def _span(file: BinaryIO, info: zipfile.ZipInfo, size: int) -> tuple[int, int]:
-    """Offset and length of a stored member's content."""
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-        raise zipfile.BadZipFile(f"{info.filename} is compressed")
-    file.seek(info.header_offset)
-    header = file.read(30)
-    name_length, extra_length = struct.unpack("<HH", header[26:30])
-    start = info.header_offset + 30 + name_length + extra_length
-    if start + info.file_size > size:
-        raise zipfile.BadZipFile(f"{info.filename} ends behind the end of the file")
-    return start, info.file_size
-
-
-def _chunks(file: BinaryIO, start: int, length: int) -> Iterator[bytes]:
-    """Bytes of a file, read: what is mapped would lie in this process's memory from then on."""
-    file.seek(start)
-    while length:
-        chunk = file.read(min(length, _CHUNK))
-        if not chunk:
-            raise EOFError("the file has become shorter")
-        length -= len(chunk)
-        yield chunk
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _weight(view: memoryview, span: tuple[int, int], entry: dict[str, Any]) -> np.ndarray:
-    check_types(entry["shape"], list[int], "the shape of a weight")
-    start, length = span
-    offset, nbytes = entry["offset"], entry["nbytes"]
-    check_types((offset, nbytes), tuple[int, int], "the place of a weight")
-    if offset < 0 or nbytes < 0 or offset + nbytes > length or min(entry["shape"], default=0) < 0:
-        raise ValueError("a weight lies outside weights.bin")
-    content = np.frombuffer(view[start + offset : start + offset + nbytes], dtype=np.uint8)
-    return content.view(tensor_dtype(entry["dtype"])).reshape(entry["shape"])
 
 
 def tensor_dtype(name: str) -> np.dtype[Any]:

@@ -10,7 +10,7 @@ __all__ = ["STREAMED", "DevicePlan"]
 
 STREAMED = -1
 """In place of the device of a weight: it stays where it is mapped, and ``main`` asks for it
-(:mod:`tvm_edge.runtime.weight_stream`)."""
+(``native/csrc/weight_stream.cc``)."""
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,18 @@
-"""A model's entry into compiled code, and what the virtual machine raises there as our errors."""
+"""Names in compiled code: what the compiler writes there, and the native runtime calls.
+
+``tvm_edge/native/csrc/entry.h`` has them too; a test holds both together.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-import tvm
-from tvm.runtime.vm import VirtualMachine
-
-from tvm_edge.errors import ArtifactError, InputError, one_line
 
 __all__ = [
     "ALL",
     "KERNEL_BY_KERNEL",
+    "NEXT_PART",
+    "RECORDING",
     "UNALIGNED",
-    "Entry",
-    "Main",
+    "UPLOAD_PART",
     "by_shape",
-    "entry",
     "function_of",
     "kernel_by_kernel",
     "part_sizes",
@@ -28,9 +22,25 @@ __all__ = [
 ALL = "main"
 """The entry that runs all models of an artifact."""
 
-
 UNALIGNED = "unaligned_inputs"
 """A function that tells, as a shape, which inputs kernels of the CPU read wherever they begin."""
+
+# Names whose calls TVM's pass for CUDA graphs does not record: vm.builtin's.
+NEXT_PART = "vm.builtin.tvm_edge.next_part"
+"""``(part, following, before, after) -> part``: a CPU kernel is about to read `part`.
+
+`following` is the part that is wanted next, `before` the one that is not any more; `after`, if it
+is given, is a result of the kernel that read that one.
+"""
+
+UPLOAD_PART = "vm.builtin.tvm_edge.upload_part"
+""":data:`NEXT_PART` for a kernel of another device, which the result is on."""
+
+RECORDING = "vm.builtin.tvm_edge.recording"
+"""``(last) -> None``: the run that calls this is about to record a CUDA graph.
+
+`last` says that whatever its entry has to record it will have recorded when it ends.
+"""
 
 
 def function_of(model: int) -> str:
@@ -60,93 +70,6 @@ def part_sizes(function: str) -> str:
 KERNEL_BY_KERNEL = kernel_by_kernel(ALL)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A function that runs some models of an artifact.
-
-    Attributes
-    ----------
-    function : str
-        Its name, where launches are recorded.
-    inputs, outputs : tuple[int, ...]
-        What it takes and returns, by position among those of the artifact.
-    """
-
-    function: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
 def stage_name(number: int, device: int) -> str:
     """The function of a stage of ``main``, and the device, of a model's, that it runs on."""
     return f"main_stage_{number}_on_device_{device}"
-
-
-Main = Callable[..., list[tvm.runtime.Tensor]]
-"""A model's entry; what it returns is listed."""
-
-# How the virtual machine and kernels refuse an argument.
-_OTHER_ARGUMENTS = (f"Invoking function {ALL}", "when calling:")
-
-# How a kernel's assertion begins (tvm_edge.schedules.emit.require).
-_REFUSED = "the inputs' values do not fit: "
-
-
-def entry(machine: VirtualMachine, name: str = ALL) -> Main:
-    """An entry, and what its checks of types and shapes raise as errors of ours.
-
-    Raises
-    ------
-    ArtifactError
-        The code has no such function.
-    """
-    if not machine.module.implements_function(name):
-        raise ArtifactError(
-            f"the code of this model has no function {name!r}, which its manifest names; "
-            "export it again"
-        )
-    main = machine[name]
-    other = (*_OTHER_ARGUMENTS, f"fn={name}, loc=param")
-
-    def call(*arguments: Any) -> list[tvm.runtime.Tensor]:
-        try:
-            results = _listed(main(*arguments))
-        except (RuntimeError, TypeError, ValueError) as err:
-            reason = str(err)
-            if "std::bad_alloc" in reason:
-                raise InputError(
-                    "the run needs more memory than there is; check the inputs' values where "
-                    "they say how large a result is, and the shapes the model was compiled for",
-                    name="inputs",
-                ) from err
-            if any(sign in reason for sign in other):
-                raise ArtifactError(
-                    "the code of this model takes other inputs or weights than its manifest "
-                    f"says ({one_line(err)}); export it again"
-                ) from err
-            if _REFUSED in reason:  # a kernel's own check
-                raise InputError(
-                    f"{reason[reason.index(_REFUSED) :].splitlines()[0]}; check the inputs' values",
-                    name="inputs",
-                ) from err
-            if "ErrorContext(" in reason:
-                raise InputError(
-                    "shapes that this model computes from its inputs' values do not fit "
-                    f"({one_line(err)}); check the values",
-                    name="inputs",
-                ) from err
-            raise  # the device's
-        tensors = (result for result in results if isinstance(result, tvm.runtime.Tensor))
-        if any(length < 0 for tensor in tensors for length in tensor.shape):
-            raise InputError(
-                "a shape that this model computes from its inputs' values is negative; "
-                "check the values",
-                name="inputs",
-            )
-        return results
-
-    return call
-
-
-def _listed(result: Any) -> list[tvm.runtime.Tensor]:
-    return [result] if isinstance(result, tvm.runtime.Tensor) else list(result)

@@ -2,45 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tvm.runtime import Tensor
-
-from tvm_edge.runtime.frame_stages import StagedFrame
+from tvm_edge.runtime.devices import is_host
 from tvm_edge.runtime.frame_stream import Step
 from tvm_edge.runtime.inputs import Bound
+from tvm_edge.runtime.models import Models
+from tvm_edge.runtime.outputs import named_outputs
 from tvm_edge.runtime.session import Session
 
 __all__ = ["frame_steps"]
 
 
-def frame_steps(session: Session, finish: Callable[[list[Tensor]], dict[str, Any]]) -> list[Step]:
+def frame_steps(session: Session, every: Models, wanted: Mapping[int, str]) -> list[Step]:
     """Return a step for each stage; on one device a frame is one run of ``main``.
 
     Parameters
     ----------
     session : Session
-    finish : callable
-        Makes outputs of a frame's results, in the last step.
+    every : Models
+        All of the artifact.
+    wanted : mapping of int to str
+        Outputs of a frame, by position.
     """
 
     def run_all(inputs: Sequence[Bound]) -> dict[str, Any]:
-        return finish(session.invoke(inputs))
+        return named_outputs(session.run(every, inputs, wanted), wanted, every.outputs)
 
-    if not session.stages:
-        return [Step(session.devices[0].kind, run_all, session.start_thread)]
+    stages = session.stages
+    if not stages:
+        return [Step(session.kinds[0], run_all, session.start_thread)]
 
-    def run(number: int, state: Sequence[Bound] | StagedFrame) -> Any:
+    def run(number: int, state: Any) -> Any:
         frame = session.run_stage(number, state)
-        if number + 1 < len(session.stages):
+        if number + 1 < len(stages):
             return frame
-        return finish(session.results_of(frame))
+        return named_outputs(session.results_of(frame, wanted), wanted, every.outputs)
 
     return [
-        Step(stage.device.kind, partial(run, number), session.start_thread)
-        if stage.device.is_host
-        else Step(stage.device.kind, partial(run, number))
-        for number, stage in enumerate(session.stages)
+        Step(kind, partial(run, number), session.start_thread)
+        if is_host(kind)
+        else Step(kind, partial(run, number))
+        for number, kind in enumerate(stages)
     ]

@@ -1,17 +1,21 @@
-"""Inputs of a run: from values that a caller hands in to arrays that a session takes."""
+"""Inputs of a run: from values that a caller hands in to tensors that the native runtime takes.
+
+What they have to be is checked in C++ (``native/csrc/binding.cc``).
+"""
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import tvm
 
-from tvm_edge.errors import InputError, near_matches
+from tvm_edge.errors import InputError
 from tvm_edge.report import TensorSpec
-from tvm_edge.report.tensors import offsets_problem, shape_text
+from tvm_edge.report.tensors import shape_text
 from tvm_edge.runtime.dlpack import (
     contiguous,
     device_kind,
@@ -19,20 +23,29 @@ from tvm_edge.runtime.dlpack import (
     import_tensor,
     is_host_memory,
     numpy_dtype,
+    share_array,
 )
 
-__all__ = ["Bound", "bind_inputs", "random_inputs", "stored"]
+__all__ = ["Bound", "Check", "as_tensors", "bind_inputs", "random_inputs", "unaligned_zeros"]
 
 Bound: TypeAlias = np.ndarray | tvm.runtime.Tensor
-"""An input whose name, shape and type are right."""
+"""An input whose elements are in order; an array is of NumPy's own types, in native byte order."""
+
+Check: TypeAlias = Callable[[int, str, Sequence[int]], None]
+"""Refuse the type, by its name, or the shape of an input by its position."""
+
+_PLAIN = frozenset(np.dtype(code) for code in "?bhilBHILefd")
+"""Types of arrays that TVM FFI takes as they are."""
 
 
 def bind_inputs(
     specs: Sequence[TensorSpec],
     values: Mapping[str, Any],
     devices: Sequence[tvm.runtime.Device],
+    refuse_names: Callable[[Sequence[str]], None],
+    check: Check,
 ) -> list[Bound]:
-    """Check `values` against the signature and return arrays in its order.
+    """Return `values` as arrays and tensors, in the signature's order.
 
     Parameters
     ----------
@@ -41,6 +54,11 @@ def bind_inputs(
         NumPy arrays, or anything with ``__dlpack__``.
     devices : sequence of tvm.runtime.Device
         Where the model wants each input.
+    refuse_names : callable
+        Raises for names that are not the inputs'.
+    check : callable
+        Raises for types and shapes that are not an input's, by its position among `specs`; asked
+        before anything is copied.
 
     Returns
     -------
@@ -52,7 +70,7 @@ def bind_inputs(
     Raises
     ------
     InputError
-        A name, shape or type that does not fit; it carries name, expected and got.
+        It carries name, expected and got.
     """
     if not isinstance(values, Mapping):
         names = ", ".join(repr(spec.name) for spec in specs)
@@ -63,50 +81,112 @@ def bind_inputs(
             expected="dict",
             got=type(values).__name__,
         )
-    if len(values) != len(specs) or any(spec.name not in values for spec in specs):
-        _refuse_names(specs, values)
-    lengths: dict[str, int] = {}
-    bound = [
-        _bind(spec, values[spec.name], device, lengths)
-        for spec, device in zip(specs, devices, strict=True)
-    ]
-    for spec, value in zip(specs, bound, strict=True):
-        if spec.offsets_into is not None:
-            _check_offsets(spec, value)
+    if len(values) != len(specs):
+        refuse_names([str(name) for name in values])
+    bound: list[Bound] = []
+    for position, spec in enumerate(specs):
+        try:
+            value = values[spec.name]
+        except KeyError:
+            refuse_names([str(name) for name in values])
+            raise
+        if type(value) is np.ndarray and value.dtype in _PLAIN and value.flags.carray:
+            bound.append(value)  # most of all
+        else:
+            bound.append(_Input(spec, position, devices[position], check).bind(value))
     return bound
 
 
-def _refuse_names(specs: Sequence[TensorSpec], values: Mapping[str, Any]) -> None:
-    known = {spec.name for spec in specs}
-    for name in values:
-        if name not in known:
+def as_tensors(bound: Sequence[Bound]) -> list[tvm.runtime.Tensor]:
+    """Return inputs as tensors over the same memory."""
+    return [share_array(value) if isinstance(value, np.ndarray) else value for value in bound]
+
+
+class _Input:
+    """One input, of which something that is no plain array is given."""
+
+    def __init__(
+        self, spec: TensorSpec, position: int, device: tvm.runtime.Device, check: Check
+    ) -> None:
+        self._spec, self._position = spec, position
+        self._device, self._check_with = device, check
+
+    def bind(self, value: Any) -> Bound:
+        spec = self._spec
+        if _is_masked(value):
             raise InputError(
-                f"the model has no input {name!r}; {near_matches(str(name), known)}",
-                name=str(name),
-                expected=", ".join(sorted(known)),
-                got=str(name),
-            )
-    for spec in specs:
-        if spec.name not in values:
-            raise InputError(
-                f"the input {spec} is missing; add {spec.name!r} to the dict",
+                f"the input {spec.name!r} is a masked array, and the model would read what is "
+                "under the mask; pass its values (.filled(…) in NumPy)",
                 name=spec.name,
-                expected=str(spec),
-                got="nothing",
+                expected="an array without a mask",
+                got="a masked array",
             )
+        if isinstance(value, np.ndarray):
+            return self._array(value)
+        if not hasattr(value, "__dlpack__"):
+            raise InputError(
+                f"the input {spec.name!r} is a {type(value).__name__}; pass a NumPy array or "
+                "anything with __dlpack__ (a PyTorch tensor, a TVM tensor)",
+                name=spec.name,
+                expected="an array",
+                got=type(value).__name__,
+            )
+        try:
+            kind = device_kind(value)
+            if is_host_memory(kind):
+                return self._from_host(value)
+            if kind == int(self._device.dlpack_device_type()):
+                return self._on_device(value)
+        except InputError:
+            raise
+        except Exception as err:  # another library's: DLPack's BufferError is what it should be
+            raise _unreadable(spec, value, err, "pass its values as a NumPy array") from err
+        return self._from_elsewhere(value)
 
+    def _array(self, value: np.ndarray) -> Bound:
+        native = value.dtype.newbyteorder("=")
+        self._check(str(native), value.shape)
+        if not value.size:  # whose strides may be anything
+            return _plain(np.zeros(value.shape, native))
+        return _plain(_in_order(self._spec, value, native).reshape(value.shape))
 
-def _check_offsets(spec: TensorSpec, value: Bound) -> None:
-    offsets = value if isinstance(value, np.ndarray) else value.numpy()
-    problem = offsets_problem(offsets, spec.offsets_into or 0)
-    if problem:
-        raise InputError(
-            f"the input {spec.name!r} says where segments begin, and {problem}; "
-            "pass their ascending offsets, one more than there are segments",
-            name=spec.name,
-            expected=f"ascending offsets from 0 to {spec.offsets_into}",
-            got=problem,
-        )
+    def _check(self, dtype: str, shape: Sequence[int]) -> None:
+        self._check_with(self._position, dtype, shape)
+
+    def _from_host(self, value: Any) -> Bound:
+        tensor = import_tensor(value)
+        self._check(str(tensor.dtype), tensor.shape)
+        dtype = numpy_dtype(self._spec.dtype)
+        if not tensor.is_contiguous() and dtype.kind not in "biufc":
+            tensor = import_tensor(contiguous(value))
+        return _plain(np.ascontiguousarray(host_array(tensor)).reshape(tensor.shape))
+
+    def _on_device(self, value: Any) -> tvm.runtime.Tensor:
+        tensor = import_tensor(value)
+        self._check(str(tensor.dtype), tensor.shape)
+        return tensor if tensor.is_contiguous() else import_tensor(contiguous(value))
+
+    def _from_elsewhere(self, value: Any) -> Bound:
+        """From a device that is not the model's, by way of the host."""
+        spec = self._spec
+        try:
+            tensor = import_tensor(value, to_host=True)
+            if not is_host_memory(device_kind(tensor)):
+                raise BufferError("it stays where it is")
+        except Exception:  # a producer that only lends its memory; TVM may be able to read it
+            try:
+                tensor = self._on_device(value).copyto(tvm.cpu())
+            except InputError:
+                raise
+            except Exception as err:
+                raise _unreadable(
+                    spec,
+                    value,
+                    err,
+                    "bring it to host memory first (.cpu() in PyTorch, .get() in CuPy)",
+                ) from err
+        self._check(str(tensor.dtype), tensor.shape)
+        return _plain(np.ascontiguousarray(host_array(tensor)).reshape(tensor.shape))
 
 
 def _is_masked(value: Any) -> bool:
@@ -115,46 +195,9 @@ def _is_masked(value: Any) -> bool:
     return masked is not None and isinstance(value, masked.MaskedArray)
 
 
-def _bind(
-    spec: TensorSpec, value: Any, device: tvm.runtime.Device, lengths: dict[str, int]
-) -> Bound:
-    """Check one input; `lengths` are those that inputs before it have in open dimensions."""
-    if _is_masked(value):
-        raise InputError(
-            f"the input {spec.name!r} is a masked array, and the model would read what is under "
-            "the mask; pass its values (.filled(…) in NumPy)",
-            name=spec.name,
-            expected="an array without a mask",
-            got="a masked array",
-        )
-    if isinstance(value, np.ndarray):
-        # What fits at once is most of all; the names of NumPy's types cost 15 µs.
-        if value.dtype == numpy_dtype(spec.dtype) and value.shape == spec.shape:
-            return value if value.flags.c_contiguous else _in_order(spec, value, value.dtype)
-        native = value.dtype.newbyteorder("=")
-        _check(spec, str(native), value.shape, lengths, str(value.dtype))
-        if not value.size:  # whose strides may be anything
-            return np.zeros(value.shape, native)
-        return _in_order(spec, value, native).reshape(value.shape)
-    if not hasattr(value, "__dlpack__"):
-        raise InputError(
-            f"the input {spec.name!r} is a {type(value).__name__}; pass a NumPy array or "
-            "anything with __dlpack__ (a PyTorch tensor, a TVM tensor)",
-            name=spec.name,
-            expected="an array",
-            got=type(value).__name__,
-        )
-    try:
-        kind = device_kind(value)
-        if is_host_memory(kind):
-            return _from_host(spec, value, lengths)
-        if kind == int(device.dlpack_device_type()):
-            return _on_device(spec, value, lengths)
-    except InputError:
-        raise
-    except Exception as err:  # another library's: DLPack's BufferError is only what it should be
-        raise _unreadable(spec, value, err, "pass its values as a NumPy array") from err
-    return _from_elsewhere(spec, value, lengths)
+def _plain(array: np.ndarray) -> Bound:
+    """Return an array that TVM FFI takes, else a tensor: over bfloat16, or what is read-only."""
+    return array if array.dtype in _PLAIN and array.flags.carray else share_array(array)
 
 
 def _in_order(spec: TensorSpec, value: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
@@ -171,43 +214,6 @@ def _in_order(spec: TensorSpec, value: np.ndarray, dtype: np.dtype[Any]) -> np.n
         ) from err
 
 
-def _from_host(spec: TensorSpec, value: Any, lengths: dict[str, int]) -> np.ndarray:
-    tensor = import_tensor(value)
-    _check(spec, str(tensor.dtype), tensor.shape, lengths)
-    dtype = numpy_dtype(spec.dtype)
-    if not tensor.is_contiguous() and dtype.kind not in "biufc":
-        tensor = import_tensor(contiguous(value))
-    return np.ascontiguousarray(host_array(tensor)).reshape(tensor.shape)
-
-
-def _on_device(spec: TensorSpec, value: Any, lengths: dict[str, int]) -> tvm.runtime.Tensor:
-    tensor = import_tensor(value)
-    _check(spec, str(tensor.dtype), tensor.shape, lengths)
-    return tensor if tensor.is_contiguous() else import_tensor(contiguous(value))
-
-
-def _from_elsewhere(spec: TensorSpec, value: Any, lengths: dict[str, int]) -> np.ndarray:
-    """From a device that is not the model's, by way of the host."""
-    try:
-        tensor = import_tensor(value, to_host=True)
-        if not is_host_memory(device_kind(tensor)):
-            raise BufferError("it stays where it is")
-    except Exception:  # a producer that only lends its memory; TVM may be able to read it
-        try:
-            tensor = _on_device(spec, value, lengths).copyto(tvm.cpu())
-        except InputError:
-            raise
-        except Exception as err:
-            raise _unreadable(
-                spec,
-                value,
-                err,
-                "bring it to host memory first (.cpu() in PyTorch, .get() in CuPy)",
-            ) from err
-    _check(spec, str(tensor.dtype), tensor.shape, lengths)
-    return np.ascontiguousarray(host_array(tensor)).reshape(tensor.shape)
-
-
 def _unreadable(spec: TensorSpec, value: Any, err: Exception, advice: str) -> InputError:
     reason = str(err).strip().splitlines()[-1] if str(err).strip() else type(err).__name__
     return InputError(
@@ -217,53 +223,6 @@ def _unreadable(spec: TensorSpec, value: Any, err: Exception, advice: str) -> In
         expected="an array in host memory or on the model's device",
         got=type(value).__name__,
     )
-
-
-def _check(
-    spec: TensorSpec,
-    dtype: str,
-    shape: tuple[int, ...],
-    lengths: dict[str, int],
-    shown_dtype: str | None = None,
-) -> None:
-    if dtype != spec.dtype:
-        raise InputError(
-            f"the input {spec.name!r} has the type {shown_dtype or dtype}, and the model takes "
-            f"{spec.dtype}; convert it (.astype({spec.dtype!r}) in NumPy)",
-            name=spec.name,
-            expected=spec.dtype,
-            got=shown_dtype or dtype,
-        )
-    problem = "" if shape == spec.shape else _shape_problem(spec, shape, lengths)
-    if problem:
-        advice = f"input_shapes={{{spec.name!r}: {shape}}}"
-        raise InputError(
-            f"the input {spec.name!r} has the shape {shape}, and {problem}; resize the data, or "
-            f"compile with {advice}",
-            name=spec.name,
-            expected=str(spec.shape),
-            got=str(shape),
-        )
-
-
-def _shape_problem(spec: TensorSpec, shape: tuple[int, ...], lengths: dict[str, int]) -> str:
-    """Say what is wrong with a shape; add its open dimensions to the `lengths` that are known."""
-    if len(shape) != len(spec.shape) or any(
-        isinstance(its, int) and length != its
-        for length, its in zip(shape, spec.shape, strict=True)
-    ):
-        return f"the model takes {shape_text(spec.shape)}"
-    dims = {dim.name: dim for dim in spec.dims}
-    for length, its in zip(shape, spec.shape, strict=True):
-        if not isinstance(its, str):
-            continue
-        known = lengths.setdefault(its, length)
-        if known != length:
-            return f"{its!r} is {length} here and {known} elsewhere; one name is one length"
-        refusal = dims[its].refusal(length)
-        if refusal:
-            return f"{its!r} takes {dims[its].range_text}"
-    return ""
 
 
 def random_inputs(specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
@@ -282,10 +241,9 @@ def random_inputs(specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
     return values
 
 
-def stored(value: Bound, spec: TensorSpec) -> Bound:
-    """Return the bytes of an input as the type that the code of the model has it in."""
-    if spec.stored_as is None:
-        return value
-    if isinstance(value, np.ndarray):
-        return value.view(numpy_dtype(spec.stored_as))
-    return value._create_view(value.shape, spec.stored_as)
+def unaligned_zeros(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+    """Zeros that kernels of the CPU cannot read where they are, as most arrays of NumPy."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(nbytes + 16, "uint8")
+    begin = 0 if raw.ctypes.data % 64 else 16
+    return raw[begin : begin + nbytes].view(dtype).reshape(shape)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
 import tvm
-import tvm_ffi
 
 from tvm_edge.errors import ArtifactError, DeviceUnavailableError
-from tvm_edge.files import temporary_folder
 from tvm_edge.host import host_features, machine
-from tvm_edge.native import kernels_on_pool
+from tvm_edge.native import native_function
 from tvm_edge.report import Launches
+from tvm_edge.runtime.artifact import Artifact
 
 __all__ = ["Library", "LoadedLibrary", "check_host", "load_library"]
 
@@ -47,32 +44,39 @@ class Library(Protocol):
 
 
 class LoadedLibrary:
-    """The library of an artifact."""
+    """The library of an artifact.
 
-    launches: Launches | None = None
+    Parameters
+    ----------
+    artifact : Artifact
+    smaller : bool
+        The one in smaller work-groups.
+    of_smaller : Launches, optional
+        Its launches.
+    """
 
     def __init__(
-        self, what: str, content: bytes, smaller: bytes = b"", of_smaller: Launches | None = None
+        self, artifact: Artifact, of_smaller: Launches | None = None, *, smaller: bool = False
     ) -> None:
-        self._what = what
-        self._content = content
-        self._smaller = smaller
-        self._of_smaller = of_smaller
+        self._artifact = artifact
+        self._of_smaller, self._is_smaller = of_smaller, smaller
+
+    @property
+    def launches(self) -> Launches | None:
+        return self._of_smaller if self._is_smaller else None
 
     @property
     def has_smaller(self) -> bool:
-        return bool(self._smaller)
+        return self._artifact.has_smaller and not self._is_smaller
 
     def smaller(self) -> Library:
-        made = LoadedLibrary(self._what, self._smaller)
-        made.launches = self._of_smaller
-        return made
+        return LoadedLibrary(self._artifact, self._of_smaller, smaller=True)
 
     def module(self) -> tvm.runtime.Module:
-        return load_library(self._what, self._content)
+        return self._artifact.module(self._is_smaller)
 
     def link(self, path: Path) -> None:
-        path.write_bytes(self._content)
+        path.write_bytes(self._artifact.code(self._is_smaller))
 
 
 def check_host(what: str, architecture: str, features: Sequence[str]) -> None:
@@ -116,25 +120,6 @@ def load_library(what: str, content: bytes) -> tvm.runtime.Module:
     Raises
     ------
     ArtifactError
-        The temporary folder is full or not writable, or the library cannot be linked here.
+        The library cannot be linked here.
     """
-    with ExitStack() as stack:
-        try:
-            path = stack.enter_context(temporary_folder("load")) / "library.so"
-            path.write_bytes(content)
-        except OSError as err:
-            raise ArtifactError(
-                f"cannot unpack the library of {what} into {tempfile.gettempdir()!r}: "
-                f"{err.strerror}; set TMPDIR to a folder with space"
-            ) from err
-        try:
-            # Stays mapped after the file is gone; TVM's own load_module would keep every module
-            # for the life of the process.
-            with kernels_on_pool():
-                return tvm_ffi.load_module(path, keep_module_alive=False)
-        except RuntimeError as err:
-            reason = str(err).splitlines()[0][:200]
-            raise ArtifactError(
-                f"the dynamic linker refuses the library of {what}: {reason}; "
-                "set TMPDIR to a folder mounted without noexec, or export the model again"
-            ) from err
+    return native_function("runtime.load_code")(what, content)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 from tvm_edge.errors import ArtifactError, InputError
 from tvm_edge.interrupts import hold_interrupts
@@ -15,7 +14,6 @@ from tvm_edge.runtime.info import read_info
 from tvm_edge.runtime.library import LoadedLibrary, check_host
 from tvm_edge.runtime.model import CompiledModel
 from tvm_edge.runtime.out_of_memory import raises_memory_error
-from tvm_edge.runtime.staging import as_tensor
 from tvm_edge.runtime.threads import resolve_threads
 
 __all__ = ["Board", "load"]
@@ -39,7 +37,7 @@ class Board(Protocol):
 @raises_memory_error
 @hold_interrupts()
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | bytes | BinaryIO,
     *,
     device: str | None = None,
     num_threads: int | None = None,
@@ -55,7 +53,9 @@ def load(
 
     Parameters
     ----------
-    path : path
+    path : path, bytes or binary file
+        Bytes are what :meth:`CompiledModel.to_bytes` returns. Of a file that is open for reading
+        the whole is loaded, wherever it is read next; it may be closed afterwards.
     device : str, optional
         Where to run: ``"opencl:1"`` is the second OpenCL device. Default: the first device of the
         kind it was compiled for.
@@ -70,7 +70,7 @@ def load(
         A board keeps a file of its own, and does not need it.
     remote : tvm_edge.Remote, optional
         A board to run on, from :func:`tvm_edge.connect`; the model is a
-        :class:`tvm_edge.rpc.RemoteModel` then.
+        :class:`tvm_edge.rpc.RemoteModel` then, and `path` is a path.
 
     Raises
     ------
@@ -90,29 +90,28 @@ def load(
                 expected="tvm_edge.Remote",
                 got=type(remote).__name__,
             )
+        if not isinstance(path, (str, os.PathLike)):
+            raise InputError(
+                "a board is sent a file; write the artifact to one, and pass its path",
+                name="path",
+                expected="a path",
+                got=type(path).__name__,
+            )
         return remote.load(path, device=device, num_threads=num_threads, cpus=cpus)
     threads = resolve_threads(num_threads, cpus)
     artifact = read_artifact(path, copy=copy)
     info = read_info(artifact)
     kind = str(info.target["kind"])
-    what = f"the artifact {str(path)!r}"
+    what = f"the artifact {artifact.name!r}"
     check_host(what, info.target["architecture"], info.target["features"])
     index = device_index(device, kind)
-    if artifact.programs:
+    if programs := artifact.programs:
         try:
-            DEVICES[kind].load_programs(artifact.programs)
+            DEVICES[kind].load_programs(programs)
         except ValueError as err:
-            raise ArtifactError(f"the artifact {str(path)!r}: {err}; export it again") from err
-    # The driver has them from here on, and the model keeps the artifact.
-    artifact = replace(artifact, programs=b"")
-    weights = []
-    for position, array in enumerate(artifact.weights):
-        weights.append(as_tensor(array))
-        if weights[-1].data_ptr() != array.ctypes.data:  # copied: a file that was packed again
-            artifact.release(position)
-    library = LoadedLibrary(what, artifact.library, artifact.smaller, info.smaller)
-    # A weight that the device has a copy of need not stay in host memory: export reads the file.
-    model = CompiledModel(info, library, weights, threads, index, artifact.release)
+            raise ArtifactError(f"{what}: {err}; export it again") from err
+    library = LoadedLibrary(artifact, info.smaller)
+    model = CompiledModel(info, library, artifact.weights, threads, index, artifact)
     _ = model._session  # a library that does not load should say so now
     model.build_programs()
     return model

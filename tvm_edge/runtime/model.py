@@ -7,37 +7,33 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import tvm
 
 from tvm_edge.errors import DeviceUnavailableError, TvmEdgeError
 from tvm_edge.interrupts import hold_interrupts
 from tvm_edge.report import Launches
-from tvm_edge.runtime.artifact import write_artifact
+from tvm_edge.runtime.artifact import Artifact, artifact_bytes, write_artifact
 from tvm_edge.runtime.benchmark import BenchmarkResult, check_count, measure
-from tvm_edge.runtime.devices import device_index, device_of, is_host, open_device
+from tvm_edge.runtime.devices import device_index, device_of, open_device
 from tvm_edge.runtime.dlpack import host_array, numpy_dtype
 from tvm_edge.runtime.frame_steps import frame_steps
 from tvm_edge.runtime.frame_stream import FrameStream
 from tvm_edge.runtime.info import ModelInfo, versions
-from tvm_edge.runtime.inputs import Bound, bind_inputs, random_inputs, stored
+from tvm_edge.runtime.inputs import Bound, as_tensors, random_inputs, unaligned_zeros
 from tvm_edge.runtime.library import Library, check_host
 from tvm_edge.runtime.model_base import ModelBase
 from tvm_edge.runtime.models import Models
 from tvm_edge.runtime.once import once
 from tvm_edge.runtime.out_of_memory import raises_memory_error
-from tvm_edge.runtime.outputs import checked_outputs, named_outputs, wanted_outputs
+from tvm_edge.runtime.outputs import named_outputs
 from tvm_edge.runtime.pending import BoundedQueue
 from tvm_edge.runtime.profile import Profile, profile_runs
-from tvm_edge.runtime.seen_shapes import MOST
 from tvm_edge.runtime.session import Instrument, Session
-from tvm_edge.runtime.staging import FrameInputs, aligned_copy, unaligned_zeros
 from tvm_edge.runtime.threads import Threads, resolve_threads
 
 __all__ = ["CompiledModel"]
@@ -63,17 +59,18 @@ class CompiledModel(ModelBase):
         weights: Sequence[tvm.runtime.Tensor],
         threads: Threads | None = None,
         device_index: int = 0,
-        uploaded: Callable[[int], None] | None = None,
+        artifact: Artifact | None = None,
     ) -> None:
         super().__init__(info)
         self._device_index = device_index
         plan = info.devices
         self._input_devices = [device_of(plan.kinds[i], device_index).handle for i in plan.inputs]
-        self._uploaded = uploaded
+        self._artifact = artifact
         self._library = library
         self._weights = tuple(weights)
         self._threads = threads or resolve_threads(None)
         self._queue = BoundedQueue()
+        self._unmeasured = frozenset({"first run"} if self.report.seconds else ())
 
     @property
     def _place(self) -> str:
@@ -85,32 +82,17 @@ class CompiledModel(ModelBase):
     def _session(self) -> Session:
         target = self._info.target
         check_host(f"the model {self.report.model!r}", target["architecture"], target["features"])
-        plan = self._info.devices
-        # Before the library, which may hold code that no loader here knows.
-        devices = [open_device(kind, self._device_index) for kind in plan.kinds]
+        for kind in self._info.devices.kinds:
+            # Before the library, which may hold code that no loader here knows.
+            open_device(kind, self._device_index)
         return Session(
             self._code[1],
             self._weights,
+            self._info,
             self._threads,
-            plan,
-            devices,
-            self._uploaded,
-            max((s.part_bytes for s in self.report.splits if not is_host(s.device)), default=0),
-            self._kept_shapes(),
+            self._device_index,
+            self._artifact.native if self._artifact else None,
         )
-
-    def _kept_shapes(self) -> int:
-        """Return of how many shapes memory is kept, 0 where all are fixed.
-
-        A budget may have room for those of one alone.
-        """
-        if not any(spec.dims for spec in self.inputs):
-            return 0
-        memory = self.report.memory
-        if memory is None or memory.budget is None:
-            return MOST
-        spare = max(memory.budget - memory.peak, 0)
-        return 1 + min(spare // max(memory.inputs_outputs, 1), MOST - 1)
 
     @once
     @raises_memory_error
@@ -182,9 +164,7 @@ class CompiledModel(ModelBase):
                 launched += 1
                 progress(min(launched, len(names)), len(names))
 
-        zeros = self._zeros(self._every)
-        for entry, own in self._every.split(zeros):
-            session.instrumented(own, count, entry)
+        session.run_instrumented(self._every, self._zeros(self._every), count)
 
     def _run(
         self,
@@ -193,11 +173,18 @@ class CompiledModel(ModelBase):
         wanted: Mapping[int, str],
         device_outputs: bool,
     ) -> dict[str, Any]:
+        if "first run" in self._unmeasured:  # of a model that was compiled here
+            return self._first_run(inputs, chosen, wanted, device_outputs)
+        bound = chosen.bind(inputs, self._input_devices)
+        results = self._session.run(chosen, bound, wanted, device_outputs)
+        return named_outputs(results, wanted, chosen.outputs, device_outputs)
+
+    def _first_run(self, *arguments: Any) -> dict[str, Any]:
+        """Run, and report how long it took."""
+        self._unmeasured = frozenset()
         start = perf_counter()
-        bound = self._bind(inputs, chosen)
-        results = self._finish(self._session, chosen, bound, wanted, device_outputs)
-        if self.report.seconds:  # of a model that was compiled here
-            self.report.seconds.setdefault("first run", round(perf_counter() - start, 3))
+        results = self._run(*arguments)
+        self.report.seconds.setdefault("first run", round(perf_counter() - start, 3))
         return results
 
     @raises_memory_error
@@ -240,26 +227,30 @@ class CompiledModel(ModelBase):
         """
         check_count("max_pending", max_pending, 1)
         chosen = self._chosen(models)
-        wanted, bound = self._wanted(chosen, outputs), self._bind(inputs, chosen)
+        wanted, bound = chosen.wanted(outputs), chosen.bind(inputs, self._input_devices)
         session = self._session
         session.check_process()
-        kept = [aligned_copy(v) if isinstance(v, np.ndarray) else v for v in bound]
+        kept = session.copied(chosen, bound)
         return self._queue.submit(
             max_pending, self._finish, session, chosen, kept, wanted, device_outputs
         )
 
-    @raises_memory_error
-    def _bind(self, inputs: Mapping[str, Any], chosen: Models | None = None) -> list[Bound]:
-        chosen = chosen or self._every
-        devices = [self._input_devices[i] for entry in chosen.entries for i in entry.inputs]
-        bound = bind_inputs(chosen.inputs, chosen.given(inputs), devices)
-        return [stored(value, spec) for value, spec in zip(bound, chosen.inputs, strict=True)]
+    @staticmethod
+    def _finish(  # without the model, which may be dropped meanwhile
+        session: Session,
+        chosen: Models,
+        bound: Sequence[Bound],
+        wanted: Mapping[int, str],
+        device_outputs: bool,
+    ) -> dict[str, Any]:
+        results = session.run(chosen, bound, wanted, device_outputs)
+        return named_outputs(results, wanted, chosen.outputs, device_outputs)
 
     def _stream(
         self, frames: Iterable[Mapping[str, Any]], depth: int, wanted: Mapping[int, str]
     ) -> FrameStream:
         session = self._session
-        steps = frame_steps(session, partial(named_outputs, wanted=wanted, specs=self.outputs))
+        copied, every, devices = session.frame_inputs(), self._every, self._input_devices
         process = os.getpid()
 
         def check() -> None:
@@ -270,21 +261,10 @@ class CompiledModel(ModelBase):
                     "behind; begin one in the child"
                 )
 
-        return FrameStream(frames, depth, FrameInputs(self._bind), steps, check)
+        def prepare(frame: Mapping[str, Any], slot: int) -> Sequence[Bound]:
+            return copied(slot, every.bind(frame, devices))
 
-    @staticmethod
-    @raises_memory_error
-    def _finish(  # without the model, which may be dropped meanwhile
-        session: Session,
-        chosen: Models,
-        bound: Sequence[Bound],
-        wanted: Mapping[int, str],
-        device_outputs: bool,
-    ) -> dict[str, Any]:
-        tensors: list[tvm.runtime.Tensor] = []
-        for entry, own in chosen.split(bound):
-            tensors += checked_outputs(session.invoke(own, entry), len(entry.outputs))
-        return named_outputs(tensors, wanted, chosen.outputs, device_outputs)
+        return FrameStream(frames, depth, prepare, frame_steps(session, every, wanted), check)
 
     def on_device(self, device: str) -> CompiledModel:
         """Return this model on another device of its kind.
@@ -303,31 +283,25 @@ class CompiledModel(ModelBase):
         """
         index = device_index(device, str(self._info.target["kind"]))
         return CompiledModel(
-            self._info, self._library, self._weights, self._threads, index, self._uploaded
+            self._info, self._library, self._weights, self._threads, index, self._artifact
         )
 
     @staticmethod
     def _zeros(chosen: Models) -> list[Bound]:
         return [
-            unaligned_zeros(spec.typical_shape, numpy_dtype(spec.stored_as or spec.dtype))
-            for spec in chosen.inputs
+            unaligned_zeros(spec.typical_shape, numpy_dtype(spec.dtype)) for spec in chosen.inputs
         ]
 
     def _warm_up(self, chosen: Models) -> None:
         session = self._session
         zeros = self._zeros(chosen)
-        every = wanted_outputs(chosen.outputs, None)
         memory = self.report.memory
         streams = memory is not None and any(p.taken and p.pipelined for p in memory.plans)
         if chosen.asked is not None or not streams:
-            results: list[tvm.runtime.Tensor] = []
-            for entry, own in chosen.split(zeros):
-                results += checked_outputs(session.warm_up(own, entry), len(entry.outputs))
-            named_outputs(results, every, chosen.outputs)
+            session.warm_up(chosen, zeros)
         if chosen.asked is None and session.stages:
-            state: Any = zeros
-            finish = partial(named_outputs, wanted=every, specs=chosen.outputs)
-            for step in frame_steps(session, finish):
+            state: Any = as_tensors(zeros)
+            for step in frame_steps(session, chosen, chosen.every_output):
                 state = step.run(state)
 
     def _benchmark(
@@ -335,14 +309,10 @@ class CompiledModel(ModelBase):
     ) -> BenchmarkResult:
         values = random_inputs(chosen.inputs) if inputs is None else inputs
         session = self._session
-        placed = [
-            (entry, session.place(own, entry))
-            for entry, own in chosen.split(self._bind(values, chosen))
-        ]
+        placed = session.place(chosen, chosen.bind(values, self._input_devices))
 
         def on_device() -> None:
-            for entry, own in placed:
-                session.invoke_placed(own, wanted=entry)
+            session.run_placed(chosen, placed)
 
         return measure(
             on_device,
@@ -364,21 +334,19 @@ class CompiledModel(ModelBase):
         runs : int
         """
         session = self._session
-        placed = session.place(self._bind(inputs))
+        placed = session.place(self._every, self._every.bind(inputs, self._input_devices))
         session.synchronize()
         start = perf_counter()
-        session.invoke_placed(placed, runs)
+        session.run_placed(self._every, placed, runs)
         return (perf_counter() - start) / runs
 
     def _profile(self, inputs: Mapping[str, Any] | None, chosen: Models, repeat: int) -> Profile:
         values = random_inputs(chosen.inputs) if inputs is None else inputs
-        runs = list(chosen.split(self._bind(values, chosen)))
-        for entry, own in runs:
-            self._session.invoke(own, entry)
+        session, bound = self._session, chosen.bind(values, self._input_devices)
+        session.run(chosen, bound, {})
 
         def instrumented(instrument: Instrument) -> None:
-            for entry, own in runs:
-                self._session.instrumented(own, instrument, entry)
+            session.run_instrumented(chosen, bound, instrument)
 
         report = self.report
         launches = self._code[0].launches or Launches(
@@ -406,9 +374,26 @@ class CompiledModel(ModelBase):
         MissingDependencyError
             No C++ compiler to link with.
         """
+        return write_artifact(path, *self._members(embed_programs))
+
+    @hold_interrupts()
+    def to_bytes(self, *, embed_programs: bool = False) -> bytes:
+        """Return what :meth:`export` writes, for :func:`tvm_edge.load`.
+
+        Raises
+        ------
+        ArtifactError
+            The temporary folder is full or not writable.
+        MissingDependencyError
+            No C++ compiler to link with.
+        """
+        return artifact_bytes(*self._members(embed_programs))
+
+    def _members(self, embed_programs: bool) -> tuple[Any, ...]:
+        """Return what an artifact is made of."""
         # Without the compiler's wall-clock times: equal models give equal files.
         info = replace(self._info, report=replace(self.report, seconds={}))
-        programs = self._session.device_programs() if embed_programs else b""
+        programs = self._device_programs() if embed_programs else b""
         weights = [host_array(weight) for weight in self._weights]
         library, link_smaller = self._library, None
         if library.has_smaller:
@@ -416,4 +401,11 @@ class CompiledModel(ModelBase):
             link_smaller = smaller.link
             info = replace(info, smaller=smaller.launches)
         manifest = {"versions": versions(), **info.to_dict()}
-        return write_artifact(path, manifest, library.link, weights, programs, link_smaller)
+        check = self._artifact.check if self._artifact else lambda: None
+        return manifest, library.link, weights, programs, link_smaller, check
+
+    def _device_programs(self) -> bytes:
+        """Return the kernels as the drivers of this machine built them, as far as they tell."""
+        self._session.check_process()
+        devices = [device_of(kind, self._device_index) for kind in self._info.devices.kinds]
+        return b"".join(device.programs(self._code[1]) for device in devices)

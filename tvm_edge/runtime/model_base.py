@@ -17,8 +17,9 @@ from tvm_edge.runtime.benchmark import BenchmarkResult, check_count
 from tvm_edge.runtime.frame_stream import FrameStream
 from tvm_edge.runtime.info import ModelInfo
 from tvm_edge.runtime.models import Models
-from tvm_edge.runtime.outputs import wanted_outputs
+from tvm_edge.runtime.once import once
 from tvm_edge.runtime.profile import Profile
+from tvm_edge.runtime.signature import Signature
 
 __all__ = ["ModelBase"]
 
@@ -33,7 +34,11 @@ class ModelBase(ABC):
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
-        self._every = Models(info)
+
+    @once
+    def _every(self) -> Models:
+        """All models, together."""
+        return Models(self._info, Signature(self._info))
 
     def __repr__(self) -> str:
         inputs = ", ".join(str(spec) for spec in self.inputs)
@@ -120,7 +125,7 @@ class ModelBase(ABC):
             The board does not answer any more.
         """
         chosen = self._chosen(models)
-        return self._run(inputs, chosen, self._wanted(chosen, outputs), device_outputs)
+        return self._run(inputs, chosen, chosen.wanted(outputs), device_outputs)
 
     def stream(
         self,
@@ -169,7 +174,7 @@ class ModelBase(ABC):
         ...     for outputs in stream:
         ...         show(outputs["boxes"])
         """
-        return self._stream(frames, depth, wanted_outputs(self.outputs, outputs))
+        return self._stream(frames, depth, self._every.wanted(outputs))
 
     def warmup(self, *, models: Sequence[str] | None = None) -> None:
         """Pay the costs of a first run now, so that the first frame is as fast as others.
@@ -231,12 +236,9 @@ class ModelBase(ABC):
         return self._profile(inputs, self._chosen(models), repeat)
 
     def _chosen(self, models: Sequence[str] | None) -> Models:
-        return self._every if models is None else Models(self._info, models)
-
-    @staticmethod
-    def _wanted(chosen: Models, outputs: Sequence[str] | None) -> dict[int, str]:
-        chosen.check_outputs(outputs)
-        return wanted_outputs(chosen.outputs, outputs)
+        if models is None:
+            return self._every
+        return Models(self._info, self._every.signature, models)
 
     # ------------------------------------------------------------------ what runs the model
 

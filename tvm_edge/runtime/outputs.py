@@ -8,30 +8,26 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tvm_edge.errors import ArtifactError, InputError, near_matches
+from tvm_edge.errors import InputError
 from tvm_edge.report import TensorSpec
-from tvm_edge.runtime.devices import to_numpy
-from tvm_edge.runtime.dlpack import numpy_dtype
+from tvm_edge.runtime.dlpack import host_array, numpy_dtype
 
-__all__ = ["checked_outputs", "named_outputs", "wanted_outputs"]
+__all__ = ["check_names", "named_outputs"]
 
 
-def wanted_outputs(specs: Sequence[TensorSpec], outputs: Sequence[str] | None) -> dict[int, str]:
-    """Positions and names of the outputs to return.
+def check_names(specs: Sequence[TensorSpec], outputs: Sequence[str] | None) -> None:
+    """Refuse what is no list of names.
 
     Parameters
     ----------
     specs : sequence of TensorSpec
         The model's outputs.
     outputs : sequence of str, optional
-        Default all.
 
     Raises
     ------
     InputError
-        Not a list, or not names of outputs.
     """
-    names = [spec.name for spec in specs]
     if isinstance(outputs, str):
         raise InputError(
             f"outputs is the string {outputs!r}; pass a list of names: [{outputs!r}]",
@@ -42,73 +38,41 @@ def wanted_outputs(specs: Sequence[TensorSpec], outputs: Sequence[str] | None) -
     if outputs is not None and not isinstance(outputs, Iterable):
         raise InputError(
             f"outputs is a {type(outputs).__name__}; pass a list of names, of "
-            f"{', '.join(map(repr, names))}",
+            f"{', '.join(repr(spec.name) for spec in specs)}",
             name="outputs",
             expected="a list",
             got=type(outputs).__name__,
         )
-    for name in outputs if outputs is not None else ():
-        if name not in names:
-            raise InputError(
-                f"the model has no output {name!r}; {near_matches(str(name), names)}",
-                name=str(name),
-                expected=", ".join(names),
-                got=str(name),
-            )
-    return {i: name for i, name in enumerate(names) if outputs is None or name in outputs}
-
-
-def checked_outputs(
-    tensors: Sequence[tvm.runtime.Tensor], count: int
-) -> Sequence[tvm.runtime.Tensor]:
-    """Return the first `count` results; what code returns after them is not the user's.
-
-    Raises
-    ------
-    ArtifactError
-        There are fewer.
-    """
-    if len(tensors) < count:
-        raise ArtifactError(
-            f"the code of this model returns {len(tensors)} outputs, and its manifest names "
-            "more; export it again"
-        )
-    return tensors[:count]
 
 
 def named_outputs(
-    tensors: Sequence[tvm.runtime.Tensor],
+    tensors: Iterable[tvm.runtime.Tensor],
     wanted: Mapping[int, str],
     specs: Sequence[TensorSpec],
     device_outputs: bool = False,
 ) -> dict[str, Any]:
-    """The results that a caller wants, by name: as NumPy arrays, or where they are.
+    """Return the results that a caller wants, by name: as NumPy arrays, or where they are.
 
     Parameters
     ----------
-    tensors : sequence of tvm.runtime.Tensor
-        All results.
+    tensors : iterable of tvm.runtime.Tensor
+        Those results, in host memory unless `device_outputs`.
     wanted : mapping of int to str
-        From :func:`wanted_outputs`.
+        Their positions among `specs`, and their names.
     specs : sequence of TensorSpec
         The model's outputs.
     device_outputs : bool
         Leave them where they are.
-
-    Raises
-    ------
-    ArtifactError
-        There are fewer results than that.
     """
-    checked_outputs(tensors, max(wanted, default=-1) + 1)
+    if device_outputs:
+        return dict(zip(wanted.values(), tensors, strict=True))
     return {
-        name: tensors[index]
-        if device_outputs
-        else _of_its_type(to_numpy(tensors[index]), specs[index])
-        for index, name in wanted.items()
+        name: _array(tensor, specs[index])
+        for (index, name), tensor in zip(wanted.items(), tensors, strict=True)
     }
 
 
-def _of_its_type(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """Return the bytes of an output as the type that the model declares."""
+def _array(tensor: tvm.runtime.Tensor, spec: TensorSpec) -> np.ndarray:
+    """Return an array over a result, of the type that the model declares."""
+    array = host_array(tensor)
     return array if spec.stored_as is None else array.view(numpy_dtype(spec.dtype))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
 from functools import cache
 from numbers import Integral
-from time import monotonic
 from typing import Any
 
 from tvm_edge.errors import InputError
 from tvm_edge.host import allowed_cpus, cpu_quota, physical_cores
-from tvm_edge.native import expect_launches, use_pool
+from tvm_edge.native import use_pool
+from tvm_edge.runtime.once import once
 
 __all__ = ["Threads", "resolve_num_threads", "resolve_threads"]
 
@@ -24,12 +22,6 @@ _MOST_THREADS = 1024
 
 _SPIN_US = 50
 """Between two kernels of a run the virtual machine takes less."""
-
-_RECHECK_SECONDS = 1.0
-
-_ANYWHERE = nullcontext()
-
-_used = threading.local()
 
 
 class Threads:
@@ -46,43 +38,28 @@ class Threads:
         self.count = count
         self.cpus = tuple(cpus)
 
+    @once
+    def capacity(self) -> int:
+        """Threads that work at the same time, whoever launches kernels."""
+        return max(self.count, physical_cores(self.cpus or None))
+
+    @property
+    def spin_ns(self) -> int:
+        """Nanoseconds that a worker looks for the next kernel before it sleeps."""
+        return _spin_us() * 1000
+
     def use(self) -> None:
         """Let kernels that the calling thread launches run on these threads.
 
         All models of a process share one pool of workers for each set of CPUs.
         """
-        # A fork leaves the workers behind.
-        key = (self.count, self.cpus, os.getpid())
-        now = monotonic()
-        if getattr(_used, "key", None) == key and now < _used.recheck:
-            return
-        capacity = max(self.count, physical_cores(self.cpus or None))
-        there = use_pool(self.count, self.cpus, capacity, _spin_us())
+        there = use_pool(self.count, self.cpus, self.capacity, _spin_us())
         if there < self.count:
             _warn_of_fewer(
                 self.count,
                 there,
                 "the process may use no more CPUs by now, or start no more threads (ulimit -u)",
             )
-        _used.key, _used.recheck = key, now + _RECHECK_SECONDS
-
-    def running(self) -> AbstractContextManager[None]:
-        """Context of a run on these threads; the calling one keeps to the CPUs, too."""
-        self.use()
-        expect_launches()
-        return self._on_cpus() if self.cpus else _ANYWHERE
-
-    @contextmanager
-    def _on_cpus(self) -> Iterator[None]:
-        before = os.sched_getaffinity(0)
-        allowed = before.intersection(self.cpus)
-        if allowed:
-            os.sched_setaffinity(0, allowed)
-        try:
-            yield
-        finally:
-            if allowed:
-                os.sched_setaffinity(0, before)
 
 
 def resolve_threads(num_threads: int | None, cpus: Sequence[int] | None = None) -> Threads:

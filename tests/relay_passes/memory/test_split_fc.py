@@ -23,7 +23,7 @@ from tvm_edge import CompileReport, InputError
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.relay_passes.memory.split_fc import least_window, plan_cut, split_dense
 from tvm_edge.relay_passes.memory.stream_weights import StreamWeights, asks_for_part
-from tvm_edge.runtime.weight_stream import NEXT_PART, UPLOAD_PART
+from tvm_edge.runtime.entry import NEXT_PART, UPLOAD_PART
 
 KIB = 1 << 10
 

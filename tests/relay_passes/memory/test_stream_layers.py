@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from onnx import helper
 from tvm import relax
 
 import tvm_edge
+from tests.global_functions import overridden, without_shared_memory
 from tests.marks import in_full, needs_opencl
 from tests.memory.models import PICTURE, conv_heavy
 from tests.onnx_models import make_model, reference, relative_error
@@ -33,8 +35,7 @@ from tvm_edge.relay_passes.memory.split_conv import (
     split_convolutions,
 )
 from tvm_edge.relay_passes.memory.stream_layers import LEAST_STREAMED, stream_layers
-from tvm_edge.runtime import weight_stream
-from tvm_edge.runtime.devices.opencl import OpenCLDevice
+from tvm_edge.runtime.entry import UPLOAD_PART
 
 MIB = 1 << 20
 SIZES, ODD = (3, 65, 528, 128), (3, 65, 521, 130)
@@ -197,9 +198,7 @@ def test_winograd_filters_are_streamed() -> None:
 
 
 @pytest.mark.usefixtures("on_opencl", "own_memory", "small_gpu")
-def test_device_memory_falls_by_what_is_predicted(
-    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_device_memory_falls_by_what_is_predicted(model: onnx.ModelProto, tmp_path: Path) -> None:
     """The device has its own copy of the weights, as a GPU has; with one window and with two."""
     peaks, predicted = [], []
     for run, (window, windows) in enumerate([(None, 2), (None, 2), (CUT, 2), (CUT, 1)]):
@@ -208,13 +207,12 @@ def test_device_memory_falls_by_what_is_predicted(
             artifact = compiled.export(tmp_path / "model.tvme")
             memory = compiled.report.memory
             del compiled
-        elif run == 3:
-            monkeypatch.setattr(OpenCLDevice, "host_writes_at_any_time", False)
         assert memory is not None
         before = opencl.memory()["in_use"]
         opencl.reset_peak()
-        loaded = tvm_edge.load(artifact)
-        check(model, loaded)
+        with without_shared_memory() if run == 3 else nullcontext():
+            loaded = tvm_edge.load(artifact)
+            check(model, loaded)
         peaks.append(opencl.memory()["peak"] - before)
         del loaded
         kept = memory.weights - memory.weights_by_device.get("streamed", 0)
@@ -228,26 +226,27 @@ def test_device_memory_falls_by_what_is_predicted(
 
 
 @pytest.mark.usefixtures("on_opencl", "own_memory", "small_gpu")
-def test_windows_are_as_large_as_the_largest_layer_from_the_first_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_windows_are_as_large_as_the_largest_layer_from_the_first_on() -> None:
     """A window that grew would stand beside the smaller one, which the run still reads."""
-    made: list[int] = []
+    made: list[tuple[int, ...]] = []
 
-    class Window(weight_stream._Window):
-        def __init__(self, nbytes: int, device: tvm.runtime.Device) -> None:
-            made.append(nbytes)
-            super().__init__(nbytes, device)
+    def counted(upload_part: Any) -> Any:
+        def count(*arguments: Any) -> Any:
+            part = upload_part(*arguments)
+            made.append(compiled._session.window_bytes())
+            return part
 
-    monkeypatch.setattr(weight_stream, "_Window", Window)
+        return count
+
     model = conv_heavy((3, 128, 256, 256, 400))
     compiled = compile_with(model, "opencl", {}, fallback="none", conv_window=9 * MIB)
     first, second, third = (split.part_bytes for split in compiled.report.splits)
     assert first < second < third
-    check(model, compiled)
+    with overridden(UPLOAD_PART, counted):
+        check(model, compiled)
     memory = compiled.report.memory
     assert memory is not None
-    assert set(made) == {third} and sum(made) == memory.window
+    assert set(made) == {(third,) * len(made[0])} and sum(made[0]) == memory.window
 
 
 @needs_opencl

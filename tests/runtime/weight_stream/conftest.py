@@ -12,8 +12,6 @@ from onnx import helper
 
 from tests.onnx_models import make_model
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.runtime import pinned_copies
-from tvm_edge.runtime.devices.opencl import OpenCLDevice
 
 LAYERS, WIDTH = 3, 2048
 WEIGHTS_MIB = LAYERS * WIDTH * WIDTH * 4 / 2**20  # 48
@@ -51,17 +49,7 @@ def x() -> dict[str, np.ndarray]:
     return {"x": np.random.default_rng(3).standard_normal((1, WIDTH)).astype("float32")}
 
 
-@pytest.fixture
-def own_memory_through_blocks(own_memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An OpenCL device gets parts as CUDA's do, through blocks of which each part has some."""
-    monkeypatch.setattr(OpenCLDevice, "host_writes_at_any_time", False)
-    monkeypatch.setattr(OpenCLDevice, "pinned_memory", tvm.cpu())
-    monkeypatch.setattr(pinned_copies, "_BLOCK", (1 << 19) - 4092)
-
-
-@pytest.fixture(
-    params=["llvm", "opencl", "opencl with memory of its own", "opencl through blocks", "cuda"]
-)
+@pytest.fixture(params=["llvm", "opencl", "opencl with memory of its own", "cuda"])
 def target(request: pytest.FixtureRequest) -> str:
     """Target of a streamed model: some map the parts of weights, others copy them."""
     name: str = request.param
@@ -69,6 +57,4 @@ def target(request: pytest.FixtureRequest) -> str:
         pytest.skip("no CUDA device")
     if name.endswith("own"):
         request.getfixturevalue("own_memory")
-    if name.endswith("blocks"):
-        request.getfixturevalue("own_memory_through_blocks")
     return name.split()[0]

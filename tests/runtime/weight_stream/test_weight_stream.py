@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +12,12 @@ import pytest
 import tvm
 
 import tvm_edge
+from tests.global_functions import overridden
 from tests.onnx_models import reference, relative_error
 from tests.runtime.support import at_once
-from tests.runtime.weight_stream.conftest import LAYERS, WIDTH
-from tvm_edge import ArtifactError, opencl
-from tvm_edge.runtime.devices import device_of
-from tvm_edge.runtime.mapped_file import MappedFile
-from tvm_edge.runtime.weight_stream import WeightStream
+from tests.runtime.weight_stream.conftest import WIDTH
+from tvm_edge import ArtifactError
+from tvm_edge.runtime.entry import NEXT_PART, UPLOAD_PART
 
 
 def test_values_from_the_file(
@@ -59,57 +56,39 @@ def test_a_file_that_is_cut_in_a_run(
     streamed: dict[str, Path],
     x: dict[str, np.ndarray],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     target: str,
 ) -> None:
     """The run fails, and the next one is right again when the file is."""
     path = copy_of(streamed[target], tmp_path)
     content, times = path.read_bytes(), path.stat()
-    model = tvm_edge.load(path)
-    expected = model.run(x)["y"]
-    # Not while a kernel reads what is mapped: then it is SIGBUS, as for all mapped weights.
-    copies = target == "cuda" or (
-        target == "opencl" and opencl.borrow(tvm.runtime.empty((64,))) is None
-    )
-    name = "upload_part" if copies else "next_part"
-    original, calls = getattr(WeightStream, name), []
+    calls: list[int] = []
 
-    def cut_at_third(self: WeightStream, *arguments: Any) -> Any:
-        calls.append(arguments)
-        if len(calls) == 3:
-            os.truncate(path, 1 << 20)
-        return original(self, *arguments)
+    def cut_at_third(original: Any) -> Any:
+        def cut(*arguments: Any) -> Any:
+            calls.append(len(calls))
+            if armed and len(calls) == 3:
+                if target != "llvm":
+                    tvm.device(target, 0).sync()  # nothing reads what is mapped just now
+                os.truncate(path, 1 << 20)
+            return original(*arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(WeightStream, name, cut_at_third)
+        return cut
+
+    armed = False
+    with overridden(NEXT_PART if target == "llvm" else UPLOAD_PART, cut_at_third):
+        model = tvm_edge.load(path)
+        expected = model.run(x)["y"]
+        calls.clear()
+        armed = True
         with pytest.raises(ArtifactError, match="was cut"):
             model.run(x)
+        armed = False
     assert 3 <= len(calls) <= 5  # a GPU has one part by then, and is getting another
     with path.open("r+b") as file:
         file.write(content)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     for _ in range(2):
         np.testing.assert_array_equal(model.run(x)["y"], expected)
-
-
-@pytest.mark.usefixtures("own_memory")
-def test_a_part_that_could_not_be_read_ahead_is_read_again(
-    streamed: dict[str, Path], x: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = tvm_edge.load(streamed["opencl"])
-    expected = model.run(x)["y"]
-    original, calls = MappedFile.read_into, []
-
-    def failing(self: MappedFile, into: np.ndarray, address: int) -> None:
-        calls.append(address)
-        if len(calls) % 3 == 0:
-            raise ArtifactError("the disk is away for a moment")
-        original(self, into, address)
-
-    monkeypatch.setattr(MappedFile, "read_into", failing)
-    for _ in range(2):
-        np.testing.assert_array_equal(model.run(x)["y"], expected)
-    assert len(calls) > 3 * 8 * LAYERS * 2 / 4
 
 
 def test_a_file_that_is_gone(
@@ -159,35 +138,6 @@ def test_frames_of_a_stream(streamed: dict[str, Path], target: str) -> None:
         np.testing.assert_array_equal(each, model.run(frame)["y"])
 
 
-def test_one_thread_at_a_time_has_the_windows() -> None:
-    """Runs and stages of the GPU; stages of the CPU go on beside them."""
-    stream = WeightStream([], 1, device_of("llvm"))
-    inside: list[str] = []
-    entered, leave = threading.Event(), threading.Event()
-
-    def first() -> None:
-        with stream.running(on_gpu=True):
-            entered.set()
-            leave.wait(20)
-            inside.append("first")
-
-    def second() -> None:
-        with stream.running(on_gpu=True):
-            inside.append("second")
-
-    threads = [threading.Thread(target=run) for run in (first, second)]
-    threads[0].start()
-    assert entered.wait(20)
-    threads[1].start()
-    with stream.running(on_gpu=False):
-        inside.append("beside")
-    threads[1].join(0.05)
-    leave.set()
-    for thread in threads:
-        thread.join(20)
-    assert inside == ["beside", "first", "second"]
-
-
 def test_a_loaded_model_exports_again(streamed: dict[str, Path], tmp_path: Path) -> None:
     for path in streamed.values():
         again = tvm_edge.load(path).export(tmp_path / "again.tvme")
@@ -201,25 +151,3 @@ def test_profile(streamed: dict[str, Path]) -> None:
         assert [row.name for row in model.profile(repeat=1).kernels] == [
             kernel.name for kernel in model.report.kernels
         ]
-
-
-def test_ctrl_c_waits_for_the_end_of_a_run(
-    streamed: dict[str, Path], x: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between two parts Python runs inside of TVM, which no exception of Ctrl-C may unwind."""
-    model = tvm_edge.load(streamed["llvm"])
-    expected = model.run(x)["y"]
-    original, calls = WeightStream.next_part, []
-
-    def interrupted(self: WeightStream, *arguments: Any) -> Any:
-        calls.append(arguments)
-        if len(calls) == 2:
-            os.kill(os.getpid(), signal.SIGINT)
-        return original(self, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(WeightStream, "next_part", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            model.run(x)
-    assert len(calls) == 8 * LAYERS
-    np.testing.assert_array_equal(model.run(x)["y"], expected)

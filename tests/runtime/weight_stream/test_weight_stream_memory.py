@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import itertools
 import signal
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +15,13 @@ import onnx
 import pytest
 
 import tvm_edge
+from tests.global_functions import overridden, without_shared_memory
 from tests.onnx_models import reference, relative_error
 from tests.runtime.support import memory_cgroup, rewrite_artifact, run_child
 from tests.runtime.weight_stream.conftest import LAYERS, WEIGHTS_MIB, WINDOW_MIB
 from tvm_edge import opencl
 from tvm_edge.hardware import resolve_target
-from tvm_edge.runtime import mapped_file, pinned_copies
-from tvm_edge.runtime.devices.opencl import OpenCLDevice
-from tvm_edge.runtime.mapped_file import MappedFile
-from tvm_edge.runtime.weight_stream import WeightStream
+from tvm_edge.runtime.entry import UPLOAD_PART
 
 STATUS = """
 import json, os, resource, sys
@@ -72,23 +68,27 @@ np.savez(sys.argv[4], **found)
 
 
 def test_a_device_that_is_the_cpu_reads_parts_where_they_are_mapped(
-    streamed: dict[str, Path], x: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+    streamed: dict[str, Path], x: dict[str, np.ndarray]
 ) -> None:
     """With what is behind each part read ahead, as for the CPU's own kernels."""
     if not resolve_target("opencl").spec.on_cpu:
         pytest.skip("the OpenCL device is not the CPU")
-    original, calls = WeightStream.next_part, []
+    calls: list[list[int]] = []
 
-    def counted(self: WeightStream, *arguments: Any) -> Any:
-        calls.append([part.data_ptr() for part in arguments])
-        return original(self, *arguments)
+    def counted(original: Any) -> Any:
+        def count(*arguments: Any) -> Any:
+            calls.append([part.data_ptr() for part in arguments[:3]])
+            return original(*arguments)
 
-    monkeypatch.setattr(WeightStream, "next_part", counted)
+        return count
+
     before, copied = opencl.memory()["in_use"], opencl.copied()["in"]
     opencl.reset_peak()
-    model = tvm_edge.load(streamed["opencl"])
-    for _ in range(2):
-        model.run(x)
+    with overridden(UPLOAD_PART, counted):
+        model = tvm_edge.load(streamed["opencl"])
+        calls.clear()
+        for _ in range(2):
+            model.run(x)
     assert len(calls) == 2 * 8 * LAYERS
     for (part, following, _), (then, _, earlier) in itertools.pairwise(calls):
         assert following == then and earlier == part
@@ -110,40 +110,6 @@ def test_a_gpu_has_two_parts_in_memory(streamed: dict[str, Path], x: dict[str, n
     beside = 2 << 20  # activations
     assert 0 < opencl.memory()["peak"] - before < (WINDOW_MIB << 20) + beside
     assert resident(streamed["opencl"]) == 0  # a part is read, not mapped
-
-
-@pytest.mark.usefixtures("own_memory_through_blocks")
-def test_parts_go_through_two_blocks(
-    deep: onnx.ModelProto,
-    streamed: dict[str, Path],
-    x: dict[str, np.ndarray],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """All pieces of all parts, by threads that are none of the run's."""
-    original, pieces = MappedFile.read_into, []
-
-    def counted(self: MappedFile, into: np.ndarray, address: int) -> None:
-        pieces.append((into.ctypes.data, into.nbytes, threading.current_thread().name))
-        original(self, into, address)
-
-    monkeypatch.setattr(MappedFile, "read_into", counted)
-    before = opencl.memory()["in_use"]
-    opencl.reset_peak()
-    model = tvm_edge.load(streamed["opencl"])
-    for seed in range(2):
-        values = {"x": x["x"] + np.float32(seed)}
-        assert relative_error(model.run(values)["y"], reference(deep, values)["y"]) < 1e-4
-    assert 0 < opencl.memory()["peak"] - before < (WINDOW_MIB << 20) / 2 + (1 << 20)
-    assert sum(nbytes for _, nbytes, _ in pieces) == 2 * WEIGHTS_MIB * 2**20
-    assert all(name.startswith("tvm-edge-pinned") for _, _, name in pieces)
-    covered = reached = 0
-    for address, nbytes, _ in sorted(pieces):
-        covered += max(0, address + nbytes - max(address, reached))
-        reached = max(reached, address + nbytes)
-    assert (
-        covered == pinned_copies._BLOCKS * pinned_copies._BLOCK
-        and len(pieces) >= 2 * 8 * LAYERS * 4
-    )
 
 
 def resident(path: Path) -> int:
@@ -180,25 +146,17 @@ def test_a_gpu_with_memory_of_its_own_has_one_part(
     x: dict[str, np.ndarray],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(OpenCLDevice, "host_writes_at_any_time", False)
-    read_ahead = MappedFile.read_ahead
 
-    def late(self: MappedFile, address: int, nbytes: int) -> bool:
-        """From a slow disk: what is in the system's cache of the file is not mapped otherwise."""
-        time.sleep(0.005)
-        first, last = self._pages(address, nbytes)
-        self.madvise(mapped_file._POPULATE_READ, first, last - first)
-        return read_ahead(self, address, nbytes)
-
-    monkeypatch.setattr(MappedFile, "read_ahead", late)
     before = opencl.memory()["in_use"]
     opencl.reset_peak()
-    model = tvm_edge.load(streamed["opencl"])
-    for seed in range(2):
-        values = {"x": x["x"] + np.float32(seed)}
-        copied = opencl.copied()["in"]
-        assert relative_error(model.run(values)["y"], reference(deep, values)["y"]) < 1e-4
-        assert opencl.copied()["in"] - copied >= WEIGHTS_MIB * 2**20
+    with without_shared_memory():
+        model = tvm_edge.load(streamed["opencl"])
+        for seed in range(2):
+            values = {"x": x["x"] + np.float32(seed)}
+            copied = opencl.copied()["in"]
+            assert relative_error(model.run(values)["y"], reference(deep, values)["y"]) < 1e-4
+            assert opencl.copied()["in"] - copied >= WEIGHTS_MIB * 2**20
+    assert len(model._session.window_bytes()) == 1
     beside = 1 << 20
     assert 0 < opencl.memory()["peak"] - before < (WINDOW_MIB << 20) / 2 + beside
     # The part behind may be there, and pages that the system maps around its ends.

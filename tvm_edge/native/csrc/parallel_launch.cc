@@ -47,6 +47,7 @@ Pools& pools() {
 /*! \brief What kernels that this thread launches run on. */
 thread_local WorkerPool* thread_pool = nullptr;
 thread_local int thread_count = 1;
+thread_local int64_t thread_uses = 0;
 
 void BeforeFork() {
   pools().lock.lock();
@@ -63,12 +64,10 @@ void AfterForkInChild() {
   pools().lock.unlock();
 }
 
-/*!
- * \brief Let kernels that this thread launches run on so many threads.
- * \return The threads that there are.
- */
-int64_t Use(int64_t threads, const ffi::Array<int64_t>& cpus, int64_t capacity, int64_t spin_ns) {
-  std::vector<int> key(cpus.begin(), cpus.end());
+}  // namespace
+
+int64_t UseThreads(int64_t threads, const std::vector<int>& key, int64_t capacity,
+                   int64_t spin_ns) {
   WorkerPool* pool;
   {
     std::lock_guard<std::mutex> lock(pools().lock);
@@ -80,10 +79,13 @@ int64_t Use(int64_t threads, const ffi::Array<int64_t>& cpus, int64_t capacity, 
   }
   pool->RaiseCapacity(static_cast<int>(std::max(capacity, threads)));
   thread_pool = pool;
+  ++thread_uses;
   const int there = pool->Reserve(static_cast<int>(threads));
   thread_count = std::min(there, std::max(pool->AllowedCpus(), 1));
   return thread_count;
 }
+
+namespace {
 
 // --------------------------------------------------------------------------- what kernels call
 
@@ -209,12 +211,21 @@ ffi::Map<ffi::String, int64_t> Counts() {
 
 }  // namespace
 
+int64_t ThreadUses() { return thread_uses; }
+
+void ExpectLaunches() {
+  if (thread_pool != nullptr) thread_pool->ExpectLaunches();
+}
+
+KernelsOnPool::KernelsOnPool() { attachment().Attach(); }
+KernelsOnPool::~KernelsOnPool() { attachment().Detach(); }
+
 void RegisterPool() {
   tvm::ffi::reflection::GlobalDef()
-      .def("tvm_edge.pool.use", Use)
-      .def("tvm_edge.pool.expect_launches",
-           [] {
-             if (thread_pool != nullptr) thread_pool->ExpectLaunches();
+      .def("tvm_edge.pool.use",
+           [](int64_t threads, const ffi::Array<int64_t>& cpus, int64_t capacity,
+              int64_t spin_ns) {
+             return UseThreads(threads, {cpus.begin(), cpus.end()}, capacity, spin_ns);
            })
       .def("tvm_edge.pool.attach", [] { attachment().Attach(); })
       .def("tvm_edge.pool.detach", [] { attachment().Detach(); })

@@ -1,8 +1,13 @@
-// The functions for models on CPUs that this library adds to TVM's registry.
+// The functions that this library adds to TVM's registry, beside those of OpenCL.
+#include "register.h"
+
 #include <mutex>
 
 #include "arena.h"
+#include "captures.h"
 #include "parallel_launch.h"
+#include "python_api.h"
+#include "weight_stream.h"
 
 /*! \brief Add the functions; more than once does no harm. */
 extern "C" __attribute__((visibility("default"))) void TvmEdgeNativeRegister() {
@@ -10,5 +15,8 @@ extern "C" __attribute__((visibility("default"))) void TvmEdgeNativeRegister() {
   std::call_once(once, [] {
     tvm_edge::RegisterPool();
     tvm_edge::RegisterArenas();
+    tvm_edge::RegisterCaptures();
+    tvm_edge::RegisterWeightStream();
+    tvm_edge::RegisterPythonApi();
   });
 }

@@ -1,4 +1,4 @@
-"""Devices that models run on, behind one protocol: whoever runs a model asks for no kind.
+"""Devices that models run on, behind one protocol: whoever loads a model asks for no kind.
 
 A new kind is a module here and a line in :data:`DEVICES`.
 """
@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-import tvm
-
 from tvm_edge.errors import DeviceUnavailableError, InputError
 from tvm_edge.runtime.devices.cpu import CpuDevice
 from tvm_edge.runtime.devices.cuda import CudaDevice
 from tvm_edge.runtime.devices.opencl import OpenCLDevice
 from tvm_edge.runtime.devices.protocol import RuntimeDevice
-from tvm_edge.runtime.dlpack import device_kind, host_array, is_host_memory
 
 __all__ = [
     "DEVICES",
@@ -24,15 +20,12 @@ __all__ = [
     "device_of",
     "is_host",
     "open_device",
-    "to_numpy",
 ]
 
 DEVICES: Mapping[str, type[RuntimeDevice]] = {
     each.kind: each for each in (CpuDevice, OpenCLDevice, CudaDevice)
 }
 """By TVM's name of the kind, as manifests have it."""
-
-_BY_DLPACK = {int(each.dlpack_type): each for each in DEVICES.values()}
 
 
 def device_of(kind: str, index: int = 0) -> RuntimeDevice:
@@ -98,17 +91,3 @@ def device_index(device: str | None, kind: str) -> int:
             "leave device out, and choose how many to use with num_threads"
         )
     return index
-
-
-def to_numpy(tensor: tvm.runtime.Tensor) -> np.ndarray:
-    """Return a tensor as an array: over its memory where that is the host's, else a copy.
-
-    The array keeps the memory alive; whoever calls has no other use for the tensor.
-    """
-    kind = device_kind(tensor)
-    if is_host_memory(kind):
-        array = host_array(tensor)
-        if array.flags.writeable:
-            return array
-    with _BY_DLPACK.get(kind, RuntimeDevice).driver():
-        return tensor.numpy()

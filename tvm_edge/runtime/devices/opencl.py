@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import tvm
-import tvm_ffi
 from tvm_ffi import DLDeviceType
 
 from tvm_edge import opencl
-from tvm_edge.errors import DeviceUnavailableError
 from tvm_edge.runtime.devices.protocol import RuntimeDevice
 
 __all__ = ["OpenCLDevice"]
-
-# What the OpenCL runtime throws in a process that was forked after its driver had started.
-tvm_ffi.register_error("tvm_edge.DeviceUnavailableError", DeviceUnavailableError)
 
 
 class OpenCLDevice(RuntimeDevice):
@@ -31,9 +26,6 @@ class OpenCLDevice(RuntimeDevice):
     def load_programs(cls, programs: bytes) -> None:
         opencl.load_programs(programs)
 
-    def build(self, module: tvm.runtime.Module) -> None:
-        opencl.build(module, self.index)
-
     def builds_for(self, name: str) -> bool:
         return self.exists and opencl.device_info(self.index)["name"] == name
 
@@ -47,20 +39,3 @@ class OpenCLDevice(RuntimeDevice):
 
     def too_large_kernels(self, module: tvm.runtime.Module) -> list[str]:
         return opencl.too_large_kernels(module, self.index)
-
-    def share(self, tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor | None:
-        return opencl.borrow(tensor, self.index)
-
-    @property
-    def host_writes_at_any_time(self) -> bool:
-        return opencl.device_info(self.index)["memory"] == "svm-fine"
-
-    def release_memory(self) -> None:
-        opencl.release_memory(self.index)
-
-    @property
-    def replays_launches(self) -> bool:
-        return not opencl.command_buffers(self.index)["missing"]
-
-    def recording_failure(self) -> str:
-        return opencl.recording_failure(self.index)
