@@ -25,8 +25,14 @@ def pack_matrix(matrix: np.ndarray, width: int) -> np.ndarray:
     return np.ascontiguousarray(whole.reshape(reduction, -1, width).transpose(1, 0, 2))
 
 
-def dense(data: te.Tensor, panels: te.Tensor, columns: int) -> te.Tensor:
-    """The product of ``[..., M, K]`` with a matrix of `columns` columns, packed ``[N/l, K, l]``."""
+def dense(
+    data: te.Tensor, panels: te.Tensor, columns: int, *, whole_panels: bool = False
+) -> te.Tensor:
+    """The product of ``[..., M, K]`` with a matrix of `columns` columns, packed ``[N/l, K, l]``.
+
+    With `whole_panels` the products with the columns that fill up the last panel are taken, too:
+    no part of the sums has a condition.
+    """
     width = int(panels.shape[2])
     k = te.reduce_axis((0, int(panels.shape[1])), name="k")
 
@@ -35,4 +41,8 @@ def dense(data: te.Tensor, panels: te.Tensor, columns: int) -> te.Tensor:
         weight = panels[tirx.floordiv(column, width), k, tirx.floormod(column, width)]
         return te.sum(data(*rows, k) * weight, axis=k)
 
-    return te.compute((*data.shape[:-1], columns), element, name=DENSE)
+    filled = int(panels.shape[0]) * width
+    if not whole_panels or filled == columns:
+        return te.compute((*data.shape[:-1], columns), element, name=DENSE)
+    whole = te.compute((*data.shape[:-1], filled), element, name=DENSE)
+    return te.compute((*data.shape[:-1], columns), lambda *index: whole(*index), name="columns")

@@ -11,6 +11,8 @@ median counts. Each round has new processes. Before its turns a process has run 
 that of the fixed artifacts loads the shape's, which is not counted. A figure is the median of the
 rounds with their range in brackets; ``first run, ms more`` is the median of first less second.
 
+``--random`` compares untimed runs at random shapes, which hypothesis draws.
+
 Outputs of the first and of the last run are compared with ONNX Runtime's, to 1e-4 of an output's
 largest value. Inputs are seeded, and others where rounding alone moves ONNX Runtime's own outputs,
 with and without its graph optimisations, by more than 2e-5: ``noise`` in ``--json``. What a process
@@ -68,6 +70,8 @@ def _measure(name: str, options: argparse.Namespace, scratch: Path) -> dict[str,
     made = row["compiled"].get(OPEN, {})
     if "failed" in made:
         return {**row, "failed": f"compile: {made['failed']}"}
+    if options.random and OPEN in runtimes:
+        row["random"] = _child(options, "random", name, options.random, models, scratch)
     row["shapes"] = {str(number): {r: [] for r in runtimes} for number in options.shapes}
     for _ in range(options.rounds):
         _round(name, row, options, scratch)
@@ -166,6 +170,13 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.shared(jobs=1, json=None)
     parser.add_argument(
         "--quick", action="store_true", help="one round of three shapes, and of a few runs"
+    )
+    parser.add_argument(
+        "--random",
+        type=int,
+        default=0,
+        metavar="N",
+        help="also compare N random shapes in the ranges with ONNX Runtime, untimed",
     )
     parser.add_argument(
         "--limit-s", type=float, default=1800, metavar="S", help="time of a compilation, or a turn"

@@ -7,6 +7,7 @@ each shape; both are beside ONNX Runtime and OpenVINO, which get the same dynami
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from os import sched_getaffinity
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -23,6 +24,7 @@ from benchmarks.common.turns import answer_turns, error_line
 from benchmarks.models.against_onnx_runtime import compare_run
 from benchmarks.models.dynamic_cases import CASES
 from benchmarks.models.dynamic_files import model_path, write_model
+from benchmarks.models.dynamic_random import agrees_at_random_shapes
 from benchmarks.models.made_inputs import make_input
 
 __all__ = ["ENVIRONMENT", "OPEN", "PEERS", "RUNTIMES", "artifact_name", "steady_inputs"]
@@ -141,6 +143,21 @@ def _compile(name: str, shape: str, target: str, models: str, folder: Path) -> d
     }
 
 
+def _random(name: str, count: str, models: str, folder: Path) -> dict[str, Any]:
+    """A job: compare the artifact of open dimensions with ONNX Runtime at random shapes."""
+    case, path = CASES[name], model_path(name, Path(models))
+    run, plain = onnxruntime_function(path), _unoptimised(path)
+    own = _load(OPEN, name, OPEN, len(sched_getaffinity(0)), Path(models), folder)
+
+    def make(seed: int, shape: tuple[int, ...]) -> tuple[Inputs, Mapping[str, np.ndarray]]:
+        def inputs(number: int) -> Inputs:
+            return {case.input: make_input(shape, case.values, np.dtype("float32"), number)}
+
+        return steady_inputs(inputs, run, plain, seed)[:2]
+
+    return agrees_at_random_shapes(case, own, make, int(count))
+
+
 def _serve(
     runtime: str, name: str, threads: str, seconds: str, models: str, artifacts: str, folder: Path
 ) -> dict[str, Any]:
@@ -227,5 +244,6 @@ JOBS: dict[str, Job] = {
     "write": _first_line(_write),
     "reference": _first_line(_reference),
     "compile": _first_line(_compile),
+    "random": _first_line(_random),
     "serve": _serve,
 }

@@ -198,7 +198,18 @@ def markdown(row: Mapping[str, Any]) -> str:
     lines += [_line(row, int(number), shown) for number in row["shapes"]]
     if row["compiled"]:
         lines += ["", _compile_line(row)]
+    if "random" in row:
+        lines += ["", _random_line(row["random"])]
     return "\n".join(lines)
+
+
+def _random_line(found: Mapping[str, Any]) -> str:
+    if "failed" in found:
+        return f"Random shapes: **refused**, {_plain(found['failed'])}"
+    of = "x".join(map(str, found["shape"] or ()))
+    text = f"Random shapes: {found['shapes']}, worst error {found['error']:.1e} at {of}"
+    wrong = found["wrong"]
+    return text if wrong is None else f"{text}; **wrong** at {'x'.join(map(str, wrong))}"
 
 
 def _line(row: Mapping[str, Any], number: int, shown: Sequence[str]) -> str:

@@ -2,20 +2,22 @@
 
 With one row on the left a matrix is read once, as it lies; with many rows the kernel's own copy in
 panels costs little beside the product. In between packing when the model is compiled is worth it
-(8x2048x1000: 0.84 instead of 1.34 ms on one core).
+(8x2048x1000: 0.84 instead of 1.34 ms on one core), and where only the run counts the rows: then one
+kernel is right for few of them and for many.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.hardware import DeviceSpec
-from tvm_edge.relay_passes.ir.expressions import const, constant_of, is_call, static_shape
+from tvm_edge.relay_passes.ir.expressions import const, constant_of, is_call, lengths_of
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.memory.stream_weights import streamed, streamed_constant
 from tvm_edge.schedules.cpu.panels import panel_width
@@ -24,11 +26,12 @@ from tvm_edge.schedules.panels import DENSE, dense, pack_matrix
 __all__ = ["PackMatrices"]
 
 _FEWEST, _MOST = 5, 16  # rows
+_OUT_ELEMENTWISE_FUSABLE = 4
 
 
 @tvm.transform.module_pass(opt_level=0, name="PackMatrices")
 class PackMatrices:
-    """Pack the constant matrices of products with some rows on the left.
+    """Pack the constant matrices of products with some rows on the left, or an open number.
 
     Parameters
     ----------
@@ -44,6 +47,14 @@ class PackMatrices:
             if isinstance(func, relax.Function):
                 mod = _Packer(mod, self._spec).packed(gvar, func)
         return mod
+
+
+def _rows(shape: Sequence[int | tirx.Expr]) -> int | None:
+    """Return how many rows a product has, ``None`` where only the run counts those of a matrix."""
+    if isinstance(shape[-2], tirx.Expr):
+        return None
+    fixed = [length for length in shape[:-1] if isinstance(length, int)]
+    return prod(fixed) if len(fixed) == len(shape) - 1 else 0
 
 
 @mutator
@@ -65,17 +76,26 @@ class _Packer(PyExprMutator):
         bound = self.builder_.lookup_binding(weight) if isinstance(weight, relax.Var) else None
         kept = streamed_constant(bound)
         matrix = constant_of(weight if kept is None else kept)
-        shape = static_shape(op.args[0].ty)
+        shape = lengths_of(op.args[0].ty)
         if matrix is None or matrix.ndim != 2 or matrix.dtype != np.float32:
             return op
         if shape is None or len(shape) < 2 or str(op.args[0].ty.dtype) != "float32":
             return op
-        rows, columns = prod(shape[:-1]), matrix.shape[1]
-        if not _FEWEST <= rows <= _MOST or columns < self._spec.lanes():
+        columns, rows = matrix.shape[1], _rows(shape)
+        if columns < self._spec.lanes() or not (rows is None or _FEWEST <= rows <= _MOST):
             return op
         panels: relax.Expr = const(
             pack_matrix(matrix, panel_width(rows, columns, self._spec)), "float32"
         )
         if kept is not None:
             panels = self.builder_.emit(streamed(panels, vdevice_of(weight.ty)))
-        return self.builder_.call_te(dense, op.args[0], panels, columns, primfunc_name_hint=DENSE)
+        return self.builder_.call_te(
+            dense,
+            op.args[0],
+            panels,
+            columns,
+            whole_panels=rows is None,
+            primfunc_name_hint=DENSE,
+            # Of two blocks TVM would not say itself that others fuse with them.
+            primfunc_attrs={"op_pattern": _OUT_ELEMENTWISE_FUSABLE} if rows is None else None,
+        )

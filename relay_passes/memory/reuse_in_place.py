@@ -17,22 +17,32 @@ from tvm import ir, relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_edge.relay_passes.ir.dependences import AREAS
-from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call, static_shape
+from tvm_edge.relay_passes.ir.expressions import bindings_of, is_call, lengths_of, static_shape
 from tvm_edge.relay_passes.place.label_operators import operands
+from tvm_edge.schedules.cpu.overlap import TWICE
 
 __all__ = ["ReuseInPlace"]
 
 
 @tvm.transform.module_pass(opt_level=0, name="ReuseInPlace")
 class ReuseInPlace:
-    """Have kernels overwrite an operand that they are the last to read, element by element."""
+    """Have kernels overwrite an operand that they are the last to read, element by element.
+
+    Parameters
+    ----------
+    open_too : bool
+        Also results whose lengths only the run tells.
+    """
+
+    def __init__(self, open_too: bool = False) -> None:
+        self._open_too = open_too
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        found = _candidates(mod)
+        found = _candidates(mod, self._open_too)
         return _Rewriter(mod, found).rewritten() if found else mod
 
 
-def _candidates(mod: tvm.IRModule) -> dict[relax.Var, int]:
+def _candidates(mod: tvm.IRModule, open_too: bool) -> dict[relax.Var, int]:
     """For results that can replace an operand the position of that operand."""
     main = mod["main"]
     bindings = bindings_of(main)
@@ -41,7 +51,7 @@ def _candidates(mod: tvm.IRModule) -> dict[relax.Var, int]:
         for binding in bindings
         if is_call(binding.value, "relax.call_tir")
         and isinstance(binding.var, relax.DataflowVar)
-        and static_shape(binding.var.ty) is not None
+        and (lengths_of if open_too else static_shape)(binding.var.ty) is not None
     }
     left: Counter[relax.Var] = Counter()  # readers to come
     for value in [*(binding.value for binding in bindings), main.body.body]:
@@ -73,7 +83,12 @@ def _candidates(mod: tvm.IRModule) -> dict[relax.Var, int]:
 
 
 def _same_elements(func: tirx.PrimFunc, position: int) -> bool:
-    """Return whether a kernel reads an operand only where it writes the element at that index."""
+    """Return whether a kernel reads an operand only where it writes the element at that index.
+
+    Once: where it calculates an element again it would read its own result.
+    """
+    if func.attrs is not None and TWICE in func.attrs:
+        return False
     operand, output = func.params[position], func.params[-1]
     good, loads = 0, 0
 

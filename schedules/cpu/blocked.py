@@ -29,7 +29,7 @@ from tvm_edge.schedules.cpu.loops import (
     peel_remainder,
     vectorize_rows,
 )
-from tvm_edge.schedules.cpu.overlap import mark_tiles
+from tvm_edge.schedules.cpu.overlap import mark_tiles, small_tile
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import epilogue_of, fuse, fuse_axes, isolate, open_reduction
@@ -100,9 +100,12 @@ class OpenedConv:
         # After which TVM moves no producer of it.
         begin = sch.decompose_reduction(block, first)
         if not knobs.flat:
-            for axis, length in ((2, knobs.lines), (3, knobs.columns)):
+            vectors = knobs.blocks * max(1, (extent(sch, lane) or 1) // spec.lanes())
+            beside = knobs.columns * vectors
+            for axis, length, own in ((2, knobs.lines, beside), (3, knobs.columns, vectors)):
                 if constant(sch.get(self.epilogue).iter_vars[axis].dom.extent) is None:
-                    mark_tiles(sch, [begin, block, self.epilogue], axis, length)
+                    small = small_tile(length, own)
+                    mark_tiles(sch, [begin, block, self.epilogue], axis, length, small)
         return begin, done
 
 

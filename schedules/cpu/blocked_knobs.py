@@ -9,6 +9,7 @@ from typing import Literal
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import divisors
+from tvm_edge.schedules.cpu.overlap import small_tile
 
 __all__ = [
     "Knobs",
@@ -156,10 +157,10 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
     vectors = max(1, size.lanes // spec.lanes())
     filters = knobs.blocks * vectors
     full, rest = divmod(size.columns, knobs.columns)
-    if size.open_columns and rest:  # the last tile is a whole one
-        full, rest = full + 1, 0
     row = full * _tile_cost(knobs.lines * knobs.columns, filters, size.steps)
-    if rest:
+    if size.open_columns:
+        row += (_left_cost(rest, knobs, filters, size) + _mean_left(knobs, filters, size)) / 2
+    elif rest:
         row += _tile_cost(knobs.lines * rest, filters, size.steps)
     line_tasks, lines_left = divmod(size.lines, knobs.lines)
     if lines_left and size.open_lines:
@@ -169,7 +170,8 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
         line_tasks = 1
     block_tasks = size.blocks // knobs.blocks
     if knobs.order == "lines" and size.lines == 1:
-        line_tasks, row = full, row / full
+        line_tasks = full + bool(rest)
+        row /= line_tasks
     tasks = size.outer * line_tasks * (1 if knobs.padding == "task" else block_tasks)
     busiest = ceil(tasks / spec.cores) / tasks * size.outer * line_tasks * block_tasks * row
     cache = max(spec.l2_cache, spec.l1_cache) // 2
@@ -192,6 +194,18 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
             copied = 3 * copied + 2 * 1700 * _clock(spec)
         padding = size.outer * copied
     return busiest + size.outer * traffic * per_byte + padding
+
+
+def _left_cost(left: int, knobs: Knobs, filters: int, size: Tile) -> float:
+    """Cost of the pixels that whole tiles leave of an open line, in small tiles."""
+    small = small_tile(knobs.columns, filters)
+    return ceil(left / small) * _tile_cost(small, filters, size.steps)
+
+
+def _mean_left(knobs: Knobs, filters: int, size: Tile) -> float:
+    """Mean cost of what is left of lines of any length."""
+    lefts = range(knobs.columns)
+    return sum(_left_cost(left, knobs, filters, size) for left in lefts) / knobs.columns
 
 
 def _clock(spec: DeviceSpec) -> float:

@@ -28,8 +28,10 @@ from tvm_edge.schedules.cpu.microkernel import schedule_contraction
 from tvm_edge.schedules.cpu.panels import (
     Product,
     add_parts,
+    choose_open_tile,
     choose_tile,
     pack_panels,
+    schedule_open_panels,
     schedule_panels,
 )
 from tvm_edge.schedules.cpu.stages import schedule_rest
@@ -172,10 +174,14 @@ def _schedule_packed(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     lanes = lanes_of(stmt, spec)
     count = len(stmt.iter_vars)
     width = constant(stmt.reads[1].source.shape[-1]) or 1
-    *_, rows, columns, _ = (constant(var.dom.extent) or 1 for var in stmt.iter_vars)
-    tile = choose_tile(rows, columns, spec, lanes, width=width)
     product = Product(range(count - 3), count - 3, count - 2, count - 1)
-    schedule_panels(sch, block, epilogue, product, tile, lanes, spec)
+    *_, rows, columns, _ = (constant(var.dom.extent) for var in stmt.iter_vars)
+    if rows is None:
+        tile = choose_open_tile(columns or 1, spec, lanes, width=width)
+        schedule_open_panels(sch, block, epilogue, product, tile, lanes, spec)
+    else:
+        tile = choose_tile(rows, columns or 1, spec, lanes, width=width)
+        schedule_panels(sch, block, epilogue, product, tile, lanes, spec)
     schedule_rest(sch, [block, epilogue], spec)
 
 

@@ -152,7 +152,20 @@ def schedule_spatial(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:
     elif rows < 4 * spec.cores and exact and size is not None and size > lanes:
         accepts(sch.parallel, fuse(sch, [*outer, body]))
     else:
-        accepts(sch.parallel, fuse(sch, outer))
+        accepts(sch.parallel, fuse(sch, _tasks(sch, outer, spec)))
+
+
+def _tasks(sch: Schedule, loops: Sequence[LoopRV], spec: DeviceSpec) -> Sequence[LoopRV]:
+    """Return the outermost loops that make tasks: all, or enough where only the run knows lengths.
+
+    Each task, or each element if all loops are tasks, divides by the lengths of what is fused.
+    """
+    sizes = [typical(sch.get(loop).extent) for loop in loops]
+    if all(extent(sch, loop) is not None for loop in loops):
+        return loops
+    counts = range(1, len(loops) + 1)
+    enough = (count for count in counts if prod(sizes[:count]) >= 8 * spec.cores)
+    return loops[: next(enough, len(loops))]
 
 
 def _may_be_written_twice(sch: Schedule, block: s_tir.SBlock) -> bool:

@@ -22,7 +22,7 @@ from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.analysis import divisors, extent
 from tvm_edge.schedules.contraction import Contraction
 from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, can_peel, lanes_of, split_vectors
-from tvm_edge.schedules.cpu.overlap import mark_tiles
+from tvm_edge.schedules.cpu.overlap import mark_tiles, small_tile
 from tvm_edge.schedules.stages import fuse
 from tvm_edge.schedules.typical import typical
 
@@ -203,7 +203,8 @@ def schedule_tile(
         sch.unroll(loop)
     begin = sch.decompose_reduction(block, axes.reduction[0])
     if rows is not None:
-        mark_tiles(sch, [begin, block, epilogue], rows, tile.channels)
+        small = small_tile(tile.channels, tile.lines * tile.vectors)
+        mark_tiles(sch, [begin, block, epilogue], rows, tile.channels, small)
     return task
 
 

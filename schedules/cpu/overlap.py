@@ -1,27 +1,40 @@
-"""Register tiles along axes whose lengths only the run knows: the last one is moved back.
+"""Register tiles along axes whose lengths only the run knows.
 
 A tile of 14 pixels is 14 accumulators in registers, each by its name: there is no such code for a
-part of a tile. Instead of a tile that ends beyond the axis one is calculated that ends with it,
-and some elements are calculated twice. Axes shorter than a tile go through a copy of the loops
+part of a tile. What is left of an axis after its whole tiles goes through a copy of the loops with
+small tiles. The last of these is moved back to end with the axis: it calculates some elements
+again, and stores those that nobody stored. Tiles without a smaller size (of vectors) are moved
+back themselves, and store elements twice. Axes shorter than the smallest tile go through a copy
 with tiles of one element.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
-from tvm_edge.schedules.accesses import constant, nodes_in, uses
+from tvm_edge.schedules.accesses import constant, nodes_in
+from tvm_edge.schedules.cpu.retile import PART, SMALL, TILE, Tile, begun, marks, retiled
 
-__all__ = ["mark_parts", "mark_tiles", "overlap_tiles"]
+__all__ = ["TWICE", "mark_parts", "mark_tiles", "overlap_tiles", "small_tile"]
 
-_TILE, _PART = "tvm_edge.tile_", "tvm_edge.part_"
-"""Annotations of a block, followed by the position of the axis; their value is the length."""
+TWICE = "tvm_edge.twice"
+"""Attribute of a kernel that stores some elements twice."""
+
+_LATENCY = 8
+"""Accumulators that keep two units busy whose multiply-adds take four cycles."""
+
+
+def small_tile(size: int, vectors: int) -> int:
+    """Return the size of small tiles beside those of `size` with so many vectors an element.
+
+    The smallest with work for every cycle, but at most half a tile.
+    """
+    return max(1, min(-(-_LATENCY // vectors), size // 2))
 
 
 def mark_parts(sch: Schedule, blocks: Sequence[SBlockRV], axis: int, size: int) -> None:
@@ -32,11 +45,13 @@ def mark_parts(sch: Schedule, blocks: Sequence[SBlockRV], axis: int, size: int) 
     """
     if size > 1:
         for block in blocks:
-            sch.annotate(block, f"{_PART}{axis}", size)
+            sch.annotate(block, f"{PART}{axis}", size)
 
 
-def mark_tiles(sch: Schedule, blocks: Sequence[SBlockRV], axis: int, size: int) -> None:
-    """Have :func:`overlap_tiles` move the last tile along an axis back.
+def mark_tiles(
+    sch: Schedule, blocks: Sequence[SBlockRV], axis: int, size: int, small: int = 0
+) -> None:
+    """Have :func:`overlap_tiles` end the last tile along an axis where the axis ends.
 
     Parameters
     ----------
@@ -47,19 +62,25 @@ def mark_tiles(sch: Schedule, blocks: Sequence[SBlockRV], axis: int, size: int) 
         through a tile.
     size : int
         Of a tile.
+    small : int
+        Of a tile for what is left after whole ones; 0: the last whole one is moved back. With 1
+        nothing is calculated twice.
     """
     if size > 1:
         for block in blocks:
-            sch.annotate(block, f"{_TILE}{axis}", size)
+            sch.annotate(block, f"{TILE}{axis}", size)
+            if small:
+                sch.annotate(block, f"{SMALL}{axis}", small)
 
 
 def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Move the last tiles back along axes that :func:`mark_tiles` has marked.
+    """End the last tiles along axes that :func:`mark_tiles` has marked.
 
     Parameters
     ----------
     func : PrimFunc
-        Scheduled. It must not overwrite what it reads: some elements are calculated twice.
+        Scheduled. Where a tile has no smaller one it must not overwrite what it reads, and the
+        result says :data:`TWICE`.
     """
     if not isinstance(func.body, s_tir.SBlockRealize):
         return func
@@ -67,23 +88,32 @@ def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
     nests = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
     made: list[tirx.Stmt] = []
     buffers = list(root.alloc_buffers)
-    found = False
+    found = twice = False
     for nest in nests:
         tiles = _tiles(nest)
+        own = [buffer for buffer in root.alloc_buffers if _only_in(buffer, nest, nests)]
+        others = [*func.params, *(buffer for buffer in root.alloc_buffers if buffer not in own)]
+        ended = _Ended(own, others, buffers)
         if not tiles:
-            parts = any(_marks(block, _PART) for block in nodes_in(nest, s_tir.SBlock))
-            made.append(_moved_back(nest) if parts else nest)
+            parts = any(marks(block, PART) for block in nodes_in(nest, s_tir.SBlock))
+            made.append(retiled(nest, ended.tile) if parts else nest)
             found = found or parts
             continue
         found = True
-        fits: tirx.Expr = tirx.const(True, "bool")
-        for length, size in tiles:
-            fits = tirx.And(fits, length >= tirx.const(size, length.ty.dtype))
-        own = [buffer for buffer in root.alloc_buffers if _only_in(buffer, nest, nests)]
-        others = [buffer for buffer in root.alloc_buffers if buffer not in own]
-        copied, slow = _copied(_one_by_one(nest), own, [*func.params, *others])
+        fits: tirx.Expr | None = None
+        for length, least in tiles:
+            if least == 1 or (constant(length) or 0) >= least:
+                continue
+            long = length >= tirx.const(least, length.ty.dtype)
+            fits = long if fits is None else tirx.And(fits, long)
+        usual = retiled(nest, ended.tile)
+        twice = twice or ended.twice
+        if fits is None:
+            made.append(usual)
+            continue
+        copied, slow = _copied(_one_by_one(nest), own, others)
         buffers += copied
-        made.append(tirx.IfThenElse(fits, _moved_back(nest), slow))
+        made.append(tirx.IfThenElse(fits, usual, slow))
     if not found:
         return func
     body = tirx.SeqStmt(made) if len(made) > 1 else made[0]
@@ -99,176 +129,73 @@ def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
         root.annotations,
     )
     whole = s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block)
-    return func.with_body(whole)
-
-
-def _marks(block: s_tir.SBlock, kind: str) -> dict[int, int]:
-    """Return sizes of tiles, or of parts, by axis."""
-    return {
-        int(str(key).removeprefix(kind)): int(value)
-        for key, value in block.annotations.items()
-        if str(key).startswith(kind)
-    }
+    done = func.with_body(whole)
+    return done.with_attr(TWICE, True) if twice else done
 
 
 def _tiles(nest: tirx.Stmt) -> list[tuple[tirx.Expr, int]]:
-    """Return the lengths of axes in tiles with the sizes of those, each once."""
+    """Return the lengths of axes in tiles with the sizes of the smallest of those, each once."""
     found: list[tuple[tirx.Expr, int]] = []
     for block in nodes_in(nest, s_tir.SBlock):
-        for axis, size in _marks(block, _TILE).items():
+        small = marks(block, SMALL)
+        for axis, size in marks(block, TILE).items():
             length = block.iter_vars[axis].dom.extent
             if not any(tvm_ffi.structural_equal(length, other) for other, _ in found):
-                found.append((length, size))
+                found.append((length, small.get(axis, size)))
     return found
 
 
-def _moved_back(nest: tirx.Stmt) -> tirx.Stmt:
-    """Have tiles begin where they end with the axis at the latest."""
-    return _retiled(nest, lambda tile: (tirx.min(tile.first, tile.length - tile.size), None))
+class _Ended:
+    """Ends tiles where their axis ends.
+
+    Parameters
+    ----------
+    own : sequence of Buffer
+        Of the nest alone: copies of loops have copies of them.
+    others : sequence of Buffer
+    buffers : list of Buffer
+        All that the kernel allocates; copies are added.
+    """
+
+    def __init__(
+        self,
+        own: Sequence[tirx.Buffer],
+        others: Sequence[tirx.Var],
+        buffers: list[tirx.Buffer],
+    ) -> None:
+        self._own, self._others, self._buffers = own, others, buffers
+        self.twice = False
+
+    def tile(self, tile: Tile, body: tirx.Stmt, nest: tirx.Stmt) -> tirx.Stmt:
+        """Return what runs through a tile instead of `body`, the loops inside its loop."""
+        last = tile.length - tile.size
+        if not tile.small:
+            self.twice = True
+            return begun(body, tile, tile.size, tirx.min(tile.first, last))
+        fits = tile.first <= last
+        step = tile.var * tile.small
+        first = tile.first + step
+        begin = tirx.min(first, tile.length - tile.small) if tile.small > 1 else first
+        small = begun(body, tile, tile.small, begin, first, self._own)
+        left = tirx.max(tile.length - tile.first, 0)
+        count = tirx.floordiv(left + (tile.small - 1), tile.small)
+        small = tirx.For(tile.var, 0, count, tirx.ForKind.SERIAL, small)
+        inside = [b for b in self._own if _mentions(tile.body, b) == _mentions(nest, b)]
+        outside = [buffer for buffer in self._own if buffer not in inside]
+        copied, small = _copied(small, inside, [*self._others, *outside])
+        self._buffers += copied
+        return tirx.IfThenElse(fits, begun(body, tile, tile.size, tile.first), small)
 
 
 def _one_by_one(nest: tirx.Stmt) -> tirx.Stmt:
     """Have tiles of one element, one after the other."""
-    return _retiled(nest, lambda tile: (tile.first, tirx.min(tile.length - tile.first, tile.size)))
 
+    def single(tile: Tile, body: tirx.Stmt, _nest: tirx.Stmt) -> tirx.Stmt:
+        count = tirx.min(tile.length - tile.first, tile.size)
+        one = begun(body, tile, 1, tile.first + tile.var)
+        return tirx.For(tile.var, 0, count, tirx.ForKind.SERIAL, one)
 
-@dataclass(frozen=True)
-class _Tile:
-    """A tile that blocks run through.
-
-    Attributes
-    ----------
-    loop : Var
-        Of the innermost loop around the tile.
-    var : Var
-        Of a loop around the tile, if it gets one.
-    first : Expr
-        Where the tile would begin.
-    length : Expr
-        Of the axis.
-    size : int
-    """
-
-    loop: tirx.Var
-    var: tirx.Var
-    first: tirx.Expr
-    length: tirx.Expr
-    size: int
-
-    def same_as(self, other: _Tile) -> bool:
-        """Return whether both are the same part of an axis of the same length."""
-        pairs = (self.first, other.first), (self.length, other.length)
-        return self.loop.same_as(other.loop) and all(
-            tvm_ffi.structural_equal(*pair) for pair in pairs
-        )
-
-
-def _retiled(
-    nest: tirx.Stmt, bounds: Callable[[_Tile], tuple[tirx.Expr, tirx.Expr | None]]
-) -> tirx.Stmt:
-    """Change where tiles begin, and maybe run through each by a loop around all of its blocks.
-
-    `bounds` are a tile's beginning and the number of its elements; ``None`` keeps its own loops.
-    """
-    tiles: list[_Tile] = []
-    dropped: list[tirx.Var] = []
-    parts: dict[tirx.Var, tirx.Expr] = {}
-
-    def realize(node: s_tir.SBlockRealize, loops: tuple[tirx.For, ...]) -> tirx.Stmt:
-        values, predicate = list(node.iter_values), node.predicate
-        for axis, size in _marks(node.block, _PART).items():
-            inner = _tile_loop(values[axis], size, loops)
-            first = _first(values[axis], inner, loops)
-            length = node.block.iter_vars[axis].dom.extent
-            parts[inner] = tirx.min(length - first, size)
-            predicate = _without(predicate, inner)
-        for axis, size in _marks(node.block, _TILE).items():
-            inner = _tile_loop(values[axis], size, loops)
-            first = _first(values[axis], inner, loops)
-            length = node.block.iter_vars[axis].dom.extent
-            place = [loop for loop in loops if uses(first, loop.loop_var)] or loops
-            made = _Tile(
-                place[-1].loop_var, tirx.Var("element", first.ty.dtype), first, length, size
-            )
-            tile = next((tile for tile in tiles if tile.same_as(made)), made)
-            if tile is made:
-                tiles.append(made)
-            begin, count = bounds(tile)
-            if count is None:
-                values[axis] = begin + inner
-            else:
-                values[axis] = tile.first + tile.var
-                dropped.append(inner)
-            predicate = _without(predicate, inner)
-        return s_tir.SBlockRealize(values, predicate, node.block)
-
-    def change(loop: tirx.For) -> tirx.Stmt:
-        if any(loop.loop_var.same_as(inner) for inner in dropped):
-            return loop.body
-        if loop.loop_var in parts:
-            loop = _with_body(loop, loop.body, parts[loop.loop_var])
-        body = loop.body
-        for tile in tiles:
-            if tile.loop.same_as(loop.loop_var):
-                count = bounds(tile)[1]
-                if count is not None:
-                    body = tirx.For(tile.var, 0, count, tirx.ForKind.SERIAL, body)
-        return _with_body(loop, body)
-
-    return _mapped(nest, (), realize, change)
-
-
-def _tile_loop(value: tirx.Expr, size: int, loops: Sequence[tirx.For]) -> tirx.Var:
-    """Return the variable of the loop through a tile: the innermost of its length."""
-    return next(
-        loop.loop_var
-        for loop in reversed(loops)
-        if constant(loop.extent) == size and uses(value, loop.loop_var)
-    )
-
-
-def _without(predicate: tirx.Expr, var: tirx.Var) -> tirx.Expr:
-    """Drop the conditions on a variable."""
-    if isinstance(predicate, tirx.And):
-        kept = [_without(part, var) for part in (predicate.a, predicate.b)]
-        left = [part for part in kept if constant(part) != 1]
-        return tirx.And(*left) if len(left) == 2 else [*left, tirx.const(True, "bool")][0]
-    return tirx.const(True, "bool") if uses(predicate, var) else predicate
-
-
-def _mapped(
-    stmt: tirx.Stmt,
-    loops: tuple[tirx.For, ...],
-    realize: Callable[[s_tir.SBlockRealize, tuple[tirx.For, ...]], tirx.Stmt],
-    change: Callable[[tirx.For], tirx.Stmt],
-) -> tirx.Stmt:
-    """Rewrite the loops and the innermost blocks of a nest."""
-
-    def again(inner: tirx.Stmt, around: tirx.For | None = None) -> tirx.Stmt:
-        return _mapped(inner, loops if around is None else (*loops, around), realize, change)
-
-    if isinstance(stmt, tirx.For):
-        return change(_with_body(stmt, again(stmt.body, stmt)))
-    if isinstance(stmt, tirx.SeqStmt):
-        return tirx.SeqStmt([again(part) for part in stmt.seq])
-    if isinstance(stmt, tirx.IfThenElse):
-        other = None if stmt.else_case is None else again(stmt.else_case)
-        return tirx.IfThenElse(stmt.condition, again(stmt.then_case), other)
-    if isinstance(stmt, s_tir.SBlockRealize):
-        return realize(stmt, loops)
-    return stmt
-
-
-def _with_body(loop: tirx.For, body: tirx.Stmt, extent: tirx.Expr | None = None) -> tirx.For:
-    return tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent if extent is None else extent,
-        loop.kind,
-        body,
-        loop.thread_binding,
-        loop.annotations,
-    )
+    return retiled(nest, single)
 
 
 def _only_in(buffer: tirx.Buffer, nest: tirx.Stmt, nests: Sequence[tirx.Stmt]) -> bool:
@@ -276,16 +203,17 @@ def _only_in(buffer: tirx.Buffer, nest: tirx.Stmt, nests: Sequence[tirx.Stmt]) -
     return not any(_mentions(other, buffer) for other in nests if other is not nest)
 
 
-def _mentions(stmt: tirx.Stmt, buffer: tirx.Buffer) -> bool:
-    found = False
+def _mentions(stmt: tirx.Stmt, buffer: tirx.Buffer) -> int:
+    """Return how many times a statement reads and writes a buffer."""
+    found = 0
 
     def load(node: ir.TensorLoad) -> None:
         nonlocal found
-        found = found or node.source.same_as(buffer)
+        found += node.source.same_as(buffer)
 
     def store(node: tirx.BufferStore) -> None:
         nonlocal found
-        found = found or node.buffer.same_as(buffer)
+        found += node.buffer.same_as(buffer)
 
     tvm_ffi.structural_walk(stmt, ((ir.TensorLoad, load), (tirx.BufferStore, store)))
     return found
@@ -306,19 +234,3 @@ def _copied(
             kept |= {a: b for a, b in lengths if isinstance(a, tirx.Var)}
     body = tvm_ffi.structural_map(copy.body, (tirx.Var, lambda var: kept.get(var, var))).block
     return list(body.alloc_buffers), body.body
-
-
-def _first(value: tirx.Expr, inner: tirx.Var, loops: Sequence[tirx.For]) -> tirx.Expr:
-    """Return the value at the beginning of a tile that `inner` runs through."""
-    single = {loop.loop_var: 0 for loop in loops if constant(loop.extent) == 1}
-    return _substituted(value, {**single, inner: 0})
-
-
-def _substituted(value: tirx.Expr, by: Mapping[tirx.Var, int]) -> tirx.Expr:
-    def number(var: tirx.Var) -> tirx.Expr:
-        for old, new in by.items():
-            if var.same_as(old):
-                return tirx.const(new, var.ty.dtype)
-        return var
-
-    return tvm_ffi.structural_map(value, (tirx.Var, number))

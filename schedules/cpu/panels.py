@@ -19,21 +19,26 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import divisors, extent
 from tvm_edge.schedules.cpu.loops import MIN_PARALLEL_WORK, peel_remainder, split_vectors
+from tvm_edge.schedules.cpu.overlap import mark_tiles, small_tile
 from tvm_edge.schedules.stages import axis_map, fuse, read_index
 
 __all__ = [
     "Product",
     "Tile",
     "add_parts",
+    "choose_open_tile",
     "choose_tile",
     "pack_panels",
     "panel_width",
+    "schedule_open_panels",
     "schedule_panels",
 ]
 
 # A fused multiply-add has a latency of four cycles, and two start per cycle.
 _LATENCY = 8
 _MAX_VECTORS = 4
+# Rows of a tile where only the run tells how many there are: few are left by whole tiles.
+_MAX_OPEN_ROWS = 8
 # Steps of the reduction that are unrolled; with eight a tile outgrows the µop cache.
 _UNROLLED = 4
 
@@ -119,9 +124,35 @@ def _step(rows: int, vectors: int) -> float:
     return max(rows * vectors, _LATENCY) + 0.5 * (rows + vectors)
 
 
-def panel_width(rows: int, columns: int, spec: DeviceSpec) -> int:
-    """Columns of a panel to pack a float32 matrix in, for so many rows on the left."""
+def choose_open_tile(columns: int, spec: DeviceSpec, lanes: int, *, width: int = 0) -> Tile:
+    """The tile with the fewest cycles for an element, where only the run tells the rows.
+
+    Parameters are those of :func:`choose_tile`. Columns that are whole vectors are whole tiles.
+    """
+    count = ceil(columns / lanes)
+    most = min(_MAX_VECTORS, count)
+    exact = columns % lanes == 0
+    counts = divisors(count, most) if exact else range(1, most + 1)
+    tiles = []
+    for vectors in [width // lanes] if width else counts:
+        rows = max(1, (spec.vector_registers - vectors - 1) // vectors)
+        tiles.append(Tile(min(rows, _MAX_OPEN_ROWS), vectors))
+
+    def cost(tile: Tile) -> float:
+        panels = ceil(count / tile.vectors)
+        return panels * _step(tile.rows, tile.vectors) / tile.rows
+
+    return min(tiles, key=cost)
+
+
+def panel_width(rows: int | None, columns: int, spec: DeviceSpec) -> int:
+    """Columns of a panel to pack a float32 matrix in, for so many rows on the left.
+
+    With ``None`` only the run tells how many.
+    """
     lanes = spec.lanes()
+    if rows is None:
+        return choose_open_tile(columns, spec, lanes).vectors * lanes
     return choose_tile(rows, columns, spec, lanes).vectors * lanes
 
 
@@ -230,6 +261,53 @@ def schedule_panels(
     sch.decompose_reduction(block, steps)
     if final is not None:
         add_parts(sch, final, epilogue, lanes, parallel=True)
+
+
+def schedule_open_panels(
+    sch: Schedule,
+    block: SBlockRV,
+    epilogue: SBlockRV,
+    product: Product,
+    tile: Tile,
+    lanes: int,
+    spec: DeviceSpec,
+) -> None:
+    """Schedule a product of rows that only the run counts with a matrix packed in advance.
+
+    A task goes through a panel for all rows, or for some where there are few panels. Columns that
+    fill up the last panel are not stored.
+    """
+    loops = sch.get_loops(block)
+    stored = extent(sch, sch.get_loops(epilogue)[product.columns]) or 1
+    reduction = extent(sch, loops[product.reduction]) or 1
+    panels, vector, lane = sch.split(loops[product.columns], factors=[None, tile.vectors, lanes])
+    strips, row = sch.split(loops[product.rows], factors=[None, tile.rows])
+    unrolled = divisors(reduction, _UNROLLED)[-1]
+    steps, step = sch.split(loops[product.reduction], factors=[None, unrolled])
+    outer = [loops[p] for p in product.outer]
+    sch.reorder(panels, *outer, strips, steps, step, row, vector, lane)
+    if (extent(sch, panels) or 1) < 2 * spec.cores:
+        strips = task = fuse(sch, [panels, *outer, strips])
+    else:
+        task = panels
+    sch.parallel(task)
+    sch.vectorize(lane)
+    for loop in (step, row, vector):
+        sch.unroll(loop)
+    sch.set_scope(block, 0, "local")
+    sch.reverse_compute_at(epilogue, strips, preserve_unit_loops=True)
+    row, column = sch.get_loops(epilogue)[-2:]
+    vector, lane = sch.split(column, factors=[None, lanes])
+    sch.vectorize(lane)
+    whole = stored % lanes == 0
+    if whole:
+        sch.unroll(row)
+        sch.unroll(vector)
+    begin = sch.decompose_reduction(block, steps)
+    small = small_tile(tile.rows, tile.vectors)
+    mark_tiles(sch, [begin, block, epilogue], product.rows, tile.rows, small)
+    if not whole:
+        mark_tiles(sch, [epilogue], product.columns, lanes, 1)
 
 
 def _parts(rows: int, reduction: int, width: int, spec: DeviceSpec) -> int:

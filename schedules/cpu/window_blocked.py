@@ -23,7 +23,7 @@ from tvm_edge.schedules.cpu.loops import (
     peel_remainder,
     vectorize_rows,
 )
-from tvm_edge.schedules.cpu.overlap import mark_parts, mark_tiles
+from tvm_edge.schedules.cpu.overlap import mark_parts, mark_tiles, small_tile
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.cpu.window_knobs import WindowKnobs, WindowSize, best_window_knobs
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
@@ -59,7 +59,8 @@ class WindowBlocked(ReductionRule):
         if 2 in open_axes:
             mark_parts(sch, marked, 2, windows.knobs.lines)
         if 3 in open_axes:
-            mark_tiles(sch, marked, 3, windows.knobs.columns)
+            columns = windows.knobs.columns
+            mark_tiles(sch, marked, 3, columns, small_tile(columns, 1))
         schedule_rest(sch, windows.done, spec)
         return sch
 

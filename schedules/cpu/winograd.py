@@ -20,7 +20,7 @@ from tvm_edge.schedules.analysis import extent, inline_spatial, root_blocks
 from tvm_edge.schedules.cpu.blocked import Loops, schedule_blocks
 from tvm_edge.schedules.cpu.blocked_knobs import Knobs, Tile, best_knobs
 from tvm_edge.schedules.cpu.loops import can_peel, peel_remainder, schedule_spatial, vectorize_rows
-from tvm_edge.schedules.cpu.overlap import mark_parts, mark_tiles
+from tvm_edge.schedules.cpu.overlap import mark_parts, mark_tiles, small_tile
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import ReductionRule, fuse
 from tvm_edge.schedules.typical import typical
@@ -138,7 +138,8 @@ def _schedule_products(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None
     )
     begin = sch.decompose_reduction(block, first)
     if constant(sch.get(store).iter_vars[2].dom.extent) is None:
-        mark_tiles(sch, [begin, block, store], 2, knobs.columns)
+        small = small_tile(knobs.columns, knobs.blocks)
+        mark_tiles(sch, [begin, block, store], 2, knobs.columns, small)
 
 
 def _schedule_outputs(

@@ -12,10 +12,12 @@ from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_pipeline
 
 LOOPS = ["LaunchLoops", "LegalizeVectors"]
 GROUPS = ["RequireWorkGroups"]
+ARRAYS = ["RegisterArrays"]
 MERGES = ["OutlineMembers", "MergeLoops", "MergeLaunches", "VectorsInLaunches"]
 CHECKS = ["DropArgumentChecks", "CheckNarrowed"]
 # For kernels whose shapes only the run tells.
 OPEN = ["GuardEmptyLaunches", "PlainDivisions", "CheckElements"]
+EVERYWHERE = [*ARRAYS, *MERGES, *CHECKS, *OPEN]
 # TVM's pass for some kernels alone.
 FOR_SOME = {"CompactScheduled": "s_tir.CompactBufferAllocation"}
 # For Hexagon's memory alone; and the one function of a module is no library's entry.
@@ -49,7 +51,7 @@ def test_it_follows_tvm(
     default, *_ = pipeline.default_s_tir_pipeline()
     default(tvm.IRModule({}))
     own = names(passes)
-    theirs = [name for name in own if name not in (*loops, *groups, *MERGES, *CHECKS, *OPEN)]
+    theirs = [name for name in own if name not in (*loops, *groups, *EVERYWHERE)]
     assert [FOR_SOME.get(name, name) for name in theirs] == [n for n in found if n not in LEFT_OUT]
     assert own[0] == "OutlineMembers"
     place = own.index("s_tir.LoopPartition")

@@ -45,7 +45,7 @@ def _conv(data: str, name: str, size: int = 3, stride: int = 1, group: int = 1) 
     )
 
 
-def _check(model: onnx.ModelProto, channels: int, *rules: str) -> None:
+def _check(model: onnx.ModelProto, channels: int, *rules: str) -> tvm_edge.CompiledModel:
     shape = (TYPICAL["n"], channels, TYPICAL["h"], TYPICAL["w"])
     compiled = tvm_edge.compile(model, "llvm", input_shapes={"x": shape}, tuning_logs=False)
     found = {kernel.rule for kernel in compiled.report.kernels}
@@ -61,6 +61,7 @@ def _check(model: onnx.ModelProto, channels: int, *rules: str) -> None:
         np.testing.assert_allclose(
             actual, expected, atol=1e-5 * max(np.abs(expected).max(initial=0), 1), rtol=0
         )
+    return compiled
 
 
 def test_convolutions_and_a_residual() -> None:
@@ -79,6 +80,44 @@ def test_convolutions_and_a_residual() -> None:
         w_y=_weights(24, 32, 1, 1),
     )
     _check(model, 16, "conv2d_blocked", "elementwise")
+
+
+def test_a_residual_is_added_in_place() -> None:
+    """Small tiles at the end of a line add to each element once."""
+    model = _model(
+        16,
+        _conv("x", "a", size=1),
+        _conv("x", "b", size=1),
+        _conv("b", "c", size=1),
+        helper.make_node("Add", ["c", "a"], ["s"]),
+        _conv("s", "y", size=1),
+        w_a=_weights(16, 16, 1, 1),
+        w_b=_weights(32, 16, 1, 1),
+        w_c=_weights(16, 32, 1, 1),
+        w_y=_weights(16, 16, 1, 1),
+    )
+    compiled = _check(model, 16, "conv2d_blocked")
+    assert any("in_place" in kernel.name for kernel in compiled.report.kernels)
+
+
+def test_windows_along_one_line() -> None:
+    """A tile pads its part of the line; the last one begins before what is left."""
+    model = _model(
+        16,
+        helper.make_node("Conv", ["x", "w_a"], ["a"], kernel_shape=[1, 5], pads=[0, 2, 0, 2]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Conv", ["r", "w_y"], ["y"], kernel_shape=[1, 3], pads=[0, 1, 0, 1]),
+        w_a=_weights(32, 16, 1, 5),
+        w_y=_weights(16, 32, 1, 3),
+    )
+    compiled = tvm_edge.compile(
+        model, "llvm", input_shapes={"x": (1, 16, 1, "w")}, tuning_logs=False
+    )
+    run = session(model)
+    for columns in range(1, 40):
+        inputs = {"x": np.random.default_rng(columns).random((1, 16, 1, columns), "float32")}
+        (expected,) = run.run(None, inputs)
+        np.testing.assert_allclose(compiled.run(inputs)["y"], expected, atol=1e-4, rtol=1e-4)
 
 
 def test_winograd() -> None:

@@ -210,7 +210,7 @@ KERNELS = (
     CompilerPass("lower", "ScheduleKernels", _schedule_kernels),
     # Storage: results in place, workspaces, weights outside of the code.
     CompilerPass("memory", "ConcatInPlace", _concat_in_place).when(*CPU_CORES),
-    on_module("memory", ReuseInPlace()),
+    on_module("memory", lambda c: ReuseInPlace(c.resolved.kind == "llvm"), "ReuseInPlace"),
     # Kernels whose every call is in place now would else be built with those that run.
     on_module("memory", transform.DeadCodeElimination()),
     on_module("memory", LaunchGrids()),

@@ -25,7 +25,10 @@ __all__ = ["lowering_passes", "register_pipeline"]
 
 
 def lowering_passes(
-    *, loops: Sequence[tvm.transform.Pass] = (), kernels: Sequence[tvm.transform.Pass] = ()
+    *,
+    loops: Sequence[tvm.transform.Pass] = (),
+    arrays: Sequence[tvm.transform.Pass] = (),
+    kernels: Sequence[tvm.transform.Pass] = (),
 ) -> list[tvm.transform.Pass]:
     """The passes, in order.
 
@@ -33,6 +36,8 @@ def lowering_passes(
     ----------
     loops : sequence of Pass
         For loops whose remainders have been split off, before they become vectors.
+    arrays : sequence of Pass
+        For arrays of unrolled loops.
     kernels : sequence of Pass
         For functions of the device, just taken out of those of the host.
     """
@@ -72,6 +77,7 @@ def lowering_passes(
         tirx.transform.RemoveNoOp(),
         s_tir.transform.RewriteUnsafeSelect(),
         tirx.transform.CommonSubexprElim(),
+        *arrays,
         tirx.transform.FP8ComputeLegalize(),
         tirx.transform.VerifyMemory(),
         s_tir.transform.ThreadSync("shared"),

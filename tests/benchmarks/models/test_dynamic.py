@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from benchmarks.models import dynamic, dynamic_tables
 from benchmarks.models.dynamic_cases import CASES
 from benchmarks.models.dynamic_files import write_model
 from benchmarks.models.dynamic_jobs import OPEN, RUNTIMES, steady_inputs
+from benchmarks.models.dynamic_random import agrees_at_random_shapes
 from tvm_edge.report.dims import parse_dim
 
 
@@ -246,3 +248,24 @@ def test_fixed_artifacts_are_kept_with_what_they_took(tmp_path: Path, monkeypatc
         assert found["2"] == {"compile_seconds": 7.0}
         assert (scratch / dynamic.artifact_name("lstm_ocr", "2")).read_text() == "artifact"
     assert asked == [OPEN, "0", "2", OPEN]
+
+
+@pytest.mark.parametrize("wrong_above", [None, 100])
+def test_random_shapes_are_in_the_ranges_and_the_smallest_wrong_one_is_named(
+    wrong_above: int | None,
+) -> None:
+    case = CASES["ppocr_v4_rec"]
+    seen: list[tuple[int, ...]] = []
+
+    def make(_seed: int, shape: tuple[int, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+        seen.append(shape)
+        return {"x": np.ones(shape, "float32")}, {"y": np.ones(4, "float32")}
+
+    def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        wrong = wrong_above is not None and inputs["x"].shape[3] > wrong_above
+        return {"y": np.full(4, 2 if wrong else 1, "float32")}
+
+    found = agrees_at_random_shapes(case, run, make, 30)
+    assert all(1 <= n <= 32 and (c, h) == (3, 48) and 32 <= w <= 2048 for n, c, h, w in seen)
+    assert found["wrong"] == (None if wrong_above is None else (1, 3, 48, 101))
+    assert found["shapes"] == len(seen) >= 10

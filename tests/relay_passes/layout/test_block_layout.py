@@ -82,6 +82,10 @@ def between(graph: Graph, kind: str, data: str) -> str:
     if kind == "squeeze and excitation":
         gate = Conv(channels=32, filters=32, epilogue="sigmoid", image=(1, 1), **ONE)
         return graph.op("Mul", data, gate.build(graph, "gate", graph.op("GlobalAveragePool", data)))
+    if kind == "hard swish":  # as PP-OCR's exporter writes it
+        bounds = graph.constant(np.float32(0)), graph.constant(np.float32(6))
+        gate = graph.op("Clip", graph.op("Add", data, graph.constant(3.0)), *bounds)
+        return graph.op("Div", graph.op("Mul", data, gate), graph.constant(6.0))
     assert kind == "resize"
     scales = graph.constant(np.array([1, 1, 2, 2], "float32"))
     return graph.op("Resize", data, "", scales, mode="nearest")
@@ -93,6 +97,7 @@ def between(graph: Graph, kind: str, data: str) -> str:
         "relu",
         "silu",
         "add",
+        "hard swish",
         "max",
         "average",
         "mean",

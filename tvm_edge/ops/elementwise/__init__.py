@@ -68,7 +68,7 @@ register(
     ),
     blocks="unary",
 )
-register(*relax_names("add maximum minimum multiply subtract"), blocks="binary")
+register(*relax_names("add divide maximum minimum multiply subtract"), blocks="binary")
 register(
     *relax_names(
         "abs clip negative nn.gelu nn.gelu_tanh nn.leakyrelu nn.prelu nn.relu nn.silu sigmoid tanh"

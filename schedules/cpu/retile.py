@@ -1,0 +1,218 @@
+"""Loops through register tiles, rewritten after they are scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from tvm_edge.schedules.accesses import constant, uses
+
+__all__ = ["PART", "SMALL", "TILE", "Tile", "begun", "marks", "retiled"]
+
+TILE, PART, SMALL = "tvm_edge.tile_", "tvm_edge.part_", "tvm_edge.small_"
+"""Annotations of a block, followed by the position of the axis; their value is the length."""
+
+
+def marks(block: s_tir.SBlock, kind: str) -> dict[int, int]:
+    """Return sizes of tiles, or of parts, by axis."""
+    return {
+        int(str(key).removeprefix(kind)): int(value)
+        for key, value in block.annotations.items()
+        if str(key).startswith(kind)
+    }
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile that blocks run through.
+
+    Attributes
+    ----------
+    loop : Var
+        Of the innermost loop around the tile.
+    var : Var
+        Of a loop around the tile, if it gets one.
+    first : Expr
+        Where the tile would begin.
+    length : Expr
+        Of the axis.
+    size, small : int
+        `small` is 0 where there are no small tiles.
+    body : Stmt
+        The loop's, as it was scheduled.
+    """
+
+    loop: tirx.Var
+    var: tirx.Var
+    first: tirx.Expr
+    length: tirx.Expr
+    size: int
+    small: int
+    body: tirx.Stmt
+
+    def same_as(self, other: Tile) -> bool:
+        """Return whether both are the same part of an axis of the same length."""
+        pairs = (self.first, other.first), (self.length, other.length)
+        return self.loop.same_as(other.loop) and all(
+            tvm_ffi.structural_equal(*pair) for pair in pairs
+        )
+
+
+def retiled(
+    nest: tirx.Stmt, change_tile: Callable[[Tile, tirx.Stmt, tirx.Stmt], tirx.Stmt]
+) -> tirx.Stmt:
+    """Change the loops through tiles.
+
+    `change_tile` is given a tile, the statement inside of its loop, whose blocks have the values
+    that :func:`begun` changes, and the nest.
+    """
+    tiles: list[Tile] = []
+    parts: dict[tirx.Var, tirx.Expr] = {}
+
+    def realize(node: s_tir.SBlockRealize, loops: tuple[tirx.For, ...]) -> tirx.Stmt:
+        values, predicate = list(node.iter_values), node.predicate
+        for axis, size in marks(node.block, PART).items():
+            inner = _tile_loop(values[axis], size, loops)
+            first = _first(values[axis], inner, loops)
+            length = node.block.iter_vars[axis].dom.extent
+            parts[inner] = tirx.min(length - first, size)
+            predicate = _without(predicate, inner)
+        small = marks(node.block, SMALL)
+        for axis, size in marks(node.block, TILE).items():
+            inner = _tile_loop(values[axis], size, loops)
+            first = _first(values[axis], inner, loops)
+            length = node.block.iter_vars[axis].dom.extent
+            place = [loop for loop in loops if uses(first, loop.loop_var)] or loops
+            var = tirx.Var("element", first.ty.dtype)
+            made = Tile(
+                place[-1].loop_var, var, first, length, size, small.get(axis, 0), place[-1].body
+            )
+            if not any(tile.same_as(made) for tile in tiles):
+                tiles.append(made)
+            values[axis] = tirx.Add(first, inner)
+            predicate = _without(predicate, inner)
+        return s_tir.SBlockRealize(values, predicate, node.block)
+
+    def change(loop: tirx.For) -> tirx.Stmt:
+        if loop.loop_var in parts:
+            loop = _with_body(loop, loop.body, parts[loop.loop_var])
+        body = loop.body
+        for tile in tiles:
+            if tile.loop.same_as(loop.loop_var):
+                body = change_tile(tile, body, nest)
+        return _with_body(loop, body)
+
+    return _mapped(nest, (), realize, change)
+
+
+def begun(
+    body: tirx.Stmt,
+    tile: Tile,
+    size: int,
+    begin: tirx.Expr,
+    stored: tirx.Expr | None = None,
+    own: Sequence[tirx.Buffer] = (),
+) -> tirx.Stmt:
+    """Have the blocks of a tile run through `size` elements from `begin`.
+
+    Elements before `stored` are not written, but to buffers that are the nest's `own`.
+    """
+    changed: list[tirx.Var] = []
+
+    def realize(node: s_tir.SBlockRealize, _loops: tuple[tirx.For, ...]) -> tirx.Stmt:
+        values, predicate = list(node.iter_values), node.predicate
+        for axis in marks(node.block, TILE):
+            value = values[axis]
+            length = node.block.iter_vars[axis].dom.extent
+            of_tile = isinstance(value, tirx.Add) and tvm_ffi.structural_equal(value.a, tile.first)
+            if not of_tile or not tvm_ffi.structural_equal(length, tile.length):
+                continue
+            changed.append(value.b)
+            values[axis] = begin + value.b if size > 1 else begin
+            written = [region.source for region in node.block.writes]
+            if stored is not None and size > 1 and not all(b in own for b in written):
+                predicate = tirx.And(predicate, values[axis] >= stored)
+        return s_tir.SBlockRealize(values, predicate, node.block)
+
+    def change(loop: tirx.For) -> tirx.Stmt:
+        if not any(loop.loop_var.same_as(var) for var in changed) or size == tile.size:
+            return loop
+        return (
+            loop.body
+            if size == 1
+            else _with_body(loop, loop.body, tirx.const(size, loop.loop_var.ty.dtype))
+        )
+
+    return _mapped(body, (), realize, change)
+
+
+def _tile_loop(value: tirx.Expr, size: int, loops: Sequence[tirx.For]) -> tirx.Var:
+    """Return the variable of the loop through a tile: the innermost of its length."""
+    return next(
+        loop.loop_var
+        for loop in reversed(loops)
+        if constant(loop.extent) == size and uses(value, loop.loop_var)
+    )
+
+
+def _without(predicate: tirx.Expr, var: tirx.Var) -> tirx.Expr:
+    """Drop the conditions on a variable."""
+    if isinstance(predicate, tirx.And):
+        kept = [_without(part, var) for part in (predicate.a, predicate.b)]
+        left = [part for part in kept if constant(part) != 1]
+        return tirx.And(*left) if len(left) == 2 else [*left, tirx.const(True, "bool")][0]
+    return tirx.const(True, "bool") if uses(predicate, var) else predicate
+
+
+def _mapped(
+    stmt: tirx.Stmt,
+    loops: tuple[tirx.For, ...],
+    realize: Callable[[s_tir.SBlockRealize, tuple[tirx.For, ...]], tirx.Stmt],
+    change: Callable[[tirx.For], tirx.Stmt],
+) -> tirx.Stmt:
+    """Rewrite the loops and the innermost blocks of a nest."""
+
+    def again(inner: tirx.Stmt, around: tirx.For | None = None) -> tirx.Stmt:
+        return _mapped(inner, loops if around is None else (*loops, around), realize, change)
+
+    if isinstance(stmt, tirx.For):
+        return change(_with_body(stmt, again(stmt.body, stmt)))
+    if isinstance(stmt, tirx.SeqStmt):
+        return tirx.SeqStmt([again(part) for part in stmt.seq])
+    if isinstance(stmt, tirx.IfThenElse):
+        other = None if stmt.else_case is None else again(stmt.else_case)
+        return tirx.IfThenElse(stmt.condition, again(stmt.then_case), other)
+    if isinstance(stmt, s_tir.SBlockRealize):
+        return realize(stmt, loops)
+    return stmt
+
+
+def _with_body(loop: tirx.For, body: tirx.Stmt, extent: tirx.Expr | None = None) -> tirx.For:
+    return tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent if extent is None else extent,
+        loop.kind,
+        body,
+        loop.thread_binding,
+        loop.annotations,
+    )
+
+
+def _first(value: tirx.Expr, inner: tirx.Var, loops: Sequence[tirx.For]) -> tirx.Expr:
+    """Return the value at the beginning of a tile that `inner` runs through."""
+    single = {loop.loop_var: 0 for loop in loops if constant(loop.extent) == 1}
+    return _substituted(value, {**single, inner: 0})
+
+
+def _substituted(value: tirx.Expr, by: Mapping[tirx.Var, int]) -> tirx.Expr:
+    def number(var: tirx.Var) -> tirx.Expr:
+        for old, new in by.items():
+            if var.same_as(old):
+                return tirx.const(new, var.ty.dtype)
+        return var
+
+    return tvm_ffi.structural_map(value, (tirx.Var, number))
