@@ -123,7 +123,7 @@ class _Source:
         item: tuple[tirx.Expr, tirx.Expr],
         accumulators: Any,
     ) -> None:
-        """Store a lane's results: for each of its pixels two channels of each piece."""
+        """Store a lane's results: of each piece two channels of two pixels."""
         conv = self.conv
         (first_row, first_column, part), (warp, lane) = first, item
         beside = tile.columns // (tile.beside * 8)
@@ -137,7 +137,7 @@ class _Source:
         column = hold(
             first_column
             + tirx.floormod(warp, beside) * (tile.beside * 8)
-            + tirx.floormod(lane, 4) * 2
+            + tirx.floormod(lane, 4)
         )
         block = hold(tirx.floordiv(channel, BLOCK))
         at = int32(0) if count == BLOCK else hold(tirx.floormod(channel, BLOCK))
@@ -146,7 +146,7 @@ class _Source:
             shared = [] if parts is not None else epilogue.of_channels(block, at, count)
             for j in range(tile.beside):
                 for k in range(2):
-                    pixel = column + (j * 8 + k)
+                    pixel = column + (j * 8 + k * 4)
                     values = [
                         accumulators[(i // 2 * tile.beside + j) * 4 + i % 2 * 2 + k]
                         for i in range(count)

@@ -124,8 +124,10 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
   const unsigned of_filters = ((lane >> 4) * ROWS + down * DOWN * 16 + (lane & 15)) * 16;
+  // A lane's two results of a piece are four pixels apart: four lanes then store side by side.
+  const int shuffled = (lane & 1) * 4 + ((lane & 7) >> 1);
   const unsigned of_pixels =
-      (FILTER_UNITS + ((lane >> 3) & 1) * COLUMNS + beside * BESIDE * 8 + (lane & 7)) * 16;
+      (FILTER_UNITS + ((lane >> 3) & 1) * COLUMNS + beside * BESIDE * 8 + shuffled) * 16;
   // The next piece of operands is on its way to registers while one is multiplied.
   constexpr int PIECES = DEPTH / (2 * WARPS);
   unsigned a[2][DOWN][4], b[2][BESIDE + 1][2];
