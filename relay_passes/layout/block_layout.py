@@ -43,6 +43,7 @@ from tvm_edge.schedules.blocked import (
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.gather_channels import gather_channels
+from tvm_edge.schedules.gpu.pixel_pairs import as_pairs, pack_pairs, pair_filters
 from tvm_edge.schedules.layouts import image_block
 
 __all__ = ["BlockLayout"]
@@ -322,6 +323,13 @@ class _Blocker(PyExprMutator):
         workload, weights = found
         halves = str(call.ty.dtype) == "float16"
         depth = config.block if halves else image_block(workload, config.block, self._spec)
+        pairs = as_pairs(workload) if config.algorithm == "tensor" else None
+        if pairs is not None and self._image(call.args[0]) is None:
+            value = self.visit_expr(call.args[0])
+            value = self.builder_.call_te(pack_pairs, value, primfunc_name_hint="pack_pairs")
+            own = pair_filters(weights, workload)
+            packed = self.builder_.emit(value, "packed")
+            return gpu_conv(self.builder_, packed, pairs, own, config), workload.filters
         image = self._packed(call.args[0], depth)
         if not self._spec.has_cpu_cores:
             result = gpu_conv(self.builder_, image.var, workload, weights, config)

@@ -28,6 +28,7 @@ from tvm_edge.schedules.gpu.subgroup import SubGroup
 from tvm_edge.schedules.gpu.tensor_blocks import TensorBlocks
 from tvm_edge.schedules.gpu.tiled import TensorCore, Tiled
 from tvm_edge.schedules.gpu.tiled_blocks import TiledBlocks
+from tvm_edge.schedules.gpu.vectors_of_halves import VectorsOfHalves
 from tvm_edge.schedules.gpu.window import schedule_window
 from tvm_edge.schedules.gpu.winograd import WinogradOutput
 from tvm_edge.schedules.gpu.workspace import workspace_outside
@@ -39,6 +40,7 @@ __all__ = ["RULES", "schedule"]
 RULES: tuple[ScheduleRule, ...] = (
     TensorBlocks(),
     HalvesWindow(),
+    VectorsOfHalves(),
     TiledBlocks(),
     ItemBlocks(),
     WinogradOutput(),

@@ -26,7 +26,7 @@ from tvm_edge.schedules.stages import (
     open_reduction,
 )
 
-__all__ = ["BlockedKernel", "Operands"]
+__all__ = ["BlockedKernel", "Operands", "epilogue_in_blocks"]
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ class BlockedKernel:
 
     @property
     def accumulators(self) -> tirx.Buffer:
-        """What the reduction writes, ``[N, blocks, lines, columns, 8]``."""
+        """What the reduction writes: ``[N, blocks, lines, columns, 8]``, or ``[rows, columns]``."""
         return self.reduction.writes[0].source
 
     @property
     def blocks(self) -> int:
         """Channel blocks of the result."""
-        return int(self.accumulators.shape[1])
+        return _blocks(self.accumulators)
 
     def operands(self, filters: Sequence[int]) -> Operands | None:
         """Return the operands, given the shape of the filters; ``None`` if they are others."""
@@ -118,27 +118,62 @@ class BlockedKernel:
             image = image if is_filters else access
         if set(found) != {False, True} or image is None:
             return None
-        planes = int(image.buffer.shape[1])
+        width = 1 if len(image.buffer.shape) == 5 else BLOCK
         zero = tirx.const(0, "int32")
         nowhere = [(var.var, zero) for var in self.reduction.iter_vars]
         first = constant(sym.Analyzer().simplify(substituted(image.indices[1], nowhere)))
-        if first is None:
+        if first is None or first % width:
             return None
-        return Operands(found[False], found[True], planes, first)
+        return Operands(found[False], found[True], _blocks(image.buffer), first // width)
 
     def epilogue_over(self, flat: Sequence[Any]) -> TensorEpilogue:
         """Return the epilogue with the parameters as vectors."""
-        batch, blocks, lines, columns, _ = (int(d) for d in self.accumulators.shape)
-        extents = {"image": batch, "block": blocks, "pixel": lines * columns, "lane": BLOCK}
-        simplify = sym.Analyzer()
-        axes = [tirx.Var(name, "int32") for name in extents]
-        for axis, extent in zip(axes, extents.values(), strict=True):
-            simplify.bind(axis, ir.Range(0, extent))
-        image, block, pixel, lane = axes
-        line, column = tirx.floordiv(pixel, columns), tirx.floormod(pixel, columns)
-        memory = Memory(buffers_of(self.func), flat, simplify)
-        places = [image, block, line, column, lane]
-        return TensorEpilogue(self.epilogue, self.accumulators, memory, axes, places)
+        return epilogue_in_blocks(
+            self.func, self.epilogue, [int(d) for d in self.accumulators.shape], flat,
+            self.accumulators,
+        )
+
+
+def epilogue_in_blocks(
+    func: tirx.PrimFunc,
+    block: s_tir.SBlock,
+    shape: Sequence[int],
+    flat: Sequence[Any],
+    accumulators: tirx.Buffer | None = None,
+) -> TensorEpilogue:
+    """Return a block as the epilogue of accumulators, or of nothing.
+
+    Parameters
+    ----------
+    func : PrimFunc
+    block : SBlock
+        Its variables run over `shape`.
+    shape : sequence of int
+        ``[N, blocks, lines, columns, 8]``, or ``[rows, columns]`` with whole blocks of columns.
+    flat : sequence of buffer
+        The parameters as vectors.
+    accumulators : buffer, optional
+    """
+    image_size = shape[2] * shape[3] if len(shape) == 5 else 1
+    blocks = shape[1] if len(shape) == 5 else shape[1] // BLOCK
+    extents = {"image": shape[0], "block": blocks, "pixel": image_size, "lane": BLOCK}
+    simplify = sym.Analyzer()
+    axes = [tirx.Var(name, "int32") for name in extents]
+    for axis, extent in zip(axes, extents.values(), strict=True):
+        simplify.bind(axis, ir.Range(0, extent))
+    image, own, pixel, lane = axes
+    places: list[tirx.Expr] = [image, own * BLOCK + lane]
+    if len(shape) == 5:
+        line, column = tirx.floordiv(pixel, shape[3]), tirx.floormod(pixel, shape[3])
+        places = [image, own, line, column, lane]
+    memory = Memory(buffers_of(func), flat, simplify)
+    return TensorEpilogue(block, accumulators, memory, axes, places)
+
+
+def _blocks(buffer: tirx.Buffer) -> int:
+    """Blocks of eight channels of an image in blocks, or of a matrix."""
+    columns = int(buffer.shape[1])
+    return columns if len(buffer.shape) == 5 else columns // BLOCK
 
 
 def _reads(block: s_tir.SBlock) -> list[Access]:

@@ -124,7 +124,7 @@ class Epilogue:
     def __init__(
         self,
         block: s_tir.SBlock,
-        accumulators: tirx.Buffer,
+        accumulators: tirx.Buffer | None,
         memory: Memory,
         axes: Sequence[tirx.Var],
         places: Sequence[tirx.Expr],

@@ -19,7 +19,17 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.float16 import stored
 from tvm_edge.schedules.knobs import CONFIG, knobs_as_text
 
-__all__ = ["BLOCK", "GEOMETRY", "TensorConv", "conv2d_tensor", "pack_stacks", "tensor_applies"]
+__all__ = [
+    "BLOCK",
+    "GEOMETRY",
+    "TensorConv",
+    "conv2d_tensor",
+    "dense_tensor",
+    "dense_workload",
+    "pack_stacks",
+    "position",
+    "tensor_applies",
+]
 
 BLOCK = 8
 """Channels in a block: 16 bytes of float16."""
@@ -168,6 +178,31 @@ def conv2d_tensor(
     shape = (conv.batch, blocks, conv.lines, conv.columns, BLOCK)
     accumulators = te.compute(shape, product, name="sums", attrs=attrs)
     return stored(shape, lambda *i: accumulators(*i))
+
+
+def dense_workload(rows: int, reduction: int, columns: int) -> ConvWorkload:
+    """Return a product with constant weights as a convolution of images of one pixel."""
+    return ConvWorkload(
+        rows, reduction, 1, 1, columns, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1
+    )
+
+
+def dense_tensor(image: te.Tensor, filters: te.Tensor, columns: int) -> te.Tensor:
+    """Compute a product of ``[M, K]`` with `columns` packed filters: ``[M, columns]``.
+
+    Both lengths are of whole blocks: a row lies as the blocks of one pixel do.
+    """
+    rows, reduction = (int(d) for d in image.shape)
+    conv = TensorConv.of(dense_workload(rows, reduction, columns))
+    co, ci = te.reduce_axis((0, conv.blocks), "co"), te.reduce_axis((0, BLOCK), "ci")
+
+    def product(m: tirx.Expr, n: tirx.Expr) -> tirx.Expr:
+        own = filters[0, 0, co, position(n, conv.stack), ci]
+        return te.sum(_wide(image[m, co * BLOCK + ci]) * _wide(own), axis=[co, ci])
+
+    attrs = {GEOMETRY: knobs_as_text(conv)}
+    accumulators = te.compute((rows, columns), product, name="sums", attrs=attrs)
+    return stored((rows, columns), lambda *i: accumulators(*i))
 
 
 def _wide(value: tirx.Expr) -> tirx.Expr:

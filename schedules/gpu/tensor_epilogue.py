@@ -10,7 +10,7 @@ from tvm import ir, tirx
 
 from tvm_edge.schedules.accesses import nodes_in, uses
 from tvm_edge.schedules.emit import registers
-from tvm_edge.schedules.gpu.epilogue import Epilogue, branches, step_along
+from tvm_edge.schedules.gpu.epilogue import Epilogue, branches, step_along, substituted
 from tvm_edge.schedules.gpu.tensor_source import load_vector, store_vector
 
 __all__ = ["TensorEpilogue"]
@@ -62,6 +62,10 @@ class TensorEpilogue(Epilogue):
         results = []
         for i, value in enumerate(values):
             result = self._lane(i, value, [*shared, *own])
+            # A condition on the lane is known where lanes are constants.
+            if isinstance(where[-1], tirx.IntImm):
+                result = substituted(result, [(lane, where[-1] + i)])
+            result = self._memory.simplify.simplify(result)
             result = self._at(result, [*where[:-1], where[-1] + i])
             if isinstance(result, tirx.Cast) and str(result.ty.dtype) == "float16":
                 result = result.value  # rounded with the others
@@ -98,4 +102,4 @@ class TensorEpilogue(Epilogue):
         return tvm_ffi.structural_map(self._result, (ir.TensorLoad, on_load))
 
     def _is_accumulator(self, load: ir.TensorLoad) -> bool:
-        return bool(load.source.same_as(self._accumulators))
+        return self._accumulators is not None and bool(load.source.same_as(self._accumulators))
