@@ -52,9 +52,7 @@ def _ours(name: str, precision: str, folder: Path) -> dict[str, Any]:
 
     start = perf_counter()
     path = folder / f"{name}.onnx"
-    model = tvm_edge.compile(
-        path, "cuda", precision=precision, fallback="none", tuning_logs=False
-    )
+    model = tvm_edge.compile(path, "cuda", precision=precision, fallback="none", tuning_logs=False)
     seconds = perf_counter() - start
     arrays = load_inputs(name, folder)
     error = compare_outputs(model.run(arrays), load_expected(name, folder), path)["error"]

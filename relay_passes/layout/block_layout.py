@@ -385,8 +385,10 @@ class _Blocker(PyExprMutator):
         if any(image.channels != shape[1] or image.block != first.block for image in known):
             return None  # an image of one channel, broadcast
         operands = [
-            const(pack_constant(value, first.block), str(value.dtype)) if image is None else image.var
-            for image, value in zip(images, values, strict=True)
+            const(pack_constant(value, first.block), str(value.dtype))
+            if value is not None
+            else self._packed(arg, first.block).var
+            for arg, value in zip(args, values, strict=True)
         ]
         blocks = filled(first.channels, first.block) // first.block
         result = call_arithmetic(

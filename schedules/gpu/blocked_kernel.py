@@ -129,7 +129,10 @@ class BlockedKernel:
     def epilogue_over(self, flat: Sequence[Any]) -> TensorEpilogue:
         """Return the epilogue with the parameters as vectors."""
         return epilogue_in_blocks(
-            self.func, self.epilogue, [int(d) for d in self.accumulators.shape], flat,
+            self.func,
+            self.epilogue,
+            [int(d) for d in self.accumulators.shape],
+            flat,
             self.accumulators,
         )
 

@@ -15,7 +15,15 @@ from tvm_edge.schedules.emit import Tensor
 from tvm_edge.schedules.open_lengths import Length, divides, length_of, total
 from tvm_edge.schedules.words import WORD, loads_of
 
-__all__ = ["Epilogue", "Memory", "as_vectors", "branches", "place_in_block", "step_along", "substituted"]
+__all__ = [
+    "Epilogue",
+    "Memory",
+    "as_vectors",
+    "branches",
+    "place_in_block",
+    "step_along",
+    "substituted",
+]
 
 Variables = Sequence[tuple[tirx.Var, Any]]
 

@@ -59,9 +59,7 @@ class _Source:
         if found is None:
             return None
         conv = read_knobs(TensorConv, found.geometry)
-        operands = found.operands(
-            [conv.kernel_h, conv.kernel_w, conv.blocks, conv.filters, BLOCK]
-        )
+        operands = found.operands([conv.kernel_h, conv.kernel_w, conv.blocks, conv.filters, BLOCK])
         if operands is None or (conv.batch > 1 and operands.planes != conv.blocks):
             return None
         return _Source(found, conv, operands)
@@ -98,9 +96,7 @@ class _Source:
             rest = tirx.floordiv(group, down)
             first_column = hold(tirx.floormod(rest, across) * tile.columns)
             part = hold(tirx.floordiv(rest, across)) if tile.parts > 1 else int32(0)
-            memory = T.buffer_proxy(
-                T.decl_buffer([tile.local_bytes], "uint8", scope="shared.dyn")
-            )
+            memory = T.buffer_proxy(T.decl_buffer([tile.local_bytes], "uint8", scope="shared.dyn"))
             accumulators = registers(tile.down * tile.beside * 4, "float32")
             steps = tile.steps(conv)
             whole = steps * tile.depth * tile.parts == conv.units
@@ -135,9 +131,7 @@ class _Source:
             + tirx.floordiv(tirx.floormod(row, stack), 8)
         )
         column = hold(
-            first_column
-            + tirx.floormod(warp, beside) * (tile.beside * 8)
-            + tirx.floormod(lane, 4)
+            first_column + tirx.floormod(warp, beside) * (tile.beside * 8) + tirx.floormod(lane, 4)
         )
         block = hold(tirx.floordiv(channel, BLOCK))
         at = int32(0) if count == BLOCK else hold(tirx.floormod(channel, BLOCK))

@@ -34,6 +34,8 @@ __all__ = [
 BLOCK = 8
 """Channels in a block: 16 bytes of float16."""
 
+_MOST_TAPS = 32  # a bit each
+
 GEOMETRY = "tvm_edge.tensor_conv"
 """Annotation of the block that reduces: its :class:`TensorConv` as text."""
 
@@ -116,7 +118,8 @@ def _stack(filters: int) -> int:
 
 def tensor_applies(workload: ConvWorkload) -> bool:
     """Return whether there is a kernel for a convolution of float16."""
-    return workload.groups == 1 and not workload.is_bytes and 0 not in workload.output
+    small = max(workload.kernel) <= _MOST_TAPS
+    return workload.groups == 1 and not workload.is_bytes and 0 not in workload.output and small
 
 
 def pack_stacks(weights: np.ndarray, conv: TensorConv) -> np.ndarray:
@@ -170,9 +173,7 @@ def conv2d_tensor(
         line = y * conv.stride_h + ky * conv.dilation_h
         column = x * conv.stride_w + kx * conv.dilation_w
         own = filters[ky, kx, co, position(o * BLOCK + v, conv.stack), ci]
-        return te.sum(
-            _wide(padded[n, co, line, column, ci]) * _wide(own), axis=[ky, kx, co, ci]
-        )
+        return te.sum(_wide(padded[n, co, line, column, ci]) * _wide(own), axis=[ky, kx, co, ci])
 
     blocks = filled(workload.filters, BLOCK) // BLOCK
     shape = (conv.batch, blocks, conv.lines, conv.columns, BLOCK)
@@ -182,9 +183,7 @@ def conv2d_tensor(
 
 def dense_workload(rows: int, reduction: int, columns: int) -> ConvWorkload:
     """Return a product with constant weights as a convolution of images of one pixel."""
-    return ConvWorkload(
-        rows, reduction, 1, 1, columns, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1
-    )
+    return ConvWorkload(rows, reduction, 1, 1, columns, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1)
 
 
 def dense_tensor(image: te.Tensor, filters: te.Tensor, columns: int) -> te.Tensor:

@@ -27,7 +27,7 @@ class TensorEpilogue(Epilogue):
 
     def of_channels(self, block: tirx.Expr, lane: tirx.Expr, count: int) -> Loaded:
         """Load what all pixels share: biases of `count` channels from `lane` of `block` on."""
-        image, own, pixel, _ = self._axes
+        image, _, pixel, _ = self._axes
         where = [image, block, pixel, lane]
         return self._loaded(
             lambda load: not (uses(load.indices[0], image) or uses(load.indices[0], pixel)),

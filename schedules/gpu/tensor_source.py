@@ -66,61 +66,70 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
   constexpr int FILTER_LOADS = (FILTER_UNITS + ITEMS - 1) / ITEMS;
   constexpr int PIXEL_LOADS = (PIXEL_UNITS + ITEMS - 1) / ITEMS;
   constexpr int STAGE = (FILTER_UNITS + PIXEL_UNITS) * 16;
-  constexpr bool POINTWISE = KH == 1 && KW == 1 && TOP == 0 && LEFT == 0 &&
-                             (OH - 1) * SH < H && (OW - 1) * SW < W;
+  constexpr int PIECES = DEPTH / (2 * WARPS), SHARES = PIECES > 1 ? 2 : 1;
+  // A step of whole blocks, or of one tap, has the same tap for all work-items.
+  constexpr bool TOGETHER = BLOCKS % DEPTH == 0 || KH * KW == 1;
+  static_assert(KH <= 32 && KW <= 32, "a line of a window has a bit for each tap");
   const unsigned base = (unsigned)__cvta_generic_to_shared(memory);
   const int item = threadIdx.x, lane = item & 31, warp = item >> 5;
   const int slice = warp / SHARE, down = warp % SHARE / ACROSS, beside = warp % ACROSS;
 
+  // Of a load of pixels: its unit at the first tap, and the lines and columns of the window that
+  // are inside the image, a bit each.
   const uint4* pixel[PIXEL_LOADS];
-  int line[PIXEL_LOADS], column[PIXEL_LOADS];
+  unsigned lines[PIXEL_LOADS], columns[PIXEL_LOADS];
 #pragma unroll
   for (int s = 0; s < PIXEL_LOADS; s++) {
     const int i = item + s * ITEMS, p = first_column + i % COLUMNS;
     const bool exists = p < BATCH * OH * OW && i < PIXEL_UNITS;
     const int n = BATCH == 1 ? 0 : p / (OH * OW), q = BATCH == 1 ? p : p % (OH * OW);
-    line[s] = exists ? q / OW * SH - TOP : -(1 << 20);
-    column[s] = q % OW * SW - LEFT;
-    pixel[s] = (const uint4*)image;
-    if (exists) pixel[s] += n * BLOCKS * H * W + line[s] * W + column[s];
-  }
-  auto load = [&](int step, int stage) {
-    unsigned to = base + stage * STAGE;
+    const int line = q / OW * SH - TOP, column = q % OW * SW - LEFT;
+    lines[s] = columns[s] = 0;
 #pragma unroll
-    for (int s = 0; s < FILTER_LOADS; s++) {
+    for (int y = 0; y < KH; y++) lines[s] |= ((unsigned)(line + y * DH) < (unsigned)H) << y;
+#pragma unroll
+    for (int x = 0; x < KW; x++) columns[s] |= ((unsigned)(column + x * DW) < (unsigned)W) << x;
+    if (!exists) lines[s] = 0;
+    const int block = n * BLOCKS + (TOGETHER ? i / COLUMNS : 0);
+    pixel[s] = (const uint4*)image + (block * (H * W) + line * W + column);
+  }
+  const uint4* filter = (const uint4*)filters + (item / ROWS * FILTERS + first_row + item % ROWS);
+  // One of `SHARES` shares of the loads of a step.
+  auto load = [&](int step, int stage, int share) {
+    const unsigned to = base + stage * STAGE + item * 16;
+#pragma unroll
+    for (int s = share; s < FILTER_LOADS; s += SHARES) {
       const int i = item + s * ITEMS, u = step * DEPTH + i / ROWS;
       const bool exists = WHOLE || u < UNITS;
-      const uint4* from = (const uint4*)filters + (exists ? u * FILTERS + first_row + i % ROWS : 0);
+      const uint4* from = (const uint4*)filters + (u * FILTERS + first_row + i % ROWS);
+      if (ITEMS % ROWS == 0) from = filter + (step * DEPTH + s * (ITEMS / ROWS)) * FILTERS;
       if (FILTER_UNITS % ITEMS == 0 || i < FILTER_UNITS)
-        tvm_edge_copy<(CACHED > 1)>(to + i * 16, from, exists);
+        tvm_edge_copy<(CACHED > 1)>(to + s * ITEMS * 16, exists ? from : (const uint4*)filters,
+                                    exists);
     }
-    to += FILTER_UNITS * 16;
+    const int first = step * DEPTH / BLOCKS;
 #pragma unroll
-    for (int s = 0; s < PIXEL_LOADS; s++) {
+    for (int s = share; s < PIXEL_LOADS; s += SHARES) {
       const int i = item + s * ITEMS, u = step * DEPTH + i / COLUMNS;
+      const int tap = TOGETHER ? first : u / BLOCKS;
+      const int block = (TOGETHER ? step * DEPTH : u) - tap * BLOCKS;
+      const int y = tap / KW, x = tap % KW;
       bool exists = WHOLE || u < UNITS;
-      const uint4* from;
-      if (POINTWISE) {
-        from = pixel[s] + u * (H * W);
-        exists = exists && line[s] >= 0;
-      } else {
-        // A step of whole blocks has one tap, the same for all work-items.
-        const bool together = BLOCKS % DEPTH == 0;
-        const int tap = (together ? step * DEPTH : u) / BLOCKS, block = u - tap * BLOCKS;
-        const int y = tap / KW * DH, x = tap % KW * DW;
-        exists = exists && (unsigned)(line[s] + y) < (unsigned)H &&
-                 (unsigned)(column[s] + x) < (unsigned)W;
-        from = pixel[s] + (block * (H * W) + y * W + x);
-      }
+      exists = exists && (lines[s] >> y & columns[s] >> x & 1);
+      const uint4* from = pixel[s] + (block * (H * W) + y * DH * W + x * DW);
       if (PIXEL_UNITS % ITEMS == 0 || i < PIXEL_UNITS)
-        tvm_edge_copy<(CACHED > 0)>(to + i * 16, exists ? from : (const uint4*)image, exists);
+        tvm_edge_copy<(CACHED > 0)>(to + (FILTER_UNITS + s * ITEMS) * 16,
+                                    exists ? from : (const uint4*)image, exists);
     }
   };
 #pragma unroll
   for (int i = 0; i < DOWN * BESIDE * 4; i++) acc[i] = 0;
 #pragma unroll
   for (int s = 0; s < STAGES - 1; s++) {
-    if (s < STEPS) load(first_step + s, s);
+    if (s < STEPS) {
+#pragma unroll
+      for (int share = 0; share < SHARES; share++) load(first_step + s, s, share);
+    }
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
   const unsigned of_filters = ((lane >> 4) * ROWS + down * DOWN * 16 + (lane & 15)) * 16;
@@ -129,7 +138,6 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
   const unsigned of_pixels =
       (FILTER_UNITS + ((lane >> 3) & 1) * COLUMNS + beside * BESIDE * 8 + shuffled) * 16;
   // The next piece of operands is on its way to registers while one is multiplied.
-  constexpr int PIECES = DEPTH / (2 * WARPS);
   unsigned a[2][DOWN][4], b[2][BESIDE + 1][2];
   auto fetch = [&](int piece, int stage, int to) {
     const unsigned at = base + stage * STAGE;
@@ -147,21 +155,20 @@ __device__ __forceinline__ void tvm_edge_tensor_conv(
   tvm_edge_wait<STAGES - 2, ITEMS>();
   fetch(0, 0, 0);
   int stage = 0, next = STAGES - 1;
-  constexpr int TOGETHER = PIECES % 2 ? 2 : 1;  // constants index registers
+  constexpr int AT_ONCE = PIECES % 2 ? 2 : 1;  // constants index registers
 #pragma unroll 1
-  for (int first = 0; first < STEPS; first += TOGETHER) {
+  for (int first = 0; first < STEPS; first += AT_ONCE) {
 #pragma unroll
-    for (int step = first; step < first + TOGETHER; step++) {
+    for (int step = first; step < first + AT_ONCE; step++) {
       if (step > first && step >= STEPS) break;
 #pragma unroll
       for (int piece = 0; piece < PIECES; piece++) {
         const int now = ((step - first) * PIECES + piece) % 2;
-        if (piece == 0) {
-          if (step + STAGES - 1 < STEPS) load(first_step + step + STAGES - 1, next);
+        if (piece < SHARES && step + STAGES - 1 < STEPS)
+          load(first_step + step + STAGES - 1, next, piece);
+        if (piece == PIECES - 1) {
           asm volatile("cp.async.commit_group;" ::: "memory");
           next = next + 1 == STAGES ? 0 : next + 1;
-        }
-        if (piece == PIECES - 1) {
           stage = stage + 1 == STAGES ? 0 : stage + 1;
           tvm_edge_wait<STAGES - 2, ITEMS>();
         }
