@@ -28,7 +28,7 @@ from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv
 from tvm_edge.relay_passes.layout.choose_blocks import choose_blocked
 from tvm_edge.relay_passes.layout.choose_tensor_blocks import choose_tensor_blocks
 from tvm_edge.relay_passes.layout.cpu_convolution import CpuConvolutions
-from tvm_edge.relay_passes.layout.gpu_convolution import gpu_conv
+from tvm_edge.relay_passes.layout.gpu_convolution import gpu_conv, gpu_pool
 from tvm_edge.relay_passes.layout.int8_convolution import blocked_call
 from tvm_edge.relay_passes.layout.moved_channels import BlockedImage, MovedChannels
 from tvm_edge.relay_passes.precision.stored_arithmetic import arithmetic_of, call_arithmetic
@@ -405,6 +405,10 @@ class _Blocker(PyExprMutator):
         if image is None or call.attrs.layout != "NCHW" or call.attrs.out_layout != "NCHW":
             return None
         attrs = call.attrs
+        if not self._spec.has_cpu_cores and str(call.ty.dtype) == "float16":
+            pool = gpu_pool(self.builder_, image.var, call)
+            if pool is not None:
+                return pool, image.channels
         make = relax.op.nn.max_pool2d if "max" in call.op.name else relax.op.nn.avg_pool2d
         result = make(
             image.var,

@@ -68,8 +68,8 @@ class BlockedKernel:
     epilogue: s_tir.SBlock
 
     @staticmethod
-    def of(func: tirx.PrimFunc, annotation: str) -> BlockedKernel | None:
-        """Analyze `func`; return ``None`` if its reduction is not annotated so."""
+    def of(func: tirx.PrimFunc, annotation: str, *, product: bool = True) -> BlockedKernel | None:
+        """Analyze `func`; return ``None`` if its reduction is not annotated so, or no `product`."""
         opened = open_reduction(func)
         if opened is None:
             return None
@@ -89,7 +89,9 @@ class BlockedKernel:
             isolate(sch, block, _reads(sch.get(block))[0].buffer)
         epilogue = sch.get(epilogue_of(sch, block))
         made, reduction = sch.mod["main"], sch.get(block)
-        if len(root_blocks(sch)) != 2 or not epilogue_stores_in_order(made, reduction, epilogue):
+        if len(root_blocks(sch)) != 2:
+            return None
+        if not epilogue_stores_in_order(made, reduction, epilogue, product=product):
             return None
         return BlockedKernel(made, geometry, config, reduction, epilogue)
 
@@ -104,7 +106,10 @@ class BlockedKernel:
         return _blocks(self.accumulators)
 
     def operands(self, filters: Sequence[int]) -> Operands | None:
-        """Return the operands, given the shape of the filters; ``None`` if they are others."""
+        """Return the operands, given the shape of the filters; ``None`` if they are others.
+
+        Without a shape there are no filters, and the image is in their place.
+        """
         found: dict[bool, int] = {}
         params = buffers_of(self.func)
         image: Access | None = None
@@ -116,7 +121,7 @@ class BlockedKernel:
             if found.setdefault(is_filters, at) != at:
                 return None
             image = image if is_filters else access
-        if set(found) != {False, True} or image is None:
+        if image is None or (True in found) != bool(filters):
             return None
         width = 1 if len(image.buffer.shape) == 5 else BLOCK
         zero = tirx.const(0, "int32")
@@ -124,7 +129,8 @@ class BlockedKernel:
         first = constant(sym.Analyzer().simplify(substituted(image.indices[1], nowhere)))
         if first is None or first % width:
             return None
-        return Operands(found[False], found[True], _blocks(image.buffer), first // width)
+        own = found.get(True, found[False])
+        return Operands(found[False], own, _blocks(image.buffer), first // width)
 
     def epilogue_over(self, flat: Sequence[Any]) -> TensorEpilogue:
         """Return the epilogue with the parameters as vectors."""

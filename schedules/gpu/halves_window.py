@@ -1,4 +1,4 @@
-"""Windows over images of float16 in blocks of eight channels: depthwise convolutions.
+"""Windows over images of float16 in blocks of eight channels: depthwise convolutions and pools.
 
 A work-item has eight channels of several pixels. A pixel of its image is one load of 16 bytes,
 which all windows that contain it share.
@@ -6,11 +6,12 @@ which all windows that contain it share.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tvm import te, tirx
+from tvm import te, tirx, topi
 from tvm.backend.cuda.op import cuda_func_call
 from tvm.script.ir_builder import tirx as T
 
@@ -26,10 +27,13 @@ from tvm_edge.schedules.gpu.written import buffers_of, kernel_of
 from tvm_edge.schedules.knobs import knobs_as_text, read_knobs
 from tvm_edge.schedules.open_lengths import divides
 
-__all__ = ["HalvesWindow", "depthwise_halves"]
+__all__ = ["HalvesWindow", "depthwise_halves", "pool_halves"]
 
 _GEOMETRY = "tvm_edge.halves_window"
 """Annotation of the block that reduces: its :class:`_Windows` as text."""
+
+_DEPTHWISE, _MAXIMUM, _SUM = range(3)
+_LEAST = -65504.0  # of float16
 
 # Work-items for each core that hide the latency of memory.
 _ITEMS_PER_CORE = 1024
@@ -37,7 +41,7 @@ _ITEMS_PER_CORE = 1024
 _SOURCE = r"""
 #ifndef TVM_EDGE_HALVES_WINDOW
 #define TVM_EDGE_HALVES_WINDOW
-template <int LINES, int COLUMNS, int H, int W, int BLOCKS, int KH, int KW, int SH, int SW, int DH,
+template <int KIND, int LINES, int COLUMNS, int H, int W, int BLOCKS, int KH, int KW, int SH, int SW, int DH,
           int DW>
 __device__ __forceinline__ void tvm_edge_halves_window(
     float* acc, const half* image, const half* filters, int plane, int block, int line,
@@ -47,14 +51,16 @@ __device__ __forceinline__ void tvm_edge_halves_window(
   const uint4* pixels = (const uint4*)image + (plane * H + line) * W + column;
   const uint4* taps = (const uint4*)filters + block;
 #pragma unroll
-  for (int i = 0; i < LINES * COLUMNS * 8; i++) acc[i] = 0;
+  for (int i = 0; i < LINES * COLUMNS * 8; i++) acc[i] = KIND == 1 ? -65504.0f : 0.0f;
 #pragma unroll
   for (int r = 0; r < TALL; r++) {
     if ((unsigned)(line + r) >= (unsigned)H) continue;
 #pragma unroll
     for (int c = 0; c < WIDE; c++) {
       uint4 loaded = make_uint4(0, 0, 0, 0);
-      if ((unsigned)(column + c) < (unsigned)W) loaded = __ldg(pixels + r * W + c);
+      const bool inside = (unsigned)(column + c) < (unsigned)W;
+      if (inside) loaded = __ldg(pixels + r * W + c);
+      if (KIND == 1 && !inside) continue;
       float values[8];
 #pragma unroll
       for (int v = 0; v < 4; v++) {
@@ -68,8 +74,14 @@ __device__ __forceinline__ void tvm_edge_halves_window(
         for (int kx = 0; kx < KW; kx++) {
           const int y = r - ky * DH, x = c - kx * DW;
           if (y < 0 || y % SH || y / SH >= LINES || x < 0 || x % SW || x / SW >= COLUMNS) continue;
-          const uint4 tap = __ldg(taps + (ky * KW + kx) * BLOCKS);
           float* own = acc + (y / SH * COLUMNS + x / SW) * 8;
+          if (KIND > 0) {
+#pragma unroll
+            for (int v = 0; v < 8; v++)
+              own[v] = KIND == 1 ? fmaxf(own[v], values[v]) : own[v] + values[v];
+            continue;
+          }
+          const uint4 tap = __ldg(taps + (ky * KW + kx) * BLOCKS);
 #pragma unroll
           for (int v = 0; v < 4; v++) {
             const float2 pair = __half22float2(((const half2*)&tap)[v]);
@@ -86,8 +98,9 @@ __device__ __forceinline__ void tvm_edge_halves_window(
 
 @dataclass(frozen=True)
 class _Windows:
-    """Depthwise convolution, as its kernel is made for it."""
+    """Depthwise convolution or pool, as its kernel is made for it."""
 
+    kind: int
     batch: int
     height: int
     width: int
@@ -106,6 +119,7 @@ class _Windows:
     @staticmethod
     def of(workload: ConvWorkload) -> _Windows:
         return _Windows(
+            _DEPTHWISE,
             workload.batch,
             workload.height,
             workload.width,
@@ -120,7 +134,7 @@ class _Windows:
     @property
     def numbers(self) -> tuple[int, ...]:
         """What the kernel's template takes."""
-        return tuple(getattr(self, each.name) for each in fields(self)[1:10])
+        return tuple(getattr(self, each.name) for each in fields(self)[2:11])
 
 
 def depthwise_halves(image: te.Tensor, filters: te.Tensor, workload: ConvWorkload) -> te.Tensor:
@@ -151,20 +165,90 @@ def depthwise_halves(image: te.Tensor, filters: te.Tensor, workload: ConvWorkloa
     return stored(shape, lambda *i: accumulators(*i))
 
 
+def pool_halves(
+    image: te.Tensor,
+    shape: Sequence[int],
+    sizes: Sequence[Sequence[int]],
+    *,
+    maximum: bool,
+    counts_padding: bool = False,
+) -> te.Tensor:
+    """Compute a pool of ``[N, C/8, H, W, 8]``.
+
+    Parameters
+    ----------
+    image : te.Tensor
+    shape : sequence of int
+        Lines and columns of the result.
+    sizes : sequence of sequence of int
+        Window, strides, dilation, and padding at the top and on the left.
+    maximum : bool
+        Or else the mean.
+    counts_padding : bool
+        Whether a mean counts padding.
+    """
+    batch, blocks, height, width, _ = (int(size) for size in image.shape)
+    kernel, strides, dilation, padding = sizes
+    windows = _Windows(
+        _MAXIMUM if maximum else _SUM,
+        *(batch, height, width, blocks, *kernel, *strides, *dilation, *padding, *shape),
+    )
+    ends = [
+        max((count - 1) * stride + (taps - 1) * step + 1 - before - size, 0)
+        for count, stride, taps, step, before, size in zip(
+            shape, strides, kernel, dilation, padding, (height, width), strict=True
+        )
+    ]
+    value = tirx.const(_LEAST if maximum else 0.0, "float16")
+    padded = image
+    if any((*padding, *ends)):
+        before, after = [0, 0, *padding, 0], [0, 0, *ends, 0]
+        padded = topi.nn.pad(image, before, after, value, name="padded")
+    axes = [
+        te.reduce_axis((0, taps), name) for taps, name in zip(kernel, ("ky", "kx"), strict=True)
+    ]
+
+    def pooled(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
+        line = y * strides[0] + axes[0] * dilation[0]
+        column = x * strides[1] + axes[1] * dilation[1]
+        reduce = te.max if maximum else te.sum
+        return reduce(tirx.Cast("float32", padded[n, o, line, column, v]), axis=axes)
+
+    def inside(at: tirx.Expr, axis: int) -> tirx.Expr:
+        first = at * strides[axis] - padding[axis]
+        last = tirx.min(first + kernel[axis], (height, width)[axis])
+        return last - tirx.max(first, 0)
+
+    full = (batch, blocks, *shape, BLOCK)
+    attrs = {_GEOMETRY: knobs_as_text(windows)}
+    accumulators = te.compute(full, pooled, name="pooled", attrs=attrs)
+
+    def element(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
+        own = accumulators(n, o, y, x, v)
+        if maximum:
+            return own
+        if counts_padding or not any((*padding, *ends)):
+            return own * tirx.const(1 / (kernel[0] * kernel[1]), "float32")
+        return own / tirx.Cast("float32", inside(y, 0) * inside(x, 1))
+
+    return stored(full, element)
+
+
 class HalvesWindow(ScheduleRule):
-    """Depthwise convolutions of float16 in blocks of eight channels, in CUDA C."""
+    """Depthwise convolutions and pools of float16 in blocks of eight channels, in CUDA C."""
 
     name = "halves_window"
 
     def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
-        """Return the kernel, if `func` is one such convolution and its epilogue."""
+        """Return the kernel, if `func` is one of them and its epilogue."""
         if not spec.tensor_cores:
             return None
-        found = BlockedKernel.of(func, _GEOMETRY)
+        found = BlockedKernel.of(func, _GEOMETRY, product=False)
         if found is None:
             return None
         windows = read_knobs(_Windows, found.geometry)
-        operands = found.operands([windows.kernel_h, windows.kernel_w, windows.blocks * BLOCK])
+        filters = [windows.kernel_h, windows.kernel_w, windows.blocks * BLOCK]
+        operands = found.operands([] if windows.kind else filters)
         if operands is None:
             return None
         return _kernel(found, windows, operands, spec)
@@ -190,7 +274,7 @@ def _kernel(
             block = hold(tirx.floormod(rest, windows.blocks))
             number = int32(0) if windows.batch == 1 else hold(tirx.floordiv(rest, windows.blocks))
             accumulators = registers(lines * columns * BLOCK, "float32")
-            numbers = (lines, columns, *windows.numbers)
+            numbers = (windows.kind, lines, columns, *windows.numbers)
             call = cuda_func_call(
                 f"tvm_edge_halves_window<{', '.join(map(str, numbers))}>",
                 *(T.address_of(each[0]) for each in (accumulators, image, filters)),
