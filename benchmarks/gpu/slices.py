@@ -137,6 +137,9 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                         row.setdefault(what, []).append(result)
                         said = result.get("failed") or f"{result['us']:,.1f} µs, {result}"
                         print(f"{cores} {name} {what}: {said[:300]}", flush=True)
+                        given = result.get("cores", cores)
+                        if given != cores:
+                            raise SystemExit(f"MPS gave {given} multiprocessors; ask for those")
                         save_json(options.json, found)
     return found
 
