@@ -55,6 +55,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "cpu_workloads": Benchmark("benchmarks.cpu.workloads"),
     "gpu": Benchmark("benchmarks.gpu.networks", f"{_GPU}; with CUDA torch, cupy, gcc"),
     "gpu_layers": Benchmark("benchmarks.gpu.layers", "CUDA, onnxruntime, torch"),
+    "gpu_slices": Benchmark("benchmarks.gpu.slices", "CUDA, MPS, onnxruntime, torch"),
     "gpu_tiles": Benchmark("benchmarks.gpu.tiles", _GPU),
     "workgroup": Benchmark("benchmarks.gpu.workgroup", _GPU),
     "vision": Benchmark(

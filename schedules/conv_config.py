@@ -18,10 +18,11 @@ class ConvConfig:
 
     Attributes
     ----------
-    algorithm : {"direct", "winograd", "subgroup", "items", "plain"}
+    algorithm : {"direct", "winograd", "subgroup", "items", "tensor", "window", "plain"}
         ``subgroup`` is direct, by sub-groups of an Intel GPU; ``items`` is direct, without local
-        memory, each work-item of a GPU by itself; ``plain`` is what the rules make of the operator
-        as it is.
+        memory, each work-item of a GPU by itself; ``tensor`` is direct, of float16 on tensor cores;
+        ``window`` is depthwise, of float16 in vectors of eight channels; ``plain`` is what the
+        rules make of the operator as it is.
     block : int
         Channels in a block of the images it reads and writes, 0 where they stay NCHW.
     m : int
@@ -30,10 +31,11 @@ class ConvConfig:
         For the schedule: a CPU's :class:`tvm_edge.schedules.cpu.blocked.Knobs`, a GPU's
         :class:`tvm_edge.schedules.gpu.product.Tile`, of sub-groups
         :class:`tvm_edge.schedules.gpu.subgroup_tile.SubGroupTile`, of items
-        :class:`tvm_edge.schedules.gpu.items.Items`, as text; empty: its choice.
+        :class:`tvm_edge.schedules.gpu.items.Items`, on tensor cores
+        :class:`tvm_edge.schedules.gpu.tensor_tile.TensorTile`, as text; empty: its choice.
     """
 
-    algorithm: Literal["direct", "winograd", "subgroup", "items", "plain"]
+    algorithm: Literal["direct", "winograd", "subgroup", "items", "tensor", "window", "plain"]
     block: int = 0
     m: int = 0
     knobs: str = ""

@@ -163,19 +163,19 @@ def epilogue_of(sch: Schedule, block: SBlockRV) -> SBlockRV:
 
 
 def epilogue_stores_in_order(
-    func: tirx.PrimFunc, block: s_tir.SBlock, epilogue: s_tir.SBlock
+    func: tirx.PrimFunc, block: s_tir.SBlock, epilogue: s_tir.SBlock, *, product: bool = True
 ) -> bool:
     """Return whether `epilogue` stores the result of `block` element by element, in its order.
 
     Each accumulator is then used once, where it stands; a kernel that is written out may keep them
-    wherever it likes.
+    wherever it likes. `block` adds up products, unless they are not asked for.
     """
     if (
         any(constant(v.dom.extent) == 0 for v in block.iter_vars)
         or str(block.iter_vars[0].var.ty.dtype) != "int32"
     ):
         return False
-    if factors_of(block) is None:
+    if product and factors_of(block) is None:
         return False
     written = block.body.indices
     spatial = [v.var for v in block.iter_vars if v.iter_type == tirx.IterVar.DataPar]

@@ -20,12 +20,15 @@ __all__ = ["graphed", "network"]
 Step = tuple[Callable[..., torch.Tensor], list[str], str]
 
 
-def network(model: onnx.ModelProto, device: str) -> Callable[[torch.Tensor], list[torch.Tensor]]:
-    """The function of a model of one input."""
+def network(
+    model: onnx.ModelProto, device: str, dtype: torch.dtype = torch.float32
+) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    """The function of a model of one input; float16 has its channels last."""
     weights = {w.name: numpy_helper.to_array(w) for w in model.graph.initializer}
     steps = _steps(model.graph, weights)
     constants = {
-        name: torch.from_numpy(np.array(array)).to(device) for name, array in weights.items()
+        name: _constant(torch.from_numpy(np.array(array)).to(device), dtype)
+        for name, array in weights.items()
     }
     (given,), results = ([v.name for v in vs] for vs in (model.graph.input, model.graph.output))
     last = {name: i for i, (_, names, _) in enumerate(steps) for name in names}
@@ -40,6 +43,13 @@ def network(model: onnx.ModelProto, device: str) -> Callable[[torch.Tensor], lis
         return [values[result] for result in results]
 
     return run
+
+
+def _constant(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if dtype == torch.float32 or value.dtype != torch.float32:
+        return value
+    last = torch.channels_last if value.ndim == 4 else torch.contiguous_format
+    return value.to(dtype, memory_format=last)
 
 
 def graphed(run: Callable[[torch.Tensor], Any], data: torch.Tensor) -> torch.cuda.CUDAGraph:

@@ -5,8 +5,8 @@ A convolution that reads and writes blocks of channels needs no shuffling of lan
 they can; an image is packed where a convolution needs it and unpacked where somebody else reads
 it, each at most once. Filters and constants are packed here, when the model is compiled.
 
-On a CPU blocks are what kernels are best with; on a GPU they are what a plan says, and nothing
-else.
+On a CPU blocks are what kernels are best with. On a GPU they are what a plan says, and what tensor
+cores multiply float16 in.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from tvm_edge.ops.movement import CONCAT
 from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, lengths_of, typical_shape
 from tvm_edge.relay_passes.ir.locations import emit_at
+from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv
 from tvm_edge.relay_passes.layout.choose_blocks import choose_blocked
+from tvm_edge.relay_passes.layout.choose_tensor_blocks import choose_tensor_blocks
 from tvm_edge.relay_passes.layout.cpu_convolution import CpuConvolutions
-from tvm_edge.relay_passes.layout.gpu_convolution import gpu_conv
+from tvm_edge.relay_passes.layout.gpu_convolution import gpu_conv, gpu_pool
 from tvm_edge.relay_passes.layout.int8_convolution import blocked_call
 from tvm_edge.relay_passes.layout.moved_channels import BlockedImage, MovedChannels
+from tvm_edge.relay_passes.precision.stored_arithmetic import arithmetic_of, call_arithmetic
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan, layout_graph
 from tvm_edge.schedules.blocked import (
     filled,
@@ -40,6 +43,7 @@ from tvm_edge.schedules.blocked import (
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.gather_channels import gather_channels
+from tvm_edge.schedules.gpu.pixel_pairs import as_pairs, pack_pairs, pair_filters
 from tvm_edge.schedules.layouts import image_block
 
 __all__ = ["BlockLayout"]
@@ -106,7 +110,7 @@ class BlockLayout:
                 of_vars = zip(graph.variables, self._plan.layouts, strict=True)
                 return chosen, {var: layout for var, layout in of_vars if var is not None}
         if not self._spec.has_cpu_cores:
-            return {}, {}
+            return choose_tensor_blocks(func, self._spec), {}
         return choose_blocked(func, self._spec, self._configs), {}
 
 
@@ -293,6 +297,9 @@ class _Blocker(PyExprMutator):
             return None
         if any(isinstance(length, int) and not length for length in shape):
             return None
+        arithmetic = arithmetic_of(value, self.builder_.get())
+        if arithmetic:
+            return self._arithmetic(arithmetic, value)
         blocks = of_call(value).blocks
         if blocks == "unary":
             return self._unary(value)
@@ -311,10 +318,18 @@ class _Blocker(PyExprMutator):
         config = self._chosen.get(call)
         if config is None:
             return None
-        found = conv_workload(call, open_too=True)
+        found = conv_workload(call, ("float32", "float16"), open_too=True)
         assert found is not None, "only convolutions with a workload are chosen"
         workload, weights = found
-        depth = image_block(workload, config.block, self._spec)
+        halves = str(call.ty.dtype) == "float16"
+        depth = config.block if halves else image_block(workload, config.block, self._spec)
+        pairs = as_pairs(workload) if config.algorithm == "tensor" else None
+        if pairs is not None and self._image(call.args[0]) is None:
+            value = self.visit_expr(call.args[0])
+            value = self.builder_.call_te(pack_pairs, value, primfunc_name_hint="pack_pairs")
+            own = pair_filters(weights, workload)
+            packed = self.builder_.emit(value, "packed")
+            return gpu_conv(self.builder_, packed, pairs, own, config), workload.filters
         image = self._packed(call.args[0], depth)
         if not self._spec.has_cpu_cores:
             result = gpu_conv(self.builder_, image.var, workload, weights, config)
@@ -355,11 +370,45 @@ class _Blocker(PyExprMutator):
         ]
         return relax.Call(call.op, operands, call.attrs), shape[1]
 
+    def _arithmetic(self, operator: str, call: relax.Call) -> tuple[relax.Expr, int] | None:
+        """Make a kernel of images in blocks of one of images and constants."""
+        args = list(call.args[1].fields)
+        values = [constant_of(arg) for arg in args]
+        images = [
+            self._image(arg) if value is None else None
+            for arg, value in zip(args, values, strict=True)
+        ]
+        known = [image for image in images if image is not None]
+        if not known or len(known) + sum(value is not None for value in values) < len(args):
+            return None
+        first, shape = known[0], _image_lengths(call.ty)
+        if any(image.channels != shape[1] or image.block != first.block for image in known):
+            return None  # an image of one channel, broadcast
+        operands = [
+            const(pack_constant(value, first.block), str(value.dtype))
+            if value is not None
+            else self._packed(arg, first.block).var
+            for arg, value in zip(args, values, strict=True)
+        ]
+        blocks = filled(first.channels, first.block) // first.block
+        result = call_arithmetic(
+            self.builder_,
+            operator,
+            operands,
+            (shape[0], blocks, *shape[2:], first.block),
+            vdevice_of(call.ty),
+        )
+        return result, first.channels
+
     def _pool2d(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
         image = self._operand(call.args[0])
         if image is None or call.attrs.layout != "NCHW" or call.attrs.out_layout != "NCHW":
             return None
         attrs = call.attrs
+        if not self._spec.has_cpu_cores and str(call.ty.dtype) == "float16":
+            pool = gpu_pool(self.builder_, image.var, call)
+            if pool is not None:
+                return pool, image.channels
         make = relax.op.nn.max_pool2d if "max" in call.op.name else relax.op.nn.avg_pool2d
         result = make(
             image.var,

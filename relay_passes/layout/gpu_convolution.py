@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from tvm_edge.relay_passes.ir.expressions import const
+from tvm_edge.relay_passes.ir.expressions import const, is_call, static_shape
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.gpu.channel_blocks import conv2d_in_blocks, pack_rows
+from tvm_edge.schedules.gpu.halves_window import depthwise_halves, pool_halves
 from tvm_edge.schedules.gpu.items import ITEMS
+from tvm_edge.schedules.gpu.tensor_conv import BLOCK, TensorConv, conv2d_tensor, pack_stacks
 from tvm_edge.schedules.knobs import CONFIG
 
-__all__ = ["gpu_conv"]
+__all__ = ["gpu_conv", "gpu_pool"]
 
 
 def gpu_conv(
@@ -35,6 +37,23 @@ def gpu_conv(
     config : ConvConfig
         In blocks.
     """
+    if config.algorithm == "tensor":
+        packed = pack_stacks(weights, TensorConv.of(workload))
+        return builder.call_te(
+            lambda image, filters: conv2d_tensor(image, filters, workload, config.knobs),
+            image,
+            const(packed, "float16"),
+            primfunc_name_hint="conv2d_tensor",
+            primfunc_attrs={"op_pattern": 4},
+        )
+    if config.algorithm == "window":
+        return builder.call_te(
+            lambda image, filters: depthwise_halves(image, filters, workload),
+            image,
+            const(pack_rows(weights, workload, config.block), "float16"),
+            primfunc_name_hint="depthwise_halves",
+            primfunc_attrs={"op_pattern": 4},
+        )
     key = ITEMS if config.algorithm == "items" else CONFIG
     knobs = (key, config.knobs) if config.knobs else None
     return builder.call_te(
@@ -43,5 +62,45 @@ def gpu_conv(
         const(pack_rows(weights, workload, config.block), "float32"),
         primfunc_name_hint="conv2d_in_blocks",
         # Several stages: TVM would take none of them for one that an epilogue may follow.
+        primfunc_attrs={"op_pattern": 4},
+    )
+
+
+def gpu_pool(builder: relax.BlockBuilder, image: relax.Expr, call: relax.Call) -> relax.Expr | None:
+    """The call of a kernel that pools `image`, which is in blocks of eight channels of float16.
+
+    Parameters
+    ----------
+    builder : relax.BlockBuilder
+        Takes the kernel.
+    image : relax.Expr
+    call : relax.Call
+        The pool of the image in NCHW.
+
+    Returns
+    -------
+    relax.Expr or None
+        ``None`` where there is no kernel: means of windows that end outside of the padding, and
+        shapes that only a run tells.
+    """
+    attrs, shape = call.attrs, static_shape(call.ty)
+    maximum = is_call(call, "relax.nn.max_pool2d")
+    sizes = [[int(n) for n in own] for own in (attrs.pool_size, attrs.strides, attrs.dilation)]
+    padding = [int(n) for n in attrs.padding]
+    static = static_shape(image.ty)
+    if shape is None or static is None or static[-1] != BLOCK:
+        return None
+    if not maximum and (attrs.ceil_mode or sizes[2] != [1, 1]):
+        return None
+    return builder.call_te(
+        lambda image: pool_halves(
+            image,
+            shape[2:],
+            [*sizes, padding[:2]],
+            maximum=maximum,
+            counts_padding=bool(attrs.count_include_pad),
+        ),
+        image,
+        primfunc_name_hint="pool_halves",
         primfunc_attrs={"op_pattern": 4},
     )

@@ -20,10 +20,9 @@ from math import prod
 from typing import Any
 
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_edge.ops.elementwise.kernels import broadcast
 from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import (
     array_of,
@@ -36,7 +35,7 @@ from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.precision.precision_plan import PrecisionPlan, is_float32, is_product
 from tvm_edge.relay_passes.precision.round_weights import round_weights
-from tvm_edge.schedules.float16 import stored, widened
+from tvm_edge.relay_passes.precision.stored_arithmetic import call_arithmetic
 
 __all__ = ["LoweredPrecision", "lower_precision"]
 
@@ -156,22 +155,8 @@ class _Converter(PyExprMutator):
             self.visit_expr(arg) if value is None else arg
             for arg, value in zip(call.args, values, strict=True)
         ]
-        name = str(call.op.name).removeprefix("relax.")
-        given = [te.placeholder(list(arg.ty.shape), str(arg.ty.dtype)) for arg in args]
-
-        def element(*i: tirx.Expr) -> tirx.Expr:
-            # Indexed alike, or TVM sees no element-wise kernel to be fused.
-            whole = [tuple(map(int, x.shape)) == shape for x in given]
-            found = [x(*i) if w else broadcast(x, i) for x, w in zip(given, whole, strict=True)]
-            return arithmetic(*map(widened, found))
-
-        result = stored(shape, element)
-        func = te.create_prim_func([*given, result], "int64").without_attr("global_symbol")
         device = vdevice_of(call.ty)
-        if device is not None:
-            func = func.with_attr("target", device.target)
-        ty = relax.TensorType(list(shape), "float16", device)
-        return relax.call_tir(self.builder_.add_func(func, name), args, ty)
+        return call_arithmetic(self.builder_, str(call.op.name), args, shape, device)
 
     def visit_var_(self, op: relax.Var) -> relax.Expr:
         return self._read(op, super().visit_var_)

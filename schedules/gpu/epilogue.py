@@ -15,7 +15,15 @@ from tvm_edge.schedules.emit import Tensor
 from tvm_edge.schedules.open_lengths import Length, divides, length_of, total
 from tvm_edge.schedules.words import WORD, loads_of
 
-__all__ = ["Epilogue", "Memory", "as_vectors", "place_in_block", "substituted"]
+__all__ = [
+    "Epilogue",
+    "Memory",
+    "as_vectors",
+    "branches",
+    "place_in_block",
+    "step_along",
+    "substituted",
+]
 
 Variables = Sequence[tuple[tirx.Var, Any]]
 
@@ -71,11 +79,11 @@ class Memory:
 
     def is_straight(self, expr: tirx.Expr, axis: tirx.Var) -> bool:
         """Return whether all loads of `expr` lie side by side along `axis`."""
-        return all(_step(offset, axis) == 1 for offset in self.offsets_in(expr))
+        return all(step_along(offset, axis) == 1 for offset in self.offsets_in(expr))
 
     def in_vectors(self, expr: tirx.Expr, axis: tirx.Var, extent: Length, width: int) -> bool:
         """Return whether `width` neighbours on `axis`, of length `extent`, can be read together."""
-        return divides(width, extent) and self.is_straight(expr, axis) and not _branches(expr)
+        return divides(width, extent) and self.is_straight(expr, axis) and not branches(expr)
 
     def words(self, expr: tirx.Expr) -> list[tirx.Expr] | None:
         """Return the lines of four that begin at the numbers of a word, as words.
@@ -124,7 +132,7 @@ class Epilogue:
     def __init__(
         self,
         block: s_tir.SBlock,
-        accumulators: tirx.Buffer,
+        accumulators: tirx.Buffer | None,
         memory: Memory,
         axes: Sequence[tirx.Var],
         places: Sequence[tirx.Expr],
@@ -141,9 +149,9 @@ class Epilogue:
         offsets = [self._target, *self._memory.offsets_in(self._result)]
         return (
             divides(width, extent)
-            and _step(self._target, last) == 1
-            and all(_step(offset, last) is not None for offset in offsets)
-            and not _branches(self._result)
+            and step_along(self._target, last) == 1
+            and all(step_along(offset, last) is not None for offset in offsets)
+            and not branches(self._result)
         )
 
     def write(self, where: Sequence[tirx.Expr], total: tirx.Expr) -> None:
@@ -190,13 +198,13 @@ def substituted(expr: Any, variables: Variables) -> Any:
     return tvm_ffi.structural_map(expr, (tirx.Var, on_variable))
 
 
-def _step(offset: tirx.Expr, axis: tirx.Var) -> int | None:
+def step_along(offset: tirx.Expr, axis: tirx.Var) -> int | None:
     """Return the step of an offset along `axis`; ``None`` if it is neither 0 nor 1."""
     if not uses(offset, axis):
         return 0
     return 1 if coefficient(offset, axis) == 1 else None
 
 
-def _branches(expr: tirx.Expr) -> bool:
+def branches(expr: tirx.Expr) -> bool:
     """Return whether there is a choice in it that vectors cannot make."""
     return any(call.op.same_as(IF_THEN_ELSE) for call in nodes_in(expr, ir.Call))

@@ -157,8 +157,12 @@ GRAPH = (
         lambda c: BlockLayout(c.resolved.spec, c.choices.configs, c.layouts.plan),
         "BlockLayout",
     ).when(
-        lambda c: c.resolved.spec.has_cpu_cores or c.layouts.plan is not None,
-        "cores of a CPU, or layouts of records",
+        lambda c: (
+            c.resolved.spec.has_cpu_cores
+            or c.layouts.plan is not None
+            or (c.resolved.spec.tensor_cores and c.lowered_types is not None)
+        ),
+        "cores of a CPU, layouts of records, or float16 on tensor cores",
     ),
     on_module("layout", lambda c: PackMatrices(c.resolved.spec), "PackMatrices").when(*CPU_CORES),
 )

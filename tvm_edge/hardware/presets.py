@@ -165,6 +165,7 @@ def _jetson(
     bandwidth: float,
     float16: bool = True,
     dp4a: bool = True,
+    tensor_cores: bool = True,
 ) -> DeviceSpec:
     return DeviceSpec(
         key=f"nvidia/{key}",
@@ -185,6 +186,7 @@ def _jetson(
         peak_gflops=round(multiprocessors * 128 * 2 * clock_ghz, 1),
         bandwidth_gbs=bandwidth,
         float16=float16,
+        tensor_cores=tensor_cores,
         dot_product="dp4a" if dp4a else "",
     )
 
@@ -373,6 +375,7 @@ PRESETS: dict[str, Preset] = {
             l2=256 * KIB,
             bandwidth=25.6,
             dp4a=False,  # compute capability 5.3
+            tensor_cores=False,
         ),
         _aarch64("cortex-a57", 4),
         45.8,
@@ -392,6 +395,7 @@ PRESETS: dict[str, Preset] = {
                 bandwidth=14.9,
                 float16=False,
                 dp4a=False,
+                tensor_cores=False,
             ),
             alus=192,
             peak_gflops=327.2,

@@ -78,6 +78,9 @@ class DeviceSpec:
         virtual memory), and not just map it to read.
     float16, float64 : bool
         Whether half-precision and double-precision arithmetic are native.
+    tensor_cores : bool
+        Whether it is an NVIDIA GPU of compute capability 8.0 or newer, reached by CUDA: its tensor
+        cores multiply float16 and tf32, and copies to local memory need no registers.
     dot_product : str
         The instruction that adds four products of 8-bit numbers to an int32; empty where there is
         none, or the code has no way to it. Of a CPU one of ``vnni512``, ``vnni256``, ``sdot``, in
@@ -114,6 +117,7 @@ class DeviceSpec:
     fine_grained_memory: bool = False
     float16: bool = False
     float64: bool = True
+    tensor_cores: bool = False
     dot_product: Literal[
         "", "vnni512", "vnni256", "sdot", "dp4a", "ptx_dp4a", "khr_dot", "arm_dot", "qcom_dot"
     ] = ""

@@ -10,8 +10,16 @@ from tvm import relax, tirx
 
 from tvm_edge.ops.converter import Attributes
 from tvm_edge.ops.flops import Formula, Operation, Shape, UnknownShape, elements, elementwise, known
+from tvm_edge.ops.kernel_site import KernelSite
 from tvm_edge.ops.registry import PERFORMS, PRODUCT, register, relax_names
-from tvm_edge.relay_passes.ir.expressions import lengths_of
+from tvm_edge.relay_passes.ir.expressions import const, constant_of, lengths_of, static_shape
+from tvm_edge.schedules.gpu.tensor_conv import (
+    BLOCK,
+    TensorConv,
+    dense_tensor,
+    dense_workload,
+    pack_stacks,
+)
 
 __all__ = ["gemm_flops", "matmul_flops"]
 
@@ -65,6 +73,27 @@ def gemm_flops(op: Operation) -> int:
     return 2 * elements(op.outputs[0]) * depth
 
 
+def _lower_matmul(site: KernelSite, call: relax.Call) -> relax.Expr:
+    """Lower a product of float16 with constant weights to tensor cores, where there are some."""
+    weights, shape = constant_of(call.args[1]), static_shape(call.args[0].ty)
+    if not site.spec.tensor_cores or weights is None or weights.dtype != np.float16:
+        return call
+    if shape is None or len(shape) != 2 or weights.ndim != 2 or str(call.ty.dtype) != "float16":
+        return call
+    reduction, columns = weights.shape
+    if 0 in shape or reduction % BLOCK or columns % BLOCK:
+        return call
+    conv = TensorConv.of(dense_workload(shape[0], reduction, columns))
+    packed = pack_stacks(np.ascontiguousarray(weights.T)[:, :, None, None], conv)
+    return site.builder.call_te(
+        lambda rows, filters: dense_tensor(rows, filters, columns),
+        call.args[0],
+        const(packed, "float16"),
+        primfunc_name_hint="dense_tensor",
+        primfunc_attrs={"op_pattern": 4},
+    )
+
+
 def matmul_flops(op: Operation) -> int:
     return 2 * elements(op.outputs[0]) * known(op.inputs[0])[-1]
 
@@ -109,7 +138,7 @@ register("Gemm", flops=gemm_flops)
 register("MatMul", convert=_matmul, flops=matmul_flops)
 
 register("relax.einsum", gpu=PERFORMS, flops=_einsum_flops("subscripts"))
-register("relax.matmul", gpu=PERFORMS, float16=PRODUCT, flops=matmul_flops)
+register("relax.matmul", gpu=PERFORMS, float16=PRODUCT, flops=matmul_flops, lower=_lower_matmul)
 register(*relax_names("nn.attention nn.attention_bias nn.attention_var_len"), gpu=PERFORMS)
 # Products without additions.
 register("relax.outer", gpu=PERFORMS, flops=elementwise)

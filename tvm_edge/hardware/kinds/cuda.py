@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import tvm
@@ -19,6 +20,9 @@ _LANES = {"7.0": 64, "7.2": 64, "7.5": 64, "8.0": 64}
 # Compute capability with ``dp4a``, and with launches that do not wait for the one before
 # (`tvm_edge/lowering/dependent_launches.py`).
 _DP4A, _DEPENDENT_LAUNCHES = (6, 1), (9, 0)
+
+# Compute capability whose tensor cores have the instructions of our kernels.
+_TENSOR_CORES = (8, 0)
 
 # What one more kernel costs in a CUDA graph, microseconds: on an H100 that waits, and on one that
 # does not (0.40 less, the median of 72 groups of kernels).
@@ -58,10 +62,15 @@ class CudaKind(GpuKind):
             dot_product="dp4a" if _since(_DP4A, device) else "",
             unified_memory=False,
             float16=True,
+            tensor_cores=_since(_TENSOR_CORES, device),
         )
 
     def arch_of(self, index: int) -> str:
         return f"sm_{_compute_version(index).replace('.', '')}"
+
+    def has_tensor_cores(self, arch: str) -> bool:
+        number = re.match(r"sm_(\d+)", arch)
+        return number is not None and divmod(int(number[1]), 10) >= _TENSOR_CORES
 
     def config(self, spec: DeviceSpec, arch: str = "") -> dict[str, Any]:
         return {

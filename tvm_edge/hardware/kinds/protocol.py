@@ -77,6 +77,10 @@ class GpuKind(TargetKind):
         """Return the architecture of a device that is here, as targets have it."""
         return ""
 
+    def has_tensor_cores(self, arch: str) -> bool:
+        """Return whether kernels for an architecture may use `DeviceSpec.tensor_cores`."""
+        return False
+
     def config(self, spec: DeviceSpec, arch: str = "") -> dict[str, Any]:
         """Return TVM's target, as a dict without a host."""
         return {

@@ -1,0 +1,76 @@
+"""First layers on tensor cores: two neighbouring pixels of up to four channels in a block.
+
+A block of eight channels would be three, and zeros. Where a convolution moves by two columns, both
+pixels of a pair are taps of the same windows: it is a convolution of half as many columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from tvm import te, tirx
+
+from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.gpu.tensor_conv import BLOCK
+
+__all__ = ["as_pairs", "pack_pairs", "pair_filters"]
+
+_CHANNELS = BLOCK // 2
+
+
+def as_pairs(workload: ConvWorkload) -> ConvWorkload | None:
+    """Return the convolution of pairs of pixels; ``None`` if there is none."""
+    if workload.channels > _CHANNELS or workload.groups > 1:
+        return None
+    if workload.strides[1] != 2 or workload.dilation[1] != 1:
+        return None
+    top, left, bottom, _ = workload.padding
+    before, width = _before(workload), -(-workload.width // 2)
+    taps = -(-(workload.kernel[1] + 2 * before - left) // 2)
+    after = workload.output[1] - 1 + taps - width - before
+    if after < 0:
+        return None
+    return replace(
+        workload,
+        channels=BLOCK,
+        width=width,
+        kernel=(workload.kernel[0], taps),
+        strides=(workload.strides[0], 1),
+        padding=(top, before, bottom, after),
+    )
+
+
+def _before(workload: ConvWorkload) -> int:
+    """Pairs of padding on the left; the first tap is the second pixel where that is odd."""
+    return -(-workload.padding[1] // 2)
+
+
+def pair_filters(weights: np.ndarray, workload: ConvWorkload) -> np.ndarray:
+    """Return the filters ``[O, 8, KH, KW']`` of pairs: channels of the first pixel come first."""
+    pairs = as_pairs(workload)
+    assert pairs is not None, "the caller has asked"
+    count, channels, lines, columns = weights.shape
+    shift = 2 * _before(workload) - workload.padding[1]
+    taps = np.zeros((count, _CHANNELS, lines, 2 * pairs.kernel[1]), weights.dtype)
+    taps[:, :channels, :, shift : shift + columns] = weights
+    split = taps.reshape(count, _CHANNELS, lines, pairs.kernel[1], 2)
+    return np.ascontiguousarray(
+        split.transpose(0, 4, 1, 2, 3).reshape(count, BLOCK, lines, pairs.kernel[1])
+    )
+
+
+def pack_pairs(image: te.Tensor) -> te.Tensor:
+    """``[N, C, H, W]`` as ``[N, 1, H, W/2, 8]``, filled up with zeros."""
+    batch, channels, lines, columns = (int(size) for size in image.shape)
+
+    def element(n: tirx.Expr, _: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
+        channel, column = tirx.floormod(v, _CHANNELS), 2 * x + tirx.floordiv(v, _CHANNELS)
+        inside = [channel < channels] if channels < _CHANNELS else []
+        if columns % 2:
+            inside.append(column < columns)
+        zero = tirx.const(0, image.dtype)
+        value = image[n, channel, y, column]
+        return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
+
+    return te.compute((batch, 1, lines, -(-columns // 2), BLOCK), element, name="pairs")

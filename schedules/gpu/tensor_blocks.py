@@ -1,0 +1,184 @@
+"""Convolutions of float16 in channel blocks on tensor cores.
+
+The kernel's tile is CUDA C (:mod:`.tensor_source`); what follows an accumulator is the function's
+own expression, in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.base import ScheduleRule
+from tvm_edge.schedules.emit import each, hold, int32, launch, registers, when
+from tvm_edge.schedules.gpu.blocked_kernel import BlockedKernel, Operands
+from tvm_edge.schedules.gpu.tensor_conv import BLOCK, GEOMETRY, TensorConv
+from tvm_edge.schedules.gpu.tensor_epilogue import TensorEpilogue
+from tvm_edge.schedules.gpu.tensor_source import add_floats, multiply_tile, store_vector
+from tvm_edge.schedules.gpu.tensor_tile import TensorTile, choose_tensor_tile, suits
+from tvm_edge.schedules.gpu.written import buffers_of, kernel_of
+from tvm_edge.schedules.knobs import read_knobs
+
+__all__ = ["TensorBlocks"]
+
+
+class TensorBlocks(ScheduleRule):
+    """Dense convolutions of float16 in blocks of eight channels, on tensor cores."""
+
+    name = "tensor_blocks"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
+        """Return the kernel, if `func` is one such convolution and its epilogue."""
+        found = _Source.of(func) if spec.tensor_cores else None
+        if found is None:
+            return None
+        tile = found.tile
+        if tile is None or not suits(tile, found.conv, spec):  # a record may be another device's
+            tile = choose_tensor_tile(found.conv, spec)
+        return found.kernel(tile, spec)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Function, analyzed: its geometry and its operands."""
+
+    found: BlockedKernel
+    conv: TensorConv
+    operands: Operands
+
+    @staticmethod
+    def of(func: tirx.PrimFunc) -> _Source | None:
+        """Analyze `func`; return ``None`` if it is something else."""
+        found = BlockedKernel.of(func, GEOMETRY)
+        if found is None:
+            return None
+        conv = read_knobs(TensorConv, found.geometry)
+        operands = found.operands([conv.kernel_h, conv.kernel_w, conv.blocks, conv.filters, BLOCK])
+        if operands is None or (conv.batch > 1 and operands.planes != conv.blocks):
+            return None
+        return _Source(found, conv, operands)
+
+    @property
+    def tile(self) -> TensorTile | None:
+        """The tile that the function was given."""
+        return read_knobs(TensorTile, self.found.config) if self.found.config else None
+
+    def kernel(self, tile: TensorTile, spec: DeviceSpec) -> tirx.PrimFunc:
+        """Write the function with loops for `tile`."""
+        conv, own = self.conv, len(buffers_of(self.found.func))
+        space = [([tile.parts * conv.filters * conv.pixels], "float32")] if tile.parts > 1 else []
+
+        def body(flat: list[Any]) -> None:
+            epilogue = self.found.epilogue_over(flat[:own])
+            if not space:
+                self._write_tiles(tile, flat, epilogue, None)
+                return
+            self._write_tiles(tile, flat, epilogue, flat[-1])
+            self._write_parts(tile, flat[-1], epilogue, spec)
+
+        return kernel_of(self.found.func, space, body)
+
+    def _write_tiles(
+        self, tile: TensorTile, flat: Sequence[Any], epilogue: TensorEpilogue, parts: Any
+    ) -> None:
+        """Write the launch that multiplies; partial sums go to `parts`."""
+        conv = self.conv
+        down, across = conv.filters // tile.rows, -(-conv.pixels // tile.columns)
+        with launch(down * across * tile.parts, tile.items) as (group, item):
+            # Work-groups of the same pixels follow each other, those of a part too.
+            first_row = hold(tirx.floormod(group, down) * tile.rows)
+            rest = tirx.floordiv(group, down)
+            first_column = hold(tirx.floormod(rest, across) * tile.columns)
+            part = hold(tirx.floordiv(rest, across)) if tile.parts > 1 else int32(0)
+            memory = T.buffer_proxy(T.decl_buffer([tile.local_bytes], "uint8", scope="shared.dyn"))
+            accumulators = registers(tile.down * tile.beside * 4, "float32")
+            steps = tile.steps(conv)
+            whole = steps * tile.depth * tile.parts == conv.units
+            parameters = (*tile.numbers, steps, whole, *conv.numbers)
+            image, filters = flat[self.operands.image], flat[self.operands.filters]
+            offset = self.operands.first * conv.height * conv.width * BLOCK
+            first = (first_row, first_column, part * steps)
+            multiply_tile(parameters, accumulators, (image, offset), filters, memory, first)
+            warp, lane = tirx.floordiv(item, 32), tirx.floormod(item, 32)
+            with when(warp < tile.share) if tile.warps > 1 else nullcontext():
+                place = (first_row, first_column, part)
+                self._store(tile, epilogue, parts, place, (warp, lane), accumulators)
+
+    def _store(
+        self,
+        tile: TensorTile,
+        epilogue: TensorEpilogue,
+        parts: Any,
+        first: Sequence[tirx.Expr],
+        item: tuple[tirx.Expr, tirx.Expr],
+        accumulators: Any,
+    ) -> None:
+        """Store a lane's results: of each piece two channels of two pixels."""
+        conv = self.conv
+        (first_row, first_column, part), (warp, lane) = first, item
+        beside = tile.columns // (tile.beside * 8)
+        count, stack = 2 * tile.down, conv.stack
+        row = first_row + tirx.floordiv(warp, beside) * (tile.down * 16)
+        channel = hold(
+            tirx.floordiv(row, stack) * stack
+            + tirx.floordiv(lane, 4) * (stack // 8)
+            + tirx.floordiv(tirx.floormod(row, stack), 8)
+        )
+        column = hold(
+            first_column + tirx.floormod(warp, beside) * (tile.beside * 8) + tirx.floormod(lane, 4)
+        )
+        block = hold(tirx.floordiv(channel, BLOCK))
+        at = int32(0) if count == BLOCK else hold(tirx.floormod(channel, BLOCK))
+        fewer = self.found.blocks * BLOCK < conv.filters
+        with when(block < self.found.blocks) if fewer else nullcontext():
+            shared = [] if parts is not None else epilogue.of_channels(block, at, count)
+            for j in range(tile.beside):
+                for k in range(2):
+                    pixel = column + (j * 8 + k * 4)
+                    values = [
+                        accumulators[(i // 2 * tile.beside + j) * 4 + i % 2 * 2 + k]
+                        for i in range(count)
+                    ]
+                    outside = conv.pixels % tile.columns != 0
+                    with when(pixel < conv.pixels) if outside else nullcontext():
+                        if parts is not None:
+                            place = (part * (conv.filters // BLOCK) + block) * conv.pixels + pixel
+                            store_vector(parts, place * BLOCK + at, values)
+                        else:
+                            where = (*self._pixel(pixel, block), at)
+                            epilogue.write_lanes(where, values, shared)
+
+    def _pixel(self, pixel: tirx.Expr, block: tirx.Expr) -> tuple[tirx.Expr, ...]:
+        """Return image, block and pixel in the image of a column."""
+        if self.conv.batch == 1:
+            return int32(0), block, pixel
+        size = self.conv.lines * self.conv.columns
+        return hold(tirx.floordiv(pixel, size)), block, hold(tirx.floormod(pixel, size))
+
+    def _write_parts(
+        self, tile: TensorTile, parts: Any, epilogue: TensorEpilogue, spec: DeviceSpec
+    ) -> None:
+        """Write the launch that adds the partial sums, in their order."""
+        conv = self.conv
+        blocks = conv.filters // BLOCK
+
+        def add(at: tirx.Expr) -> None:
+            pixel = hold(tirx.floormod(at, conv.pixels))
+            block = hold(tirx.floordiv(at, conv.pixels))
+            accumulators = registers(BLOCK, "float32")
+            for k in range(BLOCK):
+                accumulators[k] = tirx.const(0, "float32")
+            with T.serial(0, tile.parts) as part:
+                place = (part * blocks + block) * conv.pixels + pixel
+                add_floats(accumulators, parts, place * BLOCK)
+            values = [accumulators[k] for k in range(BLOCK)]
+            shared = epilogue.of_channels(block, int32(0), BLOCK)
+            epilogue.write_lanes((*self._pixel(pixel, block), int32(0)), values, shared)
+
+        each(spec, self.found.blocks * conv.pixels, add)

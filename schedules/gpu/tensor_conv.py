@@ -1,0 +1,208 @@
+"""Convolutions of float16 on channel blocks for tensor cores: the definition, and packed filters.
+
+Images are NCHW8c. A unit is the eight channels of a pixel, or of a filter at a tap; the reduction
+runs over taps, and over blocks within a tap. Rows of the product are filters, columns are pixels.
+
+A lane of a warp has the results of rows 8 apart. Filters therefore stand in stacks of 64, 32 or 16
+so that these rows are neighbouring channels, which the lane stores as one vector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from tvm import te, tirx
+
+from tvm_edge.schedules.blocked import filled, pad_image
+from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.float16 import stored
+from tvm_edge.schedules.knobs import CONFIG, knobs_as_text
+
+__all__ = [
+    "BLOCK",
+    "GEOMETRY",
+    "TensorConv",
+    "conv2d_tensor",
+    "dense_tensor",
+    "dense_workload",
+    "pack_stacks",
+    "position",
+    "tensor_applies",
+]
+
+BLOCK = 8
+"""Channels in a block: 16 bytes of float16."""
+
+_MOST_TAPS = 32  # a bit each
+
+GEOMETRY = "tvm_edge.tensor_conv"
+"""Annotation of the block that reduces: its :class:`TensorConv` as text."""
+
+
+@dataclass(frozen=True)
+class TensorConv:
+    """Convolution on tensor cores, as its kernel is made for it.
+
+    Attributes
+    ----------
+    batch, blocks, height, width : int
+        The image, ``[batch, blocks, height, width, 8]``.
+    filters : int
+        Filled up to whole stacks.
+    kernel_h, kernel_w, stride_h, stride_w, top, left, dilation_h, dilation_w : int
+    lines, columns : int
+        Of the result.
+    stack : int
+        Filters of a stack: 64, 32 or 16.
+    """
+
+    batch: int
+    blocks: int
+    height: int
+    width: int
+    filters: int
+    kernel_h: int
+    kernel_w: int
+    stride_h: int
+    stride_w: int
+    top: int
+    left: int
+    dilation_h: int
+    dilation_w: int
+    lines: int
+    columns: int
+    stack: int
+
+    @staticmethod
+    def of(workload: ConvWorkload) -> TensorConv:
+        """Return the geometry of a workload."""
+        lines, columns = workload.output
+        stack = _stack(workload.filters)
+        return TensorConv(
+            workload.batch,
+            filled(workload.channels, BLOCK) // BLOCK,
+            workload.height,
+            workload.width,
+            filled(workload.filters, stack),
+            *workload.kernel,
+            *workload.strides,
+            *workload.padding[:2],
+            *workload.dilation,
+            lines,
+            columns,
+            stack,
+        )
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What the kernel's template takes: all but the stack."""
+        return tuple(getattr(self, each.name) for each in fields(self)[:-1])
+
+    @property
+    def pixels(self) -> int:
+        """Columns of the product."""
+        return self.batch * self.lines * self.columns
+
+    @property
+    def units(self) -> int:
+        """Length of the reduction in units."""
+        return self.blocks * self.kernel_h * self.kernel_w
+
+
+def _stack(filters: int) -> int:
+    """Filters of a stack: as many as fill up no more than stacks of 32, or of 16 where few are."""
+    least = 16 if filters <= 16 else 32
+    return next(stack for stack in (64, 32, 16) if filled(filters, stack) == filled(filters, least))
+
+
+def tensor_applies(workload: ConvWorkload) -> bool:
+    """Return whether there is a kernel for a convolution of float16."""
+    small = max(workload.kernel) <= _MOST_TAPS
+    return workload.groups == 1 and not workload.is_bytes and 0 not in workload.output and small
+
+
+def pack_stacks(weights: np.ndarray, conv: TensorConv) -> np.ndarray:
+    """Pack filters ``[O, C, KH, KW]`` as ``[KH, KW, C/8, O', 8]``, see :func:`position`.
+
+    Input channels are filled up with zeros, output channels with the last filter.
+    """
+    count, channels, kernel_h, kernel_w = weights.shape
+    whole = np.zeros((conv.filters, conv.blocks * BLOCK, kernel_h, kernel_w), "float16")
+    whole[:count, :channels] = weights
+    whole[count:, :channels] = weights[-1:]
+    split = whole.reshape(-1, 8, conv.stack // 8, conv.blocks, BLOCK, kernel_h, kernel_w)
+    packed = split.transpose(5, 6, 3, 0, 2, 1, 4)
+    return np.ascontiguousarray(
+        packed.reshape(kernel_h, kernel_w, conv.blocks, conv.filters, BLOCK)
+    )
+
+
+def position(channel: tirx.Expr, stack: int) -> tirx.Expr:
+    """Return the place of an output channel among the packed filters."""
+    own, beside = tirx.floormod(channel, stack), stack // 8
+    first = tirx.floordiv(channel, stack) * stack
+    return first + tirx.floormod(own, beside) * 8 + tirx.floordiv(own, beside)
+
+
+def conv2d_tensor(
+    image: te.Tensor, filters: te.Tensor, workload: ConvWorkload, knobs: str = ""
+) -> te.Tensor:
+    """Compute a convolution of ``[N, C/8, H, W, 8]`` to ``[N, O/8, OH, OW, 8]``.
+
+    Parameters
+    ----------
+    image : te.Tensor
+    filters : te.Tensor
+        As :func:`pack_stacks` returns them.
+    workload : ConvWorkload
+    knobs : str
+        A :class:`~tvm_edge.schedules.gpu.tensor_tile.TensorTile`; empty: the schedule's choice.
+    """
+    conv = TensorConv.of(workload)
+    padded = pad_image(image, workload.padding)
+    ky = te.reduce_axis((0, conv.kernel_h), "ky")
+    kx = te.reduce_axis((0, conv.kernel_w), "kx")
+    co = te.reduce_axis((0, conv.blocks), "co")
+    ci = te.reduce_axis((0, BLOCK), "ci")
+    attrs = {GEOMETRY: knobs_as_text(conv)}
+    if knobs:
+        attrs[CONFIG] = knobs
+
+    def product(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, v: tirx.Expr) -> tirx.Expr:
+        line = y * conv.stride_h + ky * conv.dilation_h
+        column = x * conv.stride_w + kx * conv.dilation_w
+        own = filters[ky, kx, co, position(o * BLOCK + v, conv.stack), ci]
+        return te.sum(_wide(padded[n, co, line, column, ci]) * _wide(own), axis=[ky, kx, co, ci])
+
+    blocks = filled(workload.filters, BLOCK) // BLOCK
+    shape = (conv.batch, blocks, conv.lines, conv.columns, BLOCK)
+    accumulators = te.compute(shape, product, name="sums", attrs=attrs)
+    return stored(shape, lambda *i: accumulators(*i))
+
+
+def dense_workload(rows: int, reduction: int, columns: int) -> ConvWorkload:
+    """Return a product with constant weights as a convolution of images of one pixel."""
+    return ConvWorkload(rows, reduction, 1, 1, columns, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1)
+
+
+def dense_tensor(image: te.Tensor, filters: te.Tensor, columns: int) -> te.Tensor:
+    """Compute a product of ``[M, K]`` with `columns` packed filters: ``[M, columns]``.
+
+    Both lengths are of whole blocks: a row lies as the blocks of one pixel do.
+    """
+    rows, reduction = (int(d) for d in image.shape)
+    conv = TensorConv.of(dense_workload(rows, reduction, columns))
+    co, ci = te.reduce_axis((0, conv.blocks), "co"), te.reduce_axis((0, BLOCK), "ci")
+
+    def product(m: tirx.Expr, n: tirx.Expr) -> tirx.Expr:
+        own = filters[0, 0, co, position(n, conv.stack), ci]
+        return te.sum(_wide(image[m, co * BLOCK + ci]) * _wide(own), axis=[co, ci])
+
+    attrs = {GEOMETRY: knobs_as_text(conv)}
+    accumulators = te.compute((rows, columns), product, name="sums", attrs=attrs)
+    return stored((rows, columns), lambda *i: accumulators(*i))
+
+
+def _wide(value: tirx.Expr) -> tirx.Expr:
+    return tirx.Cast("float32", value)

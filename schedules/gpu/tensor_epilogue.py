@@ -1,0 +1,105 @@
+"""Epilogue of several channels of a pixel at once, of float16 that CUDA has no vectors of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvm_edge.schedules.accesses import nodes_in, uses
+from tvm_edge.schedules.emit import registers
+from tvm_edge.schedules.gpu.epilogue import Epilogue, branches, step_along, substituted
+from tvm_edge.schedules.gpu.tensor_source import load_vector, store_vector
+
+__all__ = ["TensorEpilogue"]
+
+Loaded = list[tuple[Any, Any]]
+"""Loads, and the registers that have the elements of all lanes."""
+
+
+class TensorEpilogue(Epilogue):
+    """Epilogue over image, channel block, pixel and lane: those axes, in this order.
+
+    Parameters as of :class:`~tvm_edge.schedules.gpu.epilogue.Epilogue`.
+    """
+
+    def of_channels(self, block: tirx.Expr, lane: tirx.Expr, count: int) -> Loaded:
+        """Load what all pixels share: biases of `count` channels from `lane` of `block` on."""
+        image, _, pixel, _ = self._axes
+        where = [image, block, pixel, lane]
+        return self._loaded(
+            lambda load: not (uses(load.indices[0], image) or uses(load.indices[0], pixel)),
+            where,
+            count,
+        )
+
+    def write_lanes(
+        self, where: Sequence[tirx.Expr], values: Sequence[tirx.Expr], shared: Loaded
+    ) -> None:
+        """Store the epilogue of float32 accumulators of neighbouring lanes.
+
+        Parameters
+        ----------
+        where : sequence of Expr
+            Of the first one. Its lane is a multiple of their number: 2, 4 or 8.
+        values : sequence of Expr
+        shared : list
+            As :meth:`of_channels` returned it for these channels.
+        """
+        lane, count = self._axes[-1], len(values)
+        if step_along(self._target, lane) != 1:
+            for i, value in enumerate(values):
+                self.write([*where[:-1], where[-1] + i], value)
+            return
+        known = [load for load, _ in shared]
+        own = self._loaded(
+            lambda load: not any(tvm_ffi.structural_equal(load, each) for each in known),
+            where,
+            count,
+        )
+        results = []
+        for i, value in enumerate(values):
+            result = self._lane(i, value, [*shared, *own])
+            # A condition on the lane is known where lanes are constants.
+            if isinstance(where[-1], tirx.IntImm):
+                result = substituted(result, [(lane, where[-1] + i)])
+            result = self._memory.simplify.simplify(result)
+            result = self._at(result, [*where[:-1], where[-1] + i])
+            if isinstance(result, tirx.Cast) and str(result.ty.dtype) == "float16":
+                result = result.value  # rounded with the others
+            wide = str(result.ty.dtype) == "float32"
+            results.append(result if wide else tirx.Cast("float32", result))
+        store_vector(self._memory.flat[-1], self._at(self._target, where), results)
+
+    def _loaded(self, wanted: Any, where: Sequence[tirx.Expr], count: int) -> Loaded:
+        """Load what lies side by side along the lanes, unless only some lanes may read it."""
+        found: Loaded = []
+        for load in nodes_in(self._result, ir.TensorLoad):
+            known = any(tvm_ffi.structural_equal(load, each) for each, _ in found)
+            dtype = str(load.ty.dtype)
+            if known or self._is_accumulator(load) or dtype not in ("float16", "float32"):
+                continue
+            if not wanted(load) or branches(self._result):
+                continue
+            if step_along(load.indices[0], self._axes[-1]) == 1:
+                kept = registers(count, dtype)
+                load_vector(kept, load.source, self._at(load.indices[0], where), count)
+                found.append((load, kept))
+        return found
+
+    def _lane(self, i: int, value: tirx.Expr, loaded: Loaded) -> Any:
+        """Return the result of lane `i`, whose accumulator is `value`."""
+
+        def on_load(load: ir.TensorLoad) -> Any:
+            if self._is_accumulator(load):
+                return value
+            found = (kept for each, kept in loaded if tvm_ffi.structural_equal(load, each))
+            kept = next(found, None)
+            return load if kept is None else kept[i]
+
+        return tvm_ffi.structural_map(self._result, (ir.TensorLoad, on_load))
+
+    def _is_accumulator(self, load: ir.TensorLoad) -> bool:
+        return self._accumulators is not None and bool(load.source.same_as(self._accumulators))

@@ -1,0 +1,304 @@
+"""CUDA C of implicit GEMM on tensor cores, and the calls of it.
+
+An operand lies in units of 16 bytes: eight float16, which are neighbouring channels of a pixel or
+of a filter. ``cp.async`` brings units to shared memory while those of earlier steps are multiplied.
+The eight rows of a matrix that ``ldmatrix`` reads are eight neighbouring units there, 128 bytes of
+all banks, so that nothing needs to be swizzled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.backend.cuda.op import cuda_func_call
+from tvm.script.ir_builder import tirx as T
+
+__all__ = ["add_floats", "load_vector", "multiply_tile", "store_vector"]
+
+_TILE = r"""
+#ifndef TVM_EDGE_TENSOR_CORES
+#define TVM_EDGE_TENSOR_CORES
+template <bool L1>
+__device__ __forceinline__ void tvm_edge_copy(unsigned target, const void* source, bool exists) {
+  const int bytes = exists ? 16 : 0;  // the rest is filled with zeros
+  if (L1) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(target), "l"(source), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(target), "l"(source), "r"(bytes) : "memory");
+  }
+}
+__device__ __forceinline__ void tvm_edge_matrices(unsigned* r, unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+__device__ __forceinline__ void tvm_edge_two_matrices(unsigned* r, unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1]) : "r"(address) : "memory");
+}
+__device__ __forceinline__ void tvm_edge_multiply(float* c, const unsigned* a, const unsigned* b) {
+  asm(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+// All but `LEFT` copies of a work-item have arrived, and all of its work-group's: only the warps
+// of this kernel meet, as it may be one of several in a launch.
+template <int LEFT, int ITEMS>
+__device__ __forceinline__ void tvm_edge_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+  asm volatile("bar.sync 1, %0;" ::"n"(ITEMS) : "memory");
+}
+// A tile of filters (rows) by pixels (columns): see TensorTile and TensorConv for the parameters.
+template <int ROWS, int COLUMNS, int DOWN, int BESIDE, int WARPS, int DEPTH, int STAGES,
+          int CACHED, int STEPS, bool WHOLE, int BATCH, int BLOCKS, int H, int W, int FILTERS,
+          int KH, int KW, int SH, int SW, int TOP, int LEFT, int DH, int DW, int OH, int OW>
+__device__ __forceinline__ void tvm_edge_tensor_conv(
+    float* acc, const void* image, const void* filters, unsigned char* memory, int first_row,
+    int first_column, int first_step) {
+  constexpr int ACROSS = COLUMNS / (BESIDE * 8), SHARE = ROWS / (DOWN * 16) * ACROSS;
+  constexpr int ITEMS = SHARE * WARPS * 32, UNITS = BLOCKS * KH * KW;
+  constexpr int FILTER_UNITS = DEPTH * ROWS, PIXEL_UNITS = DEPTH * COLUMNS;
+  constexpr int FILTER_LOADS = (FILTER_UNITS + ITEMS - 1) / ITEMS;
+  constexpr int PIXEL_LOADS = (PIXEL_UNITS + ITEMS - 1) / ITEMS;
+  constexpr int STAGE = (FILTER_UNITS + PIXEL_UNITS) * 16;
+  constexpr int PIECES = DEPTH / (2 * WARPS), SHARES = PIECES > 1 ? 2 : 1;
+  // A step of whole blocks, or of one tap, has the same tap for all work-items.
+  constexpr bool TOGETHER = BLOCKS % DEPTH == 0 || KH * KW == 1;
+  static_assert(KH <= 32 && KW <= 32, "a line of a window has a bit for each tap");
+  const unsigned base = (unsigned)__cvta_generic_to_shared(memory);
+  const int item = threadIdx.x, lane = item & 31, warp = item >> 5;
+  const int slice = warp / SHARE, down = warp % SHARE / ACROSS, beside = warp % ACROSS;
+
+  // Of a load of pixels: its unit at the first tap, and the lines and columns of the window that
+  // are inside the image, a bit each.
+  const uint4* pixel[PIXEL_LOADS];
+  unsigned lines[PIXEL_LOADS], columns[PIXEL_LOADS];
+#pragma unroll
+  for (int s = 0; s < PIXEL_LOADS; s++) {
+    const int i = item + s * ITEMS, p = first_column + i % COLUMNS;
+    const bool exists = p < BATCH * OH * OW && i < PIXEL_UNITS;
+    const int n = BATCH == 1 ? 0 : p / (OH * OW), q = BATCH == 1 ? p : p % (OH * OW);
+    const int line = q / OW * SH - TOP, column = q % OW * SW - LEFT;
+    lines[s] = columns[s] = 0;
+#pragma unroll
+    for (int y = 0; y < KH; y++) lines[s] |= ((unsigned)(line + y * DH) < (unsigned)H) << y;
+#pragma unroll
+    for (int x = 0; x < KW; x++) columns[s] |= ((unsigned)(column + x * DW) < (unsigned)W) << x;
+    if (!exists) lines[s] = 0;
+    const int block = n * BLOCKS + (TOGETHER ? i / COLUMNS : 0);
+    pixel[s] = (const uint4*)image + (block * (H * W) + line * W + column);
+  }
+  const uint4* filter = (const uint4*)filters + (item / ROWS * FILTERS + first_row + item % ROWS);
+  // One of `SHARES` shares of the loads of a step.
+  auto load = [&](int step, int stage, int share) {
+    const unsigned to = base + stage * STAGE + item * 16;
+#pragma unroll
+    for (int s = share; s < FILTER_LOADS; s += SHARES) {
+      const int i = item + s * ITEMS, u = step * DEPTH + i / ROWS;
+      const bool exists = WHOLE || u < UNITS;
+      const uint4* from = (const uint4*)filters + (u * FILTERS + first_row + i % ROWS);
+      if (ITEMS % ROWS == 0) from = filter + (step * DEPTH + s * (ITEMS / ROWS)) * FILTERS;
+      if (FILTER_UNITS % ITEMS == 0 || i < FILTER_UNITS)
+        tvm_edge_copy<(CACHED > 1)>(to + s * ITEMS * 16, exists ? from : (const uint4*)filters,
+                                    exists);
+    }
+    const int first = step * DEPTH / BLOCKS;
+#pragma unroll
+    for (int s = share; s < PIXEL_LOADS; s += SHARES) {
+      const int i = item + s * ITEMS, u = step * DEPTH + i / COLUMNS;
+      const int tap = TOGETHER ? first : u / BLOCKS;
+      const int block = (TOGETHER ? step * DEPTH : u) - tap * BLOCKS;
+      const int y = tap / KW, x = tap % KW;
+      bool exists = WHOLE || u < UNITS;
+      exists = exists && (lines[s] >> y & columns[s] >> x & 1);
+      const uint4* from = pixel[s] + (block * (H * W) + y * DH * W + x * DW);
+      if (PIXEL_UNITS % ITEMS == 0 || i < PIXEL_UNITS)
+        tvm_edge_copy<(CACHED > 0)>(to + (FILTER_UNITS + s * ITEMS) * 16,
+                                    exists ? from : (const uint4*)image, exists);
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < DOWN * BESIDE * 4; i++) acc[i] = 0;
+#pragma unroll
+  for (int s = 0; s < STAGES - 1; s++) {
+    if (s < STEPS) {
+#pragma unroll
+      for (int share = 0; share < SHARES; share++) load(first_step + s, s, share);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  const unsigned of_filters = ((lane >> 4) * ROWS + down * DOWN * 16 + (lane & 15)) * 16;
+  // A lane's two results of a piece are four pixels apart: four lanes then store side by side.
+  const int shuffled = (lane & 1) * 4 + ((lane & 7) >> 1);
+  const unsigned of_pixels =
+      (FILTER_UNITS + ((lane >> 3) & 1) * COLUMNS + beside * BESIDE * 8 + shuffled) * 16;
+  // The next piece of operands is on its way to registers while one is multiplied.
+  unsigned a[2][DOWN][4], b[2][BESIDE + 1][2];
+  auto fetch = [&](int piece, int stage, int to) {
+    const unsigned at = base + stage * STAGE;
+    const int k = 2 * (WARPS == 1 ? piece : slice * PIECES + piece);
+#pragma unroll
+    for (int i = 0; i < DOWN; i++)
+      tvm_edge_matrices(a[to][i], at + of_filters + (k * ROWS + i * 16) * 16);
+#pragma unroll
+    for (int j = 0; j + 1 < BESIDE; j += 2)
+      tvm_edge_matrices(b[to][j], at + of_pixels + (k * COLUMNS + j * 8 + (lane >> 4) * 8) * 16);
+    if (BESIDE % 2)
+      tvm_edge_two_matrices(b[to][BESIDE - 1],
+                            at + of_pixels + (k * COLUMNS + (BESIDE - 1) * 8) * 16);
+  };
+  tvm_edge_wait<STAGES - 2, ITEMS>();
+  fetch(0, 0, 0);
+  int stage = 0, next = STAGES - 1;
+  constexpr int AT_ONCE = PIECES % 2 ? 2 : 1;  // constants index registers
+#pragma unroll 1
+  for (int first = 0; first < STEPS; first += AT_ONCE) {
+#pragma unroll
+    for (int step = first; step < first + AT_ONCE; step++) {
+      if (step > first && step >= STEPS) break;
+#pragma unroll
+      for (int piece = 0; piece < PIECES; piece++) {
+        const int now = ((step - first) * PIECES + piece) % 2;
+        if (piece < SHARES && step + STAGES - 1 < STEPS)
+          load(first_step + step + STAGES - 1, next, piece);
+        if (piece == PIECES - 1) {
+          asm volatile("cp.async.commit_group;" ::: "memory");
+          next = next + 1 == STAGES ? 0 : next + 1;
+          stage = stage + 1 == STAGES ? 0 : stage + 1;
+          tvm_edge_wait<STAGES - 2, ITEMS>();
+        }
+        fetch((piece + 1) % PIECES, stage, 1 - now);
+#pragma unroll
+        for (int i = 0; i < DOWN; i++)
+#pragma unroll
+          for (int j = 0; j < BESIDE; j++)
+            tvm_edge_multiply(acc + (i * BESIDE + j) * 4, a[now][i], b[now][j]);
+      }
+    }
+  }
+  if (WARPS > 1) {  // the first warps add up what the others have of the same results
+    constexpr int COUNT = DOWN * BESIDE * 4;
+    float* sums = (float*)memory;
+    const int own = (down * ACROSS + beside) * 32 + lane;
+    tvm_edge_wait<0, ITEMS>();
+    if (slice > 0) {
+#pragma unroll
+      for (int i = 0; i < COUNT; i++) sums[((slice - 1) * COUNT + i) * (SHARE * 32) + own] = acc[i];
+    }
+    asm volatile("bar.sync 1, %0;" ::"n"(ITEMS) : "memory");
+    if (slice == 0) {
+#pragma unroll
+      for (int other = 0; other < WARPS - 1; other++)
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) acc[i] += sums[(other * COUNT + i) * (SHARE * 32) + own];
+    }
+  }
+}
+#endif
+"""
+
+_VECTORS = {2: "unsigned", 4: "uint2", 8: "uint4"}
+"""Types as long as so many float16."""
+
+
+def multiply_tile(
+    parameters: Sequence[int],
+    accumulators: Any,
+    image: tuple[Any, int],
+    filters: Any,
+    memory: Any,
+    first: Sequence[tirx.Expr],
+) -> None:
+    """Write the call that accumulates a tile.
+
+    Parameters
+    ----------
+    parameters : sequence of int
+        Of the template.
+    accumulators : buffer
+        Registers of a work-item: four for each 16 by 8 piece of its warp.
+    image : (buffer, int)
+        And the offset of its first pixel.
+    filters, memory : buffer
+        The other operand, and local memory.
+    first : sequence of Expr
+        The tile's first row and column, and its first step.
+    """
+    places = [(accumulators, 0), image, (filters, 0), (memory, 0)]
+    pointers = [T.address_of(each[offset]) for each, offset in places]
+    name = f"tvm_edge_tensor_conv<{', '.join(str(int(p)) for p in parameters)}>"
+    T.evaluate(cuda_func_call(name, *pointers, *first, source_code=_TILE))
+
+
+def load_vector(registers: Any, source: Any, offset: tirx.Expr, count: int) -> None:
+    """Load `count` neighbours from `offset` on to `registers` of their type."""
+    halves = str(source.dtype) == "float16"
+    kind, width = ("half", count) if halves else ("float", min(count, 4))
+    vector = _VECTORS[width] if halves else f"float{width}"
+    name = f"tvm_edge_load_{kind}s_{count}"
+    code = f"""
+__device__ __forceinline__ void {name}({kind}* registers, const {kind}* source) {{
+#pragma unroll
+  for (int i = 0; i < {count}; i += {width}) {{
+    const {vector} loaded = *(const {vector}*)(source + i);
+#pragma unroll
+    for (int k = 0; k < {width}; k++) registers[i + k] = ((const {kind}*)&loaded)[k];
+  }}
+}}
+"""
+    pointers = T.address_of(registers[0]), T.address_of(source[offset])
+    T.evaluate(cuda_func_call(name, *pointers, source_code=code))
+
+
+def store_vector(target: Any, offset: tirx.Expr, values: Sequence[tirx.Expr]) -> None:
+    """Store float32 values side by side, rounded where `target` is of float16."""
+    count = len(values)
+    names = [f"v{i}" for i in range(count)]
+    given = ", ".join(f"float {name}" for name in names)
+    if str(target.dtype) == "float16":
+        vector, name = _VECTORS[count], f"tvm_edge_store_halves_{count}"
+        pairs = [
+            f"  stored.pairs[{i // 2}] = __floats2half2_rn(v{i}, v{i + 1});\n"
+            for i in range(0, count, 2)
+        ]
+        code = (
+            f"__device__ __forceinline__ void {name}(half* target, {given}) {{\n"
+            f"  union Stored {{ half2 pairs[{count // 2}]; {vector} vector; "
+            "__device__ Stored() {} } stored;\n"
+            f"{''.join(pairs)}  *({vector}*)target = stored.vector;\n}}\n"
+        )
+    else:
+        name, width = f"tvm_edge_store_floats_{count}", min(count, 4)
+        stores = [
+            f"  ((float{width}*)target)[{i // width}] = "
+            f"make_float{width}({', '.join(names[i : i + width])});\n"
+            for i in range(0, count, width)
+        ]
+        code = (
+            f"__device__ __forceinline__ void {name}(float* target, {given}) {{\n"
+            f"{''.join(stores)}}}\n"
+        )
+    T.evaluate(cuda_func_call(name, T.address_of(target[offset]), *values, source_code=code))
+
+
+def add_floats(registers: Any, source: Any, offset: tirx.Expr) -> None:
+    """Add eight float32 from `offset` on to `registers`."""
+    code = """
+__device__ __forceinline__ void tvm_edge_add_floats(float* registers, const float* source) {
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const float4 loaded = ((const float4*)source)[i];
+    registers[4 * i] += loaded.x;
+    registers[4 * i + 1] += loaded.y;
+    registers[4 * i + 2] += loaded.z;
+    registers[4 * i + 3] += loaded.w;
+  }
+}
+"""
+    pointers = T.address_of(registers[0]), T.address_of(source[offset])
+    T.evaluate(cuda_func_call("tvm_edge_add_floats", *pointers, source_code=code))

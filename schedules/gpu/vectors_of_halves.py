@@ -1,0 +1,83 @@
+"""Functions without a reduction whose result is float16 in blocks of eight channels.
+
+A work-item has the eight channels of a pixel: it stores them at once, and loads those at once that
+lie side by side. CUDA has no vectors of float16 that the generic rule could use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir, tirx
+
+from tvm_edge.hardware import DeviceSpec
+from tvm_edge.schedules.accesses import constant
+from tvm_edge.schedules.analysis import (
+    count_reductions,
+    inline_spatial,
+    open_schedule,
+    root_blocks,
+)
+from tvm_edge.schedules.base import ScheduleRule
+from tvm_edge.schedules.emit import each, hold, int32
+from tvm_edge.schedules.gpu.blocked_kernel import epilogue_in_blocks
+from tvm_edge.schedules.gpu.tensor_conv import BLOCK
+from tvm_edge.schedules.gpu.written import buffers_of, kernel_of
+
+__all__ = ["VectorsOfHalves"]
+
+
+class VectorsOfHalves(ScheduleRule):
+    """Element-wise functions, and packing, of images in blocks of eight channels."""
+
+    name = "vectors_of_halves"
+
+    def apply(self, func: tirx.PrimFunc, spec: DeviceSpec) -> tirx.PrimFunc | None:
+        """Return the kernel, if `func` is one block that stores such an image."""
+        result = buffers_of(func)[-1] if buffers_of(func) else None
+        if not spec.tensor_cores or result is None or not _in_blocks(result):
+            return None
+        if count_reductions(func) != 0:
+            return None
+        sch = open_schedule(func)
+        inline_spatial(sch)
+        blocks = root_blocks(sch)
+        if len(blocks) != 1:
+            return None
+        stmt, made = sch.get(blocks[0]), sch.mod["main"]
+        if not isinstance(stmt, s_tir.SBlock) or not isinstance(stmt.body, tirx.BufferStore):
+            return None
+        shape = [constant(var.dom.extent) for var in stmt.iter_vars]
+        if len(shape) != 5 or None in shape or 0 in shape or shape[-1] != BLOCK:
+            return None
+        if not stmt.body.buffer.same_as(made.params[-1]):
+            return None
+        if str(stmt.iter_vars[0].var.ty.dtype) != "int32":
+            return None  # too large for indices of 32 bits
+        return _kernel(made, stmt, [size or 1 for size in shape], spec)
+
+
+def _in_blocks(result: tirx.Buffer) -> bool:
+    shape = [constant(size) for size in result.shape]
+    return str(result.dtype) == "float16" and len(shape) == 5 and shape[-1] == BLOCK
+
+
+def _kernel(
+    func: tirx.PrimFunc, block: s_tir.SBlock, shape: list[int], spec: DeviceSpec
+) -> tirx.PrimFunc:
+    images, blocks, lines, columns, _ = shape
+
+    def body(flat: list[Any]) -> None:
+        epilogue = epilogue_in_blocks(func, block, shape, flat)
+        values = [tirx.const(0, "float32")] * BLOCK
+
+        def write(at: tirx.Expr) -> None:
+            pixel = hold(tirx.floormod(at, lines * columns))
+            rest = tirx.floordiv(at, lines * columns)
+            own = hold(tirx.floormod(rest, blocks))
+            image = int32(0) if images == 1 else hold(tirx.floordiv(rest, blocks))
+            epilogue.write_lanes((image, own, pixel, int32(0)), values, [])
+
+        each(spec, images * blocks * lines * columns, write)
+
+    return kernel_of(func, [], body)
