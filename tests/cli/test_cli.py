@@ -314,7 +314,7 @@ def test_cache(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     state = invoke("cache", "show", "--json").data
     assert state["folder"] == str(folder) and state["entries"] > 0
     assert 0 < state["nbytes"] < state["limit"]
-    assert f"{state['entries']} kernels" in invoke("cache", "clear").out
+    assert f"{state['entries']} entries" in invoke("cache", "clear").out
     assert invoke("cache", "show", "--json").data["entries"] == 0
     monkeypatch.setenv("TVM_EDGE_CACHE", "0")
     assert "is off" in invoke("cache", "show").out and "is off" in invoke("cache", "clear").out
