@@ -90,7 +90,7 @@ class Session:
             runner = self._functions["runner"](_names(chosen), list(wanted), device_outputs)
             self._runners[key] = runner
         try:
-            results: Tensors = runner(*inputs)
+            results = runner(*inputs)
         except InputError as err:
             raise with_details(err) from None
         except RuntimeError as err:
@@ -100,7 +100,7 @@ class Session:
         if not self._has_run:
             self._has_run = True
             self._warn_of_recording()
-        return results
+        return (results,) if len(wanted) == 1 else results
 
     def warm_up(self, chosen: Models, inputs: Sequence[Bound]) -> None:
         """Run on every machine, so that no later run is a machine's first."""
