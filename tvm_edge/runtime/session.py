@@ -192,6 +192,16 @@ class Session:
         count, made = self._call("machines")
         return int(count), int(made)
 
+    @property
+    def inputs_staged(self) -> int:
+        """Inputs that runs copied to memory of ours until now."""
+        return int(self._call("inputs_staged"))
+
+    @property
+    def inputs_anywhere(self) -> frozenset[int]:
+        """Positions of inputs that kernels of the CPU read wherever they begin."""
+        return frozenset(self._call("inputs_anywhere"))
+
     def window_bytes(self) -> tuple[int, ...]:
         """Sizes of the windows that parts of weights are copied to."""
         return tuple(self._call("window_bytes"))

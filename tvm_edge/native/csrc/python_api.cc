@@ -223,6 +223,12 @@ ffi::Module ModuleOf(const std::shared_ptr<Session>& session) {
     return ffi::Shape({static_cast<int64_t>(session->machine_count()),
                        static_cast<int64_t>(session->machines_made())});
   });
+  made["inputs_staged"] =
+      Typed([session] { return static_cast<int64_t>(session->inputs_staged()); });
+  made["inputs_anywhere"] = Typed([session] {
+    const std::set<int>& inputs = session->inputs_anywhere();
+    return ffi::Shape(inputs.begin(), inputs.end());
+  });
   made["recorded"] = Typed([session](ffi::String function) {
     ffi::Array<ffi::Array<ffi::Shape>> found;
     for (const Shapes& shapes : session->Recorded(function)) {

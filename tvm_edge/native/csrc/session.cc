@@ -183,7 +183,10 @@ Tensor Session::Staged(Machine* machine, int index, const Tensor& value) const {
   }
   const bool usable =
       IsAligned(DataOf(tensor)) || (anywhere_.count(index) && IsNaturallyAligned(tensor));
-  if (!usable) return machine->staging.Copied(index, tensor);
+  if (!usable) {
+    ++inputs_staged_;
+    return machine->staging.Copied(index, tensor);
+  }
   if (tensor.byte_offset == 0 && tensor.device.device_type == kDLCPU) return value;
   return Over(DataOf(tensor), ShapeOf(tensor), tensor.dtype, kCpu,
               std::make_shared<Tensor>(value));
