@@ -14,6 +14,9 @@ from tvm_edge.runtime.dlpack import host_array, numpy_dtype
 
 __all__ = ["check_names", "named_outputs"]
 
+_PLAIN = frozenset(np.dtype(code).name for code in "?bhilBHILefd")
+"""Types that NumPy takes from DLPack as they are."""
+
 
 def check_names(specs: Sequence[TensorSpec], outputs: Sequence[str] | None) -> None:
     """Refuse what is no list of names.
@@ -66,13 +69,13 @@ def named_outputs(
     """
     if device_outputs:
         return dict(zip(wanted.values(), tensors, strict=True))
-    return {
-        name: _array(tensor, specs[index])
-        for (index, name), tensor in zip(wanted.items(), tensors, strict=True)
-    }
-
-
-def _array(tensor: tvm.runtime.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return an array over a result, of the type that the model declares."""
-    array = host_array(tensor)
-    return array if spec.stored_as is None else array.view(numpy_dtype(spec.dtype))
+    arrays: dict[str, Any] = {}
+    for index, tensor in zip(wanted, tensors, strict=True):
+        spec = specs[index]
+        if spec.stored_as is None and spec.dtype in _PLAIN:  # most of all
+            arrays[spec.name] = np.from_dlpack(tensor)
+        else:
+            array = host_array(tensor)
+            stored = spec.stored_as is not None
+            arrays[spec.name] = array.view(numpy_dtype(spec.dtype)) if stored else array
+    return arrays

@@ -90,7 +90,7 @@ class Session:
             runner = self._functions["runner"](_names(chosen), list(wanted), device_outputs)
             self._runners[key] = runner
         try:
-            results: Tensors = runner(*inputs)
+            results = runner(*inputs)
         except InputError as err:
             raise with_details(err) from None
         except RuntimeError as err:
@@ -100,7 +100,7 @@ class Session:
         if not self._has_run:
             self._has_run = True
             self._warn_of_recording()
-        return results
+        return (results,) if len(wanted) == 1 else results
 
     def warm_up(self, chosen: Models, inputs: Sequence[Bound]) -> None:
         """Run on every machine, so that no later run is a machine's first."""
@@ -191,6 +191,16 @@ class Session:
         """How many runs may happen at the same time, and virtual machines made until now."""
         count, made = self._call("machines")
         return int(count), int(made)
+
+    @property
+    def inputs_staged(self) -> int:
+        """Inputs that runs copied to memory of ours until now."""
+        return int(self._call("inputs_staged"))
+
+    @property
+    def inputs_anywhere(self) -> frozenset[int]:
+        """Positions of inputs that kernels of the CPU read wherever they begin."""
+        return frozenset(self._call("inputs_anywhere"))
 
     def window_bytes(self) -> tuple[int, ...]:
         """Sizes of the windows that parts of weights are copied to."""

@@ -24,7 +24,7 @@ def off_by(array: np.ndarray, offset: int) -> np.ndarray:
 
 def was_copied(model: tvm_edge.CompiledModel) -> bool:
     """Whether a run brought an input to memory of ours."""
-    return any(machine.staging._staged for machine in model._session._machines)
+    return model._session.inputs_staged > 0
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -125,7 +125,7 @@ def test_several_models_and_one_of_them(tmp_path: Path) -> None:
     both = tvm_edge.compile({"a": other, "b": plain}, "llvm")
     both.export(tmp_path / "both.tvme")
     model = tvm_edge.load(tmp_path / "both.tvme")
-    assert model._session._anywhere == {1}
+    assert model._session.inputs_anywhere == {1}
     x = off_by(normal(5, 48), 4)
     assert x.ctypes.data % 64
     found = model.run({"a/x": x, "b/x": x})

@@ -141,6 +141,10 @@ void HandOut(const Session& session, const Choice& choice, size_t which,
                    std::to_string(TVM_EDGE_MAX_DIMS),
                {spec.name, std::to_string(TVM_EDGE_MAX_DIMS), std::to_string(result->ndim)});
   }
+  if (ItemBytes(result->dtype) != ItemBytes(spec.dtype)) {
+    ThrowArtifact("the code of this model returns " + ffi::DLDataTypeToString(result->dtype) +
+                  " for the output " + spec.Text() + "; export it again");
+  }
   if (output->owner != nullptr) ReleaseOwned(output);
   const size_t nbytes = BytesOf(result);
   if (output->data != nullptr) {

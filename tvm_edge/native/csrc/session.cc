@@ -30,22 +30,6 @@ std::set<int> InputsAnywhere(const VirtualMachine& machine) {
 
 }  // namespace
 
-Tensor Staging::Copied(int index, const DLTensor& value) {
-  Staged& staged = staged_[index];
-  const size_t nbytes = BytesOf(value);
-  if (!staged.memory.defined() || BytesOf(staged.memory) < nbytes) {
-    staged.memory = EmptyBytes(nbytes);
-    staged.view = Tensor();
-  }
-  const ffi::ShapeView shape = ShapeOf(value);
-  const bool fits = staged.view.defined() &&
-                    std::equal(shape.begin(), shape.end(), staged.view->shape,
-                               staged.view->shape + staged.view->ndim);
-  if (!fits) staged.view = ViewOf(staged.memory, shape, value.dtype);
-  std::memcpy(staged.view->data, DataOf(value), nbytes);
-  return staged.view;
-}
-
 Session::Session(ffi::Module code, std::vector<Tensor> weights, const Signature& signature,
                  ThreadChoice threads, int64_t device_index, std::shared_ptr<Artifact> artifact)
     : signature_(signature),
@@ -183,7 +167,10 @@ Tensor Session::Staged(Machine* machine, int index, const Tensor& value) const {
   }
   const bool usable =
       IsAligned(DataOf(tensor)) || (anywhere_.count(index) && IsNaturallyAligned(tensor));
-  if (!usable) return machine->staging.Copied(index, tensor);
+  if (!usable) {
+    ++inputs_staged_;
+    return machine->staging.Copied(index, tensor);
+  }
   if (tensor.byte_offset == 0 && tensor.device.device_type == kDLCPU) return value;
   return Over(DataOf(tensor), ShapeOf(tensor), tensor.dtype, kCpu,
               std::make_shared<Tensor>(value));

@@ -151,6 +151,9 @@ class Session {
   /*! \brief How many runs may happen at the same time, and virtual machines made until now. */
   size_t machine_count() const { return machines_.size(); }
   size_t machines_made() const { return machines_made_; }
+  /*! \brief Inputs that runs copied to memory of ours until now, and those that need not be. */
+  size_t inputs_staged() const { return inputs_staged_; }
+  const std::set<int>& inputs_anywhere() const { return anywhere_; }
   std::vector<int64_t> WindowBytes() const { return stream_->window_bytes(); }
 
   /*! \throws ffi::Error A DeviceUnavailableError. */
@@ -200,6 +203,7 @@ class Session {
   std::vector<std::unique_ptr<Machine>> machines_;
   std::atomic<size_t> turn_{0};
   mutable std::atomic<size_t> machines_made_{0};
+  mutable std::atomic<size_t> inputs_staged_{0};
   std::once_flag stages_found_;
   std::vector<Stage> stages_;
   pid_t process_;
