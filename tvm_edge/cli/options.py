@@ -20,6 +20,8 @@ __all__ = [
     "input_values_option",
     "json_option",
     "opened_model_options",
+    "parallel_fusion_of",
+    "precision_options",
     "records_folder_option",
     "rpc_options",
     "several_models_option",
@@ -302,6 +304,45 @@ def compilation_options(command: _F) -> _F:
         _fallback_option,
         _tuning_records_option,
         _memory_budget_option,
+    )
+
+
+_PARALLEL_FUSION: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
+
+
+def parallel_fusion_of(word: str) -> str | bool:
+    """Value of ``parallel_fusion=`` for a word of the command line."""
+    return _PARALLEL_FUSION[word]
+
+
+def precision_options(command: _F) -> _F:
+    """Add the options of ``tvm_edge.compile`` that ``tvm_edge.analyze`` does not have."""
+    return _with_options(
+        command,
+        click.option(
+            "--precision",
+            default="float32",
+            show_default=True,
+            help="tf32: products may round to it, on the tensor cores of an NVIDIA GPU (target "
+            "cuda). mixed: float16 is stored, on GPUs that have it; float16: products multiply in "
+            "it too.",
+        ),
+        click.option(
+            "--keep-float32",
+            "precision_exceptions",
+            multiple=True,
+            metavar="OPERATOR",
+            help="With mixed and float16, an operator or node that stays float32. Repeatable.",
+        ),
+        click.option(
+            "--parallel-fusion",
+            type=click.Choice(list(_PARALLEL_FUSION)),
+            default="auto",
+            show_default=True,
+            callback=lambda _ctx, _param, value: parallel_fusion_of(value),
+            help="Independent kernels in one launch: where it is predicted to gain, wherever it "
+            "can be, or never.",
+        ),
     )
 
 
