@@ -54,6 +54,7 @@ def opened_model(
     target: Any,
     input_shapes: Any,
     input_values: Any,
+    preprocess: Any,
     num_threads: int | None,
     cpus: list[int] | None,
     tuning_logs: Any,
@@ -74,6 +75,7 @@ def opened_model(
         for option, value in (
             ("--input-shapes", input_shapes or None),
             ("--input-values", input_values or None),
+            ("--preprocess", preprocess),
             ("--target", target),
             ("--tuning-records", tuning_logs),
         ):
@@ -91,6 +93,7 @@ def opened_model(
                     target or _DEFAULT_TARGET,
                     input_shapes=input_shapes,
                     input_values=input_values,
+                    preprocess=preprocess,
                     tuning_logs=tuning_logs,
                     num_threads=num_threads,
                     progress=progress,

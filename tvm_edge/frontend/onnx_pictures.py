@@ -152,18 +152,28 @@ class _Preparation:
         new = (placing.height, placing.width)
         if new != old:
             named: dict[str, Any] = {}
-            if self._version >= _AXES_OPSET:
-                named = {"axes": [2, 3], "antialias": int(self._picture.antialias)}
-                sizes = np.asarray(new, "int64")
-            elif self._picture.antialias:
+            sizes = [self._channels, *new]
+            if self._picture.antialias and self._version < _AXES_OPSET:
                 raise InputError(
                     f"Picture(antialias=True) needs a model of opset {_AXES_OPSET} or newer, and "
                     f"this one is of {self._version}; convert it with onnx.version_converter",
                     name="antialias",
                 )
+            if self._picture.antialias:  # as PIL: pixels beyond an edge have no weight
+                named = {"antialias": 1, "exclude_outside": 1}
+            if self._batch is not None and self._batch.HasField("dim_value"):
+                sizes = [int(self._batch.dim_value), *sizes]
+            elif self._version >= _AXES_OPSET:
+                named["axes"], sizes = [2, 3], list(new)
             else:
-                sizes = np.asarray([self._batch_length(), self._channels, *new], "int64")
-            constants = [("roi", None), ("scales", None), ("sizes", sizes)]
+                raise InputError(
+                    f"preprocess resizes {self._value.name!r}, whose number of pictures is open; "
+                    "choose it with input_shapes, or export the model with opset 18",
+                    name=self._value.name,
+                )
+            # Before opset 13 operands cannot be left out, and have no elements.
+            unused = None if self._version >= 13 else np.zeros(0, "float32")
+            constants = [("roi", unused), ("scales", unused), ("sizes", np.asarray(sizes, "int64"))]
             self._add(
                 "Resize",
                 constants,
@@ -184,15 +194,6 @@ class _Preparation:
     def _slice(self, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> None:
         given = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
         self._add("Slice", [(name, np.asarray(each, "int64")) for name, each in given.items()])
-
-    def _batch_length(self) -> int:
-        if self._batch is None or not self._batch.HasField("dim_value"):
-            raise InputError(
-                f"preprocess resizes {self._value.name!r}, whose number of pictures is open; "
-                "choose it with input_shapes, or export the model with opset 18",
-                name=self._value.name,
-            )
-        return int(self._batch.dim_value)
 
     def _add(
         self,
