@@ -22,6 +22,7 @@ __all__ = [
     "opened_model_options",
     "parallel_fusion_of",
     "precision_options",
+    "preprocess_option",
     "records_folder_option",
     "rpc_options",
     "several_models_option",
@@ -196,7 +197,7 @@ def _picture_value(key: str, word: str) -> Any:
     return word
 
 
-_preprocess_option = click.option(
+preprocess_option = click.option(
     "--preprocess",
     multiple=True,
     callback=_parse_pictures,
@@ -355,7 +356,7 @@ def compilation_options(command: _F) -> _F:
         host_option,
         input_shapes_option,
         input_values_option,
-        _preprocess_option,
+        preprocess_option,
         _fallback_option,
         _tuning_records_option,
         _memory_budget_option,
@@ -408,7 +409,7 @@ def opened_model_options(command: _F) -> _F:
         target_option(None),
         input_shapes_option,
         input_values_option,
-        _preprocess_option,
+        preprocess_option,
         _tuning_records_option,
         _threads_option,
         _cpus_option,

@@ -17,7 +17,7 @@ from tvm_edge.workflow.node_groups import Graph, Part, with_outputs
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["ONNX_RUNTIME", "Build", "Reference", "runtime_session", "tensors_of"]
+__all__ = ["ONNX_RUNTIME", "Build", "Reference", "runtime_session", "runtime_tensors", "tensors_of"]
 
 ONNX_RUNTIME = "onnxruntime"
 
@@ -126,7 +126,7 @@ def tensors_of(graph: Graph, inputs: Mapping[str, np.ndarray], reference: str | 
         )
     runtime = require("onnxruntime", "compare", "to compare with ONNX Runtime")
     try:
-        return Reference(f"ONNX Runtime {runtime.__version__}", _by_runtime(graph, inputs))
+        return Reference(f"ONNX Runtime {runtime.__version__}", runtime_tensors(graph, inputs))
     # It raises RuntimeError, its own exceptions of pybind, and ValueError, by what it refuses.
     except Exception as err:
         shapes = {name: value.shape for name, value in inputs.items()}
@@ -153,7 +153,8 @@ def runtime_session(model: onnx.ModelProto | str, *, optimize: bool = False) -> 
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def _by_runtime(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def runtime_tensors(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Compute every tensor of a graph that depends on its inputs, by ONNX Runtime."""
     import onnx
 
     model = onnx.ModelProto()
