@@ -32,6 +32,7 @@ def test_it_runs_in_int8(method: str) -> None:
     assert output.name == "y" and output.error < 0.2 and output.agreement is not None
     assert found.drop == pytest.approx(1 - output.agreement)
     assert {layer.node for layer in found.layers} >= {"stem", "depth", "point"}
+    assert all(layer.error < 0.1 for layer in found.layers)
     weights = {t.name: t.data_type for t in found.model.graph.initializer}
     assert onnx.TensorProto.INT8 in weights.values()
     model = tvm_edge.compile(found.model, "llvm", tuning_logs=False)

@@ -61,11 +61,14 @@ class LayerLoss:
     node, op_type : str
     error : float
         Root mean square, relative to that of the result.
+    nodes : tuple of str
+        The node and those that are one with it, as its activation.
     """
 
     node: str
     op_type: str
     error: float
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -202,10 +205,10 @@ def quantize(
     for _ in range(_ROUNDS):
         if best.drop <= max_drop:
             break
-        worst = [layer.node for layer in best.layers if layer.node not in excluded][:step]
+        worst = [layer for layer in best.layers if layer.node not in excluded][:step]
         if not worst:
             break
-        excluded += worst
+        excluded += [name for layer in worst for name in layer.nodes if name not in excluded]
         best = _quantized(graph, samples, method, excluded, expected)
         step *= 2
     return best
@@ -293,7 +296,7 @@ def _quantized(
         ) from err
     found = _run(model, samples[: len(expected)])
     outputs = tuple(_output_loss(name, expected, found) for name in graph.outputs)
-    ours = {**samples[0], **runtime_tensors(Graph(model), samples[0])}
+    ours = _quantized_tensors(graph, model, samples[0])
     layers = _layer_losses(graph, ours)
     classes = [loss.agreement for loss in outputs if loss.agreement is not None]
     if classes:
@@ -348,17 +351,37 @@ def _rms(actual: np.ndarray, expected: np.ndarray) -> float:
     return float(np.sqrt(np.mean((ours - theirs) ** 2))) / (scale or 1.0)
 
 
+def _quantized_tensors(
+    graph: Graph, model: onnx.ModelProto, sample: Sample
+) -> dict[str, np.ndarray]:
+    """Tensors of the float32 model as the quantised one has them, rounded where it rounds.
+
+    A tensor that is gone, as that between a convolution and its activation, has none.
+    """
+    found = {**sample, **runtime_tensors(Graph(model), sample)}
+    rounded = {name: found.get(f"{name}_DequantizeLinear_Output") for name in graph.running}
+    made = {name for node in graph.nodes for name in node.output} | set(graph.inputs)
+    return {
+        name: value if (value := rounded[name]) is not None else found[name]
+        for name in graph.running & made
+        if rounded[name] is not None or name in found
+    }
+
+
 def _layer_losses(graph: Graph, ours: Mapping[str, np.ndarray]) -> tuple[LayerLoss, ...]:
     """Compute every node in float32 on the quantised model's tensors."""
     known = {name: value for name, value in ours.items() if name in graph.running}
-    groups = [g for g in graph.singles() if all(end in known for end in g.ends)]
-    part = graph.part([graph.closed(g, known) for g in groups], known, typed=False)
+    groups = [
+        graph.closed(g, known) for g in graph.singles() if all(end in known for end in g.ends)
+    ]
+    part = graph.part(groups, known, typed=False)
     session = runtime_session(part.model)
     names = [output.name for output in session.get_outputs()]
     found = dict(zip(names, session.run(names, part.inputs), strict=True))
     losses = []
     for group in groups:
-        node = graph.nodes[group.nodes[0]]
+        first = graph.nodes[group.nodes[0]]
         error = max(_rms(known[end], found[part.outputs[end]]) for end in group.ends)
-        losses.append(LayerLoss(node.name, node.op_type, error))
+        names = tuple(graph.nodes[number].name for number in group.nodes)
+        losses.append(LayerLoss(first.name, first.op_type, error, names))
     return tuple(sorted(losses, key=lambda loss: -loss.error))

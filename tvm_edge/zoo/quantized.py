@@ -8,6 +8,8 @@ onnxruntime.
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -91,7 +93,8 @@ def quantize(
         def get_next(self) -> Mapping[str, NDArray[Any]] | None:
             return next(self._left, None)
 
-    with temporary_folder("quantize") as folder:
+    # The tool prints what it is doing.
+    with temporary_folder("quantize") as folder, contextlib.redirect_stdout(io.StringIO()):
         path = folder / "model.onnx"
         # The tool's own preparation folds batch normalisations with onnxruntime 1.32, and not with
         # 1.30, which then quantises what goes into each.
