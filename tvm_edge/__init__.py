@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         UnsupportedOperatorError,
         WrongResult,
     )
+    from tvm_edge.frontend.picture import Picture
     from tvm_edge.hardware import Device, DeviceSpec, devices
     from tvm_edge.report import CompileReport, Dim, TensorSpec
     from tvm_edge.rpc import Remote, connect
@@ -81,9 +82,10 @@ _HOME = {
     "load": "runtime",
     "TuneResult": "tuning",
     "tune": "tuning",
+    "Picture": "frontend.picture",
 }
 # Of the API by their own names; "zoo" alone is in `__all__`, as the others load TVM.
-_SUBPACKAGES = ("onnx_backend", "opencl", "ops", "zoo")
+_SUBPACKAGES = ("onnx_backend", "opencl", "ops", "workflow", "zoo")
 
 __all__ = [  # noqa: RUF022 - the seven functions first, as a reader meets them
     "compile",
@@ -110,6 +112,7 @@ __all__ = [  # noqa: RUF022 - the seven functions first, as a reader meets them
     "MeasureTimeout",
     "MemoryBudgetError",
     "MissingDependencyError",
+    "Picture",
     "PlacementError",
     "Profile",
     "RecordError",
@@ -128,7 +131,7 @@ __all__ = [  # noqa: RUF022 - the seven functions first, as a reader meets them
 
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
-        if name in ("onnx_backend", "ops"):
+        if name in ("onnx_backend", "ops", "workflow"):
             importlib.import_module("tvm_edge.extras").require_compiler()
         return importlib.import_module(f"tvm_edge.{name}")
     if name not in _HOME:

@@ -9,8 +9,6 @@ import click
 
 from tvm_edge.cli import options, printing
 
-_PARALLEL_FUSION: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
-
 
 @click.command("compile")
 @click.argument("model", required=False)
@@ -22,27 +20,7 @@ _PARALLEL_FUSION: dict[str, str | bool] = {"auto": "auto", "on": True, "off": Fa
     help="Artifact to write; default MODEL with .tvme, in this folder; of several, their names.",
 )
 @options.compilation_options
-@click.option(
-    "--precision",
-    default="float32",
-    show_default=True,
-    help="tf32: products may round to it, on the tensor cores of an NVIDIA GPU (target cuda). "
-    "mixed: float16 is stored, on GPUs that have it; float16: products multiply in it too.",
-)
-@click.option(
-    "--keep-float32",
-    multiple=True,
-    metavar="OPERATOR",
-    help="With mixed and float16, an operator or node that stays float32. Repeatable.",
-)
-@click.option(
-    "--parallel-fusion",
-    type=click.Choice(["auto", "on", "off"]),
-    default="auto",
-    show_default=True,
-    help="Independent kernels in one launch: where it is predicted to gain, wherever it can be, "
-    "or never.",
-)
+@options.precision_options
 @click.option(
     "--embed-programs",
     is_flag=True,
@@ -54,9 +32,6 @@ def compile_command(
     model: str | None,
     models: dict[str, str],
     output: Path | None,
-    precision: str,
-    keep_float32: tuple[str, ...],
-    parallel_fusion: str,
     embed_programs: bool,
     html: Path | None,
     as_json: bool,
@@ -71,9 +46,6 @@ def compile_command(
     with printing.compiling(named) as progress, printing.plain_warnings():
         compiled = tvm_edge.compile(
             chosen,
-            precision=precision,
-            precision_exceptions=keep_float32,
-            parallel_fusion=_PARALLEL_FUSION[parallel_fusion],
             progress=progress,
             **compilation,
         )

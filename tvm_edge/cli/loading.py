@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tvm_edge.cli import printing
 from tvm_edge.errors import InputError
@@ -14,7 +17,7 @@ from tvm_edge.files import temporary_folder
 if TYPE_CHECKING:
     from tvm_edge.rpc import Remote
 
-__all__ = ["connected", "opened_model"]
+__all__ = ["connected", "opened_model", "read_arrays"]
 
 _DEFAULT_TARGET = "llvm"
 
@@ -51,6 +54,7 @@ def opened_model(
     target: Any,
     input_shapes: Any,
     input_values: Any,
+    preprocess: Any,
     num_threads: int | None,
     cpus: list[int] | None,
     tuning_logs: Any,
@@ -71,6 +75,7 @@ def opened_model(
         for option, value in (
             ("--input-shapes", input_shapes or None),
             ("--input-values", input_values or None),
+            ("--preprocess", preprocess),
             ("--target", target),
             ("--tuning-records", tuning_logs),
         ):
@@ -88,6 +93,7 @@ def opened_model(
                     target or _DEFAULT_TARGET,
                     input_shapes=input_shapes,
                     input_values=input_values,
+                    preprocess=preprocess,
                     tuning_logs=tuning_logs,
                     num_threads=num_threads,
                     progress=progress,
@@ -102,3 +108,25 @@ def opened_model(
             with printing.progress(f"loading {source}"):
                 loaded = tvm_edge.load(source, num_threads=num_threads, cpus=cpus, remote=board)
             yield loaded
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Read the inputs of a run from an ``.npz`` file.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not hasattr(archive, "files"):
+                raise ValueError("it holds one array without a name")
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError) as err:
+        raise InputError(
+            f"cannot read inputs from {str(path)!r}: {err}; "
+            "write them with numpy.savez(path, **inputs)",
+            name="inputs",
+            expected="an .npz file",
+            got=str(path),
+        ) from err

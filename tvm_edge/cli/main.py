@@ -31,6 +31,8 @@ _COMMANDS = {
     "analyze": ("Say what a model takes and what would run where.", "analyze"),
     "bundle": ("Write a folder that runs an artifact without Python.", "bundle"),
     "cmake-dir": ("Say where find_package(tvm_edge) looks.", "bundle"),
+    "compare": ("Find the node at which a compiled model goes wrong.", "compare"),
+    "quantize": ("Quantise a model to int8 and say what it costs.", "quantize"),
     "tune": ("Find the fastest kernels of a model and keep them as records.", "tune"),
     "db": ("List, show, check, merge and carry tuning records.", "db"),
     "cache": ("Show or clear the kernels that compilations have built.", "cache"),

@@ -20,6 +20,9 @@ __all__ = [
     "input_values_option",
     "json_option",
     "opened_model_options",
+    "parallel_fusion_of",
+    "precision_options",
+    "preprocess_option",
     "records_folder_option",
     "rpc_options",
     "several_models_option",
@@ -149,6 +152,60 @@ input_values_option = click.option(
     "(k:5, of one element). Repeatable.",
 )
 """``--input-values NAME:VALUES``, repeatable."""
+
+
+_PICTURE = "data:size=720x1280,color=BGR->RGB,resize=letterbox,std=255"
+
+
+def _parse_pictures(
+    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """Pictures by input: ``NAME:KEY=VALUE,…``; numbers of channels are written ``a/b/c``."""
+    if not values:
+        return None
+    from tvm_edge.frontend.picture import Picture
+
+    pictures = {}
+    for value in values:
+        name, colon, text = value.rpartition(":")
+        fields: dict[str, Any] = {}
+        for part in text.split(","):
+            key, equals, word = (each.strip() for each in part.partition("="))
+            if not (colon and name and equals) or key not in Picture.__dataclass_fields__:
+                raise click.BadParameter(
+                    f"{part!r} of {value!r} is not KEY=VALUE of a picture (for example "
+                    f"{_PICTURE}); keys: {', '.join(Picture.__dataclass_fields__)}"
+                )
+            fields[key] = _picture_value(key, word)
+        pictures[name] = Picture(**fields)
+    return pictures
+
+
+def _picture_value(key: str, word: str) -> Any:
+    try:
+        if key == "size" or (key == "crop" and "x" in word):
+            return tuple(int(length) for length in word.split("x"))
+        if key == "crop":
+            return int(word)
+        if key in ("mean", "std", "fill"):
+            numbers = [float(number) for number in word.split("/")]
+            return numbers if len(numbers) > 1 else numbers[0]
+    except ValueError as err:
+        raise click.BadParameter(f"{key}={word} is not possible: {err}") from err
+    if key == "antialias":
+        return word in ("1", "true", "yes", "on")
+    return word
+
+
+preprocess_option = click.option(
+    "--preprocess",
+    multiple=True,
+    callback=_parse_pictures,
+    metavar="NAME:KEY=VALUE,…",
+    help=f"An input that is a picture, prepared in the model: {_PICTURE}. Numbers for each channel "
+    "are mean=123.7/116.3/103.5. Repeatable.",
+)
+"""``--preprocess``, repeatable."""
 
 
 def _parse_models(
@@ -299,9 +356,49 @@ def compilation_options(command: _F) -> _F:
         host_option,
         input_shapes_option,
         input_values_option,
+        preprocess_option,
         _fallback_option,
         _tuning_records_option,
         _memory_budget_option,
+    )
+
+
+_PARALLEL_FUSION: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
+
+
+def parallel_fusion_of(word: str) -> str | bool:
+    """Value of ``parallel_fusion=`` for a word of the command line."""
+    return _PARALLEL_FUSION[word]
+
+
+def precision_options(command: _F) -> _F:
+    """Add the options of ``tvm_edge.compile`` that ``tvm_edge.analyze`` does not have."""
+    return _with_options(
+        command,
+        click.option(
+            "--precision",
+            default="float32",
+            show_default=True,
+            help="tf32: products may round to it, on the tensor cores of an NVIDIA GPU (target "
+            "cuda). mixed: float16 is stored, on GPUs that have it; float16: products multiply in "
+            "it too.",
+        ),
+        click.option(
+            "--keep-float32",
+            "precision_exceptions",
+            multiple=True,
+            metavar="OPERATOR",
+            help="With mixed and float16, an operator or node that stays float32. Repeatable.",
+        ),
+        click.option(
+            "--parallel-fusion",
+            type=click.Choice(list(_PARALLEL_FUSION)),
+            default="auto",
+            show_default=True,
+            callback=lambda _ctx, _param, value: parallel_fusion_of(value),
+            help="Independent kernels in one launch: where it is predicted to gain, wherever it "
+            "can be, or never.",
+        ),
     )
 
 
@@ -312,6 +409,7 @@ def opened_model_options(command: _F) -> _F:
         target_option(None),
         input_shapes_option,
         input_values_option,
+        preprocess_option,
         _tuning_records_option,
         _threads_option,
         _cpus_option,

@@ -10,7 +10,6 @@ import click
 import numpy as np
 
 from tvm_edge.cli import loading, options, printing
-from tvm_edge.errors import InputError
 from tvm_edge.files import whole_file
 
 
@@ -48,7 +47,7 @@ def run_command(
     from tvm_edge.runtime.inputs import random_inputs
 
     with loading.opened_model(model, **opening) as opened:
-        values = _read(inputs_path) if inputs_path else random_inputs(opened.inputs)
+        values = loading.read_arrays(inputs_path) if inputs_path else random_inputs(opened.inputs)
         outputs = opened.run(values, models=only)
     if outputs_path:
         with printing.writing(outputs_path):
@@ -59,22 +58,6 @@ def run_command(
         lines.append(f"{row['name']}: {row['dtype']}{row['shape']}  mean {row['mean']:.6g}")
         lines += [f"  {item['index']}: {item['value']:.6g}" for item in row.get("top", ())]
     printing.emit(as_json, {"outputs": rows}, "\n".join(lines))
-
-
-def _read(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not hasattr(archive, "files"):
-                raise ValueError("it holds one array without a name")
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError) as err:
-        raise InputError(
-            f"cannot read inputs from {str(path)!r}: {err}; "
-            "write them with numpy.savez(path, **inputs)",
-            name="inputs",
-            expected="an .npz file",
-            got=str(path),
-        ) from err
 
 
 def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:

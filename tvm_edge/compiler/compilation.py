@@ -24,6 +24,7 @@ from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.memory.plans import AS_IS, Plan
 from tvm_edge.memory.scratch import Scratch
 from tvm_edge.relay_passes.ir.node_trace import NodeTrace
+from tvm_edge.relay_passes.lower.hand_out_results import HandedOut
 from tvm_edge.relay_passes.lower.schedule_kernels import KernelSchedule
 from tvm_edge.relay_passes.memory.lift_weights import Weight
 from tvm_edge.relay_passes.memory.split_fc import SplitLayer
@@ -188,6 +189,11 @@ class Compilation:
         Most work-items of a group; ``None`` for what the device allows.
     recording : str or None
         Kind of the device whose launches are recorded, in instructions that are being made.
+    without : frozenset of str
+        Passes that are left out, by name; those of
+        :data:`~tvm_edge.compiler.pipeline.OPTIONAL` can be.
+    hands_out : bool
+        Whether the result of every kernel is an output.
     module : IRModule
     typical : mapping of str to int
         Typical lengths of open dimensions, and of the kernels' own lengths, by name.
@@ -205,6 +211,8 @@ class Compilation:
     before_layout : Compilation or None
         This one before layouts and kernels, to be compiled again in smaller work-groups.
     copies : tuple of dict
+    handed_out : tuple of HandedOut
+        Outputs after the model's own.
     trace : NodeTrace or None
     kernels : mapping of int to Kernel
     launches : tuple of int
@@ -236,6 +244,8 @@ class Compilation:
     layout_plan: LayoutPlan | Literal[False] | None = None
     work_group: int | None = None
     recording: str | None = None
+    without: frozenset[str] = frozenset()
+    hands_out: bool = False
     # Filled by passes.
     module: tvm.IRModule = None
     typical: Mapping[str, int] = field(default_factory=dict)
@@ -249,6 +259,7 @@ class Compilation:
     split_layers: tuple[SplitLayer, ...] = ()
     before_layout: Compilation | None = None
     copies: tuple[dict[str, Any], ...] = ()
+    handed_out: tuple[HandedOut, ...] = ()
     trace: NodeTrace | None = None
     kernels: Mapping[int, Kernel] = field(default_factory=dict)
     launches: tuple[int, ...] = ()
@@ -300,7 +311,7 @@ def begin(model: Any, target: Any, options: Options, **decided: Any) -> Compilat
         resolved = resolve_target(target, options.host)
         check_precision(options.precision, resolved)
     with clock("import"):
-        imported = load_model(model, options.input_shapes, options.input_values)
+        imported = load_model(model, options.input_shapes, options.input_values, options.preprocess)
     clock.report("import", 1, 1)
     begun = Compilation(
         imported,

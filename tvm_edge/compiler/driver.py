@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -22,22 +22,37 @@ from tvm_edge.compiler.describe import (
     launches_of,
 )
 from tvm_edge.compiler.options import Options, check_options, check_window
-from tvm_edge.compiler.pipeline import PIPELINE, in_smaller_groups
-from tvm_edge.errors import CompilationError, TvmEdgeWarning, UnsupportedOperatorError
-from tvm_edge.frontend import GivenInputs, GivenLength, survey_model
+from tvm_edge.compiler.pipeline import OPTIONAL, PIPELINE, in_smaller_groups
+from tvm_edge.errors import (
+    CompilationError,
+    InputError,
+    TvmEdgeWarning,
+    UnsupportedOperatorError,
+    near_matches,
+)
+from tvm_edge.frontend import GivenInputs, GivenLength, Picture, survey_model
+from tvm_edge.frontend.specs import spec_of
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.interrupts import hold_interrupts, raise_pending_interrupt
 from tvm_edge.lowering.deep_stack import on_deep_stack
 from tvm_edge.memory.budget import parse_budget
 from tvm_edge.memory.plans import AS_IS, Plan
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
-from tvm_edge.report import CompileReport, Launches
+from tvm_edge.report import CompileReport, Launches, TensorSpec
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
-from tvm_edge.runtime.threads import resolve_threads
+from tvm_edge.runtime.threads import Threads, resolve_threads
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 
-__all__ = ["analyze", "compile", "compile_with", "lowered", "unmerged_kernels"]
+__all__ = [
+    "KernelResult",
+    "analyze",
+    "compile",
+    "compile_handing_out",
+    "compile_with",
+    "lowered",
+    "unmerged_kernels",
+]
 
 _LOG = logging.getLogger("tvm_edge.compiler")
 
@@ -49,6 +64,7 @@ def compile(
     host: Any = None,
     input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
+    preprocess: Mapping[str, Picture] | None = None,
     precision: str = "float32",
     precision_exceptions: Sequence[str] = (),
     fallback: str | Sequence[str] = "auto",
@@ -80,6 +96,9 @@ def compile(
     input_values : mapping of str to array_like, optional
         Values of inputs that are constants of the compiled model, and no longer its inputs: a
         sample rate that chooses a branch, a target size. ONNX models only.
+    preprocess : mapping of str to Picture, optional
+        Inputs that are pictures: resizing, layout, order of channels, mean and scale become part of
+        the model (:class:`tvm_edge.Picture`). ONNX models only.
     precision : {"float32", "tf32", "float16", "mixed"}
         ``"tf32"`` lets convolutions and matrix products round their operands to 10 bits of
         mantissa, for the tensor cores of NVIDIA's GPUs (``target="cuda"``, Ampere or newer).
@@ -144,6 +163,7 @@ def compile(
         host=host,
         input_shapes=input_shapes,
         input_values=input_values,
+        preprocess=preprocess,
         precision=precision,
         precision_exceptions=precision_exceptions,
         fallback=fallback,
@@ -167,6 +187,7 @@ def compile_with(
     weight_window: int | None = None,
     conv_window: int | None = None,
     way: Plan = AS_IS,
+    without: Collection[str] = (),
     **options: Any,
 ) -> CompiledModel:
     """:func:`compile`, with the algorithm and knobs of some convolutions given.
@@ -188,22 +209,110 @@ def compile_with(
         (:mod:`tvm_edge.relay_passes.memory.stream_layers`).
     way : Plan
         What to do where there is no `memory_budget`, which chooses by itself.
+    without : collection of str
+        Passes to leave out, of those in :data:`~tvm_edge.compiler.pipeline.OPTIONAL`.
     **options
         Those of :func:`compile`, but that no records are the default.
 
     Raises
     ------
     InputError
-        A window too small for a layer; the message says which would do.
+        A window too small for a layer (the message says which would do), or a pass that cannot be
+        left out.
     """
+    return _compiled(
+        model,
+        target,
+        Options(**options),
+        **_decided(configs, layout_plan, weight_window, conv_window, way, without),
+    )
+
+
+@hold_interrupts()
+def compile_handing_out(
+    model: Any,
+    target: str | dict[str, Any] | tvm.target.Target,
+    *,
+    way: Plan = AS_IS,
+    without: Collection[str] = (),
+    **options: Any,
+) -> tuple[CompiledModel, tuple[KernelResult, ...]]:
+    """:func:`compile_with`, where the result of every kernel is an output after the model's own.
+
+    The kernels are those of the build without them.
+
+    Returns
+    -------
+    CompiledModel
+    tuple of KernelResult
+    """
+    decided = _decided({}, None, None, None, way, without)
+    threads = resolve_threads(options.get("num_threads"), options.get("cpus"))
+    done = lowered(model, target, Options(**options), hands_out=True, **decided)
+    nodes, kernels = done.imported.nodes, done.kernels
+    results = tuple(
+        KernelResult(
+            spec_of(f"kernel {handed.kernel}/{handed.field}", handed.type),
+            handed.kernel,
+            tuple(nodes[index].name for index in kernels[handed.kernel].nodes),
+            kernels[handed.kernel].block,
+        )
+        for handed in done.handed_out
+    )
+    outputs = (*done.imported.outputs, *(result.output for result in results))
+    imported = replace(done.imported, outputs=outputs)
+    return _built(replace(done, imported=imported), threads), results
+
+
+def _decided(
+    configs: Mapping[ConvWorkload, ConvConfig],
+    layout_plan: LayoutPlan | Literal[False] | None,
+    weight_window: int | None,
+    conv_window: int | None,
+    way: Plan,
+    without: Collection[str],
+) -> dict[str, Any]:
+    """Fields of a compilation that a caller decided, checked."""
     check_window("weight_window", weight_window)
     check_window("conv_window", conv_window)
     if weight_window is not None:
         way = replace(way, weight_window=weight_window)
     if conv_window is not None:
         way = replace(way, conv_window=conv_window)
-    decided = {"configs": configs, "layout_plan": layout_plan, "plan": way}
-    return _compiled(model, target, Options(**options), **decided)
+    for name in without:
+        if name not in OPTIONAL:
+            raise InputError(
+                f"the pass {name!r} cannot be left out; {near_matches(name, OPTIONAL)}",
+                name="without",
+                got=repr(name),
+            )
+    return {
+        "configs": configs,
+        "layout_plan": layout_plan,
+        "plan": way,
+        "without": frozenset(without),
+    }
+
+
+@dataclass(frozen=True)
+class KernelResult:
+    """An output that is the result of a kernel.
+
+    Attributes
+    ----------
+    output : TensorSpec
+    kernel : int
+        Kernels are numbered in execution order.
+    operators : tuple of str
+        The nodes of the model that it computes.
+    block : int
+        Channels of a block of it, 0 for one that is not stored in blocks.
+    """
+
+    output: TensorSpec
+    kernel: int
+    operators: tuple[str, ...]
+    block: int
 
 
 @hold_interrupts()
@@ -235,7 +344,11 @@ def lowered(model: Any, target: Any, options: Options, **decided: Any) -> Compil
 def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> CompiledModel:
     """Compile up to a model that runs; arguments as of :func:`lowered`."""
     threads = resolve_threads(options.num_threads, options.cpus)
-    done = lowered(model, target, options, **decided)
+    return _built(lowered(model, target, options, **decided), threads)
+
+
+def _built(done: Compilation, threads: Threads) -> CompiledModel:
+    """Build what was lowered; the model runs with so many threads."""
     raise_pending_interrupt()
     clock = done.clock
     with clock("build"):
@@ -249,7 +362,7 @@ def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> Comp
         )
     report = replace(done.report, seconds=clock.seconds)
     for message in report.warnings:
-        warnings.warn(message, TvmEdgeWarning, stacklevel=4)
+        warnings.warn(message, TvmEdgeWarning, stacklevel=5)
     _LOG.info("%s: %s", report.model, report.placement_line())
     owners = tuple(weight.device for weight in done.weights)
     devices = DevicePlan(done.placed.kinds, done.placed.inputs, owners)
@@ -294,6 +407,7 @@ def analyze(
     host: Any = None,
     input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
+    preprocess: Mapping[str, Picture] | None = None,
     fallback: str | Sequence[str] = "auto",
     parallel_fusion: str | bool = "auto",
     memory_budget: int | str | None = None,
@@ -306,8 +420,8 @@ def analyze(
 
     Parameters
     ----------
-    model, target, host, input_shapes, input_values, fallback, parallel_fusion, memory_budget, \
-tuning_logs
+    model, target, host, input_shapes, input_values, preprocess, fallback, parallel_fusion, \
+memory_budget, tuning_logs
         As for :func:`compile`.
 
     Returns
@@ -322,6 +436,7 @@ tuning_logs
         host=host,
         input_shapes=input_shapes,
         input_values=input_values,
+        preprocess=preprocess,
         fallback=fallback,
         parallel_fusion=parallel_fusion,
         memory_budget=memory_budget,
@@ -331,7 +446,7 @@ tuning_logs
     try:
         return lowered(model, target, options).report
     except UnsupportedOperatorError as err:
-        survey = survey_model(model, GivenInputs.of(input_shapes, input_values), err)
+        survey = survey_model(model, GivenInputs.of(input_shapes, input_values, preprocess), err)
     resolved = resolve_target(target, host)
     placements = describe_unplaced(survey)
     return CompileReport(

@@ -29,6 +29,7 @@ from tvm_edge.relay_passes.ir.locations import calls_by_kernel
 from tvm_edge.relay_passes.ir.node_trace import NodeTrace
 from tvm_edge.relay_passes.lower.flat_images import flat_images
 from tvm_edge.relay_passes.lower.fuse_tir import FuseTIR
+from tvm_edge.relay_passes.lower.hand_out_results import hand_out_results
 from tvm_edge.relay_passes.lower.launch_grids import LaunchGrids
 from tvm_edge.relay_passes.lower.legalize import legalize_ops
 from tvm_edge.relay_passes.lower.lower_operators import LowerOperators
@@ -66,6 +67,11 @@ def _number_kernels(c: Compilation) -> Compilation:
     nodes = c.trace.nodes_of_kernels(c.module)
     kernels = {number: Kernel(nodes=each) for number, each in enumerate(nodes.values())}
     return replace(c, module=number_kernels(c.module, nodes), kernels=kernels, trace=None)
+
+
+def _hand_out_results(c: Compilation) -> Compilation:
+    module, handed_out = hand_out_results(c.module)
+    return replace(c, module=module, handed_out=handed_out)
 
 
 def _with_lengths(
@@ -204,6 +210,9 @@ KERNELS = (
     ),
     on_module("place", VerifyPlacement()),
     on_module("precision", lambda c: CalculateInFloat32(c.resolved.kind), "CalculateInFloat32"),
+    CompilerPass("lower", "HandOutResults", _hand_out_results).when(
+        lambda c: c.hands_out, "results are compared"
+    ),
     CompilerPass("lower", "MeasureLoops", _measure_loops),
     CompilerPass("memory", "ConcatAtOffsets", _concat_at_offsets).when(*OTHER_DEVICES),
     CompilerPass("memory", "StreamLayers", _stream_layers).when(*WINDOWED),

@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm_edge.compiler.convolutions import TuningLogs
 from tvm_edge.errors import InputError, PlacementError, near_matches
-from tvm_edge.frontend import GivenLength, ImportedModel
+from tvm_edge.frontend import GivenLength, ImportedModel, Picture
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.memory.budget import parse_budget
 
@@ -41,6 +41,7 @@ class Options:
     host: Any = None
     input_shapes: Mapping[str, Sequence[GivenLength]] | None = None
     input_values: Mapping[str, Any] | None = None
+    preprocess: Mapping[str, Picture] | None = None
     precision: str = "float32"
     precision_exceptions: Sequence[str] = ()
     fallback: str | Sequence[str] = "auto"

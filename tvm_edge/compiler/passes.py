@@ -123,7 +123,7 @@ class Pipeline:
             compilation.clock.report(each.phase, number, len(self.passes))
             raise_pending_interrupt()
             with compilation.clock(each.phase, each.name):
-                if not each.applies(compilation):
+                if each.name in compilation.without or not each.applies(compilation):
                     continue
                 resolved = compilation.resolved
                 target = resolved.cpu.target if each.phase in _ON_HOST else resolved.target

@@ -60,7 +60,7 @@ from tvm_edge.relay_passes.memory.plan_parts import PlanParts
 from tvm_edge.relay_passes.memory.unaligned_inputs import with_unaligned
 from tvm_edge.schedules.conv_config import ConvConfig
 
-__all__ = ["PIPELINE", "in_smaller_groups", "instructions_of", "main"]
+__all__ = ["OPTIONAL", "PIPELINE", "in_smaller_groups", "instructions_of", "main"]
 
 RECORDINGS = {
     "cuda": frozenset(("AnnounceRecordings",)),
@@ -242,6 +242,28 @@ INSTRUCTIONS = (
 
 PIPELINE = Pipeline((*GRAPH, *KERNELS, *INSTRUCTIONS))
 """Every pass of a compilation, in order."""
+
+OPTIONAL = (
+    "Quantize",
+    "FoldDequantized",
+    "FoldConstantViews",
+    "FoldAffine",
+    "EliminateCommonSubexpr",
+    "FlushSubnormals",
+    "LowerPrecision",
+    "ChooseLayouts",
+    "BlockLayout",
+    "PackMatrices",
+    "FuseOps",
+    "FlatImages",
+    "ConcatAtOffsets",
+    "ConcatInPlace",
+    "ReuseInPlace",
+    "FuseParallel",
+    "PlanArena",
+    "AddRecordings",
+)
+"""Passes that a compilation can be made without: they make a model faster or smaller."""
 
 
 def instructions_of(mod: tvm.IRModule, resolved: ResolvedTarget) -> tvm.IRModule:

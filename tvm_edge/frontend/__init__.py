@@ -16,6 +16,7 @@ from tvm_edge.errors import InputError, InvalidModelError, UnsupportedOperatorEr
 from tvm_edge.extras import require
 from tvm_edge.frontend.given_inputs import GivenInputs, GivenLength
 from tvm_edge.frontend.normal_form import ImportedModel, NodeCost, SourceNode, Survey
+from tvm_edge.frontend.picture import Picture
 from tvm_edge.frontend.several_models import (
     beside,
     by_model,
@@ -29,6 +30,7 @@ __all__ = [
     "GivenLength",
     "ImportedModel",
     "NodeCost",
+    "Picture",
     "SourceNode",
     "Survey",
     "load_model",
@@ -41,6 +43,7 @@ def load_model(
     model: Any,
     input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
+    preprocess: Mapping[str, Picture] | None = None,
 ) -> ImportedModel:
     """Read `model` and bring it to the normal form.
 
@@ -53,6 +56,8 @@ def load_model(
         Shapes of inputs with dynamic dimensions; those left out stay open.
     input_values : mapping of str to array_like, optional
         Values of inputs of ONNX models that are constants from here on.
+    preprocess : mapping of str to Picture, optional
+        Inputs of ONNX models that are pictures, prepared in the model.
 
     Raises
     ------
@@ -63,7 +68,7 @@ def load_model(
     UnsupportedOperatorError
         Operators without an implementation, each named with its nodes.
     """
-    given = GivenInputs.of(input_shapes, input_values)
+    given = GivenInputs.of(input_shapes, input_values, preprocess)
     if isinstance(model, Mapping):
         return _load_several(model, given)
     if isinstance(model, tvm.IRModule):
@@ -74,6 +79,11 @@ def load_model(
                 "input_values are of ONNX models; bind parameters of a Relax module with "
                 "relax.transform.BindParams",
                 name="input_values",
+            )
+        if given.pictures:
+            raise InputError(
+                "preprocess is of ONNX models; write the operators into the Relax module",
+                name="preprocess",
             )
         return import_relax(model, given.shapes)
     require("onnx", "onnx", "to read ONNX models")  # before TVM's importer misses it
@@ -87,12 +97,13 @@ def _load_several(models: Mapping[str, Any], given: GivenInputs) -> ImportedMode
     check_models(models)
     shapes = by_model("input_shapes", models, given.shapes)
     values = by_model("input_values", models, given.values)
+    pictures = by_model("preprocess", models, given.pictures)
     imported = {}
     for name, model in models.items():
         with named_in_errors(name):
             if isinstance(model, Mapping):
                 raise _no_model(model)
-            imported[name] = load_model(model, shapes[name], values[name])
+            imported[name] = load_model(model, shapes[name], values[name], pictures[name])
         if isinstance(model, tvm.IRModule):
             # It may be there more than once, and no variable may be bound twice.
             own = imported[name]
@@ -135,13 +146,14 @@ def survey_model(
 def _survey_several(models: Mapping[str, Any], given: GivenInputs) -> Survey:
     shapes = by_model("input_shapes", models, given.shapes)
     values = by_model("input_values", models, given.values)
+    pictures = by_model("preprocess", models, given.pictures)
     found: dict[str, ImportedModel | Survey] = {}
     for name, model in models.items():
         with named_in_errors(name):
             try:
-                found[name] = load_model(model, shapes[name], values[name])
+                found[name] = load_model(model, shapes[name], values[name], pictures[name])
             except UnsupportedOperatorError as err:
-                own = GivenInputs(shapes[name], values[name])
+                own = GivenInputs(shapes[name], values[name], pictures[name])
                 found[name] = survey_model(model, own, err)
     return surveyed_beside(found)
 

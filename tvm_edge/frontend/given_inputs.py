@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvm_edge.errors import InputError
+from tvm_edge.frontend.picture import Picture
 from tvm_edge.report import Dim
 
 __all__ = ["GivenInputs", "GivenLength"]
@@ -27,16 +28,22 @@ class GivenInputs:
         Of inputs with dynamic dimensions.
     values : mapping of str to numpy.ndarray
         Of inputs that are constants of the compiled model, and no longer inputs.
+    pictures : mapping of str to Picture
+        Inputs that are prepared in the model.
     """
 
     shapes: Mapping[str, tuple[GivenLength, ...]] = field(default_factory=dict)
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    pictures: Mapping[str, Picture] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, shapes: Mapping[str, Any] | None = None, values: Mapping[str, Any] | None = None
+        cls,
+        shapes: Mapping[str, Any] | None = None,
+        values: Mapping[str, Any] | None = None,
+        pictures: Mapping[str, Any] | None = None,
     ) -> GivenInputs:
-        """Check ``input_shapes=`` and ``input_values=``.
+        """Check ``input_shapes=``, ``input_values=`` and ``preprocess=``.
 
         Raises
         ------
@@ -49,7 +56,17 @@ class GivenInputs:
             if isinstance(shape, str) or not hasattr(shape, "__iter__"):
                 raise _no_shape(name, shape)
             made[name] = tuple(_length(name, shape, each) for each in shape)
-        return cls(made, {name: np.asarray(value) for name, value in (values or {}).items()})
+        for name, picture in (pictures or {}).items():
+            if not isinstance(picture, Picture):
+                raise InputError(
+                    f"preprocess gives {name!r} a {type(picture).__name__}; give it a "
+                    "tvm_edge.Picture(…)",
+                    name=name,
+                    expected="Picture",
+                    got=type(picture).__name__,
+                )
+        given = {name: np.asarray(value) for name, value in (values or {}).items()}
+        return cls(made, given, dict(pictures or {}))
 
 
 def _length(name: str, shape: Any, given: Any) -> GivenLength:

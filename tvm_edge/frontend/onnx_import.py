@@ -28,6 +28,7 @@ from tvm_edge.frontend.onnx_functions import (
 from tvm_edge.frontend.onnx_graph import import_graph
 from tvm_edge.frontend.onnx_inputs import fix_shapes, fix_values
 from tvm_edge.frontend.onnx_loop_forms import unify_loops
+from tvm_edge.frontend.onnx_pictures import prepare_pictures
 from tvm_edge.frontend.onnx_source import checked_proto, shapes_do_not_fit, weight_notes
 from tvm_edge.frontend.specs import output_specs
 from tvm_edge.ops.converter import type_name
@@ -116,6 +117,7 @@ def prepare(
     """
     fix_values(proto, given.values)
     dims = fix_shapes(proto, given.shapes)
+    prepare_pictures(proto, given.pictures)
     try:
         proto, notes = checked_proto(_named(proto))
         unify_loops(proto.graph, standard_version(proto))

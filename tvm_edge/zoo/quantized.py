@@ -8,11 +8,12 @@ onnxruntime.
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from tvm_edge.extras import require
@@ -21,7 +22,14 @@ from tvm_edge.files import temporary_folder
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["CALIBRATION", "float32_name", "quantize", "quantized_names", "require_quantizer"]
+__all__ = [
+    "CALIBRATION",
+    "METHODS",
+    "float32_name",
+    "quantize",
+    "quantized_names",
+    "require_quantizer",
+]
 
 CALIBRATION = range(100, 116)
 """Seeds of the pictures that activations are calibrated by."""
@@ -40,8 +48,16 @@ def float32_name(name: str) -> str:
     return name.removesuffix(_SUFFIX) if name in quantized_names() else name
 
 
+METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
+"""Calibrations: the least and largest values, or what of their distribution to keep."""
+
+
 def quantize(
-    model: onnx.ModelProto, pictures: Iterable[Mapping[str, NDArray[np.float32]]]
+    model: onnx.ModelProto,
+    pictures: Iterable[Mapping[str, NDArray[Any]]],
+    *,
+    method: str = "minmax",
+    exclude: Iterable[str] = (),
 ) -> onnx.ModelProto:
     """Quantise a network of float32.
 
@@ -50,6 +66,9 @@ def quantize(
     model : onnx.ModelProto
     pictures : iterable of mapping of str to np.ndarray
         Inputs to calibrate activations by.
+    method : {"minmax", "entropy", "percentile"}
+    exclude : iterable of str
+        Nodes that stay float32.
 
     Returns
     -------
@@ -69,12 +88,13 @@ def quantize(
 
     class Pictures(quantization.CalibrationDataReader):  # type: ignore[name-defined]
         def __init__(self) -> None:
-            self._left: Iterator[Mapping[str, NDArray[np.float32]]] = iter(pictures)
+            self._left: Iterator[Mapping[str, NDArray[Any]]] = iter(pictures)
 
-        def get_next(self) -> Mapping[str, NDArray[np.float32]] | None:
+        def get_next(self) -> Mapping[str, NDArray[Any]] | None:
             return next(self._left, None)
 
-    with temporary_folder("quantize") as folder:
+    # The tool prints what it is doing.
+    with temporary_folder("quantize") as folder, contextlib.redirect_stdout(io.StringIO()):
         path = folder / "model.onnx"
         # The tool's own preparation folds batch normalisations with onnxruntime 1.32, and not with
         # 1.30, which then quantises what goes into each.
@@ -89,6 +109,8 @@ def quantize(
             per_channel=True,
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
+            calibrate_method=quantization.CalibrationMethod[METHODS[method]],
+            nodes_to_exclude=list(exclude),
         )
         return onnx.load(path)
 
@@ -100,6 +122,6 @@ def require_quantizer() -> ModuleType:
     ------
     tvm_edge.errors.MissingDependencyError
     """
-    purpose = "to quantise a network of the zoo"
-    require("onnx", "bench", purpose)
-    return require("onnxruntime.quantization", "bench", purpose)
+    purpose = "to quantise a network"
+    require("onnx", "compare", purpose)
+    return require("onnxruntime.quantization", "compare", purpose)

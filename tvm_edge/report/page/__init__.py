@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tvm_edge.report.decisions import Decisions
     from tvm_edge.report.measured import Measured
 
-__all__ = ["page"]
+__all__ = ["page", "render"]
 
 _FOLDER = Path(__file__).parent
 
@@ -45,32 +45,32 @@ def page(report: Decisions, profile: Measured | None = None) -> str:
     span = 0.0 if profile is None else timeline.length(profile)
     unit, scale = ("ms", 1e3) if span >= 1e3 else ("µs", 1.0)
     spread = report.flops_distribution()
-    style, script = _text("style.css"), _text("script.js")
-    return str(
-        _template().render(
-            report=report,
-            profile=profile,
-            style=style,
-            script=script,
-            # Nothing else runs, and nothing is loaded, whatever a model's names hold.
-            style_hash=_hash(style),
-            script_hash=_hash(script),
-            units=units,
-            tables=_tables(report, profile),
-            figures=_figures(report, profile),
-            devices={name: css for name, css in device_classes(report).items() if name},
-            partitions=flow(report, profile),
-            graph=placement_graph(report),
-            lanes=timeline.estimated(report)
-            if profile is None
-            else timeline.measured(report, profile),
-            ticks=timeline.ticks(span / scale, unit),
-            chart=memory_chart(report),
-            spread=spread,
-            most=max(b.count for b in spread.bins) or 1,
-            constant=sum(operator.constant for operator in report.operators),
-        )
+    return render(
+        "page.html.j2",
+        report=report,
+        profile=profile,
+        units=units,
+        tables=_tables(report, profile),
+        figures=_figures(report, profile),
+        devices={name: css for name, css in device_classes(report).items() if name},
+        partitions=flow(report, profile),
+        graph=placement_graph(report),
+        lanes=timeline.estimated(report) if profile is None else timeline.measured(report, profile),
+        ticks=timeline.ticks(span / scale, unit),
+        chart=memory_chart(report),
+        spread=spread,
+        most=max(b.count for b in spread.bins) or 1,
+        constant=sum(operator.constant for operator in report.operators),
     )
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill a template of this folder, with the style and the script of all pages."""
+    style, script = _text("style.css"), _text("script.js")
+    # Nothing else runs, and nothing is loaded, whatever a model's names hold.
+    hashes = {"style_hash": _hash(style), "script_hash": _hash(script)}
+    found = _environment().get_template(template)
+    return str(found.render(style=style, script=script, **hashes, **values))
 
 
 def _check(report: Decisions, profile: Measured) -> None:
@@ -131,7 +131,7 @@ def _text(name: str) -> str:
 
 
 @cache
-def _template() -> Any:
+def _environment() -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -142,7 +142,7 @@ def _template() -> Any:
         lstrip_blocks=True,
     )
     environment.filters["breakable"] = _breakable
-    return environment.get_template("page.html.j2")
+    return environment
 
 
 def _breakable(text: str) -> Any:

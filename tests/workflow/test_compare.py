@@ -1,0 +1,198 @@
+"""``compare``: it names the node, the kernel and the pass of a fault, and writes it out."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.onnx_models import conv_relu, make_model, random_input, reference, relative_error
+from tests.workflow import faults
+from tvm_edge import InputError, MissingDependencyError
+from tvm_edge.compiler.driver import compile_with
+from tvm_edge.compiler.pipeline import OPTIONAL
+from tvm_edge.workflow import compare
+from tvm_edge.workflow.comparison import error_of
+
+
+def network(scale: float = 1.0) -> onnx.ModelProto:
+    """A convolution, a depthwise and a pointwise one, each with an activation, and logits."""
+    random = np.random.default_rng(1)
+
+    def weight(*shape: int) -> np.ndarray:
+        value: np.ndarray = random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+        return value.astype("float32")
+
+    ones = np.ones(64, "float32")
+    return make_model(
+        [
+            helper.make_node("Conv", ["x", "w0"], ["c0"], name="stem", pads=[1] * 4),
+            helper.make_node(
+                "BatchNormalization", ["c0", "s", "s", "m", "s"], ["n0"], name="stem/bn"
+            ),
+            helper.make_node("Relu", ["n0"], ["r0"], name="stem/relu"),
+            helper.make_node("Mul", ["r0", "k"], ["l0"], name="louder"),
+            helper.make_node("Conv", ["l0", "w1"], ["c1"], name="depth", pads=[1] * 4, group=64),
+            helper.make_node("Relu", ["c1"], ["r1"], name="depth/relu"),
+            helper.make_node("Conv", ["r1", "w2"], ["c2"], name="point"),
+            helper.make_node("Add", ["c2", "l0"], ["a2"], name="residual"),
+            helper.make_node("Relu", ["a2"], ["r2"], name="point/relu"),
+            helper.make_node("GlobalAveragePool", ["r2"], ["p"], name="pool"),
+            helper.make_node("Flatten", ["p"], ["f"], name="flatten"),
+            helper.make_node("Gemm", ["f", "w3"], ["y"], name="logits", transB=1),
+        ],
+        {"x": (1, 3, 48, 48)},
+        ["y"],
+        {
+            "w0": weight(64, 3, 3, 3),
+            "s": ones,
+            "m": ones * 0,
+            "k": np.full((64, 1, 1), scale, "float32"),
+            "w1": weight(64, 1, 3, 3),
+            "w2": weight(64, 64, 1, 1),
+            "w3": weight(5, 64),
+        },
+    )
+
+
+def test_a_right_model_is_within(tmp_path: Path) -> None:
+    found = compare(network(), "llvm", tuning_logs=False, bisect_passes=True, dump=tmp_path)
+    assert found.within and found.first is None and found.culprit is None
+    assert [node.node for node in found.nodes] == [node.name for node in network().graph.node]
+    assert all(output.same for output in found.outputs) and not found.other_kernels
+    assert not found.passes and not found.dumped, "there is nothing to look for"
+    inside = {node.node for node in found.nodes if node.error is None}
+    assert {"stem", "stem/bn", "depth"} <= inside, "they are in kernels with activations"
+    assert all(node.alone is not None and node.alone < 1e-5 for node in found.nodes)
+
+
+def test_names_the_kernel_of_a_wrong_schedule(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    faults.in_kernel(monkeypatch, "window_blocked")
+    found = compare(network(), "llvm", tuning_logs=False, bisect_passes=True, dump=tmp_path)
+    assert not found.within
+    assert found.first is not None and found.first.node == "depth/relu"
+    assert found.first.found == "made here"
+    assert found.culprit is found.first and found.culprit.rule == "window_blocked"
+    assert "depthwise" in found.culprit.kernel
+    later = {node.node: node.found for node in found.nodes}
+    assert later["point/relu"] == "inherited" and later["logits"] == "inherited"
+    # Without blocks another schedule computes it.
+    assert "BlockLayout" in [trial.name for trial in found.passes if trial.gone]
+    assert "FoldAffine" not in [trial.name for trial in found.passes if trial.gone]
+    model = onnx.load(tmp_path / "depth_relu.onnx")
+    assert [node.op_type for node in model.graph.node] == ["Conv", "Relu"]
+    inputs = dict(np.load(tmp_path / "depth_relu.inputs.npz"))
+    expected = dict(np.load(tmp_path / "depth_relu.expected.npz"))
+    for name, value in reference(model, inputs).items():
+        assert relative_error(value, expected[name]) < 1e-6
+
+
+@pytest.mark.full
+def test_names_a_kernel_of_mobilenet(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults.in_kernel(monkeypatch, "window_blocked", "T.int64(56), T.int64(56), T.int64(16)")
+    found = compare("zoo:mobilenet_v2", "llvm", tuning_logs=False)
+    assert found.culprit is not None and found.culprit.rule == "window_blocked"
+    assert found.culprit.node == "stage2/block0/depthwise/relu6"
+
+
+def test_names_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults.in_pass(monkeypatch, "FoldAffine")
+    found = compare(network(), "llvm", tuning_logs=False, bisect_passes=True)
+    assert [trial.name for trial in found.passes if trial.gone] == ["FoldAffine"]
+    assert found.culprit is not None and found.culprit.node == "stem"
+    assert "the error is gone without: FoldAffine" in found.verdict()
+
+
+def test_names_a_float16_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults.float16_on_cpus(monkeypatch)
+    inputs = {"x": 100 * random_input((1, 3, 48, 48))}
+    options = {"tuning_logs": False, "precision": "mixed"}
+    found = compare(network(1000.0), "llvm", inputs=inputs, **options)
+    loud = next(node for node in found.nodes if "float16 overflow" in node.remark)
+    assert loud.node == "louder" and loud.high is not None and loud.high > 65504
+    assert f"{loud.high:.6g}" in loud.remark
+    assert found.culprit is not None and found.culprit.kernel == loud.kernel
+    assert any("louder" in line and "65504" in line for line in found.verdict())
+
+
+def test_names_an_overflow_of_the_model_itself() -> None:
+    model = make_model(
+        [
+            helper.make_node("Cast", ["x"], ["h"], name="to_half", to=TensorProto.FLOAT16),
+            helper.make_node("Mul", ["h", "h"], ["s"], name="square"),
+            helper.make_node("Cast", ["s"], ["y"], name="to_float", to=TensorProto.FLOAT),
+        ],
+        {"x": (4,)},
+        ["y"],
+    )
+    found = compare(model, "llvm", inputs={"x": np.asarray([1, 2, 3, 300], "float32")})
+    row = next(node for node in found.nodes if node.node == "square")
+    assert "the reference itself has infinity" in row.remark and "float16 overflow" in row.remark
+
+
+def test_a_model_that_onnx_runtime_refuses_is_compared_with_llvm() -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["b"], name="narrow", to=TensorProto.BFLOAT16),
+        helper.make_node("Tanh", ["b"], ["t"], name="tanh"),
+        helper.make_node("Cast", ["t"], ["y"], name="wide", to=TensorProto.FLOAT),
+    ]
+    found = compare(make_model(nodes, {"x": (2, 8)}, ["y"]), "llvm", tolerance=1e-2)
+    assert found.reference.startswith("float32 llvm without layouts")
+    assert any("ONNX Runtime refuses the model" in note for note in found.notes)
+    assert found.within and found.nodes[-1].error is not None
+
+
+def test_a_target_as_reference() -> None:
+    found = compare(conv_relu(), "llvm", reference="llvm", tuning_logs=False)
+    assert found.reference == "float32 llvm" and found.within
+    assert max(node.error or 0 for node in found.nodes) == 0
+
+
+def test_needs_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str, *arguments: object) -> object:
+        if name == "onnxruntime":
+            raise ModuleNotFoundError(name=name)
+        return real(name, *arguments)  # type: ignore[arg-type]
+
+    real = importlib.import_module
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(MissingDependencyError, match=r"tvm-edge\[compare\]"):
+        compare(conv_relu(), "llvm")
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_each_optional_pass_can_be_left_out(name: str) -> None:
+    data = random_input((1, 3, 48, 48))
+    outputs = compile_with(network(), "llvm", {}, without=[name]).run({"x": data})
+    assert relative_error(outputs["y"], reference(network(), {"x": data})["y"]) < 1e-4
+
+
+def test_a_pass_that_is_needed_cannot_be_left_out() -> None:
+    with pytest.raises(InputError, match="'LegalizeOps' cannot be left out"):
+        compile_with(network(), "llvm", {}, without=["LegalizeOps"])
+
+
+@pytest.mark.parametrize("tolerance", [-1, float("nan"), "small"])
+def test_bad_tolerances(tolerance: object) -> None:
+    with pytest.raises(InputError, match="tolerance"):
+        compare(conv_relu(), "llvm", tolerance=tolerance)  # type: ignore[arg-type]
+
+
+def test_several_models_are_refused() -> None:
+    with pytest.raises(InputError, match="one by one"):
+        compare({"a": conv_relu()}, "llvm")
+
+
+def test_errors_of_numbers_that_are_not_finite() -> None:
+    infinite = np.asarray([1, np.inf], "float32")
+    assert error_of(infinite, infinite) == 0
+    assert error_of(np.asarray([1, np.nan], "float32"), infinite) == float("inf")
+    assert error_of(infinite, np.asarray([1, 2], "float32")) == float("inf")
+    assert error_of(np.zeros((0, 3)), np.zeros((0, 3))) == 0
+    assert error_of(np.zeros((2, 3)), np.zeros((3, 2))) == float("inf")

@@ -1,0 +1,426 @@
+"""Compare a compiled model with a reference, tensor by tensor of the original graph.
+
+Kernels compute several nodes each, so the deployed build has no tensor for most of them. Compared
+are the results of its kernels, from a build that returns them and is otherwise the same
+(:mod:`~tvm_edge.relay_passes.lower.hand_out_results`). Its outputs are compared with the deployed
+build's bit by bit. The reference computes each kernel once more from that build's own tensors: what
+differs then is made there, all else is inherited. Another build runs every node by itself on the
+reference's tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_edge.errors import InputError, one_line
+from tvm_edge.frontend import read_model
+from tvm_edge.runtime.inputs import random_inputs
+from tvm_edge.workflow.bisect_passes import trial_error, try_passes
+from tvm_edge.workflow.comparison import (
+    FLOAT16_MAX,
+    Comparison,
+    NodeError,
+    OutputBits,
+    error_of,
+)
+from tvm_edge.workflow.dump_part import dump_part
+from tvm_edge.workflow.kernel_tensors import tensors_of_kernels
+from tvm_edge.workflow.node_groups import Graph, Group, with_outputs
+from tvm_edge.workflow.references import ONNX_RUNTIME, Build, Reference, tensors_of
+
+__all__ = ["compare"]
+
+_TOLERANCES = {"float32": 1e-4, "tf32": 1e-2, "mixed": 2e-2, "float16": 2e-2}
+_HALVES = ("float16", "mixed")
+
+
+def compare(
+    model: Any,
+    target: Any = "llvm",
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    reference: Any = ONNX_RUNTIME,
+    reference_options: Mapping[str, Any] | None = None,
+    tolerance: float | None = None,
+    bisect_passes: bool = False,
+    dump: Any = None,
+    **options: Any,
+) -> Comparison:
+    """Compare a compiled model with a reference, node by node.
+
+    Parameters
+    ----------
+    model : path, bytes, onnx.ModelProto or ``"zoo:NAME"``
+    target : str, dict or tvm.target.Target
+    inputs : mapping of str to array_like, optional
+        Default: seeded random values.
+    reference : "onnxruntime", str, dict or Target
+        ONNX Runtime, or a target that the same model is compiled for with `reference_options`
+        (default float32). A model that ONNX Runtime refuses is compared with float32 ``llvm``,
+        which the result's `notes` say.
+    reference_options : mapping, optional
+        As of :func:`tvm_edge.compile`, of a reference that is a target.
+    tolerance : float, optional
+        Largest difference relative to the largest value of a tensor. Default 1e-4, with
+        ``precision="tf32"`` 1e-2, with ``"mixed"`` and ``"float16"`` 2e-2.
+    bisect_passes : bool
+        Compile again without one pass at a time, where there is an error, and say without which it
+        is gone.
+    dump : path, optional
+        A folder for the kernel that makes the error, as an ONNX file with its inputs.
+    **options
+        Those of :func:`tvm_edge.compile`.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    InputError
+        `inputs` do not fit, or the model is no single ONNX model.
+    MissingDependencyError
+        ONNX Runtime is the reference and not installed.
+    """
+    if isinstance(model, Mapping) or type(model).__name__ == "IRModule":
+        raise InputError(
+            f"compare takes one ONNX model, not a {type(model).__name__}; give a path, bytes, an "
+            "onnx.ModelProto or 'zoo:NAME', and compare several models one by one",
+            name="model",
+        )
+    graph = Graph(read_model(model))
+    build = Build(target, options)
+    deployed = build.compile(graph.proto)
+    given = _checked_inputs(deployed, inputs)
+    if reference != ONNX_RUNTIME:
+        beside = {**_shared(options), **(reference_options or {})}
+        reference = Build(reference, beside)
+    found = tensors_of(graph, given, reference)
+    work = _Comparing(graph, build, deployed, given, found, _tolerance(tolerance, options))
+    comparison = work.run()
+    if bisect_passes and not _fine(comparison):
+        comparison = replace(comparison, passes=work.trials(comparison))
+    if dump is not None:
+        comparison = replace(comparison, dumped=work.dumped(comparison, Path(dump)))
+    return replace(comparison, model=_name(model))
+
+
+def _fine(comparison: Comparison) -> bool:
+    return comparison.within and comparison.first is None and comparison.culprit is None
+
+
+def _name(model: Any) -> str:
+    if not isinstance(model, (str, Path)):
+        return "model"
+    return str(model) if str(model).startswith("zoo:") else Path(model).name
+
+
+def _shared(options: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("input_shapes", "input_values", "num_threads", "cpus", "preprocess")
+    return {name: options[name] for name in kept if name in options}
+
+
+def _tolerance(tolerance: float | None, options: Mapping[str, Any]) -> float:
+    if tolerance is None:
+        return _TOLERANCES.get(options.get("precision", "float32"), 1e-4)
+    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
+        raise InputError(
+            f"tolerance={tolerance!r} is not a valid value; use a number like 1e-4",
+            name="tolerance",
+            got=repr(tolerance),
+        )
+    return float(tolerance)
+
+
+def _checked_inputs(deployed: Any, inputs: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
+    if inputs is None:
+        return random_inputs(deployed.inputs)
+    return {name: np.asarray(value) for name, value in inputs.items()}
+
+
+class _Comparing:
+    """One comparison, from the deployed build to the errors of its nodes."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        build: Build,
+        deployed: Any,
+        inputs: dict[str, np.ndarray],
+        reference: Reference,
+        tolerance: float,
+    ) -> None:
+        self._graph, self._build, self._deployed = graph, build, deployed
+        self._inputs, self._reference, self._tolerance = inputs, reference, tolerance
+        self._expected = {**inputs, **reference.tensors}
+        self._remarks: dict[int, str] = {}
+        self._kernels = self._kernels_of_nodes()
+        self._groups = self._comparable(self._grouped())
+        self._of_node = {node: group for group in self._groups for node in group.nodes}
+
+    def run(self) -> Comparison:
+        """Run the builds, and put the errors together."""
+        expected = self._expected
+        final = self._deployed.run(self._inputs)
+        observing, results = self._build.compile_handing_out(self._graph.proto)
+        returned = observing.run(self._inputs)
+        observed = tensors_of_kernels(self._groups, self._graph, results, returned, expected)
+        made = self._errors_made(self._groups, {**self._inputs, **observed})
+        alone = self._errors_alone(self._comparable(self._graph.singles()))
+        nodes = tuple(
+            self._row(number, observed, made, alone) for number in range(len(self._graph.nodes))
+        )
+        outputs = tuple(
+            _output(name, final[name], returned[name], expected.get(name))
+            for name in self._graph.outputs
+        )
+        missing: tuple[str, ...] = ()
+        if not all(output.same for output in outputs):
+            there = {(k.operators, k.rule) for k in observing.report.kernels}
+            kernels = self._deployed.report.kernels
+            missing = tuple(k.name for k in kernels if (k.operators, k.rule) not in there)
+        report = self._deployed.report
+        precision = str(self._build.options.get("precision", "float32"))
+        notes = (self._reference.note,) if self._reference.note else ()
+        return Comparison(
+            report.model,
+            report.target,
+            precision,
+            self._reference.name,
+            self._tolerance,
+            nodes,
+            outputs,
+            missing,
+            notes=notes,
+        )
+
+    def trials(self, comparison: Comparison) -> tuple[Any, ...]:
+        """Compile what is wrong without one pass at a time.
+
+        The kernel alone where it is wrong by itself too, which is quick, else the whole model.
+        """
+        group = self._culprit(comparison)
+        if group is not None:
+            part = self._graph.part([group], self._expected)
+            build = self._build.of_parts()
+            wanted = {part.outputs[name]: self._expected[name] for name in group.ends}
+            if trial_error(build, part.model, part.inputs, wanted) > self._tolerance:
+                return try_passes(build, part.model, part.inputs, wanted, self._tolerance)
+        ends = self._graph.outputs if group is None else group.ends
+        wanted = {name: self._expected[name] for name in ends if name in self._expected}
+        model = with_outputs(self._graph.proto, wanted, self._expected)
+        return try_passes(self._build, model, self._inputs, wanted, self._tolerance)
+
+    def dumped(self, comparison: Comparison, folder: Path) -> tuple[str, ...]:
+        """Write the kernel that makes the error, or the first node over the tolerance."""
+        group = self._culprit(comparison)
+        row = comparison.culprit or comparison.first
+        if group is None and row is not None:
+            group = self._of_node.get(self._graph.position[row.node])
+        if group is None or row is None:
+            return ()
+        expected = {name: self._expected[name] for name in group.ends}
+        return dump_part(folder, row.node, self._graph.part([group], self._expected), expected)
+
+    def _culprit(self, comparison: Comparison) -> Group | None:
+        row = comparison.culprit
+        return None if row is None else self._of_node.get(self._graph.position[row.node])
+
+    def _kernels_of_nodes(self) -> dict[int, Any]:
+        """The last kernel that computes each node."""
+        position = self._graph.position
+        return {
+            position[name]: kernel
+            for kernel in self._deployed.report.kernels
+            for name in kernel.operators
+            if name in position
+        }
+
+    def _grouped(self) -> list[Group]:
+        """Nodes that share kernels, as groups in the order of the model."""
+        position = self._graph.position
+        leader = list(range(len(self._graph.nodes)))
+
+        def find(node: int) -> int:
+            while leader[node] != node:
+                node = leader[node]
+            return node
+
+        for kernel in self._deployed.report.kernels:
+            members = [position[name] for name in kernel.operators if name in position]
+            for node in members[1:]:
+                first, second = sorted((find(members[0]), find(node)))
+                leader[second] = first
+        members_of: dict[int, list[int]] = {}
+        for node in self._kernels:
+            members_of.setdefault(find(node), []).append(node)
+        # Nodes that were written out as others have no kernel by their own names.
+        known = {operator.name for operator in self._deployed.report.operators}
+        for number, node in enumerate(self._graph.nodes):
+            if node.name not in known and number not in self._kernels:
+                members_of[number] = [number]
+        groups = [self._graph.group(nodes) for _, nodes in sorted(members_of.items())]
+        return [group for group in groups if group.ends]
+
+    def _comparable(self, groups: Sequence[Group]) -> list[Group]:
+        """Drop what the reference has no value of: strings, sequences, what was folded there."""
+        kept = []
+        for group in groups:
+            ends = tuple(name for name in group.ends if name in self._expected)
+            if ends:
+                kept.append(Group(group.nodes, ends))
+        return kept
+
+    def _errors_made(
+        self, groups: Sequence[Group], ours: Mapping[str, np.ndarray]
+    ) -> dict[int, float]:
+        """Errors of kernels from the reference on the same inputs, by each of their nodes."""
+        known = {name: value for name, value in ours.items() if name in self._graph.running}
+
+        def errors(some: Sequence[Group]) -> dict[int, float]:
+            closed = [self._graph.closed(group, known) for group in some]
+            part = self._graph.part(closed, known, typed=self._reference.build is not None)
+            found = self._reference.run(part)
+            return {
+                node: max(error_of(known[n], found[part.outputs[n]]) for n in group.ends)
+                for group in some
+                for node in group.nodes
+            }
+
+        return _in_halves(groups, errors, lambda group, err: None)
+
+    def _errors_alone(self, groups: Sequence[Group]) -> dict[int, float]:
+        """Errors of nodes by themselves on the reference's inputs."""
+        build = self._build.of_parts()
+
+        def errors(some: Sequence[Group]) -> dict[int, float]:
+            part = self._graph.part(some, self._expected)
+            found = build.compile(part.model).run(part.inputs)
+            return {
+                group.nodes[0]: max(
+                    error_of(found[part.outputs[n]], self._expected[n]) for n in group.ends
+                )
+                for group in some
+            }
+
+        def refused(group: Group, err: Exception) -> None:
+            self._remarks[group.nodes[0]] = f"not run alone: {one_line(err, 120)}"
+
+        return _in_halves(groups, errors, refused)
+
+    def _row(
+        self,
+        number: int,
+        observed: Mapping[str, np.ndarray],
+        made: Mapping[int, float],
+        alone: Mapping[int, float],
+    ) -> NodeError:
+        node = self._graph.nodes[number]
+        kernel = self._kernels.get(number)
+        expected = {n: self._expected[n] for n in node.output if n in self._expected}
+        errors = [(error_of(observed[n], expected[n]), n) for n in expected if n in observed]
+        error, tensor = max(errors, default=(None, next(iter(expected), "")))
+        low, high = _range(list(expected.values()))
+        found = ""
+        if error is not None and error > self._tolerance:
+            found = "made here" if made.get(number, 0.0) > self._tolerance else "inherited"
+        return NodeError(
+            node.name,
+            node.op_type,
+            kernel.name if kernel else "",
+            kernel.rule if kernel else "",
+            tensor,
+            error,
+            alone.get(number),
+            made.get(number),
+            low,
+            high,
+            found,
+            self._remark(number, observed, expected, low, high),
+        )
+
+    def _remark(
+        self,
+        number: int,
+        observed: Mapping[str, np.ndarray],
+        expected: Mapping[str, np.ndarray],
+        low: float | None,
+        high: float | None,
+    ) -> str:
+        """Name what is not finite, and what float16 cannot hold."""
+        remarks = [self._remarks[number]] if number in self._remarks else []
+        if low is None or high is None or not expected:
+            return "; ".join(remarks)
+        span = f"the reference is in {low:.6g} … {high:.6g}"
+        halves = self._build.options.get("precision") in _HALVES
+        if halves and max(abs(low), abs(high)) > FLOAT16_MAX and self._is_half(number):
+            remarks.append(f"float16 overflow: {span}, float16 ends at ±{FLOAT16_MAX:g}")
+        for name, value in expected.items():
+            ours = observed.get(name)
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                what = "NaN" if np.isnan(value).any() else "infinity"
+                half = " (float16 overflow)" if value.dtype == np.float16 else ""
+                remarks.append(f"the reference itself has {what} in {name!r}{half}")
+            elif ours is not None and ours.dtype.kind == "f" and not np.isfinite(ours).all():
+                what = "NaN" if np.isnan(ours).any() else "infinity"
+                remarks.append(f"{what} in {name!r}, and {span}")
+        return "; ".join(remarks)
+
+    def _is_half(self, number: int) -> bool:
+        """Whether the deployed build has the results of a node in float16."""
+        precision = self._deployed.report.precision
+        name = self._graph.nodes[number].name
+        return precision is not None and precision.operators.get(name) == "float16"
+
+
+def _in_halves(
+    groups: Sequence[Group],
+    errors: Callable[[Sequence[Group]], dict[int, float]],
+    refused: Callable[[Group, Exception], None],
+) -> dict[int, float]:
+    """Errors of all groups; where some cannot be run, of the others."""
+    if not groups:
+        return {}
+    try:
+        return errors(groups)
+    # ONNX Runtime raises exceptions of its own, and RuntimeError.
+    except Exception as err:
+        if len(groups) == 1:
+            refused(groups[0], err)
+            return {}
+        half = len(groups) // 2
+        return {
+            **_in_halves(groups[:half], errors, refused),
+            **_in_halves(groups[half:], errors, refused),
+        }
+
+
+def _range(values: Sequence[np.ndarray]) -> tuple[float | None, float | None]:
+    numbers = [v for v in values if v.size and v.dtype.kind in "fiubV"]  # V: bfloat16
+    if not numbers:
+        return None, None
+    with np.errstate(invalid="ignore"):
+        lows = [float(np.nanmin(np.asarray(v, "float64"))) for v in numbers]
+        highs = [float(np.nanmax(np.asarray(v, "float64"))) for v in numbers]
+    return min(lows), max(highs)
+
+
+def _output(
+    name: str, deployed: np.ndarray, handed_out: np.ndarray, expected: np.ndarray | None
+) -> OutputBits:
+    error = 0.0 if expected is None else error_of(deployed, expected)
+    same = _same_bits(deployed, handed_out)
+    return OutputBits(name, error, same, 0.0 if same else error_of(handed_out, deployed))
+
+
+def _same_bits(first: np.ndarray, second: np.ndarray) -> bool:
+    return (
+        first.shape == second.shape
+        and first.dtype == second.dtype
+        and first.tobytes() == second.tobytes()
+    )

@@ -1,0 +1,48 @@
+"""Write a part of a model as files of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from tvm_edge.errors import InputError
+from tvm_edge.files import whole_file
+from tvm_edge.workflow.node_groups import Part
+
+__all__ = ["dump_part"]
+
+
+def dump_part(
+    folder: Path, name: str, part: Part, expected: Mapping[str, np.ndarray]
+) -> tuple[str, ...]:
+    """Write ``NAME.onnx``, ``NAME.inputs.npz`` and ``NAME.expected.npz``; return their paths.
+
+    Raises
+    ------
+    InputError
+        A file cannot be written.
+    """
+    stem = re.sub(r"[^\w.-]+", "_", name).strip("_") or "node"
+    outputs = {part.outputs[key]: value for key, value in expected.items()}
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix, arrays in (("inputs", part.inputs), ("expected", outputs)):
+            path = folder / f"{stem}.{suffix}.npz"
+            with whole_file(path) as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+            written.append(str(path))
+        path = folder / f"{stem}.onnx"
+        with whole_file(path) as file:
+            file.write(part.model.SerializeToString())
+        written.append(str(path))
+    except OSError as err:
+        raise InputError(
+            f"cannot write to {str(folder)!r}: {err.strerror}; choose another folder",
+            name="dump",
+            got=str(folder),
+        ) from err
+    return tuple(sorted(written))

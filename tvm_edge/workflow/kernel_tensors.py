@@ -1,0 +1,77 @@
+"""Tensors of the original graph out of the results of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tvm_edge.compiler.driver import KernelResult
+from tvm_edge.workflow.node_groups import Graph, Group
+
+__all__ = ["tensors_of_kernels"]
+
+_INT8_BIAS = 128
+
+
+def tensors_of_kernels(
+    groups: Sequence[Group],
+    graph: Graph,
+    results: Sequence[KernelResult],
+    returned: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Find the tensors at the ends of groups among the results of kernels.
+
+    Parameters
+    ----------
+    groups : sequence of Group
+        Nodes that share kernels.
+    graph : Graph
+    results : sequence of KernelResult
+    returned : mapping of str to numpy.ndarray
+        Outputs of a run, those of the model among them.
+    expected : mapping of str to numpy.ndarray
+        The reference's tensors, whose shapes and types ours are brought to.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        Of a tensor that no kernel stores there is none.
+    """
+    found = {name: returned[name] for name in graph.outputs}
+    by_node: dict[str, list[KernelResult]] = {}
+    for result in results:
+        for name in result.operators:
+            by_node.setdefault(name, []).append(result)
+    for group in groups:
+        taken: set[str] = set()
+        for end in group.ends:
+            if end in found:
+                continue
+            maker = next(n for n in group.nodes if end in graph.nodes[n].output)
+            # The last kernel of a node has its result; of several results the first that fits.
+            candidates = by_node.get(graph.nodes[maker].name, [])
+            for result in sorted(candidates, key=lambda each: -each.kernel):
+                name = result.output.name
+                value = _in_model_layout(returned[name], result.block, expected[end])
+                if name not in taken and value is not None:
+                    taken.add(name)
+                    found[end] = value
+                    break
+    return found
+
+
+def _in_model_layout(value: np.ndarray, block: int, expected: np.ndarray) -> np.ndarray | None:
+    """Bring a result of a kernel to the layout of the model, ``None`` if it is no such tensor."""
+    if block and value.ndim == expected.ndim + 1 and value.shape[-1] == block:
+        moved = np.moveaxis(value, -1, 2)
+        value = moved.reshape(value.shape[0], -1, *value.shape[2:-1])
+        value = value[:, : expected.shape[1]] if expected.ndim > 1 else value
+    if value.shape != expected.shape:
+        if value.size != expected.size or block:
+            return None
+        value = value.reshape(expected.shape)
+    if value.dtype == np.int8 and expected.dtype == np.uint8:
+        value = (value.astype("int16") + _INT8_BIAS).astype("uint8")
+    return value
