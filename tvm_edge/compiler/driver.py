@@ -65,6 +65,7 @@ def compile(
     input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
     preprocess: Mapping[str, Picture] | None = None,
+    example_inputs: Any = None,
     precision: str = "float32",
     precision_exceptions: Sequence[str] = (),
     fallback: str | Sequence[str] = "auto",
@@ -79,7 +80,8 @@ def compile(
 
     Parameters
     ----------
-    model : path, bytes, onnx.ModelProto, tvm.IRModule, ``"zoo:NAME"``, or dict
+    model : path, bytes, onnx.ModelProto, tvm.IRModule, PyTorch model, ``"zoo:NAME"``, or dict
+        A ``torch.nn.Module`` needs `example_inputs`; a ``torch.export.ExportedProgram`` does not.
         A dict of names to any of the others makes one artifact. Its inputs, outputs and operators
         are called ``"name/…"``; ``run(inputs, models=[…])`` runs some of the models. With
         `parallel_fusion` kernels of different models share launches where all run together.
@@ -99,6 +101,9 @@ def compile(
     preprocess : mapping of str to Picture, optional
         Inputs that are pictures: resizing, layout, order of channels, mean and scale become part of
         the model (:class:`tvm_edge.Picture`). ONNX models only.
+    example_inputs : tuple, mapping or tensor, optional
+        Arguments of a ``torch.nn.Module``'s ``forward``, whose shapes the inputs get. A
+        ``torch.export.ExportedProgram`` has its own.
     precision : {"float32", "tf32", "float16", "mixed"}
         ``"tf32"`` lets convolutions and matrix products round their operands to 10 bits of
         mantissa, for the tensor cores of NVIDIA's GPUs (``target="cuda"``, Ampere or newer).
@@ -164,6 +169,7 @@ def compile(
         input_shapes=input_shapes,
         input_values=input_values,
         preprocess=preprocess,
+        example_inputs=example_inputs,
         precision=precision,
         precision_exceptions=precision_exceptions,
         fallback=fallback,
@@ -408,6 +414,7 @@ def analyze(
     input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
     preprocess: Mapping[str, Picture] | None = None,
+    example_inputs: Any = None,
     fallback: str | Sequence[str] = "auto",
     parallel_fusion: str | bool = "auto",
     memory_budget: int | str | None = None,
@@ -420,8 +427,8 @@ def analyze(
 
     Parameters
     ----------
-    model, target, host, input_shapes, input_values, preprocess, fallback, parallel_fusion, \
-memory_budget, tuning_logs
+    model, target, host, input_shapes, input_values, preprocess, example_inputs, fallback, \
+parallel_fusion, memory_budget, tuning_logs
         As for :func:`compile`.
 
     Returns
@@ -437,6 +444,7 @@ memory_budget, tuning_logs
         input_shapes=input_shapes,
         input_values=input_values,
         preprocess=preprocess,
+        example_inputs=example_inputs,
         fallback=fallback,
         parallel_fusion=parallel_fusion,
         memory_budget=memory_budget,
@@ -446,6 +454,8 @@ memory_budget, tuning_logs
     try:
         return lowered(model, target, options).report
     except UnsupportedOperatorError as err:
+        if example_inputs is not None:
+            raise  # the survey is of files
         survey = survey_model(model, GivenInputs.of(input_shapes, input_values, preprocess), err)
     resolved = resolve_target(target, host)
     placements = describe_unplaced(survey)
