@@ -52,8 +52,8 @@ ERRORS = {
 SIGNATURES = {
     "compile": "(model, target, *, host=None, input_shapes=None, input_values=None, "
     "preprocess=None, example_inputs=None, precision='float32', precision_exceptions=(), "
-    "fallback='auto', parallel_fusion='auto', memory_budget=None, tuning_logs=None, num_threads=None, "
-    "cpus=None, progress=None)",
+    "fallback='auto', parallel_fusion='auto', memory_budget=None, tuning_logs=None, "
+    "num_threads=None, cpus=None, progress=None)",
     "load": "(path, *, device=None, num_threads=None, cpus=None, copy=False, remote=None)",
     "connect": "(address, key=None, *, timeout=30.0, request_timeout=300.0, token_file=None)",
     "analyze": "(model, target, *, host=None, input_shapes=None, input_values=None, "

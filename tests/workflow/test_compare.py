@@ -16,7 +16,7 @@ from tests.workflow.networks import network
 from tvm_edge import InputError, MissingDependencyError
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.pipeline import OPTIONAL
-from tvm_edge.workflow import compare
+from tvm_edge.workflow import compare, quantize
 from tvm_edge.workflow.comparison import error_of
 
 
@@ -60,6 +60,16 @@ def test_names_a_kernel_of_mobilenet(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compare("zoo:mobilenet_v2", "llvm", tuning_logs=False)
     assert found.culprit is not None and found.culprit.rule == "window_blocked"
     assert found.culprit.node == "stage2/block0/depthwise/relu6"
+
+
+def test_a_quantised_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = [{"x": random_input((1, 3, 48, 48), seed)} for seed in range(4)]
+    model = quantize(network(), data).model
+    right = compare(model, "llvm", tuning_logs=False, inputs=data[0])
+    assert right.within and right.tolerance == 0.1
+    rows = [node for node in right.nodes if node.op_type == "QuantizeLinear" and node.kernel]
+    assert rows and all(node.error is not None and node.error < 0.05 for node in rows)
+    assert "conv2d_int8" in {node.rule for node in rows} or "int8" in str(rows)
 
 
 def test_names_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ from tvm_edge.workflow.references import ONNX_RUNTIME, Build, Reference, tensors
 __all__ = ["compare"]
 
 _TOLERANCES = {"float32": 1e-4, "tf32": 1e-2, "mixed": 2e-2, "float16": 2e-2}
+_INT8_TOLERANCE = 0.1  # of a quantised model: steps of 8 bits that go the other way add up
 _HALVES = ("float16", "mixed")
 
 
@@ -67,7 +68,7 @@ def compare(
         As of :func:`tvm_edge.compile`, of a reference that is a target.
     tolerance : float, optional
         Largest difference relative to the largest value of a tensor. Default 1e-4, with
-        ``precision="tf32"`` 1e-2, with ``"mixed"`` and ``"float16"`` 2e-2.
+        ``precision="tf32"`` 1e-2, with ``"mixed"`` and ``"float16"`` 2e-2, of quantised models 0.1.
     bisect_passes : bool
         Compile again without one pass at a time, where there is an error, and say without which it
         is gone.
@@ -101,7 +102,7 @@ def compare(
         beside = {**_shared(options), **(reference_options or {})}
         reference = Build(reference, beside)
     found = tensors_of(graph, given, reference)
-    work = _Comparing(graph, build, deployed, given, found, _tolerance(tolerance, options))
+    work = _Comparing(graph, build, deployed, given, found, _tolerance(tolerance, options, graph))
     comparison = work.run()
     if bisect_passes and not _fine(comparison):
         comparison = replace(comparison, passes=work.trials(comparison))
@@ -125,8 +126,10 @@ def _shared(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in kept if name in options}
 
 
-def _tolerance(tolerance: float | None, options: Mapping[str, Any]) -> float:
+def _tolerance(tolerance: float | None, options: Mapping[str, Any], graph: Graph) -> float:
     if tolerance is None:
+        if any(node.op_type == "QuantizeLinear" for node in graph.nodes):
+            return _INT8_TOLERANCE
         return _TOLERANCES.get(options.get("precision", "float32"), 1e-4)
     if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
         raise InputError(
@@ -170,7 +173,7 @@ class _Comparing:
         observing, results = self._build.compile_handing_out(self._graph.proto)
         returned = observing.run(self._inputs)
         observed = tensors_of_kernels(self._groups, self._graph, results, returned, expected)
-        made = self._errors_made(self._groups, {**self._inputs, **observed})
+        made = self._errors_made(self._stored(observed), {**self._inputs, **observed})
         alone = self._errors_alone(self._comparable(self._graph.singles()))
         nodes = tuple(
             self._row(number, observed, made, alone) for number in range(len(self._graph.nodes))
@@ -275,6 +278,24 @@ class _Comparing:
             if ends:
                 kept.append(Group(group.nodes, ends))
         return kept
+
+    def _stored(self, observed: Mapping[str, np.ndarray]) -> list[Group]:
+        """Groups with those of their ends that are stored, and QuantizeLinear after them."""
+        groups = []
+        for group in self._groups:
+            ends = tuple(name for name in group.ends if name in observed)
+            if ends:
+                groups.append(Group(group.nodes, ends))
+        for number, node in enumerate(self._graph.nodes):
+            if node.op_type == "QuantizeLinear" and node.output[0] in observed:
+                groups.append(Group((number,), (node.output[0],)))
+                maker = self._graph.producer(node.input[0])
+                if maker in self._kernels:
+                    self._kernels.setdefault(number, self._kernels[maker])
+                if maker in self._of_node:
+                    members = (*self._of_node[maker].nodes, number)
+                    self._of_node[number] = self._graph.group(members)
+        return groups
 
     def _errors_made(
         self, groups: Sequence[Group], ours: Mapping[str, np.ndarray]

@@ -54,12 +54,31 @@ def tensors_of_kernels(
             candidates = by_node.get(graph.nodes[maker].name, [])
             for result in sorted(candidates, key=lambda each: -each.kernel):
                 name = result.output.name
-                value = _in_model_layout(returned[name], result.block, expected[end])
-                if name not in taken and value is not None:
+                if name in taken:
+                    continue
+                tensor = end
+                if _is_int8(returned[name]) and expected[end].dtype.kind == "f":
+                    tensor = _quantized(graph, end)  # its QuantizeLinear is in the kernel too
+                if tensor not in expected:
+                    continue
+                value = _in_model_layout(returned[name], result.block, expected[tensor])
+                if value is not None:
                     taken.add(name)
-                    found[end] = value
+                    found[tensor] = value
                     break
     return found
+
+
+def _is_int8(value: np.ndarray) -> bool:
+    return value.dtype in (np.int8, np.uint8)
+
+
+def _quantized(graph: Graph, tensor: str) -> str:
+    """The tensor of bytes that is made of one of floats, empty if there is none."""
+    for node in graph.nodes:
+        if node.op_type == "QuantizeLinear" and node.input[0] == tensor:
+            return str(node.output[0])
+    return ""
 
 
 def _in_model_layout(value: np.ndarray, block: int, expected: np.ndarray) -> np.ndarray | None:
@@ -72,6 +91,8 @@ def _in_model_layout(value: np.ndarray, block: int, expected: np.ndarray) -> np.
         if value.size != expected.size or block:
             return None
         value = value.reshape(expected.shape)
+    if (value.dtype.kind in "iu") != (expected.dtype.kind in "iu"):
+        return None
     if value.dtype == np.int8 and expected.dtype == np.uint8:
         value = (value.astype("int16") + _INT8_BIAS).astype("uint8")
     return value
