@@ -280,21 +280,24 @@ class _Comparing:
         return kept
 
     def _stored(self, observed: Mapping[str, np.ndarray]) -> list[Group]:
-        """Groups with those of their ends that are stored, and QuantizeLinear after them."""
+        """Groups with those of their ends that are stored, and what rounds after them."""
         groups = []
         for group in self._groups:
             ends = tuple(name for name in group.ends if name in observed)
             if ends:
                 groups.append(Group(group.nodes, ends))
         for number, node in enumerate(self._graph.nodes):
-            if node.op_type == "QuantizeLinear" and node.output[0] in observed:
+            rounds = node.op_type in ("QuantizeLinear", "DequantizeLinear")
+            if rounds and node.output[0] in observed and number not in self._kernels:
                 groups.append(Group((number,), (node.output[0],)))
                 maker = self._graph.producer(node.input[0])
+                if node.op_type == "DequantizeLinear":
+                    maker = self._graph.producer(self._graph.nodes[maker].input[0])
                 if maker in self._kernels:
-                    self._kernels.setdefault(number, self._kernels[maker])
+                    self._kernels[number] = self._kernels[maker]
                 if maker in self._of_node:
-                    members = (*self._of_node[maker].nodes, number)
-                    self._of_node[number] = self._graph.group(members)
+                    closed = self._graph.closed(Group((number,), (node.output[0],)), observed)
+                    self._of_node[number] = closed
         return groups
 
     def _errors_made(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tvm_edge.compiler.driver import KernelResult
 from tvm_edge.workflow.node_groups import Graph, Group
+
+if TYPE_CHECKING:
+    import onnx
 
 __all__ = ["tensors_of_kernels"]
 
@@ -57,8 +61,13 @@ def tensors_of_kernels(
                 if name in taken:
                     continue
                 tensor = end
-                if _is_int8(returned[name]) and expected[end].dtype.kind == "f":
-                    tensor = _quantized(graph, end)  # its QuantizeLinear is in the kernel too
+                rounding = _reader(graph, end, "QuantizeLinear")
+                if rounding is not None and rounding.name not in by_node:
+                    # The kernel rounds too, and may go back to floats.
+                    tensor = rounding.output[0]
+                    back = _reader(graph, tensor, "DequantizeLinear")
+                    if not _is_int8(returned[name]):
+                        tensor = "" if back is None else back.output[0]
                 if tensor not in expected:
                     continue
                 value = _in_model_layout(returned[name], result.block, expected[tensor])
@@ -73,12 +82,10 @@ def _is_int8(value: np.ndarray) -> bool:
     return value.dtype in (np.int8, np.uint8)
 
 
-def _quantized(graph: Graph, tensor: str) -> str:
-    """The tensor of bytes that is made of one of floats, empty if there is none."""
-    for node in graph.nodes:
-        if node.op_type == "QuantizeLinear" and node.input[0] == tensor:
-            return str(node.output[0])
-    return ""
+def _reader(graph: Graph, tensor: str, operator: str) -> onnx.NodeProto | None:
+    """The node of a type whose data is a tensor."""
+    nodes = (n for n in graph.nodes if n.op_type == operator and n.input[0] == tensor)
+    return next(nodes, None)
 
 
 def _in_model_layout(value: np.ndarray, block: int, expected: np.ndarray) -> np.ndarray | None:
