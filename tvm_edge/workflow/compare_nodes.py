@@ -10,7 +10,7 @@ reference's tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ from tvm_edge.workflow.comparison import (
     FLOAT16_MAX,
     Comparison,
     NodeError,
-    OutputBits,
     error_of,
 )
 from tvm_edge.workflow.dump_part import dump_part
+from tvm_edge.workflow.group_errors import in_halves, output_bits, value_range
 from tvm_edge.workflow.kernel_tensors import tensors_of_kernels
 from tvm_edge.workflow.node_groups import Graph, Group, with_outputs
 from tvm_edge.workflow.references import ONNX_RUNTIME, Build, Reference, tensors_of
@@ -179,7 +179,7 @@ class _Comparing:
             self._row(number, observed, made, alone) for number in range(len(self._graph.nodes))
         )
         outputs = tuple(
-            _output(name, final[name], returned[name], expected.get(name))
+            output_bits(name, final[name], returned[name], expected.get(name))
             for name in self._graph.outputs
         )
         missing: tuple[str, ...] = ()
@@ -316,7 +316,7 @@ class _Comparing:
                 for node in group.nodes
             }
 
-        return _in_halves(groups, errors, lambda group, err: None)
+        return in_halves(groups, errors, lambda group, err: None)
 
     def _errors_alone(self, groups: Sequence[Group]) -> dict[int, float]:
         """Errors of nodes by themselves on the reference's inputs."""
@@ -335,7 +335,7 @@ class _Comparing:
         def refused(group: Group, err: Exception) -> None:
             self._remarks[group.nodes[0]] = f"not run alone: {one_line(err, 120)}"
 
-        return _in_halves(groups, errors, refused)
+        return in_halves(groups, errors, refused)
 
     def _row(
         self,
@@ -349,7 +349,7 @@ class _Comparing:
         expected = {n: self._expected[n] for n in node.output if n in self._expected}
         errors = [(error_of(observed[n], expected[n]), n) for n in expected if n in observed]
         error, tensor = max(errors, default=(None, next(iter(expected), "")))
-        low, high = _range(list(expected.values()))
+        low, high = value_range(list(expected.values()))
         found = ""
         if error is not None and error > self._tolerance:
             found = "made here" if made.get(number, 0.0) > self._tolerance else "inherited"
@@ -400,51 +400,3 @@ class _Comparing:
         precision = self._deployed.report.precision
         name = self._graph.nodes[number].name
         return precision is not None and precision.operators.get(name) == "float16"
-
-
-def _in_halves(
-    groups: Sequence[Group],
-    errors: Callable[[Sequence[Group]], dict[int, float]],
-    refused: Callable[[Group, Exception], None],
-) -> dict[int, float]:
-    """Errors of all groups; where some cannot be run, of the others."""
-    if not groups:
-        return {}
-    try:
-        return errors(groups)
-    # ONNX Runtime raises exceptions of its own, and RuntimeError.
-    except Exception as err:
-        if len(groups) == 1:
-            refused(groups[0], err)
-            return {}
-        half = len(groups) // 2
-        return {
-            **_in_halves(groups[:half], errors, refused),
-            **_in_halves(groups[half:], errors, refused),
-        }
-
-
-def _range(values: Sequence[np.ndarray]) -> tuple[float | None, float | None]:
-    numbers = [v for v in values if v.size and v.dtype.kind in "fiubV"]  # V: bfloat16
-    if not numbers:
-        return None, None
-    with np.errstate(invalid="ignore"):
-        lows = [float(np.nanmin(np.asarray(v, "float64"))) for v in numbers]
-        highs = [float(np.nanmax(np.asarray(v, "float64"))) for v in numbers]
-    return min(lows), max(highs)
-
-
-def _output(
-    name: str, deployed: np.ndarray, handed_out: np.ndarray, expected: np.ndarray | None
-) -> OutputBits:
-    error = 0.0 if expected is None else error_of(deployed, expected)
-    same = _same_bits(deployed, handed_out)
-    return OutputBits(name, error, same, 0.0 if same else error_of(handed_out, deployed))
-
-
-def _same_bits(first: np.ndarray, second: np.ndarray) -> bool:
-    return (
-        first.shape == second.shape
-        and first.dtype == second.dtype
-        and first.tobytes() == second.tobytes()
-    )

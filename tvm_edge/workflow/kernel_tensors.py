@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tvm_edge.compiler.driver import KernelResult
+from tvm_edge.compiler.handing_out import KernelResult
 from tvm_edge.workflow.node_groups import Graph, Group
 
 if TYPE_CHECKING:
