@@ -37,7 +37,10 @@ def main() -> None:
     if any(device.target == "opencl" for device in tvm_edge.devices()):
         targets.append("opencl")
     else:
-        print("no OpenCL device here: on the CPU alone (tvm-edge doctor says why)")
+        print(
+            "no OpenCL device here, so no GPU path: sudo apt-get install pocl-opencl-icd gives one "
+            "that runs on any CPU (tvm-edge doctor says more)"
+        )
     results = {target: detect(target, inputs, folder) for target in targets}
 
     found = results["llvm"]

@@ -51,14 +51,14 @@ ERRORS = {
 }
 SIGNATURES = {
     "compile": "(model, target, *, host=None, input_shapes=None, input_values=None, "
-    "preprocess=None, precision='float32', precision_exceptions=(), fallback='auto', "
-    "parallel_fusion='auto', memory_budget=None, tuning_logs=None, num_threads=None, "
-    "cpus=None, progress=None)",
+    "preprocess=None, example_inputs=None, precision='float32', precision_exceptions=(), "
+    "fallback='auto', parallel_fusion='auto', memory_budget=None, tuning_logs=None, "
+    "num_threads=None, cpus=None, progress=None)",
     "load": "(path, *, device=None, num_threads=None, cpus=None, copy=False, remote=None)",
     "connect": "(address, key=None, *, timeout=30.0, request_timeout=300.0, token_file=None)",
     "analyze": "(model, target, *, host=None, input_shapes=None, input_values=None, "
-    "preprocess=None, fallback='auto', parallel_fusion='auto', memory_budget=None, "
-    "tuning_logs=None)",
+    "preprocess=None, example_inputs=None, fallback='auto', parallel_fusion='auto', "
+    "memory_budget=None, tuning_logs=None)",
     "tune": "(model, target='llvm', *, trials=None, time_budget=None, level='normal', host=None, "
     "input_shapes=None, input_values=None, precision='float32', tracker=None, key=None, "
     "tuning_logs=None, resume=False, seed=0, callbacks=(), graph=False, parallel_fusion=False)",

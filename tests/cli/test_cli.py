@@ -16,7 +16,18 @@ import tvm_edge
 from tests.cli.conftest import Files, Invoke
 from tests.onnx_models import conv_relu, make_model
 
-COMMANDS = ("compile", "run", "bench", "profile", "analyze", "compare", "tune", "devices", "doctor")
+COMMANDS = (
+    "compile",
+    "run",
+    "bench",
+    "profile",
+    "analyze",
+    "compare",
+    "quantize",
+    "tune",
+    "devices",
+    "doctor",
+)
 
 
 def test_help_lists_the_commands(invoke: Invoke) -> None:

@@ -165,13 +165,26 @@ def _three_reductions() -> onnx.ModelProto:
             "opencl 2/3 operators, 3 partitions, 1 copy, 16 KiB, 1 crossing in shared memory; "
             "CPU: Softmax ×1",
         ),
-        ("mali-g76", ["Softmax"], "llvm 3/3 operators, 1 partition, 0 copies; CPU: Softmax ×3"),
+        (
+            "mali-g76",
+            ["Softmax"],
+            "llvm 3/3 operators, 1 partition, 0 copies; nothing runs on opencl, all on the CPU",
+        ),
     ],
 )
 def test_the_line_that_compile_prints(target: str, fallback: str | list[str], line: str) -> None:
     report = tvm_edge.analyze(_three_reductions(), target, fallback=fallback)
     assert report.placement_line() == line
     assert line in " ".join(report.summary().split())  # a page is 100 columns wide
+
+
+def test_the_line_says_that_everything_left_the_device_by_cost(gpu: str) -> None:
+    report = tvm_edge.analyze("zoo:shapes_ssd", gpu, tuning_logs=False)
+    left = all(p.device == "llvm" for p in report.placements if p.device)
+    said = "nothing runs on" in report.placement_line()
+    assert said == left
+    if left:
+        assert "faster by cost (fallback='list' keeps them there)" in report.placement_line()
 
 
 def test_bytes_that_depend_on_data_are_not_called_none(detector: onnx.ModelProto) -> None:

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import tvm_edge
+from tests.frontend.picture_network import network
 from tests.onnx_models import conv_relu, make_model
 from tvm_edge import InputError, Picture
 
@@ -17,17 +18,6 @@ Array = np.ndarray
 
 # Levels of a picture from 0 to 255: float32 interpolates.
 EXACT = 1e-3
-
-
-def network(
-    height: int, width: int, *, last: bool = False, dtype: int = TensorProto.FLOAT, opset: int = 18
-) -> onnx.ModelProto:
-    """A network that returns its input."""
-    shape = (1, height, width, 3) if last else (1, 3, height, width)
-    nodes = [helper.make_node("Identity", ["data"], ["y"], name="same")]
-    return make_model(
-        nodes, {"data": shape}, ["y"], dtypes={"data": dtype, "y": dtype}, opset=opset
-    )
 
 
 def seen(model: onnx.ModelProto, picture: Picture, data: Array) -> Array:

@@ -12,51 +12,12 @@ from onnx import TensorProto, helper
 
 from tests.onnx_models import conv_relu, make_model, random_input, reference, relative_error
 from tests.workflow import faults
+from tests.workflow.networks import network
 from tvm_edge import InputError, MissingDependencyError
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.pipeline import OPTIONAL
-from tvm_edge.workflow import compare
+from tvm_edge.workflow import compare, quantize
 from tvm_edge.workflow.comparison import error_of
-
-
-def network(scale: float = 1.0) -> onnx.ModelProto:
-    """A convolution, a depthwise and a pointwise one, each with an activation, and logits."""
-    random = np.random.default_rng(1)
-
-    def weight(*shape: int) -> np.ndarray:
-        value: np.ndarray = random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
-        return value.astype("float32")
-
-    ones = np.ones(64, "float32")
-    return make_model(
-        [
-            helper.make_node("Conv", ["x", "w0"], ["c0"], name="stem", pads=[1] * 4),
-            helper.make_node(
-                "BatchNormalization", ["c0", "s", "s", "m", "s"], ["n0"], name="stem/bn"
-            ),
-            helper.make_node("Relu", ["n0"], ["r0"], name="stem/relu"),
-            helper.make_node("Mul", ["r0", "k"], ["l0"], name="louder"),
-            helper.make_node("Conv", ["l0", "w1"], ["c1"], name="depth", pads=[1] * 4, group=64),
-            helper.make_node("Relu", ["c1"], ["r1"], name="depth/relu"),
-            helper.make_node("Conv", ["r1", "w2"], ["c2"], name="point"),
-            helper.make_node("Add", ["c2", "l0"], ["a2"], name="residual"),
-            helper.make_node("Relu", ["a2"], ["r2"], name="point/relu"),
-            helper.make_node("GlobalAveragePool", ["r2"], ["p"], name="pool"),
-            helper.make_node("Flatten", ["p"], ["f"], name="flatten"),
-            helper.make_node("Gemm", ["f", "w3"], ["y"], name="logits", transB=1),
-        ],
-        {"x": (1, 3, 48, 48)},
-        ["y"],
-        {
-            "w0": weight(64, 3, 3, 3),
-            "s": ones,
-            "m": ones * 0,
-            "k": np.full((64, 1, 1), scale, "float32"),
-            "w1": weight(64, 1, 3, 3),
-            "w2": weight(64, 64, 1, 1),
-            "w3": weight(5, 64),
-        },
-    )
 
 
 def test_a_right_model_is_within(tmp_path: Path) -> None:
@@ -99,6 +60,16 @@ def test_names_a_kernel_of_mobilenet(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compare("zoo:mobilenet_v2", "llvm", tuning_logs=False)
     assert found.culprit is not None and found.culprit.rule == "window_blocked"
     assert found.culprit.node == "stage2/block0/depthwise/relu6"
+
+
+def test_a_quantised_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = [{"x": random_input((1, 3, 48, 48), seed)} for seed in range(4)]
+    model = quantize(network(), data).model
+    right = compare(model, "llvm", tuning_logs=False, inputs=data[0])
+    assert right.within and right.tolerance == 0.1
+    rows = [node for node in right.nodes if node.op_type == "QuantizeLinear" and node.kernel]
+    assert rows and all(node.error is not None and node.error < 0.05 for node in rows)
+    assert "conv2d_int8" in {node.rule for node in rows} or "int8" in str(rows)
 
 
 def test_names_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:

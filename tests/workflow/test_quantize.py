@@ -12,7 +12,7 @@ from onnx import helper
 
 import tvm_edge
 from tests.onnx_models import make_model
-from tests.workflow.test_compare import network
+from tests.workflow.networks import network
 from tvm_edge import InputError, InvalidModelError, Picture
 from tvm_edge.workflow import quantize
 from tvm_edge.zoo import shapes

@@ -46,7 +46,7 @@ def test_without_the_tool_the_pip_command_is_named(
     for name in [name for name in sys.modules if name.split(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(MissingDependencyError, match=rf"'{missing}'.*'tvm-edge\[bench\]'"):
+    with pytest.raises(MissingDependencyError, match=rf"'{missing}'.*'tvm-edge\[compare\]'"):
         zoo.save(NAMES[1], tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
 

@@ -9,6 +9,9 @@ import click
 
 from tvm_edge.cli import loading, options, printing
 from tvm_edge.cli.busy import busy_processes
+from tvm_edge.cli.throughput import Throughput, measure_throughput
+from tvm_edge.files import temporary_folder
+from tvm_edge.host import allowed_cpus, physical_cores
 
 
 @click.command("bench")
@@ -22,6 +25,25 @@ from tvm_edge.cli.busy import busy_processes
     metavar="N",
     help="Measure again beside N busy processes on the same CPUs.",
 )
+@click.option(
+    "--mode",
+    type=click.Choice(["latency", "throughput"]),
+    default="latency",
+    show_default=True,
+    help="One run after the other, or several copies of the model at once on this CPU.",
+)
+@click.option(
+    "--streams",
+    type=click.IntRange(min=1),
+    help="Of throughput: copies; default one for each core.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="Of throughput: how long.",
+)
 @options.opened_model_options
 @options.json_option
 def bench_command(
@@ -29,11 +51,25 @@ def bench_command(
     repeat: int,
     warmup: int,
     load: int,
+    mode: str,
+    streams: int | None,
+    seconds: float,
     only: list[str] | None,
     as_json: bool,
     **opening: Any,
 ) -> None:
-    """Measure the latency of MODEL (an ONNX file, zoo:NAME, or an artifact), here or on a board."""
+    """Measure MODEL (an ONNX file, zoo:NAME, or an artifact), here or on a board.
+
+    A batch is a shape of the input: --input-shapes data:8,3,224,224.
+    """
+    if mode == "throughput":
+        if load or opening["rpc_tracker"] or opening["rpc_key"]:
+            raise click.UsageError("--mode throughput is of this machine, and without --load.")
+        rate = _throughput(model, only, opening, streams=streams, seconds=seconds, warmup=warmup)
+        printing.emit(as_json, rate.to_dict(), str(rate))
+        return
+    if streams:
+        raise click.UsageError("--streams is of --mode throughput.")
     if load and (opening["rpc_tracker"] or opening["rpc_key"]):
         raise click.UsageError(
             "--load makes this machine busy, not a board; leave out one of them."
@@ -52,6 +88,22 @@ def bench_command(
             loaded = opened.benchmark(**how)
     found = {"idle": result.to_dict(), "loaded": loaded.to_dict(), "load": load}
     printing.emit(as_json, found, f"idle:   {result}\nloaded: {loaded}, {load} busy processes")
+
+
+def _throughput(
+    model: str, only: list[str] | None, opening: dict[str, Any], **how: Any
+) -> Throughput:
+    """Compile a model to an artifact if it is none, and run copies of it."""
+    cpus = opening["cpus"] or allowed_cpus()
+    cores = opening["num_threads"] or physical_cores(cpus)
+    with temporary_folder("throughput") as folder:
+        artifact = Path(model)
+        if artifact.suffix != ".tvme":
+            artifact = folder / "model.tvme"
+            with loading.opened_model(model, **opening) as opened:
+                opened.export(artifact)
+        with printing.progress(f"measuring {model}"):
+            return measure_throughput(artifact, cpus=cpus, cores=cores, models=only, **how)
 
 
 @click.command("profile")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tvm_edge.cli.pictures import EXAMPLE, parse_pictures
 from tvm_edge.report.dims import Dim, parse_dim
 
 __all__ = [
@@ -154,55 +155,12 @@ input_values_option = click.option(
 """``--input-values NAME:VALUES``, repeatable."""
 
 
-_PICTURE = "data:size=720x1280,color=BGR->RGB,resize=letterbox,std=255"
-
-
-def _parse_pictures(
-    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
-) -> dict[str, Any] | None:
-    """Pictures by input: ``NAME:KEY=VALUE,…``; numbers of channels are written ``a/b/c``."""
-    if not values:
-        return None
-    from tvm_edge.frontend.picture import Picture
-
-    pictures = {}
-    for value in values:
-        name, colon, text = value.rpartition(":")
-        fields: dict[str, Any] = {}
-        for part in text.split(","):
-            key, equals, word = (each.strip() for each in part.partition("="))
-            if not (colon and name and equals) or key not in Picture.__dataclass_fields__:
-                raise click.BadParameter(
-                    f"{part!r} of {value!r} is not KEY=VALUE of a picture (for example "
-                    f"{_PICTURE}); keys: {', '.join(Picture.__dataclass_fields__)}"
-                )
-            fields[key] = _picture_value(key, word)
-        pictures[name] = Picture(**fields)
-    return pictures
-
-
-def _picture_value(key: str, word: str) -> Any:
-    try:
-        if key == "size" or (key == "crop" and "x" in word):
-            return tuple(int(length) for length in word.split("x"))
-        if key == "crop":
-            return int(word)
-        if key in ("mean", "std", "fill"):
-            numbers = [float(number) for number in word.split("/")]
-            return numbers if len(numbers) > 1 else numbers[0]
-    except ValueError as err:
-        raise click.BadParameter(f"{key}={word} is not possible: {err}") from err
-    if key == "antialias":
-        return word in ("1", "true", "yes", "on")
-    return word
-
-
 preprocess_option = click.option(
     "--preprocess",
     multiple=True,
-    callback=_parse_pictures,
+    callback=parse_pictures,
     metavar="NAME:KEY=VALUE,…",
-    help=f"An input that is a picture, prepared in the model: {_PICTURE}. Numbers for each channel "
+    help=f"An input that is a picture, prepared in the model: {EXAMPLE}. Numbers for each channel "
     "are mean=123.7/116.3/103.5. Repeatable.",
 )
 """``--preprocess``, repeatable."""

@@ -311,7 +311,13 @@ def begin(model: Any, target: Any, options: Options, **decided: Any) -> Compilat
         resolved = resolve_target(target, options.host)
         check_precision(options.precision, resolved)
     with clock("import"):
-        imported = load_model(model, options.input_shapes, options.input_values, options.preprocess)
+        imported = load_model(
+            model,
+            options.input_shapes,
+            options.input_values,
+            options.preprocess,
+            options.example_inputs,
+        )
     clock.report("import", 1, 1)
     begun = Compilation(
         imported,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -31,25 +31,24 @@ from tvm_edge.errors import (
     near_matches,
 )
 from tvm_edge.frontend import GivenInputs, GivenLength, Picture, survey_model
-from tvm_edge.frontend.specs import spec_of
 from tvm_edge.hardware import ResolvedTarget, resolve_target
 from tvm_edge.interrupts import hold_interrupts, raise_pending_interrupt
 from tvm_edge.lowering.deep_stack import on_deep_stack
 from tvm_edge.memory.budget import parse_budget
 from tvm_edge.memory.plans import AS_IS, Plan
 from tvm_edge.relay_passes.solvers.layout_graph import LayoutPlan
-from tvm_edge.report import CompileReport, Launches, TensorSpec
+from tvm_edge.report import CompileReport, Launches
 from tvm_edge.runtime import CompiledModel, DevicePlan, ModelInfo
 from tvm_edge.runtime.threads import Threads, resolve_threads
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
 
 __all__ = [
-    "KernelResult",
     "analyze",
+    "built",
     "compile",
-    "compile_handing_out",
     "compile_with",
+    "decided_fields",
     "lowered",
     "unmerged_kernels",
 ]
@@ -65,6 +64,7 @@ def compile(
     input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
     preprocess: Mapping[str, Picture] | None = None,
+    example_inputs: Any = None,
     precision: str = "float32",
     precision_exceptions: Sequence[str] = (),
     fallback: str | Sequence[str] = "auto",
@@ -79,7 +79,8 @@ def compile(
 
     Parameters
     ----------
-    model : path, bytes, onnx.ModelProto, tvm.IRModule, ``"zoo:NAME"``, or dict
+    model : path, bytes, onnx.ModelProto, tvm.IRModule, PyTorch model, ``"zoo:NAME"``, or dict
+        A ``torch.nn.Module`` needs `example_inputs`; a ``torch.export.ExportedProgram`` does not.
         A dict of names to any of the others makes one artifact. Its inputs, outputs and operators
         are called ``"name/…"``; ``run(inputs, models=[…])`` runs some of the models. With
         `parallel_fusion` kernels of different models share launches where all run together.
@@ -99,6 +100,9 @@ def compile(
     preprocess : mapping of str to Picture, optional
         Inputs that are pictures: resizing, layout, order of channels, mean and scale become part of
         the model (:class:`tvm_edge.Picture`). ONNX models only.
+    example_inputs : tuple, mapping or tensor, optional
+        Arguments of a ``torch.nn.Module``'s ``forward``, whose shapes the inputs get. A
+        ``torch.export.ExportedProgram`` has its own.
     precision : {"float32", "tf32", "float16", "mixed"}
         ``"tf32"`` lets convolutions and matrix products round their operands to 10 bits of
         mantissa, for the tensor cores of NVIDIA's GPUs (``target="cuda"``, Ampere or newer).
@@ -164,6 +168,7 @@ def compile(
         input_shapes=input_shapes,
         input_values=input_values,
         preprocess=preprocess,
+        example_inputs=example_inputs,
         precision=precision,
         precision_exceptions=precision_exceptions,
         fallback=fallback,
@@ -224,47 +229,11 @@ def compile_with(
         model,
         target,
         Options(**options),
-        **_decided(configs, layout_plan, weight_window, conv_window, way, without),
+        **decided_fields(configs, layout_plan, weight_window, conv_window, way, without),
     )
 
 
-@hold_interrupts()
-def compile_handing_out(
-    model: Any,
-    target: str | dict[str, Any] | tvm.target.Target,
-    *,
-    way: Plan = AS_IS,
-    without: Collection[str] = (),
-    **options: Any,
-) -> tuple[CompiledModel, tuple[KernelResult, ...]]:
-    """:func:`compile_with`, where the result of every kernel is an output after the model's own.
-
-    The kernels are those of the build without them.
-
-    Returns
-    -------
-    CompiledModel
-    tuple of KernelResult
-    """
-    decided = _decided({}, None, None, None, way, without)
-    threads = resolve_threads(options.get("num_threads"), options.get("cpus"))
-    done = lowered(model, target, Options(**options), hands_out=True, **decided)
-    nodes, kernels = done.imported.nodes, done.kernels
-    results = tuple(
-        KernelResult(
-            spec_of(f"kernel {handed.kernel}/{handed.field}", handed.type),
-            handed.kernel,
-            tuple(nodes[index].name for index in kernels[handed.kernel].nodes),
-            kernels[handed.kernel].block,
-        )
-        for handed in done.handed_out
-    )
-    outputs = (*done.imported.outputs, *(result.output for result in results))
-    imported = replace(done.imported, outputs=outputs)
-    return _built(replace(done, imported=imported), threads), results
-
-
-def _decided(
+def decided_fields(
     configs: Mapping[ConvWorkload, ConvConfig],
     layout_plan: LayoutPlan | Literal[False] | None,
     weight_window: int | None,
@@ -292,27 +261,6 @@ def _decided(
         "plan": way,
         "without": frozenset(without),
     }
-
-
-@dataclass(frozen=True)
-class KernelResult:
-    """An output that is the result of a kernel.
-
-    Attributes
-    ----------
-    output : TensorSpec
-    kernel : int
-        Kernels are numbered in execution order.
-    operators : tuple of str
-        The nodes of the model that it computes.
-    block : int
-        Channels of a block of it, 0 for one that is not stored in blocks.
-    """
-
-    output: TensorSpec
-    kernel: int
-    operators: tuple[str, ...]
-    block: int
 
 
 @hold_interrupts()
@@ -344,10 +292,10 @@ def lowered(model: Any, target: Any, options: Options, **decided: Any) -> Compil
 def _compiled(model: Any, target: Any, options: Options, **decided: Any) -> CompiledModel:
     """Compile up to a model that runs; arguments as of :func:`lowered`."""
     threads = resolve_threads(options.num_threads, options.cpus)
-    return _built(lowered(model, target, options, **decided), threads)
+    return built(lowered(model, target, options, **decided), threads)
 
 
-def _built(done: Compilation, threads: Threads) -> CompiledModel:
+def built(done: Compilation, threads: Threads) -> CompiledModel:
     """Build what was lowered; the model runs with so many threads."""
     raise_pending_interrupt()
     clock = done.clock
@@ -408,6 +356,7 @@ def analyze(
     input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
     preprocess: Mapping[str, Picture] | None = None,
+    example_inputs: Any = None,
     fallback: str | Sequence[str] = "auto",
     parallel_fusion: str | bool = "auto",
     memory_budget: int | str | None = None,
@@ -420,8 +369,8 @@ def analyze(
 
     Parameters
     ----------
-    model, target, host, input_shapes, input_values, preprocess, fallback, parallel_fusion, \
-memory_budget, tuning_logs
+    model, target, host, input_shapes, input_values, preprocess, example_inputs, fallback, \
+parallel_fusion, memory_budget, tuning_logs
         As for :func:`compile`.
 
     Returns
@@ -437,6 +386,7 @@ memory_budget, tuning_logs
         input_shapes=input_shapes,
         input_values=input_values,
         preprocess=preprocess,
+        example_inputs=example_inputs,
         fallback=fallback,
         parallel_fusion=parallel_fusion,
         memory_budget=memory_budget,
@@ -446,6 +396,8 @@ memory_budget, tuning_logs
     try:
         return lowered(model, target, options).report
     except UnsupportedOperatorError as err:
+        if example_inputs is not None:
+            raise  # the survey is of files
         survey = survey_model(model, GivenInputs.of(input_shapes, input_values, preprocess), err)
     resolved = resolve_target(target, host)
     placements = describe_unplaced(survey)

@@ -42,6 +42,7 @@ class Options:
     input_shapes: Mapping[str, Sequence[GivenLength]] | None = None
     input_values: Mapping[str, Any] | None = None
     preprocess: Mapping[str, Picture] | None = None
+    example_inputs: Any = None
     precision: str = "float32"
     precision_exceptions: Sequence[str] = ()
     fallback: str | Sequence[str] = "auto"

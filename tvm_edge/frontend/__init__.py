@@ -24,6 +24,7 @@ from tvm_edge.frontend.several_models import (
     named_in_errors,
     surveyed_beside,
 )
+from tvm_edge.frontend.torch_export import exported, is_torch
 
 __all__ = [
     "GivenInputs",
@@ -44,12 +45,13 @@ def load_model(
     input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
     preprocess: Mapping[str, Picture] | None = None,
+    example_inputs: Any = None,
 ) -> ImportedModel:
     """Read `model` and bring it to the normal form.
 
     Parameters
     ----------
-    model : path, bytes, onnx.ModelProto, tvm.IRModule, str ``"zoo:NAME"``, or dict
+    model : path, bytes, onnx.ModelProto, tvm.IRModule, PyTorch model, str ``"zoo:NAME"``, or dict
         A dict has several of the others by name, which are brought side by side
         (:mod:`tvm_edge.frontend.several_models`).
     input_shapes : mapping of str to sequence of GivenLength, optional
@@ -58,6 +60,8 @@ def load_model(
         Values of inputs of ONNX models that are constants from here on.
     preprocess : mapping of str to Picture, optional
         Inputs of ONNX models that are pictures, prepared in the model.
+    example_inputs : tuple, mapping or tensor, optional
+        Of a ``torch.nn.Module``.
 
     Raises
     ------
@@ -69,6 +73,14 @@ def load_model(
         Operators without an implementation, each named with its nodes.
     """
     given = GivenInputs.of(input_shapes, input_values, preprocess)
+    if example_inputs is not None:
+        if not is_torch(model):
+            raise InputError(
+                f"example_inputs are of a torch.nn.Module, and the model is a "
+                f"{type(model).__name__}; leave them out",
+                name="example_inputs",
+            )
+        model = exported(model, example_inputs)
     if isinstance(model, Mapping):
         return _load_several(model, given)
     if isinstance(model, tvm.IRModule):
@@ -182,6 +194,8 @@ def _source(model: Any) -> tuple[Any, str]:
         name = Path(model).stem
     elif isinstance(model, (bytes, bytearray, memoryview)):
         model = bytes(model)
+    elif is_torch(model):
+        model = exported(model)
     elif type(model).__name__ == "ModelProto":
         name = model.graph.name or name
     else:
@@ -192,7 +206,8 @@ def _source(model: Any) -> tuple[Any, str]:
 def _no_model(model: Any) -> InvalidModelError:
     return InvalidModelError(
         f"cannot read a model from a {type(model).__name__}; pass a path, bytes, an "
-        "onnx.ModelProto, a tvm.IRModule, 'zoo:NAME', or a dict of names to any of these"
+        "onnx.ModelProto, a tvm.IRModule, a PyTorch model, 'zoo:NAME', or a dict of names to any "
+        "of these"
     )
 
 

@@ -193,6 +193,8 @@ class Decisions:
         ``llvm 122/122 operators, 1 partition, 0 copies``
 
         ``opencl 121/122 operators, 3 partitions, 3 copies, 96 KiB; CPU: NonMaxSuppression ×1``
+
+        ``llvm 83/83 operators, 1 partition, 0 copies; nothing runs on opencl, all on the CPU``
         """
         placed = [p for p in self.placements if p.device]
         beside = Counter(p.op_type for p in placed if p.device == "llvm")
@@ -214,7 +216,12 @@ class Decisions:
         if shared:
             parts.append(f"{_number(shared, 'crossing')} in shared memory")
         line = ", ".join(parts)
-        if beside:
+        if beside and len(counts) == 1:
+            kind = self.target.split()[0]
+            by_cost = any(p.reason.startswith("by cost") for p in placed)
+            advice = ", which is faster by cost (fallback='list' keeps them there)"
+            line += f"; nothing runs on {kind}, all on the CPU{advice if by_cost else ''}"
+        elif beside:
             named = [f"{op_type} ×{count}" for op_type, count in beside.most_common(_NAMED)]
             line += f"; CPU: {', '.join(named)}{', …' if len(beside) > _NAMED else ''}"
         return line

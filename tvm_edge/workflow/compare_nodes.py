@@ -10,7 +10,7 @@ reference's tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,10 @@ from tvm_edge.workflow.comparison import (
     FLOAT16_MAX,
     Comparison,
     NodeError,
-    OutputBits,
     error_of,
 )
 from tvm_edge.workflow.dump_part import dump_part
+from tvm_edge.workflow.group_errors import in_halves, output_bits, value_range
 from tvm_edge.workflow.kernel_tensors import tensors_of_kernels
 from tvm_edge.workflow.node_groups import Graph, Group, with_outputs
 from tvm_edge.workflow.references import ONNX_RUNTIME, Build, Reference, tensors_of
@@ -36,6 +36,7 @@ from tvm_edge.workflow.references import ONNX_RUNTIME, Build, Reference, tensors
 __all__ = ["compare"]
 
 _TOLERANCES = {"float32": 1e-4, "tf32": 1e-2, "mixed": 2e-2, "float16": 2e-2}
+_INT8_TOLERANCE = 0.1  # of a quantised model: steps of 8 bits that go the other way add up
 _HALVES = ("float16", "mixed")
 
 
@@ -67,7 +68,7 @@ def compare(
         As of :func:`tvm_edge.compile`, of a reference that is a target.
     tolerance : float, optional
         Largest difference relative to the largest value of a tensor. Default 1e-4, with
-        ``precision="tf32"`` 1e-2, with ``"mixed"`` and ``"float16"`` 2e-2.
+        ``precision="tf32"`` 1e-2, with ``"mixed"`` and ``"float16"`` 2e-2, of quantised models 0.1.
     bisect_passes : bool
         Compile again without one pass at a time, where there is an error, and say without which it
         is gone.
@@ -101,7 +102,7 @@ def compare(
         beside = {**_shared(options), **(reference_options or {})}
         reference = Build(reference, beside)
     found = tensors_of(graph, given, reference)
-    work = _Comparing(graph, build, deployed, given, found, _tolerance(tolerance, options))
+    work = _Comparing(graph, build, deployed, given, found, _tolerance(tolerance, options, graph))
     comparison = work.run()
     if bisect_passes and not _fine(comparison):
         comparison = replace(comparison, passes=work.trials(comparison))
@@ -125,8 +126,10 @@ def _shared(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in kept if name in options}
 
 
-def _tolerance(tolerance: float | None, options: Mapping[str, Any]) -> float:
+def _tolerance(tolerance: float | None, options: Mapping[str, Any], graph: Graph) -> float:
     if tolerance is None:
+        if any(node.op_type == "QuantizeLinear" for node in graph.nodes):
+            return _INT8_TOLERANCE
         return _TOLERANCES.get(options.get("precision", "float32"), 1e-4)
     if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
         raise InputError(
@@ -170,13 +173,13 @@ class _Comparing:
         observing, results = self._build.compile_handing_out(self._graph.proto)
         returned = observing.run(self._inputs)
         observed = tensors_of_kernels(self._groups, self._graph, results, returned, expected)
-        made = self._errors_made(self._groups, {**self._inputs, **observed})
+        made = self._errors_made(self._stored(observed), {**self._inputs, **observed})
         alone = self._errors_alone(self._comparable(self._graph.singles()))
         nodes = tuple(
             self._row(number, observed, made, alone) for number in range(len(self._graph.nodes))
         )
         outputs = tuple(
-            _output(name, final[name], returned[name], expected.get(name))
+            output_bits(name, final[name], returned[name], expected.get(name))
             for name in self._graph.outputs
         )
         missing: tuple[str, ...] = ()
@@ -276,6 +279,27 @@ class _Comparing:
                 kept.append(Group(group.nodes, ends))
         return kept
 
+    def _stored(self, observed: Mapping[str, np.ndarray]) -> list[Group]:
+        """Groups with those of their ends that are stored, and what rounds after them."""
+        groups = []
+        for group in self._groups:
+            ends = tuple(name for name in group.ends if name in observed)
+            if ends:
+                groups.append(Group(group.nodes, ends))
+        for number, node in enumerate(self._graph.nodes):
+            rounds = node.op_type in ("QuantizeLinear", "DequantizeLinear")
+            if rounds and node.output[0] in observed and number not in self._kernels:
+                groups.append(Group((number,), (node.output[0],)))
+                maker = self._graph.producer(node.input[0])
+                if node.op_type == "DequantizeLinear":
+                    maker = self._graph.producer(self._graph.nodes[maker].input[0])
+                if maker in self._kernels:
+                    self._kernels[number] = self._kernels[maker]
+                if maker in self._of_node:
+                    closed = self._graph.closed(Group((number,), (node.output[0],)), observed)
+                    self._of_node[number] = closed
+        return groups
+
     def _errors_made(
         self, groups: Sequence[Group], ours: Mapping[str, np.ndarray]
     ) -> dict[int, float]:
@@ -292,7 +316,7 @@ class _Comparing:
                 for node in group.nodes
             }
 
-        return _in_halves(groups, errors, lambda group, err: None)
+        return in_halves(groups, errors, lambda group, err: None)
 
     def _errors_alone(self, groups: Sequence[Group]) -> dict[int, float]:
         """Errors of nodes by themselves on the reference's inputs."""
@@ -311,7 +335,7 @@ class _Comparing:
         def refused(group: Group, err: Exception) -> None:
             self._remarks[group.nodes[0]] = f"not run alone: {one_line(err, 120)}"
 
-        return _in_halves(groups, errors, refused)
+        return in_halves(groups, errors, refused)
 
     def _row(
         self,
@@ -325,7 +349,7 @@ class _Comparing:
         expected = {n: self._expected[n] for n in node.output if n in self._expected}
         errors = [(error_of(observed[n], expected[n]), n) for n in expected if n in observed]
         error, tensor = max(errors, default=(None, next(iter(expected), "")))
-        low, high = _range(list(expected.values()))
+        low, high = value_range(list(expected.values()))
         found = ""
         if error is not None and error > self._tolerance:
             found = "made here" if made.get(number, 0.0) > self._tolerance else "inherited"
@@ -376,51 +400,3 @@ class _Comparing:
         precision = self._deployed.report.precision
         name = self._graph.nodes[number].name
         return precision is not None and precision.operators.get(name) == "float16"
-
-
-def _in_halves(
-    groups: Sequence[Group],
-    errors: Callable[[Sequence[Group]], dict[int, float]],
-    refused: Callable[[Group, Exception], None],
-) -> dict[int, float]:
-    """Errors of all groups; where some cannot be run, of the others."""
-    if not groups:
-        return {}
-    try:
-        return errors(groups)
-    # ONNX Runtime raises exceptions of its own, and RuntimeError.
-    except Exception as err:
-        if len(groups) == 1:
-            refused(groups[0], err)
-            return {}
-        half = len(groups) // 2
-        return {
-            **_in_halves(groups[:half], errors, refused),
-            **_in_halves(groups[half:], errors, refused),
-        }
-
-
-def _range(values: Sequence[np.ndarray]) -> tuple[float | None, float | None]:
-    numbers = [v for v in values if v.size and v.dtype.kind in "fiubV"]  # V: bfloat16
-    if not numbers:
-        return None, None
-    with np.errstate(invalid="ignore"):
-        lows = [float(np.nanmin(np.asarray(v, "float64"))) for v in numbers]
-        highs = [float(np.nanmax(np.asarray(v, "float64"))) for v in numbers]
-    return min(lows), max(highs)
-
-
-def _output(
-    name: str, deployed: np.ndarray, handed_out: np.ndarray, expected: np.ndarray | None
-) -> OutputBits:
-    error = 0.0 if expected is None else error_of(deployed, expected)
-    same = _same_bits(deployed, handed_out)
-    return OutputBits(name, error, same, 0.0 if same else error_of(handed_out, deployed))
-
-
-def _same_bits(first: np.ndarray, second: np.ndarray) -> bool:
-    return (
-        first.shape == second.shape
-        and first.dtype == second.dtype
-        and first.tobytes() == second.tobytes()
-    )

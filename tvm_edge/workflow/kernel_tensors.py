@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tvm_edge.compiler.driver import KernelResult
+from tvm_edge.compiler.handing_out import KernelResult
 from tvm_edge.workflow.node_groups import Graph, Group
+
+if TYPE_CHECKING:
+    import onnx
 
 __all__ = ["tensors_of_kernels"]
 
@@ -54,12 +58,34 @@ def tensors_of_kernels(
             candidates = by_node.get(graph.nodes[maker].name, [])
             for result in sorted(candidates, key=lambda each: -each.kernel):
                 name = result.output.name
-                value = _in_model_layout(returned[name], result.block, expected[end])
-                if name not in taken and value is not None:
+                if name in taken:
+                    continue
+                tensor = end
+                rounding = _reader(graph, end, "QuantizeLinear")
+                if rounding is not None and rounding.name not in by_node:
+                    # The kernel rounds too, and may go back to floats.
+                    tensor = rounding.output[0]
+                    back = _reader(graph, tensor, "DequantizeLinear")
+                    if not _is_int8(returned[name]):
+                        tensor = "" if back is None else back.output[0]
+                if tensor not in expected:
+                    continue
+                value = _in_model_layout(returned[name], result.block, expected[tensor])
+                if value is not None:
                     taken.add(name)
-                    found[end] = value
+                    found[tensor] = value
                     break
     return found
+
+
+def _is_int8(value: np.ndarray) -> bool:
+    return value.dtype in (np.int8, np.uint8)
+
+
+def _reader(graph: Graph, tensor: str, operator: str) -> onnx.NodeProto | None:
+    """The node of a type whose data is a tensor."""
+    nodes = (n for n in graph.nodes if n.op_type == operator and n.input[0] == tensor)
+    return next(nodes, None)
 
 
 def _in_model_layout(value: np.ndarray, block: int, expected: np.ndarray) -> np.ndarray | None:
@@ -72,6 +98,8 @@ def _in_model_layout(value: np.ndarray, block: int, expected: np.ndarray) -> np.
         if value.size != expected.size or block:
             return None
         value = value.reshape(expected.shape)
+    if (value.dtype.kind in "iu") != (expected.dtype.kind in "iu"):
+        return None
     if value.dtype == np.int8 and expected.dtype == np.uint8:
         value = (value.astype("int16") + _INT8_BIAS).astype("uint8")
     return value

@@ -103,6 +103,10 @@ class Graph:
         each = (self.group([number]) for number in range(len(self.nodes)))
         return [group for group in each if group.ends]
 
+    def producer(self, tensor: str) -> int:
+        """Return the node that makes a tensor, -1 for inputs and weights."""
+        return self._producer.get(tensor, -1)
+
     def closed(self, group: Group, known: Mapping[str, np.ndarray]) -> Group:
         """Add the nodes that compute what a group reads and is not known; its ends stay.
 

@@ -382,6 +382,6 @@ def _layer_losses(graph: Graph, ours: Mapping[str, np.ndarray]) -> tuple[LayerLo
     for group in groups:
         first = graph.nodes[group.nodes[0]]
         error = max(_rms(known[end], found[part.outputs[end]]) for end in group.ends)
-        names = tuple(graph.nodes[number].name for number in group.nodes)
-        losses.append(LayerLoss(first.name, first.op_type, error, names))
+        members = tuple(str(graph.nodes[number].name) for number in group.nodes)
+        losses.append(LayerLoss(first.name, first.op_type, error, members))
     return tuple(sorted(losses, key=lambda loss: -loss.error))

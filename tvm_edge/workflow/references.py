@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tvm_edge.compiler.driver import KernelResult, compile_handing_out, compile_with
+from tvm_edge.compiler.driver import compile_with
+from tvm_edge.compiler.handing_out import KernelResult, compile_handing_out
 from tvm_edge.errors import InputError, InvalidModelError, one_line
 from tvm_edge.extras import require
 from tvm_edge.memory.plans import Plan
