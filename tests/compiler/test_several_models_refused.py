@@ -61,7 +61,7 @@ def test_operators_are_named_by_model() -> None:
         ({"models": "pose"}, "models", r"pass a list of names, of 'detector', 'pose'"),
         ({"models": 3}, "models", "pass a list"),
         ({"models": []}, "models", "nothing would run"),
-        ({"models": [3]}, "models", "no model 3"),
+        ({"models": [3]}, "models", "no model '3'"),
         (
             {"models": ["pose"], "outputs": ["detector/pooled"]},
             "detector/pooled",
