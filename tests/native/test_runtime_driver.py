@@ -12,8 +12,17 @@ import tvm_ffi
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parents[1] / "tvm_edge"
 _PARTS = [
-    *("captures", "device", "error", "host", "mapped_file", "parallel_launch", "pinned_copies"),
-    *("sha256", "task_thread", "tensors", "text", "worker_pool"),
+    *(
+        "affinity",
+        "captures",
+        "device",
+        "error",
+        "host",
+        "mapped_file",
+        "parallel_launch",
+        "pinned_copies",
+    ),
+    *("sha256", "task_thread", "tensors", "text", "worker_pool", "worker_wakeup"),
 ]
 
 
