@@ -62,9 +62,11 @@ std::string MemoryFile::Path() const {
 
 ffi::Module LoadLibrary(const std::string& what, const MemoryFile& file) {
   static const ffi::Function load = ffi::Function::GetGlobalRequired("ffi.Module.load_from_file.so");
-  KernelsOnPool on_pool;
   try {
-    return load(file.Path(), "so").cast<ffi::Module>();
+    const std::string path = file.Path();
+    const auto module = load(path, "so").cast<ffi::Module>();
+    UsePoolIn(path);
+    return module;
   } catch (const ffi::Error& error) {
     std::string reason = error.message().substr(0, error.message().find('\n'));
     ThrowArtifact("the dynamic linker refuses the library of " + what + ": " +

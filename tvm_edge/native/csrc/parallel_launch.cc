@@ -220,6 +220,18 @@ void ExpectLaunches() {
 KernelsOnPool::KernelsOnPool() { attachment().Attach(); }
 KernelsOnPool::~KernelsOnPool() { attachment().Detach(); }
 
+void UsePoolIn(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return;
+  const auto set = [library](const char* name, void* function) {
+    // A variable of the library, which has one only if it calls the function.
+    if (void* symbol = dlsym(library, name)) *static_cast<void**>(symbol) = function;
+  };
+  set(kLaunchSymbol, reinterpret_cast<void*>(&Launch));
+  set(kBarrierSymbol, reinterpret_cast<void*>(&Barrier));
+  dlclose(library);
+}
+
 void RegisterPool() {
   tvm::ffi::reflection::GlobalDef()
       .def("tvm_edge.pool.use",

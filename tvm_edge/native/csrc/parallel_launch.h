@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace tvm_edge {
@@ -38,5 +39,14 @@ class KernelsOnPool {
   KernelsOnPool(const KernelsOnPool&) = delete;
   KernelsOnPool& operator=(const KernelsOnPool&) = delete;
 };
+
+/*!
+ * \brief Have the kernels of a library that is loaded already use the pool.
+ *
+ * TVM FFI keeps every symbol that was ever registered, and gives all to each library: what is loaded
+ * again and again is told by itself.
+ * \param path As it was loaded by.
+ */
+void UsePoolIn(const std::string& path);
 
 }  // namespace tvm_edge

@@ -53,7 +53,9 @@ Session::Session(ffi::Module code, std::vector<Tensor> weights, const Signature&
   }
   for (const auto& device : devices_) replays_ = replays_ && device->ReplaysLaunches();
   {
-    KernelsOnPool on_pool;  // code in memory is made when its functions are looked up
+    // Of an artifact the library is told; code in memory is made when its functions are looked up.
+    std::optional<KernelsOnPool> on_pool;
+    if (artifact == nullptr) on_pool.emplace();
     first_ = MakeVirtualMachine();
   }
   anywhere_ = InputsAnywhere(*first_);
