@@ -88,7 +88,7 @@ def host_array(tensor: tvm.runtime.Tensor) -> np.ndarray:
         Strided and of a type that NumPy has not by itself (bfloat16, float8).
     """
     dtype = numpy_dtype(str(tensor.dtype))
-    if dtype.kind in "biufc":
+    if dtype.isbuiltin == 1:
         return np.from_dlpack(tensor)
     if not tensor.is_contiguous():
         raise BufferError("its elements are not in order; make a contiguous copy of it")
@@ -100,7 +100,7 @@ def share_array(array: np.ndarray) -> tvm.runtime.Tensor:
     """A CPU tensor over a contiguous array, which may be read-only."""
     if not array.size:  # whose strides NumPy leaves at anything, and kernels check
         return tvm.runtime.empty(array.shape, str(array.dtype))
-    if array.dtype.kind in "biufc":
+    if array.dtype.isbuiltin == 1:
         return import_tensor(array)
     # ml_dtypes' types: NumPy does not export them.
     raw = import_tensor(array.view(f"uint{8 * array.dtype.itemsize}"))

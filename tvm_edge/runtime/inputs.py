@@ -157,7 +157,7 @@ class _Input:
         tensor = import_tensor(value)
         self._check(str(tensor.dtype), tensor.shape)
         dtype = numpy_dtype(self._spec.dtype)
-        if not tensor.is_contiguous() and dtype.kind not in "biufc":
+        if not tensor.is_contiguous() and dtype.isbuiltin != 1:
             tensor = import_tensor(contiguous(value))
         return _plain(np.ascontiguousarray(host_array(tensor)).reshape(tensor.shape))
 

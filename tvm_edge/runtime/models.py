@@ -85,7 +85,7 @@ class Models:
         check_names(self.outputs, outputs)
         every = set(self.every_output.values())
         for name in outputs:
-            if name not in every:
+            if not isinstance(name, str) or name not in every:
                 self.signature.refuse_output(self.asked, str(name))
         return {i: name for i, name in self.every_output.items() if name in outputs}
 

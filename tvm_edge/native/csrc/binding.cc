@@ -227,9 +227,10 @@ void Bind(const Signature& signature, const Choice& choice, std::vector<Tensor>*
     Tensor& value = (*inputs)[i];
     if (spec.offsets_into) CheckOffsets(spec, value);
     if (!SameType(spec.stored, spec.dtype)) {
-      value = value.CreateView(ffi::Shape(ShapeOf(*value.operator->()).begin(),
-                                          ShapeOf(*value.operator->()).end()),
-                               spec.stored);
+      // CreateView would count elements of four bits as half a byte: they have one each.
+      const DLTensor& given = *value.operator->();
+      value = Over(DataOf(given), ShapeOf(given), spec.stored, given.device,
+                   std::make_shared<Tensor>(value));
     }
   }
 }
