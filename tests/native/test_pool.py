@@ -158,7 +158,7 @@ def test_kept_to_cpus(artifact: Path) -> None:
     """Workers for good, the calling thread for the run."""
     allowed = sorted(os.sched_getaffinity(0))
     code = """
-import json, os, sys
+import json, os, sys, time
 import numpy as np
 import tvm_edge
 cpus = json.loads(sys.argv[2])
@@ -168,6 +168,12 @@ model.run({"data": np.ones((1, 32, 56, 56), "float32")})
 assert os.sched_getaffinity(0) == before
 tasks = {int(t): open(f"/proc/self/task/{t}/comm").read() for t in os.listdir("/proc/self/task")}
 workers = [t for t, name in tasks.items() if name.startswith("tvm-edge-")]
+masks = [os.sched_getaffinity(t) for t in workers]
+assert all(mask <= set(cpus) for mask in masks), masks
+# A worker that was woken beside the calling thread takes all of them again when it comes up.
+end = time.monotonic() + 20
+while any(os.sched_getaffinity(t) != set(cpus) for t in workers) and time.monotonic() < end:
+    time.sleep(0.01)
 print(len(workers), all(os.sched_getaffinity(t) == set(cpus) for t in workers))
 """
     chosen = allowed[-2:]
