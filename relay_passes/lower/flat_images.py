@@ -129,6 +129,8 @@ def _image(func: ir.BaseFunc) -> _Image | None:
         lines, columns = param.shape[_LINES : _LINES + 2]
         if not isinstance(lines, tirx.Var) or not isinstance(columns, tirx.Var):
             continue
+        if lines.same_as(columns):
+            return None  # of square images one variable cannot be 1 and the number of pixels
         image = _Image(lines, columns, place)
         others = [buffer for block in blocks for buffer in block.alloc_buffers]
         fits = all(_has_pixels(buffer, image) for buffer in [*buffers, *others])

@@ -134,14 +134,21 @@ def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _tiles(nest: tirx.Stmt) -> list[tuple[tirx.Expr, int]]:
-    """Return the lengths of axes in tiles with the sizes of the smallest of those, each once."""
+    """Return the lengths of axes in tiles, each once, with what they must have at least.
+
+    That is the smallest tile of an axis, and the largest of these where axes have one length.
+    """
     found: list[tuple[tirx.Expr, int]] = []
     for block in nodes_in(nest, s_tir.SBlock):
         small = marks(block, SMALL)
         for axis, size in marks(block, TILE).items():
-            length = block.iter_vars[axis].dom.extent
-            if not any(tvm_ffi.structural_equal(length, other) for other, _ in found):
-                found.append((length, small.get(axis, size)))
+            length, least = block.iter_vars[axis].dom.extent, small.get(axis, size)
+            same = (i for i, (o, _) in enumerate(found) if tvm_ffi.structural_equal(length, o))
+            at = next(same, None)
+            if at is None:
+                found.append((length, least))
+            else:
+                found[at] = (length, max(found[at][1], least))
     return found
 
 

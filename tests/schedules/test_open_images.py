@@ -120,6 +120,28 @@ def test_windows_along_one_line() -> None:
         np.testing.assert_allclose(compiled.run(inputs)["y"], expected, atol=1e-4, rtol=1e-4)
 
 
+def test_square_images() -> None:
+    """Lines and columns have one length, and tiles of their own."""
+    model = _model(
+        16,
+        _conv("x", "a"),
+        _conv("a", "d", group=32),
+        helper.make_node("MaxPool", ["d"], ["p"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        _conv("p", "y", size=1),
+        w_a=_weights(32, 16, 3, 3),
+        w_d=_weights(32, 1, 3, 3),
+        w_y=_weights(16, 32, 1, 1),
+    )
+    shape = (1, 16, Dim("s", typical=40), Dim("s", typical=40))
+    compiled = tvm_edge.compile(model, "llvm", input_shapes={"x": shape}, tuning_logs=False)
+    run = session(model)
+    for side in range(1, 36):
+        data = np.random.default_rng(side).standard_normal((1, 16, side, side))
+        inputs = {"x": data.astype("float32")}
+        (expected,) = run.run(None, inputs)
+        np.testing.assert_allclose(compiled.run(inputs)["y"], expected, atol=1e-4, rtol=1e-4)
+
+
 def test_winograd() -> None:
     model = _model(
         64,
