@@ -22,7 +22,7 @@ from tvm_edge.report.dims import parse_dim
 __all__ = ["agrees_at_random_shapes"]
 
 _MOST_ELEMENTS = 1 << 20
-"""Of an input: a picture of 590 x 590, so that a hundred shapes take minutes."""
+"""Largest input, a picture of 590 x 590: a hundred shapes then take minutes."""
 
 Run = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 Make = Callable[[int, tuple[int, ...]], tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]]

@@ -14,7 +14,7 @@ from math import ceil, prod
 
 from tvm import tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import SBlockRV
+from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import divisors, extent
@@ -227,15 +227,12 @@ def schedule_panels(
     steps, step = sch.split(loops[product.reduction], factors=[None, unrolled])
     first, second = (chunks, panels) if by_rows else (panels, chunks)
     sch.reorder(*outer, first, second, strips, steps, step, row, vector, lane)
-    whole = rows % (chunk * tile.rows) == 0 if by_rows else columns % width == 0
-    own = True  # whether a task has a matrix or panels of its own
-    if whole:
-        # Only a loop without remainder is fused: nothing of it could be peeled.
-        task = fuse(sch, [*outer, first])
-        own = not by_rows and (batch == 1 or not shared)
+    # Whether a task has a matrix or panels of its own, too. Only a loop without remainder is fused:
+    # nothing of it could be peeled.
+    if rows % (chunk * tile.rows) == 0 if by_rows else columns % width == 0:
+        task, own = fuse(sch, [*outer, first]), not by_rows and (batch == 1 or not shared)
     elif batch >= spec.cores:
-        task = fuse(sch, outer)
-        own = not shared
+        task, own = fuse(sch, outer), not shared
     else:
         task, own = first, False
     if parallel:
@@ -252,15 +249,23 @@ def schedule_panels(
         sch.set_scope(block, 0, "local")
     else:
         accumulators = sch.cache_write(block, 0, "local")
-    sch.reverse_compute_at(accumulators, strips, preserve_unit_loops=True)
-    row, column = sch.get_loops(accumulators)[-2:]
-    if rows % (chunk * tile.rows):
-        peel_remainder(sch, [row])
-    sch.unroll(row)
-    sch.vectorize(split_vectors(sch, column, 1, lanes, peel=columns % width != 0)[-1])
+    left = rows % (chunk * tile.rows) != 0, columns % width != 0
+    _store_tiles(sch, accumulators, strips, lanes, left)
     sch.decompose_reduction(block, steps)
     if final is not None:
         add_parts(sch, final, epilogue, lanes, parallel=True)
+
+
+def _store_tiles(
+    sch: Schedule, accumulators: SBlockRV, strips: LoopRV, lanes: int, left: tuple[bool, bool]
+) -> None:
+    """Store the accumulators of each tile; `left`: whether rows and columns end incomplete."""
+    sch.reverse_compute_at(accumulators, strips, preserve_unit_loops=True)
+    row, column = sch.get_loops(accumulators)[-2:]
+    if left[0]:
+        peel_remainder(sch, [row])
+    sch.unroll(row)
+    sch.vectorize(split_vectors(sch, column, 1, lanes, peel=left[1])[-1])
 
 
 def schedule_open_panels(
