@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
@@ -102,7 +102,7 @@ def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
         found = True
         fits: tirx.Expr | None = None
         for length, least in tiles:
-            if least == 1 or (constant(length) or 0) >= least:
+            if _is_at_least(length, least):
                 continue
             long = length >= tirx.const(least, length.ty.dtype)
             fits = long if fits is None else tirx.And(fits, long)
@@ -131,6 +131,18 @@ def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
     whole = s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block)
     done = func.with_body(whole)
     return done.with_attr(TWICE, True) if twice else done
+
+
+def _is_at_least(length: tirx.Expr, least: int) -> bool:
+    """Return whether an axis that is not empty is as long.
+
+    A condition that only an empty axis fails would have TVM simplify its code for a length of 0, by
+    which it then divides.
+    """
+    if least == 1 or (constant(length) or 0) >= least:
+        return True
+    multiple = sym.Analyzer().modular_set(length)
+    return multiple.base == 0 and multiple.coeff >= least
 
 
 def _tiles(nest: tirx.Stmt) -> list[tuple[tirx.Expr, int]]:

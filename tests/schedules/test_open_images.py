@@ -142,6 +142,23 @@ def test_square_images() -> None:
         np.testing.assert_allclose(compiled.run(inputs)["y"], expected, atol=1e-4, rtol=1e-4)
 
 
+def test_winograd_of_lines_that_are_fixed() -> None:
+    """As many tiles as four times something: only an empty image has fewer than a small tile."""
+    model = _model(64, _conv("x", "y"), w_y=_weights(128, 64, 3, 3))
+    shape = ("n", 64, 16, Dim("w", min=0, typical=128))
+    compiled = tvm_edge.compile(model, "llvm", input_shapes={"x": shape}, tuning_logs=False)
+    assert "winograd" in {kernel.rule for kernel in compiled.report.kernels}
+    run = session(model)
+    for batch, columns in ((1, 1), (1, 3), (1, 4), (2, 5), (3, 130), (0, 8), (1, 0)):
+        data = np.random.default_rng(columns).standard_normal((batch, 64, 16, columns))
+        inputs = {"x": data.astype("float32")}
+        actual = compiled.run(inputs)["y"]
+        assert actual.shape == (batch, 128, 16, columns)
+        if actual.size:
+            (expected,) = run.run(None, inputs)
+            np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max(), rtol=0)
+
+
 def test_winograd() -> None:
     model = _model(
         64,
