@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
@@ -57,7 +58,7 @@ def agrees_at_random_shapes(case: DynamicCase, run: Run, make: Make, count: int)
         suppress_health_check=list(HealthCheck),
     )
     def compare(shape: tuple[int, ...]) -> None:
-        inputs, expected = make(found["shapes"], shape)
+        inputs, expected = make(crc32(repr(shape).encode()), shape)  # the same at the next call
         found["shapes"] += 1
         error = float(compare_run(run(inputs), expected)["error"])
         if error >= found["error"]:
