@@ -161,14 +161,17 @@ def with_lengths(
     buffers: dict[tirx.Var, tirx.Var] = {}
 
     def variable(var: tirx.Var) -> tirx.Var:
-        if not isinstance(var.ty, tirx.BufferType) or not _any_in(var.shape, old):
+        if not isinstance(var.ty, tirx.BufferType):
             return var
         if var not in buffers:
-            shape = [change(length) for length in var.shape]
-            buffers[var] = tirx.decl_buffer(
-                shape, var.dtype, str(var.name), scope=var.scope(), layout=var.layout
-            )
+            buffers[var] = declared_anew(var) if _any_in(var.shape, old) else var
         return buffers[var]
+
+    def declared_anew(buffer: tirx.Var) -> tirx.Var:
+        shape = [change(length) for length in buffer.shape]
+        return tirx.decl_buffer(
+            shape, buffer.dtype, str(buffer.name), scope=buffer.scope(), layout=buffer.layout
+        )
 
     changed = change(tvm_ffi.structural_map(body, (tirx.Var, variable)))
     return [variable(param) for param in params], changed

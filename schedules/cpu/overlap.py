@@ -2,10 +2,9 @@
 
 A tile of 14 pixels is 14 accumulators in registers, each by its name: there is no such code for a
 part of a tile. What is left of an axis after its whole tiles goes through a copy of the loops with
-small tiles. The last of these is moved back to end with the axis: it calculates some elements
-again, and stores those that nobody stored. Tiles without a smaller size (of vectors) are moved
-back themselves, and store elements twice. Axes shorter than the smallest tile go through a copy
-with tiles of one element.
+small tiles. What is beyond the axis in the last of these reads the last element again, and is not
+stored. Tiles without a smaller size (of vectors) are moved back to end with the axis, and store
+elements twice; axes shorter than such a tile go through a copy with tiles of one element.
 """
 
 from __future__ import annotations
@@ -90,18 +89,16 @@ def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
     buffers = list(root.alloc_buffers)
     found = twice = False
     for nest in nests:
-        tiles = _tiles(nest)
         own = [buffer for buffer in root.alloc_buffers if _only_in(buffer, nest, nests)]
         others = [*func.params, *(buffer for buffer in root.alloc_buffers if buffer not in own)]
         ended = _Ended(own, others, buffers)
-        if not tiles:
-            parts = any(marks(block, PART) for block in nodes_in(nest, s_tir.SBlock))
-            made.append(retiled(nest, ended.tile) if parts else nest)
-            found = found or parts
+        blocks = nodes_in(nest, s_tir.SBlock)
+        if not any(marks(block, kind) for block in blocks for kind in (PART, TILE)):
+            made.append(nest)
             continue
         found = True
         fits: tirx.Expr | None = None
-        for length, least in tiles:
+        for length, least in _tiles(nest):
             if _is_at_least(length, least):
                 continue
             long = length >= tirx.const(least, length.ty.dtype)
@@ -146,21 +143,20 @@ def _is_at_least(length: tirx.Expr, least: int) -> bool:
 
 
 def _tiles(nest: tirx.Stmt) -> list[tuple[tirx.Expr, int]]:
-    """Return the lengths of axes in tiles, each once, with what they must have at least.
-
-    That is the smallest tile of an axis, and the largest of these where axes have one length.
-    """
+    """Return the lengths of axes whose tiles are moved back, each once, with their largest tile."""
     found: list[tuple[tirx.Expr, int]] = []
     for block in nodes_in(nest, s_tir.SBlock):
         small = marks(block, SMALL)
         for axis, size in marks(block, TILE).items():
-            length, least = block.iter_vars[axis].dom.extent, small.get(axis, size)
+            if axis in small:
+                continue
+            length = block.iter_vars[axis].dom.extent
             same = (i for i, (o, _) in enumerate(found) if tvm_ffi.structural_equal(length, o))
             at = next(same, None)
             if at is None:
-                found.append((length, least))
+                found.append((length, size))
             else:
-                found[at] = (length, max(found[at][1], least))
+                found[at] = (length, max(found[at][1], size))
     return found
 
 
@@ -191,19 +187,15 @@ class _Ended:
         if not tile.small:
             self.twice = True
             return begun(body, tile, tile.size, tirx.min(tile.first, last))
-        fits = tile.first <= last
-        step = tile.var * tile.small
-        first = tile.first + step
-        begin = tirx.min(first, tile.length - tile.small) if tile.small > 1 else first
-        small = begun(body, tile, tile.small, begin, first, self._own)
-        left = tirx.max(tile.length - tile.first, 0)
-        count = tirx.floordiv(left + (tile.small - 1), tile.small)
-        small = tirx.For(tile.var, 0, count, tirx.ForKind.SERIAL, small)
         inside = [b for b in self._own if _mentions(tile.body, b) == _mentions(nest, b)]
         outside = [buffer for buffer in self._own if buffer not in inside]
+        left = tirx.max(tile.length - tile.first, 0)
+        count = tirx.floordiv(left + (tile.small - 1), tile.small)
+        small = begun(body, tile, tile.small, tile.first + tile.var * tile.small, inside)
+        small = tirx.For(tile.var, 0, count, tirx.ForKind.SERIAL, small)
         copied, small = _copied(small, inside, [*self._others, *outside])
         self._buffers += copied
-        return tirx.IfThenElse(fits, begun(body, tile, tile.size, tile.first), small)
+        return tirx.IfThenElse(tile.first <= last, begun(body, tile, tile.size, tile.first), small)
 
 
 def _one_by_one(nest: tirx.Stmt) -> tirx.Stmt:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import ir, s_tir, tirx
 
 from tvm_edge.schedules.accesses import constant, uses
 
@@ -113,29 +113,32 @@ def begun(
     tile: Tile,
     size: int,
     begin: tirx.Expr,
-    stored: tirx.Expr | None = None,
-    own: Sequence[tirx.Buffer] = (),
+    inside: Sequence[tirx.Buffer] | None = None,
 ) -> tirx.Stmt:
     """Have the blocks of a tile run through `size` elements from `begin`.
 
-    Elements before `stored` are not written, but to buffers that are the nest's `own`.
+    With `inside`, the buffers of the tile alone, the axis may end before the tile does: what is
+    beyond reads the last element again, and is written to these buffers only.
     """
     changed: list[tirx.Var] = []
 
     def realize(node: s_tir.SBlockRealize, _loops: tuple[tirx.For, ...]) -> tirx.Stmt:
-        values, predicate = list(node.iter_values), node.predicate
-        for axis in marks(node.block, TILE):
+        values, predicate, block = list(node.iter_values), node.predicate, node.block
+        for axis in marks(block, TILE):
             value = values[axis]
-            length = node.block.iter_vars[axis].dom.extent
+            length = block.iter_vars[axis].dom.extent
             of_tile = isinstance(value, tirx.Add) and tvm_ffi.structural_equal(value.a, tile.first)
             if not of_tile or not tvm_ffi.structural_equal(length, tile.length):
                 continue
             changed.append(value.b)
             values[axis] = begin + value.b if size > 1 else begin
-            written = [region.source for region in node.block.writes]
-            if stored is not None and size > 1 and not all(b in own for b in written):
-                predicate = tirx.And(predicate, values[axis] >= stored)
-        return s_tir.SBlockRealize(values, predicate, node.block)
+            if inside is None or size == 1:
+                continue
+            if all(region.source in inside for region in block.writes):
+                block = _reading_inside(block, axis, inside)
+            else:
+                predicate = tirx.And(predicate, values[axis] < length)
+        return s_tir.SBlockRealize(values, predicate, block)
 
     def change(loop: tirx.For) -> tirx.Stmt:
         if not any(loop.loop_var.same_as(var) for var in changed) or size == tile.size:
@@ -147,6 +150,39 @@ def begun(
         )
 
     return _mapped(body, (), realize, change)
+
+
+def _reading_inside(block: s_tir.SBlock, axis: int, inside: Sequence[tirx.Buffer]) -> s_tir.SBlock:
+    """Have a block read other buffers than those of its tile within an axis."""
+    var, length = block.iter_vars[axis].var, block.iter_vars[axis].dom.extent
+    last = length - tirx.const(1, length.ty.dtype)
+
+    def within(index: tirx.Expr) -> tirx.Expr:
+        ended = (tirx.Var, lambda used: tirx.min(var, last) if used.same_as(var) else used)
+        return tvm_ffi.structural_map(index, ended)
+
+    def load(node: ir.TensorLoad) -> tirx.Expr:
+        if node.source in inside:
+            return node
+        return tirx.BufferLoad(node.source, [within(index) for index in node.indices])
+
+    def region(read: ir.TensorRegion) -> ir.TensorRegion:
+        if read.source in inside:
+            return read
+        ranges = [ir.Range.from_min_extent(within(r.min), r.extent) for r in read.region]
+        return tirx.BufferRegion(read.source, ranges)
+
+    return s_tir.SBlock(
+        block.iter_vars,
+        [region(read) for read in block.reads],
+        block.writes,
+        block.name_hint,
+        tvm_ffi.structural_map(block.body, (ir.TensorLoad, load)),
+        block.init,
+        block.alloc_buffers,
+        block.match_buffers,
+        block.annotations,
+    )
 
 
 def _tile_loop(value: tirx.Expr, size: int, loops: Sequence[tirx.For]) -> tirx.Var:

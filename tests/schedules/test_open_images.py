@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+
 import numpy as np
 import onnx
 import pytest
@@ -216,3 +219,28 @@ def test_elements_along_open_lines() -> None:
         bias=_weights(5, 1, 1),
     )
     _check(model, 5, "elementwise")
+
+
+def test_nothing_is_read_behind_the_last_row() -> None:
+    """A small tile has more rows than are left. The page behind the input may not be read."""
+    width = mmap.PAGESIZE // 4
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "rows",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(_weights(width, 64), "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    compiled = tvm_edge.compile(model, "llvm", tuning_logs=False)
+    run = session(model)
+    for rows in range(1, 20):
+        pages = mmap.mmap(-1, (rows + 1) * mmap.PAGESIZE)
+        whole = np.frombuffer(pages, "float32").reshape(rows + 1, width)
+        whole[:rows] = np.random.default_rng(rows).standard_normal((rows, width))
+        begin = whole.ctypes.data + rows * mmap.PAGESIZE
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        assert protect(ctypes.c_void_p(begin), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+        inputs = {"x": whole[:rows]}
+        (expected,) = run.run(None, {"x": inputs["x"].copy()})
+        np.testing.assert_allclose(compiled.run(inputs)["y"], expected, atol=1e-3, rtol=0)
