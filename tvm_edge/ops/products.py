@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from tvm_edge.ops.converter import Attributes
+from tvm_edge.ops.einsum import einsum
 from tvm_edge.ops.flops import Formula, Operation, Shape, UnknownShape, elements, elementwise, known
 from tvm_edge.ops.kernel_site import KernelSite
 from tvm_edge.ops.registry import PERFORMS, PRODUCT, register, relax_names
@@ -133,7 +134,7 @@ def _einsum(equation: str, shapes: Sequence[Shape | None]) -> int:
 
 
 register("Det", convert=_det)
-register("Einsum", flops=_einsum_flops("equation"))
+register("Einsum", convert=einsum, flops=_einsum_flops("equation"))
 register("Gemm", flops=gemm_flops)
 register("MatMul", convert=_matmul, flops=matmul_flops)
 
