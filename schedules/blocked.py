@@ -19,6 +19,7 @@ from tvm import sym, te, tirx, topi
 from tvm_edge.schedules.accesses import constant
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.knobs import CONFIG
+from tvm_edge.schedules.taps import REACH, read_reaches
 
 __all__ = [
     "CONV2D",
@@ -188,6 +189,7 @@ def conv2d(
     dilation: Sequence[int],
     groups: int = 1,
     config: str = "",
+    reach: str = "",
 ) -> te.Tensor:
     """Convolve a blocked image with packed filters.
 
@@ -204,6 +206,9 @@ def conv2d(
         1, one group for each channel, or groups of whole blocks of `l` filters.
     config : str
         Knobs for the schedule; empty: the schedule's own choice.
+    reach : str
+        Where taps in the padding are skipped (:func:`tvm_edge.schedules.taps.reaches`): of the
+        padding only a part is stored.
 
     Returns
     -------
@@ -213,19 +218,27 @@ def conv2d(
     batch = image.shape[0]
     blocks, depth, kernel_h, kernel_w, block, lanes = (int(dim) for dim in filters.shape)
     lines, columns = map(number_or_length, image.shape[2:4])
-    padded = pad_image(image, padding)
+    ahead = (0, 0)  # zeros that are not stored
+    stored = padding
+    if reach:
+        lengths, widths = read_reaches(reach)
+        ahead = (lengths.padding - lengths.before, widths.padding - widths.before)
+        stored = (lengths.before, widths.before, lengths.after, widths.after)
+    padded = pad_image(image, stored)
     out_h = outputs(lines + padding[0] + padding[2], kernel_h, strides[0], dilation[0])
     out_w = outputs(columns + padding[1] + padding[3], kernel_w, strides[1], dilation[1])
     ky = te.reduce_axis((0, kernel_h), name="ky")
     kx = te.reduce_axis((0, kernel_w), name="kx")
-    attrs = {CONFIG: config} if config else None
+    attrs = {CONFIG: config} if config else {}
+    if reach:
+        attrs[REACH] = reach
     shape = (batch, blocks, out_h, out_w, lanes)
 
     def line(y: tirx.Expr) -> tirx.Expr:
-        return y * strides[0] + ky * dilation[0]
+        return y * strides[0] + ky * dilation[0] - ahead[0]
 
     def column(x: tirx.Expr) -> tirx.Expr:
-        return x * strides[1] + kx * dilation[1]
+        return x * strides[1] + kx * dilation[1] - ahead[1]
 
     if groups > 1 and block == 1:  # groups of several channels fill blocks
         return te.compute(

@@ -17,8 +17,16 @@ from tvm_edge.relay_passes.ir.expressions import (
 )
 from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.int8 import image_block
+from tvm_edge.schedules.transposed import TransposedConv
 
-__all__ = ["INT8_TYPES", "Int8Conv", "conv_workload", "int8_conv", "workload_of"]
+__all__ = [
+    "INT8_TYPES",
+    "Int8Conv",
+    "conv_workload",
+    "int8_conv",
+    "transposed_conv",
+    "workload_of",
+]
 
 INT8_TYPES = ("int8", "uint8")
 """Types of 8-bit numbers."""
@@ -47,6 +55,32 @@ def conv_workload(
     if own not in [(each,) * 3 if isinstance(each, str) else each for each in dtypes]:
         return None
     return replace(workload, dtype=own[0] if own[0] in INT8_TYPES else "float32"), weights
+
+
+def transposed_conv(call: relax.Expr) -> tuple[TransposedConv, np.ndarray] | None:
+    """Return a transposed convolution in NCHW and its filters; ``None`` unless both are known.
+
+    Of images with open lengths too, as :func:`conv_workload` returns them.
+    """
+    if not is_call(call, "relax.nn.conv2d_transpose"):
+        return None
+    weights, attrs = constant_of(call.args[1]), call.attrs
+    lengths, shape = lengths_of(call.args[0].ty), typical_shape(call.args[0].ty)
+    layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
+    if weights is None or shape is None or layouts != ("NCHW", "IOHW", "NCHW"):
+        return None
+    dtypes = {str(value.ty.dtype) for value in (*call.args, call)}
+    if dtypes != {"float32"} or 0 in weights.shape or 0 in (lengths or ()):
+        return None
+    if int(attrs.groups) != 1 or {int(d) for d in attrs.dilation} != {1}:
+        return None
+    conv = TransposedConv.of(
+        shape,
+        weights.shape[1],
+        weights.shape[2:],
+        *(tuple(map(int, each)) for each in (attrs.strides, attrs.padding, attrs.output_padding)),
+    )
+    return None if conv is None else (conv, weights)
 
 
 def workload_of(

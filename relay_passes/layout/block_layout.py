@@ -24,7 +24,7 @@ from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import const, constant_of, lengths_of, typical_shape
 from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
-from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv
+from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv, transposed_conv
 from tvm_edge.relay_passes.layout.choose_blocks import choose_blocked
 from tvm_edge.relay_passes.layout.choose_tensor_blocks import choose_tensor_blocks
 from tvm_edge.relay_passes.layout.cpu_convolution import CpuConvolutions
@@ -156,6 +156,7 @@ class _Blocker(PyExprMutator):
             "relax.mean": self._mean,
             "relax.nn.avg_pool2d": self._pool2d,
             "relax.nn.conv2d": self._conv2d,
+            "relax.nn.conv2d_transpose": self._conv2d_transpose,
             "relax.nn.max_pool2d": self._pool2d,
         }
 
@@ -336,6 +337,16 @@ class _Blocker(PyExprMutator):
             return result, workload.filters
         result = self._convolutions.call(image.var, workload, weights, config, depth)
         return result, workload.filters
+
+    def _conv2d_transpose(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
+        found, config = transposed_conv(call), self._chosen.get(call)
+        if found is None or config is None:
+            return None
+        conv, weights = found
+        depth = image_block(conv.workload, config.block, self._spec)
+        image = self._packed(call.args[0], depth).var
+        made = self._convolutions.transposed(image, conv, weights, config.block, depth)
+        return made, weights.shape[1]
 
     def _unary(self, call: relax.Call) -> tuple[relax.Expr, int] | None:
         constants = [constant_of(arg) for arg in call.args[1:]]

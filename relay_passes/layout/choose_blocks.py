@@ -14,7 +14,7 @@ from tvm import relax
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.ops.registry import of_call
 from tvm_edge.relay_passes.ir.expressions import bindings_of, static_shape, typical_shape
-from tvm_edge.relay_passes.ir.workloads import conv_workload
+from tvm_edge.relay_passes.ir.workloads import conv_workload, transposed_conv
 from tvm_edge.relay_passes.place.label_operators import operands
 from tvm_edge.schedules.blocked import input_block
 from tvm_edge.schedules.conv_config import ConvConfig
@@ -50,6 +50,15 @@ def choose_blocked(
         value, var = binding.value, binding.var
         found = conv_workload(value, open_too=True)
         config, measured, fixed = None, False, True
+        transposed = transposed_conv(value)
+        if transposed is not None and (own := blocked_config(transposed[0].workload, spec)):
+            chosen[value] = own
+            gain[var] = float("inf")  # TVM's loops go through the zeros between pixels
+            group.add(var)
+            reads.append((var, value.args[0]))
+            if value.args[0] in group:
+                group.join(var, value.args[0])
+            continue
         if found is not None:
             # Measured is what a kernel of fixed lengths takes.
             fixed = static_shape(value.args[0].ty) is not None

@@ -11,6 +11,8 @@ from tvm_edge.relay_passes.ir.expressions import const, static_shape
 from tvm_edge.schedules.blocked import CONV2D, DEPTHWISE, conv2d, pack_filters
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_workload import ConvWorkload
+from tvm_edge.schedules.taps import reaches
+from tvm_edge.schedules.transposed import TransposedConv, conv2d_transposed, pack_phases
 from tvm_edge.schedules.winograd import PRODUCT, conv2d_winograd, transform_filters
 
 __all__ = ["CpuConvolutions"]
@@ -62,7 +64,8 @@ class CpuConvolutions:
                 weights, 1 if workload.depthwise else depth, block, workload.groups
             )
             windows = (workload.strides, workload.padding, workload.dilation, workload.groups)
-            options = [*windows, config.knobs]
+            fixed = static_shape(image.ty) is not None
+            options = [*windows, config.knobs, reaches(workload) if fixed else ""]
             name = DEPTHWISE if workload.depthwise else CONV2D
             attrs = None
         filters = const(packed, "float32")
@@ -77,3 +80,19 @@ class CpuConvolutions:
             compute, image, filters, *options, primfunc_name_hint=name, primfunc_attrs=attrs
         )
         return self._known[key]
+
+    def transposed(
+        self, image: relax.Expr, conv: TransposedConv, weights: np.ndarray, block: int, depth: int
+    ) -> relax.Expr:
+        """Return the call of a kernel that convolves `image`, transposed.
+
+        Parameters are those of :meth:`call`; weights are ``[C, O, KH, KW]``.
+        """
+        return self._builder.call_te(
+            lambda image, filters: conv2d_transposed(image, filters, conv),
+            image,
+            const(pack_phases(weights, conv, depth, block), "float32"),
+            primfunc_name_hint="conv2d_transposed",
+            # Of several stages TVM would not say itself that others fuse with them.
+            primfunc_attrs={"op_pattern": 4},
+        )

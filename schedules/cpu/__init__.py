@@ -22,6 +22,7 @@ from tvm_edge.schedules.cpu.intrinsics import expand_functions
 from tvm_edge.schedules.cpu.loops import schedule_spatial
 from tvm_edge.schedules.cpu.overlap import overlap_tiles
 from tvm_edge.schedules.cpu.reduce import Reduce
+from tvm_edge.schedules.cpu.skip_taps import skip_taps
 from tvm_edge.schedules.cpu.window import schedule_window
 from tvm_edge.schedules.cpu.window_blocked import WindowBlocked
 from tvm_edge.schedules.cpu.winograd import Winograd
@@ -59,4 +60,5 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     """
     scheduled = apply_first(RULES, func, spec)
     assert scheduled is not None, "the last rule takes any function"
-    return replace(scheduled, func=expand_functions(overlap_tiles(scheduled.func)))
+    func = skip_taps(overlap_tiles(scheduled.func))
+    return replace(scheduled, func=expand_functions(func))

@@ -19,7 +19,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.accesses import constant
-from tvm_edge.schedules.analysis import divisors, extent
+from tvm_edge.schedules.analysis import accepts, divisors, extent
 from tvm_edge.schedules.base import ScheduleRule
 from tvm_edge.schedules.blocked import CONV2D
 from tvm_edge.schedules.cpu.blocked_knobs import Knobs, Tile, best_knobs, stride_of, touched
@@ -33,6 +33,7 @@ from tvm_edge.schedules.cpu.overlap import mark_tiles, small_tile
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import epilogue_of, fuse, fuse_axes, isolate, open_reduction
+from tvm_edge.schedules.taps import REACH, read_reaches
 from tvm_edge.schedules.typical import typical
 
 __all__ = [
@@ -117,11 +118,22 @@ def open_conv(func: tirx.PrimFunc, name: str) -> OpenedConv | None:
     sch, block = opened
     stage = isolate(sch, block, sch.get(block).reads[0].source)
     epilogue = epilogue_of(sch, block)
+    for consumer in sch.get_consumers(epilogue):
+        # It puts phases side by side: where accumulators are stored then. TVM would store those
+        # that are cut off as well.
+        if _has_all(sch.get(consumer), sch.get(epilogue)):
+            accepts(sch.reverse_compute_inline, consumer)
     column = sch.get_loops(block)[3]
     fixed = all(constant(var.dom.extent) is not None for var in sch.get(block).iter_vars[:4])
     if fixed and not can_peel(sch, column):
         return None
     return OpenedConv(sch, block, epilogue, stage)
+
+
+def _has_all(consumer: s_tir.SBlock, producer: s_tir.SBlock) -> bool:
+    """Return whether a block is known to have as many elements as the one that it reads."""
+    one, other = ([constant(v.dom.extent) for v in b.iter_vars] for b in (consumer, producer))
+    return None not in one + other and prod(map(int, one)) == prod(map(int, other))
 
 
 class Conv2dBlocked(ScheduleRule):
@@ -146,6 +158,10 @@ def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
     image, filters = (region.source for region in stmt.reads)
     lines, columns = (typical(dim) for dim in image.shape[2:4])
     open_axes = [constant(stmt.iter_vars[axis].dom.extent) is None for axis in (2, 3)]
+    text, pixels = stmt.annotations.get(REACH), (lines, columns)
+    reach = None if text is None else read_reaches(str(text))
+    if reach is not None:
+        pixels = (lines, columns - reach[1].before - reach[1].after)
     strides = (stride_of(lines, y, ky), stride_of(columns, x, kx))
     return Tile(
         outer=n,
@@ -161,6 +177,8 @@ def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
         padded=padded,
         open_lines=open_axes[0],
         open_columns=open_axes[1],
+        reach=reach,
+        image=pixels,
     )
 
 

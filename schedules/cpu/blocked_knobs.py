@@ -10,6 +10,7 @@ from typing import Literal
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.analysis import divisors
 from tvm_edge.schedules.cpu.overlap import small_tile
+from tvm_edge.schedules.taps import LONGEST_TILE, Reach, useful_share
 
 __all__ = [
     "Knobs",
@@ -76,6 +77,10 @@ class Tile:
         Whether the image has to be padded.
     open_lines, open_columns : bool
         Whether only the run tells how many there are: the sizes are typical ones.
+    reach : tuple of two Reach, optional
+        Of lines and columns, where taps in the padding are skipped.
+    image : tuple of int
+        Lines and columns of the image then.
     """
 
     outer: int
@@ -91,6 +96,8 @@ class Tile:
     padded: bool
     open_lines: bool = False
     open_columns: bool = False
+    reach: tuple[Reach, Reach] | None = None
+    image: tuple[int, int] = (0, 0)
 
     @property
     def flattens(self) -> bool:
@@ -131,7 +138,9 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
         # Accumulators, the filters' vectors of a step, one broadcast element.
         most = max(1, (spec.vector_registers - filters - 1) // filters)
         for columns in range(1, min(most, size.columns) + 1):
-            whole = columns == size.columns and not size.open_columns
+            if size.reach is not None and columns > LONGEST_TILE:
+                break
+            whole = columns == size.columns and not (size.open_columns or size.reach)
             tall = range(1, min(most // columns, size.lines) + 1) if whole else [1]
             for lines in tall:
                 if (lines * columns * filters + filters + 1) > spec.vector_registers and (
@@ -156,6 +165,12 @@ def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:
     """Time of the busiest core, in half cycles: one multiply-add of vectors each."""
     vectors = max(1, size.lanes // spec.lanes())
     filters = knobs.blocks * vectors
+    if size.reach is not None:
+        share = 1.0
+        axes = zip((size.lines, size.columns), (1, knobs.columns), size.window, strict=True)
+        for (length, tile, taps), reach, pixels in zip(axes, size.reach, size.image, strict=True):
+            share *= useful_share(length, tile, taps, reach, pixels)
+        size = replace(size, steps=ceil(share * size.steps), reach=None)
     full, rest = divmod(size.columns, knobs.columns)
     row = full * _tile_cost(knobs.lines * knobs.columns, filters, size.steps)
     if size.open_columns:

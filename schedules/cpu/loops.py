@@ -226,7 +226,10 @@ def _schedule_transpose(
     sch.vectorize(lane)
     if prod(sizes) * len(accesses(stmt)[0]) < MIN_PARALLEL_WORK * lanes:
         return
-    sch.parallel(fuse(sch, [*outer, strips]))
+    # Fused with a length as 2 * h + 1 they would be, of strips, what TVM cannot divide again.
+    known = (sch.get(loop).extent for loop in outer)
+    plain = all(isinstance(length, tirx.IntImm | tirx.Var) for length in known)
+    sch.parallel(fuse(sch, [*outer, strips] if plain else outer))
 
 
 def vectorize_rows(sch: Schedule, block: SBlockRV, spec: DeviceSpec) -> None:

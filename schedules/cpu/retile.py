@@ -10,7 +10,17 @@ from tvm import ir, s_tir, tirx
 
 from tvm_edge.schedules.accesses import constant, uses
 
-__all__ = ["PART", "SMALL", "TILE", "Tile", "begun", "marks", "retiled"]
+__all__ = [
+    "PART",
+    "SMALL",
+    "TILE",
+    "Tile",
+    "begun",
+    "mapped",
+    "marks",
+    "retiled",
+    "with_body",
+]
 
 TILE, PART, SMALL = "tvm_edge.tile_", "tvm_edge.part_", "tvm_edge.small_"
 """Annotations of a block, followed by the position of the axis; their value is the length."""
@@ -98,14 +108,14 @@ def retiled(
 
     def change(loop: tirx.For) -> tirx.Stmt:
         if loop.loop_var in parts:
-            loop = _with_body(loop, loop.body, parts[loop.loop_var])
+            loop = with_body(loop, loop.body, parts[loop.loop_var])
         body = loop.body
         for tile in tiles:
             if tile.loop.same_as(loop.loop_var):
                 body = change_tile(tile, body, nest)
-        return _with_body(loop, body)
+        return with_body(loop, body)
 
-    return _mapped(nest, (), realize, change)
+    return mapped(nest, (), realize, change)
 
 
 def begun(
@@ -146,10 +156,10 @@ def begun(
         return (
             loop.body
             if size == 1
-            else _with_body(loop, loop.body, tirx.const(size, loop.loop_var.ty.dtype))
+            else with_body(loop, loop.body, tirx.const(size, loop.loop_var.ty.dtype))
         )
 
-    return _mapped(body, (), realize, change)
+    return mapped(body, (), realize, change)
 
 
 def _reading_inside(block: s_tir.SBlock, axis: int, inside: Sequence[tirx.Buffer]) -> s_tir.SBlock:
@@ -203,7 +213,7 @@ def _without(predicate: tirx.Expr, var: tirx.Var) -> tirx.Expr:
     return tirx.const(True, "bool") if uses(predicate, var) else predicate
 
 
-def _mapped(
+def mapped(
     stmt: tirx.Stmt,
     loops: tuple[tirx.For, ...],
     realize: Callable[[s_tir.SBlockRealize, tuple[tirx.For, ...]], tirx.Stmt],
@@ -212,10 +222,10 @@ def _mapped(
     """Rewrite the loops and the innermost blocks of a nest."""
 
     def again(inner: tirx.Stmt, around: tirx.For | None = None) -> tirx.Stmt:
-        return _mapped(inner, loops if around is None else (*loops, around), realize, change)
+        return mapped(inner, loops if around is None else (*loops, around), realize, change)
 
     if isinstance(stmt, tirx.For):
-        return change(_with_body(stmt, again(stmt.body, stmt)))
+        return change(with_body(stmt, again(stmt.body, stmt)))
     if isinstance(stmt, tirx.SeqStmt):
         return tirx.SeqStmt([again(part) for part in stmt.seq])
     if isinstance(stmt, tirx.IfThenElse):
@@ -226,7 +236,7 @@ def _mapped(
     return stmt
 
 
-def _with_body(loop: tirx.For, body: tirx.Stmt, extent: tirx.Expr | None = None) -> tirx.For:
+def with_body(loop: tirx.For, body: tirx.Stmt, extent: tirx.Expr | None = None) -> tirx.For:
     return tirx.For(
         loop.loop_var,
         loop.min,

@@ -9,12 +9,23 @@ from tvm import relax, tirx
 from tvm_edge.ops.converter import Attributes, operand
 from tvm_edge.ops.elements import plain
 from tvm_edge.ops.movement.run_time_shapes import pad_by
-from tvm_edge.relay_passes.ir.expressions import lengths_of, static_shape
+from tvm_edge.relay_passes.ir.expressions import (
+    const,
+    constant_of,
+    lengths_of,
+    same_length,
+    static_shape,
+    typical_shape,
+)
+from tvm_edge.schedules.transposed import TransposedConv, phase_filters
 
 __all__ = ["conv_transpose"]
 
 _LEAST = 16
 """Channels that fill a block on every CPU: kernels of open images take blocks."""
+
+_FEW = 5
+"""Filters that do not fill half a block of eight."""
 
 
 def conv_transpose(
@@ -35,6 +46,9 @@ def conv_transpose(
     strides = list(attrs.get("strides", [1] * rank))
     extra = list(attrs.get("output_padding", [0] * rank))
     if all(more < stride for more, stride in zip(extra, strides, strict=True)):
+        few = _few_filters(bb, inputs, attrs)
+        if few is not None:
+            return few
         return _converted(bb, inputs, attrs) if "output_shape" in attrs else None
     # No product reaches the end of a longer result: zeros, or elements that were cut off.
     after = list(attrs.get("pads") or _pads(inputs, attrs, rank))
@@ -91,6 +105,46 @@ def _as_pixels(bb: relax.BlockBuilder, inputs: Sequence[relax.Expr]) -> relax.Ex
     made = bb.normalize(relax.op.reshape(made, apart))
     made = bb.normalize(relax.op.permute_dims(made, [0, 1, 4, 2, 5, 3]))
     return relax.op.reshape(made, [images, channels, lines * high, columns * wide])
+
+
+def _few_filters(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """Convolve with a filter for each phase of the output, where filters alone fill no vectors.
+
+    ``None`` for others. A window has the taps of all phases, zeros where one has none.
+    """
+    weights, shape = constant_of(inputs[1]), typical_shape(inputs[0].ty)
+    if weights is None or shape is None or len(shape) != 4 or not 0 < weights.shape[1] <= _FEW:
+        return None
+    if attrs.get("group", 1) != 1 or any(d != 1 for d in attrs.get("dilations", [])):
+        return None
+    sizes = [attrs.get(k, v) for k, v in (("strides", (1, 1)), ("output_padding", (0, 0)))]
+    pads = tuple(attrs.get("pads") or _pads(inputs, attrs, 2))
+    conv = TransposedConv.of(
+        shape, weights.shape[1], weights.shape[2:], tuple(sizes[0]), pads, tuple(sizes[1])
+    )
+    if conv is None or (conv.lines.stride == 1 == conv.columns.stride):
+        return None
+    axes, size = (conv.lines, conv.columns), (lengths_of(inputs[0].ty) or ())[2:]
+    kept = [axis.outputs(n) for axis, n in zip(axes, size, strict=True)]
+    whole = [axis.positions(n) * axis.stride for axis, n in zip(axes, size, strict=True)]
+    cut = not all(same_length(a, b) for a, b in zip(kept, whole, strict=True))
+    if cut and static_shape(inputs[0].ty) is None:
+        return None  # TVM does not crop open lengths
+    filters = const(phase_filters(weights, conv), str(weights.dtype))
+    made = bb.normalize(relax.op.nn.conv2d(inputs[0], filters, padding=conv.workload.padding))
+    images, _, lines, columns = lengths_of(made.ty) or ()
+    apart = [images, *(axis.stride for axis in axes), weights.shape[1], lines, columns]
+    made = bb.normalize(relax.op.reshape(made, apart))
+    made = bb.normalize(relax.op.permute_dims(made, [0, 3, 4, 1, 5, 2]))
+    made = bb.normalize(relax.op.reshape(made, [images, weights.shape[1], *whole]))
+    if cut:
+        made = bb.normalize(relax.op.strided_slice(made, [2, 3], [0, 0], kept))
+    bias = operand(inputs, 2)
+    if bias is None:
+        return made
+    return relax.op.add(made, relax.op.reshape(bias, [1, -1, 1, 1]))
 
 
 def _converted(
