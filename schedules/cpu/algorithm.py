@@ -9,6 +9,7 @@ from tvm_edge.schedules.conv_workload import ConvWorkload
 from tvm_edge.schedules.cpu.blocked_knobs import Tile, candidates, touched
 from tvm_edge.schedules.cpu.space_int8 import choose_int8, int8_configs
 from tvm_edge.schedules.knobs import knobs_as_text
+from tvm_edge.schedules.taps import reaches, read_reaches
 from tvm_edge.schedules.winograd import winograd_applies
 
 __all__ = [
@@ -102,6 +103,7 @@ def direct_tile(workload: ConvWorkload, block: int, depth: int) -> Tile:
     channels = filled(workload.channels // workload.groups, depth)
     filters = filled(workload.filters, block)
     image = 4 * channels * workload.groups * workload.height * workload.width
+    reach = reaches(workload)
     return Tile(
         outer=workload.batch,
         blocks=filters // block,
@@ -114,6 +116,8 @@ def direct_tile(workload: ConvWorkload, block: int, depth: int) -> Tile:
         filter_bytes=4 * filters * channels * window,
         lanes=block,
         padded=any(workload.padding),
+        reach=read_reaches(reach) if reach else None,
+        image=(workload.height, workload.width),
     )
 
 

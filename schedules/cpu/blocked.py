@@ -67,9 +67,13 @@ class OpenedConv:
     stage: SBlockRV | None
 
     def knobs(self, size: Tile, spec: DeviceSpec) -> Knobs:
-        """Knobs that its workload was given, or else the best by estimate."""
+        """Knobs that its workload was given, or else the best by estimate.
+
+        Those of a record from before taps were skipped may be of larger tiles.
+        """
         config = self.sch.get(self.block).annotations.get(CONFIG)
-        return read_knobs(Knobs, str(config)) if config else best_knobs(size, spec)
+        knobs = read_knobs(Knobs, str(config)) if config else best_knobs(size, spec)
+        return knobs if size.takes(knobs) else best_knobs(size, spec)
 
     def begun(
         self, knobs: Knobs, spec: DeviceSpec, inner: int, *, vectorize: bool = True
@@ -104,7 +108,7 @@ class OpenedConv:
             vectors = knobs.blocks * max(1, (extent(sch, lane) or 1) // spec.lanes())
             beside = knobs.columns * vectors
             for axis, length, own in ((2, knobs.lines, beside), (3, knobs.columns, vectors)):
-                if constant(sch.get(self.epilogue).iter_vars[axis].dom.extent) is None:
+                if _ends_anywhere(sch.get(self.epilogue).iter_vars[axis], length):
                     small = small_tile(length, own)
                     mark_tiles(sch, [begin, block, self.epilogue], axis, length, small)
         return begin, done
@@ -282,7 +286,12 @@ def schedule_blocks(
     return task, [*window, steps][0]
 
 
+def _ends_anywhere(axis: tirx.IterVar, tile: int) -> bool:
+    """Return whether an axis has a remainder that cannot be peeled, or only the run knows."""
+    length = constant(axis.dom.extent)
+    return length is None or (length % tile != 0 and str(axis.var.ty.dtype) != "int32")
+
+
 def _remainder(sch: Schedule, loop: LoopRV, size: int) -> bool:
     """Return whether the last of the tiles of a loop is a shorter one, which has to be peeled."""
-    length = extent(sch, loop)
-    return length is not None and length % size != 0
+    return can_peel(sch, loop) and (extent(sch, loop) or 0) % size != 0

@@ -99,6 +99,12 @@ class Tile:
     reach: tuple[Reach, Reach] | None = None
     image: tuple[int, int] = (0, 0)
 
+    def takes(self, knobs: Knobs) -> bool:
+        """Return whether tiles reach no further into the padding than it is stored."""
+        if self.reach is None:
+            return True
+        return knobs.lines == 1 and knobs.columns <= LONGEST_TILE and not knobs.flat
+
     @property
     def flattens(self) -> bool:
         """Return whether lines can be fused with columns."""
@@ -138,9 +144,7 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
         # Accumulators, the filters' vectors of a step, one broadcast element.
         most = max(1, (spec.vector_registers - filters - 1) // filters)
         for columns in range(1, min(most, size.columns) + 1):
-            if size.reach is not None and columns > LONGEST_TILE:
-                break
-            whole = columns == size.columns and not (size.open_columns or size.reach)
+            whole = columns == size.columns and not size.open_columns
             tall = range(1, min(most // columns, size.lines) + 1) if whole else [1]
             for lines in tall:
                 if (lines * columns * filters + filters + 1) > spec.vector_registers and (
@@ -158,7 +162,9 @@ def _legal(size: Tile, spec: DeviceSpec) -> Iterator[Knobs]:
                     for padding in ("task", "whole") if size.padded else ("whole",):
                         if padding == "task" and order == "blocks":
                             continue  # every task would pad the whole image
-                        yield Knobs(lines, columns, blocks, order, padding)
+                        knobs = Knobs(lines, columns, blocks, order, padding)
+                        if size.takes(knobs):
+                            yield knobs
 
 
 def _cost(size: Tile, knobs: Knobs, spec: DeviceSpec) -> float:

@@ -123,3 +123,39 @@ def test_open_images_that_are_enlarged(channels: int, window: tuple[int, int]) -
         }
         expected = transposed(x, weights, **attributes, **defaults) + bias.reshape(-1, 1, 1)
         np.testing.assert_allclose(compiled.run({"x": x})["y"], expected, rtol=1e-5, atol=1e-5)
+
+
+BLOCKS: list[tuple[int, int, tuple[int, int], dict[str, Any]]] = [
+    (24, 40, (4, 4), {"strides": [2, 2], "pads": [1] * 4, "output_padding": [0, 0]}),
+    # Phases with fewer taps, some without any; a result that no phase fills.
+    (16, 16, (3, 2), {"strides": [2, 3], "pads": [1, 0, 1, 0], "output_padding": [1, 0]}),
+    (16, 8, (5, 1), {"strides": [4, 2], "pads": [2, 0, 1, 0], "output_padding": [0, 1]}),
+    (8, 3, (4, 3), {"strides": [2, 2], "pads": [1, 0, 1, 1], "output_padding": [0, 0]}),
+    (32, 16, (3, 3), {"strides": [1, 1], "pads": [0, 1, 2, 1], "output_padding": [0, 0]}),
+]
+
+
+@pytest.mark.parametrize(("channels", "filters", "kernel", "attributes"), BLOCKS)
+@pytest.mark.parametrize("opened", [False, True], ids=["fixed", "open"])
+def test_phases_in_blocks(
+    channels: int, filters: int, kernel: tuple[int, int], attributes: dict[str, Any], opened: bool
+) -> None:
+    """Phase by phase, activation included, never by loops through the zeros between pixels."""
+    x = random_input((2, channels, 5, 9))
+    weights, bias = random_input((channels, filters, *kernel), 1), random_input((filters,), 2)
+    model = make_model(
+        [
+            helper.make_node("ConvTranspose", ["x", "w", "b"], ["t"], **attributes),
+            helper.make_node("Relu", ["t"], ["y"]),
+        ],
+        {"x": ("n", channels, "h", 9) if opened else x.shape},
+        ["y"],
+        {"w": weights, "b": bias},
+    )
+    expected = transposed(x, weights, dilations=[1, 1], **attributes) + bias.reshape(-1, 1, 1)
+    for target in ("llvm", *OTHER_LANES[1:]):
+        compiled = tvm_edge.compile(model, target)
+        origins = {kernel.origin for kernel in compiled.report.kernels}
+        assert "fallback" not in origins or (opened and filters < 8)
+        actual = compiled.run({"x": x})["y"]
+        np.testing.assert_allclose(actual, np.maximum(expected, 0), atol=1e-6 * expected.max())

@@ -96,6 +96,19 @@ AWKWARD = [
     Conv(channels=24, filters=24, groups=24, image=(13, 13), strides=(2, 2), epilogue="silu"),
     Conv(channels=48, filters=48, groups=48, image=(12, 55), kernel=(5, 5), pads=(2, 1, 0, 2)),
     Conv(channels=64, filters=96, groups=2, image=(7, 13), batch=2, epilogue="residual"),
+    # Taps in the padding are skipped: in tiles of few pixels, all but one tap, and with strides.
+    Conv(channels=24, filters=48, image=(9, 17), dilations=(5, 6), pads=(5, 6, 5, 6)),
+    Conv(channels=16, filters=16, image=(5, 4), dilations=(7, 9), pads=(7, 9, 7, 9), batch=2),
+    Conv(
+        channels=16,
+        filters=32,
+        image=(13, 19),
+        kernel=(5, 4),
+        strides=(2, 3),
+        dilations=(4, 1),
+        pads=(9, 0, 6, 2),
+        epilogue="residual",
+    ),
 ]
 
 
