@@ -30,6 +30,7 @@ from tvm_edge.relay_passes.simplify.fold_affine import FoldAffine
 from tvm_edge.relay_passes.simplify.fold_constant_views import FoldConstantViews
 from tvm_edge.relay_passes.simplify.fold_constants import FoldConstants
 from tvm_edge.relay_passes.simplify.fold_dequantized import FoldDequantized
+from tvm_edge.relay_passes.simplify.fold_padding import FoldPadding
 
 __all__ = ["GRAPH", "OPERATORS", "SMALLER_GROUPS", "node_names", "tuning_logs"]
 
@@ -112,6 +113,7 @@ OPERATORS = (
     on_module("simplify", FoldDequantized()),
     on_module("simplify", FoldConstantViews()),
     on_module("simplify", transform.CanonicalizeBindings()),
+    on_module("simplify", FoldPadding()),
     on_module("simplify", FoldAffine()),
     # Dead batch normalisations would be decomposed, and then folded kernel by kernel.
     on_module("simplify", transform.DeadCodeElimination()),

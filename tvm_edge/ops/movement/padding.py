@@ -14,7 +14,26 @@ from tvm import relax
 from tvm_edge.ops.converter import Attributes, operand, text
 from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
 
-__all__ = ["pad"]
+__all__ = ["pad", "pad_image"]
+
+
+def pad_image(
+    bb: relax.BlockBuilder, inputs: Sequence[relax.Expr], attrs: Attributes
+) -> relax.Expr | None:
+    """Pad lines and columns by zeros, as an operator that a convolution takes in."""
+    x = inputs[0]
+    if attrs["opset"] < 11 or text(attrs, "mode", "constant") != "constant":
+        return None
+    pads, fill = constant_of(inputs[1]), operand(inputs, 2)
+    value = np.zeros(1) if fill is None else constant_of(fill)
+    if pads is None or pads.size != 8 or operand(inputs, 3) is not None or x.ty.ndim != 4:
+        return None
+    if value is None or value.any() or str(x.ty.dtype) not in ("float32", "float16"):
+        return None
+    widths = pads.reshape(2, 4).T
+    if widths.min() < 0 or widths[:2].any():
+        return None
+    return relax.op.nn.pad(x, [int(width) for width in widths.reshape(-1)])
 
 
 def pad(
