@@ -27,10 +27,11 @@ from benchmarks.common.timing import timed_runs
 from benchmarks.common.turns import TurnProcess, answer_turns
 from benchmarks.cpu.kernel_cases import Case
 from benchmarks.cpu.kernels_pointwise import CASES as POINTWISE
+from benchmarks.cpu.kernels_products import CASES as PRODUCTS
 
 __all__ = ["CASES", "JOBS", "main"]
 
-CASES: Mapping[str, Case] = {**POINTWISE}
+CASES: Mapping[str, Case] = {**POINTWISE, **PRODUCTS}
 """All cases by name."""
 
 _PEER, _OURS = "onnxruntime", "tvm-edge"

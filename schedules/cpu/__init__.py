@@ -12,6 +12,7 @@ from tvm import tirx
 
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.base import Scheduled, ScheduleRule, apply_first
+from tvm_edge.schedules.cpu.attention import Attention
 from tvm_edge.schedules.cpu.blocked import Conv2dBlocked
 from tvm_edge.schedules.cpu.conv2d import Conv2d
 from tvm_edge.schedules.cpu.conv2d_int8 import Conv2dInt8
@@ -33,6 +34,7 @@ __all__ = ["RULES", "schedule"]
 
 RULES: tuple[ScheduleRule, ...] = (
     Elementwise(schedule_spatial),
+    Attention(),
     Conv2dInt8(),
     DepthwiseInt8(),
     Conv2dBlocked(),

@@ -20,6 +20,7 @@ from tvm_edge.compiler.passes import (
 )
 from tvm_edge.compiler.placement import place
 from tvm_edge.relay_passes.layout.block_layout import BlockLayout
+from tvm_edge.relay_passes.layout.fuse_attention import FuseAttention
 from tvm_edge.relay_passes.layout.pack_matrices import PackMatrices
 from tvm_edge.relay_passes.memory.split_conv import split_convolutions
 from tvm_edge.relay_passes.memory.split_fc import split_dense
@@ -166,6 +167,7 @@ GRAPH = (
         ),
         "cores of a CPU, layouts of records, or float16 on tensor cores",
     ),
+    on_module("layout", lambda c: FuseAttention(c.resolved.spec), "FuseAttention").when(*CPU_CORES),
     on_module("layout", lambda c: PackMatrices(c.resolved.spec), "PackMatrices").when(*CPU_CORES),
 )
 """Everything that is decided before operators become kernels."""
