@@ -7,6 +7,7 @@ results are stored `s` pixels apart.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,12 +95,12 @@ class TransposedConv:
     @classmethod
     def of(
         cls,
-        image: tuple[int, int, int, int],
+        image: Sequence[int],
         filters: int,
-        kernel: tuple[int, int],
-        strides: tuple[int, int],
-        padding: tuple[int, int, int, int],
-        output_padding: tuple[int, int],
+        kernel: Sequence[int],
+        strides: Sequence[int],
+        padding: Sequence[int],
+        output_padding: Sequence[int],
     ) -> TransposedConv | None:
         """Describe one of typical lengths; ``None`` if more is cut off than a window reaches."""
         axes = [

@@ -21,7 +21,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.ops.movement import CONCAT
 from tvm_edge.ops.registry import of_call
-from tvm_edge.relay_passes.ir.expressions import const, constant_of, lengths_of, typical_shape
+from tvm_edge.relay_passes.ir.expressions import (
+    bindings_of,
+    const,
+    constant_of,
+    lengths_of,
+    typical_shape,
+)
 from tvm_edge.relay_passes.ir.locations import emit_at
 from tvm_edge.relay_passes.ir.vdevices import vdevice_of
 from tvm_edge.relay_passes.ir.workloads import conv_workload, int8_conv, transposed_conv
@@ -108,10 +114,27 @@ class BlockLayout:
             if graph.digest == self._plan.network:
                 chosen = {graph.calls[i]: config for i, config in self._plan.configs.items()}
                 of_vars = zip(graph.variables, self._plan.layouts, strict=True)
-                return chosen, {var: layout for var, layout in of_vars if var is not None}
+                layouts = {var: layout for var, layout in of_vars if var is not None}
+                self._add_transposed(func, chosen, layouts)
+                return chosen, layouts
         if not self._spec.has_cpu_cores:
             return choose_tensor_blocks(func, self._spec), {}
         return choose_blocked(func, self._spec, self._configs), {}
+
+    def _add_transposed(
+        self,
+        func: relax.Function,
+        chosen: dict[relax.Call, ConvConfig],
+        layouts: dict[relax.Var, int],
+    ) -> None:
+        """Choose transposed convolutions, which a plan knows as operators of NCHW."""
+        own = [b for b in bindings_of(func) if transposed_conv(b.value) is not None]
+        if own and self._spec.has_cpu_cores:
+            usual = choose_blocked(func, self._spec, self._configs)
+            for binding in own:
+                if binding.value in usual:
+                    chosen[binding.value] = usual[binding.value]
+                    del layouts[binding.var]
 
 
 def _image_lengths(ty: relax.Type) -> tuple[Any, ...]:

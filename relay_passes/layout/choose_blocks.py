@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from tvm import relax
 
@@ -50,31 +51,12 @@ def choose_blocked(
     others: list[relax.Expr] = [func.body.body]
     for binding in bindings_of(func):
         value, var = binding.value, binding.var
-        found = conv_workload(value, open_too=True)
-        config, measured, fixed = None, False, True
-        transposed = transposed_conv(value)
-        if transposed is not None and (own := blocked_config(transposed[0].workload, spec)):
-            chosen[value] = own
-            gain[var] = float("inf")  # TVM's loops go through the zeros between pixels
-            group.add(var)
-            reads.append((var, value.args[0]))
-            if value.args[0] in group:
-                group.join(var, value.args[0])
-            continue
+        found = _convolution(value, spec, configs)
         if found is not None:
-            # Measured is what a kernel of fixed lengths takes.
-            fixed = static_shape(value.args[0].ty) is not None
-            measured = fixed and found[0] in configs
-            config = configs[found[0]] if measured else choose_config(found[0], spec)
-            if not fixed and config.algorithm == "plain":
-                config = blocked_config(found[0], spec) or config
-        if config is not None and found is not None and config.algorithm != "plain":
-            chosen[value] = config
-            # Plain images whose lengths only the run tells have no kernels in vectors.
-            certain = measured or not fixed
-            gain[var] = float("inf") if certain else _gain(found[0], config, spec)
+            chosen[value] = found.config
+            gain[var] = found.gain
             group.add(var)
-            if input_block(found[0], config.block) > 1:
+            if input_block(found.workload, found.config.block) > 1:
                 reads.append((var, value.args[0]))
                 if value.args[0] in group:
                     group.join(var, value.args[0])
@@ -102,6 +84,42 @@ def choose_blocked(
         for binding in block.bindings
         if binding.value in chosen and total[group.of(binding.var)] > cost[group.of(binding.var)]
     }
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """A convolution that could be on blocks, and the seconds that these save it."""
+
+    workload: ConvWorkload
+    config: ConvConfig
+    gain: float
+
+
+def _convolution(
+    value: relax.Expr, spec: DeviceSpec, configs: Mapping[ConvWorkload, ConvConfig]
+) -> _Convolution | None:
+    """Return how a convolution would be done on blocks, ``None`` where it would not."""
+    transposed = transposed_conv(value)
+    if transposed is not None:
+        workload = transposed[0].workload
+        own = blocked_config(workload, spec)
+        # TVM's loops go through the zeros between pixels.
+        return None if own is None else _Convolution(workload, own, float("inf"))
+    found = conv_workload(value, open_too=True)
+    if found is None:
+        return None
+    # Measured is what a kernel of fixed lengths takes.
+    fixed = static_shape(value.args[0].ty) is not None
+    measured = fixed and found[0] in configs
+    config = configs[found[0]] if measured else choose_config(found[0], spec)
+    if not fixed and config.algorithm == "plain":
+        config = blocked_config(found[0], spec) or config
+    if config.algorithm == "plain":
+        return None
+    # Plain images whose lengths only the run tells have no kernels in vectors.
+    certain = measured or not fixed
+    gain = float("inf") if certain else _gain(found[0], config, spec)
+    return _Convolution(found[0], config, gain)
 
 
 def _follows(value: relax.Expr) -> bool:

@@ -88,16 +88,10 @@ class _Fuser(PyExprMutator):
         if found.mask is not None:
             operands.append(found.mask)
 
-        def compute(*tensors: te.Tensor) -> te.Tensor:
-            mask = tensors[3] if len(tensors) > 3 else None
-            return attention(
-                *tensors[:3],
-                mask,
-                scale=found.scale,
-                rows=rows,
-                width=width,
-                lanes=self._spec.lanes(),
-            )
+        def compute(q: te.Tensor, k: te.Tensor, v: te.Tensor, *mask: te.Tensor) -> te.Tensor:
+            lanes = self._spec.lanes()
+            own = mask[0] if mask else None
+            return attention(q, k, v, own, scale=found.scale, rows=rows, width=width, lanes=lanes)
 
         return self.builder_.call_te(
             compute,

@@ -136,8 +136,9 @@ def open_conv(func: tirx.PrimFunc, name: str) -> OpenedConv | None:
 
 def _has_all(consumer: s_tir.SBlock, producer: s_tir.SBlock) -> bool:
     """Return whether a block is known to have as many elements as the one that it reads."""
-    one, other = ([constant(v.dom.extent) for v in b.iter_vars] for b in (consumer, producer))
-    return None not in one + other and prod(map(int, one)) == prod(map(int, other))
+    sizes = ([constant(v.dom.extent) for v in b.iter_vars] for b in (consumer, producer))
+    one, other = (0 if None in own else prod(n or 0 for n in own) for own in sizes)
+    return one == other > 0
 
 
 class Conv2dBlocked(ScheduleRule):
