@@ -194,12 +194,11 @@ def conv2d_transposed(image: te.Tensor, filters: te.Tensor, conv: TransposedConv
         return te.sum(pixel * filters[phase, o, co, ky, kx, ci, v], axis=[co, ky, kx, ci])
 
     numbers = [n for axis in (lines, columns) for n in (axis.stride, axis.padding, axis.taps)]
-    uneven = lines.taps % lines.stride or columns.taps % columns.stride
     made = te.compute(
         (batch * phases, blocks, lines.positions(size[0]), columns.positions(size[1]), lanes),
         term,
         name=CONV2D,
-        attrs={PHASES: " ".join(map(str, numbers))} if uneven else None,
+        attrs={PHASES: " ".join(map(str, numbers))},
     )
 
     if phases == 1:

@@ -117,7 +117,7 @@ def direct_tile(workload: ConvWorkload, block: int, depth: int) -> Tile:
         lanes=block,
         padded=any(workload.padding),
         reach=read_reaches(reach) if reach else None,
-        image=(workload.height, workload.width),
+        image=(workload.height, workload.width) if reach else (0, 0),
     )
 
 

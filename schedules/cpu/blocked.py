@@ -33,7 +33,7 @@ from tvm_edge.schedules.cpu.overlap import mark_tiles, small_tile
 from tvm_edge.schedules.cpu.stages import schedule_rest
 from tvm_edge.schedules.knobs import CONFIG, read_knobs
 from tvm_edge.schedules.stages import epilogue_of, fuse, fuse_axes, isolate, open_reduction
-from tvm_edge.schedules.taps import REACH, read_reaches
+from tvm_edge.schedules.taps import PHASES, REACH, read_reaches
 from tvm_edge.schedules.typical import typical
 
 __all__ = [
@@ -122,11 +122,12 @@ def open_conv(func: tirx.PrimFunc, name: str) -> OpenedConv | None:
     sch, block = opened
     stage = isolate(sch, block, sch.get(block).reads[0].source)
     epilogue = epilogue_of(sch, block)
-    for consumer in sch.get_consumers(epilogue):
-        # It puts phases side by side: where accumulators are stored then. TVM would store those
-        # that are cut off as well.
-        if _has_all(sch.get(consumer), sch.get(epilogue)):
-            accepts(sch.reverse_compute_inline, consumer)
+    if PHASES in sch.get(block).annotations:
+        # What puts phases side by side is where accumulators are stored then. TVM would store
+        # those that are cut off as well.
+        for consumer in sch.get_consumers(epilogue):
+            if _has_all(sch.get(consumer), sch.get(epilogue)):
+                accepts(sch.reverse_compute_inline, consumer)
     column = sch.get_loops(block)[3]
     fixed = all(constant(var.dom.extent) is not None for var in sch.get(block).iter_vars[:4])
     if fixed and not can_peel(sch, column):
@@ -163,7 +164,7 @@ def conv_tile(stmt: s_tir.SBlock, *, padded: bool) -> Tile:
     image, filters = (region.source for region in stmt.reads)
     lines, columns = (typical(dim) for dim in image.shape[2:4])
     open_axes = [constant(stmt.iter_vars[axis].dom.extent) is None for axis in (2, 3)]
-    text, pixels = stmt.annotations.get(REACH), (lines, columns)
+    text, pixels = stmt.annotations.get(REACH), (0, 0)
     reach = None if text is None else read_reaches(str(text))
     if reach is not None:
         pixels = (lines, columns - reach[1].before - reach[1].after)
