@@ -17,7 +17,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from tvm_edge.schedules.accesses import constant, nodes_in
-from tvm_edge.schedules.cpu.retile import PART, SMALL, TILE, Tile, begun, marks, retiled
+from tvm_edge.schedules.cpu.retile import PART, SMALL, TILE, Tile, begun, marks, retiled, with_root
 
 __all__ = ["TWICE", "mark_parts", "mark_tiles", "overlap_tiles", "small_tile"]
 
@@ -114,19 +114,7 @@ def overlap_tiles(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if not found:
         return func
     body = tirx.SeqStmt(made) if len(made) > 1 else made[0]
-    block = s_tir.SBlock(
-        root.iter_vars,
-        root.reads,
-        root.writes,
-        root.name_hint,
-        body,
-        root.init,
-        buffers,
-        root.match_buffers,
-        root.annotations,
-    )
-    whole = s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block)
-    done = func.with_body(whole)
+    done = with_root(func, body, buffers)
     return done.with_attr(TWICE, True) if twice else done
 
 

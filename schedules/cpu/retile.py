@@ -20,6 +20,7 @@ __all__ = [
     "marks",
     "retiled",
     "with_body",
+    "with_root",
 ]
 
 TILE, PART, SMALL = "tvm_edge.tile_", "tvm_edge.part_", "tvm_edge.small_"
@@ -262,3 +263,22 @@ def _substituted(value: tirx.Expr, by: Mapping[tirx.Var, int]) -> tirx.Expr:
         return var
 
     return tvm_ffi.structural_map(value, (tirx.Var, number))
+
+
+def with_root(
+    func: tirx.PrimFunc, body: tirx.Stmt, buffers: Sequence[tirx.Buffer] | None = None
+) -> tirx.PrimFunc:
+    """Return a function of blocks with another body, and maybe other buffers that it allocates."""
+    root = func.body.block
+    block = s_tir.SBlock(
+        root.iter_vars,
+        root.reads,
+        root.writes,
+        root.name_hint,
+        body,
+        root.init,
+        root.alloc_buffers if buffers is None else list(buffers),
+        root.match_buffers,
+        root.annotations,
+    )
+    return func.with_body(s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block))

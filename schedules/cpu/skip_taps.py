@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import s_tir, sym, tirx
 
 from tvm_edge.schedules.accesses import constant, uses
-from tvm_edge.schedules.cpu.retile import mapped, with_body
+from tvm_edge.schedules.cpu.retile import mapped, with_body, with_root
 from tvm_edge.schedules.taps import PHASES, REACH, Reach, read_reaches
 
 __all__ = ["skip_taps"]
@@ -29,7 +29,6 @@ def skip_taps(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if not isinstance(func.body, s_tir.SBlockRealize):
         return func
-    root = func.body.block
     conditions: list[tuple[tirx.Var, tirx.Expr]] = []
 
     def realize(node: s_tir.SBlockRealize, loops: tuple[tirx.For, ...]) -> tirx.Stmt:
@@ -42,21 +41,10 @@ def skip_taps(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 loop = with_body(loop, tirx.IfThenElse(condition, loop.body, None))
         return loop
 
-    body = mapped(root.body, (), realize, change)
+    body = mapped(func.body.block.body, (), realize, change)
     if not conditions:
         return func
-    block = s_tir.SBlock(
-        root.iter_vars,
-        root.reads,
-        root.writes,
-        root.name_hint,
-        body,
-        root.init,
-        root.alloc_buffers,
-        root.match_buffers,
-        root.annotations,
-    )
-    return func.with_body(s_tir.SBlockRealize(func.body.iter_values, func.body.predicate, block))
+    return with_root(func, body)
 
 
 def _conditions(
