@@ -158,6 +158,9 @@ def _length(labels: str, lengths: Mapping[str, Any]) -> Any:
 
 
 def _shaped(bb: relax.BlockBuilder, value: relax.Expr, shape: list[Any]) -> relax.Expr:
+    own = lengths_of(value.ty) or ()
+    if len(own) == len(shape) and all(map(same_length, own, shape)):
+        return value
     return bb.normalize(relax.op.reshape(value, shape))
 
 
