@@ -47,7 +47,9 @@ def test_artifacts_of_versions_are_loaded(version: str) -> None:
 
 @pytest.mark.parametrize("architecture", sorted(TARGETS.keys() - {platform.machine()}))
 def test_another_architecture_is_named(architecture: str) -> None:
-    words = f"is compiled for {architecture}, and this machine is {platform.machine()}; run it there"
+    words = (
+        f"is compiled for {architecture}, and this machine is {platform.machine()}; run it there"
+    )
     refused(path_of(THIS, architecture), words)
 
 

@@ -1,1 +1,1 @@
-"""Artifacts as versions of tvm-edge wrote them, for tests that later versions load or refuse them."""
+"""Artifacts as versions of tvm-edge wrote them; later versions load them, or refuse in words."""
