@@ -17,9 +17,9 @@ INPUT, HANDLE = 1, 5
 
 
 @pytest.fixture(scope="module")
-def mixed(on_opencl: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mixed(gpu: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model on the GPU, the CPU and the GPU again."""
-    model = tvm_edge.compile(there_and_back(), "opencl", fallback=["Tanh"], num_threads=1)
+    model = tvm_edge.compile(there_and_back(), gpu, fallback=["Tanh"], num_threads=1)
     assert len(model.report.partitions) > 1
     return model.export(tmp_path_factory.mktemp("streams") / "mixed.tvme")
 
@@ -29,11 +29,18 @@ def frames(path: Path, count: int) -> list[dict[str, np.ndarray]]:
     return [{spec.name: random_input(spec.typical_shape, seed)} for seed in range(count)]
 
 
-@pytest.mark.parametrize("kind", ["artifact", "mixed"])
 @pytest.mark.parametrize("depth", [1, 3])
-def test_results_come_in_order(request: pytest.FixtureRequest, kind: str, depth: int) -> None:
-    """Those of run, on one device and on two; inputs are the caller's again after the push."""
-    path = request.getfixturevalue(kind)
+def test_results_come_in_order(artifact: Path, depth: int) -> None:
+    in_order(artifact, depth)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_devices_work_on_different_frames(mixed: Path, depth: int) -> None:
+    in_order(mixed, depth)
+
+
+def in_order(path: Path, depth: int) -> None:
+    """Check that results are those of run; inputs are the caller's again after the push."""
     python, model = tvm_edge.load(path), CModel(path)
     names = [spec.name for spec in python.outputs]
     given = frames(path, 7)

@@ -149,7 +149,7 @@ with overridden("tvm_edge.opencl.borrow", lambda _: lambda *_: None):  # parts a
             for _ in range(2):  # the next run is right
                 np.testing.assert_array_equal(run(), expected)
         for words in filter(None, said):
-            assert words == f"cannot read {{str(path)!r}}: Input/output error; copy it to another disk"
+            assert words.startswith(f"cannot read {{str(path)!r}}: Input/output error; copy it")
             failed += 1
     # Threads take turns at the windows.
     inputs = [np.random.default_rng(seed).standard_normal((1, {WIDTH})).astype("float32")
@@ -175,7 +175,7 @@ print(failed)
 
 @pytest.mark.parametrize("memory", ["svm", pytest.param("buffer", marks=pytest.mark.full)])
 def test_parts_of_streamed_weights(preloaded: Path, streamed: Path, memory: str) -> None:
-    """Two windows, which another thread fills; and one, which a run copies into from the mapping."""
+    """Two windows, which another thread fills; and one, into which a run copies what is mapped."""
     environment: dict[str, str | None] = {
         "LD_PRELOAD": str(preloaded),
         "TVM_EDGE_OPENCL_MEMORY": memory,
