@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
+import tvm_ffi
 from onnx import TensorProto, helper
 
 import tvm_edge
@@ -217,6 +219,34 @@ def test_memory_that_is_not_there(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------- running
 
 
+_ALONE = """
+import sys
+from pathlib import Path
+import numpy as np
+from tests.native.c_api import CModel, Failed
+
+model = CModel(Path(sys.argv[1]))
+try:
+    model.run({"data": np.zeros((1, 3, 16, 16), "float32")}, ["pooled"])
+except Failed as error:
+    print(error.status, error)
+assert "tvm" not in sys.modules
+"""
+
+
+def test_code_that_takes_other_weights(artifact: Path, tmp_path: Path) -> None:
+    """A kernel says so, also where nobody but the library has opened TVM's."""
+
+    def edit(manifest: dict[str, Any]) -> None:
+        manifest["weights"][1]["shape"].insert(0, 1)
+
+    path = rewrite_artifact(artifact, tmp_path / "other.tvme", edit)
+    folders = [Path(str(module.__file__)).parent / "lib" for module in (tvm, tvm_ffi)]
+    found: dict[str, str | None] = {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
+    said = run_python(_ALONE, path, environment=found)
+    assert said.startswith(f"{ARTIFACT} the code of this model takes other inputs or weights than")
+
+
 def test_open_dimensions(tmp_path: Path) -> None:
     shape = (1, 3, tvm_edge.Dim("h", min=8, max=32, multiple=4), "w")
     model = tvm_edge.compile(conv_relu(), "llvm", input_shapes={"data": shape})
@@ -247,7 +277,7 @@ def test_names_of_models_and_outputs(tmp_path: Path) -> None:
 
 
 def test_values_that_give_no_shape(tmp_path: Path) -> None:
-    """What only a kernel finds out while it runs."""
+    """A kernel finds them out while it runs."""
     reshape = helper.make_node("Reshape", ["data", "shape"], ["y"])
     model = make_model(
         [reshape],

@@ -40,7 +40,7 @@ def process(request: pytest.FixtureRequest, on_shim: dict[str, object]) -> Itera
 
 
 def as_tensor(name: str, imported: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """What the caller of tvm_edge_import fills in."""
+    """A tensor with its name, type and shape, as the caller of tvm_edge_import fills it in."""
     like = tensor_of(name, np.zeros(shape, "float32"))
     imported.name, imported.dtype, imported.ndim = like.name, like.dtype, like.ndim
     imported.shape = like.shape
@@ -212,7 +212,7 @@ def refused_by_the_driver(path: Path, extension: str) -> bool:
 
 
 def refusals(path: Path) -> list[tuple[int, str]]:
-    """What this process's driver does not take."""
+    """Import memory that this process's driver does not take; statuses and messages."""
     model, said = CModel(path), []
     unaligned, frame = aligned(SHAPE, beside=4), os.memfd_create("frame")
     os.ftruncate(frame, NBYTES)
