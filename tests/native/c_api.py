@@ -12,7 +12,7 @@ import numpy as np
 
 from tvm_edge.library_path import library_path
 
-__all__ = ["CModel", "Failed", "Library", "Tensor"]
+__all__ = ["CModel", "CStream", "Failed", "Library", "Memory", "Tensor"]
 
 _CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
 _KINDS = {0: "int", 1: "uint", 2: "float"}
@@ -56,6 +56,16 @@ class RunOptions(Structure):
     )
 
 
+class Memory(Structure):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("kind", c_int32),
+        ("fd", c_int32),
+        ("address", c_void_p),
+        ("nbytes", c_size_t),
+    )
+
+
 class Error(Structure):
     _fields_ = (
         ("struct_size", c_size_t),
@@ -90,6 +100,14 @@ class Library:
             error = Error(ctypes.sizeof(Error))
             self.functions.tvm_edge_last_error_details(byref(error))
             raise Failed(status, error)
+
+
+def aligned(shape: Sequence[int], dtype: str = "float32", *, beside: int = 0) -> np.ndarray:
+    """An array of zeros that begins `beside` bytes after a multiple of 64."""
+    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    whole = np.zeros(nbytes + 128, "uint8")
+    begin = -whole.ctypes.data % 64 + beside
+    return whole[begin : begin + nbytes].view(dtype).reshape(shape)
 
 
 def tensor_of(name: str, array: np.ndarray) -> Tensor:
@@ -146,5 +164,47 @@ class CModel:
             self.library.functions.tvm_edge_release(byref(tensor))
         return found
 
+    def run_into(self, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> None:
+        """Run, with results in the caller's arrays."""
+        given = (Tensor * len(inputs))(*(tensor_of(*item) for item in inputs.items()))
+        room = (Tensor * len(outputs))(*(tensor_of(*item) for item in outputs.items()))
+        sizes = c_size_t(len(inputs)), c_size_t(len(outputs))
+        self.library.call("run", self.handle, None, given, sizes[0], room, sizes[1])
+
+    def imported(self, **source: Any) -> tuple[Tensor, c_void_p]:
+        """A tensor over memory of somebody else's, and the buffer to free."""
+        tensor, buffer = Tensor(), c_void_p()
+        memory = Memory(ctypes.sizeof(Memory), **source)
+        self.library.call("import", self.handle, byref(memory), byref(tensor), byref(buffer))
+        return tensor, buffer
+
     def free(self) -> None:
         self.library.call("free", self.handle)
+
+
+class CStream:
+    """Frames on their way through a model."""
+
+    def __init__(self, model: CModel, depth: int) -> None:
+        self.library, self.handle = model.library, c_void_p()
+        self.library.call("stream_begin", model.handle, c_size_t(depth), byref(self.handle))
+
+    def push(self, inputs: Mapping[str, np.ndarray]) -> None:
+        given = (Tensor * len(inputs))(*(tensor_of(*item) for item in inputs.items()))
+        self.library.call("stream_push", self.handle, given, c_size_t(len(inputs)))
+
+    def pop(self, outputs: Sequence[str]) -> dict[str, np.ndarray]:
+        wanted = (Tensor * len(outputs))(*(Tensor(name=name.encode()) for name in outputs))
+        self.library.call("stream_pop", self.handle, wanted, c_size_t(len(outputs)))
+        found = {name: array_of(tensor) for name, tensor in zip(outputs, wanted, strict=True)}
+        for tensor in wanted:
+            self.library.functions.tvm_edge_release(byref(tensor))
+        return found
+
+    def __len__(self) -> int:
+        count = c_size_t()
+        self.library.call("stream_pending", self.handle, byref(count))
+        return count.value
+
+    def end(self) -> None:
+        self.library.call("stream_end", self.handle)

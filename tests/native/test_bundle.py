@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 import tvm_edge
+from tests.native.pictures import picture_of
 from tests.onnx_models import random_input
-from tvm_edge import zoo
 from tvm_edge.cli.main import cli
 from tvm_edge.runtime.bundle import write_bundle
 
@@ -83,10 +83,7 @@ def test_the_examples_are_built_and_run(detector: Path, tmp_path: Path) -> None:
     """By find_package, from this installation and from a bundle."""
     if not shutil.which("cmake"):
         pytest.skip("no cmake")
-    image = next(iter(zoo.sample_input("shapes_ssd").values()))
-    pixels = (np.clip(image[0], 0, 1) * 255).round().astype("uint8").transpose(1, 2, 0)
-    picture = tmp_path / "shapes.ppm"
-    picture.write_bytes(b"P6\n%d %d\n255\n" % pixels.shape[1::-1] + pixels.tobytes())
+    picture, inputs = picture_of(tmp_path / "shapes.ppm")
     (folder,) = CliRunner().invoke(cli, ["cmake-dir"]).output.splitlines()
     bundle = write_bundle(detector, tmp_path / "app")
     found = []
@@ -102,7 +99,6 @@ def test_the_examples_are_built_and_run(detector: Path, tmp_path: Path) -> None:
         assert "warning" not in done.stdout + done.stderr
         found.append(started(build / "detect", detector, picture))
     assert found[0] == found[1]
-    inputs = {"image": (pixels.transpose(2, 0, 1)[None] / np.float32(255)).astype("float32")}
     expected = tvm_edge.load(detector).run(inputs)
     scores = [float(word) for word in re.findall(r"score ([\d.]+)", found[0])]
     np.testing.assert_allclose(scores, expected["scores"], atol=6e-4)

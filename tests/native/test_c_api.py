@@ -229,7 +229,7 @@ def test_altered_artifacts_crash_nothing(artifact: Path, tmp_path: Path, count: 
 
 @pytest.mark.full
 def test_altered_artifacts_under_address_sanitizer(artifact: Path, tmp_path: Path) -> None:
-    """In a process that has no TVM in Python; with UndefinedBehaviorSanitizer."""
+    """And UndefinedBehaviorSanitizer, in a process that has no TVM in Python."""
     build = tmp_path / "build"
     flags = ["-DTVM_EDGE_SANITIZE=address", f"-DPython3_EXECUTABLE={sys.executable}"]
     root = Path(__file__).parents[2]
@@ -244,7 +244,7 @@ def test_altered_artifacts_under_address_sanitizer(artifact: Path, tmp_path: Pat
     ]
     libraries = [str(Path(str(module.__file__)).parent / "lib") for module in (tvm, tvm_ffi)]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.native.alterations", str(artifact), str(tmp_path), "2000"],
+        [sys.executable, "-m", "tests.native.alterations", str(artifact), str(tmp_path), "5000"],
         env={
             **os.environ,
             "TVM_EDGE_RUNTIME": str(build / "libtvm_edge_runtime.so.0"),

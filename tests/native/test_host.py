@@ -31,7 +31,7 @@ def test_names_in_code() -> None:
     for name in (entry.kernel_by_kernel(""), entry.by_shape(""), entry.part_sizes("")):
         assert f'"{name}"' in text
     native = "".join(path.read_text() for path in _CSRC.glob("*.cc"))
-    for name in (entry.NEXT_PART, entry.UPLOAD_PART, entry.RECORDING):
+    for name in (entry.NEXT_PART, entry.UPLOAD_PART, entry.RECORDING, entry.RESULT):
         assert f'"{name}"' in native
 
 

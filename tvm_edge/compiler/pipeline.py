@@ -57,6 +57,7 @@ from tvm_edge.relay_passes.memory.hoist_storage import HoistStorage
 from tvm_edge.relay_passes.memory.plan_arena import PlanArena, input_lengths
 from tvm_edge.relay_passes.memory.plan_memory import PlanMemory
 from tvm_edge.relay_passes.memory.plan_parts import PlanParts
+from tvm_edge.relay_passes.memory.result_memory import ResultMemory
 from tvm_edge.relay_passes.memory.unaligned_inputs import with_unaligned
 from tvm_edge.schedules.conv_config import ConvConfig
 
@@ -199,6 +200,9 @@ INSTRUCTIONS = (
     on_module("instructions", HoistStorage()).when(
         lambda c: _chooses(c) and not _several(c), "an If, on one device"
     ),
+    on_module("instructions", ResultMemory()).when(
+        lambda c: not _several(c) and c.resolved.kind == "llvm", "one CPU"
+    ),
     on_module("instructions", HoistWeights()).when(
         _recorded("HoistWeights"), "recorded launches of OpenCL"
     ),
@@ -261,6 +265,7 @@ OPTIONAL = (
     "ReuseInPlace",
     "FuseParallel",
     "PlanArena",
+    "ResultMemory",
     "AddRecordings",
 )
 """Passes that a compilation can be made without: they make a model faster or smaller."""

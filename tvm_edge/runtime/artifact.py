@@ -102,7 +102,7 @@ class Artifact:
 
     @property
     def has_smaller(self) -> bool:
-        """Whether there is a library with smaller work-groups."""
+        """Return whether there is a library with smaller work-groups."""
         return bool(self.native["has_smaller"]())
 
     def code(self, smaller: bool = False) -> bytes:
@@ -110,7 +110,7 @@ class Artifact:
         return bytes(self.native["code"](smaller))
 
     def module(self, smaller: bool = False) -> tvm.runtime.Module:
-        """That library, loaded."""
+        """Load that library."""
         return self.native["module"](smaller)
 
     def check(self) -> None:

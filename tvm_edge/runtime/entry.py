@@ -10,6 +10,7 @@ __all__ = [
     "KERNEL_BY_KERNEL",
     "NEXT_PART",
     "RECORDING",
+    "RESULT",
     "UNALIGNED",
     "UPLOAD_PART",
     "by_shape",
@@ -41,6 +42,9 @@ RECORDING = "vm.builtin.tvm_edge.recording"
 
 `last` says that whatever its entry has to record it will have recorded when it ends.
 """
+
+RESULT = "vm.builtin.tvm_edge.result"
+"""``(place, shape, dtype) -> tensor``: memory for a result of the CPU, by its place in ``main``."""
 
 
 def function_of(model: int) -> str:

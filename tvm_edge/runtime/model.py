@@ -145,11 +145,9 @@ class CompiledModel(ModelBase):
             # One that streams its weights would read all of them.
             if device.generates_at_launch and not session.streams:
                 self._launch_each(session, names, report)
-        except Exception as err:
+        except (TvmEdgeError, RuntimeError) as err:
             if raised:
                 raise raised[0] from None
-            if not isinstance(err, TvmEdgeError | RuntimeError):
-                raise
             _LOG.info("%s: the driver cannot build its kernels now: %s", self.report.model, err)
 
     def _launch_each(

@@ -188,7 +188,7 @@ class Session:
 
     @property
     def machines(self) -> tuple[int, int]:
-        """How many runs may happen at the same time, and virtual machines made until now."""
+        """Count runs that may happen at the same time, and virtual machines made until now."""
         count, made = self._call("machines")
         return int(count), int(made)
 

@@ -80,6 +80,8 @@ EXPORT void *clGetExtensionFunctionAddressForPlatform(handle platform, const cha
   (void)call;
   return NULL;
 #else
+  void *import = import_function(name);
+  if (import) return import;
   void *found_there = call(pretended_platform(platform) >= 0 ? base_platform : platform, name);
   for (int i = 0; i < (int)(sizeof COMMAND_BUFFER / sizeof *COMMAND_BUFFER); ++i) {
     if (strcmp(COMMAND_BUFFER[i].name, name)) continue;

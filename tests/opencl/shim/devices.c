@@ -86,6 +86,13 @@ EXPORT cl_int clGetDeviceInfo(handle device, cl_uint what, size_t room, void *ou
     cl_uint no = 0;
     return answer(&no, sizeof no, room, out, needed);
   }
+  if (what == CL_DEVICE_EXTENSIONS &&
+      (atomic_load(&setting[ARM_IMPORT]) || atomic_load(&setting[KHRONOS_DMA_BUF]))) {
+    return answer_text(atomic_load(&setting[ARM_IMPORT])
+                           ? "cl_arm_import_memory cl_arm_import_memory_dma_buf"
+                           : "cl_khr_external_memory cl_khr_external_memory_dma_buf",
+                       room, out, needed);
+  }
   if (what == CL_DEVICE_TYPE && atomic_load(&setting[OWN_MEMORY])) {
     cl_bitfield gpu = 4;
     return answer(&gpu, sizeof gpu, room, out, needed);

@@ -20,6 +20,9 @@ EXPORT handle clCreateBuffer(handle context, cl_bitfield flags, size_t bytes, vo
 MAKES(clCreateSubBuffer,
       (handle buffer, cl_bitfield flags, cl_uint type, const void *region, cl_int *error),
       (buffer, flags, type, region, error), live[BUFFERS])
+COUNTED(clRetainMemObject, (handle buffer), (buffer), live[BUFFERS], 1)
+FORWARD(clGetMemObjectInfo, (handle buffer, cl_uint what, size_t room, void *out, size_t *needed),
+        (buffer, what, room, out, needed))
 COUNTED(clReleaseMemObject, (handle buffer), (buffer), live[BUFFERS], -1)
 ENQUEUE(clEnqueueReadBuffer,
         (handle queue, handle buffer, cl_uint block, size_t offset, size_t bytes, void *out, WAIT),

@@ -24,13 +24,14 @@ atomic_long live[LIVES];
 
 static const char *const TOTAL[TOTALS] = {
     "launches",    "max_in_flight", "allocations", "made_kernels",
-    "made_events", "arguments",     "recorded",    "replays"};
+    "made_events", "arguments",     "recorded",    "replays",       "acquired"};
 atomic_long total[TOTALS];
 
 static const char *const SETTING[SETTINGS] = {
     "no_platforms",         "track",           "queue_limit",   "stale_driver",
     "command_buffer_major", "no_entry_points", "one_at_a_time", "only_for_profiling",
-    "kernel_items",         "own_memory",      "coarse_svm",    "nvidia_items"};
+    "kernel_items",         "own_memory",      "coarse_svm",    "arm_import",
+    "khronos_dma_buf",      "nvidia_items"};
 atomic_long setting[SETTINGS];
 
 #define FAULTS 16

@@ -31,6 +31,13 @@ enum {
   CL_PLATFORM_NAME = 0x0902,
   CL_DEVICE_TYPE = 0x1000,
   CL_DEVICE_NAME = 0x102B,
+  CL_DEVICE_EXTENSIONS = 0x1030,
+  CL_MEM_READ_WRITE = 1 << 0,
+  CL_MEM_USE_HOST_PTR = 1 << 3,
+  CL_INVALID_MEM_OBJECT = -38,
+  CL_IMPORT_TYPE_ARM = 0x40B2,
+  CL_IMPORT_TYPE_DMA_BUF_ARM = 0x40B4,
+  CL_EXTERNAL_MEMORY_HANDLE_DMA_BUF_KHR = 0x2067,
   CL_DEVICE_VENDOR = 0x102C,
   CL_DRIVER_VERSION = 0x102D,
   CL_DEVICE_VERSION = 0x102F,
@@ -72,6 +79,7 @@ enum total {
   ARGUMENTS,
   RECORDED,
   REPLAYS,
+  ACQUIRED, /* external memory, and not given back */
   TOTALS
 };
 extern atomic_long total[TOTALS];
@@ -82,6 +90,7 @@ extern atomic_long total[TOTALS];
  * Of cl_khr_command_buffer: command_buffer_major, another version of it; no_entry_points, which a
  * driver may lack all the same; one_at_a_time, no simultaneous use; only_for_profiling, for queues
  * with profiling alone.
+ * arm_import, khronos_dma_buf: a driver that takes dma-bufs, which any file that can be mapped is.
  * own_memory: a GPU that does not share the host's. coarse_svm: shared virtual memory that the host
  * must map. */
 enum setting {
@@ -96,6 +105,8 @@ enum setting {
   KERNEL_ITEMS, /* of a group, for any kernel; 0: as many as the driver says */
   OWN_MEMORY,
   COARSE_SVM,
+  ARM_IMPORT,      /* cl_arm_import_memory: 1 with its function, 2 without */
+  KHRONOS_DMA_BUF, /* cl_khr_external_memory_dma_buf */
   NVIDIA_ITEMS, /* the vendor is NVIDIA, whose driver says so many of any kernel and runs more */
   SETTINGS
 };
@@ -103,6 +114,13 @@ extern atomic_long setting[SETTINGS];
 
 int shim_set(const char *key, int value);
 int shim_fault(const char *call, int nth, int times, int code);
+
+handle clCreateBuffer(handle context, cl_bitfield flags, size_t bytes, void *host, cl_int *error);
+cl_int clEnqueueMarkerWithWaitList(handle queue, cl_uint n_wait, const cl_event *wait,
+                                   cl_event *event);
+
+/* The function of an extension that a setting makes a driver have; NULL: none (imports.c). */
+void *import_function(const char *name);
 
 /* What a call is told to answer instead; CL_SUCCESS: nothing. */
 cl_int fault(const char *call);

@@ -1,108 +1,28 @@
-// The C API (tvm_edge.h): statuses for exceptions, handles for objects.
+// The C API (tvm_edge.h): models and runs.
 #include <tvm_edge/tvm_edge.h>
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "c_calls.h"
 #include "c_tensors.h"
-#include "error.h"
-#include "handles.h"
-#include "model.h"
 #include "register.h"
 #include "text.h"
 
 namespace tvm_edge {
 namespace {
 
-struct Failure {
-  tvm_edge_status status = TVM_EDGE_OK;
-  std::string message;
-  Details details;
-};
-thread_local Failure failure;
-
 struct PendingRun {
   std::shared_ptr<Task> task;
 };
 
-Handles<Model>& models() {
-  static auto* handles = new Handles<Model>();
-  return *handles;
-}
 Handles<PendingRun>& pending_runs() {
   static auto* handles = new Handles<PendingRun>();
   return *handles;
-}
-
-tvm_edge_status StatusOf(const std::string& kind, const std::string& message) {
-  if (kind == kInputError) return TVM_EDGE_INPUT_ERROR;
-  if (kind == kArtifactError) return TVM_EDGE_ARTIFACT_ERROR;
-  if (kind == kDeviceUnavailableError) return TVM_EDGE_DEVICE_UNAVAILABLE;
-  if (kind == kMemoryError || IsOutOfMemory(message)) return TVM_EDGE_OUT_OF_MEMORY;
-  return TVM_EDGE_INTERNAL_ERROR;
-}
-
-tvm_edge_status Fail(tvm_edge_status status, std::string message, Details details = {}) noexcept
-try {
-  failure = {status, std::move(message), std::move(details)};
-  return status;
-} catch (...) {
-  return status;
-}
-
-/*! \brief Call something, and keep what it throws for this thread. */
-template <typename Function>
-tvm_edge_status Guarded(const Function& function) noexcept try {
-  function();
-  return TVM_EDGE_OK;
-} catch (const ffi::Error& error) {
-  const std::string message = error.message();
-  return Fail(StatusOf(error.kind(), message), message, DetailsOf(message));
-} catch (const std::bad_alloc&) {
-  return Fail(TVM_EDGE_OUT_OF_MEMORY, "there is not enough memory");
-} catch (const std::exception& error) {
-  return Fail(TVM_EDGE_INTERNAL_ERROR, error.what());
-} catch (...) {
-  return Fail(TVM_EDGE_INTERNAL_ERROR, "something was thrown that is no exception");
-}
-
-tvm_edge_status RefuseHandle(const char* what) {
-  return Fail(TVM_EDGE_INVALID_HANDLE,
-              std::string(what) + " is no handle, or was freed; make one, and free it once");
-}
-
-/*! \brief Call something with the model of a handle. */
-template <typename Function>
-tvm_edge_status WithModel(tvm_edge_model* handle, const Function& function) noexcept {
-  const std::shared_ptr<Model> model = models().Find(handle);
-  if (model == nullptr) return RefuseHandle("model");
-  return Guarded([&] { function(model); });
-}
-
-void RequireArgument(const void* argument, const char* name) {
-  if (argument == nullptr) {
-    ThrowInput(std::string(name) + " is null; pass a pointer", {name, "a pointer", "null"});
-  }
-}
-
-/*! \brief A struct as this library knows it, of a caller that may know fewer or more fields. */
-template <typename Struct>
-Struct Versioned(const Struct* given, const char* name) {
-  Struct made{};
-  if (given == nullptr) return made;
-  if (given->struct_size < sizeof(size_t) || given->struct_size > 1 << 16) {
-    ThrowInput(std::string(name) + ".struct_size is " + std::to_string(given->struct_size) +
-                   "; set it to sizeof the struct",
-               {name, std::to_string(sizeof(Struct)), std::to_string(given->struct_size)});
-  }
-  std::memcpy(&made, given, std::min(sizeof(Struct), given->struct_size));
-  return made;
 }
 
 LoadOptions OptionsOf(const tvm_edge_load_options* given, bool* copy) {
@@ -129,7 +49,7 @@ tvm_edge_status Load(const tvm_edge_load_options* given, tvm_edge_model** model,
     bool copy = false;
     const LoadOptions options = OptionsOf(given, &copy);
     auto loaded = std::make_shared<Model>(open(copy), options);
-    *model = reinterpret_cast<tvm_edge_model*>(models().Add(std::move(loaded)));
+    *model = reinterpret_cast<tvm_edge_model*>(LoadedModels().Add(std::move(loaded)));
   });
 }
 
@@ -162,7 +82,8 @@ struct RunCall {
 
   void Run(Model* model, tvm_edge_tensor* outputs) {
     Session& session = model->session();
-    const std::vector<Tensor> results = session.Run(*choice, std::move(inputs));
+    const std::vector<Tensor> results = session.Run(
+        *choice, std::move(inputs), MemoryOf(choice->outputs.size(), wanted, outputs));
     for (size_t i = 0; i < wanted.size(); ++i) {
       HandOut(session, *choice, wanted[i], results, device_outputs, &outputs[i]);
     }
@@ -202,12 +123,13 @@ using namespace tvm_edge;  // NOLINT: C has none
 
 uint32_t tvm_edge_abi_version(void) { return TVM_EDGE_ABI_VERSION; }
 const char* tvm_edge_version(void) { return TVM_EDGE_VERSION; }
-const char* tvm_edge_last_error(void) { return failure.message.c_str(); }
+const char* tvm_edge_last_error(void) { return LastFailure().message.c_str(); }
 
 tvm_edge_status tvm_edge_last_error_details(tvm_edge_error* error) {
   if (error == nullptr || error->struct_size < sizeof(tvm_edge_error)) {
     return TVM_EDGE_INPUT_ERROR;  // what is kept stays
   }
+  const Failure& failure = LastFailure();
   error->status = failure.status;
   error->message = failure.message.c_str();
   error->name = failure.details.name.c_str();
@@ -252,7 +174,7 @@ tvm_edge_status tvm_edge_load_memory(const void* data, size_t nbytes,
 
 tvm_edge_status tvm_edge_free(tvm_edge_model* model) {
   if (model == nullptr) return TVM_EDGE_OK;
-  std::shared_ptr<Model> taken = models().Take(model);
+  std::shared_ptr<Model> taken = LoadedModels().Take(model);
   if (taken == nullptr) return RefuseHandle("model");
   return Guarded([&] { taken.reset(); });
 }

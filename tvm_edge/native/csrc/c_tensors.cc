@@ -22,6 +22,20 @@ DLDevice DeviceOf(const tvm_edge_tensor& tensor) {
   return {static_cast<DLDeviceType>(tensor.device_type), tensor.device_id};
 }
 
+/*! \brief Refuse memory for an output on a device that the model does not run on. */
+void RefuseDevice(const Signature& signature, const TensorSpec& spec,
+                  const tvm_edge_tensor& output) {
+  const DLDevice device = DeviceOf(output);
+  if (IsHostMemory(device)) return;
+  for (const std::string& kind : signature.devices.kinds) {
+    if (DeviceTypeOf(kind) == device.device_type) return;
+  }
+  ThrowInput("the memory for the output " + Quoted(spec.name) + " is on a device of the type " +
+                 std::to_string(output.device_type) + ", and the model runs on " +
+                 Joined(signature.devices.kinds) + "; pass memory of the host, or leave data null",
+             {spec.name, Joined(signature.devices.kinds), std::to_string(output.device_type)});
+}
+
 /*! \brief An input over the caller's memory. */
 Tensor InputOf(const TensorSpec& spec, const std::string& kind, const tvm_edge_tensor& given) {
   if (given.ndim < 0 || given.ndim > TVM_EDGE_MAX_DIMS) {
@@ -131,6 +145,19 @@ std::vector<size_t> WantedOutputs(const Signature& signature, const Choice& choi
   return wanted;
 }
 
+std::vector<ResultMemory> MemoryOf(size_t count, const std::vector<size_t>& wanted,
+                                   const tvm_edge_tensor* outputs) {
+  std::vector<ResultMemory> memory;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const tvm_edge_tensor& output = outputs[i];
+    if (output.data == nullptr || output.owner != nullptr) continue;
+    if (!IsHostMemory(DeviceOf(output))) continue;
+    memory.resize(count);
+    memory[wanted[i]] = {output.data, output.nbytes};
+  }
+  return memory;
+}
+
 void HandOut(const Session& session, const Choice& choice, size_t which,
              const std::vector<Tensor>& results, bool on_device, tvm_edge_tensor* output) {
   const TensorSpec& spec = session.signature().outputs[choice.outputs[which]];
@@ -148,15 +175,22 @@ void HandOut(const Session& session, const Choice& choice, size_t which,
   if (output->owner != nullptr) ReleaseOwned(output);
   const size_t nbytes = BytesOf(result);
   if (output->data != nullptr) {
+    RefuseDevice(session.signature(), spec, *output);
     if (output->nbytes < nbytes) {
       ThrowInput("the output " + Quoted(spec.name) + " has " + std::to_string(nbytes) +
                      " bytes, and the memory for it " + std::to_string(output->nbytes) +
                      "; pass more, or leave data null",
                  {spec.name, std::to_string(nbytes), std::to_string(output->nbytes)});
     }
-    session.CopyOut(result, output->data);
-    output->device_type = TVM_EDGE_CPU;
-    output->device_id = 0;
+    if (IsHostMemory(DeviceOf(*output))) {
+      // Kernels of the CPU may have written it there.
+      if (DataOf(*result.operator->()) != output->data) session.CopyOut(result, output->data);
+      output->device_type = TVM_EDGE_CPU;
+      output->device_id = 0;
+    } else {
+      session.CopyWithin(result, Over(output->data, ShapeOf(*result.operator->()), result->dtype,
+                                      DeviceOf(*output), nullptr));
+    }
   } else {
     auto owned = std::make_unique<Tensor>(on_device ? result : session.OnHost(result));
     const DLTensor& tensor = *owned->operator->();

@@ -23,7 +23,17 @@ std::vector<Tensor> InputsOf(const Signature& signature, const Choice& choice,
 std::vector<size_t> WantedOutputs(const Signature& signature, const Choice& choice,
                                   const tvm_edge_tensor* outputs, size_t count);
 
-/*! \brief Write a result to the caller's memory, or hand it out. \throws ffi::Error */
+/*!
+ * \brief The caller's memory for each of `count` results; none at all where the library's is wanted.
+ * \param wanted Positions of `outputs` among the results.
+ */
+std::vector<ResultMemory> MemoryOf(size_t count, const std::vector<size_t>& wanted,
+                                   const tvm_edge_tensor* outputs);
+
+/*!
+ * \brief Hand a result out, or see that it is in the caller's memory.
+ * \throws ffi::Error An InputError: it has no room there.
+ */
 void HandOut(const Session& session, const Choice& choice, size_t which,
              const std::vector<Tensor>& results, bool on_device, tvm_edge_tensor* output);
 

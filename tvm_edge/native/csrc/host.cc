@@ -2,11 +2,13 @@
 
 #include <sched.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <set>
 #include <sstream>
@@ -126,16 +128,21 @@ std::string RangesText(const std::vector<int>& cpus) {
 std::vector<int> CheckedCpus(std::vector<int> cpus) {
   const std::vector<int> allowed = AllowedCpus();
   const std::string what = "this process may use " + RangesText(allowed);
-  std::vector<std::string> missing;
+  std::vector<std::string> given, missing;
+  for (int cpu : cpus) given.push_back(std::to_string(cpu));
+  int least = std::numeric_limits<int>::max();  // of those that are missing
   std::sort(cpus.begin(), cpus.end());
   cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
   for (int cpu : cpus) {
-    if (!std::count(allowed.begin(), allowed.end(), cpu)) missing.push_back(std::to_string(cpu));
+    if (std::count(allowed.begin(), allowed.end(), cpu)) continue;
+    missing.push_back(std::to_string(cpu));
+    least = std::min(least, cpu);
   }
   if (!missing.empty()) {
-    ThrowInput("cpus has " + Joined(missing) +
-                   ", which are not allowed or do not exist here; " + what,
-               {"cpus", "CPUs among " + RangesText(allowed), Joined(missing)});
+    const bool exist = least < sysconf(_SC_NPROCESSORS_ONLN);
+    ThrowInput("cpus has " + Joined(missing) + ", which " +
+                   (exist ? "are not allowed or do not exist" : "do not exist") + " here; " + what,
+               {"cpus", "CPUs among " + RangesText(allowed), "[" + Joined(given) + "]"});
   }
   return cpus;
 }

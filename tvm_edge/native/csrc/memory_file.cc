@@ -1,6 +1,8 @@
 #include "memory_file.h"
 
+#include <dlfcn.h>
 #include <sys/mman.h>
+#include <tvm/ffi/c_api.h>
 #include <tvm/ffi/function.h>
 #include <unistd.h>
 
@@ -19,6 +21,24 @@
 #endif
 
 namespace tvm_edge {
+namespace {
+
+/*!
+ * \brief Let code of artifacts find TVM FFI's functions in any program.
+ *
+ * One that opens this library for itself alone (a plugin, Python's ctypes, JNI) does so with all that
+ * it needs. A kernel that refuses an argument would then end the process: code is bound lazily.
+ */
+void ShowFfiToCode() {
+  static const bool shown = [] {
+    Dl_info ffi;
+    return dladdr(reinterpret_cast<void*>(&TVMFFIErrorSetRaisedFromCStrParts), &ffi) &&
+           dlopen(ffi.dli_fname, RTLD_LAZY | RTLD_GLOBAL | RTLD_NOLOAD);
+  }();
+  if (!shown) ThrowArtifact("TVM FFI's library is not found again; install tvm-edge anew");
+}
+
+}  // namespace
 
 MemoryFile::MemoryFile(const char* name) {
   fd_ = memfd_create(name, MFD_CLOEXEC | MFD_EXEC);
@@ -62,6 +82,7 @@ std::string MemoryFile::Path() const {
 
 ffi::Module LoadLibrary(const std::string& what, const MemoryFile& file) {
   static const ffi::Function load = ffi::Function::GetGlobalRequired("ffi.Module.load_from_file.so");
+  ShowFfiToCode();
   try {
     const std::string path = file.Path();
     const auto module = load(path, "so").cast<ffi::Module>();

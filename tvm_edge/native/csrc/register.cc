@@ -7,6 +7,7 @@
 #include "captures.h"
 #include "parallel_launch.h"
 #include "python_api.h"
+#include "result_memory.h"
 #include "weight_stream.h"
 
 /*! \brief Add the functions; more than once does no harm. */
@@ -17,6 +18,7 @@ extern "C" __attribute__((visibility("default"))) void TvmEdgeNativeRegister() {
     tvm_edge::RegisterArenas();
     tvm_edge::RegisterCaptures();
     tvm_edge::RegisterWeightStream();
+    tvm_edge::RegisterResultMemory();
     tvm_edge::RegisterPythonApi();
   });
 }

@@ -179,7 +179,8 @@ Tensor Session::Staged(Machine* machine, int index, const Tensor& value) const {
 }
 
 std::vector<Tensor> Session::RunEntry(Machine* machine, const EntryPoint& entry,
-                                      const std::vector<Tensor>& inputs) {
+                                      const std::vector<Tensor>& inputs,
+                                      const std::vector<ResultMemory>& memory) {
   return InContext(nullptr, [&] {
     RunningOnThreads threads(threads_);
     return MakingWay([&] {
@@ -190,6 +191,8 @@ std::vector<Tensor> Session::RunEntry(Machine* machine, const EntryPoint& entry,
         taken.push_back(staged.back()->data);
       }
       if (shapes_) shapes_->Note(staged);
+      std::optional<OfferedMemory> offered;
+      if (!memory.empty()) offered.emplace(memory, inputs);
       std::vector<Tensor> outputs = Call(machine, entry.function, staged);
       if (outputs.size() < entry.outputs.size()) {
         ThrowArtifact("the code of this model returns " + std::to_string(outputs.size()) +
@@ -204,13 +207,19 @@ std::vector<Tensor> Session::RunEntry(Machine* machine, const EntryPoint& entry,
 }
 
 std::vector<Tensor> Session::RunOn(Machine* machine, const Choice& choice,
-                                   const std::vector<Tensor>& inputs) {
-  if (choice.entries.size() == 1) return RunEntry(machine, choice.entries[0], inputs);
+                                   const std::vector<Tensor>& inputs,
+                                   const std::vector<ResultMemory>& memory) {
+  if (choice.entries.size() == 1) return RunEntry(machine, choice.entries[0], inputs, memory);
   std::vector<Tensor> outputs;
   auto next = inputs.begin();
   for (const EntryPoint& entry : choice.entries) {
     const auto end = next + static_cast<std::ptrdiff_t>(entry.inputs.size());
-    for (Tensor& output : RunEntry(machine, entry, std::vector<Tensor>(next, end))) {
+    std::vector<ResultMemory> own;
+    if (!memory.empty()) {
+      const auto first = memory.begin() + static_cast<std::ptrdiff_t>(outputs.size());
+      own.assign(first, first + static_cast<std::ptrdiff_t>(entry.outputs.size()));
+    }
+    for (Tensor& output : RunEntry(machine, entry, std::vector<Tensor>(next, end), own)) {
       outputs.push_back(std::move(output));
     }
     next = end;
@@ -230,12 +239,13 @@ std::unique_lock<std::timed_mutex> Session::Choose(Machine** machine) {
   return std::unique_lock<std::timed_mutex>((*machine)->lock);
 }
 
-std::vector<Tensor> Session::Run(const Choice& choice, std::vector<Tensor> inputs) {
+std::vector<Tensor> Session::Run(const Choice& choice, std::vector<Tensor> inputs,
+                                 const std::vector<ResultMemory>& memory) {
   Bind(signature_, choice, &inputs);
   CheckProcess();
   Machine* machine = nullptr;
   const auto lock = Choose(&machine);
-  return RunOn(machine, choice, inputs);
+  return RunOn(machine, choice, inputs, memory);
 }
 
 std::vector<Tensor> Session::WarmUp(const Choice& choice, std::vector<Tensor> inputs) {
@@ -252,67 +262,6 @@ std::vector<Tensor> Session::WarmUp(const Choice& choice, std::vector<Tensor> in
     if (records) outputs = RunOn(machine.get(), choice, inputs);  // which records the shape
   }
   return outputs;
-}
-
-std::vector<Tensor> Session::Place(const Choice& choice, std::vector<Tensor> inputs) {
-  Bind(signature_, choice, &inputs);
-  CheckProcess();
-  std::optional<Captures::Shared> driver;
-  if (main_device_->may_capture()) driver.emplace();
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const int device = signature_.devices.inputs[static_cast<size_t>(choice.inputs[i])];
-    // TVM's own VirtualMachine.set_input sends all to the first device (apache/tvm#17884).
-    inputs[i] = devices_[static_cast<size_t>(device)]->Place(inputs[i]);
-  }
-  return inputs;
-}
-
-void Session::RunPlaced(const Choice& choice, const std::vector<Tensor>& placed, int64_t runs) {
-  CheckProcess();
-  const std::lock_guard<std::timed_mutex> lock(machines_[0]->lock);
-  auto next = placed.begin();
-  for (const EntryPoint& entry : choice.entries) {
-    const auto end = next + static_cast<std::ptrdiff_t>(entry.inputs.size());
-    const std::vector<Tensor> own(next, end);
-    next = end;
-    InContext(nullptr, [&] {
-      RunningOnThreads threads(threads_);
-      for (int64_t run = 0; run < runs; ++run) {
-        MakingWay([&] { return Call(machines_[0].get(), entry.function, own); });
-      }
-      Synchronize();
-      return 0;
-    });
-  }
-}
-
-void Session::RunInstrumented(const Choice& choice, std::vector<Tensor> inputs,
-                              const ffi::Function& instrument) {
-  const std::vector<Tensor> placed = Place(choice, std::move(inputs));
-  const ffi::Function around = ffi::Function::FromPacked(
-      [this, instrument](ffi::PackedArgs args, ffi::Any* result) {
-        Synchronize();
-        instrument(args[1], args[2]);
-        *result = 0;
-      });
-  const std::lock_guard<std::timed_mutex> lock(machines_[0]->lock);
-  auto next = placed.begin();
-  for (const EntryPoint& entry : choice.entries) {
-    const auto end = next + static_cast<std::ptrdiff_t>(entry.inputs.size());
-    // A machine of its own: an instrument cannot be taken off again.
-    auto machine = MakeVirtualMachine();
-    machine->Instrument(around);
-    // What a driver replays calls nothing that an instrument could see.
-    const std::string plain = KernelByKernel(entry.function);
-    const Entry function(machine, machine->Has(plain) ? plain : entry.function);
-    const std::vector<Tensor> own(next, end);
-    next = end;
-    InContext(nullptr, [&] {
-      RunningOnThreads threads(threads_);
-      function(WithWeights(own));
-      return 0;
-    });
-  }
 }
 
 std::vector<Tensor> Session::Own(std::vector<Tensor> outputs,
@@ -345,6 +294,14 @@ void Session::CopyOut(const Tensor& output, void* into) const {
   std::optional<Captures::Shared> driver;
   if (main_device_->may_capture()) driver.emplace();
   Tensor::CopyToBytes(output.operator->(), into, nbytes);
+}
+
+void Session::CopyWithin(const Tensor& output, const Tensor& into) const {
+  if (BytesOf(output) == 0) return;
+  std::optional<Captures::Shared> driver;
+  if (main_device_->may_capture()) driver.emplace();
+  Tensor::CopyFromTo(output.operator->(), const_cast<DLTensor*>(into.operator->()));
+  tvm_edge::Synchronize(into->device);
 }
 
 void Session::Synchronize() const {

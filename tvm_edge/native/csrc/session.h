@@ -17,6 +17,7 @@
 #include "captures.h"
 #include "device.h"
 #include "entry.h"
+#include "result_memory.h"
 #include "shape_recordings.h"
 #include "threads.h"
 #include "weight_stream.h"
@@ -103,14 +104,19 @@ class Session {
    *
    * The results are the caller's: no later run, and no change to an input or to another result,
    * changes them. They are where the code leaves them.
+   * \param memory For results, by position; may be empty. A result of the CPU lies there where
+   * that has room and no kernel reads it; others are for CopyOut.
    * \throws ffi::Error An InputError, an ArtifactError; a DeviceUnavailableError: the process forked
    * since the model was loaded, and part of it runs on a GPU.
    */
-  std::vector<Tensor> Run(const Choice& choice, std::vector<Tensor> inputs);
+  std::vector<Tensor> Run(const Choice& choice, std::vector<Tensor> inputs,
+                          const std::vector<ResultMemory>& memory = {});
   /*! \brief A result in host memory: itself, or a copy. */
   Tensor OnHost(const Tensor& output) const;
   /*! \brief Copy a result to host memory, which has room for it. */
   void CopyOut(const Tensor& output, void* into) const;
+  /*! \brief Copy a result to memory of a device of this session's. */
+  void CopyWithin(const Tensor& output, const Tensor& into) const;
 
   /*! \brief Run on every machine, so that no later run is a machine's first. */
   std::vector<Tensor> WarmUp(const Choice& choice, std::vector<Tensor> inputs);
@@ -175,9 +181,11 @@ class Session {
   std::vector<Tensor> Call(Machine* machine, const std::string& function,
                            const std::vector<Tensor>& inputs);
   std::vector<Tensor> RunOn(Machine* machine, const Choice& choice,
-                            const std::vector<Tensor>& inputs);
+                            const std::vector<Tensor>& inputs,
+                            const std::vector<ResultMemory>& memory = {});
   std::vector<Tensor> RunEntry(Machine* machine, const EntryPoint& entry,
-                               const std::vector<Tensor>& inputs);
+                               const std::vector<Tensor>& inputs,
+                               const std::vector<ResultMemory>& memory);
   Tensor Staged(Machine* machine, int index, const Tensor& value) const;
   std::vector<Tensor> Own(std::vector<Tensor> outputs, std::vector<const void*> taken) const;
   Arguments WithWeights(const std::vector<Tensor>& inputs) const;

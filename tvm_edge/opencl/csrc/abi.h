@@ -108,6 +108,13 @@ constexpr cl_bitfield CL_MEM_USE_HOST_PTR = 1 << 3;
 constexpr cl_bitfield CL_MEM_ALLOC_HOST_PTR = 1 << 4;
 constexpr cl_bitfield CL_MEM_SVM_FINE_GRAIN_BUFFER = 1 << 10;
 constexpr cl_uint CL_BUFFER_CREATE_TYPE_REGION = 0x1220;
+constexpr cl_info CL_MEM_TYPE = 0x1100;
+constexpr cl_info CL_MEM_SIZE = 0x1102;
+constexpr cl_info CL_MEM_CONTEXT = 0x1106;
+constexpr cl_uint CL_MEM_OBJECT_BUFFER = 0x10F0;
+constexpr intptr_t CL_IMPORT_TYPE_ARM = 0x40B2;
+constexpr intptr_t CL_IMPORT_TYPE_DMA_BUF_ARM = 0x40B4;
+constexpr cl_ulong CL_EXTERNAL_MEMORY_HANDLE_DMA_BUF_KHR = 0x2067;
 constexpr cl_bitfield CL_MAP_READ = 1 << 0;
 constexpr cl_bitfield CL_MAP_WRITE = 1 << 1;
 
@@ -143,7 +150,9 @@ constexpr cl_info CL_PROFILING_COMMAND_END = 0x1283;
   X(clReleaseCommandQueue, cl_int, (cl_command_queue))                                             \
   X(clCreateBuffer, cl_mem, (cl_context, cl_bitfield, size_t, void*, cl_int*))                     \
   X(clCreateSubBuffer, cl_mem, (cl_mem, cl_bitfield, cl_uint, const void*, cl_int*))               \
+  X(clRetainMemObject, cl_int, (cl_mem))                                                           \
   X(clReleaseMemObject, cl_int, (cl_mem))                                                          \
+  X(clGetMemObjectInfo, cl_int, (cl_mem, cl_info, size_t, void*, size_t*))                         \
   X(clCreateProgramWithSource, cl_program,                                                         \
     (cl_context, cl_uint, const char**, const size_t*, cl_int*))                                   \
   X(clCreateProgramWithBinary, cl_program,                                                         \
@@ -190,6 +199,8 @@ constexpr cl_info CL_PROFILING_COMMAND_END = 0x1283;
   X(clGetExtensionFunctionAddressForPlatform, void*, (cl_platform_id, const char*))                \
   X(clCreateCommandQueueWithProperties, cl_command_queue,                                          \
     (cl_context, cl_device_id, const cl_ulong*, cl_int*))                                          \
+  X(clCreateBufferWithProperties, cl_mem,                                                          \
+    (cl_context, const cl_ulong*, cl_bitfield, size_t, void*, cl_int*))                            \
   X(clSVMAlloc, void*, (cl_context, cl_bitfield, size_t, cl_uint))                                 \
   X(clSVMFree, void, (cl_context, void*))                                                          \
   X(clSetKernelArgSVMPointer, cl_int, (cl_kernel, cl_uint, const void*))                           \

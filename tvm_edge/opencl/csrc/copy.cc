@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "device.h"
 #include "error.h"
@@ -21,7 +22,7 @@ void CheckCopy(cl_int status, Device* device, const char* direction, size_t byte
 
 char* End::host() const {
   // A block with a view belongs to the host: the device would read what was there before.
-  const bool svm = device->memory_kind == MemoryKind::kSVMFine && !place.block->borrowed;
+  const bool svm = device->memory_kind == MemoryKind::kSVMFine && place.block->svm != nullptr;
   char* base = svm ? static_cast<char*>(place.block->svm) : device->memory.HostAddress(place.block);
   return base == nullptr ? nullptr : base + place.offset;
 }
@@ -79,6 +80,12 @@ void CopyWithin(Stream* stream, const End& from, const End& to, size_t bytes) {
   }
   if (memory.HostAddress(to.place.block) != nullptr) {
     CopyOut(stream, from, to.host(), bytes);
+    return;
+  }
+  if ((from.place.block->svm == nullptr) != (to.place.block->svm == nullptr)) {
+    std::vector<char> staging(bytes);  // OpenCL has no copy between a buffer and shared memory
+    CopyOut(stream, from, staging.data(), bytes);
+    CopyIn(stream, staging.data(), to, bytes);
     return;
   }
   const cl_int status = stream->Submit("copy", false, [&](cl_command_queue queue, cl_event* event) {

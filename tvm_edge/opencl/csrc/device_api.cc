@@ -238,23 +238,6 @@ class HostMapping {
   Allocation* block_ = nullptr;
 };
 
-/*! \brief Holds host memory that a device reads, and its owner. */
-class BorrowedMemory {
- public:
-  BorrowedMemory(ffi::Tensor owner, Device* device, Allocation* block)
-      : owner_(std::move(owner)), device_(device), block_(block) {}
-
-  void AllocData(DLTensor* tensor) { tensor->data = reinterpret_cast<void*>(block_->base); }
-  void FreeData(DLTensor*) {
-    if (!Forked()) device_->memory.Return(block_);
-  }
-
- private:
-  ffi::Tensor owner_;
-  Device* device_;
-  Allocation* block_;
-};
-
 }  // namespace
 
 tvm::runtime::DeviceAPI* OpenCLDeviceAPI() {
@@ -275,18 +258,6 @@ ffi::Tensor HostView(const ffi::Tensor& tensor) {
   }
   return ffi::Tensor::FromNDAlloc(HostMapping(tensor), tensor.shape(), tensor.dtype(),
                                   DLDevice{kDLCPU, 0});
-}
-
-ffi::Optional<ffi::Tensor> Borrow(const ffi::Tensor& tensor, int index) {
-  if (tensor.device().device_type != kDLCPU)
-    TVM_FFI_THROW(ValueError) << "borrow takes a CPU tensor";
-  if (!tensor.IsContiguous()) TVM_FFI_THROW(ValueError) << "borrow takes a contiguous tensor";
-  Device* device = GetDevice(index);
-  char* host = static_cast<char*>(tensor.GetDLTensorPtr()->data) + tensor.byte_offset();
-  Allocation* block = device->memory.Borrow(host, ffi::GetDataSize(tensor));
-  if (block == nullptr) return std::nullopt;
-  return ffi::Tensor::FromNDAlloc(BorrowedMemory(tensor, device, block), tensor.shape(),
-                                  tensor.dtype(), DLDevice{kDLOpenCL, index});
 }
 
 }  // namespace tvm_edge::opencl

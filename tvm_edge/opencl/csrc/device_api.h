@@ -3,7 +3,6 @@
 #define TVM_EDGE_OPENCL_DEVICE_API_H_
 
 #include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/optional.h>
 #include <tvm/runtime/device_api.h>
 #include <tvm/runtime/timer.h>
 
@@ -21,13 +20,6 @@ tvm::runtime::Timer CreateTimer(tvm::Device device);
  * Throws ValueError where the device does not share memory with the host.
  */
 tvm::ffi::Tensor HostView(const tvm::ffi::Tensor& tensor);
-
-/*!
- * \brief An OpenCL tensor over the memory of a CPU one, for kernels to read; it keeps it alive.
- *
- * Nothing where only a copy will do.
- */
-tvm::ffi::Optional<tvm::ffi::Tensor> Borrow(const tvm::ffi::Tensor& tensor, int index);
 
 }  // namespace tvm_edge::opencl
 

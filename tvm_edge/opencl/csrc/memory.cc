@@ -14,8 +14,6 @@ namespace {
 
 // Blocks begin at multiples of this, as TVM's generated code asserts.
 constexpr size_t kAlignment = 128;
-// Of the widest vector that kernels load at once.
-constexpr size_t kHostAlignment = 64;
 // What the pool may keep from the driver; an eighth of small memories.
 constexpr size_t kMaxPooled = size_t{256} << 20;
 
@@ -182,36 +180,6 @@ void Memory::Free(void* handle) noexcept {
   Destroy(block);
 }
 
-Allocation* Memory::Borrow(void* host, size_t bytes) {
-  device_->CheckUsable();
-  // Drivers of other devices copy such memory, or take whole pages alone.
-  const bool is_cpu = (device_->info.type & CL_DEVICE_TYPE_CPU) != 0;
-  if (!is_cpu || device_->memory_kind == MemoryKind::kBuffer) return nullptr;
-  if (bytes == 0 || reinterpret_cast<uintptr_t>(host) % kHostAlignment != 0) return nullptr;
-  cl_int status = CL_SUCCESS;
-  cl_mem mem = cl().clCreateBuffer(device_->context, CL_MEM_READ_ONLY | CL_MEM_USE_HOST_PTR, bytes,
-                                   host, &status);
-  if (status != CL_SUCCESS) return nullptr;
-  auto block = std::make_unique<Allocation>();
-  block->bytes = bytes;
-  block->mem = mem;
-  block->borrowed = true;
-  block->host = static_cast<char*>(host);
-  std::unique_lock<std::shared_mutex> lock(mutex_);
-  block->base = NewHandle(bytes);
-  blocks_[block->base] = block.get();
-  return block.release();
-}
-
-void Memory::Return(Allocation* block) noexcept {
-  device_->streams.QuiesceAll();
-  {
-    std::unique_lock<std::shared_mutex> lock(mutex_);
-    blocks_.erase(block->base);
-  }
-  Destroy(block);
-}
-
 Place Memory::Find(const void* address, const char* what) {
   const uintptr_t value = reinterpret_cast<uintptr_t>(address);
   {
@@ -255,6 +223,10 @@ cl_mem Memory::BufferAt(const Place& place, const char* what) {
 char* Memory::Map(Allocation* block) {
   std::lock_guard<std::mutex> lock(block->mutex);
   if (block->host == nullptr) {
+    if (block->borrowed) {
+      TVM_FFI_THROW(ValueError) << "The memory is a buffer of another library; copy the tensor "
+                                << "with .numpy(), or map the buffer there";
+    }
     device_->streams.FinishAll();
     Stream* stream = device_->streams.Get(nullptr);
     cl_int status = CL_SUCCESS;

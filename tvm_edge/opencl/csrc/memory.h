@@ -24,7 +24,7 @@ struct Allocation {
   size_t bytes = 0;    // size of the block, at least what was asked for
   cl_mem mem = nullptr;
   void* svm = nullptr;
-  bool borrowed = false;      // the host's, at `host`; kernels only read it
+  bool borrowed = false;      // somebody else's: of the host, at `host`, or a buffer
   std::atomic<int> views{0};  // host views alive; kernels must not touch the block meanwhile
 
   Allocation* next = nullptr;  // of its size in the pool; Memory's lock guards it
@@ -64,10 +64,15 @@ class Memory {
   /*!
    * \brief Let kernels read host memory where it is; null where only a copy will do.
    *
-   * The host leaves it as it is until Return.
+   * The host leaves it as it is until Return, unless kernels may write there, too.
    */
-  Allocation* Borrow(void* host, size_t bytes);
-  /*! \brief Undo one Borrow, when the kernels are done; never throws. */
+  Allocation* Borrow(void* host, size_t bytes, bool writable);
+  /*!
+   * \brief Give a buffer of somebody else's a handle; its reference goes over to the block.
+   * \param host Where the host sees the buffer at any time; null: nowhere.
+   */
+  Allocation* Adopt(cl_mem mem, size_t bytes, char* host);
+  /*! \brief Undo one Borrow or Adopt, when the kernels are done; never throws. */
   void Return(Allocation* block) noexcept;
   /*! \brief The block an address lies in; throws ValueError naming `what` if there is none. */
   Place Find(const void* address, const char* what);

@@ -14,6 +14,7 @@
 
 #include "device.h"
 #include "device_api.h"
+#include "foreign_memory.h"
 #include "host_access.h"
 #include "library.h"
 #include "module.h"
@@ -225,6 +226,13 @@ void Register() {
       .def("tvm_edge.opencl.copied", CopiedOf)
       .def("tvm_edge.opencl.host_view", HostView)
       .def("tvm_edge.opencl.borrow", Borrow)
+      .def("tvm_edge.opencl.import_host_memory", ImportHostMemory)
+      .def("tvm_edge.opencl.import_buffer", ImportBuffer)
+      .def("tvm_edge.opencl.import_dma_buf", ImportDmaBuf)
+      .def("tvm_edge.opencl.context",
+           [](int index) { return static_cast<void*>(GetDevice(index)->context); })
+      .def("tvm_edge.opencl.device",
+           [](int index) { return static_cast<void*>(GetDevice(index)->id); })
       // TVM's CUDA graphs take in calls of functions by other names.
       .def("vm.builtin.tvm_edge.read_on_host", ReadOnHost)
       .def("vm.builtin.tvm_edge.write_on_host", WriteOnHost)

@@ -68,7 +68,7 @@ typedef struct tvm_edge_dtype {
  *
  * Of an output, data may be null: then the library owns the memory, and tvm_edge_release gives it
  * back. Otherwise the result is written to data, which has room for nbytes. Either way shape,
- * ndim, dtype and nbytes are filled in.
+ * ndim, dtype and nbytes are filled in. Data of an output may be memory of a device, too.
  */
 typedef struct tvm_edge_tensor {
   const char* name;
@@ -126,8 +126,25 @@ typedef struct tvm_edge_error {
   const char* got;
 } tvm_edge_error;
 
+typedef enum tvm_edge_memory_kind {
+  TVM_EDGE_HOST_MEMORY = 1, /* the calling process's, for a device that is its CPU */
+  TVM_EDGE_CL_MEM = 2,      /* a buffer in the context of tvm_edge_opencl_context */
+  TVM_EDGE_DMA_BUF = 3      /* of a camera or codec, by its file descriptor */
+} tvm_edge_memory_kind;
+
+/* Memory of somebody else's, for tvm_edge_import. */
+typedef struct tvm_edge_memory {
+  size_t struct_size; /* sizeof(tvm_edge_memory) */
+  int32_t kind;       /* tvm_edge_memory_kind */
+  int32_t fd;         /* of a dma-buf */
+  void* address;      /* of memory of the host; or the cl_mem */
+  size_t nbytes;      /* how much of it, from the beginning on */
+} tvm_edge_memory;
+
 typedef struct tvm_edge_model tvm_edge_model;
 typedef struct tvm_edge_pending tvm_edge_pending;
+typedef struct tvm_edge_stream tvm_edge_stream;
+typedef struct tvm_edge_buffer tvm_edge_buffer;
 
 /* ------------------------------------------------------------------- versions, errors, log */
 
@@ -206,7 +223,9 @@ TVM_EDGE_API tvm_edge_status tvm_edge_model_name(tvm_edge_model* model, size_t i
  * it is, on a CPU mostly any memory; other data is copied.
  *
  * outputs: those that are wanted, by name. An output without data whose memory the library still
- * owns is released first, so that one array serves run after run.
+ * owns is released first, so that one array serves run after run. Kernels of the CPU write to data
+ * that begins on 64 bytes and overlaps with no input: nothing is copied, and after a run that failed
+ * its content is unknown. Other results are copied there.
  */
 TVM_EDGE_API tvm_edge_status tvm_edge_run(tvm_edge_model* model,
                                           const tvm_edge_run_options* options,
@@ -234,6 +253,59 @@ TVM_EDGE_API tvm_edge_status tvm_edge_wait(tvm_edge_pending* pending);
 /* Pay the costs of a first run now: programs, threads, memory pools, page faults of the weights. */
 TVM_EDGE_API tvm_edge_status tvm_edge_warmup(tvm_edge_model* model,
                                              const tvm_edge_run_options* options);
+
+/* ------------------------------------------------------------------------ streams of frames */
+
+/*
+ * Begin to run a model on one frame after the other.
+ *
+ * Frames are pushed and their results popped, in the same order; up to depth frames are on their
+ * way. The devices of a model that has several work on different frames meanwhile. A model may have
+ * several streams, and lives as long as one of them.
+ */
+TVM_EDGE_API tvm_edge_status tvm_edge_stream_begin(tvm_edge_model* model, size_t depth,
+                                                   tvm_edge_stream** stream);
+
+/*
+ * Send a frame on its way; inputs as of tvm_edge_run, which are copied if they are in host memory.
+ * Refused while depth frames are on their way.
+ */
+TVM_EDGE_API tvm_edge_status tvm_edge_stream_push(tvm_edge_stream* stream,
+                                                  const tvm_edge_tensor* inputs,
+                                                  size_t num_inputs);
+
+/*
+ * Wait for the oldest frame and take its results, outputs as of tvm_edge_run. A frame that failed
+ * is over then, and those after it go on.
+ */
+TVM_EDGE_API tvm_edge_status tvm_edge_stream_pop(tvm_edge_stream* stream, tvm_edge_tensor* outputs,
+                                                 size_t num_outputs);
+
+/* How many frames are on their way, or wait to be popped. */
+TVM_EDGE_API tvm_edge_status tvm_edge_stream_pending(tvm_edge_stream* stream, size_t* count);
+
+/* Forget frames that were not popped, and end the stream's threads. */
+TVM_EDGE_API tvm_edge_status tvm_edge_stream_end(tvm_edge_stream* stream);
+
+/* ---------------------------------------------------------------------- memory from outside */
+
+/*
+ * Let a model for OpenCL read and write memory of somebody else's where it is.
+ *
+ * Fills in data, nbytes and the device of a tensor, which is then an input or an output of any run:
+ * the caller sets its name, type and shape. Whoever writes there has ended before a run begins.
+ * Refused, with a message, where the driver cannot. Host memory begins on 64 bytes, and the device
+ * is the CPU.
+ */
+TVM_EDGE_API tvm_edge_status tvm_edge_import(tvm_edge_model* model, const tvm_edge_memory* memory,
+                                             tvm_edge_tensor* tensor, tvm_edge_buffer** buffer);
+
+/* Give memory back that was imported, after the last run with it has returned. */
+TVM_EDGE_API tvm_edge_status tvm_edge_free_buffer(tvm_edge_buffer* buffer);
+
+/* The cl_context and the cl_device_id that a model for OpenCL runs on. */
+TVM_EDGE_API tvm_edge_status tvm_edge_opencl_context(tvm_edge_model* model, void** context,
+                                                     void** device);
 
 #ifdef __cplusplus
 }  /* extern "C" */

@@ -84,12 +84,22 @@ tvm_edge_tensor input(const char* name, const std::vector<T>& values,
   return tensor(name, values.data(), values.size() * sizeof(T), dtype_of<T>(), shape);
 }
 
-/*! \brief An input, or an output to be written, over other memory. */
+/*! \brief An input over other memory. */
 template <typename T>
 tvm_edge_tensor input(const char* name, T* values, const std::vector<int64_t>& shape) {
   size_t count = 1;
   for (int64_t length : shape) count *= static_cast<size_t>(length);
   return tensor(name, values, count * sizeof(T), dtype_of<T>(), shape);
+}
+
+/*!
+ * \brief Memory for an output, of that shape at most.
+ *
+ * Kernels of the CPU write there if it begins on 64 bytes; otherwise results are copied to it.
+ */
+template <typename T>
+tvm_edge_tensor output(const char* name, T* values, const std::vector<int64_t>& shape) {
+  return input(name, values, shape);
 }
 
 /*! \brief A result: its shape, its type, and its memory, which it owns. */
@@ -262,7 +272,7 @@ class Model {
     return Outputs(std::move(made));
   }
 
-  /*! \brief Run once, and write the results to memory of the caller's. */
+  /*! \brief Run once, with the results in memory of the caller's: tensors of `output`. */
   void run_into(const std::vector<tvm_edge_tensor>& inputs, std::vector<tvm_edge_tensor>& outputs,
                 const RunOptions& options = {}) const {
     const Chosen chosen(options);
