@@ -131,8 +131,17 @@ _SHAPES = (
     (32, 128, 2, 2, 1, 4, 3),
     (128, 128, 4, 4, 1, 4, 3),
     (64, 32, 4, 1, 1, 4, 4),
+    (256, 112, 4, 7, 1, 8, 2),
+    (128, 112, 4, 7, 1, 8, 2),
+    (64, 224, 4, 7, 1, 8, 2),
+    (256, 56, 4, 7, 1, 8, 2),
+    (128, 56, 4, 7, 4, 8, 3),
 )
-"""Those that were among the fastest four of some convolution on 8, 16 or 132 multiprocessors."""
+"""Those that were among the fastest four of some convolution on 8, 16 or 132 multiprocessors.
+
+The last five are the fastest of 234 tiles of nine 3x3 convolutions of vgg19 and resnet50 on 8 or
+14 multiprocessors of an H200: of few stages, each of them long.
+"""
 
 
 def suits(tile: TensorTile, conv: TensorConv, spec: DeviceSpec) -> bool:

@@ -21,6 +21,7 @@ from tvm_edge.schedules.gpu.tensor_conv import (
     dense_workload,
     pack_stacks,
 )
+from tvm_edge.schedules.gpu.tensor_tile import possible_tensor_tiles
 
 __all__ = ["gemm_flops", "matmul_flops"]
 
@@ -85,6 +86,8 @@ def _lower_matmul(site: KernelSite, call: relax.Call) -> relax.Expr:
     if 0 in shape or reduction % BLOCK or columns % BLOCK:
         return call
     conv = TensorConv.of(dense_workload(shape[0], reduction, columns))
+    if not possible_tensor_tiles(conv, site.spec):
+        return call
     packed = pack_stacks(np.ascontiguousarray(weights.T)[:, :, None, None], conv)
     return site.builder.call_te(
         lambda rows, filters: dense_tensor(rows, filters, columns),

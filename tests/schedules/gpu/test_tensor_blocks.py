@@ -235,6 +235,15 @@ def test_turing_keeps_its_kernels() -> None:
     assert "tensor_blocks" not in {kernel.rule for kernel in compiled.report.kernels}
 
 
+@pytest.mark.parametrize("name", ["3x3", "product"])
+def test_device_too_small_for_tiles_keeps_its_kernels(name: str) -> None:
+    small = {"kind": "cuda", "arch": "sm_87", "max_num_threads": 32}
+    spec = resolve_target(small).spec
+    assert spec.tensor_cores and spec.max_work_group_size == 32
+    compiled, _ = compiled_with_weights(name, small)
+    assert "tensor_blocks" not in {kernel.rule for kernel in compiled.report.kernels}
+
+
 @pytest.mark.parametrize("gpu", ["cuda"], indirect=True)
 @pytest.mark.parametrize("name", list(GRAPHS))
 def test_results(name: str, gpu: str) -> None:
