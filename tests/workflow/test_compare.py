@@ -15,7 +15,7 @@ from tests.workflow import faults
 from tests.workflow.networks import network
 from tvm_edge import InputError, MissingDependencyError
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.compiler.pipeline import OPTIONAL
+from tvm_edge.compiler.pipeline import PIPELINE
 from tvm_edge.workflow import compare, quantize
 from tvm_edge.workflow.comparison import error_of
 
@@ -137,7 +137,7 @@ def test_needs_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
         compare(conv_relu(), "llvm")
 
 
-@pytest.mark.parametrize("name", OPTIONAL)
+@pytest.mark.parametrize("name", PIPELINE.optional)
 def test_each_optional_pass_can_be_left_out(name: str) -> None:
     data = random_input((1, 3, 48, 48))
     outputs = compile_with(network(), "llvm", {}, without=[name]).run({"x": data})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tvm_edge.errors import InputError, InvalidModelError, one_line
-from tvm_edge.files import whole_file
+from tvm_edge.files import whole_file, writing
 from tvm_edge.frontend import read_model
 from tvm_edge.frontend.onnx_functions import standard_version
 from tvm_edge.frontend.picture import Picture
@@ -107,14 +107,8 @@ class Quantized:
             The file cannot be written.
         """
         target = Path(path)
-        try:
-            with whole_file(target) as file:
-                file.write(self.model.SerializeToString())
-        except OSError as err:
-            raise InputError(
-                f"cannot write {str(target)!r}: {err.strerror}; choose another path",
-                name=str(target),
-            ) from err
+        with writing(target), whole_file(target) as file:
+            file.write(self.model.SerializeToString())
         return target
 
     def text(self, most: int = 10) -> str:
