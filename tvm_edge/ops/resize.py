@@ -23,8 +23,8 @@ from tvm_edge.ops.flops import Operation, UnknownShape, elements, known
 from tvm_edge.ops.kernel_site import KernelSite, is_empty
 from tvm_edge.ops.registry import FOLLOWS, PERFORMS, register
 from tvm_edge.ops.run_time_resize import resize_in_run
-from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
-from tvm_edge.schedules.vision.resize import resize_planes, resize_tables
+from tvm_edge.relay_passes.ir.expressions import constant_of, is_call, static_shape
+from tvm_edge.schedules.vision.resize import Interleaved, resize_planes, resize_tables
 from tvm_edge.schedules.vision.resize_taps import LONGEST, Axis, Filter, positions_of, taps_of
 
 __all__ = ["FLOATS", "interpolation_flops"]
@@ -245,10 +245,56 @@ def _lower_resize2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     tables = resize_tables(taps_of(axes[0], how), taps_of(axes[1], how), kind)
     count = batch * channels
     planes = int(count) if isinstance(count, int | tirx.IntImm) else count
-    kernel = resize_planes(planes, (axes[0].old, axes[1].old), dtype, tables, site.spec)
-    flat = site.reshape(data, [planes, *old])
-    given = [flat, *(relax.const(table, str(table.dtype)) for table in tables)]
+    size = (axes[0].old, axes[1].old)
+    picture = _picture(site, data)
+    operand, interleaved = (None, None) if picture is None else picture
+    kernel = resize_planes(planes, size, dtype, tables, site.spec, interleaved)
+    if operand is None:
+        operand = site.reshape(data, [planes, *old])
+    given = [operand, *(relax.const(table, str(table.dtype)) for table in tables)]
     return site.reshape(site.run(kernel, "resize", given)[0], call.ty.shape)
+
+
+def _picture(site: KernelSite, data: relax.Expr) -> tuple[relax.Var, Interleaved] | None:
+    """Return what float32 planes are read from, if their channels lie beside each other there."""
+    swapped, value = False, data
+    while isinstance(value, relax.Var):
+        call = site.builder.lookup_binding(value)
+        if is_call(call, "relax.permute_dims"):
+            (source,) = call.args
+            channels = source.ty.shape[3]
+            if [int(axis) for axis in call.attrs.axes or ()] != [0, 3, 1, 2]:
+                return None
+            if not isinstance(channels, tirx.IntImm) or not isinstance(source, relax.Var):
+                return None
+            before = site.builder.lookup_binding(source)
+            if is_call(before, "relax.astype") and isinstance(before.args[0], relax.Var):
+                (source,) = before.args
+            dtype, batch = str(source.ty.dtype), source.ty.shape[0]
+            count = int(batch) if isinstance(batch, tirx.IntImm) else batch
+            if str(data.ty.dtype) != "float32" or dtype not in ("uint8", "float32"):
+                return None
+            return source, Interleaved(count, int(channels), swapped, dtype)
+        if not (is_call(call, "relax.strided_slice") and _reverses_channels(call)) or swapped:
+            return None
+        swapped, value = True, call.args[0]
+    return None
+
+
+def _reverses_channels(call: relax.Call) -> bool:
+    """Return whether a slice is the whole tensor, channels from the last to the first."""
+    channels = call.ty.shape[1]
+    if not isinstance(channels, tirx.IntImm):
+        return False
+    same = static_shape(call.ty) == static_shape(call.args[0].ty) is not None
+    axes, begin, end, strides = (_integers(each) for each in call.args[1:5])
+    last = int(channels) - 1
+    # An end before the first element, from the end of the axis.
+    return same and (axes, begin, strides) == ([1], [last], [-1]) and end == [-1 - int(channels)]
+
+
+def _integers(value: relax.Expr) -> list[int]:
+    return [int(each) for each in getattr(value, "fields", ()) if isinstance(each, tirx.IntImm)]
 
 
 def _resize_flops(op: Operation) -> int:
