@@ -4,15 +4,11 @@ The operand's elements that make a result are the same in every plane and, for c
 row: tables list them. A line of the operand is resized by columns once, when the first row needs
 it. It stays in the nearest cache for the other rows that need it. Rows are weighted sums of lines,
 in vectors.
-
-A picture whose channels lie beside each other is read as it is: of a large one few elements are
-read, and none is written first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,38 +18,12 @@ from tvm.script.ir_builder import tirx as T
 from tvm_edge.hardware import DeviceSpec
 from tvm_edge.schedules.emit import Kernel, Tensor, function, hold, in_pieces, register, when
 
-__all__ = ["Interleaved", "resize_planes", "resize_tables"]
+__all__ = ["resize_planes", "resize_tables"]
 
 # Tasks of a core, so that late cores do not hold up the others.
 _TASKS = 4
 
 _LANES = 16
-
-
-@dataclass(frozen=True)
-class Interleaved:
-    """Operand ``[batch, height, width, channels]`` of planes ``[batch·channels, height, width]``.
-
-    Attributes
-    ----------
-    batch : int or tirx.Var
-    channels : int
-    reversed : bool
-        Whether the first plane is the last channel.
-    dtype : str
-    """
-
-    batch: Any
-    channels: int
-    reversed: bool
-    dtype: str
-
-    def element(self, data: Any, plane: Any, line: Any, column: Any) -> Any:
-        """Return an element of a plane."""
-        picture, channel = (op(plane, self.channels) for op in (tirx.floordiv, tirx.floormod))
-        if self.reversed:
-            channel = self.channels - 1 - channel
-        return data[picture, line, column, channel]
 
 
 def resize_tables(
@@ -82,7 +52,6 @@ def resize_planes(
     dtype: str,
     tables: Sequence[np.ndarray],
     spec: DeviceSpec,
-    interleaved: Interleaved | None = None,
 ) -> Kernel:
     """Build the kernel of ``[planes, height, width]`` and the tables.
 
@@ -95,24 +64,14 @@ def resize_planes(
     tables : sequence of numpy.ndarray
         As :func:`resize_tables` makes them; the kernel is for their shapes, and for the distance
         of rows in them.
-    interleaved : Interleaved, optional
-        What the planes are read from.
     """
     row_at, row_weight, column_at, _ = tables
     (height, row_taps), (column_taps, width) = row_at.shape, column_at.shape
     kind = str(row_weight.dtype)
     # Lines that one row depends on; their names repeat after so many.
     kept = int((row_at.max(1) - row_at.min(1)).max()) + 1
-    operand: Tensor = ([planes, *size], dtype)
-    if interleaved is not None:
-        operand = ([interleaved.batch, *size, interleaved.channels], interleaved.dtype)
     bands = _bands(planes, height, spec)
     rows_of_band = -(-height // bands)
-
-    def element(data: Any, plane: Any, line: Any, column: Any) -> Any:
-        if interleaved is not None:
-            return interleaved.element(data, plane, line, column)
-        return data[plane, line, column]
 
     def body(data: Any, rows: Any, row_weights: Any, columns: Any, weights: Any, out: Any) -> None:
         with T.parallel(0, planes * bands) as task:
@@ -131,8 +90,7 @@ def resize_planes(
                         last[0] = line
                         with T.serial(0, width) as x:
                             lines[at + x] = sum(
-                                weights[k, x]
-                                * element(data, plane, line, columns[k, x]).astype(kind)
+                                weights[k, x] * data[plane, line, columns[k, x]].astype(kind)
                                 for k in range(column_taps)
                             )
                     found.append((at, hold(row_weights[y, tap])))
@@ -144,7 +102,7 @@ def resize_planes(
 
                 in_pieces(width, _LANES, columns_from)
 
-    given = [operand]
+    given: list[Tensor] = [([planes, *size], dtype)]
     given += [(table.shape, str(table.dtype)) for table in tables]
     return function(given, [([planes, height, width], dtype)], body)
 
