@@ -52,7 +52,7 @@ FILES: Mapping[str, _File] = {
 
 
 def _save(name: str, pictures: str, folder: Path) -> dict[str, Any]:
-    """Write a file, quantised and not, both compiled, and an input; judge both on other pictures."""
+    """Write a file, quantised and not, both compiled, and an input; judge both."""
     import onnx
 
     import tvm_edge

@@ -7,10 +7,11 @@ ONNX Runtime. Then the runtimes take turns, each in a process of its own, with o
 ours in float32, ONNX Runtime and OpenVINO, the same int8 file. ``ratio`` is the faster peer's time
 over ours, ``float32`` that of our own float32.
 
-``pictures``: a camera's BGR bytes go into the model (``preprocess=``), beside OpenCV's letterbox and
-float32 input: how far outputs are apart, and how long preparing takes. It is timed alone, as a
-model that does nothing else, beside OpenCV with NumPy, and beside OpenCV's ``blobFromImage``, each
-in a process of its own, with the same threads. ``ratio`` is our time over the faster one's.
+``pictures``: a camera's BGR bytes go into the model (``preprocess=``), beside OpenCV's letterbox of
+the same picture in float32 (of bytes it rounds to whole levels): how far outputs are apart, and how
+long preparing takes. It is timed alone, as a model that does nothing else, beside OpenCV's
+letterbox of bytes with NumPy, and with OpenCV's ``blobFromImage``, each in a process of its own,
+with the same threads. ``ratio`` is our time over the faster one's.
 
 OpenCV and yolov8n's exporter are in the environment of ``exports``, which is made where it is not.
 """
@@ -126,7 +127,8 @@ def _quantised_lines(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _pictures_lines(rows: Sequence[dict[str, Any]]) -> str:
-    head = ("network", "camera", *(f"{way}, ms" for way in camera_pictures.WAYS), "ratio", "apart")
+    head = ("network", "camera", *(f"{way}, ms" for way in camera_pictures.WAYS), "ratio")
+    head += ("levels beside OpenCV of floats", "of bytes", "outputs")
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     verdicts = []
     for row in rows:
@@ -135,7 +137,8 @@ def _pictures_lines(rows: Sequence[dict[str, Any]]) -> str:
             continue
         ratio = row.get("ratio")
         cells = [row["network"], row["camera"], *_times(row), f"**{ratio:.2f}**" if ratio else "–"]
-        lines.append(f"| {' | '.join(cells)} | {row['apart']} |")
+        cells += [*(f"{each:.1g}" for each in row["levels"].values()), row["apart"]]
+        lines.append(f"| {' | '.join(cells)} |")
         verdicts.append(
             f"- {row['network']}: {row['apart']}; preparing takes {ratio or 0:.2f} of the faster "
             f"of OpenCV's (bar {PREPARE}): {met(ratio is not None and ratio <= PREPARE)}"
