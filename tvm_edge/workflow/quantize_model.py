@@ -25,7 +25,7 @@ from tvm_edge.workflow.quantization_loss import (
     OutputLoss,
     Quantized,
 )
-from tvm_edge.workflow.references import runtime_session, runtime_tensors
+from tvm_edge.workflow.references import runtime_errors, runtime_session, runtime_tensors
 from tvm_edge.zoo import quantized
 
 if TYPE_CHECKING:
@@ -145,8 +145,7 @@ def _prepared(proto: onnx.ModelProto) -> onnx.ModelProto:
     if standard_version(proto) < _LEAST_OPSET:
         try:
             return onnx.version_converter.convert_version(proto, _LEAST_OPSET)
-        # Its C++ raises RuntimeError, and others on damaged models.
-        except Exception as err:
+        except (RuntimeError, onnx.version_converter.ConvertError) as err:
             raise InvalidModelError(
                 f"quantising needs opset {_LEAST_OPSET}, and onnx cannot convert the model "
                 f"({one_line(err)}); export it with opset {_LEAST_OPSET} or newer"
@@ -159,8 +158,7 @@ def _run(model: onnx.ModelProto, samples: Sequence[Sample]) -> list[dict[str, np
         session = runtime_session(model, optimize=True)
         names = [output.name for output in session.get_outputs()]
         return [dict(zip(names, session.run(names, each), strict=True)) for each in samples]
-    # ONNX Runtime raises exceptions of its own, and RuntimeError.
-    except Exception as err:
+    except runtime_errors() as err:
         raise InvalidModelError(
             f"ONNX Runtime cannot run the model with the data: {one_line(err)}; check that the "
             "samples fit its inputs"
