@@ -95,6 +95,10 @@ def _times(row: dict[str, Any]) -> list[str]:
     return cells
 
 
+def _failed(row: dict[str, Any], columns: int) -> str:
+    return f"| {row['network']} | **{row['failed']}** |" + " |" * (columns - 2)
+
+
 def _quantised_lines(rows: Sequence[dict[str, Any]]) -> str:
     head = ("network", "judged by", "ONNX Runtime float32", "ONNX Runtime int8", "tvm-edge int8")
     head += ("int8, ms", "float32, ms", "ONNX Runtime, ms", "OpenVINO, ms", "ratio", "float32")
@@ -102,7 +106,7 @@ def _quantised_lines(rows: Sequence[dict[str, Any]]) -> str:
     verdicts = []
     for row in rows:
         if "failed" in row:
-            lines.append(f"| {row['network']} | **{row['failed']}** |" + " |" * (len(head) - 2))
+            lines.append(_failed(row, len(head)))
             continue
         found = row["judged"]
         cells = [row["network"], row["judge"], *(f"{value:.4f}" for value in found.values())]
@@ -133,7 +137,7 @@ def _pictures_lines(rows: Sequence[dict[str, Any]]) -> str:
     verdicts = []
     for row in rows:
         if "failed" in row:
-            lines.append(f"| {row['network']} | **{row['failed']}** |" + " |" * (len(head) - 2))
+            lines.append(_failed(row, len(head)))
             continue
         ratio = row.get("ratio")
         cells = [row["network"], row["camera"], *_times(row), f"**{ratio:.2f}**" if ratio else "–"]
