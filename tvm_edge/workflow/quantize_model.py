@@ -35,6 +35,8 @@ __all__ = ["quantize"]
 
 _LEAST_OPSET = 13  # scales by channel
 _ROUNDS = 6
+_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_ACTIVATIONS = ("Clip", "Relu")
 _JUDGED = 64  # samples that are compared
 
 
@@ -50,6 +52,8 @@ def quantize(
     max_drop: float = 0.01,
 ) -> Quantized:
     """Quantise a float32 model with calibration data.
+
+    Nodes after the last convolution or matrix product stay float32.
 
     Parameters
     ----------
@@ -111,6 +115,23 @@ def quantize(
         best = min(best, last, key=lambda each: each.drop)
         step *= 2
     return best
+
+
+def _postprocessing(graph: Graph) -> tuple[str, ...]:
+    """Nodes after the last product: int8 makes them no faster, and rounds boxes and scores.
+
+    Activations of those products are one with them.
+    """
+    after = graph.after(_PRODUCTS)
+    if len(after) == len(graph.nodes):
+        return ()
+    nodes = {name: graph.nodes[graph.position[name]] for name in after}
+    return tuple(
+        name
+        for name, node in nodes.items()
+        if node.op_type not in _ACTIVATIONS
+        or graph.nodes[graph.producer(node.input[0])].op_type not in _PRODUCTS
+    )
 
 
 def _check(method: str, exclude: str | Sequence[str], max_drop: float) -> None:
@@ -191,7 +212,8 @@ class _Task:
         """Quantise all nodes but those excluded."""
         graph, samples, method = self.graph, self.samples, self.method
         try:
-            model = quantized.quantize(graph.proto, samples, method=method, exclude=excluded)
+            kept = (*_postprocessing(graph), *excluded)
+            model = quantized.quantize(graph.proto, samples, method=method, exclude=kept)
         # The tool raises whatever comes up inside of it.
         except Exception as err:
             raise InvalidModelError(
