@@ -75,6 +75,25 @@ def test_nodes_that_are_left_out() -> None:
     assert automatic.excluded == (), "the drop is allowed"
 
 
+def test_what_comes_after_the_last_product_stays_float32() -> None:
+    """Its activation is one with the product, and is quantised with it."""
+    nodes = [
+        helper.make_node("Mul", ["x", "two"], ["doubled"], name="before"),
+        helper.make_node("Conv", ["doubled", "w"], ["c"], name="conv"),
+        helper.make_node("Relu", ["c"], ["r"], name="relu"),
+        helper.make_node("Mul", ["r", "two"], ["m"], name="after"),
+        helper.make_node("Softmax", ["m"], ["y"], name="softmax", axis=1),
+    ]
+    weights = {"w": np.ones((8, 3, 1, 1), "float32"), "two": np.asarray(2, "float32")}
+    model = make_model(nodes, {"x": (1, 3, 48, 48)}, ["y"], weights, opset=17)
+    found = quantize(model, samples(2))
+    made = {name: node for node in found.model.graph.node for name in node.output}
+    reads = {node.name: made.get(node.input[0]) for node in made.values()}
+    assert reads["before"].op_type == reads["conv"].op_type == "DequantizeLinear"
+    assert reads["softmax"].name == "after" and reads["after"].op_type == "DequantizeLinear"
+    assert found.excluded == ()
+
+
 def test_auto_leaves_out_what_loses_most() -> None:
     """One channel is a thousand times as loud: no scale suits it and the others."""
     model = network()
