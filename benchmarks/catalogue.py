@@ -90,6 +90,9 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "dynamic": Benchmark("benchmarks.models.dynamic", "onnx, onnxruntime, openvino, PyPI"),
     "onnx_conformance": Benchmark("benchmarks.models.onnx_conformance", "onnx"),
     "int8": Benchmark("benchmarks.models.int8", "onnxruntime; on a CPU openvino"),
+    "trained": Benchmark(
+        "benchmarks.models.trained", "onnxruntime, openvino, Pillow, PyPI: see exports"
+    ),
     "precision": Benchmark("benchmarks.models.precision", "a GPU with float16, onnxruntime"),
     "detector": Benchmark("benchmarks.models.detector", "onnxruntime"),
     "operator_complexity": Benchmark("benchmarks.models.operator_complexity"),

@@ -12,7 +12,8 @@ import pytest
 
 from tests.runtime.support import child_environment
 from tvm_edge import files
-from tvm_edge.files import own_name, remove_leftovers, temporary_folder, whole_file
+from tvm_edge.errors import ArtifactError, InputError
+from tvm_edge.files import own_name, remove_leftovers, temporary_folder, whole_file, writing
 
 KILLED = """
 import sys, time
@@ -105,3 +106,26 @@ def test_a_block_that_raises_leaves_the_old_file(tmp_path: Path) -> None:
         file.write(b"new")
         raise ZeroDivisionError
     assert target.read_bytes() == b"old" and list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("path", ["missing/x", "a\0b", "."])
+def test_an_error_of_ours_names_what_cannot_be_written(tmp_path: Path, path: str) -> None:
+    target = tmp_path / path
+    with pytest.raises(InputError, match=r"^cannot write the page to '.*; choose another path$"):
+        with writing(target, "the page to"), whole_file(target) as file:
+            file.write(b"new")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_an_error_of_ours() -> None:
+    with pytest.raises(ArtifactError, match="No space left on device; make room"):
+        with (
+            writing(Path("/dev/full"), error=ArtifactError, advice="make room"),
+            whole_file(Path("/dev/full"), streams=True) as file,
+        ):
+            file.write(b"new")
+
+
+def test_errors_of_values_are_no_errors_of_writing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="mine"), writing(tmp_path / "x"):
+        raise ValueError("mine")

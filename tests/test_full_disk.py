@@ -11,10 +11,14 @@ import pytest
 
 import tvm_edge
 from tests.mounts import Mount, leave_free
+from tests.onnx_models import conv_relu
 from tests.records.made import record
 from tests.runtime.support import run_python
 from tvm_edge.cli.run import _write as write_outputs
 from tvm_edge.records import Database, write_lines
+from tvm_edge.workflow import Quantized
+from tvm_edge.workflow.dump_part import dump_part
+from tvm_edge.workflow.node_groups import Part
 
 STEP = 4096
 OLD = b"what was there"
@@ -80,6 +84,20 @@ def test_records(small_disk: Path) -> None:
     assert fails_until_there_is_space(
         small_disk, "device.jsonl", lambda path: write_lines(path, records)
     )
+
+
+def test_a_quantised_model(small_disk: Path) -> None:
+    found = Quantized(conv_relu(), "minmax", 1, 0.0, (), ())
+    assert fails_until_there_is_space(small_disk, "int8.onnx", found.save) > 0
+
+
+def test_a_dumped_part(small_disk: Path) -> None:
+    part = Part(conv_relu(), {"x": np.zeros(4096, "float32")}, {"y": "y"})
+    expected = {"y": np.zeros(8, "float32")}
+    leave_free(small_disk, STEP)
+    with pytest.raises(tvm_edge.InputError, match="No space left on device; choose another fol"):
+        dump_part(small_disk, "node", part, expected)
+    assert {each.name for each in small_disk.iterdir()} == {"filler"}
 
 
 EXPORTS = """

@@ -18,7 +18,9 @@ from pathlib import Path
 from time import time
 from typing import BinaryIO
 
-__all__ = ["own_name", "remove_leftovers", "temporary_folder", "whole_file"]
+from tvm_edge.errors import InputError, TvmEdgeError
+
+__all__ = ["own_name", "remove_leftovers", "temporary_folder", "whole_file", "writing"]
 
 _BEGIN = "tvm-edge-"
 _OTHER_BOOT_SECONDS = 24 * 3600.0  # another machine may share the folder
@@ -99,6 +101,42 @@ def whole_file(path: Path, *, streams: bool = False) -> Iterator[BinaryIO]:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextmanager
+def writing(
+    path: Path,
+    what: str = "",
+    *,
+    error: type[TvmEdgeError] = InputError,
+    advice: str = "choose another path",
+) -> Iterator[None]:
+    """Turn a failure to write `path` into an error of ours.
+
+    Parameters
+    ----------
+    path : Path
+    what : str
+        The thing that is written, as ``"the report to"``.
+    error : type
+    advice : str
+        The next thing to type.
+
+    Raises
+    ------
+    TvmEdgeError
+        Of the kind `error`.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as err:
+        if isinstance(err, ValueError) and "\0" not in str(path):  # that open refuses by ValueError
+            raise
+        reason = (err.strerror if isinstance(err, OSError) else None) or str(err)
+        message = f"cannot write {what}{' ' * bool(what)}{str(path)!r}: {reason}; {advice}"
+        if error is InputError:
+            raise InputError(message, name="path", got=str(path)) from err
+        raise error(message) from err
 
 
 def remove_leftovers(folder: Path, *, hidden: bool = False) -> None:

@@ -28,6 +28,7 @@ from tests.records.made import measured
 from tests.runtime.support import child_environment
 from tests.tuning.made import INPUTS, network, records_of
 from tests.tuning.stand_in import StandIn
+from tests.workflow.networks import network as pictures_network
 from tvm_edge.errors import RecordError, TuningError
 from tvm_edge.hardware import resolve_target
 from tvm_edge.records import store_of, stores_below
@@ -398,3 +399,15 @@ def test_values_of_inputs_become_constants(
     assert found.trials == 4
     with pytest.raises(tvm_edge.InputError, match="'shap', which is no input"):
         tvm_edge.tune(formed, "llvm", tuning_logs=tmp_path, input_values={"shap": lengths})
+
+
+def test_pictures_are_prepared_in_the_tuned_model(stand_in: type[StandIn], tmp_path: Path) -> None:
+    """The convolutions are those of the network's own size, whatever the camera's is."""
+    taken, camera = pictures_network(), tvm_edge.Picture(size=(60, 80), resize="letterbox")
+    prepared = {"preprocess": {"x": camera}}
+    found = tvm_edge.tune(taken, "llvm", trials=6, tuning_logs=tmp_path, graph=True, **prepared)
+    assert found.trials >= 6
+    compiled = tvm_edge.compile(taken, "llvm", tuning_logs=tmp_path, **prepared)
+    assert compiled.report.records is not None and compiled.report.records.tuned
+    with pytest.raises(tvm_edge.InputError, match="'frame', which is no input"):
+        tvm_edge.tune(taken, "llvm", tuning_logs=tmp_path, preprocess={"frame": camera})

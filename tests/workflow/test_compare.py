@@ -10,12 +10,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from tests.marks import needs_opencl
 from tests.onnx_models import conv_relu, make_model, random_input, reference, relative_error
 from tests.workflow import faults
 from tests.workflow.networks import network
 from tvm_edge import InputError, MissingDependencyError
 from tvm_edge.compiler.driver import compile_with
-from tvm_edge.compiler.pipeline import OPTIONAL
+from tvm_edge.compiler.pipeline import PIPELINE
 from tvm_edge.workflow import compare, quantize
 from tvm_edge.workflow.comparison import error_of
 
@@ -125,6 +126,38 @@ def test_a_target_as_reference() -> None:
     assert max(node.error or 0 for node in found.nodes) == 0
 
 
+@needs_opencl
+def test_a_gpu_says_where_operators_run() -> None:
+    found = compare(conv_relu(), "opencl", fallback="none")
+    assert found.within and found.first is None
+    assert all(output.same for output in found.outputs)
+    assert found.notes == ("opencl 3/3 operators, 1 partition, 0 copies",)
+    assert found.notes[0] in found.text()
+
+
+def test_an_output_without_a_number() -> None:
+    """It is the model's own: nothing is made here, and the node is named."""
+    nodes = [
+        helper.make_node("Sqrt", ["x"], ["root"], name="root"),
+        helper.make_node("Relu", ["root"], ["y"], name="relu"),
+    ]
+    model = make_model(nodes, {"x": (1, 4)}, ["y"])
+    found = compare(model, "llvm", inputs={"x": np.full((1, 4), -1, "float32")})
+    assert found.within and found.culprit is None
+    assert all("the reference itself has NaN" in row.remark for row in found.nodes)
+    assert "the reference itself has NaN" in found.text()
+
+
+def test_a_dynamic_model_is_compared_at_its_inputs() -> None:
+    model = conv_relu()
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    lengths = [dim.dim_value for dim in dims]
+    dims[0].dim_param = "n"
+    data = random_input((3, *lengths[1:]))
+    found = compare(model, "llvm", inputs={model.graph.input[0].name: data})
+    assert found.within and all(output.same for output in found.outputs)
+
+
 def test_needs_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str, *arguments: object) -> object:
         if name == "onnxruntime":
@@ -137,7 +170,7 @@ def test_needs_onnx_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
         compare(conv_relu(), "llvm")
 
 
-@pytest.mark.parametrize("name", OPTIONAL)
+@pytest.mark.parametrize("name", PIPELINE.optional)
 def test_each_optional_pass_can_be_left_out(name: str) -> None:
     data = random_input((1, 3, 48, 48))
     outputs = compile_with(network(), "llvm", {}, without=[name]).run({"x": data})

@@ -143,8 +143,7 @@ def profile_command(
     ):
         profile = opened.profile(models=only, repeat=repeat)
     if trace:
-        with printing.writing(trace):
-            profile.to_chrome_trace(trace)
+        profile.to_chrome_trace(trace)
     if html:
         opened.report.to_html(html, profile)
     printing.emit(as_json, profile.to_dict(), profile.table(print_top))

@@ -7,14 +7,11 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
 
-from tvm_edge.errors import InputError
-
-__all__ = ["compiling", "emit", "plain_warnings", "progress", "writing"]
+__all__ = ["compiling", "emit", "plain_warnings", "progress"]
 
 
 @contextmanager
@@ -51,22 +48,6 @@ def compiling(what: str) -> Iterator[Callable[[str, int, int], None]]:
             bars.update(bar, description=f"compiling {what}: {phase}", completed=done, total=total)
 
         yield show
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write `path` into an error of ours.
-
-    Raises
-    ------
-    InputError
-    """
-    try:
-        yield
-    except OSError as err:
-        raise InputError(
-            f"cannot write {str(path)!r}: {err.strerror}; choose another path", name=str(path)
-        ) from err
 
 
 @contextmanager

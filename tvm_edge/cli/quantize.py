@@ -26,6 +26,25 @@ from tvm_edge.cli import options, printing
 )
 @options.preprocess_option
 @click.option(
+    "--labels",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="A text file for each picture, with a line CLASS X Y WIDTH HEIGHT for each object, in "
+    "fractions of the picture: the drop is what a detector's mAP loses.",
+)
+@click.option(
+    "--boxes",
+    type=click.Choice(["xyxy", "yxyx", "cxcywh"]),
+    default="xyxy",
+    show_default=True,
+    help="Form of the boxes that the detector returns.",
+)
+@click.option(
+    "--relative-boxes",
+    is_flag=True,
+    help="Those boxes are fractions of the network's input, and not pixels.",
+)
+@click.option(
     "--method",
     type=click.Choice(["minmax", "entropy", "percentile"]),
     default="minmax",
@@ -45,7 +64,8 @@ from tvm_edge.cli import options, printing
     type=click.FloatRange(0, 1),
     default=0.01,
     show_default=True,
-    help="Share of samples whose class may change; without classes, error of the outputs.",
+    help="What a detector's mAP may lose with --labels; else the share of samples whose class may "
+    "change; without classes, error of the outputs.",
 )
 @options.json_option
 def quantize_command(
@@ -53,6 +73,9 @@ def quantize_command(
     data: Path,
     output: Path | None,
     preprocess: dict[str, Any] | None,
+    labels: Path | None,
+    boxes: str,
+    relative_boxes: bool,
     method: str,
     samples: int | None,
     exclude: tuple[str, ...],
@@ -60,7 +83,7 @@ def quantize_command(
     as_json: bool,
 ) -> None:
     """Quantise MODEL (an ONNX file or zoo:NAME) to int8 with ONNX Runtime's tool."""
-    from tvm_edge.workflow import quantize
+    from tvm_edge.workflow import BoxLabels, quantize
 
     if preprocess is not None and len(preprocess) > 1:
         raise click.UsageError("Pictures are one input; give --preprocess once.")
@@ -70,6 +93,7 @@ def quantize_command(
             model,
             data,
             picture=next(iter((preprocess or {}).values()), None),
+            labels=BoxLabels(labels, boxes, relative_boxes) if labels else None,
             method=method,
             count=samples,
             exclude="auto" if exclude == ("auto",) else exclude,

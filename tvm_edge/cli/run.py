@@ -10,7 +10,7 @@ import click
 import numpy as np
 
 from tvm_edge.cli import loading, options, printing
-from tvm_edge.files import whole_file
+from tvm_edge.files import whole_file, writing
 
 
 @click.command("run")
@@ -50,7 +50,7 @@ def run_command(
         values = loading.read_arrays(inputs_path) if inputs_path else random_inputs(opened.inputs)
         outputs = opened.run(values, models=only)
     if outputs_path:
-        with printing.writing(outputs_path):
+        with writing(outputs_path):
             _write(outputs_path, outputs)
     rows = [_describe(name, array, print_top) for name, array in outputs.items()]
     lines = []

@@ -26,6 +26,7 @@ _LISTED = 10  # convolutions in the table
 @options.host_option
 @options.input_shapes_option
 @options.input_values_option
+@options.preprocess_option
 @click.option(
     "--trials",
     type=click.IntRange(min=1),
@@ -72,6 +73,7 @@ def tune_command(
     host: Any,
     input_shapes: Any,
     input_values: Any,
+    preprocess: Any,
     trials: int | None,
     time_budget: float | None,
     level: str,
@@ -105,6 +107,7 @@ def tune_command(
             host=host,
             input_shapes=input_shapes,
             input_values=input_values,
+            preprocess=preprocess,
             tracker=rpc_tracker,
             key=rpc_key,
             tuning_logs=tuning_logs,

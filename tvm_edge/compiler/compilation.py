@@ -190,8 +190,7 @@ class Compilation:
     recording : str or None
         Kind of the device whose launches are recorded, in instructions that are being made.
     without : frozenset of str
-        Passes that are left out, by name; those of
-        :data:`~tvm_edge.compiler.pipeline.OPTIONAL` can be.
+        Passes that are left out, by name; those that are optional can be.
     hands_out : bool
         Whether the result of every kernel is an output.
     module : IRModule

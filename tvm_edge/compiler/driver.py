@@ -22,7 +22,7 @@ from tvm_edge.compiler.describe import (
     launches_of,
 )
 from tvm_edge.compiler.options import Options, check_options, check_window
-from tvm_edge.compiler.pipeline import OPTIONAL, PIPELINE, in_smaller_groups
+from tvm_edge.compiler.pipeline import PIPELINE, in_smaller_groups
 from tvm_edge.errors import (
     CompilationError,
     InputError,
@@ -215,7 +215,7 @@ def compile_with(
     way : Plan
         What to do where there is no `memory_budget`, which chooses by itself.
     without : collection of str
-        Passes to leave out, of those in :data:`~tvm_edge.compiler.pipeline.OPTIONAL`.
+        Passes to leave out, of those that are optional.
     **options
         Those of :func:`compile`, but that no records are the default.
 
@@ -249,9 +249,9 @@ def decided_fields(
     if conv_window is not None:
         way = replace(way, conv_window=conv_window)
     for name in without:
-        if name not in OPTIONAL:
+        if name not in PIPELINE.optional:
             raise InputError(
-                f"the pass {name!r} cannot be left out; {near_matches(name, OPTIONAL)}",
+                f"the pass {name!r} cannot be left out; {near_matches(name, PIPELINE.optional)}",
                 name="without",
                 got=repr(name),
             )

@@ -110,20 +110,20 @@ def _has_smaller_groups(c: Compilation) -> bool:
 
 OPERATORS = (
     # Operators stay operators; constants are folded, batch normalisation is gone.
-    on_module("quantize", lambda c: Quantize(c.resolved.spec), "Quantize"),
-    on_module("simplify", FoldDequantized()),
-    on_module("simplify", FoldConstantViews()),
+    on_module("quantize", lambda c: Quantize(c.resolved.spec), "Quantize").made_optional(),
+    on_module("simplify", FoldDequantized()).made_optional(),
+    on_module("simplify", FoldConstantViews()).made_optional(),
     on_module("simplify", transform.CanonicalizeBindings()),
-    on_module("simplify", FoldPadding()),
-    on_module("simplify", FoldAffine()),
+    on_module("simplify", FoldPadding()).made_optional(),
+    on_module("simplify", FoldAffine()).made_optional(),
     # Dead batch normalisations would be decomposed, and then folded kernel by kernel.
     on_module("simplify", transform.DeadCodeElimination()),
     on_module("simplify", transform.DecomposeOpsForInference()),
     on_module("simplify", transform.CanonicalizeBindings()),
-    on_module("simplify", transform.EliminateCommonSubexpr()),
+    on_module("simplify", transform.EliminateCommonSubexpr()).made_optional(),
     on_module("simplify", FoldConstants()),
     on_module("simplify", transform.DeadCodeElimination()),
-    on_module("simplify", FlushSubnormals()),
+    on_module("simplify", FlushSubnormals()).made_optional(),
 )
 """Operators stay operators; constants are folded, batch normalisation is gone."""
 
@@ -134,9 +134,9 @@ GRAPH = (
     CompilerPass("place", "CompileForHost", _compile_for_host).when(
         _left_the_gpu, "all operators left the GPU"
     ),
-    CompilerPass("precision", "LowerPrecision", _lower_precision).when(
-        lambda c: c.precision in ("float16", "mixed"), "float16 or mixed"
-    ),
+    CompilerPass("precision", "LowerPrecision", _lower_precision)
+    .when(lambda c: c.precision in ("float16", "mixed"), "float16 or mixed")
+    .made_optional(),
     CompilerPass(
         "memory",
         "SplitConvolutions",
@@ -148,7 +148,7 @@ GRAPH = (
     CompilerPass("layout", "AvoidWinograd", _avoid_winograd).when(
         lambda c: not c.plan.winograd, "without Winograd's algorithm"
     ),
-    CompilerPass("layout", "ChooseLayouts", _choose_layouts),
+    CompilerPass("layout", "ChooseLayouts", _choose_layouts).made_optional(),
     CompilerPass("memory", "SplitDense", _split_dense).when(
         lambda c: c.plan.weight_window is not None, "weights streamed"
     ),
@@ -159,7 +159,9 @@ GRAPH = (
         "layout",
         lambda c: BlockLayout(c.resolved.spec, c.choices.configs, c.layouts.plan),
         "BlockLayout",
-    ).when(
+    )
+    .made_optional()
+    .when(
         lambda c: (
             c.resolved.spec.has_cpu_cores
             or c.layouts.plan is not None
@@ -167,7 +169,11 @@ GRAPH = (
         ),
         "cores of a CPU, layouts of records, or float16 on tensor cores",
     ),
-    on_module("layout", lambda c: FuseAttention(c.resolved.spec), "FuseAttention").when(*CPU_CORES),
-    on_module("layout", lambda c: PackMatrices(c.resolved.spec), "PackMatrices").when(*CPU_CORES),
+    on_module("layout", lambda c: FuseAttention(c.resolved.spec), "FuseAttention")
+    .made_optional()
+    .when(*CPU_CORES),
+    on_module("layout", lambda c: PackMatrices(c.resolved.spec), "PackMatrices")
+    .made_optional()
+    .when(*CPU_CORES),
 )
 """Everything that is decided before operators become kernels."""

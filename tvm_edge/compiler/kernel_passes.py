@@ -197,7 +197,7 @@ KERNELS = (
     on_module("lower", PlainBranches()),
     CompilerPass("lower", "TraceNodes", lambda c: replace(c, trace=NodeTrace(c.module))),
     # Element-wise operators are grouped with the kernel before them.
-    on_module("lower", transform.FuseOps()),
+    on_module("lower", transform.FuseOps()).made_optional(),
     # Results that only a tuple reads, of which nobody reads that field.
     on_module("lower", transform.CanonicalizeBindings()),
     on_module("lower", transform.DeadCodeElimination()),
@@ -205,21 +205,25 @@ KERNELS = (
     on_module("lower", FuseTIR()),
     on_module("lower", transform.DeadCodeElimination()),
     CompilerPass("lower", "OwnLengths", lambda c: _with_lengths(c, own_lengths)),
-    CompilerPass("lower", "FlatImages", lambda c: _with_lengths(c, flat_images)).when(
-        lambda c: c.resolved.kind == "llvm" and len(c.placed.kinds) == 1, "one CPU"
-    ),
+    CompilerPass("lower", "FlatImages", lambda c: _with_lengths(c, flat_images))
+    .made_optional()
+    .when(lambda c: c.resolved.kind == "llvm" and len(c.placed.kinds) == 1, "one CPU"),
     on_module("place", VerifyPlacement()),
     on_module("precision", lambda c: CalculateInFloat32(c.resolved.kind), "CalculateInFloat32"),
     CompilerPass("lower", "HandOutResults", _hand_out_results).when(
         lambda c: c.hands_out, "results are compared"
     ),
     CompilerPass("lower", "MeasureLoops", _measure_loops),
-    CompilerPass("memory", "ConcatAtOffsets", _concat_at_offsets).when(*OTHER_DEVICES),
+    CompilerPass("memory", "ConcatAtOffsets", _concat_at_offsets)
+    .made_optional()
+    .when(*OTHER_DEVICES),
     CompilerPass("memory", "StreamLayers", _stream_layers).when(*WINDOWED),
     CompilerPass("lower", "ScheduleKernels", _schedule_kernels),
     # Storage: results in place, workspaces, weights outside of the code.
-    CompilerPass("memory", "ConcatInPlace", _concat_in_place).when(*CPU_CORES),
-    on_module("memory", lambda c: ReuseInPlace(c.resolved.kind == "llvm"), "ReuseInPlace"),
+    CompilerPass("memory", "ConcatInPlace", _concat_in_place).made_optional().when(*CPU_CORES),
+    on_module(
+        "memory", lambda c: ReuseInPlace(c.resolved.kind == "llvm"), "ReuseInPlace"
+    ).made_optional(),
     # Kernels whose every call is in place now would else be built with those that run.
     on_module("memory", transform.DeadCodeElimination()),
     on_module("memory", LaunchGrids()),
@@ -231,6 +235,6 @@ KERNELS = (
     CompilerPass("memory", "ReadUnaligned", _read_unaligned).when(*WHOLE_GROUPS),
     CompilerPass("memory", "KeepLifted", _keep_lifted),
     # Independent kernels share a launch.
-    CompilerPass("fuse", "FuseParallel", _fuse_parallel).when(*WHOLE_GROUPS),
+    CompilerPass("fuse", "FuseParallel", _fuse_parallel).made_optional().when(*WHOLE_GROUPS),
 )
 """From placed operators to scheduled and merged kernels."""

@@ -54,6 +54,8 @@ class CompilerPass:
     applies : callable
         Whether there is anything to do; :attr:`condition` says in words when.
     condition : str
+    optional : bool
+        Whether a compilation can be made without it: it makes a model faster or smaller.
     """
 
     phase: str
@@ -61,10 +63,15 @@ class CompilerPass:
     apply: Callable[[Compilation], Compilation]
     applies: Condition = _always
     condition: str = ""
+    optional: bool = False
 
     def when(self, applies: Condition, condition: str) -> CompilerPass:
         """Return this pass for some compilations only; `condition` is printed beside its name."""
         return replace(self, applies=applies, condition=condition)
+
+    def made_optional(self) -> CompilerPass:
+        """Return this pass as one that a compilation can be made without."""
+        return replace(self, optional=True)
 
 
 def on_module(
@@ -102,6 +109,11 @@ class Pipeline:
     def __str__(self) -> str:
         rows = [f"{p.phase:12} {p.name}{p.condition and f'  ({p.condition})'}" for p in self.passes]
         return "\n".join(rows)
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Names of the passes that a compilation can be made without, each once."""
+        return tuple(dict.fromkeys(each.name for each in self.passes if each.optional))
 
     def part(self, first: str = "", until: str = "") -> Pipeline:
         """Return the passes from the one called `first` to before the one called `until`."""

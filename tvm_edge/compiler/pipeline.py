@@ -61,7 +61,7 @@ from tvm_edge.relay_passes.memory.result_memory import ResultMemory
 from tvm_edge.relay_passes.memory.unaligned_inputs import with_unaligned
 from tvm_edge.schedules.conv_config import ConvConfig
 
-__all__ = ["OPTIONAL", "PIPELINE", "in_smaller_groups", "instructions_of", "main"]
+__all__ = ["PIPELINE", "in_smaller_groups", "instructions_of", "main"]
 
 RECORDINGS = {
     "cuda": frozenset(("AnnounceRecordings",)),
@@ -189,7 +189,9 @@ INSTRUCTIONS = (
     on_module("instructions", WriteOnHost()).when(
         lambda c: _several(c) and "write" in c.resolved.shared, "memory is shared"
     ),
-    on_module("instructions", PlanArena()).when(
+    on_module("instructions", PlanArena())
+    .made_optional()
+    .when(
         lambda c: not (_several(c) or c.largest) and c.resolved.kind == "llvm",
         "one CPU, without a budget",
     ),
@@ -200,9 +202,9 @@ INSTRUCTIONS = (
     on_module("instructions", HoistStorage()).when(
         lambda c: _chooses(c) and not _several(c), "an If, on one device"
     ),
-    on_module("instructions", ResultMemory()).when(
-        lambda c: not _several(c) and c.resolved.kind == "llvm", "one CPU"
-    ),
+    on_module("instructions", ResultMemory())
+    .made_optional()
+    .when(lambda c: not _several(c) and c.resolved.kind == "llvm", "one CPU"),
     on_module("instructions", HoistWeights()).when(
         _recorded("HoistWeights"), "recorded launches of OpenCL"
     ),
@@ -228,7 +230,9 @@ INSTRUCTIONS = (
     CompilerPass("instructions", "KeepPlain", lambda c: replace(c, plain=c.module)).when(
         lambda c: c.recording is None, "main"
     ),
-    CompilerPass("instructions", "AddRecordings", _add_recordings).when(
+    CompilerPass("instructions", "AddRecordings", _add_recordings)
+    .made_optional()
+    .when(
         # Recordings of shapes have memory of their own beside that of other shapes.
         lambda c: (
             c.placed.kinds[0] in RECORDINGS and not has_loops(c.merged["main"]) and not c.largest
@@ -246,29 +250,6 @@ INSTRUCTIONS = (
 
 PIPELINE = Pipeline((*GRAPH, *KERNELS, *INSTRUCTIONS))
 """Every pass of a compilation, in order."""
-
-OPTIONAL = (
-    "Quantize",
-    "FoldDequantized",
-    "FoldConstantViews",
-    "FoldAffine",
-    "EliminateCommonSubexpr",
-    "FlushSubnormals",
-    "LowerPrecision",
-    "ChooseLayouts",
-    "BlockLayout",
-    "PackMatrices",
-    "FuseOps",
-    "FlatImages",
-    "ConcatAtOffsets",
-    "ConcatInPlace",
-    "ReuseInPlace",
-    "FuseParallel",
-    "PlanArena",
-    "ResultMemory",
-    "AddRecordings",
-)
-"""Passes that a compilation can be made without: they make a model faster or smaller."""
 
 
 def instructions_of(mod: tvm.IRModule, resolved: ResolvedTarget) -> tvm.IRModule:

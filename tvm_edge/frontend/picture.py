@@ -108,7 +108,7 @@ class Picture:
 
     @property
     def swaps(self) -> bool:
-        """Whether the order of the channels changes."""
+        """Return whether the order of the channels changes."""
         return self.color in _SWAPS
 
     def numbers(self, name: str) -> tuple[float, ...]:

@@ -23,8 +23,9 @@ from tvm_edge.ops.flops import Operation, UnknownShape, elements, known
 from tvm_edge.ops.kernel_site import KernelSite, is_empty
 from tvm_edge.ops.registry import FOLLOWS, PERFORMS, register
 from tvm_edge.ops.run_time_resize import resize_in_run
-from tvm_edge.relay_passes.ir.expressions import constant_of, static_shape
+from tvm_edge.relay_passes.ir.expressions import constant_of, is_call, static_shape
 from tvm_edge.schedules.vision.resize import resize_planes, resize_tables
+from tvm_edge.schedules.vision.resize_pictures import resize_pictures
 from tvm_edge.schedules.vision.resize_taps import LONGEST, Axis, Filter, positions_of, taps_of
 
 __all__ = ["FLOATS", "interpolation_flops"]
@@ -243,12 +244,63 @@ def _lower_resize2d(site: KernelSite, call: relax.Call) -> relax.Expr:
     how = Filter(str(attrs.method), coordinates, "", alpha, False, exclude)
     kind = "float64" if dtype == "float64" else "float32"
     tables = resize_tables(taps_of(axes[0], how), taps_of(axes[1], how), kind)
-    count = batch * channels
-    planes = int(count) if isinstance(count, int | tirx.IntImm) else count
-    kernel = resize_planes(planes, (axes[0].old, axes[1].old), dtype, tables, site.spec)
-    flat = site.reshape(data, [planes, *old])
-    given = [flat, *(relax.const(table, str(table.dtype)) for table in tables)]
+    size, count = (axes[0].old, axes[1].old), batch * channels
+    picture = _picture(site, data) if axes[0].new <= axes[0].old else None
+    if picture is not None:
+        source, order = picture
+        number = int(batch)
+        kernel = resize_pictures(number, size, order, str(source.ty.dtype), tables, site.spec)
+        operand = site.reshape(source, [number, size[0], size[1] * len(order)])
+    else:
+        planes = int(count) if isinstance(count, int | tirx.IntImm) else count
+        kernel = resize_planes(planes, size, dtype, tables, site.spec)
+        operand = site.reshape(data, [planes, *old])
+    given = [operand, *(relax.const(table, str(table.dtype)) for table in tables)]
     return site.reshape(site.run(kernel, "resize", given)[0], call.ty.shape)
+
+
+def _picture(site: KernelSite, data: relax.Expr) -> tuple[relax.Var, Sequence[int]] | None:
+    """Return what planes of float32 are read from, if channels lie beside each other there.
+
+    The second is the channel that each plane is of.
+    """
+    swapped, call = False, _binding(site, data)
+    if is_call(call, "relax.strided_slice") and _reverses_channels(call):
+        swapped, call = True, _binding(site, call.args[0])
+    if not is_call(call, "relax.permute_dims"):
+        return None
+    source = call.args[0]
+    before = _binding(site, source)
+    if is_call(before, "relax.astype"):
+        source = before.args[0]
+    shape, dtype = static_shape(source.ty), str(source.ty.dtype)
+    if [int(axis) for axis in call.attrs.axes or ()] != [0, 3, 1, 2] or shape is None:
+        return None
+    types = str(data.ty.dtype), dtype in ("uint8", "float32")
+    if types != ("float32", True) or not isinstance(source, relax.Var):
+        return None
+    order = range(shape[3])
+    return source, (order[::-1] if swapped else order)
+
+
+def _binding(site: KernelSite, value: relax.Expr) -> relax.Expr | None:
+    return site.builder.lookup_binding(value) if isinstance(value, relax.Var) else None
+
+
+def _reverses_channels(call: relax.Call) -> bool:
+    """Return whether a slice is the whole tensor, channels from the last to the first."""
+    channels = call.ty.shape[1]
+    if not isinstance(channels, tirx.IntImm):
+        return False
+    same = static_shape(call.ty) == static_shape(call.args[0].ty) is not None
+    axes, begin, end, strides = (_integers(each) for each in call.args[1:5])
+    last = int(channels) - 1
+    # An end before the first element, from the end of the axis.
+    return same and (axes, begin, strides) == ([1], [last], [-1]) and end == [-1 - int(channels)]
+
+
+def _integers(value: relax.Expr) -> list[int]:
+    return [int(each) for each in getattr(value, "fields", ()) if isinstance(each, tirx.IntImm)]
 
 
 def _resize_flops(op: Operation) -> int:

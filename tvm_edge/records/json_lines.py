@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvm_edge.errors import RecordError
-from tvm_edge.files import whole_file
+from tvm_edge.files import whole_file, writing
 from tvm_edge.records.totals import Counts
 from tvm_edge.records.tuning_record import TuningRecord, Workload
 
@@ -157,15 +157,11 @@ def write_whole(path: Path, lines: Sequence[str]) -> None:
     RecordError
         It cannot be written.
     """
-    try:
+    advice = "make room or choose another path"
+    with writing(path, "records to", error=RecordError, advice=advice):
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path, streams=True) as file:
             file.writelines(f"{line}\n".encode() for line in lines)
-    except OSError as err:
-        raise RecordError(
-            f"cannot write records to {str(path)!r}: {err.strerror}; make room or choose another "
-            "path"
-        ) from err
 
 
 def _order(record: TuningRecord) -> tuple[str, str, str, float, str]:

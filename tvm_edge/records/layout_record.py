@@ -15,6 +15,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from tvm_edge.errors import RecordError
+from tvm_edge.files import writing
 from tvm_edge.records.folders import store_of
 from tvm_edge.records.json_lines import Damage, write_whole
 from tvm_edge.records.record_device import RecordDevice
@@ -240,18 +241,15 @@ def update_layouts(
         The file cannot be written.
     """
     path = store_of(folder, key, LAYOUTS)
-    try:
+    advice = "choose another folder by TVM_EDGE_TUNING_LOGS"
+    with writing(path, "layouts to", error=RecordError, advice=advice):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_name(f".{path.name}.lock"), timeout=_WAIT_S):
-            records, damages = read_layouts(path) if path.exists() else ([], [])
-            write_whole(path, [record.to_json() for record in change(records)])
-    except Timeout as err:
-        raise RecordError(
-            f"another process keeps the layouts in {str(path)!r}; wait for it, or end it"
-        ) from err
-    except OSError as err:
-        raise RecordError(
-            f"cannot write layouts to {str(path)!r}: {err.strerror or err}; choose another folder "
-            "by TVM_EDGE_TUNING_LOGS"
-        ) from err
+        try:
+            with FileLock(path.with_name(f".{path.name}.lock"), timeout=_WAIT_S):
+                records, damages = read_layouts(path) if path.exists() else ([], [])
+                write_whole(path, [record.to_json() for record in change(records)])
+        except Timeout as err:
+            raise RecordError(
+                f"another process keeps the layouts in {str(path)!r}; wait for it, or end it"
+            ) from err
     return tuple(map(str, damages))

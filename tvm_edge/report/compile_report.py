@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tvm_edge.errors import InputError
-from tvm_edge.files import whole_file
+from tvm_edge.files import whole_file, writing
 from tvm_edge.report.decisions import Decisions, ModelAlone, Placement, read_kernels
 from tvm_edge.report.layouts import LayoutsInfo
 from tvm_edge.report.measured import Measured
@@ -100,16 +99,9 @@ class CompileReport(Decisions):
         from tvm_edge.report.page import page
 
         target = Path(path)
-        try:
-            content = page(self, profile).encode()
-            with whole_file(target, streams=True) as file:
-                file.write(content)
-        except OSError as err:
-            raise InputError(
-                f"cannot write the report to {str(target)!r}: {err.strerror}; choose another path",
-                name="path",
-                got=str(target),
-            ) from err
+        content = page(self, profile).encode()
+        with writing(target, "the report to"), whole_file(target, streams=True) as file:
+            file.write(content)
         return target
 
     def to_dict(self) -> dict[str, Any]:

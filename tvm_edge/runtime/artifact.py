@@ -31,7 +31,7 @@ import numpy as np
 import tvm
 
 from tvm_edge.errors import ArtifactError, InputError
-from tvm_edge.files import temporary_folder, whole_file
+from tvm_edge.files import temporary_folder, whole_file, writing
 from tvm_edge.interrupts import raise_pending_interrupt
 from tvm_edge.native import native_function
 from tvm_edge.runtime.dlpack import numpy_dtype, share_array
@@ -156,18 +156,18 @@ def write_artifact(
         The folder is missing or not writable, the disk is full, or `path` is no regular file.
     """
     target = Path(path)
-    try:
-        with temporary_folder("export") as folder:
-            members = _linked(folder, link_library, link_smaller)
-            with whole_file(target) as file:
-                _write_members(file, manifest, members, weights, programs)
-                check()  # of a loaded model: what was written is its file's
-    except (OSError, ValueError) as err:  # ValueError: a NUL in the path
-        raise ArtifactError(
-            f"cannot write the artifact {str(target)!r}: {_reason(err)}; choose a folder that "
-            "exists, is writable and has space, and check the space in the temporary folder "
-            "(nothing was left behind)"
-        ) from err
+    advice = (
+        "choose a folder that exists, is writable and has space, and check the space in the "
+        "temporary folder (nothing was left behind)"
+    )
+    with (
+        writing(target, "the artifact", error=ArtifactError, advice=advice),
+        temporary_folder("export") as folder,
+    ):
+        members = _linked(folder, link_library, link_smaller)
+        with whole_file(target) as file:
+            _write_members(file, manifest, members, weights, programs)
+            check()  # of a loaded model: what was written is its file's
     return target
 
 
@@ -194,8 +194,8 @@ def artifact_bytes(
             check()
     except OSError as err:
         raise ArtifactError(
-            f"cannot link the library of the artifact: {_reason(err)}; check the space in the "
-            "temporary folder"
+            f"cannot link the library of the artifact: {err.strerror or err}; check the space in "
+            "the temporary folder"
         ) from err
     return content.getvalue()
 
@@ -265,10 +265,6 @@ def _aligned_bytes(content: bytes | bytearray | memoryview) -> tvm.runtime.Tenso
     """Return content that nobody writes, as a tensor that keeps it alive."""
     view = memoryview(content)
     return share_array(np.frombuffer(view if view.readonly else bytes(view), np.uint8))
-
-
-def _reason(err: OSError | ValueError) -> str:
-    return (err.strerror if isinstance(err, OSError) else None) or str(err)
 
 
 def _write_members(

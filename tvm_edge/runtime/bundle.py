@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tvm_edge.errors import ArtifactError, InputError
+from tvm_edge.files import writing
 from tvm_edge.library_path import library_path
 from tvm_edge.runtime.artifact import read_artifact
 from tvm_edge.runtime.devices import DEVICES
@@ -58,7 +59,8 @@ def write_bundle(
     more = [name for kind in info.devices.kinds for name in DEVICES[kind].libraries]
     libraries, package = _libraries(site_packages, more)
     _check_machines(source, str(info.target["architecture"]), libraries)
-    try:
+    advice = "choose a folder that is writable and has space"
+    with writing(target, "the bundle", error=ArtifactError, advice=advice):
         target.mkdir(parents=True, exist_ok=True)
         if any(target.iterdir()):
             raise InputError(
@@ -76,11 +78,6 @@ def write_bundle(
         shutil.copy(package / "bin" / "tvm-edge-run", target / "run")
         description = target / "lib" / "pkgconfig" / "tvm_edge.pc"
         description.write_text(_PKG_CONFIG % __version__)
-    except OSError as err:
-        raise ArtifactError(
-            f"cannot write the bundle {str(target)!r}: {err.strerror or err}; choose a folder that "
-            "is writable and has space"
-        ) from err
     return target
 
 

@@ -12,7 +12,7 @@ from statistics import median
 from time import perf_counter_ns
 from typing import Any
 
-from tvm_edge.files import whole_file
+from tvm_edge.files import whole_file, writing
 from tvm_edge.report import KernelInfo
 
 __all__ = ["KernelTime", "Profile", "profile_runs"]
@@ -76,7 +76,13 @@ class Profile:
         return cls(tuple(kernels), fields["total_us"])
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write a timeline for ``chrome://tracing`` or Perfetto."""
+        """Write a timeline for ``chrome://tracing`` or Perfetto.
+
+        Raises
+        ------
+        InputError
+            The file cannot be written.
+        """
         events = [
             {
                 "name": kernel.name,
@@ -90,8 +96,9 @@ class Profile:
             }
             for kernel in self.kernels
         ]
-        with whole_file(Path(path), streams=True) as file:
-            file.write(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode())
+        content = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode()
+        with writing(Path(path)), whole_file(Path(path), streams=True) as file:
+            file.write(content)
 
     def table(self, top: int | None = None) -> str:
         """Write the launches with the highest latency as text."""

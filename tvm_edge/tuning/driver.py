@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 
 from tvm_edge.compiler.convolutions import TuningLogs
-from tvm_edge.frontend import GivenLength
+from tvm_edge.frontend import GivenLength, Picture
 from tvm_edge.hardware import resolve_target
 from tvm_edge.interrupts import hold_interrupts
 from tvm_edge.records import user_folder
@@ -42,6 +42,7 @@ def tune(
     host: Any = None,
     input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
     input_values: Mapping[str, Any] | None = None,
+    preprocess: Mapping[str, Picture] | None = None,
     precision: str = "float32",
     tracker: str | None = None,
     key: str | None = None,
@@ -68,7 +69,7 @@ def tune(
         Seconds; the last round, which times the fastest again, is counted by estimate.
     level : {"fast", "normal", "exhaustive"}
         10 or 64 trials for each distinct convolution on average, or all there are.
-    host, input_shapes, input_values
+    host, input_shapes, input_values, preprocess
         As for :func:`tvm_edge.compile`. Beside a GPU of this machine candidates are measured with
         its CPU, whatever the host.
     precision : {"float32"}
@@ -133,8 +134,13 @@ def tune(
     if tracker is None:
         check_device(resolved)
     folder = user_folder(tuning_logs if not isinstance(tuning_logs, bool) else None)
+    inputs = {
+        "input_shapes": input_shapes,
+        "input_values": input_values,
+        "preprocess": preprocess,
+    }
     with hold_interrupts():
-        tasks = extract_tasks(model, resolved, input_shapes, input_values)
+        tasks = extract_tasks(model, resolved, inputs)
     name = model if isinstance(model, str | os.PathLike) else type(model).__name__
     if isinstance(model, Mapping):
         name = " + ".join(model)
@@ -149,9 +155,8 @@ def tune(
                 model,
                 given,
                 resolved,
-                input_shapes,
+                inputs,
                 folder,
-                input_values=input_values,
                 on_board=tracker is not None,
             )
     start = monotonic()
@@ -166,7 +171,7 @@ def tune(
         model,
         given,
         host,
-        input_shapes,
+        inputs,
         recorder,
         folder,
         resolved.kind,
@@ -174,7 +179,6 @@ def tune(
         deadline=None if time_budget is None else start + time_budget,
         device=run.device,
         check=interrupt.check,
-        input_values=input_values,
     )
     with interrupt:
         try:

@@ -28,7 +28,6 @@ import tvm
 from tvm_edge.compiler.driver import compile_with
 from tvm_edge.compiler.layouts import describe_layout_plan, has_layouts
 from tvm_edge.errors import InputError
-from tvm_edge.frontend import GivenLength
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.records import (
     LayoutRecord,
@@ -100,8 +99,8 @@ class GraphTuner:
     model : path, bytes, onnx.ModelProto, tvm.IRModule or ``"zoo:NAME"``
     target : str or dict
     resolved : ResolvedTarget
-    input_shapes : mapping of str to sequence of int, optional
-    input_values : mapping of str to array_like, optional
+    inputs : mapping, optional
+        Options of :func:`~tvm_edge.frontend.load_model`: ``input_shapes`` and others.
     folder : Path
         Of records.
     on_board : bool
@@ -118,19 +117,18 @@ class GraphTuner:
         model: Any,
         target: Any,
         resolved: ResolvedTarget,
-        input_shapes: Mapping[str, Sequence[GivenLength]] | None,
+        inputs: Mapping[str, Any] | None,
         folder: Path,
         *,
-        input_values: Mapping[str, Any] | None = None,
         on_board: bool = False,
     ) -> None:
         self._model, self._target, self._resolved = model, target, resolved
-        self._input_shapes, self._input_values = input_shapes, input_values
+        self._inputs = dict(inputs or {})
         self._folder = folder
         self._on_board = on_board
         self.check: Callable[[], None] = lambda: None
-        check_alone(model, resolved, input_shapes, input_values)
-        self.graph, self._nodes = layout_graph_of(model, resolved, input_shapes, input_values)
+        check_alone(model, resolved, inputs)
+        self.graph, self._nodes = layout_graph_of(model, resolved, inputs)
 
     def __call__(self, name: str) -> GraphResult:
         """Choose, measure, and keep what is faster.
@@ -245,8 +243,7 @@ class GraphTuner:
             self._model,
             self._target,
             {},
-            input_shapes=self._input_shapes,
-            input_values=self._input_values,
+            **self._inputs,
             tuning_logs=self._folder,
             fallback="none",  # as candidates are measured
             num_threads=self._resolved.cpu.spec.cores,

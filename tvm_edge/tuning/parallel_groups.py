@@ -23,7 +23,6 @@ from tvm import relax
 from tvm_edge.compiler.driver import unmerged_kernels
 from tvm_edge.compiler.parallel_fusion import group_records
 from tvm_edge.errors import InputError
-from tvm_edge.frontend import GivenLength
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.fuse.kernel_graph import KernelGraph
 from tvm_edge.relay_passes.fuse.parallel_fusion import merged_kernels
@@ -69,8 +68,10 @@ class GroupTuner:
 
     Parameters
     ----------
-    model, target, host, input_shapes, input_values
+    model, target, host
         As for :func:`tvm_edge.compile`.
+    inputs : mapping or None
+        Options of :func:`~tvm_edge.frontend.load_model`: ``input_shapes`` and others.
     recorder : Recorder
     folder : Path
         Of records.
@@ -90,7 +91,7 @@ class GroupTuner:
     model: Any
     target: Any
     host: Any
-    input_shapes: Mapping[str, Sequence[GivenLength]] | None
+    inputs: Mapping[str, Any] | None
     recorder: Recorder
     folder: Path
     kind: str
@@ -99,7 +100,6 @@ class GroupTuner:
     device: Callable[[], AbstractContextManager[None]] = nullcontext
     check: Callable[[], None] = lambda: None
     limits: Limits = GROUP_LIMITS
-    input_values: Mapping[str, Any] | None = None
     results: list[GroupResult] = field(default_factory=list)
 
     def __call__(self) -> None:
@@ -118,8 +118,7 @@ class GroupTuner:
             self.model,
             self.target,
             host=self.host,
-            input_shapes=self.input_shapes,
-            input_values=self.input_values,
+            **(self.inputs or {}),
             tuning_logs=self.folder,
         )
         main = mod["main"]

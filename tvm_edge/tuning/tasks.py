@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm_edge.frontend import GivenLength
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.schedules.conv_config import ConvConfig
 from tvm_edge.schedules.conv_records import config_space, recorded_workload
@@ -46,8 +45,7 @@ class Task:
 def extract_tasks(
     model: Any,
     resolved: ResolvedTarget,
-    input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
-    input_values: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> list[Task]:
     """Return a model's convolutions that have a choice on a device, in the model's order.
 
@@ -55,11 +53,11 @@ def extract_tasks(
     ----------
     model : path, bytes, onnx.ModelProto, tvm.IRModule or ``"zoo:NAME"``
     resolved : ResolvedTarget
-    input_shapes : mapping of str to sequence of int, optional
-    input_values : mapping of str to array_like, optional
+    inputs : mapping, optional
+        Options of :func:`~tvm_edge.frontend.load_model`: ``input_shapes`` and others.
     """
     tasks = []
-    found = convolutions_of(model, resolved, input_shapes, input_values)
+    found = convolutions_of(model, resolved, inputs)
     for workload, count in found.items():
         configs = legal_configs(workload, resolved)
         if len(configs) > 1:

@@ -14,7 +14,7 @@ from tvm_edge.compiler.options import Options
 from tvm_edge.compiler.pipeline import PIPELINE
 from tvm_edge.compiler.placement import place
 from tvm_edge.errors import InputError, PlacementError
-from tvm_edge.frontend import GivenLength, ImportedModel, SourceNode, load_model
+from tvm_edge.frontend import ImportedModel, SourceNode, load_model
 from tvm_edge.hardware import ResolvedTarget
 from tvm_edge.relay_passes.ir.expressions import bindings_of
 from tvm_edge.relay_passes.layout.int8_convolution import convolution_at
@@ -29,11 +29,13 @@ _LOG = logging.getLogger("tvm_edge.tuning")
 def convolutions_of(
     model: Any,
     resolved: ResolvedTarget,
-    input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
-    input_values: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> dict[ConvWorkload, int]:
-    """Count a model's distinct convolutions that have a choice of layouts, in their order."""
-    _, simple = _simplified(model, resolved, input_shapes, input_values)
+    """Count a model's distinct convolutions that have a choice of layouts, in their order.
+
+    `inputs` are options of :func:`~tvm_edge.frontend.load_model`: ``input_shapes`` and others.
+    """
+    _, simple = _simplified(model, resolved, inputs)
     bindings = bindings_of(simple["main"])
     bound = {binding.var: binding.value for binding in bindings}
     found = (convolution_at(binding.value, bound, resolved.spec) for binding in bindings)
@@ -43,11 +45,10 @@ def convolutions_of(
 def _simplified(
     model: Any,
     resolved: ResolvedTarget,
-    input_shapes: Mapping[str, Sequence[GivenLength]] | None,
-    input_values: Mapping[str, Any] | None,
+    inputs: Mapping[str, Any] | None,
 ) -> tuple[ImportedModel, tvm.IRModule]:
     """Import a model, and run the passes on its operators that come before placement."""
-    imported = load_model(model, input_shapes, input_values)
+    imported = load_model(model, **(inputs or {}))
     begun = Compilation(imported, resolved, Options(), module=imported.module)
     return imported, PIPELINE.part(until="PlaceOperators").run(begun).module
 
@@ -55,8 +56,7 @@ def _simplified(
 def check_alone(
     model: Any,
     resolved: ResolvedTarget,
-    input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
-    input_values: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> None:
     """Refuse models that a GPU cannot run by itself; warn where ``compile`` would not let it.
 
@@ -66,7 +66,7 @@ def check_alone(
     """
     if resolved.host is None:
         return
-    imported, simple = _simplified(model, resolved, input_shapes, input_values)
+    imported, simple = _simplified(model, resolved, inputs)
     try:
         place(simple, imported, resolved, "none")
     except PlacementError as err:
@@ -87,9 +87,8 @@ def check_alone(
 def layout_graph_of(
     model: Any,
     resolved: ResolvedTarget,
-    input_shapes: Mapping[str, Sequence[GivenLength]] | None = None,
-    input_values: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> tuple[LayoutGraph, Sequence[SourceNode]]:
     """Return the layouts that the operators of a model may have, and the model's nodes."""
-    imported, simple = _simplified(model, resolved, input_shapes, input_values)
+    imported, simple = _simplified(model, resolved, inputs)
     return layout_graph(simple["main"], resolved.spec), imported.nodes

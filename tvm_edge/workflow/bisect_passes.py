@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tvm_edge.compiler.pipeline import OPTIONAL
+from tvm_edge.compiler.pipeline import PIPELINE
 from tvm_edge.errors import TvmEdgeError
 from tvm_edge.workflow.comparison import PassTrial, error_of
 from tvm_edge.workflow.references import Build
@@ -39,7 +39,7 @@ def try_passes(
         An error within it is gone.
     """
     trials = []
-    for name in (_WINOGRAD, *OPTIONAL):
+    for name in (_WINOGRAD, *PIPELINE.optional):
         if name == _WINOGRAD:
             without = replace(build, winograd=False)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,16 +19,48 @@ from tvm_edge.workflow.references import runtime_session
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["read_samples"]
+__all__ = ["PictureFile", "Sample", "Samples", "read_samples"]
 
 _SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 
 Sample = dict[str, np.ndarray]
+"""Inputs of one run, by name."""
+
+
+@dataclass(frozen=True)
+class PictureFile:
+    """A picture that was read.
+
+    Attributes
+    ----------
+    stem : str
+        Of its file's name.
+    picture : Picture
+        With the file's own size.
+    """
+
+    stem: str
+    picture: Picture
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs of a model, one after the other.
+
+    Attributes
+    ----------
+    inputs : list of Sample
+    files : tuple of PictureFile
+        Of a folder of pictures, for each sample.
+    """
+
+    inputs: list[Sample]
+    files: tuple[PictureFile, ...] = ()
 
 
 def read_samples(
     model: onnx.ModelProto, data: Any, picture: Picture | None, count: int | None
-) -> list[Sample]:
+) -> Samples:
     """Read inputs of a model.
 
     Parameters
@@ -50,10 +82,11 @@ def read_samples(
     """
     weights = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weights]
+    files: tuple[PictureFile, ...] = ()
     if isinstance(data, Sequence) and not isinstance(data, (str, bytes)):
         samples = [{k: np.asarray(v) for k, v in each.items()} for each in data]
     elif Path(data).is_dir():
-        samples = _from_folder(model, inputs, Path(data), picture, count)
+        samples, files = _from_folder(model, inputs, Path(data), picture, count)
     else:
         samples = _from_arrays(Path(data), [value.name for value in inputs])
     if not samples:
@@ -68,7 +101,7 @@ def read_samples(
                 expected=", ".join(sorted(names)),
                 got=", ".join(sorted(sample)),
             )
-    return samples[:count]
+    return Samples(samples[:count], files[:count])
 
 
 def _from_arrays(path: Path, names: Sequence[str]) -> list[Sample]:
@@ -100,7 +133,7 @@ def _from_folder(
     folder: Path,
     picture: Picture | None,
     count: int | None,
-) -> list[Sample]:
+) -> tuple[list[Sample], tuple[PictureFile, ...]]:
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES)[:count]
     if not paths:
         raise InputError(
@@ -118,7 +151,7 @@ def _from_folder(
     image = require("PIL.Image", "demo", "to read pictures")
     how = picture or Picture(resize="bilinear", std=255.0)
     prepared: dict[tuple[int, int], Any] = {}
-    samples = []
+    samples, files = [], []
     for path in paths:
         try:
             with image.open(path) as file:
@@ -136,7 +169,8 @@ def _from_folder(
         data = pixels[..., ::-1] if how.color == "BGR→RGB" or how.color == "BGR" else pixels
         name = inputs[0].name
         samples.append({name: prepared[size].run(None, {name: data[None]})[0]})
-    return samples
+        files.append(PictureFile(path.stem, replace(how, size=size)))
+    return samples, tuple(files)
 
 
 def _preparation(

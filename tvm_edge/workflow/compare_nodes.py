@@ -28,7 +28,7 @@ from tvm_edge.workflow.comparison import (
     error_of,
 )
 from tvm_edge.workflow.dump_part import dump_part
-from tvm_edge.workflow.group_errors import in_halves, output_bits, value_range
+from tvm_edge.workflow.group_errors import in_halves, joined, output_bits, value_range
 from tvm_edge.workflow.kernel_tensors import tensors_of_kernels
 from tvm_edge.workflow.node_groups import Graph, Group, with_outputs
 from tvm_edge.workflow.references import ONNX_RUNTIME, Build, Reference, tensors_of
@@ -189,7 +189,8 @@ class _Comparing:
             missing = tuple(k.name for k in kernels if (k.operators, k.rule) not in there)
         report = self._deployed.report
         precision = str(self._build.options.get("precision", "float32"))
-        notes = (self._reference.note,) if self._reference.note else ()
+        placed = "" if report.target.startswith("llvm") else report.placement_line()
+        notes = tuple(filter(None, (placed, self._reference.note)))
         return Comparison(
             report.model,
             report.target,
@@ -246,28 +247,18 @@ class _Comparing:
 
     def _grouped(self) -> list[Group]:
         """Nodes that share kernels, as groups in the order of the model."""
-        position = self._graph.position
-        leader = list(range(len(self._graph.nodes)))
-
-        def find(node: int) -> int:
-            while leader[node] != node:
-                node = leader[node]
-            return node
-
-        for kernel in self._deployed.report.kernels:
-            members = [position[name] for name in kernel.operators if name in position]
-            for node in members[1:]:
-                first, second = sorted((find(members[0]), find(node)))
-                leader[second] = first
-        members_of: dict[int, list[int]] = {}
-        for node in self._kernels:
-            members_of.setdefault(find(node), []).append(node)
+        graph, position = self._graph, self._graph.position
+        shared = [
+            [position[name] for name in kernel.operators if name in position]
+            for kernel in self._deployed.report.kernels
+        ]
+        members_of = joined(len(graph.nodes), shared, self._kernels)
         # Nodes that were written out as others have no kernel by their own names.
         known = {operator.name for operator in self._deployed.report.operators}
-        for number, node in enumerate(self._graph.nodes):
+        for number, node in enumerate(graph.nodes):
             if node.name not in known and number not in self._kernels:
                 members_of[number] = [number]
-        groups = [self._graph.group(nodes) for _, nodes in sorted(members_of.items())]
+        groups = [graph.group(nodes) for _, nodes in sorted(members_of.items())]
         return [group for group in groups if group.ends]
 
     def _comparable(self, groups: Sequence[Group]) -> list[Group]:
@@ -396,7 +387,7 @@ class _Comparing:
         return "; ".join(remarks)
 
     def _is_half(self, number: int) -> bool:
-        """Whether the deployed build has the results of a node in float16."""
+        """Return whether the deployed build has the results of a node in float16."""
         precision = self._deployed.report.precision
         name = self._graph.nodes[number].name
         return precision is not None and precision.operators.get(name) == "float16"

@@ -158,7 +158,7 @@ class Comparison:
 
     @property
     def within(self) -> bool:
-        """Whether every output of the deployed build is within the tolerance."""
+        """Return whether every output of the deployed build is within the tolerance."""
         return all(output.error <= self.tolerance for output in self.outputs)
 
     @property
@@ -182,7 +182,7 @@ class Comparison:
         )
 
     def verdict(self) -> list[str]:
-        """What was found, as sentences."""
+        """Return the findings as sentences."""
         lines = []
         first, culprit = self.first, self.culprit
         worst = max((o.error for o in self.outputs), default=0.0)

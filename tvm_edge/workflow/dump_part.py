@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tvm_edge.errors import InputError
-from tvm_edge.files import whole_file
+from tvm_edge.files import whole_file, writing
 from tvm_edge.workflow.node_groups import Part
 
 __all__ = ["dump_part"]
@@ -28,7 +27,7 @@ def dump_part(
     stem = re.sub(r"[^\w.-]+", "_", name).strip("_") or "node"
     outputs = {part.outputs[key]: value for key, value in expected.items()}
     written = []
-    try:
+    with writing(folder, advice="choose another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         for suffix, arrays in (("inputs", part.inputs), ("expected", outputs)):
             path = folder / f"{stem}.{suffix}.npz"
@@ -39,10 +38,4 @@ def dump_part(
         with whole_file(path) as file:
             file.write(part.model.SerializeToString())
         written.append(str(path))
-    except OSError as err:
-        raise InputError(
-            f"cannot write to {str(folder)!r}: {err.strerror}; choose another folder",
-            name="dump",
-            got=str(folder),
-        ) from err
     return tuple(sorted(written))

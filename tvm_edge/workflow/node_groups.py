@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -106,6 +106,15 @@ class Graph:
     def producer(self, tensor: str) -> int:
         """Return the node that makes a tensor, -1 for inputs and weights."""
         return self._producer.get(tensor, -1)
+
+    def after(self, operators: Collection[str]) -> list[str]:
+        """Return the nodes whose results no node of some operators reads, directly or by others."""
+        leading: set[int] = set()
+        for number in reversed(range(len(self.nodes))):
+            readers = {r for name in self.nodes[number].output for r in self._readers.get(name, ())}
+            if self.nodes[number].op_type in operators or readers & leading:
+                leading.add(number)
+        return [node.name for number, node in enumerate(self.nodes) if number not in leading]
 
     def closed(self, group: Group, known: Mapping[str, np.ndarray]) -> Group:
         """Add the nodes that compute what a group reads and is not known; its ends stay.

@@ -10,9 +10,9 @@ import numpy as np
 from tvm_edge.errors import InputError
 from tvm_edge.frontend.picture import Picture
 
-__all__ = ["Label", "boxes_in_picture", "top_labels"]
+__all__ = ["BOX_FORMS", "Label", "boxes_in_picture", "top_labels"]
 
-_FORMS = ("xyxy", "yxyx", "cxcywh")
+BOX_FORMS = ("xyxy", "yxyx", "cxcywh")
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,10 @@ def boxes_in_picture(
     InputError
     """
     values = np.asarray(boxes, "float64")
-    if form not in _FORMS or values.ndim < 1 or values.shape[-1] != 4:
+    if form not in BOX_FORMS or values.ndim < 1 or values.shape[-1] != 4:
         raise InputError(
             f"boxes of the shape {np.shape(boxes)} and form={form!r} are none; give (…, 4) and one "
-            f"of {', '.join(_FORMS)}",
+            f"of {', '.join(BOX_FORMS)}",
             name="boxes",
         )
     height, width = network

@@ -6,143 +6,38 @@ symmetric, activations of uint8.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tvm_edge.errors import InputError, InvalidModelError, one_line
-from tvm_edge.files import whole_file
 from tvm_edge.frontend import read_model
 from tvm_edge.frontend.onnx_functions import standard_version
 from tvm_edge.frontend.picture import Picture
+from tvm_edge.workflow.box_labels import BoxLabels, Judge
 from tvm_edge.workflow.calibration_data import Sample, read_samples
 from tvm_edge.workflow.node_groups import Graph
-from tvm_edge.workflow.references import runtime_session, runtime_tensors
+from tvm_edge.workflow.quantization_loss import (
+    AveragePrecision,
+    LayerLoss,
+    OutputLoss,
+    Quantized,
+)
+from tvm_edge.workflow.references import runtime_errors, runtime_session, runtime_tensors
 from tvm_edge.zoo import quantized
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["LayerLoss", "OutputLoss", "Quantized", "quantize"]
+__all__ = ["quantize"]
 
 _LEAST_OPSET = 13  # scales by channel
 _ROUNDS = 6
+_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_ACTIVATIONS = ("Clip", "Relu")
 _JUDGED = 64  # samples that are compared
-
-
-@dataclass(frozen=True)
-class OutputLoss:
-    """An output beside that of the float32 model.
-
-    Attributes
-    ----------
-    name : str
-    error : float
-        Root mean square of the difference, relative to that of the output.
-    agreement : float or None
-        Share of samples with the same largest element; ``None`` for what has no classes.
-    """
-
-    name: str
-    error: float
-    agreement: float | None
-
-
-@dataclass(frozen=True)
-class LayerLoss:
-    """Error that a node's quantisation makes, from the float32 node on the same inputs.
-
-    Attributes
-    ----------
-    node, op_type : str
-    error : float
-        Root mean square, relative to that of the result.
-    nodes : tuple of str
-        The node and those that are one with it, as its activation.
-    """
-
-    node: str
-    op_type: str
-    error: float
-    nodes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Quantized:
-    """A quantised model and what it costs.
-
-    Attributes
-    ----------
-    model : onnx.ModelProto
-    method : str
-    samples : int
-    drop : float
-        Samples that change their largest class, from 0 to 1; of a model without classes the largest
-        error of an output, and of a detector's boxes and scores before suppression.
-    outputs : tuple of OutputLoss
-    layers : tuple of LayerLoss
-        Most first.
-    excluded : tuple of str
-        Nodes that stay float32.
-    """
-
-    model: onnx.ModelProto
-    method: str
-    samples: int
-    drop: float
-    outputs: tuple[OutputLoss, ...]
-    layers: tuple[LayerLoss, ...]
-    excluded: tuple[str, ...] = ()
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the model, and return its path.
-
-        Raises
-        ------
-        InputError
-            The file cannot be written.
-        """
-        target = Path(path)
-        try:
-            with whole_file(target) as file:
-                file.write(self.model.SerializeToString())
-        except OSError as err:
-            raise InputError(
-                f"cannot write {str(target)!r}: {err.strerror}; choose another path",
-                name=str(target),
-            ) from err
-        return target
-
-    def text(self, most: int = 10) -> str:
-        """What it costs, as a page of text."""
-        lines = [f"{self.method} over {self.samples} samples, drop {self.drop:.4f}", ""]
-        for output in self.outputs:
-            same = "" if output.agreement is None else f", top-1 agrees {output.agreement:.1%}"
-            found = np.isfinite(output.error)
-            error = f"error {output.error:.2e}" if found else "as many objects not always found"
-            lines.append(f"output {output.name}: {error}{same}")
-        lines += ["", "nodes that lose most:"]
-        width = max((len(layer.node) for layer in self.layers[:most]), default=0)
-        for layer in self.layers[:most]:
-            lines.append(f"  {layer.node:{width}}  {layer.op_type:16}  {layer.error:.2e}")
-        if self.excluded:
-            lines += ["", f"left in float32: {', '.join(self.excluded)}"]
-        return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """A JSON-compatible dictionary, without the model."""
-        return {
-            "method": self.method,
-            "samples": self.samples,
-            "drop": self.drop,
-            "outputs": [asdict(output) for output in self.outputs],
-            "layers": [asdict(layer) for layer in self.layers],
-            "excluded": list(self.excluded),
-        }
 
 
 def quantize(
@@ -150,12 +45,15 @@ def quantize(
     data: Any,
     *,
     picture: Picture | None = None,
+    labels: BoxLabels | None = None,
     method: str = "minmax",
     count: int | None = None,
     exclude: str | Sequence[str] = (),
     max_drop: float = 0.01,
 ) -> Quantized:
     """Quantise a float32 model with calibration data.
+
+    Nodes after the last convolution or matrix product stay float32.
 
     Parameters
     ----------
@@ -164,6 +62,8 @@ def quantize(
         A folder of pictures, an ``.npz`` file, or the inputs one by one.
     picture : Picture, optional
         How the network wants pictures of a folder.
+    labels : BoxLabels, optional
+        Objects in the samples: the drop is what the mean average precision of a detector loses.
     method : {"minmax", "entropy", "percentile"}
     count : int, optional
         Samples to calibrate by at most.
@@ -178,7 +78,7 @@ def quantize(
     InvalidModelError
         The model is quantised already, or ONNX Runtime refuses it.
     InputError
-        The data does not fit, or an output is not finite with it.
+        The data or the labels do not fit, or an output is not finite with them.
     MissingDependencyError
     """
     quantized.require_quantizer()
@@ -195,23 +95,43 @@ def quantize(
                 name="exclude",
                 got=repr(name),
             )
-    judged = samples[:_JUDGED]
-    expected = _run(proto, judged)
+    judge = None if labels is None else Judge(labels, samples)
+    expected = _run(proto, samples.inputs if judge else samples.inputs[:_JUDGED])
     _check_finite(expected)
-    result = _quantized(graph, samples, method, excluded, expected)
+    precision = judge.checked(expected) if judge else None
+    task = _Task(graph, samples.inputs, method, expected, judge, precision)
+    best = last = task.quantized(excluded)
     if exclude != "auto":
-        return result
-    best, step = result, 1
+        return best
+    step = 1
     for _ in range(_ROUNDS):
         if best.drop <= max_drop:
             break
-        worst = [layer for layer in best.layers if layer.node not in excluded][:step]
+        worst = [layer for layer in last.layers if layer.node not in excluded][:step]
         if not worst:
             break
         excluded += [name for layer in worst for name in layer.nodes if name not in excluded]
-        best = _quantized(graph, samples, method, excluded, expected)
+        last = task.quantized(excluded)
+        best = min(best, last, key=lambda each: each.drop)
         step *= 2
     return best
+
+
+def _postprocessing(graph: Graph) -> tuple[str, ...]:
+    """Nodes after the last product: int8 makes them no faster, and rounds boxes and scores.
+
+    Activations of those products are one with them.
+    """
+    after = graph.after(_PRODUCTS)
+    if len(after) == len(graph.nodes):
+        return ()
+    nodes = {name: graph.nodes[graph.position[name]] for name in after}
+    return tuple(
+        name
+        for name, node in nodes.items()
+        if node.op_type not in _ACTIVATIONS
+        or graph.nodes[graph.producer(node.input[0])].op_type not in _PRODUCTS
+    )
 
 
 def _check(method: str, exclude: str | Sequence[str], max_drop: float) -> None:
@@ -246,8 +166,7 @@ def _prepared(proto: onnx.ModelProto) -> onnx.ModelProto:
     if standard_version(proto) < _LEAST_OPSET:
         try:
             return onnx.version_converter.convert_version(proto, _LEAST_OPSET)
-        # Its C++ raises RuntimeError, and others on damaged models.
-        except Exception as err:
+        except (RuntimeError, onnx.version_converter.ConvertError) as err:
             raise InvalidModelError(
                 f"quantising needs opset {_LEAST_OPSET}, and onnx cannot convert the model "
                 f"({one_line(err)}); export it with opset {_LEAST_OPSET} or newer"
@@ -260,8 +179,7 @@ def _run(model: onnx.ModelProto, samples: Sequence[Sample]) -> list[dict[str, np
         session = runtime_session(model, optimize=True)
         names = [output.name for output in session.get_outputs()]
         return [dict(zip(names, session.run(names, each), strict=True)) for each in samples]
-    # ONNX Runtime raises exceptions of its own, and RuntimeError.
-    except Exception as err:
+    except runtime_errors() as err:
         raise InvalidModelError(
             f"ONNX Runtime cannot run the model with the data: {one_line(err)}; check that the "
             "samples fit its inputs"
@@ -279,32 +197,46 @@ def _check_finite(outputs: Sequence[Mapping[str, np.ndarray]]) -> None:
                 )
 
 
-def _quantized(
-    graph: Graph,
-    samples: Sequence[Sample],
-    method: str,
-    excluded: Sequence[str],
-    expected: Sequence[Mapping[str, np.ndarray]],
-) -> Quantized:
-    try:
-        model = quantized.quantize(graph.proto, samples, method=method, exclude=excluded)
-    # The tool raises whatever comes up inside of it.
-    except Exception as err:
-        raise InvalidModelError(
-            f"ONNX Runtime cannot quantise the model ({type(err).__name__}: {one_line(err)}); "
-            "check the model with tvm-edge compare"
-        ) from err
-    found = _run(model, samples[: len(expected)])
-    outputs = tuple(_output_loss(name, expected, found) for name in graph.outputs)
-    ours = _quantized_tensors(graph, model, samples[0])
-    layers = _layer_losses(graph, ours)
-    classes = [loss.agreement for loss in outputs if loss.agreement is not None]
-    if classes:
-        drop = 1 - min(classes)
-    else:
-        errors = [loss.error for loss in outputs if np.isfinite(loss.error)]
-        drop = max([*errors, *_errors_of_candidates(graph, samples[0], ours)], default=0.0)
-    return Quantized(model, method, len(samples), float(drop), outputs, layers, tuple(excluded))
+@dataclass(frozen=True)
+class _Task:
+    """A model to quantise, and the float32 results to judge by."""
+
+    graph: Graph
+    samples: Sequence[Sample]
+    method: str
+    expected: Sequence[Mapping[str, np.ndarray]]
+    judge: Judge | None
+    precision: float | None
+
+    def quantized(self, excluded: Sequence[str]) -> Quantized:
+        """Quantise all nodes but those excluded."""
+        graph, samples, method = self.graph, self.samples, self.method
+        try:
+            kept = (*_postprocessing(graph), *excluded)
+            model = quantized.quantize(graph.proto, samples, method=method, exclude=kept)
+        # The tool raises whatever comes up inside of it.
+        except Exception as err:
+            raise InvalidModelError(
+                f"ONNX Runtime cannot quantise the model ({type(err).__name__}: {one_line(err)}); "
+                "check the model with tvm-edge compare"
+            ) from err
+        found = _run(model, samples[: len(self.expected)])
+        outputs = tuple(_output_loss(name, self.expected, found) for name in graph.outputs)
+        ours = _quantized_tensors(graph, model, samples[0])
+        layers = _layer_losses(graph, ours)
+        precision = None
+        classes = [loss.agreement for loss in outputs if loss.agreement is not None]
+        if self.judge is not None and self.precision is not None:
+            precision = AveragePrecision(self.precision, self.judge(found), len(found))
+            drop = max(precision.float32 - precision.int8, 0.0)
+        elif classes:
+            drop = 1 - min(classes)
+        else:
+            errors = [loss.error for loss in outputs if np.isfinite(loss.error)]
+            drop = max([*errors, *_errors_of_candidates(graph, samples[0], ours)], default=0.0)
+        return Quantized(
+            model, method, len(samples), float(drop), outputs, layers, tuple(excluded), precision
+        )
 
 
 def _output_loss(
@@ -320,7 +252,7 @@ def _output_loss(
 
 
 def _has_classes(value: np.ndarray) -> bool:
-    """Whether an output of one sample has a score for each of several classes."""
+    """Return whether an output of one sample has a score for each of several classes."""
     shape = value.shape
     return value.dtype.kind == "f" and shape[:1] == (1,) and max(shape) == np.prod(shape) > 1
 

@@ -18,7 +18,15 @@ from tvm_edge.workflow.node_groups import Graph, Part, with_outputs
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["ONNX_RUNTIME", "Build", "Reference", "runtime_session", "runtime_tensors", "tensors_of"]
+__all__ = [
+    "ONNX_RUNTIME",
+    "Build",
+    "Reference",
+    "runtime_errors",
+    "runtime_session",
+    "runtime_tensors",
+    "tensors_of",
+]
 
 ONNX_RUNTIME = "onnxruntime"
 
@@ -128,8 +136,7 @@ def tensors_of(graph: Graph, inputs: Mapping[str, np.ndarray], reference: str | 
     runtime = require("onnxruntime", "compare", "to compare with ONNX Runtime")
     try:
         return Reference(f"ONNX Runtime {runtime.__version__}", runtime_tensors(graph, inputs))
-    # It raises RuntimeError, its own exceptions of pybind, and ValueError, by what it refuses.
-    except Exception as err:
+    except runtime_errors() as err:
         shapes = {name: value.shape for name, value in inputs.items()}
         plain = Build("llvm", {"input_shapes": shapes}, _PLAIN, winograd=False)
         note = f"ONNX Runtime refuses the model ({one_line(err, 160)}); float32 llvm is compared"
@@ -140,6 +147,18 @@ def _said(build: Build) -> str:
     precision = build.options.get("precision", "float32")
     plain = " without layouts and Winograd's algorithm" if build.without == _PLAIN else ""
     return f"{precision} {build.target}{plain}"
+
+
+def runtime_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions by which ONNX Runtime refuses a model or its inputs.
+
+    Its own ones have no common base but Exception.
+    """
+    from onnxruntime.capi import onnxruntime_pybind11_state as bindings
+
+    kinds = [each for each in vars(bindings).values() if isinstance(each, type)]
+    own = (each for each in kinds if issubclass(each, Exception))
+    return (RuntimeError, ValueError, *own)
 
 
 def runtime_session(model: onnx.ModelProto | str, *, optimize: bool = False) -> Any:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tvm_edge.errors import InputError
 from tvm_edge.extras import require
-from tvm_edge.files import temporary_folder
+from tvm_edge.files import temporary_folder, writing
 from tvm_edge.zoo import quantized, shapes, trained
 from tvm_edge.zoo.catalogue import ZooEntry, entry, trained_names
 from tvm_edge.zoo.pictures import pictures
@@ -141,7 +141,10 @@ def save(
         If onnx is not installed.
     """
     target = Path(path)
-    try:
+    advice = (
+        "choose a file in a folder that exists, is writable and has space (nothing was left behind)"
+    )
+    with writing(target, "the network to", advice=advice):
         # The folder of what is written first: building a network needs a minute.
         with temporary_folder("network", target.parent) as folder:
             if target.is_dir():
@@ -149,15 +152,6 @@ def save(
             model = build(name, image_size=image_size, width=width, batch=batch, seed=seed)
             for part in _write(model, folder / target.name):
                 part.replace(target.parent / part.name)
-    except (OSError, ValueError) as err:  # ValueError: a NUL in the path
-        reason = (err.strerror if isinstance(err, OSError) else None) or str(err)
-        raise InputError(
-            f"cannot write the network to {str(target)!r}: {reason}; choose a file in a folder "
-            "that exists, is writable and has space (nothing was left behind)",
-            name="path",
-            expected="a file in a writable folder",
-            got=repr(str(target)),
-        ) from err
     return target
 
 

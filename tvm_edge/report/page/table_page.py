@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from tvm_edge.errors import InputError
-from tvm_edge.files import whole_file
+from tvm_edge.files import whole_file, writing
 from tvm_edge.report.page import render
 from tvm_edge.report.page.tables import Table
 
@@ -47,13 +46,6 @@ def write_table_page(
         notes=notes,
         tables=tables,
     )
-    try:
-        with whole_file(target, streams=True) as file:
-            file.write(content.encode())
-    except OSError as err:
-        raise InputError(
-            f"cannot write the report to {str(target)!r}: {err.strerror}; choose another path",
-            name="path",
-            got=str(target),
-        ) from err
+    with writing(target, "the report to"), whole_file(target, streams=True) as file:
+        file.write(content.encode())
     return target
