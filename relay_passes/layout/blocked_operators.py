@@ -58,6 +58,7 @@ class BlockedOperators:
             "relax.mean": self._mean,
             "relax.nn.avg_pool2d": self._pool2d,
             "relax.nn.max_pool2d": self._pool2d,
+            **convolutions,
         }
 
     def rewrite(
