@@ -47,6 +47,7 @@ _GPU = "an OpenCL or CUDA device, onnxruntime"
 
 BENCHMARKS: Mapping[str, Benchmark] = {
     "cpu": Benchmark("benchmarks.cpu.networks", "onnxruntime, openvino"),
+    "cpu_kernels": Benchmark("benchmarks.cpu.kernels", "onnx, onnxruntime"),
     "cpu_layers": Benchmark("benchmarks.cpu.layers", "onnxruntime, openvino, a C compiler"),
     "cpu_peaks": Benchmark("benchmarks.cpu.peaks", "a C compiler"),
     "contention": Benchmark(

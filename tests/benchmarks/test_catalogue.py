@@ -52,7 +52,7 @@ def test_no_benchmark_is_left_out() -> None:
 
 def test_a_name_that_is_none_is_a_usage_error() -> None:
     done = CliRunner().invoke(entry, ["run", "nosuch"])
-    assert done.exit_code == 2 and "'nosuch' is not one of 'cpu', 'cpu_layers'" in done.output
+    assert done.exit_code == 2 and "'nosuch' is not one of 'cpu', 'cpu_kernels'" in done.output
 
 
 def test_data_and_pictures_are_among_the_results() -> None:
