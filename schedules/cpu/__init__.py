@@ -19,7 +19,6 @@ from tvm_edge.schedules.cpu.conv2d_int8 import Conv2dInt8
 from tvm_edge.schedules.cpu.dense import Dense
 from tvm_edge.schedules.cpu.depthwise_int8 import DepthwiseInt8
 from tvm_edge.schedules.cpu.fallback import Fallback
-from tvm_edge.schedules.cpu.intrinsics import expand_functions
 from tvm_edge.schedules.cpu.loops import schedule_spatial
 from tvm_edge.schedules.cpu.overlap import overlap_tiles
 from tvm_edge.schedules.cpu.reduce import Reduce
@@ -62,5 +61,4 @@ def schedule(func: tirx.PrimFunc, spec: DeviceSpec) -> Scheduled:
     """
     scheduled = apply_first(RULES, func, spec)
     assert scheduled is not None, "the last rule takes any function"
-    func = skip_taps(overlap_tiles(scheduled.func))
-    return replace(scheduled, func=expand_functions(func))
+    return replace(scheduled, func=skip_taps(overlap_tiles(scheduled.func)))

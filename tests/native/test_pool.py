@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from onnx import helper
 from tvm import te
 from tvm.runtime.vm import VirtualMachine
 from tvm.s_tir import Schedule
 
 import tvm_edge
 from tests.native.launches import launched_in_pieces
-from tests.onnx_models import random_input
+from tests.onnx_models import make_model, random_input
 from tests.runtime.support import at_once, run_python, wide_conv
 from tvm_edge import InputError
 from tvm_edge.native import kernels_on_pool, pool_counts, use_pool
@@ -44,6 +45,26 @@ def test_kernels_of_models_use_it(artifact: Path) -> None:
     """Code in memory and code from a file."""
     assert launches_of(tvm_edge.compile(wide_conv(), "llvm", num_threads=2)) > 0
     assert launches_of(tvm_edge.load(artifact, num_threads=2)) > 0
+
+
+def test_subnormal_numbers_are_zero_in_kernels_alone() -> None:
+    """The calling thread's kernels and the workers'; the caller has its setting back."""
+    shape = (1 << 20,)  # so much that a worker helps
+    nodes = [helper.make_node("Mul", ["a", "b"], ["c"]), helper.make_node("Mul", ["c", "b"], ["y"])]
+    model = make_model(nodes, {"a": shape, "b": shape}, ["y"])
+    compiled = tvm_edge.compile(model, "llvm", num_threads=2)
+    for small, factor in ((1e-39, 1e6), (1e-30, 1e-9)):  # an operand, and a result in between
+        a, b = np.full(shape, small, "float32"), np.full(shape, factor, "float32")
+        helped = pool_counts()["helped"]
+        for _ in range(20):
+            assert not compiled.run({"a": a, "b": b})["y"].any()
+            if pool_counts()["helped"] > helped:
+                break
+        assert pool_counts()["helped"] > helped
+        assert (a[:100] * b[:100]).all()
+    with pytest.raises(InputError):
+        compiled.run({"a": np.zeros(3, "float32"), "b": np.zeros(shape, "float32")})
+    assert np.full(100, 1e-39, "float32").sum() > 0
 
 
 def test_whatever_runs_a_model_uses_it(artifact: Path) -> None:

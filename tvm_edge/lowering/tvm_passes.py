@@ -14,6 +14,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm_edge.lowering.argument_checks import DropArgumentChecks
 from tvm_edge.lowering.check_lengths import CheckElements, CheckNarrowed
 from tvm_edge.lowering.compact_buffers import CompactScheduled
+from tvm_edge.lowering.cpu_functions import ExpandFunctions
 from tvm_edge.lowering.empty_launches import GuardEmptyLaunches
 from tvm_edge.lowering.launch_vectors import VectorsInLaunches
 from tvm_edge.lowering.merge_launches import MergeLaunches
@@ -43,6 +44,7 @@ def lowering_passes(
     """
     return [
         OutlineMembers(),
+        ExpandFunctions(),
         s_tir.transform.CanonicalizeLoop(),
         s_tir.transform.LowerCrossThreadReduction(),
         s_tir.transform.LowerInitBlock(),

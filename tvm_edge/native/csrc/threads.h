@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include "host.h"
+#include "subnormals.h"
 
 namespace tvm_edge {
 
@@ -15,7 +16,11 @@ namespace tvm_edge {
  */
 void UseThreadsOf(const ThreadChoice& choice);
 
-/*! \brief A run on a model's threads; the calling one keeps to the CPUs, too. */
+/*!
+ * \brief A run on a model's threads; the calling one keeps to the CPUs, too.
+ *
+ * Subnormal numbers are zero in kernels, those that the calling thread runs as well.
+ */
 class RunningOnThreads {
  public:
   explicit RunningOnThreads(const ThreadChoice& choice);
@@ -24,6 +29,7 @@ class RunningOnThreads {
   RunningOnThreads& operator=(const RunningOnThreads&) = delete;
 
  private:
+  SubnormalsAreZero subnormals_are_zero_;
   bool moved_ = false;
   cpu_set_t before_;
 };

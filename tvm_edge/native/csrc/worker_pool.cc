@@ -12,6 +12,7 @@
 
 #include "futex.h"
 #include "site_times.h"
+#include "subnormals.h"
 
 namespace tvm_edge {
 namespace {
@@ -290,6 +291,7 @@ void* WorkerPool::ThreadMain(void* start) {
   Worker& self = given.pool->staff_[given.number];
   self.cpu.store(sched_getcpu(), std::memory_order_relaxed);
   self.thread.store(ThreadId(), std::memory_order_relaxed);
+  const SubnormalsAreZero all_its_life;
   given.pool->WorkerLoop(given.number);
   return nullptr;
 }
