@@ -11,6 +11,7 @@ from tvm.script import tirx as T
 from tvm_edge.lowering.check_lengths import CheckElements
 from tvm_edge.lowering.empty_launches import GuardEmptyLaunches
 from tvm_edge.lowering.plain_divisions import PlainDivisions
+from tvm_edge.lowering.task_places import TaskPlaces
 from tvm_edge.schedules.accesses import nodes_in
 from tvm_edge.schedules.open_lengths import narrow_open, with_wide_scalars
 
@@ -34,6 +35,17 @@ def mapped(a: T.handle, h: T.int64, b: T.handle) -> None:
         with T.sblock("x"):
             v, w = T.axis.remap("SS", [i, j])
             B[v, w] = A[v, w] + T.float32(1)
+
+
+@T.prim_func(s_tir=True)
+def tasks(a: T.handle, n: T.int32, m: T.int32, other: T.int32) -> None:
+    A = T.match_buffer(a, (n, m, 8), "float32")
+    for task in T.parallel(n * m):
+        for i in range(8):
+            if task % m < i:
+                A[task // m, task % m, i] = T.float32(0)
+            if other > 0:
+                A[(task + i) // m, task // other, task // 8] = T.float32(1)
 
 
 def after(passed: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -62,6 +74,17 @@ def test_only_what_is_not_negative_is_divided_towards_zero() -> None:
     n, m = launched.params[1:]
     known = launched.specialize({n: T.int32(3), m: T.int32(8)})
     assert not nodes_in(after(PlainDivisions(), known).body, tirx.Mod)
+
+
+def test_a_task_is_divided_once() -> None:
+    """By lengths of its loop: another one may be 0, which a condition tells."""
+    made = after(TaskPlaces(), tasks)
+    (loop, _) = reversed(nodes_in(made.body, tirx.For))
+    places = nodes_in(loop.body, tirx.Bind)
+    assert sorted(str(bind.value) for bind in places) == ["task % m", "task // m"]
+    (inner,) = nodes_in(loop.body, tirx.For)
+    left = nodes_in(inner, tirx.FloorDiv, tirx.FloorMod)
+    assert sorted(map(str, left)) == ["(task + i) // m", "task // 8", "task // other"]
 
 
 def test_lengths_by_value_have_64_bits_for_callers_and_32_in_loops() -> None:

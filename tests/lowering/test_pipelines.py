@@ -12,7 +12,7 @@ from tvm_edge.lowering import cpu_pipeline, cuda_pipeline, opencl_pipeline
 
 LOOPS = ["LaunchLoops", "LegalizeVectors"]
 GROUPS = ["RequireWorkGroups"]
-ARRAYS = ["RegisterArrays"]
+ARRAYS = ["RegisterArrays", "TaskPlaces"]
 MERGES = ["OutlineMembers", "MergeLoops", "MergeLaunches", "VectorsInLaunches"]
 CHECKS = ["DropArgumentChecks", "CheckNarrowed"]
 # For kernels whose shapes only the run tells.
