@@ -32,7 +32,7 @@ PEERS = ("onnxruntime", "onnxruntime-sleeping", "openvino", "ncnn", "mnn")
 _TIER = {"TVM_USE_RUNTIME_LIB": "1"}
 RUNTIMES: Mapping[str, Mapping[str, str]] = {
     "tvm-edge": _TIER,
-    "tvm-pool": _TIER,
+    "tvm-pool": {},
     **{peer: {} for peer in PEERS},
 }
 """Environment of a process that runs a runtime."""
@@ -56,7 +56,7 @@ def _save(name: str, folder: Path) -> dict[str, Any]:
 
 def _load(runtime: str, name: str, threads: int, folder: Path) -> Run:
     if runtime == "tvm-pool":
-        return _load_on_tvm_pool(folder / f"{name}.tvme", threads)
+        return _load_on_tvm_pool(folder / f"{name}.onnx", threads)
     if runtime == "onnxruntime-sleeping":
         return onnxruntime_function(folder / f"{name}.onnx", threads, spinning=False)
     if runtime == "ncnn":
@@ -71,11 +71,12 @@ def _load_on_tvm_pool(path: Path, threads: int) -> Run:
     import tvm_ffi
 
     import tvm_edge
-    from tvm_edge.runtime import library, session
+    from tvm_edge.compiler import build
+    from tvm_edge.native import pool_counts
 
-    for module in (library, session):
-        setattr(module, "kernels_on_pool", nullcontext)  # noqa: B010  mypy knows no such name
-    model = tvm_edge.load(path, num_threads=threads)
+    # Code that is loaded from an artifact has our pool in any case.
+    setattr(build, "kernels_on_pool", nullcontext)  # noqa: B010  mypy knows no such name
+    model = tvm_edge.compile(path, "llvm", tuning_logs=False, num_threads=threads)
     configured = threading.local()
     cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))]
 
@@ -85,7 +86,9 @@ def _load_on_tvm_pool(path: Path, threads: int) -> Run:
             chosen = [cpus[number % len(cpus)] for number in range(threads)]
             tvm_ffi.get_global_func("runtime.config_threadpool")(-3, threads, chosen)
             configured.done = True
-        return model.run(inputs)
+        results = model.run(inputs)
+        assert not pool_counts()["launches"], "kernels were launched on tvm-edge's own pool"
+        return results
 
     return run
 
