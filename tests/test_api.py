@@ -60,8 +60,9 @@ SIGNATURES = {
     "preprocess=None, example_inputs=None, fallback='auto', parallel_fusion='auto', "
     "memory_budget=None, tuning_logs=None)",
     "tune": "(model, target='llvm', *, trials=None, time_budget=None, level='normal', host=None, "
-    "input_shapes=None, input_values=None, precision='float32', tracker=None, key=None, "
-    "tuning_logs=None, resume=False, seed=0, callbacks=(), graph=False, parallel_fusion=False)",
+    "input_shapes=None, input_values=None, preprocess=None, precision='float32', tracker=None, "
+    "key=None, tuning_logs=None, resume=False, seed=0, callbacks=(), graph=False, "
+    "parallel_fusion=False)",
     "devices": "()",
     "doctor": "()",
     "CompiledModel.run": "(self, inputs, *, models=None, outputs=None, device_outputs=False)",

@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+
 from tests.board.root import CannotBuild, board_root
 
-__all__ = ["Board"]
+__all__ = ["BOARD", "Board", "assert_close"]
 
+BOARD = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"]}
 _ENTER = Path(__file__).with_name("enter.sh")
 _CHROOT = shutil.which("chroot", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or "chroot"
 _ENVIRONMENT = {
@@ -122,3 +125,12 @@ class Board:
     @staticmethod
     def _pipes() -> dict[str, object]:
         return {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+
+
+def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """To 1e-4 of each tensor's largest value; integers are equal."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].shape == value.shape, name
+        limit = 1e-4 * np.abs(value).max() if value.dtype.kind == "f" else 0
+        np.testing.assert_allclose(found[name], value, rtol=0, atol=limit, err_msg=name)

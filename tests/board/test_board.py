@@ -12,14 +12,13 @@ import onnx
 import pytest
 
 import tvm_edge
-from tests.board.board import Board
+from tests.board.board import BOARD, Board, assert_close
 from tests.onnx_models import random_input, reference
 from tvm_edge import zoo
 from tvm_edge.zoo.trained import model_path
 
 pytestmark = pytest.mark.board
 
-BOARD = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"]}
 # Its GPU is pocl: it takes what a Mali does.
 TARGETS: dict[str, dict[str, Any]] = {
     "llvm": {"target": BOARD},
@@ -69,15 +68,6 @@ def deploy(
     assert told["kernels"] == len(compiled.report.kernels)
     assert (told["built"] > 0) == (compiled.report.target.startswith("opencl"))
     return dict(np.load(outputs))
-
-
-def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    """To 1e-4 of each tensor's largest value; integers are equal."""
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert found[name].shape == value.shape, name
-        limit = 1e-4 * np.abs(value).max() if value.dtype.kind == "f" else 0
-        np.testing.assert_allclose(found[name], value, rtol=0, atol=limit, err_msg=name)
 
 
 def test_a_convolution(board: Board, small_model: onnx.ModelProto, target: dict[str, Any]) -> None:

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import tvm_edge
-from tests.board.board import Board
+from tests.board.board import BOARD, Board, assert_close
 from tests.board.root import PACKAGES, TRIPLE
-from tests.board.test_board import BOARD, assert_close
 from tests.native.pictures import picture_of
 from tests.onnx_models import conv_relu, random_input, reference
 from tvm_edge.runtime.bundle import write_bundle

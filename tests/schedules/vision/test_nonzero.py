@@ -37,8 +37,10 @@ def check(on: Machine, data: np.ndarray) -> None:
 
 
 def some(seed: int, shape: tuple[int, ...], dtype: str, zeros: float = 0.5) -> np.ndarray:
-    """Numbers of any bits, and zeros of both signs."""
+    """Numbers of any bits, but subnormal ones, which are zero to a CPU, and zeros of both signs."""
     data = numbers(seed, shape, dtype)
+    if dtype.startswith("float"):
+        data[np.abs(data) < np.finfo(dtype).smallest_normal] = 1
     where = np.random.default_rng(seed).random(shape) < zeros
     data[where] = -data.dtype.type(0) if dtype.startswith("float") else 0
     return data
