@@ -18,6 +18,7 @@ import tvm_edge
 from tests.onnx_models import make_model
 from tvm_edge.lowering import cpu_pipeline
 from tvm_edge.lowering.cpu_functions import ExpandFunctions
+from tvm_edge.schedules.accesses import nodes_in
 
 _LEAST = 2.0**-126
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -116,12 +117,30 @@ def _functions(mod: tvm.IRModule) -> set[str]:
     return found & {"tirx.exp", "tirx.log", "tirx.tanh"}
 
 
+def _before_vectors(mod: tvm.IRModule) -> tvm.IRModule:
+    names = [each.info.name for each in cpu_pipeline.PASSES]
+    passes = cpu_pipeline.PASSES[: names.index("tirx.VectorizeLoop")]
+    return tvm.transform.Sequential(passes)(mod)
+
+
 def test_kernels_that_no_rule_scheduled_call_no_library() -> None:
     mod = _kernel("llvm")
     assert len(_functions(mod)) == 3
-    names = [each.info.name for each in cpu_pipeline.PASSES]
-    before_vectors = cpu_pipeline.PASSES[: names.index("tirx.VectorizeLoop")]
-    assert not _functions(tvm.transform.Sequential(before_vectors)(mod))
+    assert not _functions(_before_vectors(mod))
+
+
+def test_small_numbers_are_still_rounded_after_tvm_has_simplified() -> None:
+    """TVM takes ``(x + c) - c`` for x."""
+    data = te.placeholder((32,), "float32", "data")
+    low, high = tirx.const(-128.0, "float32"), tirx.const(127.0, "float32")
+    body = te.compute(
+        data.shape, lambda i: tirx.nearbyint(tirx.min(tirx.max(data[i], low), high)) + data[i]
+    )
+    attrs = {"target": tvm.target.Target("llvm"), "global_symbol": "main"}
+    func = te.create_prim_func([data, body]).with_attr(attrs)
+    (store,) = nodes_in(_before_vectors(tvm.IRModule({"main": func}))["main"], tirx.BufferStore)
+    steps = [type(node) for node in nodes_in(store.value, tirx.Add, tirx.Sub)]
+    assert steps.count(tirx.Add) == 2 and steps.count(tirx.Sub) == 1
 
 
 def test_other_targets_keep_their_functions() -> None:

@@ -45,6 +45,7 @@ HERE = resolve_target("llvm").spec.dot_product
 RUNS = [spec for spec in (VNNI512, VNNI256) if HERE == "vnni512" or spec.dot_product == HERE]
 
 DENSE = ConvWorkload(2, 40, 6, 13, 96, (3, 3), (1, 1), (1, 0, 2, 1), (1, 1), 1)
+FEW = replace(DENSE, filters=7)
 POINTWISE = replace(DENSE, kernel=(1, 1), padding=(0, 0, 0, 0))
 FIRST = ConvWorkload(1, 3, 11, 14, 24, (5, 5), (2, 2), (2, 1, 2, 2), (1, 1), 1)
 GROUPED = ConvWorkload(1, 64, 7, 9, 96, (3, 3), (2, 1), (1, 1, 1, 1), (1, 1), 2)
@@ -52,6 +53,7 @@ DEPTHWISE = ConvWorkload(1, 40, 9, 13, 40, (3, 3), (1, 1), (1, 1, 1, 1), (1, 1),
 WIDE = ConvWorkload(2, 32, 10, 12, 32, (2, 7), (2, 2), (1, 3, 0, 2), (3, 1), 32)
 WORKLOADS = {
     "dense": DENSE,
+    "few": FEW,
     "pointwise": POINTWISE,
     "first": FIRST,
     "grouped": GROUPED,
@@ -187,7 +189,7 @@ def test_the_space_is_ranked_by_the_sizes_of_the_kernel(name: str, spec: DeviceS
 
 
 def test_without_an_instruction_or_blocks_there_is_no_choice() -> None:
-    few = replace(DENSE, filters=8, dtype="uint8")
+    few = replace(DENSE, filters=4, dtype="uint8")
     for workload, spec in ((replace(DENSE, dtype="uint8"), AVX512), (few, VNNI512)):
         assert config_space(workload, spec).configs == (ConvConfig("plain"),)
         assert choose_config(workload, spec) == ConvConfig("plain")

@@ -143,9 +143,12 @@ def _is_small(value: tirx.Expr) -> bool:
 
 
 def _rounded(call: ir.Call) -> tirx.Expr:
-    """A small number rounded to even: what lies below its last digit falls off a sum."""
+    """A small number rounded to even: what lies below its last digit falls off a sum.
+
+    TVM would simplify ``(x + large) - large`` to x, but for the bits between.
+    """
     value, large = call.args[0], _float(_ROUNDING)
-    return (value + large) - large if _is_small(value) else call
+    return _number(_bits(value + large)) - large if _is_small(value) else call
 
 
 def _rounded_to_int(value: tirx.Expr) -> tirx.Expr:
