@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
 from tvm import te, tirx
@@ -43,17 +43,8 @@ def attention(
     *batch, count, depth = map(int, query.shape)
     columns, length = int(key.shape[-1]), int(value.shape[-1])
     panels, tall = ceil(columns / width), ceil(count / rows) * rows
-    lowest = tirx.min_value(str(query.dtype))
-
-    def packed(*index: Any) -> tirx.Expr:
-        *outer, panel, d, w = index
-        column = panel * width + w
-        if columns % width == 0:
-            return key(*outer, d, column)
-        inside = column < columns
-        return tirx.if_then_else(inside, key(*outer, d, column), tirx.const(0, str(key.dtype)))
-
-    keys = te.compute((*batch, panels, depth, width), packed, name="attention_keys")
+    shape = (*batch, tall, panels, width)
+    keys = _panels(key, width)
     d = te.reduce_axis((0, depth), name="d")
 
     def product(*index: Any) -> tirx.Expr:
@@ -62,7 +53,6 @@ def attention(
             row = tirx.min(row, count - 1)
         return te.sum(query(*outer, row, d) * keys(*outer, panel, d, w), axis=d)
 
-    shape = (*batch, tall, panels, width)
     products = te.compute(shape, product, name="attention_products")
 
     def score(*index: Any) -> tirx.Expr:
@@ -74,30 +64,15 @@ def attention(
             scaled = scaled + mask(*(0 if int(n) == 1 else i for i, n in own))
         if columns % width == 0:
             return scaled
-        return tirx.Select(panel * width + w < columns, scaled, lowest)
+        nothing = tirx.const(-inf, str(query.dtype))
+        return tirx.Select(panel * width + w < columns, scaled, nothing)
 
     scores = te.compute(shape, score, name="attention_scores")
-    steps = panels * (width // lanes)
-
-    def reduced(what: te.Tensor, combine: Any, name: str) -> te.Tensor:
-        step, lane = te.reduce_axis((0, steps), name="step"), te.reduce_axis((0, lanes), name="v")
-
-        def vector(*index: Any) -> tirx.Expr:
-            *outer, v = index
-            at = step * lanes
-            own = what(*outer, tirx.floordiv(at, width), tirx.floormod(at, width) + v)
-            return combine(own, axis=step)
-
-        parts = te.compute((*batch, tall, lanes), vector, name=f"attention_{name}_lanes")
-        return te.compute(
-            (*batch, tall), lambda *i: combine(parts(*i, lane), axis=lane), name=f"attention_{name}"
-        )
-
-    largest = reduced(scores, te.max, "max")
+    largest = _reduced(scores, te.max, "max", lanes)
     weights = te.compute(
         shape, lambda *i: te.exp(scores(*i) - largest(*i[:-2])), name="attention_weights"
     )
-    total = reduced(weights, te.sum, "sum")
+    total = _reduced(weights, te.sum, "sum", lanes)
     j = te.reduce_axis((0, columns), name="j")
 
     def weighed(*index: Any) -> tirx.Expr:
@@ -113,3 +88,37 @@ def attention(
     if tall == count:
         return result
     return te.compute((*batch, count, length), lambda *i: result(*i), name="attention_rows")
+
+
+def _panels(key: te.Tensor, width: int) -> te.Tensor:
+    """Return ``[..., D, M]`` as ``[..., M/w, D, w]``, filled up with zeros."""
+    *batch, depth, columns = map(int, key.shape)
+
+    def packed(*index: Any) -> tirx.Expr:
+        *outer, panel, d, w = index
+        column = panel * width + w
+        if columns % width == 0:
+            return key(*outer, d, column)
+        inside = column < columns
+        return tirx.if_then_else(inside, key(*outer, d, column), tirx.const(0, str(key.dtype)))
+
+    shape = (*batch, ceil(columns / width), depth, width)
+    return te.compute(shape, packed, name="attention_keys")
+
+
+def _reduced(tile: te.Tensor, combine: Any, name: str, lanes: int) -> te.Tensor:
+    """Reduce the columns of ``[..., N, M/w, w]``: vector by vector, then its lanes."""
+    *outer, panels, width = map(int, tile.shape)
+    step = te.reduce_axis((0, panels * (width // lanes)), name="step")
+    lane = te.reduce_axis((0, lanes), name="v")
+
+    def vector(*index: Any) -> tirx.Expr:
+        *place, v = index
+        at = step * lanes
+        own = tile(*place, tirx.floordiv(at, width), tirx.floormod(at, width) + v)
+        return combine(own, axis=step)
+
+    parts = te.compute((*outer, lanes), vector, name=f"attention_{name}_lanes")
+    return te.compute(
+        outer, lambda *i: combine(parts(*i, lane), axis=lane), name=f"attention_{name}"
+    )

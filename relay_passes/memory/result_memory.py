@@ -52,7 +52,7 @@ def _allocated_results(main: relax.Function) -> dict[relax.Var, int]:
     values = {binding.var: binding.value for binding in bindings_of(main)}
 
     def origin(value: relax.Expr) -> relax.Expr:
-        """What a name stands for."""
+        """Return the value that a name stands for."""
         while isinstance(value, relax.Var) and isinstance(values.get(value), relax.Var):
             value = values[value]
         return value

@@ -99,7 +99,7 @@ def _tile(sch: Schedule, block: SBlockRV, knobs: AttentionKnobs) -> None:
 
 def _spatial(sch: Schedule, block: SBlockRV, knobs: AttentionKnobs) -> list[LoopRV]:
     """Return the loops over rows and columns of a tile."""
-    loops = [loop for loop in sch.get_loops(block)[:-1]]
+    loops = sch.get_loops(block)[:-1]
     last = len(loops) - 1
     first = next(i for i in reversed(range(last)) if extent(sch, loops[i]) == knobs.rows)
     return [loops[first], *loops[first + 1 :]]

@@ -93,7 +93,10 @@ def test_arrays_that_do_not_fit(objects: Any, said: str) -> None:
         Judge(BoxLabels(objects), ARRAYS)
 
 
-@pytest.mark.parametrize("line", ["2 0.5 0.5 0.1", "dog 1 1 1 1", "-1 0 0 1 1", "1.5 0 0 1 1"])
+@pytest.mark.parametrize(
+    "line",
+    ["2 0.5 0.5 0.1", "dog 1 1 1 1", "-1 0 0 1 1", "1.5 0 0 1 1", "inf 0 0 1 1", "nan 0 0 1 1"],
+)
 def test_lines_that_are_no_labels(tmp_path: Path, line: str) -> None:
     with pytest.raises(InputError, match=rf"line 1 of .*a\.txt' is '{line}'; write CLASS"):
         judge(tmp_path, line)

@@ -206,7 +206,7 @@ def _read(path: Path) -> Truth:
             row = [float(word) for word in line.split()]
         except ValueError:
             row = []
-        if len(row) != 5 or row[0] < 0 or row[0] != int(row[0]):
+        if len(row) != 5 or row[0] < 0 or not row[0].is_integer():
             raise _refused(
                 f"line {number} of {str(path)!r} is {line.strip()[:60]!r}",
                 "write CLASS X Y WIDTH HEIGHT, the class as a number from 0",

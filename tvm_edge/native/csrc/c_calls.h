@@ -1,4 +1,4 @@
-// What functions of the C API share: statuses for exceptions, handles for objects.
+// Shared by functions of the C API: statuses for exceptions, handles for objects.
 #pragma once
 
 #include <tvm_edge/tvm_edge.h>
@@ -17,7 +17,7 @@
 
 namespace tvm_edge {
 
-/*! \brief What the last call of this thread that failed has left. */
+/*! \brief The failure of this thread's last call that had one. */
 struct Failure {
   tvm_edge_status status = TVM_EDGE_OK;
   std::string message;

@@ -40,7 +40,7 @@ class FrameStream {
    * none.
    */
   std::vector<Tensor> Pop();
-  /*! \brief How many frames are on their way. */
+  /*! \brief Count the frames that are on their way. */
   size_t pending();
 
  private:

@@ -45,7 +45,7 @@ class Stream {
     check(tvm_edge_stream_pop(handle_.get(), outputs.data(), outputs.size()));
   }
 
-  /*! \brief How many frames are on their way, or wait to be popped. */
+  /*! \brief Count the frames that are on their way, or wait to be popped. */
   size_t size() const {
     size_t count = 0;
     check(tvm_edge_stream_pending(handle_.get(), &count));
