@@ -15,7 +15,7 @@ from tvm import relax, te, tirx
 from tvm_edge.ops.converter import Attributes, num_outputs, operand, spread, text
 from tvm_edge.ops.elements import ensure, plain
 from tvm_edge.ops.flops import Formula, Operation, elements, no_flops, per_element
-from tvm_edge.ops.movement.run_time_shapes import pad_by
+from tvm_edge.ops.movement.run_time_pads import pad_by
 from tvm_edge.ops.registry import FOLLOWS, PERFORMS, register, relax_names
 from tvm_edge.ops.same_padding import SamePads, padded_image, same_pads
 from tvm_edge.relay_passes.ir.expressions import constant_of, lengths_of, static_shape

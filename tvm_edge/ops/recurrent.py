@@ -26,6 +26,7 @@ from tvm_edge.ops.converter import (
 from tvm_edge.ops.elements import ensure
 from tvm_edge.ops.flops import Operation, elements, known
 from tvm_edge.ops.recurrence import packed, recurrent_layer
+from tvm_edge.ops.recurrent_activations import Activation, activations_of, with_parameters
 from tvm_edge.ops.registry import register
 from tvm_edge.relay_passes.ir.expressions import constant_of, lengths_of, static_shape
 
@@ -33,8 +34,6 @@ __all__ = ["Products", "recurrent_flops"]
 
 # Steps: several kernels each.
 _MOST_STEPS = 1024
-
-Activation = Callable[[relax.Expr], relax.Expr]
 
 
 def _matmul(bb: relax.BlockBuilder, x: relax.Expr, weights: relax.Expr) -> relax.Expr:
@@ -120,7 +119,7 @@ def _layer(kind: str, gates: int, defaults: Sequence[str], cell: Cell, states: i
         if shape[0] > _MOST_STEPS:
             raise NotImplementedError(f"a recurrent layer of more than {_MOST_STEPS} steps")
         hidden, dtype = recurrence[2], str(x.ty.dtype)
-        activations = _activations(names, attrs, dtype)
+        activations = activations_of(names, attrs, dtype)
         rows, last = [], []
         for side in range(recurrence[0]):
             weights = _transposed(bb, _part(bb, inputs[1], side))
@@ -208,7 +207,7 @@ def _of_open_lengths(
         for given in initial
     ]
     resets = bool(attrs.get("linear_before_reset", 0))
-    own = _with_parameters(names, attrs)
+    own = with_parameters(names, attrs)
     each = len(own) // directions
     whole = recurrent_layer(
         kind,
@@ -394,62 +393,6 @@ def _split(
         return [relax.const(np.ascontiguousarray(p), str(p.dtype)) for p in parts]
     parts = bb.emit(relax.op.split(value, list(at), axis))
     return [bb.emit(relax.TupleGetItem(parts, i)) for i in range(len(at) + 1)]
-
-
-def _activations(names: Sequence[str], attrs: Attributes, dtype: str) -> list[Activation]:
-    """Make activations; each with parameters takes the next alpha and beta of the node.
-
-    Another converter may give others by name, as the attribute ``functions``.
-    """
-    result = []
-    for name, alpha, beta in _with_parameters(names, attrs):
-        own = attrs.get("functions", {}).get(name)
-        result.append(_ACTIVATIONS[name][0](alpha, beta, dtype) if own is None else own)
-    return result
-
-
-def _with_parameters(names: Sequence[str], attrs: Attributes) -> list[tuple[str, float, float]]:
-    """Give each activation that has parameters the next alpha and beta of the node."""
-    alphas = list(attrs.get("activation_alpha", ()))
-    betas = list(attrs.get("activation_beta", ()))
-    result = []
-    for name in names:
-        if name not in _ACTIVATIONS:
-            raise NotImplementedError(f"a recurrent layer with the activation {name}")
-        _, alpha, beta = _ACTIVATIONS[name]
-        if alpha is not None and alphas:
-            alpha = alphas.pop(0)
-        if beta is not None and betas:
-            beta = betas.pop(0)
-        result.append((name, float(alpha or 0.0), float(beta or 0.0)))
-    return result
-
-
-def _scaled(x: relax.Expr, alpha: float, beta: float, dtype: str) -> relax.Expr:
-    product = relax.op.multiply(x, relax.const(alpha, dtype))
-    return relax.op.add(product, relax.const(beta, dtype))
-
-
-# By name: from alpha, beta and the type, and their defaults; None for a parameter that it lacks.
-_ACTIVATIONS: dict[
-    str, tuple[Callable[[float, float, str], Activation], float | None, float | None]
-] = {
-    "Affine": (lambda a, b, t: lambda x: _scaled(x, a, b, t), 1.0, 0.0),
-    "HardSigmoid": (
-        lambda a, b, t: lambda x: relax.op.clip(_scaled(x, a, b, t), 0, 1),
-        0.2,
-        0.5,
-    ),
-    "LeakyRelu": (lambda a, b, t: lambda x: relax.op.nn.leakyrelu(x, a), 0.01, None),
-    "Relu": (lambda a, b, t: relax.op.nn.relu, None, None),
-    "ScaledTanh": (
-        lambda a, b, t: lambda x: _scaled(relax.op.tanh(_scaled(x, b, 0.0, t)), a, 0.0, t),
-        1.0,
-        1.0,
-    ),
-    "Sigmoid": (lambda a, b, t: relax.op.sigmoid, None, None),
-    "Tanh": (lambda a, b, t: relax.op.tanh, None, None),
-}
 
 
 def recurrent_flops(op: Operation) -> int:

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 from tvm_edge.ops.converter import Attributes, text
 from tvm_edge.ops.elements import plain
-from tvm_edge.ops.movement.run_time_shapes import pad_by
+from tvm_edge.ops.movement.run_time_pads import pad_by
 from tvm_edge.relay_passes.ir.expressions import lengths_of
 
 __all__ = ["SamePads", "padded_image", "same_pads"]

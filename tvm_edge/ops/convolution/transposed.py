@@ -8,7 +8,7 @@ from tvm import relax, tirx
 
 from tvm_edge.ops.converter import Attributes, operand
 from tvm_edge.ops.elements import plain
-from tvm_edge.ops.movement.run_time_shapes import pad_by
+from tvm_edge.ops.movement.run_time_pads import pad_by
 from tvm_edge.relay_passes.ir.expressions import (
     const,
     constant_of,

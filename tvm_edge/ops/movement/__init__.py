@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from tvm_edge.ops.flops import no_flops
-from tvm_edge.ops.movement import converters, gather, run_time_shapes, scatter, views
+from tvm_edge.ops.movement import (
+    converters,
+    gather,
+    run_time_pads,
+    run_time_shapes,
+    scatter,
+    views,
+)
 from tvm_edge.ops.movement.concat import CONCAT, lower_concat
 from tvm_edge.ops.movement.padding import pad, pad_image
 from tvm_edge.ops.movement.run_time_shapes import first_of
@@ -38,7 +45,7 @@ register("EyeLike", convert=converters.eye_like)
 register("Gather", convert=converters.gather)
 register("OneHot", convert=converters.one_hot, forming=(1, 2), settings=(2,))
 register(
-    "Pad", convert=first_of(pad_image, run_time_shapes.pad, pad), forming=(1, 2, 3), settings=(2,)
+    "Pad", convert=first_of(pad_image, run_time_pads.pad, pad), forming=(1, 2, 3), settings=(2,)
 )
 register("Range", convert=run_time_shapes.range_of, forming=(0, 1, 2), settings=(0, 1, 2))
 register("Reshape", convert=run_time_shapes.reshape)
